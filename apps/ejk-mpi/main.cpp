@@ -1,5 +1,5 @@
-// The program `ejk-mpi`: the commands of `ejk` by all processes of an MPI job. mpi_communicator.hpp is how they talk; what they
-// do together is in the library and in apps/ejk.
+// The program `ejk-mpi`: the commands of `ejk` on the ranks of an MPI job. mpi_communicator.hpp implements their
+// communication; how work is divided is in the library and in apps/ejk.
 #include <mpi.h>
 
 #include <cstdio>
@@ -10,12 +10,12 @@
 
 #include "command_line.hpp"
 #include "ejk/io.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "mpi_communicator.hpp"
 
 namespace {
 
-// Something broke where the other processes cannot be told in turn.
+// A failure that cannot be reported in a collective.
 [[noreturn]] void abort_job(const char* what) {
   ejk::remove_temporary_files();
   int rank = 0;
@@ -28,9 +28,9 @@ namespace {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // mpirun gives rank 0 a terminal of its own as stdout, also where its own is a file.
+  // mpirun gives rank 0 a terminal as stdout even if its own stdout is a file.
   setenv("NO_COLOR", "1", 0);
-  // What Slurm gives each task, where nobody says otherwise; else ranks share the cores of their machine.
+  // The cores of a Slurm task, unless OMP_NUM_THREADS is set; without either, ranks share the cores of their machine.
   if (const char* cores = std::getenv("SLURM_CPUS_PER_TASK"); cores != nullptr)
     setenv("OMP_NUM_THREADS", cores, 0);
   if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return ejk::app::kExitBug;
@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
   try {
     ejk::app::MpiCommunicator comm;
     status = ejk::app::run(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc), "ejk-mpi", comm,
-                           [&](const ejk::app::RankExit& mine) { return comm.conclude(mine); });
+                           [&](const ejk::app::RankExit& own) { return comm.conclude(own); });
   } catch (const std::exception& error) {
     abort_job(error.what());
   }

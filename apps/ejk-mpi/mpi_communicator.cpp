@@ -1,6 +1,6 @@
-// Messages of any length, as MPI takes at most 2^31 − 1 elements at once: in pieces of up to 1 GiB. A number of bytes
-// goes before them. Every operation is started and then looked at until it is done, after a while with longer and longer
-// sleeps between, up to a millisecond: reading, computing and writing take longer than that.
+// Messages are preceded by their length and split into chunks of up to 1 GiB, since MPI counts elements in an int. Every
+// operation is non-blocking and polled, after some milliseconds with sleeps that grow to a millisecond: reading,
+// computing and writing take longer than that.
 //
 // tests: tests/mpi/
 #include "mpi_communicator.hpp"
@@ -15,17 +15,16 @@
 #include <new>
 
 #include "ejk/io.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "terminal.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 30;
+constexpr std::size_t kChunk = std::size_t{1} << 30;
 
-// Until the operation is done, giving the core away: at once to whoever wants it, and after some milliseconds for
-// good, since the others are at work then.
+// Waits for an operation. Yields the core, and after some milliseconds sleeps: the other ranks are computing then.
 void wait(MPI_Request& request) {
   constexpr double kPatience = 0.003;                              // seconds
   constexpr long kFirstSleep = 50'000, kLongestSleep = 1'000'000;  // nanoseconds
@@ -44,11 +43,11 @@ void wait(MPI_Request& request) {
   }
 }
 
-// f(first, count) for the pieces of so many bytes.
+// Calls f(first, count) for each chunk of a message.
 template <class F>
-void for_each_piece(std::size_t bytes, F&& f) {
-  for (std::size_t first = 0; first < bytes; first += kPiece)
-    f(first, static_cast<int>(std::min(kPiece, bytes - first)));
+void for_each_chunk(std::size_t bytes, F&& f) {
+  for (std::size_t first = 0; first < bytes; first += kChunk)
+    f(first, static_cast<int>(std::min(kChunk, bytes - first)));
 }
 
 }  // namespace
@@ -80,8 +79,8 @@ MpiCommunicator::MpiCommunicator()
 
 MpiCommunicator::~MpiCommunicator() { MPI_Comm_free(&world_); }
 
-bool MpiCommunicator::anyone_failed(bool mine) {
-  const int failed = mine ? 1 : 0;
+bool MpiCommunicator::any_failed(bool own) {
+  const int failed = own ? 1 : 0;
   int any = 0;
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallreduce(&failed, &any, 1, MPI_INT, MPI_MAX, world_, &request);
@@ -89,8 +88,8 @@ bool MpiCommunicator::anyone_failed(bool mine) {
   return any != 0;
 }
 
-void MpiCommunicator::meet() {
-  if (anyone_failed(false)) throw OtherRankFailed();
+void MpiCommunicator::begin_collective() {
+  if (any_failed(false)) throw OtherRankFailed();
 }
 
 void MpiCommunicator::broadcast_from(std::int64_t rank, Bytes& bytes) {
@@ -100,14 +99,14 @@ void MpiCommunicator::broadcast_from(std::int64_t rank, Bytes& bytes) {
   MPI_Ibcast(&size, 1, MPI_UINT64_T, root, world_, &request);
   wait(request);
   if (rank != this->rank()) bytes.resize(size);
-  for_each_piece(size, [&](std::size_t first, int count) {
+  for_each_chunk(size, [&](std::size_t first, int count) {
     MPI_Ibcast(bytes.data() + first, count, MPI_BYTE, root, world_, &request);
     wait(request);
   });
 }
 
 Bytes MpiCommunicator::broadcast(std::span<const std::byte> mine) {
-  meet();
+  begin_collective();
   Bytes bytes;
   if (is_first()) bytes.assign(mine.begin(), mine.end()), sent_bytes_ += std::ssize(mine);
   broadcast_from(0, bytes);
@@ -115,7 +114,7 @@ Bytes MpiCommunicator::broadcast(std::span<const std::byte> mine) {
 }
 
 std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) {
-  meet();
+  begin_collective();
   std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size()));
   const std::uint64_t own = mine.size();
   MPI_Request request = MPI_REQUEST_NULL;
@@ -125,7 +124,7 @@ std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) 
   std::vector<Bytes> all(sizes.size());
   std::uint64_t sum = 0;
   for (const std::uint64_t bytes : sizes) sum += bytes;
-  if (sum <= kPiece) {
+  if (sum <= kChunk) {
     std::vector<int> counts, starts;
     for (int at = 0; const std::uint64_t bytes : sizes) {
       counts.push_back(static_cast<int>(bytes));
@@ -148,7 +147,7 @@ std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) 
 }
 
 std::vector<Bytes> MpiCommunicator::gather(std::span<const std::byte> mine) {
-  meet();
+  begin_collective();
   if (!is_first()) {
     send(0, mine);
     return {};
@@ -164,7 +163,7 @@ void MpiCommunicator::send(std::int64_t to, std::span<const std::byte> bytes) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Isend(&size, 1, MPI_UINT64_T, target, 0, world_, &request);
   wait(request);
-  for_each_piece(bytes.size(), [&](std::size_t first, int count) {
+  for_each_chunk(bytes.size(), [&](std::size_t first, int count) {
     MPI_Isend(bytes.data() + first, count, MPI_BYTE, target, 0, world_, &request);
     wait(request);
   });
@@ -178,34 +177,34 @@ Bytes MpiCommunicator::receive(std::int64_t from) {
   MPI_Irecv(&size, 1, MPI_UINT64_T, source, 0, world_, &request);
   wait(request);
   Bytes bytes(size);
-  for_each_piece(size, [&](std::size_t first, int count) {
+  for_each_chunk(size, [&](std::size_t first, int count) {
     MPI_Irecv(bytes.data() + first, count, MPI_BYTE, source, 0, world_, &request);
     wait(request);
   });
   return bytes;
 }
 
-int MpiCommunicator::conclude(const RankExit& mine) {
-  // Who was stopped has met the others' failure already.
-  const bool failed = !mine.said.empty();
-  const bool any = mine.stopped || anyone_failed(failed);
-  if (!any) return is_first() ? mine.status : kExitDone;
+int MpiCommunicator::conclude(const RankExit& own) {
+  // A stopped rank has seen the failure flag already.
+  const bool failed = !own.message.empty();
+  const bool any = own.stopped || any_failed(failed);
+  if (!any) return is_first() ? own.status : kExitDone;
   RankMessage message;
-  message.put(failed).put(mine.status).put_text(mine.said).put_text(host_);
+  message.put(failed).put(own.status).put_text(own.message).put_text(host_);
   if (!is_first()) {
     send(0, message.bytes());
     return kExitDone;
   }
   int status = kExitBug;
-  bool told = false;
+  bool printed = false;
   for (std::int64_t r = 0; r < size(); ++r) {
     RankMessage other(r == 0 ? Bytes(message.bytes().begin(), message.bytes().end()) : receive(r));
-    if (!other.take<bool>() || told) continue;
-    told = true;
+    if (!other.take<bool>() || printed) continue;
+    printed = true;
     status = other.take<int>();
-    const std::string said = other.take_text();
-    // Ranks that see the same words fail alike: rank 0 speaks for all. Others have met what it has not.
-    say(r == 0 ? said : fmt::format("{}(on rank {}, {})\n", said, r, other.take_text()));
+    const std::string text = other.take_text();
+    // An error in the arguments is the same on all ranks, and rank 0 prints it. Others name their rank.
+    say(r == 0 ? text : fmt::format("{}(on rank {}, {})\n", text, r, other.take_text()));
   }
   return status;
 }

@@ -1,9 +1,6 @@
-// A communicator whose ranks are the processes of an MPI job.
-//
-// Ranks that have failed are told of at meetings: each begins with one bit from everybody. So no rank waits for
-// one that will not come, and none has to be killed; only what goes wrong in the midst of a meeting (no memory
-// for what others send) ends the job by MPI_Abort, after temporary files are removed. Waiting does not spin: other
-// ranks may need the core.
+// Communicator on MPI. Every collective starts with an all-reduced failure flag, so that a failed rank never leaves others
+// waiting. A failure inside a collective (no memory for a message) aborts the job after removing temporary files.
+// Waiting yields the CPU instead of spinning.
 #pragma once
 
 #include <mpi.h>
@@ -17,14 +14,14 @@ namespace ejk::app {
 
 class MpiCommunicator final : public Communicator {
  public:
-  /// All processes of the job, after MPI_Init; until MPI_Finalize.
+  /// The processes of the job. Lives between MPI_Init and MPI_Finalize.
   MpiCommunicator();
   ~MpiCommunicator() override;
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
   /// See Conclude.
-  int conclude(const RankExit& mine);
+  int conclude(const RankExit& own);
   std::int64_t local_size() const override { return local_size_; }
   std::int64_t sent_bytes() const override { return sent_bytes_; }
 
@@ -35,13 +32,13 @@ class MpiCommunicator final : public Communicator {
   Bytes receive(std::int64_t from) override;
 
  private:
-  /// Whether some rank has failed. All ranks call it.
-  bool anyone_failed(bool mine);
-  /// The beginning of a meeting: OtherRankFailed where some rank has failed.
-  void meet();
+  /// Whether any rank has failed. Collective.
+  bool any_failed(bool own);
+  /// Begins a collective. Throws OtherRankFailed if a rank has failed.
+  void begin_collective();
   void broadcast_from(std::int64_t rank, Bytes& bytes);
 
-  MPI_Comm world_ = MPI_COMM_NULL;  // of this team's own messages
+  MPI_Comm world_ = MPI_COMM_NULL;  // a duplicate of MPI_COMM_WORLD
   std::int64_t local_size_ = 1, sent_bytes_ = 0;
   std::string host_;
 };

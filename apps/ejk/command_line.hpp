@@ -1,4 +1,4 @@
-// From the words of the command line to the exit status.
+// Runs the program: from the arguments of a command line to the exit status.
 #pragma once
 
 #include <functional>
@@ -12,20 +12,20 @@ namespace ejk::app {
 /// How a rank ends.
 struct RankExit {
   int status = 0;
-  std::string said;      // on stderr, by one rank alone
-  bool stopped = false;  // another rank has failed; this one has nothing to say
+  std::string message;   // for stderr; one rank prints it
+  bool stopped = false;  // another rank has failed
 };
 
-/// The last thing that every rank does, however it ends. Rank 0 says what the lowest rank that failed has to say,
-/// and gives the status of that, else its own; the others give 0.
-using Conclude = std::function<int(const RankExit& mine)>;
+/// Called by every rank at its end, after success and failure alike. Rank 0 prints the message of the lowest rank that
+/// failed and returns its status, else its own status; the others return 0.
+using Conclude = std::function<int(const RankExit& own)>;
 
-/// Does what the words say (the program's name is not among them) and returns the exit status.
-int run(const std::vector<std::string>& words);
+/// Runs a command line, given without the program's name. Returns the exit status.
+int run(const std::vector<std::string>& arguments);
 
-/// The same by all ranks, who are given the same words. Rank 0 alone prints and gives the status;
-/// commands that are not divided it does alone, while the others wait. Messages begin with `program`.
-int run(const std::vector<std::string>& words, const std::string& program, Communicator& comm,
+/// The same on all ranks of a communicator, with the same arguments. Rank 0 alone prints and returns the status. Commands
+/// that are not divided run on rank 0, while the others wait. Messages begin with `program`.
+int run(const std::vector<std::string>& arguments, const std::string& program, Communicator& comm,
         const Conclude& conclude);
 
 }  // namespace ejk::app

@@ -1,6 +1,6 @@
-// The model: a rank takes as long as its operations, its bytes of inputs and results, and what it sends take at the
-// rates of one rank, one after the other; the slowest rank decides. Starting the ranks and their meetings are not in it,
-// so it ends where they would count. Cost: a product and some copies, half a second.
+// The model: a rank's time is that of its operations, its bytes of inputs and results, and its messages, in turn, at
+// the rates of a single rank; the slowest rank determines the total. Start-up and synchronization are not modelled, so
+// times near theirs are omitted. Cost: half a second, for a product and some copies.
 //
 // tests: tests/app/test_division.cpp
 #include "division.hpp"
@@ -19,12 +19,12 @@ namespace ejk::app {
 namespace {
 
 constexpr double kLeastSeconds = 0.1;    // of a measurement
-constexpr double kLeastModelled = 0.01;  // what starting and meeting takes, about
+constexpr double kLeastModelled = 0.01;  // about the time of start-up and synchronization
 
-// Runs f() until that took some time; gives the runs a second.
+// Repeats f() for kLeastSeconds; returns runs per second.
 template <class F>
 double runs_per_second(F&& f) {
-  f();  // pages and threads are there
+  f();  // allocates pages and starts threads
   const Timer timer;
   double runs = 0;
   do f(), ++runs;
@@ -57,7 +57,7 @@ double seconds_of(const RankWork& share, const Rates& rates) {
   return share.cost / rates.cost + static_cast<double>(moved) / rates.bytes;
 }
 
-// The slowest rank's.
+// Of the slowest rank.
 double seconds_of(const std::vector<RankWork>& shares, const Rates& rates) {
   double most = 0;
   for (const RankWork& share : shares) most = std::max(most, seconds_of(share, rates));
@@ -72,7 +72,7 @@ Report describe_division(Communicator& comm, const Division& division, CostUnit 
   double all = 0;
   for (const RankWork& share : shares) all += share.cost;
   Table ranks{"division",
-              "who does what",
+              "work of each rank",
               {{"rank", "rank"},
                {"share", "of the work", Unit::share},
                {"read", "reads", Unit::bytes},
@@ -86,12 +86,12 @@ Report describe_division(Communicator& comm, const Division& division, CostUnit 
                           shares[r].read_bytes, shares[r].sent_bytes, shares[r].written_bytes,
                           shares[r].peak_bytes});
   report.add("ranks", "ranks", comm.size(), Unit::count).add(std::move(ranks));
-  if (!comm.is_first()) return report;  // the others wait meanwhile: rates are those of one rank
+  if (!comm.is_first()) return report;  // the other ranks are idle: the rates are those of one
 
   const double bytes = bytes_per_second();
   const Rates rates{unit == CostUnit::bytes ? bytes : operations_per_second(), bytes};
   release_threads();
-  const double alone_s = seconds_of(division(1), rates);
+  const double single_s = seconds_of(division(1), rates);
   Table model{
       "model",
       "a model of more ranks",
@@ -100,14 +100,14 @@ Report describe_division(Communicator& comm, const Division& division, CostUnit 
   for (std::int64_t size = 1; size <= 1024; size *= 2) {
     const double time = seconds_of(division(size), rates);
     if (time < kLeastModelled) break;
-    // More digits than a model has would look like a difference from 100 %.
-    const double efficiency = time > 0 ? alone_s / time / static_cast<double>(size) : 1;
+    // More digits than the model is good for would look like a difference from 100 %.
+    const double efficiency = time > 0 ? single_s / time / static_cast<double>(size) : 1;
     model.rows.push_back({size, time, std::round(1000 * efficiency) / 1000});
   }
   report.add(std::move(model))
       .add(Remark{
-          "The times are a model: the rates of one rank, measured now, times what the busiest rank does. Starting and "
-          "meeting takes ranks some 10 ms more: what would take less is left out."});
+          "The times are a model: the work of the busiest rank at the rates of one rank, measured now. Start-up and "
+          "synchronization add some 10 ms; shorter times are omitted."});
   return report;
 }
 

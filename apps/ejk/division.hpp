@@ -1,4 +1,4 @@
-// How the work of a run is divided over the ranks, as a dry run tells it.
+// The distribution of a run's work over ranks, as a dry run reports it.
 #pragma once
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 
 namespace ejk::app {
 
-/// What the costs of shares count: multiplications and additions, or bytes of memory that are gone through.
+/// The unit of RankWork::cost: multiplications and additions, or bytes of memory traffic.
 enum class CostUnit { operations, bytes };
 
-/// What each of so many ranks would do, by ranks.
+/// The work of each rank, for a number of ranks.
 using Division = std::function<std::vector<RankWork>(std::int64_t ranks)>;
 
 /// The largest peak memory of a rank.
@@ -24,8 +24,8 @@ inline std::int64_t peak_of(const std::vector<RankWork>& work) {
   return peak;
 }
 
-/// Who gets what, and how long it would take on 1 to 1,024 ranks: a model, from rates that are measured here on one
-/// rank in half a second. All ranks call it; rank 0 has the report.
+/// The work of each rank, and a model of the time on 1 to 1,024 ranks from rates measured on rank 0 in half a second.
+/// Collective; rank 0 has the whole report.
 Report describe_division(Communicator& comm, const Division& division, CostUnit unit);
 
 }  // namespace ejk::app

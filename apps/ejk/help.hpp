@@ -1,19 +1,13 @@
-// What `help`, -h, --help and --version print.
+// The texts of `help`, -h, --help and --version, formatted from the commands' declarations for 80 columns.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "commands.hpp"
+#include "options.hpp"
 #include "schema.hpp"
-#include "topics.hpp"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace ejk::app {
 
@@ -22,48 +16,52 @@ std::string program_help();
 
 enum class HelpLength { brief, all };
 
-/// One command: in short, or with an example first, every word of its own, and the arrays that it writes.
-std::string command_help(const Command& command, const CLI::App& app, HelpLength length);
+/// One command: its options; with HelpLength::all an example first, the whole help of each option, and the arrays
+/// that it writes. Of a command with actions: their list.
+std::string command_help(const Command& command, HelpLength length = HelpLength::all);
 
-/// A command of several actions: which there are.
-std::string actions_help(const Command& command);
-
-/// The options that commands share, and the exit statuses.
+/// The shared options, the exit statuses and the environment variables.
 std::string options_help();
 
-/// A command's entry in a table of WrittenArrays: of an action, those that it writes; nullptr where none are.
-std::optional<WrittenArrays> written_by(const Command& command);
+/// A command's arrays under its name, and their use in NumPy; "" if it writes none.
+std::string arrays_help(const Command& command);
 
-/// The arrays of a command under its name, and their use in NumPy.
-std::string arrays_help(const WrittenArrays& written);
-
-/// The types of keys in JSON reports, and the keys that all of them have.
+/// The types of keys in JSON reports, and the keys that all reports have.
 std::string keys_help();
-
 /// The keys of a command's own.
 std::string keys_help(const Command& command);
 
-/// "integer, bytes, with --check": what a key holds, and when it is there.
+/// "ejk 0.1.0"; with `verbose` also how it was built and what it runs on.
+std::string version_text(bool verbose);
+
+// Parts of the above, for manual pages.
+
+/// "integer, bytes; with --check": the type of a key, and when it is in a report.
 std::string form_and_condition(const ReportKey& key);
 
-/// "Usage: ejk mask-info [MASK] --block QxK [options] [-o OUTPUT]", without its first word.
-std::string usage_of(const Command& command, const CLI::App& app);
+/// "ejk mask-info [MASK] --block QxK [options] [-o OUTPUT]".
+std::string usage_of(const Command& command, const OptionSet& set);
 
-/// Headings of options, in the order in which they were declared.
-std::vector<std::string> groups_of(const CLI::App& app);
+/// Headings of the options, in the order in which they were declared.
+std::vector<std::string> groups_of(const OptionSet& set);
 
-/// "--output --field ...": the options of a command that it shares with others.
-std::string shared_names(const CLI::App& app);
+/// "--output --field ...": the options that a command shares with others.
+std::string shared_names(const OptionSet& set);
 
 /// "-o, --output OUTPUT", "--dkv", "MASK".
-std::string option_name(const CLI::Option& option);
+std::string option_name(const Option& option);
+
+/// The lines of Python for a command's arrays; of an action those of its command.
+std::string_view use_of(const Command& command);
 
 /// How an array is named.
 inline constexpr std::string_view kReferences =
     "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
     "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";
 
-/// "ejk 0.1.0", and with `verbose` how it was built and what it runs on.
-std::string version_text(bool verbose);
+inline constexpr std::string_view kExitStatus =
+    "0 done; 1 the check failed, or the arrays differ; 2 usage; 3 an input is unreadable or invalid; 4 an "
+    "output cannot be written; 5 over the memory budget, or the system has no more threads, processes or "
+    "sockets, or a library is missing; 70 a bug in ejk";
 
 }  // namespace ejk::app

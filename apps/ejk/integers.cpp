@@ -1,4 +1,5 @@
-// What integer arrays of sequences and groups are taken for. They are read whole: 16 bytes an element.
+// Interpretation of integer arrays of sequences and groups. Arrays are read whole: 16 bytes an element.
+//
 // tests: tests/cli/cu-seqlens/, lens/, bin-pack/, group-metadata/, grouped-matmul/
 #include "integers.hpp"
 
@@ -39,9 +40,9 @@ std::string segments_as_offsets(const ArraySource& input) {
       printable(input.name()));
 }
 
-// What elements that were taken for lengths or offsets are more likely, where nobody said what they are.
+// Without --from: throws or warns if elements interpreted as lengths or offsets are more likely something else.
 void require_likely(const ArraySource& input, From from, Report& report) {
-  if (!is_integer(input.dtype())) return;  // an error of what they were taken for
+  if (!is_integer(input.dtype())) return;  // an error of the interpretation
   const std::optional<LikelyForm> likely = likely_form(input);
   if (!likely || from_of(likely->form) == from) return;
   const char* word = word_of(from_of(likely->form));
@@ -50,15 +51,15 @@ void require_likely(const ArraySource& input, From from, Report& report) {
                 fmt::format("{}: elements restart at 0 at index {}, as position ids do; {} do not",
                             input.name(), *likely->restart, noun_of(from)))
         .hint(std::string("--from position-ids takes them") +
-              (from == From::lens ? "; --from lens says that they are lengths" : ""));
+              (from == From::lens ? "; --from lens confirms lengths" : ""));
   if (from != From::lens && likely->form == SequenceForm::segment_ids) {
     report.warnings.push_back(segments_as_offsets(input));
     return;
   }
-  if (from != From::lens) {  // offsets begin with 0 and never decrease, whatever else they may be
+  if (from != From::lens) {  // offsets begin with 0 and never decrease, as do other forms
     if (likely->form == SequenceForm::position_ids)
       report.warnings.push_back(fmt::format(
-          "{} was taken for cu_seqlens, but counts up by one, as position ids do: --from position-ids takes those, "
+          "{} is interpreted as cu_seqlens, but counts up by one, as position ids do: --from position-ids takes those, "
           "--from cu-seqlens confirms that each sequence has one token",
           printable(input.name())));
     return;
@@ -71,11 +72,11 @@ void require_likely(const ArraySource& input, From from, Report& report) {
                                     ? "--from cu-seqlens takes those"
                                     : fmt::format("--from {} takes those", word);
   report.warnings.push_back(
-      fmt::format("{} was taken for lengths, but {}: {}, --from lens confirms that these are lengths",
+      fmt::format("{} is interpreted as lengths, but {}: {}, --from lens confirms lengths",
                   printable(input.name()), pattern, otherwise));
 }
 
-// Why offsets fit a mask's rows only once they are packed.
+// Adds the counts of rows with other padding than on the right; returns why offsets do not fit such a mask.
 std::string add_padding(Report& report, const RowPadding& padding) {
   const auto rows = static_cast<std::int64_t>(padding.lens.size());
   if (padding.left_padded > 0) report.add("left_padded_rows", "left-padded", padding.left_padded, Unit::rows);
@@ -85,7 +86,7 @@ std::string add_padding(Report& report, const RowPadding& padding) {
                      std::max(padding.left_padded, padding.with_holes), rows);
 }
 
-// Ids as int64; nothing where they are none, which the library says of the input.
+// Ids as int64; nothing if the array has no integers, which is an error of the library.
 std::optional<Array> ids_of(const ArraySource& input) {
   if (!is_integer(input.dtype()) && input.dtype() != DType::boolean) return std::nullopt;
   const Array raw = read_all(input);
@@ -106,8 +107,8 @@ std::optional<Array> ids_of(const ArraySource& input) {
   return fits ? std::optional(std::move(ids)) : std::nullopt;
 }
 
-// How many ids are padding, negative ones. Of segment ids without any those that are 0 become so, unless ids count from
-// 0: then each row begins with 0, and has it nowhere else.
+// The number of padding ids, which are negative. Segment ids without negative ones use 0 for padding, unless they count
+// from 0: then each row begins with 0, and has it nowhere else.
 std::int64_t mark_padding(Array& ids, From from) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<std::int64_t> values = ids.elements<std::int64_t>();
@@ -126,7 +127,7 @@ std::int64_t mark_padding(Array& ids, From from) {
   return std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
 }
 
-// Whether a row of position ids begins or ends with zeros side by side: padding, more likely than sequences of a token.
+// Whether a row of position ids begins or ends with several zeros: more likely padding than sequences of one token.
 bool has_zeros_at_ends(const Array& ids) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<const std::int64_t> values = ids.elements<std::int64_t>();
@@ -138,7 +139,7 @@ bool has_zeros_at_ends(const Array& ids) {
   return false;
 }
 
-// Whether an array has several rows, all alike: the axes of position ids that count along one axis of text.
+// Whether all rows are equal, as those of the axes of M-RoPE position ids for text.
 bool rows_are_alike(const ArraySource& ids) {
   if (ids.shape().size() != 2 || ids.shape()[0] < 2 || ids.shape()[1] == 0) return false;
   const Array raw = read_all(ids);
@@ -148,21 +149,16 @@ bool rows_are_alike(const ArraySource& ids) {
 
 }  // namespace
 
-void add_sequences_from(OptionSet& set, From& into, std::vector<From> choices, const std::string& help) {
-  std::vector<std::string> words;
-  for (const From from : choices) words.emplace_back(word_of(from));
-  const std::string last = words.back();
-  const std::string all = fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), last);
-  add_word(
-      set, "--from", into,
-      [choices = std::move(choices), words = std::move(words)](const std::string& word) {
-        return choices[read_choice(word, words)];
-      },
-      "WHAT",
+void add_sequences_from(OptionSet& set, From& into, const std::vector<From>& choices,
+                        const std::string& help) {
+  Choices<From> named;
+  for (const From from : choices) named.emplace_back(word_of(from), from);
+  add_choice(
+      set, "--from", into, std::move(named), "WHAT",
       fmt::format(
-          "what it is: {}\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
+          "what it is\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
           "and has it nowhere else.",
-          all, help));
+          help));
 }
 
 From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {
@@ -192,27 +188,27 @@ std::int64_t lengths_bytes(const ArraySource& input, From from) {
 
 namespace {
 
-Lengths made_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
-  Lengths made;
+Lengths computed_lengths(const ArraySource& input, From from, From requested, DType counted, Report& report) {
+  Lengths result;
   if (from == From::mask) {
     const RowPadding padding =
-        inspect_padding(input, asked == From::automatic ? MaskIntegers::one_value : MaskIntegers::any);
-    made.without_padding = add_padding(report, padding);
-    made.lens = counted == DType::int32  // else the mask is not read again
-                    ? prepare_lens_from_mask(input)
-                    : Array::from<std::int64_t>({std::ssize(padding.lens)}, padding.lens);
-    return made;
+        inspect_padding(input, requested == From::automatic ? MaskIntegers::one_value : MaskIntegers::any);
+    result.without_padding = add_padding(report, padding);
+    result.lens = counted == DType::int32  // else the mask is not read again
+                      ? prepare_lens_from_mask(input)
+                      : Array::from<std::int64_t>({std::ssize(padding.lens)}, padding.lens);
+    return result;
   }
-  const auto values = in_memory(input);  // a stream is read once
-  if (asked == From::automatic) require_likely(*values, from, report);
+  const auto values = in_memory(input);  // a stream can be read only once
+  if (requested == From::automatic) require_likely(*values, from, report);
   if (from == From::lens) {
     prepare_cu_seqlens_from_lens(*values, DType::int64);  // no length is negative, no sum beyond 63 bits
-    made.lens = read_all(*values);
-    return made;
+    result.lens = read_all(*values);
+    return result;
   }
   if (from == From::cu_seqlens) {
-    made.lens = prepare_lens(*values);
-    return made;
+    result.lens = prepare_lens(*values);
+    return result;
   }
   const bool positions = from == From::position_ids;
   const std::int64_t all = element_count(input.shape());
@@ -224,29 +220,30 @@ Lengths made_of(const ArraySource& input, From from, From asked, DType counted, 
     std::optional<Array> ids = ids_of(*values);
     if (!ids) return offsets(values);
     if (const std::int64_t padding = mark_padding(*ids, from); padding > 0)
-      made.without_padding = fmt::format("{} of {} tokens are padding ({})", format_count(padding),
-                                         format_count(all), positions ? "negative ids" : "ids of 0 and less");
+      result.without_padding =
+          fmt::format("{} of {} tokens are padding ({})", format_count(padding), format_count(all),
+                      positions ? "negative ids" : "ids of 0 and less");
     if (positions && has_zeros_at_ends(*ids))
       report.warnings.push_back(fmt::format(
-          "{}: zeros at an end of a row are sequences of one token each; where they are padding, offsets are to be made of "
+          "{}: zeros at an end of a row are sequences of one token each; if they are padding, make offsets from "
           "the mask",
           printable(input.name())));
     return offsets(make_source(std::move(*ids), input.name()));
   }();
   if (positions && rows_are_alike(*values))
     report.warnings.push_back(fmt::format(
-        "all rows of {} are the same: where they are the axes of one sequence, as of M-RoPE, a slice is to take "
+        "all rows of {} are the same: if they are the axes of one sequence, as in M-RoPE, a slice selects "
         "one of them",
         printable(input.name())));
-  made.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
-  return made;
+  result.lens = prepare_lens(*make_source(cu.view(), "cu_seqlens"));
+  return result;
 }
 
 }  // namespace
 
-Lengths lengths_of(const ArraySource& input, From from, From asked, DType counted, Report& report) {
+Lengths lengths_of(const ArraySource& input, From from, From requested, DType counted, Report& report) {
   try {
-    return made_of(input, from, asked, counted, report);
+    return computed_lengths(input, from, requested, counted, report);
   } catch (Error& error) {
     const bool positions = error.code() == Error::Code::position_ids;
     if (!positions && error.code() != Error::Code::segment_ids) throw;
@@ -262,7 +259,7 @@ void warn_of_positions(const ArraySource& segment_ids, Report& report) {
   const std::optional<LikelyForm> likely = likely_form(segment_ids);
   if (!likely || !likely->restart) return;
   report.warnings.push_back(fmt::format(
-      "{} was taken for segment ids, but restarts at 0 at index {}, as position ids do: tokens at equal positions attend "
+      "{} is interpreted as segment ids, but restarts at 0 at index {}, as position ids do: tokens at equal positions attend "
       "to each other; 'ejk cu-seqlens --from position-ids' makes cu_seqlens of them",
       printable(segment_ids.name()), *likely->restart));
 }
@@ -287,36 +284,27 @@ void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report
     if constexpr (std::is_integral_v<T>) {
       const auto end = static_cast<std::int64_t>(all.elements<T>().back());
       if (end < tokens)
-        report.warnings.push_back(
-            fmt::format("{} ends at {}, and there are {} tokens: those behind are taken for padding",
-                        printable(padded.name()), end, tokens));
+        report.warnings.push_back(fmt::format("{} ends at {}, and there are {} tokens: the rest is padding",
+                                              printable(padded.name()), end, tokens));
     }
   });
 }
 
 void add_groups_from(OptionSet& set, GroupsFrom& into) {
-  add_word(
-      set, "--from", into,
-      [](const std::string& word) {
-        constexpr GroupsFrom values[] = {GroupsFrom::sizes, GroupsFrom::ends};
-        return values[read_choice(word, {"sizes", "ends"})];
-      },
-      "WHAT",
-      "what GROUP_SIZES are: sizes (default), or ends: where each group ends\n"
-      "Ends are cumulative sums of sizes, the offs of torch's grouped products.")
-      .recorded("from", [&into]() -> ReportValue {
-        if (into == GroupsFrom::automatic) return {};
-        return into == GroupsFrom::ends ? "ends" : "sizes";
-      });
+  Option& option =
+      add_choice(set, "--from", into, {{"sizes", GroupsFrom::sizes}, {"ends", GroupsFrom::ends}}, "WHAT",
+                 "what GROUP_SIZES are\nBy default sizes, with a warning where they look like ends. Ends "
+                 "are cumulative sums of sizes, the offs of torch's grouped products.");
+  option.recorded("from", [&option] { return report_value(option.given); });
 }
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
                                                   std::optional<std::int64_t> m,
                                                   std::optional<std::int64_t> matrices, Report& report) {
-  auto given = in_memory(input);  // a stream is read once
+  auto given = in_memory(input);  // a stream can be read only once
   const std::string name = printable(input.name());
   const auto warn = [&](const std::string& pattern, const std::string& way) {
-    report.warnings.push_back(fmt::format("{} was taken for {} of groups, but {}: {}", name,
+    report.warnings.push_back(fmt::format("{} is interpreted as {} of groups, but {}: {}", name,
                                           from == GroupsFrom::ends ? "ends" : "sizes", pattern, way));
   };
   if (from == GroupsFrom::ends) {

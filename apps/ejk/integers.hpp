@@ -1,6 +1,6 @@
-// Integer arrays that say where sequences and groups are. One array can be taken for several things, and its rank alone
-// does not tell which: --from says it, or the elements do. What an array cannot be is an error whose hint has the
-// right --from; what it may be is a warning.
+// Integer arrays that define sequences and groups. The rank alone does not determine whether an array has lengths,
+// offsets or ids: --from does, or the elements. An impossible interpretation is an error whose hint has the right
+// --from, an unlikely one a warning.
 #pragma once
 
 #include <cstdint>
@@ -14,52 +14,49 @@
 
 namespace ejk::app {
 
-/// What an array of sequences is; `automatic` is for two axes a mask, for one what the command says.
+/// The form of an array of sequences; `automatic` is a mask for two axes, the command's default for one.
 enum class SequencesFrom { automatic, mask, lens, cu_seqlens, segment_ids, position_ids };
 
-/// --from mask|lens|..., of these; `help` says what it is by default.
-void add_sequences_from(OptionSet& set, SequencesFrom& into, std::vector<SequencesFrom> choices,
+/// --from with these choices; `help` describes the default.
+void add_sequences_from(OptionSet& set, SequencesFrom& into, const std::vector<SequencesFrom>& choices,
                         const std::string& help);
 
-/// What `input` is: `from`, or by its rank. One axis is `one_axis`. Records it and adds it to the report. Throws
+/// `from`, or by the rank of `input`; one axis is `one_axis`. Records it and adds it to the report. Throws
 /// Error{input} for another rank.
 SequencesFrom resolve_from(const ArraySource& input, SequencesFrom from, SequencesFrom one_axis, Job& job,
                            Report& report);
 
-/// Memory that lengths_of() takes beside its result.
+/// Memory that lengths_of() needs beside its result.
 std::int64_t lengths_bytes(const ArraySource& input, SequencesFrom from);
 
 struct Lengths {
   Array lens;  // (sequences,)
-  /// Why offsets made of them do not fit the array as it is, but its tokens without padding; "" where they do.
+  /// Why offsets of these lengths fit the tokens without padding, but not the array itself; "" if they fit it.
   std::string without_padding;
 };
 
 /// The lengths of the sequences that `input` holds: of cu_seqlens in their dtype, of a mask or ids `counted`, int32 or
-/// int64, or itself. `asked` is what --from said. Adds to the report what is padding, and warnings.
-Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom asked, DType counted,
+/// int64, or itself. `requested` is the value of --from. Adds counts of padding and warnings to the report.
+Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom requested, DType counted,
                    Report& report);
 
-/// Adds a warning where segment ids (tokens,) or (batch, tokens) are likely position ids. Skips ids that can
-/// only be read in order.
+/// Warns if segment ids (tokens,) or (batch, tokens) are likely position ids; not for sequential access.
 void warn_of_positions(const ArraySource& segment_ids, Report& report);
 
-/// Adds a warning where cu_seqlens are more likely position or segment ids. Skips what can only be
-/// read in order.
+/// Warns if cu_seqlens are more likely position or segment ids; not for sequential access.
 void warn_of_offsets(const ArraySource& cu_seqlens, Report& report);
 
-/// Adds a warning where padded cu_seqlens end before the last of `tokens`, which are then padding. Skips what
-/// can only be read in order.
+/// Warns if padded cu_seqlens end before the last of `tokens`, which are then padding; not for sequential access.
 void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report);
 
-/// What GROUP_SIZES are.
+/// The form of GROUP_SIZES.
 enum class GroupsFrom { automatic, sizes, ends };
 
 /// --from sizes|ends.
 void add_groups_from(OptionSet& set, GroupsFrom& into);
 
 /// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, one a
-/// group, where there are any. Warns where they are likely ends or offsets, unless `from` says what they are.
+/// group, where there are any. Warns if they are likely ends or offsets, unless `from` is given.
 /// Throws Error{input} for offsets where ends are needed.
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
                                                   std::optional<std::int64_t> m,

@@ -1,4 +1,4 @@
-// The parts of a run are made here, in the order in which mistakes are told: memory, options, threads, target.
+// Construction of a run's parts, in the order in which their errors are reported: memory, options, threads, target.
 #include "job.hpp"
 
 #include <fmt/format.h>
@@ -13,18 +13,19 @@ namespace ejk::app {
 
 namespace {
 
-// Never many more than cores, nor more than have room for what they work in; the results are the same for
-// every number. Ranks that are not bound to cores of their own share those that there are.
-void choose_threads(std::int64_t asked, std::int64_t sharers) {
+// Bounded by the cores and by the memory for workspaces; the results are the same for any number. Ranks that are not
+// bound to cores share those of the machine.
+void choose_threads(std::int64_t requested, std::int64_t sharers) {
   constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
   const std::int64_t all = usable_cores(), online = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
   const std::int64_t cores = all < online ? all : std::max<std::int64_t>(all / sharers, 1);
-  const std::int64_t wanted = asked > 0 ? asked : threads_of_environment().value_or(static_cast<int>(cores));
+  const std::int64_t wanted =
+      requested > 0 ? requested : threads_of_environment().value_or(static_cast<int>(cores));
   const std::int64_t most = std::min(threads_per_core * cores, memory_limit() / sharers / bytes_per_thread);
   set_threads(static_cast<int>(std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(most, 1))));
 }
 
-// Sums have the same bits on all ranks only where the same instructions make them.
+// Different instruction sets may round sums differently.
 void require_one_instruction_set(Communicator& comm) {
   if (comm.is_single()) return;
   const std::string mine = instruction_set();
@@ -58,7 +59,7 @@ Job::Job(const Command& command, const OptionSet& options, Communicator& with)
   provenance.record("ejk_version", version());
   provenance.record("ejk_command", command.word());
   options.record(provenance);
-  instruction_set();  // an EJK_ISA that cannot be is refused before any work
+  instruction_set();  // throws for an invalid EJK_ISA
   require_one_instruction_set(comm);
   choose_threads(options.shared().threads, comm.local_size());
   if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
@@ -94,10 +95,10 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
     report.warnings.push_back(
         fmt::format("{} block picture{} left out: there are too many, or too large ones",
                     report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
-  // What cannot be drawn is told before anything is written.
+  // Errors in drawing come before anything is written.
   std::vector<FileContent> files;
   if (comm.is_first()) files = reporter_.draw(report);
-  // A reader of stdout that stops early ends the run.
+  // Writing to stdout may end the run, if its reader stops early.
   if (comm.is_first() && outputs.to_stdout()) reporter_.warn(report);
   statistics_.bytes_written =
       phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), comm); });

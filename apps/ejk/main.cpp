@@ -1,5 +1,5 @@
-// The program `ejk`. Where to look: command_line.cpp is the way from the words to the exit status,
-// commands.cpp the table of commands, commands/ one file for each, job.cpp what they share while they run.
+// The program `ejk`. Where to start reading: command_line.cpp leads from the arguments to the exit status, commands/ has a
+// file for each command or a few related ones, job.hpp is a run of one.
 #include <string>
 #include <vector>
 

@@ -18,11 +18,6 @@ namespace ejk::app {
 
 namespace {
 
-Polarity read_polarity(const std::string& word) {
-  constexpr Polarity values[] = {Polarity::keep, Polarity::drop, Polarity::additive};
-  return values[read_choice(word, {"keep", "drop", "additive"})];
-}
-
 // The expression that a word is or means.
 std::optional<std::string> as_expression(const std::string& word) {
   try {
@@ -180,12 +175,13 @@ BlockShape read_block(const std::string& word) {
   return {lengths[0], lengths[1]};
 }
 
-Option add_mask_kind(OptionSet& set, Polarity& into) {
-  return add_word(
-      set, "--mask-kind", into, read_polarity, "KIND",
-      "what stored elements mean: keep, drop or additive\n"
-      "keep (default): non-zero attends. drop: non-zero is hidden. additive: a bias, 0 attends, -1e4 and "
-      "less or -inf hides, anything else is an error.");
+Option& add_mask_kind(OptionSet& set, Polarity& into) {
+  return add_choice(
+      set, "--mask-kind", into,
+      {{"keep", Polarity::keep}, {"drop", Polarity::drop}, {"additive", Polarity::additive}}, "KIND",
+      "what elements mean\n"
+      "keep: non-zero attends. drop: non-zero is masked. additive: a bias, 0 attends, -1e4 and less or -inf masks, "
+      "anything else is an error.");
 }
 
 const char* name_of(Polarity polarity) {
@@ -278,8 +274,8 @@ std::vector<Mask> resolve_expressions(const std::string& option,
   return heads;
 }
 
-Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
-                            const std::string& help) {
+Option& add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
+                             const std::string& help) {
   return take_words(
       set, name, [&into](const std::string& word) { into.push_back(parsed(word)); }, "EXPR", help);
 }

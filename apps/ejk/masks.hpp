@@ -22,7 +22,7 @@ struct MaskOptions {
 };
 
 /// --mask-kind: what the elements of a stored mask mean.
-Option add_mask_kind(OptionSet& set, Polarity& into);
+Option& add_mask_kind(OptionSet& set, Polarity& into);
 
 /// "keep", "drop", "additive".
 const char* name_of(Polarity polarity);
@@ -86,8 +86,8 @@ std::vector<Mask> resolve_expressions(const std::string& option,
                                       Masks& of, Job& job);
 
 /// Adds an option --name EXPR, which may be given once, or once for each head.
-Option add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
-                            const std::string& help);
+Option& add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
+                             const std::string& help);
 
 /// The same options for attention, whose inputs have the lengths: MASK may have axes of batch and heads.
 void declare_attention_masks(OptionSet& set, MaskOptions& into);

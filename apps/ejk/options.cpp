@@ -1,4 +1,5 @@
-// What CLI11 is asked for, and the readers of words: each throws Error{usage} that says what was expected.
+// Declaring and parsing options, and parsers of their values. CLI11 splits a command line into options and values; its
+// exceptions are replaced by errors that name the option.
 //
 // tests: tests/app/test_options.cpp
 #include "options.hpp"
@@ -16,14 +17,13 @@ namespace ejk::app {
 
 namespace {
 
-// Whoever leaves the word empty ("$name" in a script that never set it) means something else than its
-// absence.
+// An empty value ("$name" of a variable that is not set) is more likely a mistake than the default.
 std::string read_name(const std::string& word) {
   if (word.empty()) throw usage("the value is empty");
   return word;
 }
 
-// The name of a file of a kind that its suffix says: another one is perhaps an array's, which would be lost.
+// A file name with one of these suffixes. Another suffix may be an array's, which would be overwritten.
 auto with_suffix(const std::vector<std::string>& suffixes, const std::string& what) {
   return [=](const std::string& word) {
     for (const std::string& suffix : suffixes)
@@ -33,21 +33,9 @@ auto with_suffix(const std::vector<std::string>& suffixes, const std::string& wh
   };
 }
 
-When read_when(const std::string& word) {
-  constexpr When values[] = {When::automatic, When::always, When::never};
-  return values[read_choice(word, {"auto", "always", "never"})];
-}
+const Choices<When> kWhen{{"auto", When::automatic}, {"always", When::always}, {"never", When::never}};
 
-// A reference as it was typed.
-std::string unprotected(const std::string& word) { return word.starts_with(" -[") ? word.substr(1) : word; }
-
-}  // namespace
-
-// --- the set of options
-
-namespace {
-
-// What an attribute of a file says.
+// The value of an attribute.
 std::string text_of(const ReportValue& value) {
   return std::visit(
       []<class T>(const T& v) -> std::string {
@@ -63,213 +51,333 @@ std::string text_of(const ReportValue& value) {
 
 bool is_missing(const ReportValue& value) { return std::holds_alternative<std::monostate>(value); }
 
+// The names of an option, separated by commas.
+std::vector<std::string> split_names(const std::string& names) {
+  const std::size_t comma = names.find(',');
+  if (comma == std::string::npos) return {names};
+  return {names.substr(0, comma), names.substr(comma + 1)};
+}
+
 }  // namespace
 
+// --- declarations
+
+Option& Option::required() {
+  is_required = true;
+  return *this;
+}
+
+Option& Option::group(const std::string& title) {
+  heading = title;
+  return *this;
+}
+
+Option& Option::from(Value read) {
+  value = std::move(read);
+  return *this;
+}
+
+Option& Option::key(std::string name) {
+  record_key = std::move(name);
+  return *this;
+}
+
+Option& Option::recorded(std::string name) { return recorded(std::move(name), value); }
+
+Option& Option::recorded(std::string name, Value recorded_value) {
+  if (!recorded_value) throw Error(Error::Kind::internal, this->name() + " is recorded and has no value");
+  is_recorded = true;
+  if (!name.empty()) record_key = std::move(name);
+  value = std::move(recorded_value);
+  return *this;
+}
+
+Option& Option::shown(std::string text, Unit of) {
+  label = std::move(text);
+  unit = of;
+  return *this;
+}
+
+Option& Option::otherwise(std::string text) {
+  fallback = std::move(text);
+  return *this;
+}
+
+const Option* OptionSet::find(std::string_view name) const {
+  for (const Option& option : options_)
+    if (std::find(option.names.begin(), option.names.end(), name) != option.names.end()) return &option;
+  return nullptr;
+}
+
 std::vector<std::string> OptionSet::outputs(const Command& command) const {
-  return outputs_ ? outputs_() : command.outputs;
+  return outputs_ ? outputs_() : command.output_names();
 }
 
 void OptionSet::record(Provenance& provenance) const {
-  for (const Declared& option : declared_) {
+  for (const Option& option : options_) {
     if (!option.is_recorded) continue;
     const ReportValue value = option.value();
-    const std::string text = is_missing(value) ? option.otherwise : text_of(value);
-    if (!text.empty()) provenance.record(option.key, text);
+    const std::string text = is_missing(value) ? option.fallback : text_of(value);
+    if (!text.empty()) provenance.record(option.record_key, text);
   }
 }
 
 std::vector<std::string> OptionSet::recorded() const {
   std::vector<std::string> keys;
-  for (const Declared& option : declared_)
-    if (option.is_recorded) keys.push_back(option.key);
+  for (const Option& option : options_)
+    if (option.is_recorded) keys.push_back(option.record_key);
   return keys;
 }
 
 void OptionSet::show(Report& report) const {
-  for (const Declared& option : declared_) {
+  for (const Option& option : options_) {
     if (option.label.empty()) continue;
     ReportValue value = option.value();
-    if (is_missing(value) && !option.otherwise.empty()) value = option.otherwise;
-    if (!is_missing(value)) report.add(option.key, option.label, std::move(value), option.unit);
+    if (is_missing(value) && !option.fallback.empty()) value = option.fallback;
+    if (!is_missing(value)) report.add(option.record_key, option.label, std::move(value), option.unit);
   }
 }
 
-Option Option::required() {
-  option_->required();
-  return *this;
-}
-
-Option Option::group(const std::string& heading) {
-  option_->group(heading);
-  return *this;
-}
-
-Option& Option::from(Value value) {
-  value_ = std::move(value);
-  return *this;
-}
-
-OptionSet::Declared& Option::declared() {
-  if (declared_ == nullptr) {
-    declared_ = &set_->declared_.emplace_back();
-    declared_->key = option_->get_name();
-    declared_->key.erase(0, declared_->key.find_first_not_of('-'));
-    std::replace(declared_->key.begin(), declared_->key.end(), '-', '_');
-    declared_->value = value_;
-  }
-  return *declared_;
-}
-
-Option Option::key(std::string key) {
-  declared().key = std::move(key);
-  return *this;
-}
-
-Option Option::recorded(std::string key) { return recorded(std::move(key), value_); }
-
-Option Option::recorded(std::string key, Value value) {
-  if (!value) throw Error(Error::Kind::internal, option_->get_name() + " is recorded and has no value");
-  declared().is_recorded = true;
-  if (!key.empty()) declared().key = std::move(key);
-  declared().value = std::move(value);
-  return *this;
-}
-
-Option Option::shown(std::string label, Unit unit) {
-  declared().label = std::move(label);
-  declared().unit = unit;
-  return *this;
-}
-
-Option Option::otherwise(std::string text) {
-  declared().otherwise = std::move(text);
-  return *this;
-}
-
-void set_footer(OptionSet& set, const std::string& text) { set.app().footer(text); }
-
-Option add_flag(OptionSet& set, const std::string& names, bool& into, const std::string& help, bool value) {
-  return take_flag(
-             set, names, [&into, value] { into = value; }, help)
-      .from([&into] { return into; });
-}
-
-Option take_flag(OptionSet& set, const std::string& names, std::function<void()> take,
-                 const std::string& help) {
-  return {*set.app().add_flag_callback(names, std::move(take), help), set};
-}
-
-Option take_word(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
-                 const std::string& help) {
-  const auto named = [take = std::move(take),
-                      name = names.substr(names.rfind(',') + 1)](const std::string& word) {
-    try {
-      take(word);
-    } catch (Error& error) {
-      error.at(name);
-      throw;
-    }
-  };
-  return {*set.app().add_option_function<std::string>(names, named, help)->type_name(type), set};
-}
-
-Option take_words(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
+Option& take_flag(OptionSet& set, const std::string& names, std::function<void()> apply,
                   const std::string& help) {
-  const auto each = [take = std::move(take)](const std::vector<std::string>& words) {
-    for (const std::string& word : words) take(word);
-  };
-  CLI::Option* option = set.app().add_option_function<std::vector<std::string>>(names, each, help);
-  if (names.starts_with('-')) option->allow_extra_args(false);
-  return {*option->type_name(type), set};
+  return take_word(
+      set, names, [apply = std::move(apply)](const std::string&) { apply(); }, "", help);
 }
+
+Option& take_word(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
+                  const std::string& type, const std::string& help) {
+  Option option{split_names(names), type, help, std::move(parse)};
+  option.record_key = option.name().substr(option.name().find_first_not_of('-'));
+  std::replace(option.record_key.begin(), option.record_key.end(), '-', '_');
+  return set.add(std::move(option));
+}
+
+Option& take_words(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
+                   const std::string& type, const std::string& help) {
+  Option& option = take_word(set, names, std::move(parse), type, help);
+  option.repeats = true;
+  return option;
+}
+
+std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {
+  const auto found = std::find(choices.begin(), choices.end(), word);
+  if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
+  Error error = usage(fmt::format("'{}' is not one of {}", printable(word), fmt::join(choices, ", ")));
+  if (const auto nearest = nearest_name(word, choices)) error.hint(fmt::format("did you mean {}?", *nearest));
+  throw error;
+}
+
+std::string help_of_choices(const std::string& help, const std::vector<std::string>& choices,
+                            const std::string& default_choice) {
+  constexpr std::size_t kMost = 6;
+  std::string list;
+  for (std::size_t i = 0; i < choices.size() && choices.size() <= kMost; ++i)
+    list += fmt::format("{}{}{}",
+                        i == 0                   ? ""
+                        : i + 1 < choices.size() ? ", "
+                                                 : " or ",
+                        choices[i], choices[i] == default_choice ? " (default)" : "");
+  if (list.empty() && !default_choice.empty()) list = default_choice + " by default";
+  const std::size_t end = std::min(help.find('\n'), help.size());
+  const char* const between = list.empty() || end == 0 ? "" : choices.size() <= kMost ? ": " : ", ";
+  return help.substr(0, end) + between + list + help.substr(end);
+}
+
+std::vector<DType> all_dtypes() {
+  std::vector<DType> all;
+  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
+    all.push_back(d);
+  return all;
+}
+
+Option& add_convention(OptionSet& set, Convention& into, const std::string& help) {
+  return add_choice(set, "--convention", into,
+                    {{"document", Convention::document}, {"ejkernel", Convention::ejkernel}}, "WHICH", help)
+      .recorded()
+      .shown("convention");
+}
+
+Option& add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help) {
+  return add_word(set, names, into, read_name, "REF", help);
+}
+
+Option& add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
+                       const std::string& help) {
+  return take_words(
+      set, name, [&into](const std::string& word) { into.push_back(word); }, name, help);
+}
+
+// --- the shared options
+
+namespace {
 
 void declare_shared(OptionSet& set, const Command& command) {
   SharedOptions& into = set.shared();
-  const auto shared = [](Option option) { option.group(kSharedGroup); };
-  const bool several = command.outputs.size() > 1;
-  into.has_field = several;
-  if (!command.outputs.empty()) {
+  const auto shared = [](Option& option) { option.group(kSharedGroup); };
+  const std::vector<std::string> names = command.output_names();
+  into.has_field = names.size() > 1;
+  if (!names.empty())
     shared(add_word(set, "-o,--output", into.output, read_name, "OUTPUT",
-                    several ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
-                              "A folder is made if missing and gets one NAME.npy for each. With --field "
-                              "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
-                              "only the report is printed. 'ejk help arrays' says more."
-                            : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                              "Another suffix is an error. Without -o it is printed as text that "
-                              "numpy.loadtxt reads, with --json not at all."));
-    if (several)
-      shared(add_word(
-          set, "--field", into.field,
-          [names = command.outputs](const std::string& word) {
-            return names[read_choice(read_name(word), names)];
-          },
-          "NAME",
-          "write only this one of the arrays\nThe command's page names them. Without -o it is printed as text "
-          "that numpy.loadtxt reads."));
+                    into.has_field
+                        ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
+                          "A folder is created if missing and gets one NAME.npy for each. With --field "
+                          "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
+                          "only the report is printed. See also 'ejk help arrays'."
+                        : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
+                          "Another suffix is an error. Without -o it is printed as text that "
+                          "numpy.loadtxt reads, with --json not at all."));
+  if (into.has_field) {
+    const auto read = [names](const std::string& word) { return names[read_choice(read_name(word), names)]; };
+    Option& field =
+        add_word(set, "--field", into.field, read, "NAME",
+                 "write only this one of the arrays\nThe command's page lists them. Without -o it is "
+                 "printed as text that numpy.loadtxt reads.");
+    field.choices = names;
+    shared(field);
+  }
+  if (!names.empty())
     shared(add_flag(
         set, "--overwrite", into.overwrite,
-        "replace HDF5 objects that exist\n.npy and .npz files are always replaced. Each run that adds "
+        "replace existing HDF5 objects\n.npy and .npz files are always replaced. Each run that adds "
         "to an HDF5 file copies the whole file; runs that add to the same file wait for each other."));
-  }
-  shared(add_flag(set, "--dry-run", into.dry_run,
-                  "check the inputs, say what would be done, write nothing\nReads headers, and the values of "
-                  "small inputs such as lengths and group sizes. Says shapes, bytes and peak memory."));
+  shared(add_flag(
+      set, "--dry-run", into.dry_run,
+      "check the inputs, print the plan, write nothing\nReads headers, and the values of small inputs "
+      "such as lengths and group sizes. Prints shapes, bytes and peak memory."));
   shared(
       add_word(set, "--max-memory", into.max_memory, read_size, "SIZE",
-               "stop before needing more, such as 4GiB\nDefault: nine tenths of what this process may use, a "
-               "container's limit included. k M G are powers of 1000, Ki Mi Gi of 1024."));
-  shared(add_word(
-      set, "--threads", into.threads, [](const std::string& w) { return read_integer(w, 1); }, "N",
-      "threads to use\nDefault: OMP_NUM_THREADS, else the cores this process may use. The results are the "
-      "same "
-      "for every number."));
+               "memory limit, such as 4GiB; a run that needs more stops before it begins\n"
+               "Default: nine tenths of the memory available to this process, a container's limit included. "
+               "k M G are powers of 1000, Ki Mi Gi of 1024."));
+  shared(
+      add_word(set, "--threads", into.threads, at_least(1), "N",
+               "number of threads\nDefault: OMP_NUM_THREADS, else the cores available to this process. The "
+               "results are the same for any number."));
   shared(add_flag(set, "--stats", into.stats,
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
-                  "writing. An input that is mapped is read while computing."));
-  shared(add_flag(set, "--json", into.json,
-                  "the report as one JSON object, alone on stdout\nNo array is printed. With -o - it goes to "
-                  "stderr. 'ejk help json COMMAND' lists its keys."));
-  shared(add_word(set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
-                  "write the report as one page, FILE.html\nIt holds all that it shows, block pictures "
-                  "included, and requests nothing: it can be mailed, and opens anywhere. An existing file is "
-                  "replaced."));
+                  "writing. A mapped input is read while computing."));
+  shared(add_flag(
+      set, "--json", into.json,
+      "print the report as one JSON object\nIt alone goes to stdout, or with -o - to stderr; no array is "
+      "printed. 'ejk help json COMMAND' lists its keys."));
+  shared(add_word(
+      set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
+      "write the report as one page, FILE.html\nThe page is self-contained, block pictures included. "
+      "An existing file is replaced."));
   if (into.has_picture)
-    shared(
-        add_word(set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
-                 "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; past 4096 a side one "
-                 "for several, drawn as mixed where these differ. Of several masks each has a file, at "
-                 "most 16: FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is "
-                 "replaced."));
+    shared(add_word(
+        set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
+        "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; above 4096 a side one "
+        "for several, drawn as mixed where these differ. Of several masks each has a file, at most 16: "
+        "FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is replaced."));
   shared(add_flag(
       set, "--sync", into.sync,
-      "wait until what is written is on the disk\nSuccess is said when the files of -o, --html and "
-      "--picture and their names are stored, so that a power loss does not take them. 'ejk help arrays' "
-      "says what may happen otherwise."));
-  shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress"));
-  shared(add_word(set, "--progress", into.progress, read_when, "WHEN",
-                  "auto, always or never\nBy default a bar on stderr after two seconds when that is a "
-                  "terminal, unless TERM is dumb."));
-  shared(add_word(set, "--color", into.color, read_when, "WHEN",
-                  "auto, always or never\nBy default on terminals, unless NO_COLOR is set or TERM is dumb."));
-  shared(
-      add_flag(set, "--allow-external", into.allow_external,
-               "let HDF5 files refer to other files\nExternal storage, virtual datasets and plug-in filters "
-               "are refused otherwise, as are external links that are named; of whole files they are left "
-               "out with a warning."));
+      "flush written files to disk\nSuccess is reported after the files of -o, --html and --picture and "
+      "their names are stored, so that they survive a power loss. 'ejk help arrays' describes what may "
+      "happen otherwise."));
+  shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
+  shared(add_choice(
+      set, "--progress", into.progress, kWhen, "WHEN",
+      "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is dumb."));
+  shared(add_choice(set, "--color", into.color, kWhen, "WHEN",
+                    "color\nauto uses it on terminals, unless NO_COLOR is set or TERM is dumb."));
+  shared(add_flag(
+      set, "--allow-external", into.allow_external,
+      "let HDF5 files refer to other files\nBy default external storage, virtual datasets, plug-in "
+      "filters and named external links are refused; other external links are skipped with a warning."));
 }
 
-std::string protect(const std::string& word) { return word.starts_with("-[") ? " " + word : word; }
+}  // namespace
 
-Option add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help) {
-  return add_word(
-      set, names, into, [](const std::string& word) { return read_name(unprotected(word)); }, "REF", help);
+Parser::Parser(const Command& command) : run(command.declare(set)) { declare_shared(set, command); }
+
+// --- parsing
+
+namespace {
+
+// CLI11 would take a slice of stdin, "-[0]", for an option; a space is put before it.
+bool is_slice_of_stdin(const std::string& word) { return word.starts_with("-["); }
+
+std::string with_type(const Option& option) {
+  return option.type.empty() || option.is_positional() ? option.name() : option.name() + " " + option.type;
 }
 
-Option add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
-                      const std::string& help) {
-  return take_words(
-      set, name, [&into](const std::string& word) { into.push_back(unprotected(word)); }, name, help);
+// "--quiet=yes" and "--mask=", which CLI11 would accept.
+void check_value(const OptionSet& set, const std::string& word) {
+  const std::size_t equals = word.find('=');
+  const Option* option = word.starts_with("-") ? set.find(word.substr(0, equals)) : nullptr;
+  if (option == nullptr || equals == std::string::npos) return;
+  if (option->type.empty()) throw usage(fmt::format("{} takes no value", word.substr(0, equals)));
+  if (equals + 1 == word.size()) throw usage(fmt::format("a value is missing: {}", with_type(*option)));
 }
+
+}  // namespace
+
+Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view example) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  int stdin_readers = 0;
+  std::vector<const CLI::Option*> parsers;  // of options_
+  for (Option& option : options_) {
+    const auto parse_value = [&option, &stdin_readers](const std::string& word) {
+      option.given = word.starts_with(" -[") ? word.substr(1) : word;
+      if (option.name() != "--output" && (option.given == "-" || is_slice_of_stdin(option.given)))
+        ++stdin_readers;
+      try {
+        option.parse(option.given);
+      } catch (Error& error) {
+        if (!option.repeats) error.at(option.name());
+        throw;
+      }
+    };
+    const auto parse_each = [parse_value](const std::vector<std::string>& words) {
+      for (const std::string& word : words) parse_value(word);
+    };
+    const std::string names = fmt::format("{}", fmt::join(option.names, ","));
+    CLI::Option* parser =
+        option.type.empty() ? app.add_flag_callback(names, [parse_value] { parse_value(""); })
+        : option.repeats    ? app.add_option_function<std::vector<std::string>>(names, parse_each)
+                            : app.add_option_function<std::string>(names, parse_value);
+    if (option.repeats && !option.is_positional()) parser->allow_extra_args(false);
+    parsers.push_back(parser->required(option.is_required));
+  }
+  const std::string last = arguments.empty() ? "" : arguments.back();
+  for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word) {
+    check_value(*this, *word);
+    if (is_slice_of_stdin(*word)) word->insert(0, 1, ' ');
+  }
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last one first
+
+  Parsed parsed;
+  const auto first_where = [&](auto&& holds) -> const Option* {
+    for (std::size_t i = 0; i < parsers.size(); ++i)
+      if (holds(options_[i], parsers[i]->count())) return &options_[i];
+    return nullptr;
+  };
+  try {
+    app.parse(std::move(arguments));
+  } catch (const CLI::RequiredError&) {
+    const Option* missing =
+        first_where([](const Option& o, std::size_t n) { return o.is_required && n == 0; });
+    parsed.error = usage(missing->name() + " is required").hint(fmt::format("for example: {}", example));
+  } catch (const CLI::ArgumentMismatch& error) {
+    // Given twice; or the last argument is an option without its value.
+    if (const Option* twice = first_where([](const Option& o, std::size_t n) { return !o.repeats && n > 1; }))
+      parsed.error = usage(fmt::format("{} is given more than once", twice->name()));
+    else if (const Option* option = find(last.starts_with("--") ? last : fmt::format("-{}", last.back())))
+      parsed.error = usage(fmt::format("a value is missing: {}", with_type(*option)));
+    else
+      parsed.error = usage(error.what());
+  } catch (const CLI::ParseError& error) {
+    parsed.error = usage(error.what());
+  }
+  parsed.extras = app.remaining();
+  if (!parsed.error && stdin_readers > 1) parsed.error = usage("-: standard input can be read only once");
+  return parsed;
+}
+
+// --- values
 
 namespace {
 
@@ -361,60 +469,6 @@ std::int64_t read_size(const std::string& word) {
   const std::int64_t size = read_size_or_zero(word);
   if (size < 1) throw not_a_size(word);
   return size;
-}
-
-NotAChoice::NotAChoice(const std::string& word, std::vector<std::string> choices)
-    : Error(usage(fmt::format("'{}' is not one of {}", printable(word), fmt::join(choices, ", ")))),
-      choices_(std::move(choices)) {
-  if (const auto nearest = nearest_name(word, choices_)) hint(fmt::format("did you mean {}?", *nearest));
-}
-
-std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {
-  const auto found = std::find(choices.begin(), choices.end(), word);
-  if (found == choices.end()) throw NotAChoice(word, choices);
-  return static_cast<std::size_t>(found - choices.begin());
-}
-
-std::vector<std::string> choices_of(CLI::Option& option) {
-  try {
-    option.add_result("?");
-    option.run_callback();
-  } catch (const NotAChoice& refused) {
-    return refused.choices();
-  } catch (const Error&) {
-    return {};
-  } catch (const CLI::Error&) {
-    return {};
-  }
-  return {};
-}
-
-DType read_dtype_among(const std::string& word, const std::vector<DType>& dtypes) {
-  std::vector<std::string> names;
-  for (const DType dtype : dtypes) names.emplace_back(ejk::name_of(dtype));
-  return dtypes[read_choice(word, names)];
-}
-
-DType read_dtype(const std::string& word) {
-  std::vector<DType> all;
-  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
-    all.push_back(d);
-  return read_dtype_among(word, all);
-}
-
-DType read_float_dtype(const std::string& word) {
-  return read_dtype_among(word, {DType::float16, DType::bfloat16, DType::float32, DType::float64});
-}
-
-void add_convention(OptionSet& set, Convention& into, const std::string& help) {
-  add_word(
-      set, "--convention", into,
-      [](const std::string& word) {
-        return read_choice(word, {"document", "ejkernel"}) == 0 ? Convention::document : Convention::ejkernel;
-      },
-      "WHICH", help)
-      .recorded()
-      .shown("convention");
 }
 
 }  // namespace ejk::app

@@ -1,8 +1,7 @@
-// How a command declares its options and arguments: once, with how the word is read, what help says of it,
-// and what it is called in a file's attributes and in the report. Options that all commands share, and what
-// turns a word into a value.
+// Declarations of options. An option is declared once: how its value is parsed, its help, and its name in reports
+// and in the attributes of files. The parser, help, manual pages and completion read these declarations.
 //
-// Commands see CLI11 through these functions alone: it takes longer to compile than most of them.
+// CLI11 is included in options.cpp alone: it takes longer to compile than most commands.
 #pragma once
 
 #include <concepts>
@@ -11,6 +10,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -24,43 +25,38 @@
 #include "provenance.hpp"
 #include "terminal.hpp"
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
 namespace ejk::app {
 
-/// What was typed does not fit.
+/// An error in the command line.
 inline Error usage(std::string message) { return {Error::Kind::usage, std::move(message)}; }
 
-/// What was typed; nothing is opened or measured yet.
+/// The values of the options that all commands share; nothing is opened or measured yet.
 struct SharedOptions {
-  std::string program = "ejk";  // the name in messages
+  std::string program = "ejk";  // its name in messages
   std::string output;
   std::string field;
-  bool has_field = false;  // the command makes several arrays, of which --field picks one
+  bool has_field = false;  // the command writes several arrays, and --field selects one
   bool overwrite = false;
-  bool sync = false;            // what is written is on the disk before success is said
-  int compression = 0;          // of what is written: 0 none, 1 (fast) to 9 (small)
-  std::int64_t threads = 0;     // 0: OMP_NUM_THREADS, else the cores there are
-  std::int64_t max_memory = 0;  // 0: nine tenths of what there is
+  bool sync = false;            // flush written files to disk before reporting success
+  int compression = 0;          // of written files: 0 none, 1 (fast) to 9 (small)
+  std::int64_t threads = 0;     // 0: OMP_NUM_THREADS, else the usable cores
+  std::int64_t max_memory = 0;  // 0: nine tenths of the available memory
   bool dry_run = false;
   bool stats = false;
   bool allow_external = false;
   bool json = false;
   bool quiet = false;
-  std::string html;  // files that the report is written to as a page, and its pictures alone
+  std::string html;  // the report as a page
   std::string picture;
   bool has_picture = false;  // the command's report has block pictures
   When progress = When::automatic;
   When color = When::automatic;
 };
 
-/// Heading of the shared options in help; those of a command have headings of their own or none.
+/// Heading of the shared options in help.
 inline constexpr const char* kSharedGroup = "Common options";
 
-/// Types whose values files and reports can say.
+/// Types whose values can be written to files and reports.
 template <class T>
 concept Reportable = std::constructible_from<ReportValue, T> || std::integral<T> || std::same_as<T, Number> ||
     requires(const T& value) {
@@ -71,7 +67,7 @@ concept Reportable = std::constructible_from<ReportValue, T> || std::integral<T>
   value.has_value();
 };
 
-/// std::monostate where there is no value: of an optional, or of a text that is empty.
+/// std::monostate where there is no value: an empty optional or text.
 template <Reportable T>
 ReportValue report_value(const T& value) {
   if constexpr (std::same_as<T, std::string>) {
@@ -91,139 +87,206 @@ ReportValue report_value(const T& value) {
   }
 }
 
-/// The options of one command: what was declared, and after parsing their values.
+/// An option, a flag (no type), or a positional argument (a name without dashes).
+struct Option {
+  using Value = std::function<ReportValue()>;
+
+  std::vector<std::string> names;  // "-o", "--output"; "MASK"
+  std::string type;                // of its value in help: "QxK"
+  std::string help;                // the first line is the summary; --help alone prints the rest
+  std::function<void(const std::string& value)> parse = {};  // throws Error{usage}
+  bool repeats = false;  // may be given several times; a positional argument takes all that are left
+  bool is_required = false;
+  std::string heading = "Options";        // in help
+  std::vector<std::string> choices = {};  // the allowed values; empty: any text
+  std::string given = {};                 // the last value in the command line
+
+  bool is_positional() const { return !names.back().starts_with('-'); }
+  /// The long name: "--output".
+  const std::string& name() const { return names.back(); }
+
+  Option& required();
+  Option& group(const std::string& title);
+  /// Its name in files and in JSON; by default its long name, "--head-shards" as "head_shards".
+  Option& key(std::string name);
+  /// Records the value as an attribute of written files. Only for options that determine the results.
+  Option& recorded(std::string name = "");
+  /// The same, for a value other than the parsed one.
+  Option& recorded(std::string name, Value recorded_value);
+  /// Adds the value to the report, where the command calls Job::show_options().
+  Option& shown(std::string text, Unit of = Unit::none);
+  /// The text recorded and shown where there is no value.
+  Option& otherwise(std::string text);
+  /// Reads the parsed value; set by the functions below.
+  Option& from(Value read);
+
+  // Set by the functions above.
+  std::string record_key = {}, label = {}, fallback = {};
+  Unit unit = Unit::none;
+  bool is_recorded = false;
+  Value value = {};
+};
+
+/// What parsing a command line leaves to the caller.
+struct Parsed {
+  std::vector<std::string> extras;  // unknown options and superfluous arguments, in order
+  std::optional<Error> error;       // to be reported if there are no extras
+};
+
+/// The options of one command: the declarations, and after parse() their values.
 class OptionSet {
  public:
-  /// Both outlive this.
-  OptionSet(CLI::App& app, SharedOptions& shared) : app_(app), shared_(shared) {}
+  OptionSet() = default;
+  OptionSet(const OptionSet&) = delete;  // the declarations refer to shared()
+  OptionSet& operator=(const OptionSet&) = delete;
 
-  CLI::App& app() { return app_; }
   SharedOptions& shared() { return shared_; }
   const SharedOptions& shared() const { return shared_; }
 
-  /// The names of the arrays that are made, where options decide; otherwise they are the command's.
+  Option& add(Option option) { return options_.emplace_back(std::move(option)); }
+  /// In the order of their declaration.
+  const std::deque<Option>& options() const { return options_; }
+  /// By any of its names ("-o", "--output"); nullptr if there is none.
+  const Option* find(std::string_view name) const;
+
+  /// The last paragraphs of the command's help.
+  void set_footer(std::string text) { footer_ = std::move(text); }
+  const std::string& footer() const { return footer_; }
+
+  /// Assigns the values of a command line. Throws Error{usage} for an invalid value. `example` is the hint where
+  /// something is missing.
+  Parsed parse(std::vector<std::string> arguments, std::string_view example = "");
+
+  /// The names of the arrays that are written, where options determine them; by default the command's.
   void set_outputs(std::function<std::vector<std::string>()> names) { outputs_ = std::move(names); }
-  /// Only the inputs tell: Run calls job.outputs.declare().
+  /// The inputs determine them: the command calls job.outputs.declare().
   void name_outputs_later() { outputs_later_ = true; }
   bool names_outputs_later() const { return outputs_later_; }
   std::vector<std::string> outputs(const Command& command) const;
 
-  /// Notes the values of the options that are recorded.
+  /// Records the values of the recorded options.
   void record(Provenance& provenance) const;
-  /// What these are called, whatever their values.
+  /// The keys of the recorded options.
   std::vector<std::string> recorded() const;
-  /// Adds those that are shown, in the order of their declaration.
+  /// Adds the shown options to a report, in the order of their declaration.
   void show(Report& report) const;
 
  private:
-  friend class Option;
-  struct Declared {
-    std::string key;
-    std::string label;  // in reports; empty: not shown
-    Unit unit = Unit::none;
-    bool is_recorded = false;
-    std::string otherwise;  // where there is no value; empty: left out
-    std::function<ReportValue()> value;
-  };
-
-  CLI::App& app_;
-  SharedOptions& shared_;
+  SharedOptions shared_;
+  std::deque<Option> options_;  // commands keep references
+  std::string footer_;
   std::function<std::vector<std::string>()> outputs_;
   bool outputs_later_ = false;
-  std::deque<Declared> declared_;
 };
 
-void declare_shared(OptionSet& set, const Command& command);
+/// A command with its own and the shared options.
+struct Parser {
+  explicit Parser(const Command& command);
 
-/// --picture, of commands whose reports have block pictures.
+  OptionSet set;
+  Run run;
+};
+
+/// --picture, for commands whose reports have block pictures.
 inline void declare_picture(OptionSet& set) { set.shared().has_picture = true; }
 
-/// A word that begins with "-[", a slice of stdin, looks like an option to the parser: it goes through with a
-/// space in front, which add_reference takes away.
-std::string protect(const std::string& word);
-
-/// What was declared, and what more there is to say of it. Without dashes it is a positional argument.
-class Option {
- public:
-  Option(CLI::Option& option, OptionSet& set) : option_(&option), set_(&set) {}
-
-  Option required();
-  Option group(const std::string& heading);
-
-  using Value = std::function<ReportValue()>;
-
-  /// What it is called in files and in JSON; otherwise its name, "--head-shards" as "head_shards".
-  Option key(std::string key);
-  /// Its value, after parsing: an attribute of the files written. Not for what does not decide the
-  /// results.
-  Option recorded(std::string key = "");
-  /// The same, where the value is not what the word was read into.
-  Option recorded(std::string key, Value value);
-  /// Its value in the report, where Run calls Job::show_options().
-  Option shown(std::string label, Unit unit = Unit::none);
-  /// What both say when the option was not given and has no default.
-  Option otherwise(std::string text);
-
-  /// Where its value is, for the above; add_word and add_flag say it.
-  Option& from(Value value);
-
- private:
-  OptionSet::Declared& declared();
-
-  CLI::Option* option_;
-  OptionSet* set_;
-  OptionSet::Declared* declared_ = nullptr;
-  Value value_;
-};
-
 /// The last paragraphs of the command's help.
-void set_footer(OptionSet& set, const std::string& text);
+inline void set_footer(OptionSet& set, std::string text) { set.set_footer(std::move(text)); }
 
-/// Sets a bool to `value`, true unless the flag takes something away ("--no-downcast").
-Option add_flag(OptionSet& set, const std::string& names, bool& into, const std::string& help,
-                bool value = true);
-/// Sets any other value.
-template <class T>
-Option add_flag(OptionSet& set, const std::string& names, T& into, std::type_identity_t<T> value,
-                const std::string& help);
-Option take_flag(OptionSet& set, const std::string& names, std::function<void()> take,
-                 const std::string& help);
-
-using TakeWord = std::function<void(const std::string& word)>;
-
-/// An option with a word, which `take` takes. What that throws gets the option's name in front.
-Option take_word(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
-                 const std::string& help);
-
-/// Any number of words: an option may be repeated, an argument is all the words that are left.
-Option take_words(OptionSet& set, const std::string& names, TakeWord take, const std::string& type,
+/// A flag that runs `apply`. `names` are separated by commas: "-q,--quiet".
+Option& take_flag(OptionSet& set, const std::string& names, std::function<void()> apply,
                   const std::string& help);
 
-/// An option whose word `read` turns into a value.
+/// A flag that assigns a value.
+template <class T>
+Option& add_flag(OptionSet& set, const std::string& names, T& into, std::type_identity_t<T> value,
+                 const std::string& help) {
+  return take_flag(
+      set, names, [&into, value] { into = value; }, help);
+}
+
+/// A flag that sets a bool to true; or to `value` ("--no-downcast").
+inline Option& add_flag(OptionSet& set, const std::string& names, bool& into, const std::string& help,
+                        bool value = true) {
+  return add_flag(set, names, into, value, help).from([&into] { return into; });
+}
+
+/// An option whose value is passed to `parse`. Errors are prefixed with the option's name.
+Option& take_word(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
+                  const std::string& type, const std::string& help);
+
+/// The same, which may be given several times; a positional argument takes all that are left.
+Option& take_words(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
+                   const std::string& type, const std::string& help);
+
+/// An option whose value is parsed by `read` and assigned.
 template <class T, class Read>
-Option add_word(OptionSet& set, const std::string& names, T& into, Read read, const std::string& type,
-                const std::string& help) {
-  Option option = take_word(
+Option& add_word(OptionSet& set, const std::string& names, T& into, Read read, const std::string& type,
+                 const std::string& help) {
+  Option& option = take_word(
       set, names, [&into, read](const std::string& word) { into = read(word); }, type, help);
   if constexpr (Reportable<T>) option.from([&into] { return report_value(into); });
   return option;
 }
 
-/// A reference to an array.
-Option add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help);
+/// The index of `word` among the choices. Throws Error{usage} with the nearest as its hint.
+std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
 
+/// "help" with the choices appended to its first line: "help: a (default), b or c". Long lists are omitted.
+std::string help_of_choices(const std::string& help, const std::vector<std::string>& choices,
+                            const std::string& default_choice);
+
+/// The allowed values of an option by their names.
 template <class T>
-Option add_flag(OptionSet& set, const std::string& names, T& into, std::type_identity_t<T> value,
-                const std::string& help) {
-  return take_flag(
-      set, names, [&into, value] { into = value; }, help);
+using Choices = std::vector<std::pair<std::string, T>>;
+
+/// An option with a few allowed values. Its help lists them; the value of `into` is the default.
+template <class T>
+Option& add_choice(OptionSet& set, const std::string& names, T& into,
+                   std::type_identity_t<Choices<T>> choices, const std::string& type,
+                   const std::string& help) {
+  std::vector<std::string> words;
+  std::string by_default;
+  for (const auto& [word, value] : choices) {
+    words.push_back(word);
+    if (value == into) by_default = word;
+  }
+  const auto read = [choices = std::move(choices), words](const std::string& word) {
+    return choices[read_choice(word, words)].second;
+  };
+  Option& option = add_word(set, names, into, read, type, help_of_choices(help, words, by_default));
+  option.choices = std::move(words);
+  return option;
 }
 
-/// Any number of references, as an argument.
-Option add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
-                      const std::string& help);
+/// Element types by their names.
+std::vector<DType> all_dtypes();
+inline std::vector<DType> float_dtypes() {
+  return {DType::float16, DType::bfloat16, DType::float32, DType::float64};
+}
 
-/// "128x64" → {128, 64}: lengths of at least `least`, as many as one of the two ranks says.
+/// An element type, any unless `among` restricts it. T is DType or an optional of it.
+template <class T>
+Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::string& help,
+                  const std::vector<DType>& among = all_dtypes()) {
+  Choices<T> choices;
+  for (const DType dtype : among) choices.emplace_back(ejk::name_of(dtype), dtype);
+  return add_choice(set, names, into, std::move(choices), "TYPE", help);
+}
+
+/// --convention document|ejkernel, recorded and shown.
+Option& add_convention(OptionSet& set, Convention& into, const std::string& help);
+
+/// A reference to an array.
+Option& add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help);
+
+/// A positional argument of any number of references.
+Option& add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
+                       const std::string& help);
+
+// Parsers of values; they throw Error{usage} stating what is expected.
+
+/// "128x64" → {128, 64}: least_rank to most_rank lengths of at least `least`.
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form, std::int64_t least = 1);
 
@@ -242,30 +305,5 @@ double read_finite(const std::string& word);
 /// Bytes: "64k", "4GiB".
 std::int64_t read_size(const std::string& word);
 std::int64_t read_size_or_zero(const std::string& word);
-
-/// A word that is none of those that it may be.
-class NotAChoice : public Error {
- public:
-  NotAChoice(const std::string& word, std::vector<std::string> choices);
-  const std::vector<std::string>& choices() const noexcept { return choices_; }
-
- private:
-  std::vector<std::string> choices_;
-};
-
-/// The place of the word among the choices. Throws NotAChoice, whose hint is the nearest.
-std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
-
-/// The words that an option of a parser nobody else uses may have; none where it is a number, a file or free
-/// text. What reads the option's word says so itself, by what it throws at one that nobody means.
-std::vector<std::string> choices_of(CLI::Option& option);
-
-/// An element type by its name: any, one that floats, or one of a few.
-DType read_dtype(const std::string& word);
-DType read_float_dtype(const std::string& word);
-DType read_dtype_among(const std::string& word, const std::vector<DType>& dtypes);
-
-/// --convention document|ejkernel, recorded and shown, with a help that says what for.
-void add_convention(OptionSet& set, Convention& into, const std::string& help);
 
 }  // namespace ejk::app

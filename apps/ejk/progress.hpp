@@ -1,8 +1,9 @@
-// A progress bar on stderr with the time left, for work that takes two seconds and more.
+// A progress bar on stderr with the remaining time, drawn after two seconds.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "terminal.hpp"
 
@@ -15,10 +16,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// Draws, when it is time to. By one thread at a time.
+  /// Draws the bar, if it is due. Not thread-safe.
   void operator()(std::int64_t done, std::int64_t all);
 
-  /// Takes the bar off the screen.
+  /// Removes the bar from the terminal.
   void clear();
 
  private:
@@ -30,7 +31,11 @@ class ProgressBar {
   Clock::time_point last_ = begin_;
 };
 
-/// Takes a bar off the screen from within a signal handler.
+/// The bar, the percentage and the remaining time, after `elapsed` seconds with `fraction` of the work done: as much as
+/// fits in a line of `columns`, the percentage first.
+std::string progress_line(double fraction, double elapsed, int columns);
+
+/// Clears a bar from within a signal handler.
 void clear_progress_from_signal() noexcept;
 
 }  // namespace ejk::app

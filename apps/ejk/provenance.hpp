@@ -1,78 +1,38 @@
-// What a run's results were made of: the inputs, which the report names, and the settings, which files of
-// results carry as attributes.
+// The provenance of results: the inputs, which the report lists, and the settings, which are attributes of written
+// files.
 #pragma once
 
+#include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace ejk::app {
 
-/// All names that settings have, in any command, that of the command first: what files carry of an earlier run.
+/// The names of all settings, of any command: attributes that a file may have from an earlier run.
 inline const std::vector<std::string>& setting_names() {
-  static const std::vector<std::string> names{"ejk_command",
-                                              "ejk_version",
-                                              "axis",
-                                              "block",
-                                              "by",
-                                              "capacity",
-                                              "chunk_size",
-                                              "compression",
-                                              "computable",
-                                              "convention",
-                                              "cp_size",
-                                              "distribution",
-                                              "dkv",
-                                              "downcast",
-                                              "dtype",
-                                              "dynamic",
-                                              "existing_out",
-                                              "fill",
-                                              "from",
-                                              "grad_dtype",
-                                              "group_offset",
-                                              "head_shards",
-                                              "keepdims",
-                                              "layout",
-                                              "length",
-                                              "long",
-                                              "m",
-                                              "mask",
-                                              "mask_kind",
-                                              "min_denominator",
-                                              "num_actual_groups",
-                                              "num_nonzero_groups",
-                                              "order",
-                                              "pad",
-                                              "pad_value",
-                                              "per_head",
-                                              "q_seq_shards",
-                                              "scale",
-                                              "seed",
-                                              "shape",
-                                              "shrink_grid",
-                                              "softcap",
-                                              "std",
-                                              "start_group",
-                                              "strict",
-                                              "tiling",
-                                              "tm",
-                                              "transpose_lhs",
-                                              "transpose_rhs",
-                                              "visit_empty_groups",
-                                              "what"};
+  static const std::vector<std::string> names = [] {
+    std::istringstream words(
+        "ejk_command ejk_version axis block by capacity chunk_size compression computable convention cp_size "
+        "distribution dkv downcast dtype dynamic existing_out fill from grad_dtype group_offset head_shards keepdims "
+        "layout length long m mask mask_kind min_denominator num_actual_groups num_nonzero_groups order pad pad_value "
+        "per_head q_seq_shards scale seed shape shrink_grid softcap std start_group strict tiling tm transpose_lhs "
+        "transpose_rhs visit_empty_groups what");
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  }();
   return names;
 }
 
 class Provenance {
  public:
-  /// An input, as it was typed, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
+  /// An input as given, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
   void input(std::string role, std::string value) { inputs_.emplace_back(std::move(role), std::move(value)); }
 
-  /// A setting that decides the results. Never a time, a host, a path or a number of threads: the same work
-  /// gives the same bytes. Options are recorded where they are declared (options.hpp); this is for what is
-  /// known only when the inputs are.
+  /// A setting that determines the results. Never a time, a host, a path or a number of threads: the same work gives the
+  /// same bytes. Options are recorded where they are declared (options.hpp); this is for settings that depend on
+  /// the inputs.
   void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
 
   /// What was typed, as a shell reads it.

@@ -1,5 +1,5 @@
-// One report, several ways out: text for a person, JSON for a program, nothing with -q; and files for people who
-// look at it later.
+// A report is printed as text or JSON, and written as a page and pictures. Warnings go to stderr unless they are part of
+// JSON.
 #include "reporter.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ Report described(const RunStatistics& s) {
   return report;
 }
 
-// The phases of all ranks, for rank 0.
+// The phases of all ranks, gathered on rank 0.
 void add_ranks(Report& report, const RunStatistics& own, Communicator& comm) {
   struct Mine {
     double seconds[3];
@@ -81,7 +81,7 @@ void add_ranks(Report& report, const RunStatistics& own, Communicator& comm) {
 
 std::function<void(std::int64_t, std::int64_t)> Reporter::progress(bool array_on_stdout) {
   if (bar_) bar_->clear();
-  // A bar in the midst of an array that is printed on the same window would be in its way.
+  // A bar would interfere with an array printed on the same terminal.
   const bool unasked = shared_.quiet || (array_on_stdout && is_terminal(stdout));
   bar_ = std::make_shared<ProgressBar>(unasked && shared_.progress == When::automatic ? When::never
                                                                                       : shared_.progress);
@@ -165,7 +165,7 @@ void Reporter::warn(const Report& report) {
 void Reporter::print(const Report& report, bool on_stderr) {
   if (bar_) bar_->clear();
   std::FILE* stream = on_stderr ? stderr : stdout;
-  if (on_stderr) {  // what is said there is true
+  if (on_stderr) {  // only after stdout was written
     end_if_unread(stdout);
     close_stdout();
   }

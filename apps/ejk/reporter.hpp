@@ -1,4 +1,4 @@
-// What a run says: the report as text, JSON, a page or pictures, warnings, statistics, the progress bar.
+// Output of a run: the report as text, JSON, a page or pictures; warnings, statistics, the progress bar.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace ejk::app {
 
 enum class Phase { read, compute, write };
 
-/// Times of phases and bytes, for --stats.
+/// For --stats.
 struct RunStatistics {
   double seconds[3] = {};  // by Phase
   std::int64_t bytes_read = 0;
@@ -33,30 +33,29 @@ class Reporter {
   Reporter(const Command& command, const SharedOptions& shared, const Provenance& provenance)
       : command_(command), shared_(shared), provenance_(provenance) {}
 
-  /// The report is for a program, which wants it whole.
   bool json() const { return shared_.json; }
 
-  /// A progress bar, drawn when the work takes long; a new one takes the place of the last.
+  /// A progress bar; replaces the previous one.
   std::function<void(std::int64_t done, std::int64_t all)> progress(bool array_on_stdout);
 
-  /// Throws Error{usage, output} where --html and --picture name files that cannot be written.
+  /// Throws Error{usage, output} if --html or --picture cannot be written.
   void check_files() const;
-  /// A picture is wanted, of a report that has none otherwise.
+  /// Whether the command should compute block pictures.
   bool wants_picture() const { return !shared_.picture.empty() || !shared_.html.empty(); }
-  /// The pictures that --picture asks for. Of several the report gets a table: the file of each, and what it shows.
+  /// The files of --picture. If there are several, adds a table of them to the report.
   std::vector<FileContent> draw(Report& report) const;
-  /// The page that --html asks for.
+  /// The file of --html.
   std::vector<FileContent> page(const Report& report) const;
 
-  /// With --stats. All ranks call it; rank 0's report gets what all of them have.
+  /// Adds the section of --stats. Collective; the report of rank 0 covers all ranks.
   void add_statistics(Report& report, const RunStatistics& statistics,
                       Communicator& comm = single_process()) const;
 
   /// Prints a report as text on stderr, unless --quiet.
   void say_text(const Report& report) const;
-  /// Prints the report's warnings that were not printed yet, unless they go into JSON.
+  /// Prints the warnings that were not printed yet, unless the report is JSON.
   void warn(const Report& report);
-  /// Prints warnings and the report, on stderr where stdout is an array's or a text's.
+  /// Prints warnings and the report; on stderr if stdout has an array or a text.
   void print(const Report& report, bool on_stderr);
 
  private:
@@ -66,7 +65,7 @@ class Reporter {
   const SharedOptions& shared_;
   const Provenance& provenance_;
   std::shared_ptr<ProgressBar> bar_;
-  std::size_t warned_ = 0;  // warnings that were printed
+  std::size_t warned_ = 0;  // number of printed warnings
 };
 
 }  // namespace ejk::app

@@ -1,996 +1,56 @@
-// The table of keys. Keys that commands share stand once, in functions and arrays above the table. A new key
-// takes a row here, and a case that sees it.
+// Parsing of the texts in which commands state their keys, and the keys that all reports have.
 //
 // tests: tests/cli/run_cases.cpp, with every case
 #include "schema.hpp"
 
-#include <iterator>
-#include <map>
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
+
+#include "commands.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-using Keys = std::vector<ReportKey>;
-
-constexpr std::string_view kInteger = "integer", kIntegerOrNull = "integer or null", kNumber = "number",
-                           kNumberOrNull = "number or null", kShare = "share", kShareOrNull = "share or null",
-                           kString = "string", kBoolean = "boolean", kShape = "shape",
-                           kShapeOrNull = "shape or null", kTable = "table", kSection = "section";
-
-template <class... More>
-Keys joined(Keys keys, const More&... more) {
-  (keys.insert(keys.end(), std::begin(more), std::end(more)), ...);
-  return keys;
+std::vector<std::string> columns_of(std::string_view line) {
+  constexpr std::string_view kBetween = " | ";
+  std::vector<std::string> columns;
+  for (std::size_t end = 0; end != std::string_view::npos; line.remove_prefix(end + kBetween.size())) {
+    end = line.find(kBetween);
+    columns.emplace_back(line.substr(0, end));
+    if (end == std::string_view::npos) break;
+  }
+  columns.resize(std::max<std::size_t>(columns.size(), 5));
+  return columns;
 }
 
-// The array that is written, or the first of those that are alike.
-Keys array_made(std::string_view when = kAlways) {
-  return {{"shape", kShape, when, "of the array that is made"},
-          {"dtype", kString, when, "its element type"},
-          {"size_bytes", kInteger, when, "bytes of its elements"}};
-}
-
-constexpr ReportKey kConvention{"convention", kString, kAlways, "document or ejkernel"};
-
-Keys counts(std::string_view when) {
-  return {{"sequences", kInteger, when, "sequences, with empty ones"},
-          {"empty_sequences", kInteger, "where sequences are empty", "those without a token"},
-          {"tokens", kInteger, when, "tokens of all sequences"},
-          {"longest", kInteger, when, "tokens of the longest sequence"}};
-}
-
-constexpr ReportKey kPadding[] = {
-    {"left_padded_rows", kInteger, "of a mask with such rows", "rows of the mask that begin with padding"},
-    {"rows_with_holes", kInteger, "of a mask with such rows", "rows with padding between tokens"}};
-
-constexpr ReportKey kSequencesFrom{
-    "from", kString, kAlways,
-    "mask, lens, cu-seqlens, segment-ids or position-ids: what the input was taken for"};
-
-Keys of_ids(const Keys& own) { return joined(joined(counts(kAlways), own), array_made()); }
-
-constexpr ReportKey kChunkSize{"chunk_size", kInteger, kAlways, "tokens of a chunk, as --chunk-size says"};
-
-// --- masks
-
-constexpr ReportKey kSparsity[] = {
-    {"shape", kShape, kAlways, "heads, queries, keys"},
-    {"alignment", kString, "where queries and keys differ in number", "how queries and keys are aligned"},
-    {"masks", kTable, kDone, "the distinct masks"},
-    {"masks[].mask", kInteger, kAlways, "its number"},
-    {"masks[].heads", kString, kAlways, "the heads that have it: 0-3, 7"},
-    {"masks[].expression", kString, kAlways, "the mask as an expression"},
-    {"pairs_allowed", kInteger, kDone, "pairs of a query and a key that it sees, of all heads"},
-    {"density", kShare, kDone, "pairs_allowed / all pairs"},
-    {"sizes", kTable, kAlways, "the block sizes, in the order of --blocks; counts are sums over all heads"},
-    {"sizes[].block", kShape, kAlways, "queries and keys of a block"},
-    {"sizes[].grid", kShape, kAlways, "query blocks and key blocks of a head"},
-    {"sizes[].empty_blocks", kInteger, kDone, "blocks without a True element"},
-    {"sizes[].partial_blocks", kInteger, kDone, "blocks with True and False elements"},
-    {"sizes[].full_blocks", kInteger, kDone, "blocks without a False element"},
-    {"sizes[].block_sparsity", kShare, kDone, "empty blocks / blocks"},
-    {"sizes[].pairs_allowed", kInteger, kDone, "as above: the same for all sizes"},
-    {"sizes[].pairs_computed", kInteger, kDone, "pairs in blocks that are visited, each counted whole"},
-    {"sizes[].padding_pairs", kInteger, kDone, "those of them beyond the edge of the mask"},
-    {"sizes[].cost", kNumber, kDone, "pairs_computed, and block_cost for each block that is visited"},
-    {"sizes[].computed_per_allowed", kNumberOrNull, kDone, "pairs_computed / pairs_allowed"},
-    {"sizes[].distinct_partial_blocks", kInteger, kDone, "partial blocks that differ from each other"},
-    {"sizes[].metadata_bytes", kInteger, kDone,
-     "bytes of the arrays that mask-info --pad writes, without is_dynamic_mask"},
-    {"sizes[].heaviest_row_head", kInteger, kDone, "the head of the row of blocks with the most to visit"},
-    {"sizes[].heaviest_row", kInteger, kDone, "that row of blocks"},
-    {"sizes[].heaviest_row_blocks", kInteger, kDone, "blocks of it that are visited"},
-    {"sizes[].mean_row_blocks", kNumber, kDone, "blocks of a row that are visited, on average"},
-    {"sizes[].row_imbalance", kNumberOrNull, kDone, "heaviest_row_blocks / mean_row_blocks"},
-    {"sizes[].fits_budget", kBoolean, "with --metadata-budget", "metadata_bytes are within it"},
-    {"metadata_budget_bytes", kInteger, "with --metadata-budget", "bytes that the metadata may take"},
-    {"fewest_pairs_block", kShapeOrNull, kDone,
-     "the size with the fewest pairs_computed; null where none fits the budget"},
-    {"least_block", kShapeOrNull, kDone,
-     "the size of the least cost, or by metadata of the fewest bytes; null where none fits the budget"},
-    {"block_cost", kInteger, kDone, "what a visited block costs beside its pairs, in pairs: --block-cost"},
-    {"measure", kString, kDone, "pairs or metadata: by what it costs least"},
-    {"context_parallel", kSection, "with --cp", "what context-parallel ranks have to do"},
-    {"context_parallel.block", kShape, kAlways, "the block size that pairs computed are for: the first"},
-    {"context_parallel.distributions", kTable, kAlways, "ways to share out the queries"},
-    {"context_parallel.distributions[].distribution", kString, kAlways, "contiguous, zig-zag or balanced"},
-    {"context_parallel.distributions[].pairs_imbalance", kNumberOrNull, kAlways,
-     "pairs_allowed of the heaviest rank / the mean"},
-    {"context_parallel.distributions[].computed_imbalance", kNumberOrNull, kAlways,
-     "pairs_computed of the heaviest rank / the mean"},
-    {"context_parallel.distributions[].keys_received_max", kInteger, kAlways,
-     "keys_received of the rank that receives the most"},
-    {"context_parallel.distributions[].keys_received", kInteger, kAlways, "keys_received of all ranks"},
-    {"context_parallel.ranks", kTable, kAlways, "the ranks under each distribution"},
-    {"context_parallel.ranks[].distribution", kString, kAlways, "contiguous, zig-zag or balanced"},
-    {"context_parallel.ranks[].rank", kInteger, kAlways, "the rank"},
-    {"context_parallel.ranks[].queries", kInteger, kAlways, "queries that it has"},
-    {"context_parallel.ranks[].pairs_allowed", kInteger, kAlways, "pairs of them that the masks allow"},
-    {"context_parallel.ranks[].pairs_computed", kInteger, kAlways,
-     "pairs of them in blocks that are visited"},
-    {"context_parallel.ranks[].keys_held", kInteger, kAlways, "keys that it holds"},
-    {"context_parallel.ranks[].keys_received", kInteger, kAlways,
-     "keys that its queries see and that it does not hold"},
-};
-
-constexpr ReportKey kMaskInfo[] = {
-    {"direction", kString, kDone, "forward or dkv: in which order a kernel walks the blocks"},
-    {"kind", kString, kDone, "static; static, computable; or dynamic"},
-    {"shape", kShape, kDone, "heads, queries, keys"},
-    {"heads", kInteger, kDryRun, "heads"},
-    {"queries", kInteger, kDryRun, "queries of a head"},
-    {"keys", kInteger, kDryRun, "keys of a head"},
-    {"block", kShape, kAlways, "queries and keys of a block"},
-    {"grid", kShape, kDryRun, "heads, query blocks, key blocks"},
-    {"padded_shape", kShape, "with --pad, where it adds something", "the shape after padding with False"},
-    {"head_shards", kInteger, "with --head-shards above 1", "devices that share the heads"},
-    {"q_seq_shards", kInteger, "with --q-seq-shards above 1", "devices that share the queries"},
-    {"alignment", kString, "where queries and keys differ in number", "how queries and keys are aligned"},
-    {"masks", kTable, kDone, "the distinct masks"},
-    {"masks[].mask", kInteger, kAlways, "its number"},
-    {"masks[].heads", kString, kAlways, "the heads that have it: 0-3, 7"},
-    {"masks[].expression", kString, kAlways, "the mask as an expression"},
-    {"masks[].empty_blocks", kInteger, kAlways, "blocks without a True element"},
-    {"masks[].partial_blocks", kInteger, kAlways, "blocks with True and False elements"},
-    {"masks[].full_blocks", kInteger, kAlways, "blocks without a False element"},
-    {"masks[].block_sparsity", kShare, kAlways, "empty blocks / blocks"},
-    {"masks[].element_sparsity", kShare, kAlways, "False elements / elements"},
-    {"masks[].distinct_partial_blocks", kIntegerOrNull, kAlways,
-     "partial blocks that differ from each other; null with --dynamic"},
-    {"masks[].mean_keys_per_query", kNumber, kAlways, "keys that a query sees, on average"},
-    {"masks[].keys_of_middle_query", kIntegerOrNull, kAlways,
-     "keys that the middle query sees; null where the mask is read in order"},
-    {"total", kSection, kDone, "the sums over all heads"},
-    {"total.blocks", kInteger, kAlways, "blocks"},
-    {"total.empty_blocks", kInteger, kAlways, "blocks without a True element"},
-    {"total.partial_blocks", kInteger, kAlways, "blocks with True and False elements"},
-    {"total.full_blocks", kInteger, kAlways, "blocks without a False element"},
-    {"total.block_sparsity", kShare, kAlways, "empty blocks / blocks"},
-    {"total.work_left", kShare, kAlways, "blocks that a kernel computes / blocks"},
-    {"total.element_sparsity", kShare, kAlways, "False elements / elements"},
-    {"total.true_elements", kInteger, kAlways, "True elements"},
-    {"total.distinct_partial_blocks", kInteger, "not with --dynamic",
-     "partial blocks that differ from each other"},
-    {"total.rows_without_key", kInteger, kAlways, "queries that see no key"},
-    {"total.keys_without_row", kInteger, kAlways, "keys that no query sees"},
-    {"total.grid", kShape, kAlways, "the grid of blocks before it shrinks"},
-    {"total.shrunk_grid", kShape, kAlways, "the grid of the arrays"},
-    {"rows_without_key", kTable, kDone, "where queries see no key: ranges, at most 10,000"},
-    {"rows_without_key[].mask", kInteger, kAlways, "the mask's number"},
-    {"rows_without_key[].begin", kInteger, kAlways, "the first query"},
-    {"rows_without_key[].end", kInteger, kAlways, "the query after the last one"},
-    {"rows_without_key[].count", kInteger, kAlways, "queries of the range"},
-    {"keys_without_row", kTable, kDone, "where no query sees keys: ranges, at most 10,000"},
-    {"keys_without_row[].mask", kInteger, kAlways, "the mask's number"},
-    {"keys_without_row[].begin", kInteger, kAlways, "the first key"},
-    {"keys_without_row[].end", kInteger, kAlways, "the key after the last one"},
-    {"keys_without_row[].count", kInteger, kAlways, "keys of the range"},
-    {"arrays", kTable, kAlways, "the arrays that are made; with --dry-run at most"},
-    {"arrays[].name", kString, kAlways, "its name"},
-    {"arrays[].dtype", kString, kAlways, "its element type"},
-    {"arrays[].shape", kShape, kAlways, "its shape"},
-    {"arrays[].size_bytes", kInteger, kAlways, "bytes of its elements"},
-    {"arrays_bytes", kInteger, kDone, "bytes of all arrays"},
-    {"dense_mask_bytes", kInteger, kAlways, "bytes of the dense mask as bools"},
-    {"arrays_of_dense", kNumber, kDone, "arrays_bytes / dense_mask_bytes"},
-    {"rows_of_blocks", kTable, "without --dkv", "the heaviest and lightest rows of blocks"},
-    {"rows_of_blocks[].mask", kInteger, kAlways, "the mask's number"},
-    {"rows_of_blocks[].rank", kString, kAlways, "heaviest or lightest"},
-    {"rows_of_blocks[].row", kInteger, kAlways, "the row of blocks"},
-    {"rows_of_blocks[].q_begin", kInteger, kAlways, "its first query"},
-    {"rows_of_blocks[].blocks", kInteger, kAlways, "blocks of it that are computed"},
-    {"rows_of_blocks[].share", kShare, kAlways, "of all blocks of the row"},
-    {"columns_of_blocks", kTable, "with --dkv", "the heaviest and lightest columns of blocks"},
-    {"columns_of_blocks[].mask", kInteger, kAlways, "the mask's number"},
-    {"columns_of_blocks[].rank", kString, kAlways, "heaviest or lightest"},
-    {"columns_of_blocks[].column", kInteger, kAlways, "the column of blocks"},
-    {"columns_of_blocks[].kv_begin", kInteger, kAlways, "its first key"},
-    {"columns_of_blocks[].blocks", kInteger, kAlways, "blocks of it that are computed"},
-    {"columns_of_blocks[].share", kShare, kAlways, "of all blocks of the column"},
-    {"picture_N", "picture", "for masks 0 to 3", "the blocks of mask N: queries down, keys across"},
-};
-
-// --- groups
-
-constexpr ReportKey kGroupMetadata[] = {
-    {"groups", kInteger, kDone, "groups"},
-    {"groups_wanted", kInteger, "where some are left out", "groups that are computed"},
-    {"start_group", kInteger, "where some are left out", "the first group that is computed"},
-    {"m", kInteger, kAlways, "rows"},
-    {"rows_past_last_group", kInteger, kDone, "rows after the last group, which belong to none"},
-    {"tm", kInteger, kDone, "rows of a tile"},
-    {"visit_empty_groups", kBoolean, kDone, "whether empty groups get a step"},
-    {"num_tiles", kInteger, kDone, "steps of the kernel"},
-    {"length", kInteger, kDone, "entries of group_ids, and of m_tile_ids but for M = 0"},
-    {"group_offsets", kShape, kDryRun, "the shape of the array"},
-    {"group_ids", kShape, kDryRun, "the shape of the array"},
-    {"m_tile_ids", kShape, kDryRun, "the shape of the array"},
-    {"tiles", kSection, kDone, "what the tiles cost; empty where no group is computed"},
-    {"tiles.tiles_visited", kInteger, kAlways, "tiles that the kernel computes"},
-    {"tiles.tiles_of_empty_groups", kInteger, "where empty groups are visited", "of them for empty groups"},
-    {"tiles.tiles_aligned", kInteger, kAlways, "tiles if each group began at one: the least"},
-    {"tiles.tiles_of_rows", kInteger, kAlways, "tiles that all rows make"},
-    {"tiles.rows_computed", kInteger, kAlways, "rows in the tiles that are computed"},
-    {"tiles.rows_thrown_away", kInteger, kAlways, "of them those that the group does not have"},
-    {"tiles.thrown_away_share", kShareOrNull, kAlways, "rows_thrown_away / rows_computed"},
-    {"tiles.rows_of_other_groups", kInteger, kAlways, "thrown away: rows of other groups"},
-    {"tiles.rows_of_no_group", kInteger, kAlways, "thrown away: rows of no group"},
-    {"load", kSection, kDone, "rows of the groups; empty where no group is computed"},
-    {"load.empty_groups", kInteger, kAlways, "groups without a row"},
-    {"load.smallest", kInteger, kAlways, "rows of the smallest group"},
-    {"load.mean", kNumber, kAlways, "rows of a group on average"},
-    {"load.largest", kInteger, kAlways, "rows of the largest group"},
-    {"load.largest_group", kInteger, kAlways, "the number of the largest group"},
-    {"load.max_over_mean", kNumberOrNull, kAlways, "largest / mean"},
-    {"load.percentiles", kTable, kAlways, "one row"},
-    {"load.percentiles[].pN", kNumber, kAlways,
-     "p1, p5, p25, p50, p75, p95 and p99 of rows of a group, interpolated as NumPy does"},
-    {"load.histogram", kTable, kAlways, "groups by rows, in bins that double"},
-    {"load.histogram[].range", kString, kAlways, "the bin: 4-7"},
-    {"load.histogram[].from", kInteger, kAlways, "its least number of rows"},
-    {"load.histogram[].to", kInteger, kAlways, "its largest number of rows"},
-    {"load.histogram[].groups", kInteger, kAlways, "groups in it"},
-    {"load.histogram[].share", kShare, kAlways, "of all groups"},
-    {"load.histogram[].row_share", kShareOrNull, kAlways, "its groups' share of all rows"},
-    {"tile_sizes", kTable, kDone, "the same groups in other tiles"},
-    {"tile_sizes[].tm", kInteger, kAlways, "rows of a tile"},
-    {"tile_sizes[].tiles_visited", kInteger, kAlways, "tiles that the kernel computes"},
-    {"tile_sizes[].tiles_aligned", kInteger, kAlways, "tiles if each group began at one"},
-    {"tile_sizes[].tiles_of_rows", kInteger, kAlways, "tiles that all rows make"},
-    {"tile_sizes[].rows_computed", kInteger, kAlways, "rows in the tiles that are computed"},
-    {"tile_sizes[].rows_thrown_away", kInteger, kAlways, "of them those that the group does not have"},
-    {"tile_sizes[].thrown_away_share", kShareOrNull, kAlways, "rows_thrown_away / rows_computed"},
-};
-
-constexpr ReportKey kGroupedMatmul[] = {
-    {"lhs", kShape, kAlways, "the shape of LHS"},
-    {"rhs", kShape, kAlways, "the shape of RHS"},
-    {"out", kShape, kAlways, "the shape of the result"},
-    {"factors", kString, kAlways, "the element types of LHS and RHS"},
-    {"dtype", kString, kAlways, "the element type of the result"},
-    {"groups", kInteger, kAlways, "groups"},
-    {"first_group", kInteger, kAlways, "the first group that is computed"},
-    {"groups_computed", kInteger, kAlways, "groups that are computed"},
-    {"empty_groups", kInteger, kAlways, "of them those without a row"},
-    {"rows", kInteger, kAlways, "rows of the groups that are computed"},
-    {"rows_of_other_groups", kInteger, kAlways, "rows of the other groups"},
-    {"rows_of_no_group", kInteger, kAlways, "rows after the last group"},
-    {"work_flop", kInteger, kAlways, "multiplications and additions"},
-    {"size_bytes", kInteger, kAlways, "bytes of the result"},
-    {"tiling", kString, kAlways, "the tiles, TMxTKxTN, or automatic"},
-    {"tiling_line", kIntegerOrNull, "with --tiling-table", "the line of the table that was used, or none"},
-    {"instruction_set", kString, kAlways, "the instruction set that is used"},
-    {"rate_flop_per_s", kNumberOrNull, kDone, "work_flop / the time of the product"},
-    {"check", kSection, "with --check", "the comparison with float64"},
-    {"check.passed", kBoolean, kAlways, "whether no element is beyond its tolerance"},
-    {"check.method", kString, kAlways, "every element or sampled rows"},
-    {"check.elements", kInteger, kAlways, "elements of the result"},
-    {"check.compared", kInteger, kAlways, "of them those that were compared"},
-    {"check.violating", kInteger, kAlways, "of those the ones beyond their tolerance"},
-    {"check.violating_share", kShareOrNull, kAlways, "violating / compared"},
-    {"check.rows_by_vector", kInteger, "with sampled rows",
-     "rows that were also compared as a product with a random vector"},
-    {"check.rows_refuted", kInteger, "with sampled rows",
-     "rows that fail this, too many to compare by element"},
-    {"check.rows_open", kInteger, "with sampled rows, where there are such",
-     "rows with NaN or infinities, of which it says nothing"},
-    {"check.differences", kTable, kAlways, "the largest differences"},
-    {"check.differences[].kind", kString, kAlways,
-     "absolute, relative, ulps, or worst: furthest beyond its tolerance"},
-    {"check.differences[].difference", kNumberOrNull, kAlways, "the difference"},
-    {"check.differences[].index", kShape, kAlways, "where it is"},
-    {"check.differences[].value", kNumberOrNull, kAlways, "the result there"},
-    {"check.differences[].reference", kNumberOrNull, kAlways, "the float64 value there"},
-};
-
-// --- results of other programs
-
-constexpr ReportKey kAgainst[] = {
-    {"against", kSection, "with --against", "the other result, held to the error bound"},
-    {"against.agrees", kBoolean, kAlways, "whether no element is beyond its bound"},
-    {"against.method", kString, kAlways, "what every element was compared with: float64 or the own result"},
-    {"against.elements", kInteger, kAlways, "elements that were given"},
-    {"against.beyond", kInteger, kAlways, "of them those beyond their bound"},
-    {"against.beyond_share", kShareOrNull, kAlways, "beyond / elements"},
-    {"against.largest", kNumberOrNull, kAlways,
-     "the largest error, in bounds; null where one is not a number"},
-    {"against.arrays", kTable, "without --brief", "the arrays that were given"},
-    {"against.arrays[].array", kString, kAlways, "the array"},
-    {"against.arrays[].dtype", kString, kAlways, "its element type"},
-    {"against.arrays[].elements", kInteger, kAlways, "its elements"},
-    {"against.arrays[].beyond", kInteger, kAlways, "of them those beyond their bound"},
-    {"against.arrays[].beyond_share", kShareOrNull, kAlways, "beyond / elements"},
-    {"against.arrays[].zeros", kInteger, kAlways, "of those beyond, the ones that are 0"},
-    {"against.arrays[].not_numbers", kInteger, kAlways, "and NaN or infinite where a number belongs"},
-    {"against.parts", kTable, "without --brief",
-     "heads, batch entries, sequences or groups with elements beyond"},
-    {"against.parts[].array", kString, kAlways, "the array"},
-    {"against.parts[].axis", kString, kAlways, "head, key head, batch entry, sequence or group"},
-    {"against.parts[].index", kIntegerOrNull, kAlways, "which; null: rows of no group"},
-    {"against.parts[].elements", kInteger, kAlways, "its elements"},
-    {"against.parts[].beyond", kInteger, kAlways, "of them those beyond their bound"},
-    {"against.parts[].beyond_share", kShareOrNull, kAlways, "beyond / elements"},
-    {"against.parts[].worst", kNumberOrNull, kAlways, "the largest error, in bounds"},
-    {"against.where", kTable, kAlways, "the indices with elements beyond, axis by axis"},
-    {"against.where[].array", kString, kAlways, "the array"},
-    {"against.where[].axis", kString, kAlways, "heads, batch entries, queries, groups, rows and so on"},
-    {"against.where[].count", kInteger, kAlways, "how many of them have such elements"},
-    {"against.where[].length", kInteger, kAlways, "how many there are"},
-    {"against.where[].indices", kString, kAlways, "which: 0-3, 7"},
-    {"against.tiles", "picture", "without --brief, where tiles are not all alike",
-     "where nothing, something, everything is beyond the bound, in the array that is most"},
-    {"against.worst", kTable, kAlways, "the elements furthest beyond their bound, of a few rows"},
-    {"against.worst[].array", kString, kAlways, "the array"},
-    {"against.worst[].difference", kNumberOrNull, kAlways, "the difference"},
-    {"against.worst[].allowed", kNumberOrNull, kAlways, "the bound there"},
-    {"against.worst[].index", kShape, kAlways, "where it is"},
-    {"against.worst[].value", kNumberOrNull, kAlways, "the other result there"},
-    {"against.worst[].expected", kNumberOrNull, kAlways, "what it should be"},
-    {"against.explanations", kTable, "with --explain", "the mistakes that make it agree, best first"},
-    {"against.explanations[].array", kString, kAlways, "the array"},
-    {"against.explanations[].kind", kString, kAlways, "a stable word; two joined by + hold together"},
-    {"against.explanations[].share_explained", kShare, kAlways, "of the array's elements beyond their bound"},
-    {"against.explanations[].text", kString, kAlways, "what is wrong, and where"},
-    {"against.unexplained", kTable, "where explanations leave some", "what they leave"},
-    {"against.unexplained[].array", kString, kAlways, "the array"},
-    {"against.unexplained[].elements", kInteger, kAlways, "elements beyond their bound"},
-    {"against.unexplained[].share", kShare, kAlways, "of the array's elements beyond their bound"},
-    {"against.unexplained[].difference", kNumberOrNull, kAlways, "of the worst of them"},
-    {"against.unexplained[].index", kShape, kAlways, "where that is"},
-    {"against.unexplained[].value", kNumberOrNull, kAlways, "what was given"},
-    {"against.unexplained[].expected", kNumberOrNull, kAlways, "what should be"},
-};
-
-constexpr ReportKey kOfScores[] = {
-    {"against.score_range", kNumber, "where there are scores",
-     "what two scores of a query differ by, at most"},
-    {"against.not_given", kString, "where one was not given", "results that were not given"}};
-
-// --- attention
-
-constexpr ReportKey kAttentionInputs[] = {
-    {"layout", kString, kAlways, "bshd, bhsd or thd"},
-    {"q", kShape, kAlways, "the shape of Q"},
-    {"k", kShape, kAlways, "the shape of K"},
-    {"v", kShape, kAlways, "the shape of V"},
-    {"dtypes", kString, kAlways, "the element types of Q, K and V"},
-    {"arithmetic", kString, kAlways, "the element type of the arithmetic"},
-    {"entries", kInteger, kAlways, "batch entries, or packed sequences"},
-    {"heads", kInteger, kAlways, "query heads"},
-    {"kv_heads", kInteger, kAlways, "key and value heads"},
-    {"head_size", kInteger, kAlways, "the size of a query and a key"},
-    {"value_size", kInteger, kAlways, "the size of a value"},
-    {"scale", kNumber, kAlways, "the factor of q k"},
-    {"softcap", kNumber, "with --softcap", "the limit of scores"},
-    {"padding", kShape, "with --cu-seqlens-padded", "tokens of padding of the queries, and of the keys"},
-};
-
-constexpr ReportKey kAttentionWork[] = {
-    {"size_bytes", kInteger, kAlways, "bytes of the results"},
-    {"block", kShape, kAlways, "queries and keys of a tile"},
-    {"problems", kInteger, kAlways, "entries x heads"},
-    {"distinct_masks", kInteger, kAlways, "distinct masks that were looked at"},
-    {"dense_pairs", kInteger, kAlways, "pairs of a query and a key"},
-    {"allowed_pairs", kInteger, kAlways, "of them those that attend"},
-    {"computed_pairs", kInteger, kAlways, "pairs in the blocks that are computed"},
-    {"computed_share", kShareOrNull, kAlways, "computed_pairs / dense_pairs"},
-    {"empty_blocks", kInteger, kAlways, "blocks that are skipped"},
-    {"partial_blocks", kInteger, kAlways,
-     "blocks of which some pairs attend; with a mask also those that an edge cuts short"},
-    {"full_blocks", kInteger, kAlways, "other blocks of which all pairs attend"},
-    {"rows", kInteger, kAlways, "queries of all entries and heads"},
-    {"rows_without_key", kInteger, kAlways, "queries that see no key"},
-    {"alignment", kString, "where queries and keys differ in number", "how queries and keys are aligned"},
-    {"first_row_without_key", kShape, "where there is one", "its entry, head and query"},
-    {"forward_flop", kInteger, kAlways, "work of the forward pass, exact for the mask"},
-};
-
-constexpr ReportKey kMasksTime{"masks_time_s", kNumber, kDone,
-                               "the time to read the masks and to sort their blocks"};
-constexpr ReportKey kForwardTime{"forward_time_s", kNumber, kDone, "the time of the forward pass"};
-
-constexpr ReportKey kAttentionEnd[] = {
-    {"instruction_set", kString, kDone, "the instruction set that is used"},
-    {"check", kSection, "with --check", "the comparison with float64"},
-    {"check.passed", kBoolean, kAlways, "whether no element is beyond its tolerance"},
-    {"check.method", kString, kAlways, "every element or sampled rows"},
-    {"check.elements", kInteger, kAlways, "elements of the results"},
-    {"check.compared", kInteger, kAlways, "of them those that were compared"},
-    {"check.violating", kInteger, kAlways, "of those the ones beyond their tolerance"},
-    {"check.differences", kTable, kAlways, "the largest difference of each array, and the worst"},
-    {"check.differences[].array", kString, kAlways,
-     "the array, after worst: where it is furthest beyond its tolerance"},
-    {"check.differences[].difference", kNumberOrNull, kAlways, "the difference"},
-    {"check.differences[].allowed", kNumberOrNull, kAlways, "the tolerance there"},
-    {"check.differences[].index", kShape, kAlways, "where it is"},
-    {"check.differences[].value", kNumberOrNull, kAlways, "the result there"},
-    {"check.differences[].reference", kNumberOrNull, kAlways, "the float64 value there"},
-};
-
-// --- arrays
-
-constexpr ReportKey kInfo[] = {
-    {"arrays", kTable, kAlways, "the arrays of all files; with --dry-run what headers say"},
-    {"arrays[].name", kString, kAlways, "the array as a reference"},
-    {"arrays[].dtype", kString, kAlways, "its element type"},
-    {"arrays[].shape", kShape, kAlways, "its shape"},
-    {"arrays[].storage", kString, kAlways, "how it is stored"},
-    {"arrays[].size_bytes", kInteger, kAlways, "bytes of its elements"},
-    {"arrays[].min", kNumberOrNull, kAlways, "the least element that is not NaN"},
-    {"arrays[].max", kNumberOrNull, kAlways, "the largest element that is not NaN"},
-    {"arrays[].mean", kNumberOrNull, kAlways, "the mean of those that are not NaN"},
-    {"arrays[].nans", kIntegerOrNull, kAlways, "elements that are NaN"},
-    {"arrays[].infinities", kIntegerOrNull, kAlways, "elements that are infinite"},
-    {"arrays_count", kInteger, kDone, "arrays that were read"},
-    {"size_bytes", kInteger, kDone, "bytes of all arrays"},
-    {"nans", kInteger, kDone, "elements of all arrays that are NaN"},
-    {"links", kTable, "of HDF5 files with links", "links, which are not followed"},
-    {"links[].name", kString, kAlways, "the link as a reference"},
-    {"links[].kind", kString, kAlways, "its kind"},
-    {"links[].target", "string or null", kAlways, "where it leads"},
-    {"histogram", kTable, "with --histogram", "how elements are distributed"},
-    {"histogram[].array", kString, kAlways, "the array as a reference"},
-    {"histogram[].from", kNumber, kAlways, "where the bin begins"},
-    {"histogram[].to", kNumber, kAlways, "where it ends"},
-    {"histogram[].elements", kInteger, kAlways, "elements in it"},
-    {"histogram[].share", kShare, kAlways, "of all elements of the array"},
-};
-
-constexpr ReportKey kUnreadable[] = {
-    {"unreadable", kTable, "where something cannot be read", "inputs that cannot be read"},
-    {"unreadable[].name", kString, kAlways, "the file or array"},
-    {"unreadable[].why", kString, kAlways, "why not"},
-};
-
-constexpr std::string_view kOfTwoBySize = "of two arrays, but for --max-ulp alone",
-                           kOfHard = "of two arrays of one shape, with a hard limit";
-constexpr std::string_view kOfTwo = "of two arrays", kOfAlike = "of two arrays of one shape",
-                           kOfUnlike = "of two arrays of different shapes",
-                           kOfFiles = "of two files, groups or folders";
-
-constexpr std::string_view kOfExplained = "with --explain, where arrays of one shape differ";
-
-constexpr std::string_view kOfPermuted =
-    "with --explain, of shapes that differ, where axes in another order agree";
-
-constexpr std::string_view kOfModes = "without --runs and --routing", kOfRuns = "with --runs",
-                           kOfFirst = "with --first", kOfRouting = "with --routing",
-                           kOfRun = "with --runs, of one array each", kOfRunFiles = "with --runs, of files";
-
-constexpr ReportKey kCompare[] = {
-    {"reference", kString, kOfModes, "EXPECTED"},
-    {"equal_nan", kBoolean, kOfModes, "whether NaN equals NaN"},
-    {"close", kBoolean, kDone, "whether all elements are close"},
-    {"failed", kString, "of two arrays that are not close, with several conditions",
-     "those that failed: elements, hard limit, metric"},
-    {"rtol", kNumber, kOfTwoBySize, "the relative tolerance"},
-    {"atol", kNumber, kOfTwoBySize, "the absolute tolerance"},
-    {"max_ulp", kInteger, "of two arrays, with --max-ulp",
-     "units in the last place that elements may be apart"},
-    {"shape", kShape, kOfAlike, "the shape of both"},
-    {"actual_shape", kShape, kOfUnlike, "the shape of ACTUAL"},
-    {"expected_shape", kShape, kOfUnlike, "the shape of EXPECTED"},
-    {"actual_dtype", kString, kOfTwo, "the element type of ACTUAL"},
-    {"expected_dtype", kString, kOfTwo, "the element type of EXPECTED"},
-    {"elements", kInteger, kOfAlike, "elements of each"},
-    {"differing", kInteger, kOfAlike, "elements that are not close"},
-    {"differing_share", kShareOrNull, kOfAlike, "differing / elements"},
-    {"beyond_hard", kInteger, kOfHard, "elements of these beyond the hard limit"},
-    {"first_beyond_hard", kShapeOrNull, kOfHard, "the first of them"},
-    {"both_zero", kInteger, kOfAlike, "elements that are 0 in both"},
-    {"rms", kNumberOrNull, kOfAlike, "root of the mean square of the differences of finite elements"},
-    {"cosine", kNumberOrNull, kOfAlike, "cosine between both, of finite elements; null where one is 0"},
-    {"snr", kNumberOrNull, kOfAlike,
-     "10 log10 of squares of EXPECTED / squares of the differences; null if infinite"},
-    {"rel", kNumberOrNull, kOfAlike, "squares of the differences / squares of both; null where both are 0"},
-    {"special", kTable, "where elements are NaN or infinite", "how many, and those on one side"},
-    {"special[].kind", kString, kAlways, "NaN or infinite"},
-    {"special[].actual", kInteger, kAlways, "elements of ACTUAL that are"},
-    {"special[].expected", kInteger, kAlways, "elements of EXPECTED that are"},
-    {"special[].one_sided", kInteger, kAlways,
-     "elements that are so on one side; infinities: or of the other sign"},
-    {"special[].first_index", kShapeOrNull, kAlways, "the first of those"},
-    {"worst", kTable, kOfAlike, "the largest differences of finite elements, close or not"},
-    {"worst[].by", kString, kAlways,
-     "absolute, relative or ulps; beyond the tolerance: the largest absolute one of elements that are not close, if "
-     "it is another"},
-    {"worst[].difference", kNumberOrNull, kAlways, "the difference; null if it is infinite or NaN"},
-    {"worst[].index", kShape, kAlways, "where it is"},
-    {"worst[].actual", kNumberOrNull, kAlways, "the element of ACTUAL"},
-    {"worst[].expected", kNumberOrNull, kAlways, "the element of EXPECTED"},
-    {"arrays_count", kInteger, kOfFiles, "arrays of both, by name"},
-    {"differing_arrays", kInteger, kOfFiles, "of them those that are not close"},
-    {"only_in_actual", kInteger, kOfFiles, "of them those that EXPECTED does not have"},
-    {"only_in_expected", kInteger, kOfFiles, "of them those that ACTUAL does not have"},
-    {"differing_links", kInteger, "of two files where there are any",
-     "links of one name in both that lead elsewhere"},
-    {"max_difference", kNumberOrNull, kOfModes,
-     "the largest absolute difference of finite elements; null where there are none to subtract"},
-    {"max_array", "string or null", kOfFiles, "the array where it is"},
-    {"max_index", kShapeOrNull, kOfModes, "and the index"},
-    {"arrays", kTable, "of two files, groups or folders, or with --dry-run", "the arrays by name"},
-    {"arrays[].array", kString, "without --first", "its name"},
-    {"arrays[].name", kString, kOfFirst, "its name"},
-    {"arrays[].expected_name", "string or null", kOfFirst,
-     "its name in EXPECTED; null where it is not there"},
-    {"arrays[].added", kNumberOrNull, kOfFirst, "its rel less that of the array before it"},
-    {"arrays[].actual", kString, kDryRun, "type and shape in ACTUAL, or why it is not compared"},
-    {"arrays[].expected", "string or null", kDryRun, "type and shape in EXPECTED"},
-    {"arrays[].actual_dtype", "string or null", kDone,
-     "its element type in ACTUAL; null if it is not compared"},
-    {"arrays[].expected_dtype", "string or null", kDone, "its element type in EXPECTED"},
-    {"arrays[].close", kBoolean, kDone, "whether all elements are close"},
-    {"arrays[].rtol", kNumberOrNull, kDone, "the relative tolerance"},
-    {"arrays[].atol", kNumberOrNull, kDone, "the absolute tolerance"},
-    {"arrays[].elements", kIntegerOrNull, kDone, "its elements; null if it is not compared"},
-    {"arrays[].differing", kIntegerOrNull, kDone, "elements that are not close"},
-    {"arrays[].differing_share", kShareOrNull, kDone, "differing / elements"},
-    {"arrays[].max_difference", kNumberOrNull, kDone, "the largest absolute difference of finite elements"},
-    {"arrays[].max_index", kShapeOrNull, kDone, "where it is"},
-    {"arrays[].max_relative", kNumberOrNull, kDone, "the largest relative difference"},
-    {"arrays[].max_ulps", kNumberOrNull, kDone, "the largest difference in ulps"},
-    {"arrays[].rms", kNumberOrNull, kDone, "root of the mean square of the differences"},
-    {"arrays[].cosine", kNumberOrNull, kDone, "cosine between both"},
-    {"arrays[].snr", kNumberOrNull, kDone, "as of two arrays"},
-    {"arrays[].rel", kNumberOrNull, kDone, "as of two arrays"},
-    {"arrays[].one_sided_nans", kIntegerOrNull, kDone, "elements that are NaN on one side"},
-    {"arrays[].one_sided_infinities", kIntegerOrNull, kDone, "elements that are infinite on one side"},
-    {"arrays[].why", "string or null", kDone, "why it is not compared, or what else differs"},
-    {"permuted_axes", kShape, kOfPermuted, "the order of the axes of ACTUAL, as of numpy.transpose"},
-    {"permuted_close", kBoolean, kOfPermuted, "whether all elements are close then"},
-    {"permuted_differing", kInteger, kOfPermuted, "elements that are not"},
-    {"axes", kTable, kOfExplained, "how the differences lie along each axis"},
-    {"axes[].array", kString, kOfFiles, "the array"},
-    {"axes[].axis", kString, kAlways, "the axis"},
-    {"axes[].length", kInteger, kAlways, "its length"},
-    {"axes[].indices", kInteger, kAlways, "of its indices those that hold differences"},
-    {"axes[].ranges", "string or null", kAlways, "those: all, or the first ranges"},
-    {"axes[].whole", "string or null", kAlways, "those in which every element differs"},
-    {"axes[].zero", "string or null", kAlways, "those in which every element that differs is 0 in ACTUAL"},
-    {"runs", kTable, "with --group-sizes or --cu-seqlens", "groups and sequences that hold differences"},
-    {"runs[].of", kString, kAlways, "group or sequence"},
-    {"runs[].index", kInteger, kAlways, "which"},
-    {"runs[].begin", kInteger, kAlways, "its first row or token"},
-    {"runs[].end", kInteger, kAlways, "the one after its last"},
-    {"runs[].differing", kInteger, kAlways, "elements that are not close"},
-    {"runs[].differing_share", kShareOrNull, kAlways, "of its elements"},
-    {"tiles", "picture", "with --explain, where tiles of two axes are not all alike",
-     "where nothing, something, everything differs"},
-    {"share_explained", kShare, kOfExplained,
-     "of the differences, the share that the explanations account for"},
-    {"not_tried", kString, "with --explain, where something could not be", "what was not tried, and why"},
-    {"explanations", kTable, kOfExplained, "what accounts for the differences"},
-    {"explanations[].array", kString, kOfFiles, "the array"},
-    {"explanations[].kind", kString, kAlways,
-     "factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding"},
-    {"explanations[].share_explained", kShare, kAlways, "of the differences, the share that it accounts for"},
-    {"explanations[].text", kString, kAlways, "what it is"},
-    {"first", kSection, kOfFirst, "the first array that is out of tolerance"},
-    {"first", "null", "with --first, where there is none", "the same"},
-    {"first.name", kString, kAlways, "its name"},
-    {"first.max_difference", kNumberOrNull, kAlways, "its largest difference"},
-    {"first.max_index", kShapeOrNull, kAlways, "where that is"},
-    {"first.rel", kNumberOrNull, kAlways, "its rel"},
-    {"first.added", kNumberOrNull, kAlways, "what it adds"},
-    {"most_added", kSection, kOfFirst, "the array that adds the most"},
-    {"most_added", "null", "with --first, where there is none", "the same"},
-    {"most_added.name", kString, kAlways, "its name"},
-    {"most_added.max_difference", kNumberOrNull, kAlways, "its largest difference"},
-    {"most_added.max_index", kShapeOrNull, kAlways, "where that is"},
-    {"most_added.rel", kNumberOrNull, kAlways, "its rel"},
-    {"most_added.added", kNumberOrNull, kAlways, "what it adds"},
-    {"runs", kSection, kOfRuns, "what was found of the runs"},
-    {"runs.count", kInteger, kAlways, "runs"},
-    {"runs.planned", kTable, kDryRun, "the runs"},
-    {"runs.planned[].run", kString, kAlways, "its name"},
-    {"runs.planned[].arrays", kInteger, kAlways, "arrays that it has"},
-    {"runs.planned[].size_bytes", kInteger, kAlways, "bytes of their elements"},
-    {"runs.distinct", kInteger, kDone, "of them those that are not equal bit for bit to one before"},
-    {"runs.elements", kInteger, kDone, "elements of a run"},
-    {"runs.moving", kInteger, kDone, "elements that are not the same in all runs"},
-    {"runs.moving_share", kShareOrNull, kDone, "moving / elements"},
-    {"runs.nonfinite", kInteger, kDone, "of those that move, those that are NaN or infinite in some run"},
-    {"runs.max_spread", kNumberOrNull, kDone,
-     "the largest value less the smallest, of the element where that is most; null where none is finite in "
-     "two runs"},
-    {"runs.max_spread_index", kShapeOrNull, kDone, "that element"},
-    {"runs.max_spread_array", "string or null", kOfRunFiles, "its array"},
-    {"runs.ends", kTable, "where an element moves", "the values of that element, a row"},
-    {"runs.ends[].least", kNumberOrNull, kAlways, "the smallest"},
-    {"runs.ends[].largest", kNumberOrNull, kAlways, "the largest"},
-    {"runs.ends[].least_run", kString, kAlways, "the first run that has the smallest"},
-    {"runs.ends[].largest_run", kString, kAlways, "the first run that has the largest"},
-    {"runs.first_moving_index", kShapeOrNull, kOfRun, "the first element that moves"},
-    {"runs.first_nonfinite_index", kShape, "where one is NaN or infinite in some run", "the first that is"},
-    {"runs.follows", "string or null", kOfRun, "the part of the array that holds all that moves, as head 3"},
-    {"runs.groups", kTable, kDone, "runs that are equal bit for bit"},
-    {"runs.groups[].group", kInteger, kAlways, "the group, from 0"},
-    {"runs.groups[].count", kInteger, kAlways, "runs in it"},
-    {"runs.groups[].which", kString, kAlways, "the first of them"},
-    {"runs.results", kTable, kDone, "each run beside the first"},
-    {"runs.results[].run", kString, kAlways, "its name"},
-    {"runs.results[].group", kInteger, kAlways, "its group"},
-    {"runs.results[].differing", kIntegerOrNull, kAlways,
-     "elements whose bits differ from those of the first run"},
-    {"runs.results[].max_difference", kNumberOrNull, kAlways, "by up to so much, of those that are finite"},
-    {"runs.results[].beyond", kIntegerOrNull, kAlways,
-     "elements that are not within --rtol and --atol of the first"},
-    {"runs.results[].why", "string or null", kAlways,
-     "why it was not compared with the first, or not in all arrays"},
-    {"runs.arrays", kTable, kOfRunFiles, "the arrays by name"},
-    {"runs.arrays[].array", kString, kAlways, "its name"},
-    {"runs.arrays[].close", kBoolean, kAlways, "whether all runs are close"},
-    {"runs.arrays[].distinct", kIntegerOrNull, kAlways, "as of all arrays; null if it was not compared"},
-    {"runs.arrays[].elements", kIntegerOrNull, kAlways, "its elements"},
-    {"runs.arrays[].moving", kIntegerOrNull, kAlways, "those that move"},
-    {"runs.arrays[].max_spread", kNumberOrNull, kAlways, "their largest spread"},
-    {"runs.arrays[].max_spread_index", kShapeOrNull, kAlways, "where it is"},
-    {"runs.arrays[].follows", "string or null", kAlways, "the part that holds all that moves"},
-    {"runs.arrays[].why", "string or null", kAlways, "why it was not compared in all runs"},
-    {"runs.axes", kTable, kOfRun, "where elements move, along each axis"},
-    {"runs.axes[].axis", kString, kAlways, "the axis"},
-    {"runs.axes[].length", kInteger, kAlways, "its length"},
-    {"runs.axes[].indices", kInteger, kAlways, "indices that hold elements that move"},
-    {"runs.axes[].ranges", "string or null", kAlways, "those: all, or the first ranges"},
-    {"runs.axes[].whole", "string or null", kAlways, "those in which every element moves"},
-    {"runs.parts", kTable, "with --group-sizes or --cu-seqlens",
-     "groups and sequences that hold some that move"},
-    {"runs.parts[].of", kString, kAlways, "group or sequence"},
-    {"runs.parts[].index", kInteger, kAlways, "which"},
-    {"runs.parts[].begin", kInteger, kAlways, "its first row or token"},
-    {"runs.parts[].end", kInteger, kAlways, "the one after its last"},
-    {"runs.parts[].moving", kInteger, kAlways, "elements that move"},
-    {"runs.parts[].moving_share", kShareOrNull, kAlways, "of its elements"},
-    {"runs.tiles", "picture", "with --runs, where tiles of two axes are not all alike",
-     "where nothing, something, everything moves"},
-    {"tokens", kIntegerOrNull, kOfRouting, "tokens; null where both have another number of them"},
-    {"tokens_equal", kShareOrNull, kOfRouting, "of them those with the same experts"},
-    {"choices_equal", kShareOrNull, kOfRouting,
-     "experts that a token has in both, of the larger number of experts that it has in either"},
-    {"ties", kIntegerOrNull, kOfRouting, "tokens whose K-th and next largest score are equal in either"},
-    {"tokens_tied", kIntegerOrNull, kOfRouting, "tokens with other experts that a tie accounts for"},
-    {"first_token", kIntegerOrNull, kOfRouting, "the first token that differs, ties apart"},
-    {"first_actual", kShapeOrNull, kOfRouting, "its experts in ACTUAL"},
-    {"first_expected", kShapeOrNull, kOfRouting, "its experts in EXPECTED"},
-    {"experts", kIntegerOrNull, kOfRouting, "experts: that there are scores of, else the largest id and 1"},
-    {"sides", kTable, kOfRouting, "both routings"},
-    {"sides[].side", kString, kAlways, "actual or expected"},
-    {"sides[].from", kString, kAlways, "ids or scores"},
-    {"sides[].choices", kInteger, kAlways, "experts of all tokens, none counted twice for a token"},
-    {"sides[].unrouted_tokens", kInteger, kAlways, "tokens without an expert"},
-    {"sides[].ties", kInteger, kAlways, "tokens whose K-th and next largest score are equal"},
-    {"sides[].duplicate_tokens", kInteger, kAlways, "tokens that have an expert twice"},
-    {"sides[].first_duplicate", kIntegerOrNull, kAlways, "the first of those"},
-    {"sides[].max_over_mean", kNumberOrNull, kAlways, "the largest load over the mean"},
-    {"loads", kTable, "with --routing, of at most 65,536 experts", "how often each expert is chosen"},
-    {"loads[].expert", kInteger, kAlways, "the expert"},
-    {"loads[].actual", kInteger, kAlways, "tokens that have it in ACTUAL"},
-    {"loads[].expected", kInteger, kAlways, "tokens that have it in EXPECTED"},
-    {"loads[].difference", kInteger, kAlways, "actual - expected"},
-};
-
-// --- settings
-
-constexpr std::string_view kWhereSet = "where it is set", kOfWarps = "warps", kOfStages = "stages";
-
-constexpr ReportKey kParams[] = {
-    {"blocksize_m", kInteger, kWhereSet, "the parameter of this name"},
-    {"blocksize_k", kInteger, kWhereSet, "the parameter of this name"},
-    {"blocksize_n", kInteger, kWhereSet, "the parameter of this name"},
-    {"q_blocksize", kInteger, kWhereSet, "the parameter of this name"},
-    {"kv_blocksize", kInteger, kWhereSet, "the parameter of this name"},
-    {"blocksize_heads", kInteger, kWhereSet, "the same, of forward parameters alone"},
-    {"blocksize_keys", kInteger, kWhereSet, "the same, of forward parameters alone"},
-    {"num_key_splits", kInteger, kWhereSet, "the same, of forward parameters alone"},
-    {"q_block", kInteger, kOfWarps, "queries of a block"},
-    {"kv_block", kInteger, kOfWarps, "keys of a block"},
-    {"head_dim", kInteger, kOfWarps, "the length of a head's vectors"},
-    {"dtype", kString, kOfWarps, "the element type"},
-    {"num_warps", kInteger, "where it is set; warps", "the parameter of this name, or the answer"},
-    {"smem_bytes", kInteger, kOfStages, "shared memory that a block takes"},
-    {"smem_limit_bytes", kInteger, kOfStages, "shared memory there is"},
-    {"num_stages", kInteger, "where it is set; stages", "the parameter of this name, or the answer"},
-};
-
-constexpr ReportKey kSharding[] = {
-    {"spec_text", kString, kAlways, "the corrected spec as text"},
-    {"spec", "list", kAlways, "the same: for each dimension null, an axis, or a list of axes"},
-    {"dimensions", kTable, kAlways, "the dimensions of the shape"},
-    {"dimensions[].dimension", kInteger, kAlways, "its number"},
-    {"dimensions[].length", kInteger, kAlways, "its length"},
-    {"dimensions[].asked", kString, kAlways, "the entry that was asked for"},
-    {"dimensions[].spec", kString, kAlways, "the corrected entry"},
-    {"dimensions[].shards", kInteger, kAlways, "parts that it is cut into"},
-    {"dimensions[].local_length", kInteger, kAlways, "its length on each device"},
-    {"dimensions[].times_more", kNumber, kAlways, "local_length / its length if cut as asked"},
-    {"dimensions[].why", kString, kAlways, "why it was corrected, or nothing"},
-    {"left_out", kTable, kAlways, "entries of the spec that no dimension has"},
-    {"left_out[].dimension", kInteger, kAlways, "its place in the spec"},
-    {"left_out[].asked", "string or list", kAlways, "the axis, or the axes"},
-    {"corrections", kInteger, kAlways, "entries that were corrected or left out"},
-    {"shape", kShape, kAlways, "the shape of the array"},
-    {"local_shape", kShape, kAlways, "its shape on each device"},
-    {"devices", kInteger, kAlways, "devices of the mesh"},
-    {"copies", kInteger, kAlways, "devices that hold the same part"},
-    {"local_elements", kInteger, kAlways, "elements on each device"},
-    {"asked_elements", kInteger, kAlways, "the same if all were cut as asked"},
-    {"dtype", kString, "with --dtype", "the element type"},
-    {"local_bytes", kInteger, "with --dtype", "memory on each device"},
-    {"asked_bytes", kInteger, "with --dtype", "the same if all were cut as asked"},
-    {"parts", kTable, "of at most 64 devices", "what each device holds"},
-    {"parts[].device", kString, kAlways, "its place in the mesh: dp=0 mp=3"},
-    {"parts[].part", kString, kAlways, "its part of the array as a slice"},
-};
-
-constexpr ReportKey kCheck[] = {
-    {"verdict", kString, kDone, "ok, or how many errors; and how many warnings"},
-    {"errors", kInteger, kDone, "findings of rules that are errors"},
-    {"warnings", kInteger, kDone, "findings of rules that are warnings"},
-    {"findings", kTable, kDone, "the first 10 findings of each rule; with --all 100,000"},
-    {"findings[].rule", kString, kAlways, "the rule that is broken"},
-    {"findings[].severity", kString, kAlways, "error or warning"},
-    {"findings[].array", kString, kAlways, "the array that it is in"},
-    {"findings[].index", kShape, kAlways, "of the element; empty: of the array as a whole"},
-    {"findings[].value", "number or null", kAlways, "the element"},
-    {"findings[].message", kString, kAlways, "what is wrong"},
-    {"counts", kTable, kDone, "the rules that are broken"},
-    {"counts[].rule", kString, kAlways, "the rule"},
-    {"counts[].severity", kString, kAlways, "error or warning"},
-    {"counts[].count", kInteger, kAlways, "its findings, all of them"},
-    {"counts[].text", kString, kAlways, "what holds where it is not broken"},
-    {"sequences", kInteger, "cu-seqlens, position-ids and block-table", "sequences"},
-    {"tokens", kInteger, "cu-seqlens, segment-ids, position-ids and topk-ids", "tokens, without padding"},
-    {"empty_sequences", kInteger, "cu-seqlens", "sequences without a token"},
-    {"longest", kInteger, "cu-seqlens", "tokens of the longest sequence"},
-    {"padding", kInteger, "segment-ids and position-ids", "elements that are padding"},
-    {"segments", kInteger, "segment-ids", "segments"},
-    {"groups", kInteger, "group-sizes and group-metadata", "groups"},
-    {"experts", kInteger, "topk-ids with --experts", "experts"},
-    {"rows", kInteger, "group-sizes, group-metadata, and topk-ids with --experts",
-     "rows of all groups or experts"},
-    {"empty", kInteger, "group-sizes, and topk-ids with --experts", "groups or experts without a row"},
-    {"empty_share", kShareOrNull, "group-sizes, and topk-ids with --experts", "of all"},
-    {"largest", kIntegerOrNull, "group-sizes, and topk-ids with --experts", "rows of the largest"},
-    {"largest_index", kIntegerOrNull, "group-sizes, and topk-ids with --experts", "which that is"},
-    {"max_over_mean", kNumberOrNull, "group-sizes, and topk-ids with --experts", "largest / mean"},
-    {"load", "list", "topk-ids with --experts, of at most 65,536", "how often each expert is chosen"},
-    {"tm", kIntegerOrNull, "group-metadata", "rows of a tile, where that is known"},
-    {"num_tiles", kInteger, "group-metadata", "steps of the kernel"},
-    {"experts_per_token", kInteger, "topk-ids", "entries of a token"},
-    {"choices", kInteger, "topk-ids", "entries that are experts"},
-    {"unrouted_tokens", kInteger, "topk-ids", "tokens without an expert"},
-    {"queries", kInteger, "indices and mask", "queries"},
-    {"heads", kInteger, "mask", "heads"},
-    {"keys", kInteger, "mask", "keys"},
-    {"block", kShape, "mask and mask-info", "queries and keys of a block"},
-    {"pairs", kInteger, "mask", "pairs of a query and a key that it sees, of all heads"},
-    {"within_outside_blocks", kInteger, "mask with --within", "blocks with pairs that are outside"},
-    {"covers_missing_blocks", kInteger, "mask with --covers", "blocks of which pairs are missing"},
-    {"equals_outside_blocks", kInteger, "mask with --equals", "blocks with pairs that are too many"},
-    {"equals_missing_blocks", kInteger, "mask with --equals", "blocks of which pairs are missing"},
-    {"direction", kString, "mask-info", "forward or dkv"},
-    {"kind", kString, "mask-info", "static or dynamic"},
-    {"shape", kShape, "mask-info", "heads, queries and keys"},
-    {"grid", kShape, "mask-info", "shape of the index arrays"},
-    {"patterns", kIntegerOrNull, "mask-info", "distinct partial blocks; null where every block is stored"},
-    {"visited_blocks", kInteger, "mask-info", "blocks that a kernel visits, of all heads"},
-    {"wrong_blocks", kInteger, "mask-info with a mask", "blocks that differ from it"},
-    {"keys_per_query", kInteger, "indices", "entries of a query"},
-    {"keys_used", kInteger, "indices", "entries that are keys"},
-    {"pages_needed", kInteger, "block-table", "entries of pages that sequences need"},
-    {"pages_used", kInteger, "block-table", "different pages among them"},
-    {"arrays", kTable, kDryRun, "the arrays that are read"},
-    {"arrays[].name", kString, kAlways, "what it is: cu_seqlens"},
-    {"arrays[].dtype", kString, kAlways, "its element type"},
-    {"arrays[].shape", kShape, kAlways, "its shape"},
-};
-
-constexpr ReportKey kFingerprint[] = {
-    {"fingerprint", kString, kDone, "kind|version of the device"},
-    kConvention,
-    {"platform", kString, kDone, "cpu or gpu"},
-    {"device_kind", kString, kDone, "the kind of the device"},
-    {"cpu", kString, kDone, "the processor's name"},
-    {"architecture", kString, kDone, "its architecture: x86_64"},
-    {"vector_extensions", kString, kDone, "its vector extensions"},
-    {"instruction_sets", kString, kDone, "the instruction sets that ejk found"},
-    {"instruction_set", kString, kDone, "the one that it uses"},
-    {"cores", kInteger, kDone, "cores of the machine"},
-    {"usable_cores", kInteger, kDone, "cores that this process may use"},
-    {"cpu_quota", kNumber, "where a control group limits it", "the limit in cores", Seen::on_some_machines},
-    {"memory_bytes", kInteger, kDone, "memory of the machine"},
-    {"memory_limit_bytes", kInteger, kDone, "memory that this process may use"},
-    {"memory_available_bytes", kInteger, kDone, "of it free now"},
-    {"caches", kTable, kDone, "the first core's caches, as far as the system names them"},
-    {"caches[].name", kString, kAlways, "its level and kind", Seen::on_some_machines},
-    {"caches[].size_bytes", kInteger, kAlways, "its size", Seen::on_some_machines},
-    {"caches[].shared_by", kInteger, kAlways, "cores that share it", Seen::on_some_machines},
-    {"gpu_query", kString, kDone, "done, failed or not_run: how nvidia-smi went"},
-    {"gpus", kTable, kDone, "the GPUs that nvidia-smi lists"},
-    {"gpus[].name", kString, kAlways, "the name"},
-    {"gpus[].driver_version", kString, kAlways, "the driver's version"},
-    {"gpus[].memory_bytes", kIntegerOrNull, kAlways, "its memory"},
-};
-
-const std::map<std::string_view, Keys>& table() {
-  static const std::map<std::string_view, Keys> all{
-      {"cu-seqlens", joined({kSequencesFrom,
-                             {"dtype", kString, kAlways, "the element type of the result"},
-                             {"shape", kShape, kAlways, "its shape; with --dry-run, of ids, at most"}},
-                            kPadding, counts("without a float --dtype"))},
-      {"lens", joined(Keys{kSequencesFrom}, kPadding,
-                      Keys{{"shape", kShape, kDone, "of the array that is made"},
-                           {"dtype", kString, kDone, "its element type"}},
-                      counts(kDone))},
-      {"position-ids", of_ids({})},
-      {"sequence-ids", of_ids({kConvention})},
-      {"token-indices", of_ids({kConvention})},
-      {"chunk-indices", of_ids({kChunkSize, kConvention})},
-      {"chunk-offsets", of_ids({kChunkSize})},
-      {"cdiv",
-       {{"shape", kShape, kAlways, "of the array that is made"},
-        {"dtype", kString, kAlways, "its element type"},
-        {"by", kInteger, kAlways, "the divisor"}}},
-      {"reorder-sequence", joined({{"order", kString, kAlways, "ring or contiguous"}}, array_made(),
-                                  Keys{{"axis", kInteger, kAlways, "the axis of the sequence, from 0"},
-                                       {"length", kInteger, kAlways, "tokens of the sequence"},
-                                       {"ranks_count", kInteger, kAlways, "ranks"},
-                                       {"imbalance_contiguous", kNumberOrNull, kAlways,
-                                        "causal work of the heaviest rank / the mean, in order"},
-                                       {"imbalance_ring", kNumberOrNull, kAlways, "the same in ring order"},
-                                       {"ranks", kTable, kAlways, "causal work of each rank"},
-                                       {"ranks[].rank", kInteger, kAlways, "the rank"},
-                                       {"ranks[].contiguous_pairs", kInteger, kAlways,
-                                        "pairs of a query and a key that it sees, in order"},
-                                       {"ranks[].ring_pairs", kInteger, kAlways, "the same in ring order"}})},
-      {"pack",
-       joined({{"padded", kShape, kAlways, "the shape of X"},
-               {"dtype", kString, kAlways, "its element type"},
-               {"packed", kShape, kDone, "the shape of the packed tokens"},
-               {"sequences", kInteger, kDone, "rows of the mask, or sequences"},
-               {"tokens", kInteger, kDone, "tokens of all rows"},
-               {"max_seqlen", kInteger, kDone, "tokens of the longest row"},
-               {"padding_share", kShareOrNull, kDone, "padding / elements of the mask, or all tokens"}},
-              kPadding)},
-      {"unpack",
-       {{"packed", kShape, kAlways, "the shape of PACKED"},
-        {"dtype", kString, kAlways, "its element type"},
-        {"padded", kShape, kAlways, "the shape of the result"},
-        {"fill", kNumberOrNull, kAlways, "what padding becomes; null for NaN and infinities"},
-        {"size_bytes", kInteger, kAlways, "bytes of the result"}}},
-      {"bin-pack", joined({kSequencesFrom,
-                           {"sequences", kInteger, kAlways, "sequences; with --dry-run, of ids, at most"},
-                           {"long_sequences", kInteger, "where there are such",
-                            "those longer than a row, which are truncated or split"},
-                           {"pieces", kInteger, "where sequences are longer than a row",
-                            "pieces, with those that are whole sequences"},
-                           {"tokens", kInteger, kDone, "tokens in all rows"},
-                           {"truncated_tokens", kInteger, "with --long truncate", "tokens that are cut off"},
-                           {"capacity", kInteger, kAlways, "tokens that a row holds"},
-                           {"rows", kInteger, kDone, "rows"},
-                           {"lower_bound", kInteger, kDone, "rows that any packing needs"},
-                           {"efficiency", kShareOrNull, kDone, "tokens / (rows x capacity)"}},
-                          kPadding)},
-      {"seq-info",
-       {{"shape", kShape, kDryRun, "of CU_SEQLENS"},
-        {"dtype", kString, kDryRun, "its element type"},
-        {"sequences", kInteger, kDone, "sequences, with empty ones"},
-        {"tokens", kInteger, kDone, "tokens of all sequences"},
-        {"empty_sequences", kInteger, kDone, "sequences without a token"},
-        {"padding_tokens", kInteger, "with --cu-seqlens-padded", "tokens of padding behind sequences"},
-        {"padding_share", kShareOrNull, "with --cu-seqlens-padded", "padding_tokens / all tokens"},
-        {"shortest", kIntegerOrNull, kDone, "tokens of the shortest; null without sequences"},
-        {"longest", kIntegerOrNull, kDone, "tokens of the longest"},
-        {"mean", kNumberOrNull, kDone, "tokens of a sequence on average"},
-        {"percentiles", kTable, kDone, "one row, none without sequences"},
-        {"percentiles[].pN", kNumber, kAlways,
-         "p1, p5, p25, p50, p75, p95 and p99 of tokens of a sequence, interpolated as NumPy does"},
-        {"histogram", kTable, kDone, "sequences by length, in bins that double"},
-        {"histogram[].range", kString, kAlways, "the bin: 4-7"},
-        {"histogram[].from", kInteger, kAlways, "its least length"},
-        {"histogram[].to", kInteger, kAlways, "its largest length"},
-        {"histogram[].sequences", kInteger, kAlways, "sequences in it"},
-        {"histogram[].share", kShare, kAlways, "of all sequences"},
-        {"histogram[].token_share", kShareOrNull, kAlways, "its sequences' share of all tokens"},
-        {"packing", kSection, kDone, "packed against padded to the longest; empty without sequences"},
-        {"packing.padded_tokens", kInteger, kAlways, "tokens and padding"},
-        {"packing.padding_share", kShareOrNull, kAlways, "padding / padded_tokens"},
-        {"packing.attention_pairs_packed", kInteger, kAlways, "pairs of tokens of one sequence"},
-        {"packing.attention_pairs_padded", kInteger, kAlways, "the same with padding"},
-        {"packing.attention_work_share", kShareOrNull, kAlways,
-         "attention_pairs_packed / attention_pairs_padded"}}},
-      {"segment-ids",
-       {{"shape", kShape, kAlways, "of the mask"},
-        kConvention,
-        {"heads", kString, "of a mask with four axes", "ids for each, or head 0 alone counts"},
-        {"segments", kInteger, kDone, "segments"},
-        {"q_segment_ids", kShape, kDone, "the shape of the queries' ids"},
-        {"kv_segment_ids", kShape, kDone, "the shape of the keys' ids"},
-        {"elements", kInteger, kDone, "elements of the mask"},
-        {"differing_elements", kInteger, kDone, "elements that the ids do not reproduce"},
-        {"differing_share", kShare, kDone, "differing_elements / elements"},
-        {"exact", kBoolean, kDone, "whether the ids reproduce the mask"}}},
-      {"segment-mask", joined(array_made(), Keys{kConvention})},
-      {"mask-info", joined({}, kMaskInfo)},
-      {"sparsity", joined({}, kSparsity)},
-      {"mask", array_made()},
-      {"group-metadata", joined({}, kGroupMetadata)},
-      {"grouped-matmul", joined({}, kGroupedMatmul, kAgainst)},
-      {"transposed-grouped-matmul", joined({}, kGroupedMatmul, kAgainst)},
-      {"attention", joined({}, kAttentionInputs,
-                           Keys{{"out", kShape, kAlways, "the shape of out"},
-                                {"out_dtype", kString, kAlways, "its element type"},
-                                {"lse", kShape, kAlways, "the shape of lse"},
-                                {"lse_dtype", kString, kAlways, "its element type"}},
-                           kAttentionWork,
-                           Keys{kMasksTime,
-                                kForwardTime,
-                                {"rate_flop_per_s", kNumberOrNull, kDone, "forward_flop / forward_time_s"}},
-                           kAttentionEnd, kAgainst, kOfScores)},
-      {"attention-grad",
-       joined({}, kAttentionInputs,
-              Keys{{"saved", kString, kAlways, "given or computed: out and lse of the forward pass"},
-                   {"dq", kShape, kAlways, "the shape of dq"},
-                   {"dq_dtype", kString, kAlways, "its element type"},
-                   {"dk", kShape, kAlways, "the shape of dk"},
-                   {"dk_dtype", kString, kAlways, "its element type"},
-                   {"dv", kShape, kAlways, "the shape of dv"},
-                   {"dv_dtype", kString, kAlways, "its element type"},
-                   {"dbias", kShape, "with --bias", "the shape of dbias"},
-                   {"dbias_dtype", kString, "with --bias", "its element type"}},
-              kAttentionWork,
-              Keys{{"backward_flop", kInteger, kAlways, "work of the backward pass, exact for the mask"},
-                   kMasksTime,
-                   kForwardTime,
-                   {"backward_time_s", kNumber, kDone, "the time of the backward pass"},
-                   {"rate_flop_per_s", kNumberOrNull, kDone, "backward_flop / backward_time_s"}},
-              kAttentionEnd, kAgainst, kOfScores)},
-      {"info", joined({}, kInfo, kUnreadable)},
-      {"convert",
-       {{"arrays", kTable, kAlways, "the arrays"},
-        {"arrays[].array", kString, kAlways, "its name"},
-        {"arrays[].shape", kShape, kAlways, "its shape"},
-        {"arrays[].from", kString, kAlways, "the element type that it had"},
-        {"arrays[].dtype", kString, kAlways, "the one that it gets"},
-        {"arrays[].size_bytes", kInteger, kAlways, "bytes of its new elements"},
-        {"size_bytes", kInteger, kAlways, "bytes of all arrays"}}},
-      {"compare", joined({}, kCompare)},
-      {"check", joined({}, kCheck)},
-      {"generate",
-       joined({{"what", kString, kAlways, "attention-inputs, masks, group-sizes or lens"},
-               {"seed", kInteger, kAlways, "the seed"},
-               {"sequences", kInteger, "masks and lens", "sequences"},
-               {"tokens", kInteger, "masks, group-sizes and lens", "tokens in all"},
-               {"longest", kInteger, "masks and lens", "tokens of the longest sequence"},
-               {"std", kNumber, "attention-inputs", "deviation of the numbers"},
-               {"score_std", kNumber, "attention-inputs", "deviation of the scores, at the usual scale"}},
-              Keys{{"shape", kShape, kAlways, "of each array that is made"},
-                   {"kv_shape", kShape, "where it is another one", "of key and value"},
-                   {"dtype", kString, kAlways, "their element type"},
-                   {"size_bytes", kInteger, kAlways, "bytes of all of them"}})},
-      {"chunk",
-       joined(array_made(), Keys{{"padding", kInteger, kAlways, "elements of it that are padding"}})},
-      {"unchunk",
-       joined(array_made(), Keys{{"dropped", kInteger, kAlways, "elements of X that are cut off"}})},
-      {"log-sum-exp", joined({{"input_shape", kShape, kAlways, "of X"},
-                              {"axis", "integer or string", kAlways, "the axis that is summed over, or all"}},
-                             array_made(kDone))},
-      {"safe-divide",
-       joined(array_made(), Keys{{"min_denominator", kNumber, kAlways, "the lower limit of B"}})},
-      {"params", joined({}, kParams)},
-      {"hash", joined({kConvention,
-                       {"inputs_count", kInteger, kDryRun, "inputs"},
-                       {"hashes", kTable, kDone, "a row for each input"},
-                       {"hashes[].input", kString, kAlways, "the input as it was named"},
-                       {"hashes[].hash", kString, kAlways, "16 hex digits"},
-                       {"hashes[].canonical", kString, "with --canonical", "the stable JSON that is hashed"}},
-                      kUnreadable)},
-      {"sharding", joined({}, kSharding)},
-      {"fingerprint", joined({}, kFingerprint)},
+std::vector<ReportKey> parsed_keys(std::string_view text) {
+  struct Level {
+    std::string prefix;
+    bool on_all_machines = true;
   };
-  return all;
+  std::vector<ReportKey> keys;
+  std::vector<Level> levels{{}};
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t indent = line.find_first_not_of(' ');
+    if (indent == std::string_view::npos) continue;
+    levels.resize(indent / 2 + 1);
+    const std::vector<std::string> columns = columns_of(line.substr(indent));
+    const std::string_view when = columns[3];
+    const bool on_all = levels.back().on_all_machines && columns[4].empty();
+    keys.push_back({levels.back().prefix + columns[0], columns[1],
+                    std::string(when == "done"   ? kDone
+                                : when == "plan" ? kDryRun
+                                                 : when),
+                    columns[2], on_all});
+    levels.push_back({keys.back().path + (columns[1] == "table" ? "[]." : "."), on_all});
+  }
+  return keys;
 }
 
 // The ends of keys that name a unit; the longest first.
@@ -1001,9 +61,25 @@ constexpr std::pair<std::string_view, std::string_view> kUnits[] = {
 
 }  // namespace
 
+std::string joined(std::initializer_list<std::string_view> texts) {
+  std::string all;
+  for (const std::string_view text : texts) all += text;
+  return all;
+}
+
+std::string count_keys(std::string_view when) {
+  return fmt::format(R"(
+sequences | integer | sequences, including empty ones | {0}
+empty_sequences | integer | sequences without a token | where there are such
+tokens | integer | tokens of all sequences | {0}
+longest | integer | tokens of the longest sequence | {0}
+)",
+                     when);
+}
+
 std::span<const KeyType> key_types() {
   static constexpr KeyType types[] = {
-      {"string", "text; a byte of a name that is not of UTF-8 is written as \\xNN"},
+      {"string", "text; a byte of a name that is not UTF-8 is written as \\xNN"},
       {"boolean", "true or false"},
       {"integer", "a whole number; from 2^53 on perhaps with an exponent"},
       {"number", "a number, not rounded; NaN and infinities are null"},
@@ -1011,104 +87,96 @@ std::span<const KeyType> key_types() {
       {"shape", "a list of integers: lengths of axes, or an index"},
       {"table", "a list of objects, its rows"},
       {"section", "an object"},
-      {"picture", "an object; its keys stand below"},
+      {"picture", "an object; its keys are listed below"},
       {"list", "a list"},
       {"null", "nothing: unknown, or not applicable"},
   };
   return types;
 }
 
-std::span<const ReportKey> envelope_keys() {
-  static constexpr ReportKey keys[] = {
-      {"schema", kInteger, kAlways, "1, the version of this form"},
-      {"ejk_version", kString, kAlways, "as --version prints it"},
-      {"command", kString, kAlways, "the command: mask-info"},
-      {"inputs", kTable, kAlways, "what was read"},
-      {"inputs[].role", kString, kAlways, "what it is for: mask"},
-      {"inputs[].value", kString, kAlways, "as it was named: m.npy"},
-      {"result", kSection, kAlways, "what the command found"},
-      {"warnings", "list", kAlways, "texts, the same that text reports print on stderr"},
-  };
+const std::vector<ReportKey>& envelope_keys() {
+  static const std::vector<ReportKey> keys = parsed_keys(R"(
+schema | integer | 1, the version of this format
+ejk_version | string | as --version prints it
+command | string | the command: mask-info
+inputs | table | what was read
+  role | string | its role: mask
+  value | string | as given: m.npy
+result | section | what the command found
+warnings | list | the texts that text reports print on stderr
+)");
   return keys;
 }
 
-std::span<const ReportKey> shared_keys() {
-  constexpr std::string_view kRanks = "on several ranks";
-  static constexpr ReportKey keys[] = {
-      {"pictures", kTable, "with --picture, of several", "the files of pictures"},
-      {"pictures[].file", kString, kAlways, "its name"},
-      {"pictures[].title", kString, kAlways, "what it shows: block size, mask and heads"},
-      {"peak_bytes", kInteger, kDryRun, "memory that is needed, about"},
-      {"max_memory_bytes", kInteger, kDryRun, "memory that is allowed"},
-      {"stats", kSection, "with --stats", "time and memory"},
-      {"stats.read_s", kNumber, kAlways, "time to read inputs"},
-      {"stats.compute_s", kNumber, kAlways, "time to compute"},
-      {"stats.write_s", kNumber, kAlways, "time to write outputs"},
-      {"stats.elapsed_s", kNumber, kAlways, "time in all"},
-      {"stats.input_bytes", kInteger, kAlways, "bytes that were read"},
-      {"stats.output_bytes", kInteger, kAlways, "bytes that were written"},
-      {"stats.throughput_bytes_per_s", kNumberOrNull, kAlways, "(input + output) / (read + compute + write)"},
-      {"stats.peak_memory_bytes", kInteger, kAlways, "the most memory that was held"},
-      {"stats.memory_allocated_bytes", kInteger, kAlways, "memory held at the end"},
-      {"stats.memory_reserved_bytes", kInteger, kAlways, "memory reserved at the end"},
-      {"stats.memory_limit_bytes", kInteger, kAlways, "memory that this process may use"},
-      {"stats.threads", kInteger, kAlways, "threads"},
-      {"stats.ranks", kInteger, kRanks, "processes of the run", Seen::on_some_machines},
-      {"stats.phases", kTable, kRanks, "phases of the run, over its ranks", Seen::on_some_machines},
-      {"stats.phases[].phase", kString, kAlways, "reading, computing or writing", Seen::on_some_machines},
-      {"stats.phases[].min_s", kNumber, kAlways, "time of the rank that took least", Seen::on_some_machines},
-      {"stats.phases[].mean_s", kNumber, kAlways, "mean time", Seen::on_some_machines},
-      {"stats.phases[].max_s", kNumber, kAlways, "time of the rank that took most", Seen::on_some_machines},
-      {"stats.balance", kShare, kRanks, "mean time of computing, to the most", Seen::on_some_machines},
-      {"stats.sent_bytes", kInteger, kRanks, "bytes that ranks sent to others", Seen::on_some_machines},
-      {"team", kSection, "with --dry-run, on several ranks", "how the work is divided",
-       Seen::on_some_machines},
-      {"team.ranks", kInteger, kAlways, "processes of the run", Seen::on_some_machines},
-      {"team.division", kTable, kAlways, "who does what", Seen::on_some_machines},
-      {"team.division[].rank", kInteger, kAlways, "the process, from 0", Seen::on_some_machines},
-      {"team.division[].share", kShare, kAlways, "its part of the work", Seen::on_some_machines},
-      {"team.division[].read_bytes", kInteger, kAlways, "bytes of inputs that it reads",
-       Seen::on_some_machines},
-      {"team.division[].sent_bytes", kInteger, kAlways, "bytes that it sends", Seen::on_some_machines},
-      {"team.division[].written_bytes", kInteger, kAlways, "bytes of results that it writes",
-       Seen::on_some_machines},
-      {"team.division[].peak_bytes", kInteger, kAlways, "memory that it needs, about",
-       Seen::on_some_machines},
-      {"team.model", kTable, kAlways,
-       "a model of the time on 1 to 1,024 ranks, as far as it is 10 ms or more", Seen::on_some_machines},
-      {"team.model[].ranks", kInteger, kAlways, "processes", Seen::on_some_machines},
-      {"team.model[].time_s", kNumber, kAlways, "time, from rates measured on one rank",
-       Seen::on_some_machines},
-      {"team.model[].efficiency", kShare, kAlways, "time of one rank, divided by ranks times this time",
-       Seen::on_some_machines},
-  };
+const std::vector<ReportKey>& shared_keys() {
+  static const std::vector<ReportKey> keys = parsed_keys(R"(
+pictures | table | the files of pictures | with --picture, of several
+  file | string | its name
+  title | string | what it shows: block size, mask and heads
+peak_bytes | integer | estimated peak memory | plan
+max_memory_bytes | integer | the memory limit | plan
+stats | section | time and memory | with --stats
+  read_s | number | time to read inputs
+  compute_s | number | time to compute
+  write_s | number | time to write outputs
+  elapsed_s | number | time in all
+  input_bytes | integer | bytes that were read
+  output_bytes | integer | bytes that were written
+  throughput_bytes_per_s | number or null | (input + output) / (read + compute + write)
+  peak_memory_bytes | integer | peak memory
+  memory_allocated_bytes | integer | memory allocated at the end
+  memory_reserved_bytes | integer | memory reserved at the end
+  memory_limit_bytes | integer | memory that this process may use
+  threads | integer | threads
+  ranks | integer | processes of the run | on several ranks | some machines
+  phases | table | phases of the run, over its ranks | on several ranks | some machines
+    phase | string | reading, computing or writing
+    min_s | number | shortest time of a rank
+    mean_s | number | mean time
+    max_s | number | longest time of a rank
+  balance | share | mean computing time / the longest | on several ranks | some machines
+  sent_bytes | integer | bytes sent between ranks | on several ranks | some machines
+team | section | how the work is divided | with --dry-run, on several ranks | some machines
+  ranks | integer | processes of the run
+  division | table | the work of each rank
+    rank | integer | the process, from 0
+    share | share | its part of the work
+    read_bytes | integer | bytes of inputs that it reads
+    sent_bytes | integer | bytes that it sends
+    written_bytes | integer | bytes of results that it writes
+    peak_bytes | integer | its estimated peak memory
+  model | table | a model of the time on 1 to 1,024 ranks, as far as it is 10 ms or more
+    ranks | integer | processes
+    time_s | number | time, from rates measured on one rank
+    efficiency | share | time of one rank, divided by ranks times this time
+)");
   return keys;
 }
 
-std::span<const ReportKey> picture_keys() {
-  static constexpr ReportKey keys[] = {
-      {"title", kString, kAlways, "what the picture shows"},
-      {"blocks", kShape, kAlways, "rows and columns of blocks"},
-      {"blocks_per_cell", kShape, kAlways, "rows and columns of blocks that a cell stands for"},
-      {"legend", kSection, kAlways, "what the letters mean"},
-      {"legend.E", kString, kAlways, "empty"},
-      {"legend.P", kString, kAlways, "partial"},
-      {"legend.F", kString, kAlways, "full"},
-      {"legend.M", kString, kAlways, "mixed: blocks of several states"},
-      {"cells", "list", kAlways, "a text for each row of cells, a letter for each cell"},
-  };
+const std::vector<ReportKey>& picture_keys() {
+  static const std::vector<ReportKey> keys = parsed_keys(R"(
+title | string | what the picture shows
+blocks | shape | rows and columns of blocks
+blocks_per_cell | shape | rows and columns of blocks per cell
+legend | section | what the letters mean
+  E | string | empty
+  P | string | partial
+  F | string | full
+  M | string | mixed: blocks of several states
+cells | list | a text for each row of cells, a letter for each cell
+)");
   return keys;
 }
 
-std::span<const ReportKey> keys_of(std::string_view command) {
-  const auto found = table().find(command);
-  return found == table().end() ? std::span<const ReportKey>() : found->second;
+std::vector<ReportKey> keys_of(std::string_view command) {
+  const Command* found = find_command(command.substr(0, command.find(' ')));
+  return found == nullptr ? std::vector<ReportKey>() : parsed_keys(found->keys);
 }
 
 std::string form_of(const ReportKey& key) {
   for (const auto& [end, unit] : kUnits)
-    if (key.path.ends_with(end)) return std::string(key.type) + ", " + std::string(unit);
-  return std::string(key.type);
+    if (key.path.ends_with(end)) return fmt::format("{}, {}", key.type, unit);
+  return key.type;
 }
 
 }  // namespace ejk::app

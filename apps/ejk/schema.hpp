@@ -1,7 +1,18 @@
-// The keys of every JSON report (--json): what scripts may rely on. Help and manual pages print this table, the
-// runner of tests/cli compares it with every report that it sees, both ways.
+// The keys of JSON reports (--json), on which scripts may rely. Help and manual pages print them; the runner of
+// tests/cli compares them with every report, both ways.
+//
+// A command states its keys as text, a line each, the keys of a section or of a table's rows indented below it:
+//
+//   tokens | integer | tokens of all sequences
+//   check | section | the comparison with float64 | with --check
+//     passed | boolean | whether no element is out of tolerance
+//
+// that is name, type, meaning, and the condition under which the key is in a report: `done` without --dry-run,
+// `plan` with it, other text as it is. Within a section or a row the condition is relative to the section or row.
+// A fifth column, `some machines`, excludes a key from the check that a case produces it.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,42 +20,119 @@
 
 namespace ejk::app {
 
-/// When a key is in a report. Other conditions are words, which leave open whether a dry run has the key.
-inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run", kDryRun = "with --dry-run alone";
+struct Command;
 
-/// Whether the cases of tests/cli see a key wherever they are run.
-enum class Seen { everywhere, on_some_machines };
+/// Conditions that the runner of the cases checks; others may or may not hold in a dry run.
+inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run", kDryRun = "with --dry-run alone";
 
 struct ReportKey {
   /// "tokens", "check.passed" in a section, "arrays[].shape" in each row of a table. N stands for a number.
-  std::string_view path;
+  std::string path;
   /// One of key_types(), or several: "integer or null".
-  std::string_view type;
-  /// Within a section or a row: when the rest of it is there. An empty section has none of its keys.
-  std::string_view when;
-  std::string_view text;
-  Seen seen = Seen::everywhere;
+  std::string type;
+  std::string when;
+  std::string text;
+  bool on_all_machines = true;
 };
 
-/// The words for types, and what they are in JSON.
+/// The types, and what they are in JSON.
 struct KeyType {
   std::string_view name, text;
 };
 std::span<const KeyType> key_types();
 
 /// The object that --json prints.
-std::span<const ReportKey> envelope_keys();
-
+const std::vector<ReportKey>& envelope_keys();
 /// Keys of `result` that are the same for all commands.
-std::span<const ReportKey> shared_keys();
+const std::vector<ReportKey>& shared_keys();
+/// Keys of a picture.
+const std::vector<ReportKey>& picture_keys();
+/// The other keys of `result`; those of an action are its command's. None for an unknown command.
+std::vector<ReportKey> keys_of(std::string_view command);
 
-/// What every picture holds.
-std::span<const ReportKey> picture_keys();
-
-/// The other keys of `result`; none where there is no such command.
-std::span<const ReportKey> keys_of(std::string_view command);
-
-/// "integer or null, bytes": the type, and the unit that the end of the key names.
+/// "integer or null, bytes": the type, and the unit that the end of the key implies.
 std::string form_of(const ReportKey& key);
+
+/// One text of several.
+std::string joined(std::initializer_list<std::string_view> texts);
+
+// Keys that several commands have.
+
+/// Of the array that is written, or of the first of several alike.
+inline constexpr std::string_view kArrayKeys = R"(
+shape | shape | of the array that is written
+dtype | string | its element type
+size_bytes | integer | bytes of its elements
+)";
+inline constexpr std::string_view kConventionKey = R"(
+convention | string | document or ejkernel
+)";
+inline constexpr std::string_view kSequencesFromKey = R"(
+from | string | how the input was interpreted: mask, lens, cu-seqlens, segment-ids or position-ids
+)";
+inline constexpr std::string_view kPaddingKeys = R"(
+left_padded_rows | integer | rows of the mask that begin with padding | of a mask with such rows
+rows_with_holes | integer | rows with padding between tokens | of a mask with such rows
+)";
+inline constexpr std::string_view kUnreadableKeys = R"(
+unreadable | table | inputs that cannot be read | where there are such
+  name | string | the file or array
+  why | string | why not
+)";
+/// Of results of other programs (--against).
+inline constexpr std::string_view kAgainstKeys = R"(
+against | section | comparison of the other result within error bounds | with --against
+  agrees | boolean | whether every element is within its error bound
+  method | string | what every element was compared with: float64 or the own result
+  elements | integer | elements that were given
+  beyond | integer | of these, those out of tolerance
+  beyond_share | share or null | beyond / elements
+  largest | number or null | the largest error, in bounds; null where one is not a number
+  arrays | table | the arrays that were given | without --brief
+    array | string | the array
+    dtype | string | its element type
+    elements | integer | its elements
+    beyond | integer | of these, those out of tolerance
+    beyond_share | share or null | beyond / elements
+    zeros | integer | out of tolerance and 0
+    not_numbers | integer | out of tolerance and NaN or infinite where a number is expected
+  parts | table | heads, batch entries, sequences or groups with elements out of tolerance | without --brief
+    array | string | the array
+    axis | string | head, key head, batch entry, sequence or group
+    index | integer or null | which; null: rows of no group
+    elements | integer | its elements
+    beyond | integer | of these, those out of tolerance
+    beyond_share | share or null | beyond / elements
+    worst | number or null | the largest error, in bounds
+  where | table | the indices with elements out of tolerance, axis by axis
+    array | string | the array
+    axis | string | heads, batch entries, queries, groups, rows and so on
+    count | integer | how many of them have such elements
+    length | integer | how many there are
+    indices | string | which: 0-3, 7
+  tiles | picture | where nothing, some or everything is out of tolerance, in the array with the most such elements | without --brief, where tiles are not all alike
+  worst | table | the elements furthest out of tolerance, from a few rows
+    array | string | the array
+    difference | number or null | the difference
+    allowed | number or null | the bound there
+    index | shape | where it is
+    value | number or null | the other result there
+    expected | number or null | the expected value
+  explanations | table | faults that account for the differences, best first | with --explain
+    array | string | the array
+    kind | string | a stable word; two joined by + hold together
+    share_explained | share | of the array's elements out of tolerance
+    text | string | what is wrong, and where
+  unexplained | table | what the explanations do not account for | where there is a remainder
+    array | string | the array
+    elements | integer | elements out of tolerance
+    share | share | of the array's elements out of tolerance
+    difference | number or null | of the worst of them
+    index | shape | where that is
+    value | number or null | the actual value
+    expected | number or null | the expected value
+)";
+/// Of lengths: sequences, tokens and the longest, under a condition.
+std::string count_keys(std::string_view when = "");
 
 }  // namespace ejk::app

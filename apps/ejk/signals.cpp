@@ -1,4 +1,5 @@
-// Handlers do what is allowed in them: remove temporary files, clear the bar, write one line, end.
+// Handlers call async-signal-safe functions alone: they remove temporary files, clear the progress bar, write one line
+// and end the program.
 #include "signals.hpp"
 
 #include <signal.h>
@@ -12,17 +13,17 @@
 
 #include "ejk/io.hpp"
 #include "ejk/threads.hpp"
-#include "exit_status.hpp"
+#include "errors.hpp"
 #include "progress.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-char program_name[64];  // with ": ", made ready beforehand: a handler may not format
+char program_name[64];  // with ": ", formatted beforehand: a handler cannot
 std::atomic_flag bus_error;
 
-// "ejk COMMAND: " and both, in one piece, so that what others write cannot come between.
+// "ejk COMMAND: " and both, in one write, so that no other output comes between.
 void print_in_one_piece(const char* what, const char* rest) {
   iovec parts[3];
   const char* words[] = {program_name, what, rest};
@@ -38,17 +39,17 @@ extern "C" void end_by_signal(int signal) {
 }
 
 extern "C" void end_by_bus_error(int, siginfo_t* info, void*) {
-  // (Where it was sent by a process, there is no address.)
+  // (A signal sent by a process has no address.)
   const char* file = info->si_code > 0 ? mapped_file_at(info->si_addr) : nullptr;
   if (file == nullptr) return end_by_signal(SIGBUS);
-  while (bus_error.test_and_set()) pause();  // another thread is at it
+  while (bus_error.test_and_set()) pause();  // another thread reports it
   remove_temporary_files();
   clear_progress_from_signal();
   print_in_one_piece(file, ": has become shorter while it was read\n");
   _exit(kExitInput);
 }
 
-// OpenMP's library ends the program by exit(1) where it cannot start a thread, after saying so.
+// OpenMP's library prints a message and calls exit(1) if it cannot start a thread.
 extern "C" void end_without_threads() {
   if (!is_starting_threads()) return;
   remove_temporary_files();
@@ -74,15 +75,15 @@ void handle_signals(const std::string& program) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) install(signal, end_by_signal);  // nohup stays in force
+    if (before.sa_handler != SIG_IGN) install(signal, end_by_signal);  // as under nohup
   }
-  install(SIGPIPE, end_by_signal);  // even if a parent ignores it: a closed pipe ends us quietly
+  install(SIGPIPE, end_by_signal);  // even if the parent ignores it: a closed pipe ends the program silently
   struct sigaction action {};
   action.sa_sigaction = end_by_bus_error;
   action.sa_flags = SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   sigaction(SIGBUS, &action, nullptr);
-  ::signal(SIGXFSZ, SIG_IGN);  // a file above the limit of its size is then a failed write
+  ::signal(SIGXFSZ, SIG_IGN);  // the write fails
 }
 
 }  // namespace ejk::app

@@ -1,14 +1,13 @@
-// Signals: none leaves a temporary file behind.
+// Signal handlers, which remove temporary files.
 #pragma once
 
 #include <string>
 
 namespace ejk::app {
 
-/// From now on SIGINT, SIGTERM, SIGHUP and SIGPIPE remove temporary files before they end the program as they
-/// would have, SIGBUS is an input error where a mapped input got shorter, with a message that begins with
-/// `program` and names the file, and ends the program anywhere else, and SIGXFSZ (a file at its limit) is
-/// ignored, so that the write fails.
+/// Installs the handlers. SIGINT, SIGTERM, SIGHUP and SIGPIPE remove temporary files, then end the program as usual.
+/// SIGBUS in a mapped input that was truncated is an input error, whose message begins with `program` and names the
+/// file. SIGXFSZ (the limit of a file's size) is ignored, so that the write fails.
 void handle_signals(const std::string& program);
 
 }  // namespace ejk::app

@@ -1,4 +1,4 @@
-// What is asked of the system once for each stream: is it a terminal, does it show colour and UTF-8.
+// Properties of terminals come from the system first, then from the environment.
 #include "terminal.hpp"
 
 #include <fcntl.h>
@@ -11,17 +11,27 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "ejk/error.hpp"
 #include "ejk/io.hpp"
-#include "window.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-// Letters when the locale or the terminal says that there is nothing else.
+// "" if the variable is not set.
+std::string_view environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_dumb() { return environment("TERM") == "dumb"; }
+
+// False if the locale or the terminal excludes it.
 bool shows_unicode() {
   if (is_dumb()) return false;
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
@@ -38,21 +48,33 @@ bool shows_unicode() {
 
 bool is_terminal(std::FILE* stream) { return isatty(fileno(stream)) == 1; }
 
+bool takes_control(std::FILE* stream) { return is_terminal(stream) && !is_dumb(); }
+
+int terminal_width(std::FILE* stream) {
+  constexpr std::int64_t most = 240;
+  winsize size{};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return static_cast<int>(std::min<std::int64_t>(size.ws_col, most));
+  if (const auto columns = parse_integer(environment("COLUMNS")); columns && *columns > 0)
+    return static_cast<int>(std::min(*columns, most));
+  return 80;
+}
+
 bool wants_color(std::FILE* stream, When when) {
   if (when != When::automatic) return when == When::always;
   return takes_control(stream) && environment("NO_COLOR").empty();
 }
 
 TextStyle text_style(std::FILE* stream, When color) {
-  constexpr int least = 40;  // what a report needs
-  return {std::max(window_width(stream), least), wants_color(stream, color), shows_unicode()};
+  constexpr int least = 40;  // for a report
+  return {std::max(terminal_width(stream), least), wants_color(stream, color), shows_unicode()};
 }
 
 void end_if_unread(std::FILE* stream) {
   const int fd = fileno(stream);
   struct stat status {};
   if (fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
-  // A reader such as `head -1` that has what it wants is gone a moment after it was given it.
+  // A reader such as `head -1` exits shortly after it has read enough.
   constexpr int kPatience = 20;  // milliseconds
   for (int waited = 0, unread = 0; waited < kPatience; ++waited) {
     if (ioctl(fd, FIONREAD, &unread) != 0 || unread == 0) return;
@@ -61,13 +83,13 @@ void end_if_unread(std::FILE* stream) {
   }
 }
 
-void close_stdout(bool told) {
+void close_stdout(bool reported) {
   static bool is_closed = false;
   if (is_closed) return;
   is_closed = true;
   errno = 0;
-  const bool written = std::fflush(stdout) == 0 && (told || std::ferror(stdout) == 0);
-  // (The descriptor is closed and all has been written where a signal has come between.)
+  const bool written = std::fflush(stdout) == 0 && (reported || std::ferror(stdout) == 0);
+  // (EINTR: all has been written and the descriptor is closed.)
   if ((std::fclose(stdout) != 0 && errno != EINTR) || !written)
     throw Error(Error::Kind::output, errno == 0
                                          ? "cannot write to stdout"
@@ -77,12 +99,12 @@ void close_stdout(bool told) {
 void say(std::string_view text) noexcept {
   try {
     write_text(stderr, text);
-  } catch (...) {  // nobody is left to be told
+  } catch (...) {  // no way to report it
   }
 }
 
 void secure_standard_streams() {
-  // Opened the wrong way round, so that using one fails as it would have.
+  // Opened in the wrong direction, so that using one fails as on a closed stream.
   for (int fd = 0; fd < 3; ++fd)
     if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
 }

@@ -1,4 +1,4 @@
-// What the windows behind stdout and stderr can show, and text on its way there.
+// Standard streams and their terminals: width, color, characters; and text written to them.
 #pragma once
 
 #include <cstdio>
@@ -9,33 +9,38 @@
 
 namespace ejk::app {
 
-/// Characters of a message, beyond which it is cut.
+/// The largest number of characters of a message; longer ones are truncated.
 inline constexpr std::size_t kLongestMessage = 600;
 
 enum class When { automatic, always, never };
 
 bool is_terminal(std::FILE* stream);
 
-/// Colour on this stream: as asked, else on a terminal that is not dumb, unless NO_COLOR is set.
+/// A terminal that interprets control sequences: TERM is not dumb.
+bool takes_control(std::FILE* stream);
+
+/// Columns of the stream's terminal, else COLUMNS, else 80; at most 240.
+int terminal_width(std::FILE* stream);
+
+/// Color on this stream: as requested; by default on a terminal that takes control sequences, unless NO_COLOR is set.
 bool wants_color(std::FILE* stream, When when);
 
-/// Width, colour and characters for a report on this stream.
+/// Width, color and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
 
-/// Ends the program as one more write would, by SIGPIPE, when what was written to the stream lies in a pipe
-/// that has no reader any more.
+/// If the stream is a pipe whose reader has closed it before reading everything, ends the program by SIGPIPE, as the
+/// next write would.
 void end_if_unread(std::FILE* stream);
 
-/// Closes stdout, to which nothing more is written: all of it has arrived, or this throws, since a full disk may
-/// show only now. Where what could not be written has been told already, that is no error. Does nothing when
-/// called again.
-void close_stdout(bool told = false);
+/// Flushes and closes stdout. Throws if any output was lost (a full disk), unless a write error was `reported` already.
+/// Idempotent.
+void close_stdout(bool reported = false);
 
-/// Writes to stderr. Nobody is left to be told when that fails, so it is no error.
+/// Writes to stderr. A failure is ignored.
 void say(std::string_view text) noexcept;
 
-/// Gives the three standard streams a file descriptor each if they were closed: else the first file that is
-/// opened would be taken for stdout.
+/// Opens /dev/null for each of the three standard streams that is closed: otherwise the first file opened would get
+/// its descriptor.
 void secure_standard_streams();
 
 }  // namespace ejk::app

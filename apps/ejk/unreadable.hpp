@@ -1,4 +1,4 @@
-// Inputs that cannot be read, which do not keep back what is said of the others: they are listed, and are an error in
+// Inputs that cannot be read. They do not prevent the report of the others: they are listed in it, and are an error at
 // the end.
 #pragma once
 
@@ -14,10 +14,9 @@
 
 namespace ejk::app {
 
-/// What could not be read, or held nothing that could.
 class Unreadable {
  public:
-  /// Runs f for what `name` names; false when that failed.
+  /// Runs f() for the input `name`; false if it fails with an input error.
   template <class F>
   bool unless_failing(const std::string& name, F&& f) {
     try {
@@ -31,14 +30,14 @@ class Unreadable {
     }
   }
 
-  /// The table `unreadable`; nothing where all was read.
+  /// Adds the table `unreadable`, if there are such inputs.
   void add_to(Report& report) const {
     if (table_.rows.empty()) return;
     Table table = table_;
-    if (table.rows.size() == 1) table.text_rows = 0;  // the error says it all
+    if (table.rows.size() == 1) table.text_rows = 0;  // the error has the same text
     report.add(std::move(table));
   }
-  /// Throws the first error, with the number of all.
+  /// Throws the first error, with the number of such inputs.
   void throw_if_any() const {
     if (first_ && table_.rows.size() == 1) throw Error(*first_);
     if (first_)

@@ -11,7 +11,6 @@
 #include "commands.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/report.hpp"
-#include "parser.hpp"
 #include "provenance.hpp"
 #include "support/failure.hpp"
 
@@ -47,18 +46,10 @@ std::vector<std::string> shown(const OptionSet& set) {
 
 TEST_CASE("settings of all commands have known names, so that files of another run lose them") {
   const std::vector<std::string>& names = setting_names();
-  const auto look = [&](const Command& command) {
-    CAPTURE(command.name);
-    const Parser parser(command);
-    for (const std::string& name : parser.set.recorded()) {
-      CAPTURE(name);
-      CHECK(std::find(names.begin(), names.end(), name) != names.end());
-    }
-  };
-  for (const Command& command : commands()) {
-    if (command.declare != nullptr) look(command);
-    for (const Command& action : command.actions) look(action);
-  }
+  for (const Command* command : commands())
+    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions)
+      for (const std::string& name : Parser(*one).set.recorded())
+        CHECK_MESSAGE(std::find(names.begin(), names.end(), name) != names.end(), one->name, ": ", name);
 }
 
 TEST_CASE("what decides a result is recorded under its own name, with the value that holds") {
@@ -79,7 +70,7 @@ TEST_CASE("what decides a result is recorded under its own name, with the value 
       },
       "T", "")
       .recorded();
-  add_word(words.set, "--dtype", dtype, read_float_dtype, "TYPE", "").recorded();
+  add_dtype(words.set, "--dtype", dtype, "", float_dtypes()).recorded();
   add_word(words.set, "--pad-value", fill, read_number, "X", "").recorded("fill");
   add_flag(words.set, "--no-shrink-grid", shrink, "", false).recorded("shrink_grid");
   add_flag(words.set, "--pad", pad, "").recorded();
@@ -138,9 +129,9 @@ TEST_CASE("the name of an option stands in front of what is wrong with its word"
 }
 
 TEST_CASE("outputs are the command's, unless options or inputs decide") {
-  const Command command{"pack", "Sequences", "", "", {"packed", "indices"}};
+  const Command command{"pack", "Sequences", "", "", {{"packed", "", ""}, {"indices", "", ""}}};
   Words words;
-  CHECK(words.set.outputs(command) == command.outputs);
+  CHECK(words.set.outputs(command) == std::vector<std::string>{"packed", "indices"});
   bool separate = false;
   words.set.set_outputs([&] { return std::vector<std::string>(separate ? 2 : 1, "mask"); });
   CHECK(words.set.outputs(command).size() == 1);
@@ -171,21 +162,44 @@ TEST_CASE("words become values, or are refused with what they may be") {
   CHECK(std::get<double>(read_number("1e-3")) == 1e-3);
 }
 
-TEST_CASE("the words that an option may have are those that it takes") {
+TEST_CASE("the choices of an option are listed in its help, and a wrong one names the nearest") {
   Words words;
-  DType dtype{};
-  std::int64_t n = 0;
-  add_word(words.set, "--dtype", dtype, read_float_dtype, "TYPE", "");
-  add_word(words.set, "--n", n, at_least(0), "N", "");
-  CHECK(choices_of(*words.app.get_option("--dtype")) ==
-        std::vector<std::string>{"float16", "bfloat16", "float32", "float64"});
-  CHECK(choices_of(*words.app.get_option("--n")).empty());
+  DType dtype = DType::float32;
+  const Option& option =
+      add_dtype(words.set, "--dtype", dtype, "element type\nMore.", {DType::float16, DType::float32});
+  CHECK(option.help == "element type: float16 or float32 (default)\nMore.");
+  CHECK(option.choices == std::vector<std::string>{"float16", "float32"});
+  CHECK(plain::failure_and_hint([&] {
+          words.parse({"--dtype", "float61"});
+        }) == "--dtype: 'float61' is not one of float16, float32 | did you mean float16?");
+  words.parse({"--dtype", "float16"});
+  CHECK(dtype == DType::float16);
+}
+
+TEST_CASE("mistakes in a command line name the option") {
+  Words words;
+  std::int64_t by = 0;
+  std::string reference;
+  bool quiet = false;
+  add_reference(words.set, "X", reference, "").required();
+  add_word(words.set, "-b,--by", by, at_least(0), "N", "");
+  add_flag(words.set, "--quiet", quiet, "");
+  const auto failure = [&](const std::vector<std::string>& line) {
+    return plain::failure_and_hint([&] { words.parse(line); });
+  };
+  CHECK(failure({"--by", "1"}) == "X is required | for example: ");
+  CHECK(failure({"x", "--by"}) == "a value is missing: --by N");
+  CHECK(failure({"x", "-b"}) == "a value is missing: --by N");
+  CHECK(failure({"x", "--by="}) == "a value is missing: --by N");
+  CHECK(failure({"x", "--by", "1", "-b", "2"}) == "--by is given more than once");
+  CHECK(failure({"x", "--quiet=yes"}) == "--quiet takes no value");
+  CHECK(words.set.parse({"x", "--other", "y"}).extras == std::vector<std::string>{"--other", "y"});
 }
 
 TEST_CASE("a slice of stdin goes through the parser as a reference") {
   Words words;
   std::string reference;
   add_reference(words.set, "X", reference, "");
-  words.parse({protect("-[0]")});
+  words.parse({"-[0]"});
   CHECK(reference == "-[0]");
 }

@@ -1,9 +1,8 @@
-// A parser for options that a test declares.
+// The options that a test declares, and a command line parsed by them.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "options.hpp"
@@ -11,13 +10,11 @@
 namespace ejk::app {
 
 struct Words {
-  CLI::App app;
-  SharedOptions shared;
-  OptionSet set{app, shared};
+  OptionSet set;
+  SharedOptions& shared = set.shared();
 
   void parse(std::vector<std::string> words) {
-    std::reverse(words.begin(), words.end());  // as CLI11 takes them
-    app.parse(std::move(words));
+    if (const Parsed parsed = set.parse(std::move(words)); parsed.error) throw Error(*parsed.error);
   }
 };
 

@@ -110,8 +110,8 @@ struct Walk {
 std::vector<std::string> ReportKeys::faults_of(const json& report) {
   const std::string command = report.value("command", "");
   const json result = report.value("result", json::object());
-  const auto own = ejk::app::keys_of(command), shared = ejk::app::shared_keys();
-  std::vector<ReportKey> keys(own.begin(), own.end());
+  std::vector<ReportKey> keys = ejk::app::keys_of(command);
+  const std::vector<ReportKey>& shared = ejk::app::shared_keys();
   keys.insert(keys.end(), shared.begin(), shared.end());
 
   Walk walk;
@@ -136,8 +136,7 @@ std::vector<std::string> ReportKeys::unseen(const std::string& command) const {
   std::vector<std::string> paths;
   const auto seen = seen_.find(command);
   for (const ReportKey& key : command == "program" ? ejk::app::shared_keys() : ejk::app::keys_of(command))
-    if (key.seen == ejk::app::Seen::everywhere &&
-        (seen == seen_.end() || !seen->second.contains(std::string(key.path))))
+    if (key.on_all_machines && (seen == seen_.end() || !seen->second.contains(std::string(key.path))))
       paths.emplace_back(key.path);
   return paths;
 }

@@ -1,4 +1,4 @@
-// ejk chunk, unchunk, log-sum-exp, safe-divide: small array functions.
+// ejk chunk, unchunk, log-sum-exp, safe-divide: array functions of one pass.
 //
 // tests: tests/cli/chunk/, tests/cli/unchunk/, tests/cli/log-sum-exp/, tests/cli/safe-divide/
 #include "ejk/array_math.hpp"
@@ -7,6 +7,7 @@
 
 #include "commands.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -93,26 +94,24 @@ Outcome run_safe_divide(const SafeDivideOptions& options, Job& job) {
   Source quotient = safe_divide(a, b, options.least);
   Report report = describe(*quotient);
   job.show_options(report);
-  // What is repeated along an axis and can only be read forward is held in memory.
-  std::int64_t held = 0;
-  const auto is_held = [&](const ArraySource& x) {
+  // An operand that is broadcast and has sequential access alone is read into memory.
+  std::int64_t buffered = 0;
+  const auto is_buffered = [&](const ArraySource& x) {
     return !x.random_access() && x.shape() != quotient->shape();
   };
   for (const Source& x : {a, b})
-    if (is_held(*x)) held += byte_count(x->shape(), x->dtype());
-  if (job.plan(report, 6 * kPieceBytes + held)) return Outcome::passed;
+    if (is_buffered(*x)) buffered += byte_count(x->shape(), x->dtype());
+  if (job.plan(report, 6 * kPieceBytes + buffered)) return Outcome::passed;
   job.phase(Phase::read, [&] {
     for (Source* x : {&a, &b})
-      if (is_held(**x)) *x = in_memory(**x);
+      if (is_buffered(**x)) *x = in_memory(**x);
   });
   quotient = safe_divide(a, b, options.least);
   job.deliver(std::move(report), {{"safe_divide", quotient, {}}});
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run chunk(OptionSet& set) {
+Run declare_chunk(OptionSet& set) {
   const auto options = std::make_shared<ChunkOptions>();
   add_reference(set, "X", options->array, "an array of any type, with at least one axis").required();
   add_word(set, "--chunk-size", options->chunk_size, at_least(1), "N",
@@ -130,7 +129,7 @@ Run chunk(OptionSet& set) {
   return [options](Job& job) { return run_chunk(*options, job); };
 }
 
-Run unchunk(OptionSet& set) {
+Run declare_unchunk(OptionSet& set) {
   const auto options = std::make_shared<ChunkOptions>();
   add_reference(set, "X", options->array,
                 "an array with an axis of chunks, followed by one of their elements")
@@ -145,7 +144,7 @@ Run unchunk(OptionSet& set) {
   return [options](Job& job) { return run_unchunk(*options, job); };
 }
 
-Run log_sum_exp(OptionSet& set) {
+Run declare_log_sum_exp(OptionSet& set) {
   const auto options = std::make_shared<LogSumExpOptions>();
   add_reference(
       set, "X", options->array,
@@ -161,7 +160,7 @@ Run log_sum_exp(OptionSet& set) {
   return [options](Job& job) { return run_log_sum_exp(*options, job); };
 }
 
-Run safe_divide(OptionSet& set) {
+Run declare_safe_divide(OptionSet& set) {
   const auto options = std::make_shared<SafeDivideOptions>();
   add_reference(set, "A", options->numerator, "the numerator").required();
   add_reference(set, "B", options->denominator,
@@ -176,5 +175,64 @@ Run safe_divide(OptionSet& set) {
       .shown("least denominator");
   return [options](Job& job) { return run_safe_divide(*options, job); };
 }
+
+}  // namespace
+
+extern const Command chunk_command{
+    .name = "chunk",
+    .group = "Arrays",
+    .summary = "cut an axis into chunks, the last one padded",
+    .example = "ejk chunk hidden.npy --chunk-size 64 --axis 1 -o chunks.npy",
+    .outputs = {{"chunk", "X's, with the axis (n,) become (ceil(n / N), N)",
+                 "the chunks, the last one filled up"}},
+    .use = R"(chunks = np.load("chunks.npy")  # chunks[:, i] is chunk i, for --axis 1)",
+    .keys = joined({kArrayKeys, R"(
+padding | integer | elements of it that are padding
+)"}),
+    .declare = declare_chunk,
+};
+
+extern const Command unchunk_command{
+    .name = "unchunk",
+    .group = "Arrays",
+    .summary = "join chunks again, without their padding",
+    .example = "ejk unchunk chunks.npy --length 4096 --axis 1 -o hidden.npy",
+    .outputs = {{"unchunk", "X's, with two axes joined to --length", "the chunks one after the other"}},
+    .use = R"(hidden = np.load("hidden.npy"))",
+    .keys = joined({kArrayKeys, R"(
+dropped | integer | elements of X that are cut off
+)"}),
+    .declare = declare_unchunk,
+};
+
+extern const Command log_sum_exp_command{
+    .name = "log-sum-exp",
+    .group = "Arrays",
+    .summary = "ln of the sum of exponentials",
+    .example = "ejk log-sum-exp logits.npy --axis -1 -o lse.npy",
+    .outputs = {{"log_sum_exp", "X's without the axis, or ()", "ln of the sum of exp(x); -inf of nothing"}},
+    .use = R"(p = np.exp(x - np.load("lse.npy")[..., None])  # for --axis -1)",
+    .keys = R"(
+input_shape | shape | of X
+axis | integer or string | the axis that is summed over, or all
+shape | shape | of the array that is written | done
+dtype | string | its element type | done
+size_bytes | integer | bytes of its elements | done
+)",
+    .declare = declare_log_sum_exp,
+};
+
+extern const Command safe_divide_command{
+    .name = "safe-divide",
+    .group = "Arrays",
+    .summary = "divide, with a lower limit for the denominator",
+    .example = "ejk safe-divide sums.npy counts.npy -o means.npy",
+    .outputs = {{"safe_divide", "the broadcast shape of A and B", "A / max(B, M)"}},
+    .use = R"(means = np.load("means.npy"))",
+    .keys = joined({kArrayKeys, R"(
+min_denominator | number | the lower limit of B
+)"}),
+    .declare = declare_safe_divide,
+};
 
 }  // namespace ejk::app

@@ -18,6 +18,7 @@
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 #include "write_together.hpp"
 
@@ -337,16 +338,6 @@ double read_cap(const std::string& word) {
   return value;
 }
 
-AttentionLayout read_layout(const std::string& word) {
-  constexpr AttentionLayout values[] = {AttentionLayout::bshd, AttentionLayout::bhsd, AttentionLayout::thd};
-  return values[read_choice(word, {"bshd", "bhsd", "thd"})];
-}
-
-DType read_weights(const std::string& word) {
-  constexpr DType values[] = {DType::float32, DType::bfloat16, DType::float16};
-  return values[read_choice(word, {"float32", "bfloat16", "float16"})];
-}
-
 void add_inputs(OptionSet& set, AttentionFlags& words) {
   add_reference(set, "Q", words.inputs.q.emplace(),
                 "queries (batch, sequence, heads, size)\n"
@@ -387,9 +378,12 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
       "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
       "take none. attention-grad makes its gradient, too: dbias.");
-  add_word(set, "--layout", words.layout, read_layout, "LAYOUT",
-           "bshd (default), bhsd, or thd for packed tokens\n"
-           "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
+  add_choice(
+      set, "--layout", words.layout,
+      {{"bshd", AttentionLayout::bshd}, {"bhsd", AttentionLayout::bhsd}, {"thd", AttentionLayout::thd}},
+      "LAYOUT",
+      "axes of the inputs, bshd by default; thd is packed\n"
+      "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
   add_word(set, "--block", words.settings.block, read_block, "QxK",
            "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.")
       .recorded();
@@ -401,12 +395,14 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       set, words.against,
       "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
       "are not compared. A single array of another name is the only result of its shape.");
-  add_word(set, "--weights", words.weights, read_weights, "TYPE",
-           "the type to which that program rounds P and dS: float32, bfloat16, float16\n"
-           "By default the type of V where it has 16 bits: flash kernels cast the weights before they "
-           "multiply. A result may then differ by u times its size and by 4 u times the root of the sum of "
-           "(P v)^2 over its keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients by the like. "
-           "float32 is the strict bound, of --check.")
+  add_dtype(
+      set, "--weights", words.weights,
+      "type to which the other program rounds P and dS\n"
+      "By default the type of V if it has 16 bits: flash kernels cast the weights before they multiply. A "
+      "result may then differ by u times its size and by 4 u times the root of the sum of (P v)^2 over its "
+      "keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients accordingly. float32 is the strict bound "
+      "of --check.",
+      {DType::float32, DType::bfloat16, DType::float16})
       .group("Comparison");
   add_mask_expressions(
       set, "--try", words.tried,
@@ -415,15 +411,16 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       .group("Comparison");
 }
 
-}  // namespace
-
-Run attention(OptionSet& set) {
+Run declare_attention(OptionSet& set) {
   const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
   add_options(set, *words);
-  add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
-           "of out: float16, bfloat16, float32, float64; that of Q by default\n"
-           "Arithmetic is float32, float64 with a float64 input, and is rounded once. lse is of its type.")
+  add_dtype(
+      set, "--dtype", words->settings.dtype,
+      "type of out, by default that of Q\n"
+      "Arithmetic is float32, or float64 with a float64 input, and is rounded once. lse has the type of the "
+      "arithmetic.",
+      float_dtypes())
       .recorded();
   set_footer(set, std::string(kMaskHelp) +
                       "\n\nA wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:\n"
@@ -438,7 +435,7 @@ Run attention(OptionSet& set) {
   return [words](Job& job) { return run(*words, job); };
 }
 
-Run attention_grad(OptionSet& set) {
+Run declare_attention_grad(OptionSet& set) {
   const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
   add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it").required();
@@ -447,12 +444,13 @@ Run attention_grad(OptionSet& set) {
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
   add_reference(set, "--lse", words->inputs.lse.emplace(),
                 "and its lse (batch, heads, queries), packed (heads, tokens)");
-  add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
-           "of the gradients; each that of its input by default")
+  add_dtype(set, "--dtype", words->settings.dtype, "type of the gradients, by default that of each input",
+            float_dtypes())
       .recorded();
-  add_word(set, "--grad-dtype", words->settings.grad_dtype, read_float_dtype, "TYPE",
-           "cast the gradients, as identity_dtype_convert does\n"
-           "Without --dtype they are rounded once, to this type.")
+  add_dtype(set, "--grad-dtype", words->settings.grad_dtype,
+            "cast the gradients, as identity_dtype_convert\n"
+            "Without --dtype they are rounded once, to this type.",
+            float_dtypes())
       .recorded();
   set_footer(set, kMaskHelp);
   return [words](Job& job) {
@@ -461,5 +459,127 @@ Run attention_grad(OptionSet& set) {
     return run(*words, job);
   };
 }
+
+constexpr std::string_view kAttentionInputKeys = R"(
+layout | string | bshd, bhsd or thd
+q | shape | the shape of Q
+k | shape | the shape of K
+v | shape | the shape of V
+dtypes | string | the element types of Q, K and V
+arithmetic | string | the element type of the arithmetic
+entries | integer | batch entries, or packed sequences
+heads | integer | query heads
+kv_heads | integer | key and value heads
+head_size | integer | the size of a query and a key
+value_size | integer | the size of a value
+scale | number | the factor of q k
+softcap | number | the limit of scores | with --softcap
+padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
+)";
+
+constexpr std::string_view kAttentionWorkKeys = R"(
+size_bytes | integer | bytes of the results
+block | shape | queries and keys of a tile
+problems | integer | entries x heads
+distinct_masks | integer | distinct masks that were scanned
+dense_pairs | integer | pairs of a query and a key
+allowed_pairs | integer | of these, allowed pairs
+computed_pairs | integer | pairs in the blocks that are computed
+computed_share | share or null | computed_pairs / dense_pairs
+empty_blocks | integer | blocks that are skipped
+partial_blocks | integer | blocks with allowed and masked pairs; with a mask also those cut by an edge
+full_blocks | integer | other blocks, whose pairs are all allowed
+rows | integer | queries of all entries and heads
+rows_without_key | integer | queries that attend to no key
+alignment | string | how queries and keys are aligned | where queries and keys differ in number
+first_row_without_key | shape | its entry, head and query | where there is one
+forward_flop | integer | work of the forward pass, exact for the mask
+)";
+
+constexpr std::string_view kAttentionCheckKeys = R"(
+instruction_set | string | the instruction set that is used | done
+check | section | the comparison with float64 | with --check
+  passed | boolean | whether no element is out of tolerance
+  method | string | every element or sampled rows
+  elements | integer | elements of the results
+  compared | integer | of these, those that were compared
+  violating | integer | of those the ones out of tolerance
+  differences | table | the largest difference of each array, and the worst
+    array | string | the array, after worst: the element furthest out of tolerance
+    difference | number or null | the difference
+    allowed | number or null | the tolerance there
+    index | shape | where it is
+    value | number or null | the result there
+    reference | number or null | the float64 value there
+)";
+
+constexpr std::string_view kScoreKeys = R"(
+  score_range | number | largest difference between two scores of a query | where there are scores
+  not_given | string | results that were not given | where one was not given
+)";
+
+}  // namespace
+
+extern const Command attention_command{
+    .name = "attention",
+    .group = "Attention",
+    .summary = "softmax(q k) v under masks, for batches and packed tokens",
+    .example = "ejk attention q.npy k.npy v.npy --mask causal -o attention.h5",
+    .outputs =
+        {{"out", "the shape of Q with V's size, of --dtype",
+          "softmax(scale q k) v; 0 for a query without a key"},
+         {"lse", "(batch, heads, Q), packed (heads, tokens)",
+          "ln of the sum of exponentials of each query's scores; -inf without a key. float32, or float64"}},
+    .use = R"(with h5py.File("attention.h5") as f: out, lse = f["out"][()], f["lse"][()]
+weights = np.exp(scores - lse[..., None])  # out is weights @ v)",
+    .keys = joined({kAttentionInputKeys, R"(
+out | shape | the shape of out
+out_dtype | string | its element type
+lse | shape | the shape of lse
+lse_dtype | string | its element type
+)",
+                    kAttentionWorkKeys, R"(
+masks_time_s | number | time to read the masks and classify their blocks | done
+forward_time_s | number | time of the forward pass | done
+rate_flop_per_s | number or null | forward_flop / forward_time_s | done
+)",
+                    kAttentionCheckKeys, kAgainstKeys, kScoreKeys}),
+    .declare = declare_attention,
+    .is_divided = true,
+};
+
+extern const Command attention_grad_command{
+    .name = "attention-grad",
+    .group = "Attention",
+    .summary = "the gradients of attention's inputs",
+    .example = "ejk attention-grad q.npy k.npy v.npy dout.npy --mask causal -o gradients.h5",
+    .outputs = {{"dq", "the shape of Q", "the gradient of queries"},
+                {"dk", "the shape of K", "of keys, summed over the query heads that share them"},
+                {"dv", "the shape of V", "of values, likewise"},
+                {"dbias", "the shape of --bias",
+                 "of a bias, summed over the axes that it is broadcast over"}},
+    .use = R"(with h5py.File("gradients.h5") as f: dq = f["dq"][()])",
+    .keys = joined({kAttentionInputKeys, R"(
+saved | string | given or computed: out and lse of the forward pass
+dq | shape | the shape of dq
+dq_dtype | string | its element type
+dk | shape | the shape of dk
+dk_dtype | string | its element type
+dv | shape | the shape of dv
+dv_dtype | string | its element type
+dbias | shape | the shape of dbias | with --bias
+dbias_dtype | string | its element type | with --bias
+)",
+                    kAttentionWorkKeys, R"(
+backward_flop | integer | work of the backward pass, exact for the mask
+masks_time_s | number | time to read the masks and classify their blocks | done
+forward_time_s | number | time of the forward pass | done
+backward_time_s | number | time of the backward pass | done
+rate_flop_per_s | number or null | backward_flop / backward_time_s | done
+)",
+                    kAttentionCheckKeys, kAgainstKeys, kScoreKeys}),
+    .declare = declare_attention_grad,
+    .is_divided = true,
+};
 
 }  // namespace ejk::app

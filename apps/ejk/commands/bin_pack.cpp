@@ -9,6 +9,7 @@
 #include "ejk/pack.hpp"
 #include "integers.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -21,10 +22,6 @@ struct BinPackOptions {
   LongSequence how = LongSequence::error;
   SequencesFrom from = SequencesFrom::automatic;
 };
-
-const std::vector<std::string> kLong{"error", "truncate", "split"};
-
-const std::string& name_of(LongSequence how) { return kLong[static_cast<std::size_t>(how)]; }
 
 Outcome run(const BinPackOptions& options, Job& job) {
   const auto input = job.open("lens", options.lens);
@@ -74,30 +71,62 @@ Outcome run(const BinPackOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run bin_pack(OptionSet& set) {
+Run declare_bin_pack(OptionSet& set) {
   const auto options = std::make_shared<BinPackOptions>();
-  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,), or what --from says")
+  add_reference(set, "LENS", options->lens, "lengths of sequences (sequences,), or another form, see --from")
       .required();
-  add_word(set, "--capacity", options->capacity, at_least(1), "N", "tokens that a row holds")
-      .required()
-      .recorded();
-  add_word(
-      set, "--long", options->how,
-      [](const std::string& w) { return static_cast<LongSequence>(read_choice(w, kLong)); }, "HOW",
-      "sequences longer than a row: error, truncate or split\n"
-      "error (default) names the first; truncate cuts off what is beyond; split makes pieces, each placed "
-      "on its own.")
-      .recorded("long", [options] { return name_of(options->how); });
+  add_word(set, "--capacity", options->capacity, at_least(1), "N", "tokens of a row").required().recorded();
+  const Choices<LongSequence> how{
+      {"error", LongSequence::error}, {"truncate", LongSequence::truncate}, {"split", LongSequence::split}};
+  add_choice(
+      set, "--long", options->how, how, "HOW",
+      "sequences longer than a row\nerror names the first; truncate drops the tokens past the capacity; "
+      "split cuts the sequence into pieces, each placed on its own.")
+      .recorded("long", [options, how] {
+        return std::find_if(how.begin(), how.end(), [&](const auto& h) { return h.second == options->how; })
+            ->first;
+      });
   add_sequences_from(set, options->from,
                      {SequencesFrom::lens, SequencesFrom::mask, SequencesFrom::cu_seqlens,
                       SequencesFrom::segment_ids, SequencesFrom::position_ids},
                      "By default one axis is lens, and two are a mask (batch, seq).");
   set_footer(set,
-             "Best-fit decreasing: the longest first, each into the fullest row with room.\n"
+             "Best-fit decreasing: the longest first, each into the fullest row with space.\n"
              "Unless sequences are split, entry p of the arrays is of sequence p.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command bin_pack_command{
+    .name = "bin-pack",
+    .group = "Sequences",
+    .summary = "sequences into rows of equal capacity",
+    .example = "ejk bin-pack lens.npy --capacity 2048 -o rows.h5",
+    .outputs = {{"row", "(pieces,) int64", "the row of each piece"},
+                {"offset", "(pieces,) int64", "its first token in the row"},
+                {"length", "(pieces,) int64", "its tokens"},
+                {"sequence", "(pieces,) int64", "its sequence"},
+                {"start", "(pieces,) int64",
+                 "its first token in the sequence; 0 unless sequences are split"}},
+    .use = R"(with h5py.File("rows.h5") as f: p = {k: f[k][()] for k in f}
+batch = np.zeros((p["row"].max() + 1, capacity), tokens[0].dtype)
+for i, n in enumerate(p["length"]):
+    row, at, begin = p["row"][i], p["offset"][i], p["start"][i]
+    batch[row, at:at + n] = tokens[p["sequence"][i]][begin:begin + n])",
+    .keys = joined({kSequencesFromKey, R"(
+sequences | integer | sequences; with --dry-run, of ids, at most
+long_sequences | integer | those longer than a row, which are truncated or split | where there are such
+pieces | integer | pieces, with those that are whole sequences | where sequences are longer than a row
+tokens | integer | tokens in all rows | done
+truncated_tokens | integer | tokens cut off | with --long truncate
+capacity | integer | tokens that a row holds
+rows | integer | rows | done
+lower_bound | integer | rows that any packing needs | done
+efficiency | share or null | tokens / (rows x capacity) | done
+)",
+                    kPaddingKeys}),
+    .declare = declare_bin_pack,
+};
 
 }  // namespace ejk::app

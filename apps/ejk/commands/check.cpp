@@ -1,4 +1,4 @@
-// ejk check: are arrays that a kernel reads what they claim to be? An action for each kind of array.
+// ejk check: validates arrays that kernels read. An action for each kind of array.
 //
 // tests: tests/cli/check/
 #include "ejk/check.hpp"
@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "checks.hpp"
+#include "check.hpp"
 #include "commands.hpp"
 #include "ejk/groups.hpp"
 #include "integers.hpp"
@@ -18,17 +18,39 @@
 
 namespace ejk::app {
 
+CheckOptions CheckFlags::options(Job& job) const {
+  constexpr std::int64_t kAllFindings = 100'000;  // of one rule, which bounds the memory
+  return {all ? kAllFindings : Findings::kFew, job.progress(), job.budget.bytes()};
+}
+
+void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more) {
+  add_flag(set, "--all", flags.all,
+           "show all findings, not the first 10 of each rule\nAt most 100,000 of each; all are counted.");
+  add_flag(set, "--strict", flags.strict, "a warning makes the exit status 1, as an error does");
+  std::string rules = "Rules (a finding names the violated one)\n";
+  for (const Rule& rule : rules_of(kind))
+    rules += fmt::format("  {:14}  {:7}  {}\n", rule.name, name_of(rule.severity), rule.text);
+  set_footer(set, fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
+                              more.empty() ? "" : "\n\n", rules));
+}
+
+Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
+  job.deliver(describe(findings, flags.strict ? Severity::warning : Severity::error), {});
+  return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
+                                                                            : Outcome::passed;
+}
+
 namespace {
 
-constexpr double kNumber = 8;  // bytes of a number that is kept
+constexpr double kNumber = 8;  // bytes of a number in memory
 
-// The arrays of a check by their roles, and what it does with them.
+// The arrays of a check by their roles, its memory, and its run.
 class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is
-  /// an array that was not given.
+  /// Opens an array that needs `bytes` an element in memory; 0 if it is read in chunks. An empty reference is an array
+  /// that was not given.
   IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
     if (word.empty()) return {};
     return add(role, job_.open(role, word), bytes);
@@ -38,7 +60,7 @@ class Inspection {
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
-  /// The sizes of groups. Nothing is presumed of them: that they are others is for the check to find.
+  /// Group sizes, without warnings about their form: the check reports it.
   IntegerArray open_groups(const std::string& word, GroupsFrom from, double bytes = 0) {
     const bool ends = from == GroupsFrom::ends;
     IntegerArray array = open("group_sizes", word, ends ? 3 * kNumber : bytes);
@@ -47,7 +69,7 @@ class Inspection {
   }
   void needs(double bytes) { peak_ += bytes; }
 
-  /// Plans, and unless that is all, checks.
+  /// Plans, and unless it is a dry run, checks.
   Outcome run(const std::function<Findings(const CheckOptions&)>& check) {
     constexpr double kMost = 9e18;
     if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
@@ -63,7 +85,7 @@ class Inspection {
   double peak_ = static_cast<double>(kPieceBytes + check_bytes());
 };
 
-// What the options of one action were read into; it lives as long as the action's Run.
+// The options of one action; shared with its Run.
 template <class Claims>
 struct Words {
   CheckFlags flags;
@@ -79,21 +101,19 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       "itself: ejk check cu-seqlens.");
 }
 
-// Beside pieces, for what is looked at row by row.
+// Memory beside chunks for a check of whole rows.
 double row_bytes(const ArraySource& source) {
   return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
 }
 
-}  // namespace
-
-Run check_cu_seqlens(OptionSet& set) {
+Run declare_check_cu_seqlens(OptionSet& set) {
   const auto words = std::make_shared<Words<CuSeqlensClaims>>();
   add_reference(set, "CU_SEQLENS", words->array, "where each sequence begins, and the number of tokens")
       .required();
   add_word(set, "--tokens", words->claims.tokens, at_least(0), "N",
            "tokens of the packed array: the last offset");
   add_word(set, "--max-seqlen", words->claims.max_seqlen, at_least(0), "N",
-           "the most tokens that a sequence may have\nA kernel that is told less leaves tokens out.");
+           "the most tokens that a sequence may have\nA kernel with a smaller limit skips tokens.");
   add_word(set, "--align", words->claims.align, at_least(1), "N", "sequences begin at multiples of N tokens");
   declare_check(set, "cu-seqlens", words->flags);
   return [words](Job& job) {
@@ -104,13 +124,13 @@ Run check_cu_seqlens(OptionSet& set) {
   };
 }
 
-Run check_segment_ids(OptionSet& set) {
+Run declare_check_segment_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<SegmentIdsClaims>>();
   add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (..., tokens)").required();
   add_cu_seqlens(set, words->second);
   add_convention(set, words->claims.convention,
-                 "which ids are padding: document or ejkernel\n"
-                 "document (default): 0 and less. ejkernel: -1 and less, for ids that count from 0.");
+                 "which ids are padding\n"
+                 "document: 0 and less. ejkernel: -1 and less, for ids that count from 0.");
   declare_check(set, "segment-ids", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
@@ -121,7 +141,7 @@ Run check_segment_ids(OptionSet& set) {
   };
 }
 
-Run check_position_ids(OptionSet& set) {
+Run declare_check_position_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<PositionIdsClaims>>();
   add_reference(set, "IDS", words->array,
                 "the position of each token, (tokens,) or (..., tokens)\nBelow 0 is padding.")
@@ -138,10 +158,10 @@ Run check_position_ids(OptionSet& set) {
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     if (!words->third.empty() && (words->claims.padding || !words->second.empty()))
-      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask says what is padding");
+      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask defines the padding");
     if (words->claims.padding && !words->second.empty())
       throw usage("--padding goes without --cu-seqlens")
-          .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
+          .hint("cu_seqlens define the end of the tokens; later elements are not checked");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
@@ -151,12 +171,12 @@ Run check_position_ids(OptionSet& set) {
   };
 }
 
-Run check_group_sizes(OptionSet& set) {
+Run declare_check_group_sizes(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "GROUP_SIZES", words->array, "rows of each group, (groups,)").required();
   add_groups_from(set, words->from);
-  add_word(set, "--m", words->claims, at_least(0), "M", "all rows: what the sizes sum to");
-  declare_check(set, "group-sizes", words->flags, "The report says how evenly the groups are filled.");
+  add_word(set, "--m", words->claims, at_least(0), "M", "all rows: the sum of the sizes");
+  declare_check(set, "group-sizes", words->flags, "The report states how evenly the groups are filled.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto sizes = inspection.open_groups(words->array, words->from);
@@ -165,17 +185,16 @@ Run check_group_sizes(OptionSet& set) {
   };
 }
 
-Run check_group_metadata(OptionSet& set) {
+Run declare_check_group_metadata(OptionSet& set) {
   const auto words = std::make_shared<Words<GroupMetadataClaims>>();
   GroupMetadataClaims& claims = words->claims;
   add_word(
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
       .required();
-  add_word(
-      set, "--tm", claims.tm, at_least(1), "T",
-      "rows of a tile\nAn HDF5 file of ejk says this, and what was computed, itself. Where nothing does, "
-      "tiles are not compared with the rows of their groups.");
+  add_word(set, "--tm", claims.tm, at_least(1), "T",
+           "rows of a tile\nAn HDF5 file of ejk contains it, and the computed groups. If it is unknown, "
+           "tiles are not compared with the rows of their groups.");
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
@@ -190,12 +209,12 @@ Run check_group_metadata(OptionSet& set) {
   add_word(set, "--num-nonzero-groups", claims.num_nonzero_groups, at_least(0), "N",
            "how many groups are computed, by default all of the rest");
   declare_check(set, "group-metadata", words->flags,
-                "Only the first num_tiles entries of the labels are looked at: the others mean\nnothing.");
+                "Only the first num_tiles entries of the labels are checked: the others are unused.");
   return [words](Job& job) {
     if (!words->second.empty() && !words->third.empty())
-      throw usage("--group-sizes and --topk-ids: one of them says the sizes");
+      throw usage("--group-sizes and --topk-ids both give the sizes");
     if (words->second.empty() && words->from != GroupsFrom::automatic)
-      throw usage("--from says what --group-sizes are, which are not given");
+      throw usage("--from is the form of --group-sizes, which are not given");
     if (words->third.empty() != (words->claims.experts == 0))
       throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
@@ -217,12 +236,12 @@ Run check_group_metadata(OptionSet& set) {
   };
 }
 
-Run check_topk_ids(OptionSet& set) {
+Run declare_check_topk_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "IDS", words->array, "the experts of each token, (tokens, k); -1 is none").required();
   add_word(set, "--experts", words->claims, at_least(0), "N", "how many experts there are");
   declare_check(set, "topk-ids", words->flags,
-                "With --experts the report says how evenly experts are chosen.");
+                "With --experts the report states how evenly experts are chosen.");
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("topk_ids", words->array);
@@ -233,7 +252,7 @@ Run check_topk_ids(OptionSet& set) {
   };
 }
 
-Run check_indices(OptionSet& set) {
+Run declare_check_indices(OptionSet& set) {
   const auto words = std::make_shared<Words<IndicesClaims>>();
   add_reference(set, "IDS", words->array, "the keys of each query, (..., queries, n); -1 is none").required();
   add_word(set, "--keys", words->claims.keys, at_least(0), "K", "how many keys there are");
@@ -241,7 +260,7 @@ Run check_indices(OptionSet& set) {
   add_word(
       set, "--offset", words->claims.offset,
       [](const std::string& word) { return read_integer(word, INT64_MIN); }, "OFFSET",
-      "with --causal: query 0 stands at key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
+      "with --causal: query 0 is aligned with key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
     if (words->claims.offset && !words->claims.causal)
@@ -255,18 +274,18 @@ Run check_indices(OptionSet& set) {
   };
 }
 
-Run check_block_table(OptionSet& set) {
+Run declare_check_block_table(OptionSet& set) {
   const auto words = std::make_shared<Words<BlockTableClaims>>();
   add_reference(
       set, "TABLE", words->array,
-      "the pages of each sequence, (batch, pages)\nEntries past those that a sequence needs may be anything.")
+      "the pages of each sequence, (batch, pages)\nEntries after those of a sequence are not checked.")
       .required();
   add_reference(set, "SEQ_LENS", words->second, "tokens of each sequence, (batch,)").required();
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
   add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
-           "a page that holds nothing, in front of others\n"
-           "Some servers put it where a sliding window has left a page behind.");
+           "an empty page that may precede others\n"
+           "Some servers put it in place of pages before a sliding window.");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
@@ -281,5 +300,138 @@ Run check_block_table(OptionSet& set) {
     });
   };
 }
+
+}  // namespace
+
+extern const Command check_cu_seqlens_command{
+    .name = "check cu-seqlens",
+    .summary = "offsets of packed sequences",
+    .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
+    .declare = declare_check_cu_seqlens,
+};
+
+extern const Command check_segment_ids_command{
+    .name = "check segment-ids",
+    .summary = "the segment of each token",
+    .example = "ejk check segment-ids segment_ids.npy",
+    .declare = declare_check_segment_ids,
+};
+
+extern const Command check_position_ids_command{
+    .name = "check position-ids",
+    .summary = "each token's position in its sequence",
+    .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
+    .declare = declare_check_position_ids,
+};
+
+extern const Command check_group_sizes_command{
+    .name = "check group-sizes",
+    .summary = "rows of each group, and how even they are",
+    .example = "ejk check group-sizes group_sizes.npy --m 16384",
+    .declare = declare_check_group_sizes,
+};
+
+extern const Command check_group_metadata_command{
+    .name = "check group-metadata",
+    .summary = "the steps of a grouped kernel",
+    .example = "ejk check group-metadata groups.h5 --tm 128 --group-sizes group_sizes.npy",
+    .declare = declare_check_group_metadata,
+};
+
+extern const Command check_topk_ids_command{
+    .name = "check topk-ids",
+    .summary = "the experts of each token, and their load",
+    .example = "ejk check topk-ids topk_ids.npy --experts 64",
+    .declare = declare_check_topk_ids,
+};
+
+extern const Command check_indices_command{
+    .name = "check indices",
+    .summary = "the keys that each query has chosen",
+    .example = "ejk check indices indices.npy --keys 4096 --causal",
+    .declare = declare_check_indices,
+};
+
+extern const Command check_block_table_command{
+    .name = "check block-table",
+    .summary = "the pages of each sequence of a paged cache",
+    .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
+    .declare = declare_check_block_table,
+};
+
+// check_masks.cpp
+extern const Command check_mask_command, check_mask_info_command;
+
+extern const Command check_command{
+    .name = "check",
+    .group = "Arrays",
+    .summary = "whether arrays that kernels read are what they claim to be",
+    .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
+    .keys = R"(
+verdict | string | ok, or how many errors; and how many warnings | done
+errors | integer | findings of rules that are errors | done
+warnings | integer | findings of rules that are warnings | done
+findings | table | the first 10 findings of each rule; with --all 100,000 | done
+  rule | string | the rule that is broken
+  severity | string | error or warning
+  array | string | the array that it is in
+  index | shape | of the element; empty: of the array as a whole
+  value | number or null | the element
+  message | string | what is wrong
+counts | table | the rules that are broken | done
+  rule | string | the rule
+  severity | string | error or warning
+  count | integer | its findings, all of them
+  text | string | the rule's condition
+sequences | integer | sequences | cu-seqlens, position-ids and block-table
+tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids and topk-ids
+empty_sequences | integer | sequences without a token | cu-seqlens
+longest | integer | tokens of the longest sequence | cu-seqlens
+padding | integer | elements that are padding | segment-ids and position-ids
+segments | integer | segments | segment-ids
+groups | integer | groups | group-sizes and group-metadata
+experts | integer | experts | topk-ids with --experts
+rows | integer | rows of all groups or experts | group-sizes, group-metadata, and topk-ids with --experts
+empty | integer | groups or experts without a row | group-sizes, and topk-ids with --experts
+empty_share | share or null | of all | group-sizes, and topk-ids with --experts
+largest | integer or null | rows of the largest | group-sizes, and topk-ids with --experts
+largest_index | integer or null | which that is | group-sizes, and topk-ids with --experts
+max_over_mean | number or null | largest / mean | group-sizes, and topk-ids with --experts
+load | list | how often each expert is selected | topk-ids with --experts, of at most 65,536
+tm | integer or null | rows of a tile, where that is known | group-metadata
+num_tiles | integer | steps of the kernel | group-metadata
+experts_per_token | integer | entries of a token | topk-ids
+choices | integer | entries that are experts | topk-ids
+unrouted_tokens | integer | tokens without an expert | topk-ids
+queries | integer | queries | indices and mask
+heads | integer | heads | mask
+keys | integer | keys | mask
+block | shape | queries and keys of a block | mask and mask-info
+pairs | integer | allowed pairs of a query and a key, of all heads | mask
+within_outside_blocks | integer | blocks with pairs that are outside | mask with --within
+covers_missing_blocks | integer | blocks of which pairs are missing | mask with --covers
+equals_outside_blocks | integer | blocks with pairs that are too many | mask with --equals
+equals_missing_blocks | integer | blocks of which pairs are missing | mask with --equals
+direction | string | forward or dkv | mask-info
+kind | string | static or dynamic | mask-info
+shape | shape | heads, queries and keys | mask-info
+grid | shape | shape of the index arrays | mask-info
+patterns | integer or null | distinct partial blocks; null where every block is stored | mask-info
+visited_blocks | integer | blocks that a kernel visits, of all heads | mask-info
+wrong_blocks | integer | blocks that differ from it | mask-info with a mask
+keys_per_query | integer | entries of a query | indices
+keys_used | integer | entries that are keys | indices
+pages_needed | integer | entries of pages that sequences need | block-table
+pages_used | integer | different pages among them | block-table
+arrays | table | the arrays that are read | plan
+  name | string | what it is: cu_seqlens
+  dtype | string | its element type
+  shape | shape | its shape
+)",
+    .actions = {&check_mask_command, &check_mask_info_command, &check_cu_seqlens_command,
+                &check_segment_ids_command, &check_position_ids_command, &check_group_sizes_command,
+                &check_group_metadata_command, &check_topk_ids_command, &check_indices_command,
+                &check_block_table_command},
+};
 
 }  // namespace ejk::app

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <utility>
 
-#include "checks.hpp"
+#include "check.hpp"
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
@@ -126,9 +126,7 @@ Outcome run(const MaskInfoWords& words, Job& job) {
   return deliver(found, words.flags, job);
 }
 
-}  // namespace
-
-Run check_mask(OptionSet& set) {
+Run declare_check_mask(OptionSet& set) {
   const auto words = std::make_shared<MaskWords>();
   declare_masks(set, words->masks);
   add_mask_expressions(set, "--within", words->within,
@@ -141,7 +139,7 @@ Run check_mask(OptionSet& set) {
   return [words](Job& job) { return run(*words, job); };
 }
 
-Run check_mask_info(OptionSet& set) {
+Run declare_check_mask_info(OptionSet& set) {
   const auto words = std::make_shared<MaskInfoWords>();
   add_word(
       set, "FILE", words->file, [](const std::string& word) { return word; }, "FILE",
@@ -172,5 +170,21 @@ Run check_mask_info(OptionSet& set) {
     }
   };
 }
+
+}  // namespace
+
+extern const Command check_mask_command{
+    .name = "check mask",
+    .summary = "a mask, by itself or against others",
+    .example = "ejk check mask mask.npy --within causal",
+    .declare = declare_check_mask,
+};
+
+extern const Command check_mask_info_command{
+    .name = "check mask-info",
+    .summary = "a block-sparse kernel's arrays, against the mask that they store",
+    .example = "ejk check mask-info info.h5 --mask 'causal & documents(cu.npy)'",
+    .declare = declare_check_mask_info,
+};
 
 }  // namespace ejk::app

@@ -638,9 +638,7 @@ A wrong kernel, step by step
     h / (H/G). There are 2 key heads, and 1, 3, 4 and 6 are the query heads
     for which h mod 2 and h / 4 are not the same.)";
 
-}  // namespace
-
-Run compare(OptionSet& set) {
+Run declare_compare(OptionSet& set) {
   const auto options = std::make_shared<CompareOptions>();
   add_reference(
       set, "ACTUAL", options->actual,
@@ -677,14 +675,9 @@ Run compare(OptionSet& set) {
       "relative limit of what --allow-fraction, --allow-count or --metric let pass\nNone of these elements may be off "
       "by more than A + R |EXPECTED|, nor be NaN on one side.");
   add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute");
-  add_word(
-      set, "--metric", options->metric,
-      [](const std::string& word) {
-        read_choice(word, {"cos", "snr", "rel"});
-        return word;
-      },
-      "NAME",
-      "one number decides: cos, snr or rel, with a limit\n"
+  add_choice(
+      set, "--metric", options->metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
+      "one number decides, with a limit\n"
       "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
       "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
       "one side is never close.");
@@ -780,5 +773,205 @@ Run compare(OptionSet& set) {
     return run(*options, job);
   };
 }
+
+}  // namespace
+
+extern const Command compare_command{
+    .name = "compare",
+    .group = "Arrays",
+    .summary = "compare two arrays, or all arrays of two files",
+    .example = "ejk compare out.h5 expected.h5 --rtol 1e-3",
+    .keys = R"(
+reference | string | EXPECTED | without --runs and --routing
+equal_nan | boolean | whether NaN equals NaN | without --runs and --routing
+close | boolean | whether all elements are close | done
+failed | string | those that failed: elements, hard limit, metric | of two arrays that are not close, with several conditions
+rtol | number | the relative tolerance | of two arrays, but for --max-ulp alone
+atol | number | the absolute tolerance | of two arrays, but for --max-ulp alone
+max_ulp | integer | units in the last place that elements may be apart | of two arrays, with --max-ulp
+shape | shape | the shape of both | of two arrays of one shape
+actual_shape | shape | the shape of ACTUAL | of two arrays of different shapes
+expected_shape | shape | the shape of EXPECTED | of two arrays of different shapes
+actual_dtype | string | the element type of ACTUAL | of two arrays
+expected_dtype | string | the element type of EXPECTED | of two arrays
+elements | integer | elements of each | of two arrays of one shape
+differing | integer | elements that are not close | of two arrays of one shape
+differing_share | share or null | differing / elements | of two arrays of one shape
+beyond_hard | integer | elements of these beyond the hard limit | of two arrays of one shape, with a hard limit
+first_beyond_hard | shape or null | the first of them | of two arrays of one shape, with a hard limit
+both_zero | integer | elements that are 0 in both | of two arrays of one shape
+rms | number or null | root of the mean square of the differences of finite elements | of two arrays of one shape
+cosine | number or null | cosine between both, of finite elements; null where one is 0 | of two arrays of one shape
+snr | number or null | 10 log10 of squares of EXPECTED / squares of the differences; null if infinite | of two arrays of one shape
+rel | number or null | squares of the differences / squares of both; null where both are 0 | of two arrays of one shape
+special | table | how many, and those on one side | where elements are NaN or infinite
+  kind | string | NaN or infinite
+  actual | integer | elements of ACTUAL that are
+  expected | integer | elements of EXPECTED that are
+  one_sided | integer | elements that are so on one side; infinities: or of the other sign
+  first_index | shape or null | the first of those
+worst | table | the largest differences of finite elements, close or not | of two arrays of one shape
+  by | string | absolute, relative or ulps; beyond the tolerance: the largest absolute one of elements that are not close, if it is another
+  difference | number or null | the difference; null if it is infinite or NaN
+  index | shape | where it is
+  actual | number or null | the element of ACTUAL
+  expected | number or null | the element of EXPECTED
+arrays_count | integer | arrays of both, by name | of two files, groups or folders
+differing_arrays | integer | of these, those that are not close | of two files, groups or folders
+only_in_actual | integer | of these, those that EXPECTED does not have | of two files, groups or folders
+only_in_expected | integer | of these, those that ACTUAL does not have | of two files, groups or folders
+differing_links | integer | links of one name in both that lead elsewhere | of two files where there are any
+max_difference | number or null | the largest absolute difference of finite elements; null where there are none to subtract | without --runs and --routing
+max_array | string or null | the array where it is | of two files, groups or folders
+max_index | shape or null | and the index | without --runs and --routing
+arrays | table | the arrays by name | of two files, groups or folders, or with --dry-run
+  array | string | its name | without --first
+  name | string | its name | with --first
+  expected_name | string or null | its name in EXPECTED; null where it is not there | with --first
+  added | number or null | its rel less that of the array before it | with --first
+  actual | string | type and shape in ACTUAL, or why it is not compared | plan
+  expected | string or null | type and shape in EXPECTED | plan
+  actual_dtype | string or null | its element type in ACTUAL; null if it is not compared | done
+  expected_dtype | string or null | its element type in EXPECTED | done
+  close | boolean | whether all elements are close | done
+  rtol | number or null | the relative tolerance | done
+  atol | number or null | the absolute tolerance | done
+  elements | integer or null | its elements; null if it is not compared | done
+  differing | integer or null | elements that are not close | done
+  differing_share | share or null | differing / elements | done
+  max_difference | number or null | the largest absolute difference of finite elements | done
+  max_index | shape or null | where it is | done
+  max_relative | number or null | the largest relative difference | done
+  max_ulps | number or null | the largest difference in ulps | done
+  rms | number or null | root of the mean square of the differences | done
+  cosine | number or null | cosine between both | done
+  snr | number or null | as of two arrays | done
+  rel | number or null | as of two arrays | done
+  one_sided_nans | integer or null | elements that are NaN on one side | done
+  one_sided_infinities | integer or null | elements that are infinite on one side | done
+  why | string or null | why it is not compared, or what else differs | done
+permuted_axes | shape | the order of the axes of ACTUAL, as of numpy.transpose | with --explain, of shapes that differ, where axes in another order agree
+permuted_close | boolean | whether all elements are close then | with --explain, of shapes that differ, where axes in another order agree
+permuted_differing | integer | elements that are not | with --explain, of shapes that differ, where axes in another order agree
+axes | table | how the differences are distributed along each axis | with --explain, where arrays of one shape differ
+  array | string | the array | of two files, groups or folders
+  axis | string | the axis
+  length | integer | its length
+  indices | integer | of its indices those that hold differences
+  ranges | string or null | those: all, or the first ranges
+  whole | string or null | those in which every element differs
+  zero | string or null | those in which every element that differs is 0 in ACTUAL
+runs | table | groups and sequences that hold differences | with --group-sizes or --cu-seqlens
+  of | string | group or sequence
+  index | integer | which
+  begin | integer | its first row or token
+  end | integer | the one after its last
+  differing | integer | elements that are not close
+  differing_share | share or null | of its elements
+tiles | picture | where nothing, some or everything differs | with --explain, where tiles of two axes are not all alike
+share_explained | share | of the differences, the share that the explanations account for | with --explain, where arrays of one shape differ
+not_tried | string | what was not tested, and why | with --explain, where something could not be
+explanations | table | what accounts for the differences | with --explain, where arrays of one shape differ
+  array | string | the array | of two files, groups or folders
+  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding
+  share_explained | share | of the differences, the share that it accounts for
+  text | string | what it is
+first | null | no array is out of tolerance | with --first
+first | section | the first array that is out of tolerance | with --first
+  name | string | its name
+  max_difference | number or null | its largest difference
+  max_index | shape or null | where that is
+  rel | number or null | its rel
+  added | number or null | what it adds
+most_added | null | no array adds anything | with --first
+most_added | section | the array that adds the most | with --first
+  name | string | its name
+  max_difference | number or null | its largest difference
+  max_index | shape or null | where that is
+  rel | number or null | its rel
+  added | number or null | what it adds
+runs | section | the comparison of runs | with --runs
+  count | integer | runs
+  planned | table | the runs | plan
+    run | string | its name
+    arrays | integer | arrays that it has
+    size_bytes | integer | bytes of their elements
+  distinct | integer | of these, those that are not equal bit for bit to one before | done
+  elements | integer | elements of a run | done
+  moving | integer | elements that are not the same in all runs | done
+  moving_share | share or null | moving / elements | done
+  nonfinite | integer | of those that vary, those that are NaN or infinite in some run | done
+  max_spread | number or null | the largest value less the smallest, of the element where that is most; null where none is finite in two runs | done
+  max_spread_index | shape or null | that element | done
+  max_spread_array | string or null | its array | with --runs, of files
+  ends | table | the values of that element, a row | where an element moves
+    least | number or null | the smallest
+    largest | number or null | the largest
+    least_run | string | the first run that has the smallest
+    largest_run | string | the first run that has the largest
+  first_moving_index | shape or null | the first element that varies | with --runs, of one array each
+  first_nonfinite_index | shape | the first that is | where one is NaN or infinite in some run
+  follows | string or null | the part of the array that holds all that varies, as head 3 | with --runs, of one array each
+  groups | table | runs that are equal bit for bit | done
+    group | integer | the group, from 0
+    count | integer | runs in it
+    which | string | the first of them
+  results | table | each run beside the first | done
+    run | string | its name
+    group | integer | its group
+    differing | integer or null | elements whose bits differ from those of the first run
+    max_difference | number or null | the largest difference, of finite elements
+    beyond | integer or null | elements that are not within --rtol and --atol of the first
+    why | string or null | why it was not compared with the first, or not in all arrays
+  arrays | table | the arrays by name | with --runs, of files
+    array | string | its name
+    close | boolean | whether all runs are close
+    distinct | integer or null | as of all arrays; null if it was not compared
+    elements | integer or null | its elements
+    moving | integer or null | those that move
+    max_spread | number or null | their largest spread
+    max_spread_index | shape or null | where it is
+    follows | string or null | the part that holds all that varies
+    why | string or null | why it was not compared in all runs
+  axes | table | where elements move, along each axis | with --runs, of one array each
+    axis | string | the axis
+    length | integer | its length
+    indices | integer | indices that hold elements that vary
+    ranges | string or null | those: all, or the first ranges
+    whole | string or null | those in which every element moves
+  parts | table | groups and sequences that hold some that move | with --group-sizes or --cu-seqlens
+    of | string | group or sequence
+    index | integer | which
+    begin | integer | its first row or token
+    end | integer | the one after its last
+    moving | integer | elements that vary
+    moving_share | share or null | of its elements
+  tiles | picture | where nothing, some or everything moves | with --runs, where tiles of two axes are not all alike
+tokens | integer or null | tokens; null where both have another number of them | with --routing
+tokens_equal | share or null | of these, those with the same experts | with --routing
+choices_equal | share or null | experts that a token has in both, of the larger number of experts that it has in either | with --routing
+ties | integer or null | tokens whose K-th and next largest score are equal in either | with --routing
+tokens_tied | integer or null | tokens with other experts that a tie accounts for | with --routing
+first_token | integer or null | the first token that differs, ties apart | with --routing
+first_actual | shape or null | its experts in ACTUAL | with --routing
+first_expected | shape or null | its experts in EXPECTED | with --routing
+experts | integer or null | experts: that there are scores of, else the largest id and 1 | with --routing
+sides | table | both routings | with --routing
+  side | string | actual or expected
+  from | string | ids or scores
+  choices | integer | experts of all tokens, none counted twice for a token
+  unrouted_tokens | integer | tokens without an expert
+  ties | integer | tokens whose K-th and next largest score are equal
+  duplicate_tokens | integer | tokens that have an expert twice
+  first_duplicate | integer or null | the first of those
+  max_over_mean | number or null | the largest load over the mean
+loads | table | how often each expert is selected | with --routing, of at most 65,536 experts
+  expert | integer | the expert
+  actual | integer | tokens that have it in ACTUAL
+  expected | integer | tokens that have it in EXPECTED
+  difference | integer | actual - expected
+)",
+    .declare = declare_compare,
+};
 
 }  // namespace ejk::app

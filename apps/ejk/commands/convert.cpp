@@ -1,4 +1,4 @@
-// ejk convert: arrays into another container, to another element type, or both.
+// ejk convert: converts arrays to another container, another element type, or both.
 //
 // tests: tests/cli/convert/
 #include <fmt/format.h>
@@ -72,26 +72,20 @@ Outcome run(const ConvertOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run convert(OptionSet& set) {
+Run declare_convert(OptionSet& set) {
   const auto options = std::make_shared<ConvertOptions>();
   set.name_outputs_later();
   add_references(
       set, "IN", options->inputs,
-      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\n"
-      "Of an .npz or HDF5 file all arrays, of a group (a.h5:/layer0) all below it, unless one is named. "
-      "They "
-      "keep their names, those of a group the part below it.")
+      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\nOf an .npz or HDF5 file all arrays, "
+      "of a group (a.h5:/layer0) all below it, unless one is named. They keep their names, those of a group "
+      "the part below it.")
       .required();
-  add_word(
-      set, "--dtype", options->dtype, [](const std::string& w) { return std::optional(read_dtype(w)); },
-      "TYPE",
-      "element type; by default each keeps its own\n"
-      "Floats are rounded to the nearest, ties to even, infinite beyond the range; from float to integer the "
-      "fraction is cut off; to bool anything but 0 is True. A value out of an integer's range, or NaN as "
-      "integer "
-      "or bool, is an error that names its index.")
+  add_dtype(
+      set, "--dtype", options->dtype,
+      "element type; by default each keeps its own\nFloats are rounded to the nearest, ties to even, "
+      "infinite out of range; from float to integer the fraction is dropped; to bool anything but 0 is "
+      "True. A value out of an integer's range, or NaN as integer or bool, is an error that names its index.")
       .recorded();
   add_word(
       set, "--compression", set.shared().compression,
@@ -110,5 +104,27 @@ Run convert(OptionSet& set) {
       set, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command convert_command{
+    .name = "convert",
+    .group = "Arrays",
+    .summary = "convert arrays to another container or element type",
+    .example = "ejk convert weights.npz -o weights.h5 --dtype bfloat16",
+    .outputs = {{"convert", "the shape of the input",
+                 "the elements as --dtype; arrays of a file keep their names"}},
+    .use = R"(with h5py.File("weights.h5") as f: names = list(f))",
+    .keys = R"(
+arrays | table | the arrays
+  array | string | its name
+  shape | shape | its shape
+  from | string | the element type that it had
+  dtype | string | the one that it gets
+  size_bytes | integer | bytes of its new elements
+size_bytes | integer | bytes of all arrays
+)",
+    .declare = declare_convert,
+};
 
 }  // namespace ejk::app

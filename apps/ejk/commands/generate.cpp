@@ -19,10 +19,10 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-// Deviation of scores below which they say little of scale and keys.
+// Scores with a smaller deviation hardly test scale and keys.
 constexpr double kFewestScores = 0.05;
 
-// --- what several kinds take
+// --- options of several kinds
 
 std::int64_t read_seed(const std::string& word) {
   const std::int64_t seed = read_integer(word, 0);
@@ -55,27 +55,17 @@ void add_seed(OptionSet& set, std::int64_t& into) {
       .shown("seed");
 }
 
-// The distributions by name; the first is the default.
+// Recorded only if it is given.
 template <class Distribution>
-void add_distribution(OptionSet& set, Distribution& into,
-                      std::vector<std::pair<std::string, Distribution>> choices, const std::string& help) {
-  std::vector<std::string> names;
-  for (const auto& choice : choices) names.push_back(choice.first);
-  const auto given = std::make_shared<std::string>();  // what was not asked for is not recorded
-  add_word(
-      set, "--distribution", into,
-      [=](const std::string& word) {
-        const auto& choice = choices[read_choice(word, names)];
-        *given = choice.first;
-        return choice.second;
-      },
-      "NAME", help)
-      .recorded("distribution", [given] { return report_value(*given); });
+void add_distribution(OptionSet& set, Distribution& into, Choices<Distribution> choices,
+                      const std::string& help) {
+  Option& option = add_choice(set, "--distribution", into, std::move(choices), "NAME", help);
+  option.recorded("", [&option] { return report_value(option.given); });
 }
 
 using Make = std::function<std::vector<Output>(Report& report)>;
 
-// Small arrays are made even for a dry run; large ones only when they are read.
+// Small arrays are computed even for a dry run, large ones when they are written.
 Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
   const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
@@ -100,8 +90,7 @@ Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, co
 // --- lengths, of sequences and of the rows of masks
 
 const char* const kDistributionsOfLengths =
-    "lognormal (default), zipf, uniform or constant\n"
-    "lognormal as documents are, zipf with P(n) as 1 / n, constant the longest.";
+    "\nlognormal as documents are, zipf with P(n) as 1 / n, constant the longest.";
 
 void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_t>& longest,
                  const char* longest_by_default) {
@@ -119,13 +108,13 @@ void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_
            fmt::format("greatest length, {} by default", longest_by_default));
 }
 
-// `word` is the option that says the longest, and was given or has its default.
-void check_longest(const LengthsOptions& how, const char* word, bool is_given) {
+// `option` gives the longest length; `is_given`, or its default.
+void check_longest(const LengthsOptions& how, const char* option, bool is_given) {
   if (how.longest > INT32_MAX || (how.longest < how.shortest && is_given))
-    throw usage(fmt::format("{}: {} is not within {} (--shortest) and {}", word, how.longest, how.shortest,
+    throw usage(fmt::format("{}: {} is not within {} (--shortest) and {}", option, how.longest, how.shortest,
                             INT32_MAX));
   if (how.longest < how.shortest)
-    throw usage(fmt::format("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, word));
+    throw usage(fmt::format("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, option));
 }
 
 Source make_lengths(const LengthsOptions& how, Report& report) {
@@ -149,9 +138,7 @@ struct MasksOptions : GeneratedLensOptions {
   PaddingSide side = PaddingSide::right;
 };
 
-}  // namespace
-
-Run generate_attention(OptionSet& set) {
+Run declare_generate_attention(OptionSet& set) {
   const auto options = std::make_shared<AttentionInputsOptions>();
   add_seed(set, options->seed);
   add_word(set, "--batch", options->batch, at_least(0), "N", "rows, 2 by default");
@@ -162,17 +149,11 @@ Run generate_attention(OptionSet& set) {
            "key/value heads, as many as --heads by default\n--heads is a multiple of them.");
   add_word(set, "--head-dim", options->head_dim, at_least(0), "N", "size of a head, 64 by default");
   add_word(set, "--std", options->std, read_mean, "S",
-           "deviation of the numbers, 0.02 by default\n"
-           "Scores then have the deviation S * S. Those of 0.02 differ so little that a kernel's scale, and "
-           "keys, are hardly tested; --std 1 tests them.")
+           "deviation of the numbers, 0.02 by default\nScores then have the deviation S * S. Those of 0.02 "
+           "differ so little that a kernel's scale, and keys, are hardly tested; --std 1 tests them.")
       .recorded()
       .shown("deviation");
-  add_word(
-      set, "--dtype", options->dtype,
-      [](const std::string& w) {
-        return read_dtype_among(w, {DType::float32, DType::float16, DType::bfloat16});
-      },
-      "TYPE", "float32 (default), float16 or bfloat16");
+  add_dtype(set, "--dtype", options->dtype, "", {DType::float32, DType::float16, DType::bfloat16});
   return [options](Job& job) {
     return run(
         "attention-inputs", 0,
@@ -188,29 +169,26 @@ Run generate_attention(OptionSet& set) {
   };
 }
 
-Run generate_masks(OptionSet& set) {
+Run declare_generate_masks(OptionSet& set) {
   const auto options = std::make_shared<MasksOptions>();
   options->how.count = 32;
   add_lengths(set, options->how, options->longest, "--seq");
   add_word(set, "--batch", options->how.count, at_least(0), "N", "rows, 32 by default");
   add_word(set, "--seq", options->given_seq, at_least(0), "N", "tokens of a row, 2048 by default");
-  add_word(
-      set, "--padding", options->side,
-      [](const std::string& w) {
-        return read_choice(w, {"right", "left"}) == 0 ? PaddingSide::right : PaddingSide::left;
-      },
-      "SIDE", "right (default) or left");
+  add_choice(set, "--padding", options->side, {{"right", PaddingSide::right}, {"left", PaddingSide::left}},
+             "SIDE", "");
   return [options](Job& job) {
     LengthsOptions how = options->how;
     const std::int64_t seq = options->given_seq.value_or(options->seq);
-    // No row has more tokens than --seq: the lengths that are told are those of the mask.
+    // No row has more tokens than --seq, so the reported lengths are those of the mask.
     const bool is_above = options->longest && *options->longest > seq;
     const bool is_own = options->longest && !is_above;
     how.longest = is_own ? *options->longest : seq;
     check_longest(how, is_own ? "--longest" : "--seq", is_own || options->given_seq.has_value());
     if (is_above)
       throw usage(fmt::format("--longest: {} is more than {} (--seq)", *options->longest, seq))
-          .hint(fmt::format("--seq {} makes rows as long; without --longest it is --seq", *options->longest));
+          .hint(fmt::format("--seq {} makes rows of that length; without --longest it is --seq",
+                            *options->longest));
     return run(
         "masks", generate_bytes(how.count),
         [&](Report& report) -> std::vector<Output> {
@@ -221,7 +199,7 @@ Run generate_masks(OptionSet& set) {
   };
 }
 
-Run generate_lens(OptionSet& set) {
+Run declare_generate_lens(OptionSet& set) {
   const auto options = std::make_shared<GeneratedLensOptions>();
   add_lengths(set, options->how, options->longest, "4096");
   add_word(set, "--count", options->how.count, at_least(0), "N", "how many, 64 by default");
@@ -238,21 +216,20 @@ Run generate_lens(OptionSet& set) {
   };
 }
 
-Run generate_groups(OptionSet& set) {
+Run declare_generate_groups(OptionSet& set) {
   const auto options = std::make_shared<GroupsOptions>();
   using enum GroupDistribution;
   add_seed(set, options->seed);
   add_distribution<GroupDistribution>(
       set, options->distribution,
       {{"zipf", zipf}, {"uniform", uniform}, {"hot", hot}, {"balanced", balanced}},
-      "zipf (default), uniform, hot or balanced\n"
-      "zipf gives the group of rank r tokens as 1 / r, uniform each token to any group, hot one group a share, "
+      "\nzipf gives the group of rank r tokens as 1 / r, uniform each token to any group, hot one group a share, "
       "balanced all as many.");
   add_word(set, "--groups", options->groups, at_least(0), "N", "groups, 64 by default");
   add_word(set, "--tokens", options->tokens, read_tokens, "N", "their sum, 8192 by default");
   add_word(set, "--empty", options->empty, at_least(0), "N", "groups without a token, 0 by default");
   add_word(set, "--hot-share", options->hot_share, read_share, "X",
-           "what the hot group gets of all tokens, 0.5 by default");
+           "fraction of all tokens in the hot group, 0.5 by default");
   return [options](Job& job) {
     const GroupsOptions& o = *options;
     if (o.tokens > 0 && o.groups == 0)
@@ -269,5 +246,66 @@ Run generate_groups(OptionSet& set) {
         job);
   };
 }
+
+}  // namespace
+
+extern const Command generate_attention_inputs_command{
+    .name = "generate attention-inputs",
+    .summary = "query, key and value: normal numbers times --std, 0.02 by default, as JAX draws them",
+    .example = "ejk generate attention-inputs --seq 512 -o qkv.h5",
+    .outputs = {{"query", "(batch, seq, heads, head_dim) of --dtype",
+                 "normal numbers times --std, 0.02 by default, as JAX draws them"},
+                {"key", "the same", "likewise"},
+                {"value", "the same", "likewise"}},
+    .declare = declare_generate_attention,
+};
+
+extern const Command generate_masks_command{
+    .name = "generate masks",
+    .summary = "padding masks (batch, seq)",
+    .example = "ejk generate masks --batch 3 --seq 12 --mean 5",
+    .outputs = {{"mask", "(batch, seq) bool", "True for tokens, False for padding (generate masks)"}},
+    .declare = declare_generate_masks,
+};
+
+extern const Command generate_group_sizes_command{
+    .name = "generate group-sizes",
+    .summary = "tokens of each expert",
+    .example = "ejk generate group-sizes --groups 8 --tokens 1000",
+    .outputs = {{"group_sizes", "(groups,) int32", "rows of each group (generate group-sizes)"}},
+    .declare = declare_generate_groups,
+};
+
+extern const Command generate_lens_command{
+    .name = "generate lens",
+    .summary = "lengths of sequences",
+    .example = "ejk generate lens --count 8",
+    .outputs = {{"lens", "(count,) int32", "lengths of sequences (generate lens)"}},
+    .declare = declare_generate_lens,
+};
+
+extern const Command generate_command{
+    .name = "generate",
+    .group = "Arrays",
+    .summary = "make attention inputs, masks, group sizes, lengths",
+    .example = "ejk generate attention-inputs --seq 512 -o qkv.h5",
+    .use = R"(with h5py.File("qkv.h5") as f: q = f["query"][()]  # attention-inputs
+mask = np.load("mask.npy")  # masks, and so on)",
+    .keys = R"(
+what | string | attention-inputs, masks, group-sizes or lens
+seed | integer | the seed
+sequences | integer | sequences | masks and lens
+tokens | integer | tokens in all | masks, group-sizes and lens
+longest | integer | tokens of the longest sequence | masks and lens
+std | number | deviation of the numbers | attention-inputs
+score_std | number | deviation of the scores, at the usual scale | attention-inputs
+shape | shape | of each array that is written
+kv_shape | shape | of key and value | where it is another one
+dtype | string | their element type
+size_bytes | integer | bytes of all of them
+)",
+    .actions = {&generate_attention_inputs_command, &generate_masks_command, &generate_group_sizes_command,
+                &generate_lens_command},
+};
 
 }  // namespace ejk::app

@@ -1,4 +1,4 @@
-// ejk group-metadata: which tiles of which groups a grouped product computes, and what tiles cost.
+// ejk group-metadata: the tiles that a grouped product computes for each group, and their cost.
 //
 // tests: tests/cli/group-metadata/
 #include <fmt/format.h>
@@ -54,9 +54,7 @@ Outcome run(const Options& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run group_metadata(OptionSet& set) {
+Run declare_group_metadata(OptionSet& set) {
   const auto options = std::make_shared<Options>();
   add_reference(
       set, "GROUP_SIZES", options->group_sizes,
@@ -82,10 +80,80 @@ Run group_metadata(OptionSet& set) {
   add_flag(set, "--strict", options->how.strict,
            "refuse sizes that do not sum to M, and a T that does not divide it");
   set_footer(set,
-             "The report says what the tiles cost: a group that begins within a tile shares\n"
+             "The report states the cost of the tiles: a group that begins within a tile shares\n"
              "it, and rows computed for the wrong group are thrown away. 'aligned' is the\n"
              "least number of tiles there can be: every group begins with one.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command group_metadata_command{
+    .name = "group-metadata",
+    .group = "Groups",
+    .summary = "the tiles of a grouped product, and their cost",
+    .example = "ejk group-metadata group_sizes.npy --tm 128 -o groups.h5",
+    .outputs = {{"group_offsets", "(groups + 1,) int32",
+                 "the first row of each group, and the end of the last"},
+                {"group_ids", "(tiles of M + groups - 1,) int32",
+                 "the group that each step of the kernel computes"},
+                {"m_tile_ids", "the shape of group_ids; (0,) where M is 0",
+                 "the tile of --tm rows in which it does"},
+                {"num_tiles", "() int32", "the steps; later entries are unused"}},
+    .use = R"(with h5py.File("groups.h5") as f: a = {name: f[name][()] for name in f}
+for g, t in zip(a["group_ids"][:a["num_tiles"]], a["m_tile_ids"]):
+    begin = max(t * tm, a["group_offsets"][g])
+    end = min((t + 1) * tm, a["group_offsets"][g + 1])
+    out[begin:end] = lhs[begin:end] @ rhs[g])",
+    .keys = R"(
+groups | integer | groups | done
+groups_wanted | integer | groups that are computed | where some are left out
+start_group | integer | the first group that is computed | where some are left out
+m | integer | rows
+rows_past_last_group | integer | rows after the last group, which belong to none | done
+tm | integer | rows of a tile | done
+visit_empty_groups | boolean | whether empty groups get a step | done
+num_tiles | integer | steps of the kernel | done
+length | integer | entries of group_ids, and of m_tile_ids but for M = 0 | done
+group_offsets | shape | the shape of the array | plan
+group_ids | shape | the shape of the array | plan
+m_tile_ids | shape | the shape of the array | plan
+tiles | section | cost of the tiles; empty where no group is computed | done
+  tiles_visited | integer | tiles that the kernel computes
+  tiles_of_empty_groups | integer | of them for empty groups | where empty groups are visited
+  tiles_aligned | integer | tiles if each group began at one: the least
+  tiles_of_rows | integer | tiles that all rows make
+  rows_computed | integer | rows in the tiles that are computed
+  rows_thrown_away | integer | of these, rows outside the group
+  thrown_away_share | share or null | rows_thrown_away / rows_computed
+  rows_of_other_groups | integer | thrown away: rows of other groups
+  rows_of_no_group | integer | thrown away: rows of no group
+load | section | rows of the groups; empty where no group is computed | done
+  empty_groups | integer | groups without a row
+  smallest | integer | rows of the smallest group
+  mean | number | rows of a group on average
+  largest | integer | rows of the largest group
+  largest_group | integer | the number of the largest group
+  max_over_mean | number or null | largest / mean
+  percentiles | table | one row
+    pN | number | p1, p5, p25, p50, p75, p95 and p99 of rows of a group, interpolated as NumPy does
+  histogram | table | groups by rows, in bins that double
+    range | string | the bin: 4-7
+    from | integer | its least number of rows
+    to | integer | its largest number of rows
+    groups | integer | groups in it
+    share | share | of all groups
+    row_share | share or null | its groups' share of all rows
+tile_sizes | table | the same groups in other tiles | done
+  tm | integer | rows of a tile
+  tiles_visited | integer | tiles that the kernel computes
+  tiles_aligned | integer | tiles if each group began at one
+  tiles_of_rows | integer | tiles that all rows make
+  rows_computed | integer | rows in the tiles that are computed
+  rows_thrown_away | integer | of these, rows outside the group
+  thrown_away_share | share or null | rows_thrown_away / rows_computed
+)",
+    .declare = declare_group_metadata,
+};
 
 }  // namespace ejk::app

@@ -16,6 +16,7 @@
 #include "ejk/tiling.hpp"
 #include "integers.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 #include "write_together.hpp"
 
@@ -267,9 +268,9 @@ void add_group_sizes(OptionSet& set, ProductOptions<Settings>& options) {
 
 template <class Settings>
 void add_common(OptionSet& set, ProductOptions<Settings>& options) {
-  add_word(set, "--dtype", options.how.dtype, read_float_dtype, "TYPE",
-           "of the result: float16, bfloat16, float32, float64\n"
-           "float32 by default. Sums are float32, float64 with a float64 factor, and are rounded once.")
+  add_dtype(set, "--dtype", options.how.dtype,
+            "type of the result\nSums are float32, or float64 with a float64 factor, and are rounded once.",
+            float_dtypes())
       .recorded();
   add_word(set, "--group-offset", options.how.group_offset, at_least(0), "G",
            "the group to begin with, 0 by default")
@@ -301,9 +302,7 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
   });
 }
 
-}  // namespace
-
-Run grouped_matmul(OptionSet& set) {
+Run declare_grouped_matmul(OptionSet& set) {
   const auto options = std::make_shared<ProductOptions<GroupedMatmulSettings>>();
   add_reference(set, "LHS", options->lhs, "rows, those of a group together (m, k)").required();
   add_reference(set, "RHS", options->rhs,
@@ -328,7 +327,7 @@ Run grouped_matmul(OptionSet& set) {
   };
 }
 
-Run transposed_grouped_matmul(OptionSet& set) {
+Run declare_transposed_grouped_matmul(OptionSet& set) {
   const auto options = std::make_shared<ProductOptions<TransposedGroupedMatmulSettings>>();
   add_reference(set, "LHS", options->lhs,
                 "columns, those of a group together (k, m)\n"
@@ -346,5 +345,72 @@ Run transposed_grouped_matmul(OptionSet& set) {
   add_common(set, *options);
   return [options](Job& job) { return run(*options, job); };
 }
+
+constexpr std::string_view kProductKeys = R"(
+lhs | shape | the shape of LHS
+rhs | shape | the shape of RHS
+out | shape | the shape of the result
+factors | string | the element types of LHS and RHS
+dtype | string | the element type of the result
+groups | integer | groups
+first_group | integer | the first group that is computed
+groups_computed | integer | groups that are computed
+empty_groups | integer | of these, those without a row
+rows | integer | rows of the groups that are computed
+rows_of_other_groups | integer | rows of the other groups
+rows_of_no_group | integer | rows after the last group
+work_flop | integer | multiplications and additions
+size_bytes | integer | bytes of the result
+tiling | string | the tiles, TMxTKxTN, or automatic
+tiling_line | integer or null | the line of the table that was used, or none | with --tiling-table
+instruction_set | string | the instruction set that is used
+rate_flop_per_s | number or null | work_flop / the time of the product | done
+check | section | the comparison with float64 | with --check
+  passed | boolean | whether no element is out of tolerance
+  method | string | every element or sampled rows
+  elements | integer | elements of the result
+  compared | integer | of these, those that were compared
+  violating | integer | of those the ones out of tolerance
+  violating_share | share or null | violating / compared
+  rows_by_vector | integer | rows that were also compared as a product with a random vector | with sampled rows
+  rows_refuted | integer | rows that fail this, too many to compare by element | with sampled rows
+  rows_open | integer | rows with NaN or infinities, which it cannot decide | with sampled rows, where there are such
+  differences | table | the largest differences
+    kind | string | absolute, relative, ulps, or worst: furthest out of tolerance
+    difference | number or null | the difference
+    index | shape | where it is
+    value | number or null | the result there
+    reference | number or null | the float64 value there
+)";
+
+}  // namespace
+
+extern const Command grouped_matmul_command{
+    .name = "grouped-matmul",
+    .group = "Groups",
+    .summary = "rows of each group times the group's own matrix",
+    .example = "ejk grouped-matmul tokens.npy experts.npy group_sizes.npy -o out.npy",
+    .outputs = {{"out", "(m, n) of --dtype",
+                 "row i is LHS[i] @ RHS[g] for its group g; 0 in rows of no group"}},
+    .use = R"(out = np.load("out.npy")
+first = lhs[:sizes[0]] @ rhs[0]  # equals out[:sizes[0]] but for rounding)",
+    .keys = joined({kProductKeys, kAgainstKeys}),
+    .declare = declare_grouped_matmul,
+    .is_divided = true,
+};
+
+extern const Command transposed_grouped_matmul_command{
+    .name = "transposed-grouped-matmul",
+    .group = "Groups",
+    .summary = "a matrix for each group: the gradient of experts",
+    .example = "ejk transposed-grouped-matmul tokens_t.npy grad.npy group_sizes.npy -o out.npy",
+    .outputs = {{"out", "(groups, k, n) of --dtype",
+                 "LHS[:, rows] @ RHS[rows] over the rows of each group; 0 for a group without rows"}},
+    .use = R"(grad = np.load("out.npy")
+first = lhs[:, :sizes[0]] @ rhs[:sizes[0]]  # grad[0] but for rounding)",
+    .keys = joined({kProductKeys, kAgainstKeys}),
+    .declare = declare_transposed_grouped_matmul,
+    .is_divided = true,
+};
 
 }  // namespace ejk::app

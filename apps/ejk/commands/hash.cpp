@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "unreadable.hpp"
 
 namespace ejk::app {
@@ -23,7 +24,7 @@ struct HashOptions {
   Convention convention = Convention::document;
 };
 
-// An array by its name; every other file is JSON.
+// Whether an input is an array, by its name; other files are JSON.
 bool is_array(const std::string& word) {
   if (word == "-" || word.ends_with(".json")) return false;
   const ArrayReference reference = parse_input(word);
@@ -44,7 +45,7 @@ JsonValue value_of(const std::string& word, Job& job) {
   return JsonValue(leaf);
 }
 
-// As sha256sum does: a line begins with a backslash when the name in it is escaped.
+// Like sha256sum: a line begins with a backslash when the name in it is escaped.
 std::string line_of(const std::string& hash, const std::string& name) {
   std::string escaped;
   for (const char c : name) {
@@ -61,7 +62,7 @@ std::string line_of(const std::string& hash, const std::string& name) {
 }
 
 Outcome run(const HashOptions& options, Job& job) {
-  // As sha256sum does: what cannot be read does not keep the hashes of the others back, and is an error in the end.
+  // Like sha256sum: inputs that cannot be read are an error after the hashes of the others.
   std::string text;
   Unreadable unreadable;
   Table table{"hashes", "", {{"input", "input"}, {"hash", "hash"}}, {}, INT64_MAX};
@@ -94,27 +95,41 @@ Outcome run(const HashOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run hash(OptionSet& set) {
+Run declare_hash(OptionSet& set) {
   const auto options = std::make_shared<HashOptions>();
   add_references(
       set, "INPUT", options->inputs,
-      "JSON files, - for JSON on stdin, or arrays\n"
-      "Of an array only dtype and shape count, never its values. A .json file is JSON whatever its "
-      "name looks like.")
+      "JSON files, - for JSON on stdin, or arrays\nOf an array only dtype and shape count, never its values. "
+      "A .json file is JSON whatever its name looks like.")
       .required();
   add_flag(set, "--canonical", options->canonical,
            "print the stable JSON that is hashed\nNo white space, members sorted, floats as short as they "
            "read back, everything outside ASCII escaped.");
   add_convention(set, options->convention,
-                 "how an array is written: document or ejkernel\n"
-                 "document (default): with \"_type\":\"array\". ejkernel: dtype and shape alone. JSON gives "
-                 "the same in both.");
+                 "how an array is written\ndocument: with \"_type\":\"array\". ejkernel: dtype and shape "
+                 "alone. JSON gives the same in both.");
   set_footer(set,
              "A line is HASH, two spaces, INPUT, as sha256sum prints: the first 16 hex digits\n"
              "of the SHA-256 of the stable JSON. Spaces and the order of members do not count.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command hash_command{
+    .name = "hash",
+    .group = "Settings",
+    .summary = "short hashes of settings and of array types",
+    .example = "ejk hash config.json q.npy",
+    .keys = joined({kConventionKey, R"(
+inputs_count | integer | inputs | plan
+hashes | table | a row for each input | done
+  input | string | the input as given
+  hash | string | 16 hex digits
+  canonical | string | the stable JSON that is hashed | with --canonical
+)",
+                    kUnreadableKeys}),
+    .declare = declare_hash,
+};
 
 }  // namespace ejk::app

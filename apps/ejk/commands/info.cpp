@@ -1,5 +1,5 @@
-// ejk info: what is in files. One pass over each array, piece by piece. What cannot be read does not hide the
-// rest: it is told, and is an error in the end.
+// ejk info: the arrays in files and their statistics, in one pass over each array. Arrays that cannot be read are listed
+// and are an error after all others have been reported.
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "unreadable.hpp"
 
 namespace ejk::app {
@@ -49,8 +50,8 @@ Table links_table() {
       "links", "links, which are not followed", {{"name", "link"}, {"kind", "kind"}, {"target", "to"}}, {}};
 }
 
-// The arrays of a file that are of types that ejk has not, those of one type together.
-class LeftOut {
+// The arrays of a file with unsupported types, grouped by type.
+class UnsupportedArrays {
  public:
   void add(const std::string& name, Error error) {
     const auto group = std::find_if(groups_.begin(), groups_.end(),
@@ -75,7 +76,7 @@ class LeftOut {
     return lines;
   }
 
-  // Of a file in which nothing else is.
+  // For a file of such arrays alone.
   Error error(const std::string& file, std::size_t arrays) const {
     if (arrays == 1) return groups_[0].first;
     return Error(Error::Kind::input,
@@ -92,7 +93,7 @@ class LeftOut {
   std::vector<Group> groups_;
 };
 
-// What its header says of an array.
+// The columns that the header contains.
 std::vector<ReportValue> row_of(const ArrayReference& reference, const ArraySource& source) {
   return {printable(reference.text),
           std::string(name_of(source.dtype())),
@@ -126,105 +127,120 @@ Table histogram_table() {
           INT64_MAX};
 }
 
-Outcome run(const InfoOptions& options, Job& job) {
-  // All headers first: a mistake shows before hours are spent on the file in front of it. Arrays are opened
-  // again one by one, so that a file of ten thousand does not hold them all.
-  std::vector<NamedInput> found;
-  Unreadable unreadable;
-  Report report;
-  Table planned = arrays_table(), links = links_table();
+// The arrays of all files, from their headers. They are opened again one by one for the work, so that a file of ten
+// thousand arrays does not keep them all open.
+struct Found {
+  std::vector<NamedInput> arrays;
+  std::vector<std::string> warnings;
+  Table headers = arrays_table(), links = links_table();
   std::int64_t peak = 0, bytes = 0;
-  job.phase(Phase::read, [&] {
-    for (const std::string& file : options.files) {
-      job.provenance.input("file", file);
-      std::vector<NamedInput> arrays;
-      const bool listed = unreadable.unless_failing(file, [&] {
-        arrays = job.inputs.arrays_in(file);
-        const std::string path = parse_input(file).path;
-        for (const ArrayLink& link : job.inputs.links_in(file))
-          links.rows.push_back({printable(path + ":" + link.name), link.kind,
-                                link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
-      });
-      if (listed && arrays.empty()) report.warnings.push_back(printable(file) + ": holds no arrays");
-      LeftOut left_out;
-      std::size_t left_out_count = 0;
-      for (NamedInput& input : arrays) {
-        std::shared_ptr<const ArraySource> source;
-        std::optional<Error> unsupported;
-        const bool opened = unreadable.unless_failing(
-            input.reference.text, [&] { source = job.inputs.open_supported(input, unsupported); });
-        if (unsupported) left_out.add(input.name, std::move(*unsupported)), ++left_out_count;
-        if (!opened || !source) continue;
-        planned.rows.push_back(row_of(input.reference, *source));
-        peak = std::max(peak, statistics_bytes(*source));
-        bytes += byte_count(source->shape(), source->dtype());
-        found.push_back(std::move(input));
-      }
-      if (left_out_count > 0 && left_out_count == arrays.size())
-        unreadable.unless_failing(file, [&] { throw left_out.error(file, arrays.size()); });
-      else
-        for (std::string& line : left_out.warnings(file)) report.warnings.push_back(std::move(line));
-    }
+};
+
+void find_in(const std::string& file, Found& found, Unreadable& unreadable, Job& job) {
+  job.provenance.input("file", file);
+  std::vector<NamedInput> arrays;
+  const bool listed = unreadable.unless_failing(file, [&] {
+    arrays = job.inputs.arrays_in(file);
+    const std::string path = parse_input(file).path;
+    for (const ArrayLink& link : job.inputs.links_in(file))
+      found.links.rows.push_back({printable(path + ":" + link.name), link.kind,
+                                  link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
   });
-  if (found.empty() && !job.json()) unreadable.throw_if_any();
+  if (listed && arrays.empty()) found.warnings.push_back(printable(file) + ": holds no arrays");
+  UnsupportedArrays skipped;
+  std::size_t skipped_count = 0;
+  for (NamedInput& input : arrays) {
+    std::shared_ptr<const ArraySource> source;
+    std::optional<Error> unsupported;
+    const bool opened = unreadable.unless_failing(
+        input.reference.text, [&] { source = job.inputs.open_supported(input, unsupported); });
+    if (unsupported) skipped.add(input.name, std::move(*unsupported)), ++skipped_count;
+    if (!opened || !source) continue;
+    found.headers.rows.push_back(row_of(input.reference, *source));
+    found.peak = std::max(found.peak, statistics_bytes(*source));
+    found.bytes += byte_count(source->shape(), source->dtype());
+    found.arrays.push_back(std::move(input));
+  }
+  if (skipped_count > 0 && skipped_count == arrays.size())
+    unreadable.unless_failing(file, [&] { throw skipped.error(file, arrays.size()); });
+  else
+    for (std::string& line : skipped.warnings(file)) found.warnings.push_back(std::move(line));
+}
+
+// The statistics of the arrays that can be read, and their sums.
+struct Read {
+  Table rows = arrays_table(), histogram = histogram_table();
+  std::int64_t nans = 0;
+};
+
+Read read_arrays(Found& found, bool with_histogram, Unreadable& unreadable, Job& job) {
+  Read read;
+  const auto progress = job.progress();
+  const std::int64_t passes = with_histogram ? 2 : 1;
+  std::int64_t done = 0;  // bytes of the arrays before
+  for (NamedInput& one : found.arrays) {
+    std::int64_t size = 0;
+    unreadable.unless_failing(one.reference.text, [&] {
+      const auto source = job.inputs.open(one);
+      size = byte_count(source->shape(), source->dtype());
+      std::int64_t before = done;
+      const auto counted = [&](std::int64_t n, std::int64_t) {
+        progress(before + n * size_of(source->dtype()), passes * found.bytes);
+      };
+      std::vector<ReportValue> row = row_of(one.reference, *source);
+      const Statistics statistics = statistics_of(*source, counted);
+      add_statistics(row, statistics);
+      read.nans += statistics.nans;
+      before += size;
+      if (with_histogram)
+        for (const Bin& bin : histogram_of(*source, statistics, 16, counted))
+          read.histogram.rows.push_back(
+              {printable(one.reference.text), bin.from, bin.to, bin.elements,
+               static_cast<double>(bin.elements) / static_cast<double>(statistics.elements)});
+      read.rows.rows.push_back(std::move(row));
+    });
+    done += passes * size;
+  }
+  return read;
+}
+
+Outcome run(const InfoOptions& options, Job& job) {
+  Found found;
+  Unreadable unreadable;
+  job.phase(Phase::read, [&] {
+    for (const std::string& file : options.files) find_in(file, found, unreadable, job);
+  });
+  if (found.arrays.empty() && !job.json()) unreadable.throw_if_any();
   Report plan;
-  plan.warnings = report.warnings;
-  plan.add(planned);
-  if (!links.rows.empty()) plan.add(links);
+  plan.warnings = found.warnings;
+  plan.add(found.headers);
+  if (!found.links.rows.empty()) plan.add(found.links);
   unreadable.add_to(plan);
-  if (job.plan(std::move(plan), peak)) {
+  if (job.plan(std::move(plan), found.peak)) {
     unreadable.throw_if_any();
     return Outcome::passed;
   }
 
-  job.inputs.count_read(bytes);
-  Table done = arrays_table();
-  const auto progress = job.progress();
-  Table histogram = histogram_table();
-  const std::int64_t passes = options.histogram ? 2 : 1;
-  std::int64_t before = 0, nans = 0;
-  job.phase(Phase::compute, [&] {
-    for (NamedInput& one : found) {
-      std::int64_t size = 0;
-      unreadable.unless_failing(one.reference.text, [&] {
-        const auto source = job.inputs.open(one);
-        size = byte_count(source->shape(), source->dtype());
-        std::int64_t done_before = before;
-        const auto counted = [&](std::int64_t n, std::int64_t) {
-          progress(done_before + n * size_of(source->dtype()), passes * bytes);
-        };
-        std::vector<ReportValue> row = row_of(one.reference, *source);
-        const Statistics statistics = statistics_of(*source, counted);
-        add_statistics(row, statistics);
-        nans += statistics.nans;
-        done_before += size;
-        if (options.histogram)
-          for (const Bin& bin : histogram_of(*source, statistics, 16, counted))
-            histogram.rows.push_back(
-                {printable(one.reference.text), bin.from, bin.to, bin.elements,
-                 static_cast<double>(bin.elements) / static_cast<double>(statistics.elements)});
-        done.rows.push_back(std::move(row));
-      });
-      before += passes * size;
-    }
-  });
-  if (done.rows.empty() && !job.json()) unreadable.throw_if_any();
-  const auto read = static_cast<std::int64_t>(done.rows.size());
-  report.add(std::move(done));
-  report.add("arrays_count", "arrays", read, Unit::count)
-      .add("size", "size", bytes, Unit::bytes)
-      .add("nans", "NaN", nans, Unit::count);
-  if (!links.rows.empty()) report.add(std::move(links));
-  if (options.histogram) report.add(std::move(histogram));
+  job.inputs.count_read(found.bytes);
+  Read read =
+      job.phase(Phase::compute, [&] { return read_arrays(found, options.histogram, unreadable, job); });
+  if (read.rows.rows.empty() && !job.json()) unreadable.throw_if_any();
+  Report report;
+  report.warnings = std::move(found.warnings);
+  const auto count = static_cast<std::int64_t>(read.rows.rows.size());
+  report.add(std::move(read.rows));
+  report.add("arrays_count", "arrays", count, Unit::count)
+      .add("size", "size", found.bytes, Unit::bytes)
+      .add("nans", "NaN", read.nans, Unit::count);
+  if (!found.links.rows.empty()) report.add(std::move(found.links));
+  if (options.histogram) report.add(std::move(read.histogram));
   unreadable.add_to(report);
   job.deliver(std::move(report), {});
   unreadable.throw_if_any();
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run info(OptionSet& set) {
+Run declare_info(OptionSet& set) {
   const auto options = std::make_shared<InfoOptions>();
   add_references(
       set, "FILE", options->files,
@@ -232,10 +248,46 @@ Run info(OptionSet& set) {
       "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
       .required();
   add_flag(set, "--histogram", options->histogram,
-           "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, "
-           "none if that is infinite; one more "
-           "pass.");
+           "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, none if "
+           "that is infinite; one more pass.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command info_command{
+    .name = "info",
+    .group = "Arrays",
+    .summary = "every array in files: shape, type, range, mean, NaNs",
+    .example = "ejk info masks.npz info.h5",
+    .keys = joined({R"(
+arrays | table | the arrays of all files; with --dry-run from headers alone
+  name | string | the array as a reference
+  dtype | string | its element type
+  shape | shape | its shape
+  storage | string | how it is stored
+  size_bytes | integer | bytes of its elements
+  min | number or null | the least element that is not NaN
+  max | number or null | the largest element that is not NaN
+  mean | number or null | the mean of those that are not NaN
+  nans | integer or null | elements that are NaN
+  infinities | integer or null | elements that are infinite
+arrays_count | integer | arrays that were read | done
+size_bytes | integer | bytes of all arrays | done
+nans | integer | elements of all arrays that are NaN | done
+links | table | links, which are not followed | of HDF5 files with links
+  name | string | the link as a reference
+  kind | string | its kind
+  target | string or null | its target
+histogram | table | how elements are distributed | with --histogram
+  array | string | the array as a reference
+  from | number | where the bin begins
+  to | number | where it ends
+  elements | integer | elements in it
+  share | share | of all elements of the array
+)",
+                    kUnreadableKeys}),
+    .declare = declare_info,
+};
 
 }  // namespace ejk::app

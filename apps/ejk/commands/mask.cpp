@@ -12,6 +12,7 @@
 #include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
 #include "masks.hpp"
+#include "schema.hpp"
 
 namespace ejk::app {
 
@@ -73,14 +74,25 @@ Outcome run(const MaskOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run mask(OptionSet& set) {
+Run declare_mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOptions>();
   declare_masks(set, *options);
   declare_picture(set);
   set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command mask_command{
+    .name = "mask",
+    .group = "Masks",
+    .summary = "write a mask out as a bool array",
+    .example = "ejk mask --mask 'local(left=3, right=0)' --shape 8x8",
+    .outputs = {{"mask", "(H, Q, K) or (Q, K) bool", "True where query q may attend to key k"}},
+    .use = R"(scores = np.where(np.load("mask.npy"), scores, -np.inf))",
+    .keys = std::string(kArrayKeys),
+    .declare = declare_mask,
+};
 
 }  // namespace ejk::app

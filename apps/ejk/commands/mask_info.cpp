@@ -109,9 +109,7 @@ Outcome run(const MaskInfoOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run mask_info(OptionSet& set) {
+Run declare_mask_info(OptionSet& set) {
   const auto options = std::make_shared<MaskInfoOptions>();
   declare_masks(set, options->masks);
   add_word(set, "--block", options->block, read_block, "QxK", "queries and keys of a block, such as 128x128")
@@ -148,5 +146,105 @@ Run mask_info(OptionSet& set) {
   set_footer(set, kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command mask_info_command{
+    .name = "mask-info",
+    .group = "Masks",
+    .summary = "block metadata of attention masks, and how sparse they are",
+    .example = "ejk mask-info --mask 'causal & documents(cu.npy)' --block 128x128 -o info.h5",
+    .outputs =
+        {{"data_next", "(rows, q blocks, kv blocks) int8, int16 or int32",
+          "the key block (with --dkv: the query block of the shard) to load: that of this position where it is not empty, else of the next one in the kernel's walk. rows are heads, or head shards where each has one mask alone. Where all heads have one mask, empty blocks are left out and the last axis (--dkv: the one before) is shorter"},
+         {"mask_next", "the shape of data_next",
+          "the index in partial_mask_blocks of this or the next partial block"},
+         {"block_mask", "the shape of data_next", "the state of this block: 0 empty, 1 partial, 2 full"},
+         {"partial_mask_blocks", "(P, bq, bk) bool",
+          "the distinct partial blocks; none where a kernel computes the mask (--no-computable). With --dkv (P, bk, bq); with --dynamic every block, (heads, q blocks, kv blocks, bq, bk)"},
+         {"q_sequence", "(Q,) int32",
+          "0, 1, 2, ...: for a kernel that computes a causal, local or chunked mask"},
+         {"is_dynamic_mask", "() bool", "whether --dynamic was given"}},
+    .use = R"(with h5py.File("info.h5") as f: a = {name: f[name][()] for name in f}
+for h, i, j in np.argwhere(a["block_mask"]):  # not the empty ones
+    key_block = a["data_next"][h, i, j]       # that query block i reads
+    if a["block_mask"][h, i, j] == 1:         # the pairs of it that attend
+        allowed = a["partial_mask_blocks"][a["mask_next"][h, i, j]])",
+    .keys = R"(
+direction | string | forward or dkv: the order in which a kernel walks the blocks | done
+kind | string | static; static, computable; or dynamic | done
+shape | shape | heads, queries, keys | done
+heads | integer | heads | plan
+queries | integer | queries of a head | plan
+keys | integer | keys of a head | plan
+block | shape | queries and keys of a block
+grid | shape | heads, query blocks, key blocks | plan
+padded_shape | shape | the shape after padding with False | with --pad, where it adds something
+head_shards | integer | devices that share the heads | with --head-shards above 1
+q_seq_shards | integer | devices that share the queries | with --q-seq-shards above 1
+alignment | string | how queries and keys are aligned | where queries and keys differ in number
+masks | table | the distinct masks | done
+  mask | integer | its number
+  heads | string | the heads that have it: 0-3, 7
+  expression | string | the mask as an expression
+  empty_blocks | integer | blocks without a True element
+  partial_blocks | integer | blocks with True and False elements
+  full_blocks | integer | blocks without a False element
+  block_sparsity | share | empty blocks / blocks
+  element_sparsity | share | False elements / elements
+  distinct_partial_blocks | integer or null | partial blocks that differ from each other; null with --dynamic
+  mean_keys_per_query | number | keys per query, on average
+  keys_of_middle_query | integer or null | keys of the middle query; null where the mask is read in order
+total | section | the sums over all heads | done
+  blocks | integer | blocks
+  empty_blocks | integer | blocks without a True element
+  partial_blocks | integer | blocks with True and False elements
+  full_blocks | integer | blocks without a False element
+  block_sparsity | share | empty blocks / blocks
+  work_left | share | blocks that a kernel computes / blocks
+  element_sparsity | share | False elements / elements
+  true_elements | integer | True elements
+  distinct_partial_blocks | integer | partial blocks that differ from each other | not with --dynamic
+  rows_without_key | integer | queries that attend to no key
+  keys_without_row | integer | keys that no query attends to
+  grid | shape | the grid of blocks before it shrinks
+  shrunk_grid | shape | the grid of the arrays
+rows_without_key | table | ranges of queries that attend to no key, at most 10,000 | done
+  mask | integer | the mask's number
+  begin | integer | the first query
+  end | integer | the query after the last one
+  count | integer | queries of the range
+keys_without_row | table | ranges of keys that no query attends to, at most 10,000 | done
+  mask | integer | the mask's number
+  begin | integer | the first key
+  end | integer | the key after the last one
+  count | integer | keys of the range
+arrays | table | the arrays that are written; with --dry-run at most
+  name | string | its name
+  dtype | string | its element type
+  shape | shape | its shape
+  size_bytes | integer | bytes of its elements
+arrays_bytes | integer | bytes of all arrays | done
+dense_mask_bytes | integer | bytes of the dense mask as bools
+arrays_of_dense | number | arrays_bytes / dense_mask_bytes | done
+rows_of_blocks | table | the heaviest and lightest rows of blocks | without --dkv
+  mask | integer | the mask's number
+  rank | string | heaviest or lightest
+  row | integer | the row of blocks
+  q_begin | integer | its first query
+  blocks | integer | blocks of it that are computed
+  share | share | of all blocks of the row
+columns_of_blocks | table | the heaviest and lightest columns of blocks | with --dkv
+  mask | integer | the mask's number
+  rank | string | heaviest or lightest
+  column | integer | the column of blocks
+  kv_begin | integer | its first key
+  blocks | integer | blocks of it that are computed
+  share | share | of all blocks of the column
+picture_N | picture | the blocks of mask N: queries down, keys across | for masks 0 to 3
+)",
+    .declare = declare_mask_info,
+    .is_divided = true,
+};
 
 }  // namespace ejk::app

@@ -9,6 +9,7 @@
 #include "ejk/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -155,9 +156,7 @@ Outcome run_unpack(const UnpackOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run pack(OptionSet& set) {
+Run declare_pack(OptionSet& set) {
   const auto options = std::make_shared<PackOptions>();
   add_reference(set, "X", options->x,
                 "a padded array (batch, seq, ...) of any type\n"
@@ -173,7 +172,7 @@ Run pack(OptionSet& set) {
   return [options](Job& job) { return run_pack(*options, job); };
 }
 
-Run unpack(OptionSet& set) {
+Run declare_unpack(OptionSet& set) {
   const auto options = std::make_shared<UnpackOptions>();
   add_reference(set, "PACKED", options->packed, "packed tokens (tokens, ...) of any type").required();
   add_reference(
@@ -194,5 +193,50 @@ Run unpack(OptionSet& set) {
       .shown("padding is");
   return [options](Job& job) { return run_unpack(*options, job); };
 }
+
+}  // namespace
+
+extern const Command pack_command{
+    .name = "pack",
+    .group = "Sequences",
+    .summary = "padded batches to packed tokens",
+    .example = "ejk pack hidden.npy attention_mask.npy -o packed.h5",
+    .outputs = {{"packed", "(tokens, ...) of X's type", "the tokens of X, row after row, without padding"},
+                {"cu_seqlens", "(batch + 1,) int32", "where each row's tokens begin in packed"},
+                {"indices", "(tokens,) int64",
+                 "row * seq + column of each token, or its place in X; ejk unpack takes it"},
+                {"max_seqlen", "() int32", "tokens of the longest row"}},
+    .use = R"(with h5py.File("packed.h5") as f:
+    tokens = x.reshape(batch * seq, -1)[f["indices"][()]]  # as f["packed"])",
+    .keys = joined({R"(
+padded | shape | the shape of X
+dtype | string | its element type
+packed | shape | the shape of the packed tokens | done
+sequences | integer | rows of the mask, or sequences | done
+tokens | integer | tokens of all rows | done
+max_seqlen | integer | tokens of the longest row | done
+padding_share | share or null | padding / elements of the mask, or all tokens | done
+)",
+                    kPaddingKeys}),
+    .declare = declare_pack,
+};
+
+extern const Command unpack_command{
+    .name = "unpack",
+    .group = "Sequences",
+    .summary = "packed tokens to padded batches",
+    .example = "ejk unpack packed.h5:/packed packed.h5:/indices --shape 32x128 -o hidden.npy",
+    .outputs = {{"unpack", "(batch, seq, ...) of PACKED's type",
+                 "tokens in their places, --fill everywhere else"}},
+    .use = R"(assert (np.load("hidden.npy")[mask] == packed).all())",
+    .keys = R"(
+packed | shape | the shape of PACKED
+dtype | string | its element type
+padded | shape | the shape of the result
+fill | number or null | the value of padding; null for NaN and infinities
+size_bytes | integer | bytes of the result
+)",
+    .declare = declare_unpack,
+};
 
 }  // namespace ejk::app

@@ -1,5 +1,4 @@
-// ejk params: parameters of kernels as JSON, and how the documents choose warps and stages. Each is an action
-// with options of its own.
+// ejk params: parameters of kernels as JSON, and the documented choice of warps and stages.
 //
 // tests: tests/cli/params/
 #include "ejk/params.hpp"
@@ -35,15 +34,11 @@ const char* const kFileHelp =
     "An unknown field is an error; null is a field left open, 0 a value like any other.";
 
 void add_kind(OptionSet& set, Kind& into) {
-  add_word(
-      set, "--kind", into,
-      [](const std::string& word) {
-        return static_cast<Kind>(read_choice(word, {"fwd", "bwd"}));
-      },
-      "KIND", "what the files hold, fwd (default) or bwd");
+  add_choice(set, "--kind", into, {{"fwd", Kind::forward}, {"bwd", Kind::backward}}, "KIND",
+             "kind of parameters");
 }
 
-// What the file holds has the file's name in front of its faults.
+// Errors in the parameters are prefixed with the file's name.
 template <class Read>
 auto read_params(Job& job, const char* role, const std::string& file, Read read) {
   const JsonValue value = job.phase(Phase::read, [&] { return job.inputs.read_json(role, file); });
@@ -86,9 +81,7 @@ struct BlockOptions {
   DType dtype = DType::float16;
 };
 
-}  // namespace
-
-Run params_to_dict(OptionSet& set) {
+Run declare_params_to_dict(OptionSet& set) {
   const auto options = std::make_shared<FileOptions>();
   add_file(set, "FILE", options->file, kFileHelp);
   add_kind(set, options->kind);
@@ -100,7 +93,7 @@ Run params_to_dict(OptionSet& set) {
   };
 }
 
-Run params_merge(OptionSet& set) {
+Run declare_params_merge(OptionSet& set) {
   const auto options = std::make_shared<FileOptions>();
   add_file(set, "BASE", options->file, kFileHelp);
   add_file(set, "OVERRIDE", options->override, "another, whose fields come first");
@@ -111,13 +104,13 @@ Run params_merge(OptionSet& set) {
   };
 }
 
-Run params_backward(OptionSet& set) {
+Run declare_params_backward(OptionSet& set) {
   const auto options = std::make_shared<FileOptions>();
   const auto scale = std::make_shared<double>(0.5);
   add_file(set, "FILE", options->file, kFileHelp);
   add_word(set, "--scale", *scale, read_real, "S",
            "parts of forward blocks, 0.5 by default\n"
-           "q_blocksize and kv_blocksize are multiplied and cut; 128 stands for one that is unset or 0.");
+           "q_blocksize and kv_blocksize are multiplied and cut; one that is unset or 0 counts as 128.");
   return [options, scale](Job& job) {
     const BwdParams params =
         BwdParams::from_fwd_params(read_params(job, "fwd", options->file, fwd_params_from), *scale);
@@ -129,7 +122,7 @@ Run params_backward(OptionSet& set) {
   };
 }
 
-Run params_warps(OptionSet& set) {
+Run declare_params_warps(OptionSet& set) {
   const auto options = std::make_shared<BlockOptions>();
   add_word(set, "--q-block", options->q_block, at_least(1), "N", "queries of a block")
       .required()
@@ -140,8 +133,7 @@ Run params_warps(OptionSet& set) {
   add_word(set, "--head-dim", options->head_dim, at_least(1), "N", "length of a head's vectors")
       .required()
       .shown("head dimension");
-  add_word(set, "--dtype", options->dtype, read_dtype, "TYPE", "element type, float16 by default")
-      .shown("dtype");
+  add_dtype(set, "--dtype", options->dtype, "element type").shown("dtype");
   return [options](Job& job) {
     Report report;
     job.show_options(report);
@@ -151,7 +143,7 @@ Run params_warps(OptionSet& set) {
   };
 }
 
-Run params_stages(OptionSet& set) {
+Run declare_params_stages(OptionSet& set) {
   const auto taken = std::make_shared<std::int64_t>(0);
   const auto given_limit = std::make_shared<std::optional<std::int64_t>>();
   add_word(set, "--smem-bytes", *taken, read_size_or_zero, "SIZE", "shared memory that a block takes")
@@ -169,5 +161,69 @@ Run params_stages(OptionSet& set) {
     return deliver_number(job, "num_stages", select_num_stages(*taken, limit), std::move(report));
   };
 }
+
+}  // namespace
+
+extern const Command params_to_dict_command{
+    .name = "params to-dict",
+    .summary = "the fields that are set",
+    .example = "ejk params to-dict fwd.json",
+    .declare = declare_params_to_dict,
+};
+
+extern const Command params_merge_command{
+    .name = "params merge",
+    .summary = "the fields of the second file, else those of the first",
+    .example = "ejk params merge base.json override.json",
+    .declare = declare_params_merge,
+};
+
+extern const Command params_backward_command{
+    .name = "params backward",
+    .summary = "backward parameters from forward ones",
+    .example = "ejk params backward fwd.json --scale 0.5",
+    .declare = declare_params_backward,
+};
+
+extern const Command params_warps_command{
+    .name = "params warps",
+    .summary = "how many warps a block gets",
+    .example = "ejk params warps --q-block 128 --kv-block 128 --head-dim 64",
+    .declare = declare_params_warps,
+};
+
+extern const Command params_stages_command{
+    .name = "params stages",
+    .summary = "how many pipeline stages fit in shared memory",
+    .example = "ejk params stages --smem-bytes 16k --smem-limit 48KiB",
+    .declare = declare_params_stages,
+};
+
+extern const Command params_command{
+    .name = "params",
+    .group = "Settings",
+    .summary = "parameters of kernels: clean, merge, derive, choose",
+    .example = "ejk params backward fwd.json --scale 0.5",
+    .keys = R"(
+blocksize_m | integer | the parameter of this name | where it is set
+blocksize_k | integer | the parameter of this name | where it is set
+blocksize_n | integer | the parameter of this name | where it is set
+q_blocksize | integer | the parameter of this name | where it is set
+kv_blocksize | integer | the parameter of this name | where it is set
+blocksize_heads | integer | the same, of forward parameters alone | where it is set
+blocksize_keys | integer | the same, of forward parameters alone | where it is set
+num_key_splits | integer | the same, of forward parameters alone | where it is set
+q_block | integer | queries of a block | warps
+kv_block | integer | keys of a block | warps
+head_dim | integer | the length of a head's vectors | warps
+dtype | string | the element type | warps
+num_warps | integer | the parameter of this name, or the result | where it is set; warps
+smem_bytes | integer | shared memory that a block takes | stages
+smem_limit_bytes | integer | shared memory there is | stages
+num_stages | integer | the parameter of this name, or the result | where it is set; stages
+)",
+    .actions = {&params_to_dict_command, &params_merge_command, &params_backward_command,
+                &params_warps_command, &params_stages_command},
+};
 
 }  // namespace ejk::app

@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -28,7 +29,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
   if (!options.axis && shape.size() == 1)
     throw Error(Error::Kind::input,
                 fmt::format("{} has shape {}, and the sequence is axis 1", x->name(), to_string(shape)))
-        .hint("--axis 0 says that it is that axis");
+        .hint("--axis 0 confirms axis 0");
   auto reordered = reorder_sequence(x, options.cp_size, sequence, options.order);
 
   const std::int64_t bytes = byte_count(shape, x->dtype());
@@ -41,7 +42,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
       .add("axis", "axis", static_cast<std::int64_t>(axis))
       .add("size", "size", bytes, Unit::bytes);
   for (Report::Item& item : describe_reorder(shape[axis], options.cp_size).items) report.add(std::move(item));
-  // What can only be read forward is held in memory: the pieces go back and forth.
+  // An array with sequential access alone is read into memory: the order of chunks is not that of the file.
   const bool hold = !x->random_access();
   if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Outcome::passed;
   if (hold) {
@@ -59,9 +60,7 @@ std::int64_t read_ranks(const std::string& word) {
   return ranks;
 }
 
-}  // namespace
-
-Run reorder_sequence(OptionSet& set) {
+Run declare_reorder_sequence(OptionSet& set) {
   const auto options = std::make_shared<ReorderOptions>();
   add_reference(set, "X", options->array, "an array of any type and shape").required();
   add_word(set, "--cp-size", options->cp_size, read_ranks, "N",
@@ -78,5 +77,34 @@ Run reorder_sequence(OptionSet& set) {
       .shown("order");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command reorder_sequence_command{
+    .name = "reorder-sequence",
+    .group = "Sequences",
+    .summary = "balance causal work over a ring of ranks, and back",
+    .example = "ejk reorder-sequence q.npy --cp-size 4 --axis 1 -o q_ring.npy",
+    .outputs =
+        {{"reorder_sequence", "the shape and type of X",
+          "the axis in 2 N equal pieces; rank r of N gets pieces r and 2 N - 1 - r, next to each other"}},
+    .use = R"(ring = np.load("q_ring.npy")  # (batch, tokens, ...), N ranks
+mine = np.split(ring, N, axis=1)[rank])",
+    .keys = joined({R"(
+order | string | ring or contiguous
+)",
+                    kArrayKeys, R"(
+axis | integer | the axis of the sequence, from 0
+length | integer | tokens of the sequence
+ranks_count | integer | ranks
+imbalance_contiguous | number or null | causal work of the heaviest rank / the mean, in order
+imbalance_ring | number or null | the same in ring order
+ranks | table | causal work of each rank
+  rank | integer | the rank
+  contiguous_pairs | integer | allowed pairs in the original order
+  ring_pairs | integer | the same in ring order
+)"}),
+    .declare = declare_reorder_sequence,
+};
 
 }  // namespace ejk::app

@@ -10,6 +10,7 @@
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -98,9 +99,7 @@ Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run segment_ids(OptionSet& set) {
+Run declare_segment_ids(OptionSet& set) {
   const auto options = std::make_shared<IdsOptions>();
   add_reference(set, "MASK", options->mask,
                 "(Q, K), (batch, Q, K), or with --per-head (batch, heads, Q, K)\n"
@@ -119,7 +118,7 @@ Run segment_ids(OptionSet& set) {
   return [options](Job& job) { return run_ids(*options, job); };
 }
 
-Run segment_mask(OptionSet& set) {
+Run declare_segment_mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOfIdsOptions>();
   set.set_outputs([options] {
     return options->how.separate ? std::vector<std::string>{"attention_mask", "q_mask", "kv_mask"}
@@ -127,8 +126,7 @@ Run segment_mask(OptionSet& set) {
   });
   add_reference(set, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys").required();
   add_reference(set, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
-  add_word(set, "--dtype", options->how.dtype, read_dtype, "TYPE",
-           "element type, bool by default; others hold 0 and 1");
+  add_dtype(set, "--dtype", options->how.dtype, "element type, bool by default; others hold 0 and 1");
   add_flag(
       set, "--separate", options->how.separate,
       "also write q_mask and kv_mask: which tokens are not padding\nThen there are three arrays; without "
@@ -136,5 +134,48 @@ Run segment_mask(OptionSet& set) {
   add_convention(set, options->how.convention, kConventionHelp);
   return [options](Job& job) { return run_mask(*options, job); };
 }
+
+}  // namespace
+
+extern const Command segment_ids_command{
+    .name = "segment-ids",
+    .group = "Segments",
+    .summary = "segment ids from masks, and how far they reproduce them",
+    .example = "ejk segment-ids mask.npy --require-exact -o ids.h5",
+    .outputs = {{"q_segment_ids", "(Q,), (batch, Q) or (batch, heads, Q) int32",
+                 "equal rows of the mask have equal ids; -1 is padding, a row without a True"},
+                {"kv_segment_ids", "the same with K", "the ids of columns, numbered apart; -1 is padding"}},
+    .use = R"(with h5py.File("ids.h5") as f:
+    q, k = f["q_segment_ids"][()], f["kv_segment_ids"][()]
+again = (q[:, None] == k[None, :]) & (q[:, None] > 0))",
+    .keys = joined({R"(
+shape | shape | of the mask
+)",
+                    kConventionKey, R"(
+heads | string | ids for each, or head 0 alone counts | of a mask with four axes
+segments | integer | segments | done
+q_segment_ids | shape | the shape of the queries' ids | done
+kv_segment_ids | shape | the shape of the keys' ids | done
+elements | integer | elements of the mask | done
+differing_elements | integer | elements that the ids do not reproduce | done
+differing_share | share | differing_elements / elements | done
+exact | boolean | whether the ids reproduce the mask | done
+)"}),
+    .declare = declare_segment_ids,
+};
+
+extern const Command segment_mask_command{
+    .name = "segment-mask",
+    .group = "Segments",
+    .summary = "masks from segment ids",
+    .example = "ejk segment-mask segment_ids.npy -o mask.npy",
+    .outputs = {{"attention_mask", "(batch, Q, K) bool, or --dtype",
+                 "True where ids are equal and not padding"},
+                {"q_mask", "(batch, Q), with --separate", "True where a query is not padding"},
+                {"kv_mask", "(batch, K), with --separate", "True where a key is not padding"}},
+    .use = R"(mask = np.load("mask.npy")  # mask[b, q, k])",
+    .keys = joined({kArrayKeys, kConventionKey}),
+    .declare = declare_segment_mask,
+};
 
 }  // namespace ejk::app

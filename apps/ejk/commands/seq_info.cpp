@@ -1,4 +1,4 @@
-// ejk seq-info: how long packed sequences are, and what packing them saves.
+// ejk seq-info: statistics of the lengths of packed sequences, and the savings of packing.
 //
 // tests: tests/cli/seq-info/
 #include "commands.hpp"
@@ -9,7 +9,9 @@
 
 namespace ejk::app {
 
-Run seq_info(OptionSet& set) {
+namespace {
+
+Run declare_seq_info(OptionSet& set) {
   struct Words {
     std::string cu_seqlens, padded;
   };
@@ -17,7 +19,7 @@ Run seq_info(OptionSet& set) {
   add_reference(set, "CU_SEQLENS", words->cu_seqlens, "where each sequence begins, and the number of tokens")
       .required();
   add_reference(set, "--cu-seqlens-padded", words->padded,
-                "the same with the padding behind each sequence\n"
+                "the same with the padding after each sequence\n"
                 "As TransformerEngine's THD layout has it. The report then counts the padding, too.");
   set_footer(set,
              "Attention work is counted in pairs of a query and a key, the sum of squared\n"
@@ -36,5 +38,42 @@ Run seq_info(OptionSet& set) {
     return Outcome::passed;
   };
 }
+
+}  // namespace
+
+extern const Command seq_info_command{
+    .name = "seq-info",
+    .group = "Sequences",
+    .summary = "how long sequences are, and what packing saves",
+    .example = "ejk seq-info cu_seqlens.npy",
+    .keys = R"(
+shape | shape | of CU_SEQLENS | plan
+dtype | string | its element type | plan
+sequences | integer | sequences, with empty ones | done
+tokens | integer | tokens of all sequences | done
+empty_sequences | integer | sequences without a token | done
+padding_tokens | integer | tokens of padding behind sequences | with --cu-seqlens-padded
+padding_share | share or null | padding_tokens / all tokens | with --cu-seqlens-padded
+shortest | integer or null | tokens of the shortest; null without sequences | done
+longest | integer or null | tokens of the longest | done
+mean | number or null | tokens of a sequence on average | done
+percentiles | table | one row, none without sequences | done
+  pN | number | p1, p5, p25, p50, p75, p95 and p99 of tokens of a sequence, interpolated as NumPy does
+histogram | table | sequences by length, in bins that double | done
+  range | string | the bin: 4-7
+  from | integer | its least length
+  to | integer | its largest length
+  sequences | integer | sequences in it
+  share | share | of all sequences
+  token_share | share or null | its sequences' share of all tokens
+packing | section | packed against padded to the longest; empty without sequences | done
+  padded_tokens | integer | tokens and padding
+  padding_share | share or null | padding / padded_tokens
+  attention_pairs_packed | integer | pairs of tokens of one sequence
+  attention_pairs_padded | integer | the same with padding
+  attention_work_share | share or null | attention_pairs_packed / attention_pairs_padded
+)",
+    .declare = declare_seq_info,
+};
 
 }  // namespace ejk::app

@@ -1,5 +1,5 @@
 // ejk cu-seqlens, lens, position-ids, sequence-ids, token-indices, chunk-indices, chunk-offsets, cdiv: packed
-// sequences, and everything that is made from their cu_seqlens.
+// sequences, and arrays computed from their cu_seqlens.
 //
 // tests: tests/cli/cu-seqlens/, tests/cli/token-indices/ and a folder for each other command
 #include "ejk/sequence.hpp"
@@ -14,6 +14,7 @@
 #include "commands.hpp"
 #include "integers.hpp"
 #include "job.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -95,7 +96,7 @@ Outcome run_lens(const LensOptions& options, Job& job) {
 struct IdOptions {
   std::string cu_seqlens;
   std::int64_t chunk_size = 0;
-  std::optional<Convention> convention;  // nothing: there is but one
+  std::optional<Convention> convention;  // absent: not an option
 };
 
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
@@ -105,7 +106,7 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
   const std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
 
-  // The sequences say how large the result is, so they are looked at even when nothing else is done.
+  // The sequences determine the size of the result, so a dry run reads them.
   const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
   const Source ids = job.phase(Phase::compute, [&] { return make(*cu, options); });
   Report report;
@@ -134,11 +135,9 @@ Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
         .recorded()
         .shown("chunk size", Unit::tokens);
   if (has == Has::convention || has == Has::both)
-    add_convention(
-        set, options->convention.emplace(Convention::document),
-        "of empty sequences: document or ejkernel\n"
-        "document (default): an id is the index of the sequence. ejkernel: empty sequences are not "
-        "counted.");
+    add_convention(set, options->convention.emplace(Convention::document),
+                   "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
+                   "empty sequences are not counted.");
   return [=](Job& job) { return run_ids(name, make, *options, job); };
 }
 
@@ -161,9 +160,7 @@ Outcome run_cdiv(const CdivOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run cu_seqlens(OptionSet& set) {
+Run declare_cu_seqlens(OptionSet& set) {
   const auto options = std::make_shared<CuSeqlensOptions>();
   add_reference(set, "INPUT", options->input,
                 "a mask (batch, seq), lengths (sequences,), or the ids of tokens\n"
@@ -174,12 +171,11 @@ Run cu_seqlens(OptionSet& set) {
       "By default two axes are a mask and one is lens; elements that contradict that are an error. With --from mask "
       "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of equal segment ids is a sequence; so is each run of position ids from 0 up, and negative "
       "ones are padding.");
-  add_word(set, "--dtype", options->dtype, read_dtype, "TYPE",
-           "element type, int32 by default\nA sum that it cannot hold exactly is an error.");
+  add_dtype(set, "--dtype", options->dtype, "element type\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
 }
 
-Run lens(OptionSet& set) {
+Run declare_lens(OptionSet& set) {
   const auto options = std::make_shared<LensOptions>();
   add_reference(set, "INPUT", options->input, "cu_seqlens (sequences + 1,) or a mask (batch, seq)")
       .required();
@@ -189,39 +185,39 @@ Run lens(OptionSet& set) {
   return [options](Job& job) { return run_lens(*options, job); };
 }
 
-Run position_ids(OptionSet& set) {
+Run declare_position_ids(OptionSet& set) {
   return declare_ids(set, "position_ids", Has::neither,
                      [](const ArraySource& cu, const IdOptions&) { return prepare_position_ids(cu); });
 }
 
-Run sequence_ids(OptionSet& set) {
+Run declare_sequence_ids(OptionSet& set) {
   return declare_ids(set, "sequence_ids", Has::convention,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return prepare_sequence_ids(cu, *options.convention);
                      });
 }
 
-Run token_indices(OptionSet& set) {
+Run declare_token_indices(OptionSet& set) {
   return declare_ids(set, "token_indices", Has::convention,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return prepare_token_indices(cu, *options.convention);
                      });
 }
 
-Run chunk_indices(OptionSet& set) {
+Run declare_chunk_indices(OptionSet& set) {
   return declare_ids(set, "chunk_indices", Has::both, [](const ArraySource& cu, const IdOptions& options) {
     return prepare_chunk_indices(cu, options.chunk_size, *options.convention);
   });
 }
 
-Run chunk_offsets(OptionSet& set) {
+Run declare_chunk_offsets(OptionSet& set) {
   return declare_ids(set, "chunk_offsets", Has::chunk_size,
                      [](const ArraySource& cu, const IdOptions& options) {
                        return make_source(prepare_chunk_offsets(cu, options.chunk_size), "chunk_offsets");
                      });
 }
 
-Run cdiv(OptionSet& set) {
+Run declare_cdiv(OptionSet& set) {
   const auto options = std::make_shared<CdivOptions>();
   add_reference(set, "A", options->array, "integers of any shape, negative ones too").required();
   add_word(set, "--by", options->by, at_least(1), "B", "what to divide by, at least 1")
@@ -230,5 +226,123 @@ Run cdiv(OptionSet& set) {
       .shown("divided by", Unit::count);
   return [options](Job& job) { return run_cdiv(*options, job); };
 }
+
+constexpr std::string_view kChunkSizeKey = R"(
+chunk_size | integer | tokens of a chunk, as given by --chunk-size
+)";
+
+}  // namespace
+
+extern const Command cu_seqlens_command{
+    .name = "cu-seqlens",
+    .group = "Sequences",
+    .summary = "where packed sequences begin, from a mask, lengths or ids",
+    .example = "ejk cu-seqlens attention_mask.npy -o cu_seqlens.npy",
+    .outputs =
+        {{"cu_seqlens", "(sequences + 1,) int32, or --dtype",
+          "begins with 0 and never decreases: sequence i is tokens cu_seqlens[i] to cu_seqlens[i + 1] - 1"}},
+    .use = R"(cu = np.load("cu_seqlens.npy")
+first = packed[cu[0]:cu[1]]  # tokens of sequence 0)",
+    .keys = joined({kSequencesFromKey, R"(
+dtype | string | the element type of the result
+shape | shape | its shape; with --dry-run, of ids, at most
+)",
+                    kPaddingKeys, count_keys("without a float --dtype")}),
+    .declare = declare_cu_seqlens,
+};
+
+extern const Command lens_command{
+    .name = "lens",
+    .group = "Sequences",
+    .summary = "lengths of sequences, from cu_seqlens or a mask",
+    .example = "ejk lens cu_seqlens.npy",
+    .outputs = {{"lens", "(sequences,) of the input's type, int32 of a mask and of ids",
+                 "tokens of each sequence"}},
+    .use = "assert lens.sum() == cu[-1]",
+    .keys = joined({kSequencesFromKey, kPaddingKeys, R"(
+shape | shape | of the array that is written | done
+dtype | string | its element type | done
+)",
+                    count_keys("done")}),
+    .declare = declare_lens,
+};
+
+extern const Command position_ids_command{
+    .name = "position-ids",
+    .group = "Sequences",
+    .summary = "each token's position in its sequence",
+    .example = "ejk position-ids cu_seqlens.npy -o position_ids.npy",
+    .outputs = {{"position_ids", "(tokens,) of cu_seqlens' type",
+                 "0, 1, 2, ... from the beginning of each sequence"}},
+    .use = R"(rotated = rope(q, np.load("position_ids.npy")))",
+    .keys = joined({count_keys(), kArrayKeys}),
+    .declare = declare_position_ids,
+};
+
+extern const Command sequence_ids_command{
+    .name = "sequence-ids",
+    .group = "Sequences",
+    .summary = "each token's sequence",
+    .example = "ejk sequence-ids cu_seqlens.npy -o sequence_ids.npy",
+    .outputs = {{"sequence_ids", "(tokens,) int32, or int64", "the index of each token's sequence, from 0"}},
+    .use = R"(ids = np.load("sequence_ids.npy")
+same = ids[:, None] == ids[None, :]  # may attend)",
+    .keys = joined({count_keys(), kConventionKey, kArrayKeys}),
+    .declare = declare_sequence_ids,
+};
+
+extern const Command token_indices_command{
+    .name = "token-indices",
+    .group = "Sequences",
+    .summary = "each token's sequence and position",
+    .example = "ejk token-indices cu_seqlens.npy -o token_indices.npy",
+    .outputs = {{"token_indices", "(tokens, 2) of cu_seqlens' type",
+                 "[sequence, position in it] of each token"}},
+    .use = R"(sequence, position = np.load("token_indices.npy").T)",
+    .keys = joined({count_keys(), kConventionKey, kArrayKeys}),
+    .declare = declare_token_indices,
+};
+
+extern const Command chunk_indices_command{
+    .name = "chunk-indices",
+    .group = "Sequences",
+    .summary = "each chunk's sequence and place in it",
+    .example = "ejk chunk-indices cu_seqlens.npy --chunk-size 64 -o chunk_indices.npy",
+    .outputs =
+        {{"chunk_indices", "(chunks, 2) of cu_seqlens' type",
+          "[sequence, chunk in it] of each chunk of --chunk-size tokens; a sequence's last may be shorter"}},
+    .use = R"(sequence, chunk = np.load("chunk_indices.npy")[program_id]
+begin = cu[sequence] + chunk * chunk_size
+end = min(begin + chunk_size, cu[sequence + 1]))",
+    .keys = joined({count_keys(), kChunkSizeKey, kConventionKey, kArrayKeys}),
+    .declare = declare_chunk_indices,
+};
+
+extern const Command chunk_offsets_command{
+    .name = "chunk-offsets",
+    .group = "Sequences",
+    .summary = "where each sequence's chunks begin",
+    .example = "ejk chunk-offsets cu_seqlens.npy --chunk-size 64",
+    .outputs = {{"chunk_offsets", "(sequences + 1,) of cu_seqlens' type",
+                 "chunks before each sequence: its chunks are chunk_offsets[i] to chunk_offsets[i + 1] - 1"}},
+    .use = R"(chunks = np.diff(np.load("chunk_offsets.npy"))  # of each sequence)",
+    .keys = joined({count_keys(), kChunkSizeKey, kArrayKeys}),
+    .declare = declare_chunk_offsets,
+};
+
+extern const Command cdiv_command{
+    .name = "cdiv",
+    .group = "Sequences",
+    .summary = "divide and round up",
+    .example = "ejk cdiv lens.npy --by 64",
+    .outputs = {{"cdiv", "the shape and type of A", "A / B, rounded up"}},
+    .use = R"(assert (np.load("cdiv.npy") == -(-a // b)).all())",
+    .keys = R"(
+shape | shape | of the array that is written
+dtype | string | its element type
+by | integer | the divisor
+)",
+    .declare = declare_cdiv,
+};
 
 }  // namespace ejk::app

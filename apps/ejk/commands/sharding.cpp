@@ -1,4 +1,4 @@
-// ejk sharding: a partition spec, corrected to what the shape and the mesh allow.
+// ejk sharding: corrects a partition spec to the shape and the mesh.
 //
 // tests: tests/cli/sharding/
 #include "ejk/sharding.hpp"
@@ -25,7 +25,7 @@ struct ShardingOptions {
   bool strict = false;
 };
 
-// "8,1024,512", "(8, 1024)"; the empty word is rank 0.
+// "8,1024,512", "(8, 1024)"; empty text is rank 0.
 Shape read_shape(const std::string& word) {
   Shape shape;
   std::string_view rest = word;
@@ -73,11 +73,9 @@ Outcome run(const ShardingOptions& options, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run sharding(OptionSet& set) {
+Run declare_sharding(OptionSet& set) {
   const auto options = std::make_shared<ShardingOptions>();
-  // Both the word and what it means.
+  // Both the text and its value.
   const auto add = [&](const char* name, std::string& word, auto& value, auto read, const char* type,
                        const char* help) {
     add_word(
@@ -99,13 +97,52 @@ Run sharding(OptionSet& set) {
   add(
       "--mesh", options->mesh_word, options->mesh, [](const std::string& text) { return parse_mesh(text); },
       "NAME=N,...", "axes of the mesh of devices, such as dp=2,mp=4");
-  add_word(set, "--dtype", options->dtype, read_dtype, "TYPE", "element type, to say memory in bytes");
+  add_dtype(set, "--dtype", options->dtype, "element type, to report memory in bytes");
   add_flag(set, "--strict", options->strict, "a spec that needs a correction is an error");
   set_footer(set,
              "The first line is the spec. A dimension is not cut where an axis is not in the\n"
-             "mesh or the length is not a multiple of its axes' sizes; the report says what a\n"
-             "device then holds. An axis used twice is an error.");
+             "mesh or the length is not a multiple of its axes' sizes; the report states the\n"
+             "part of a device. An axis used twice is an error.");
   return [options](Job& job) { return run(*options, job); };
 }
+
+}  // namespace
+
+extern const Command sharding_command{
+    .name = "sharding",
+    .group = "Settings",
+    .summary = "a partition spec, corrected to what a mesh and a shape allow",
+    .example = "ejk sharding --shape 8,1024,510 --spec 'dp,None,(mp,tp)' --mesh dp=2,mp=4",
+    .keys = R"(
+spec_text | string | the corrected spec as text
+spec | list | the same: for each dimension null, an axis, or a list of axes
+dimensions | table | the dimensions of the shape
+  dimension | integer | its number
+  length | integer | its length
+  asked | string | the requested entry
+  spec | string | the corrected entry
+  shards | integer | its shards
+  local_length | integer | its length on each device
+  times_more | number | local_length / its length if sharded as requested
+  why | string | why it was corrected, or nothing
+left_out | table | entries of the spec beyond the dimensions
+  dimension | integer | its place in the spec
+  asked | string or list | the axis, or the axes
+corrections | integer | entries that were corrected or dropped
+shape | shape | the shape of the array
+local_shape | shape | its shape on each device
+devices | integer | devices of the mesh
+copies | integer | devices with the same part
+local_elements | integer | elements on each device
+asked_elements | integer | the same if sharded as requested
+dtype | string | the element type | with --dtype
+local_bytes | integer | memory on each device | with --dtype
+asked_bytes | integer | the same if sharded as requested | with --dtype
+parts | table | the part on each device | of at most 64 devices
+  device | string | its place in the mesh: dp=0 mp=3
+  part | string | its part of the array as a slice
+)",
+    .declare = declare_sharding,
+};
 
 }  // namespace ejk::app

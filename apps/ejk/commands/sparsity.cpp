@@ -56,9 +56,7 @@ Outcome run(const SparsityWords& words, Job& job) {
   return Outcome::passed;
 }
 
-}  // namespace
-
-Run sparsity(OptionSet& set) {
+Run declare_sparsity(OptionSet& set) {
   const auto words = std::make_shared<SparsityWords>();
   declare_masks(set, words->masks);
   add_word(
@@ -67,16 +65,11 @@ Run sparsity(OptionSet& set) {
       "Queries and keys. They need not divide the lengths: blocks at the edge are filled up with False, as "
       "mask-info --pad does, and counted whole.")
       .required();
-  add_word(
-      set, "--by", words->how.measure,
-      [](const std::string& word) {
-        constexpr SparsityMeasure measures[] = {SparsityMeasure::pairs, SparsityMeasure::metadata};
-        return measures[read_choice(word, {"pairs", "metadata"})];
-      },
-      "WHAT",
-      "what a size costs least by: pairs or metadata\n"
-      "pairs (default): pairs computed, and --block-cost for each block. metadata: bytes of it. The other one "
-      "decides between equals.");
+  add_choice(set, "--by", words->how.measure,
+             {{"pairs", SparsityMeasure::pairs}, {"metadata", SparsityMeasure::metadata}}, "WHAT",
+             "measure of cost\n"
+             "pairs: pairs computed, and --block-cost for each block. metadata: bytes of it. The other one "
+             "decides between equals.");
   add_word(set, "--block-cost", words->how.block_cost, at_least(0), "PAIRS",
            fmt::format(
                "what visiting a block costs beside its pairs: {} by default\n"
@@ -102,5 +95,66 @@ Run sparsity(OptionSet& set) {
                  kMaskHelp);
   return [words](Job& job) { return run(*words, job); };
 }
+
+}  // namespace
+
+extern const Command sparsity_command{
+    .name = "sparsity",
+    .group = "Masks",
+    .summary = "block sizes side by side, and work of context-parallel ranks",
+    .example = "ejk sparsity --mask 'causal & documents(cu.npy)' --blocks 64x64,128x128 --cp 4",
+    .keys = R"(
+shape | shape | heads, queries, keys
+alignment | string | how queries and keys are aligned | where queries and keys differ in number
+masks | table | the distinct masks | done
+  mask | integer | its number
+  heads | string | the heads that have it: 0-3, 7
+  expression | string | the mask as an expression
+pairs_allowed | integer | allowed pairs of a query and a key, of all heads | done
+density | share | pairs_allowed / all pairs | done
+sizes | table | the block sizes, in the order of --blocks; counts are sums over all heads
+  block | shape | queries and keys of a block
+  grid | shape | query blocks and key blocks of a head
+  empty_blocks | integer | blocks without a True element | done
+  partial_blocks | integer | blocks with True and False elements | done
+  full_blocks | integer | blocks without a False element | done
+  block_sparsity | share | empty blocks / blocks | done
+  pairs_allowed | integer | as above: the same for all sizes | done
+  pairs_computed | integer | pairs in visited blocks, each block counted whole | done
+  padding_pairs | integer | of these, pairs beyond the edge of the mask | done
+  cost | number | pairs_computed, and block_cost for each block that is visited | done
+  computed_per_allowed | number or null | pairs_computed / pairs_allowed | done
+  distinct_partial_blocks | integer | partial blocks that differ from each other | done
+  metadata_bytes | integer | bytes of the arrays that mask-info --pad writes, without is_dynamic_mask | done
+  heaviest_row_head | integer | the head of the row of blocks with the most visited ones | done
+  heaviest_row | integer | that row of blocks | done
+  heaviest_row_blocks | integer | its visited blocks | done
+  mean_row_blocks | number | visited blocks of a row, on average | done
+  row_imbalance | number or null | heaviest_row_blocks / mean_row_blocks | done
+  fits_budget | boolean | metadata_bytes are within it | with --metadata-budget
+metadata_budget_bytes | integer | bytes that the metadata may take | with --metadata-budget
+fewest_pairs_block | shape or null | the size with the fewest pairs_computed; null where none fits the budget | done
+least_block | shape or null | the size of the least cost, or by metadata of the fewest bytes; null where none fits the budget | done
+block_cost | integer | cost of visiting a block, in pairs: --block-cost | done
+measure | string | pairs or metadata: the measure of --by | done
+context_parallel | section | work of context-parallel ranks | with --cp
+  block | shape | the block size that pairs computed are for: the first
+  distributions | table | ways to distribute the queries
+    distribution | string | contiguous, zig-zag or balanced
+    pairs_imbalance | number or null | pairs_allowed of the heaviest rank / the mean
+    computed_imbalance | number or null | pairs_computed of the heaviest rank / the mean
+    keys_received_max | integer | keys_received of the rank that receives the most
+    keys_received | integer | keys_received of all ranks
+  ranks | table | the ranks under each distribution
+    distribution | string | contiguous, zig-zag or balanced
+    rank | integer | the rank
+    queries | integer | queries of its own
+    pairs_allowed | integer | allowed pairs of these queries
+    pairs_computed | integer | pairs of these queries in visited blocks
+    keys_held | integer | keys of its own
+    keys_received | integer | keys that its queries need and another rank has
+)",
+    .declare = declare_sparsity,
+};
 
 }  // namespace ejk::app

@@ -1,5 +1,5 @@
 // The line of the progress bar on terminals of any width.
-#include "progress_line.hpp"
+#include "progress.hpp"
 
 #include <doctest/doctest.h>
 

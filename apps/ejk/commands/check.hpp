@@ -1,4 +1,4 @@
-// What the actions of `ejk check` share: their options, and what becomes of the findings.
+// Shared by the actions of `ejk check`: their options, and the report of findings.
 #pragma once
 
 #include <string>
@@ -13,15 +13,13 @@ struct CheckFlags {
   bool all = false;
   bool strict = false;
 
-  /// What the library is asked for.
   CheckOptions options(Job& job) const;
 };
 
 /// --all and --strict, and in the footer the rules of the kind; `more` are paragraphs before them.
 void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more = "");
 
-/// Prints what was found. No is the answer where there is an error; with --strict also where there is a
-/// warning.
+/// Prints the findings. The check failed if there is an error; with --strict also if there is a warning.
 Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job);
 
 }  // namespace ejk::app

@@ -1,7 +1,10 @@
-// One row for each code whose way out is an option or a command.
-#include "hints.hpp"
+// Hints in terms of the command line: a row for each error code with an option or a command as its remedy.
+#include "errors.hpp"
 
 #include <fmt/format.h>
+
+#include "ejk/text.hpp"
+#include "terminal.hpp"
 
 namespace ejk::app {
 
@@ -11,7 +14,7 @@ using Code = Error::Code;
 
 struct Row {
   Code code;
-  const char* hint;  // {hint} is the library's own, {subject} what the error is about
+  const char* hint;  // {hint}: that of the library; {subject}: of the error
 };
 
 constexpr Row kHints[] = {
@@ -26,8 +29,8 @@ constexpr Row kHints[] = {
      "'segments({subject}[0])'"},
     {Code::float_mask,
      "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool; added to scores: --mask-kind "
-     "additive (0 attends, -1e4 and less hides)"},
-    {Code::integer_mask, "--mask-kind keep: non-zero attends; --mask-kind drop: non-zero hides"},
+     "additive (0 attends, -1e4 and less masks)"},
+    {Code::integer_mask, "--mask-kind keep: non-zero attends; --mask-kind drop: non-zero is masked"},
     {Code::ids_in_mask,
      "segment ids of a row are --mask 'segments(REF)', in attention --segment-ids REF; of position ids 'ejk "
      "cu-seqlens REF --from position-ids' makes CU for --mask 'documents(CU)'; of a MaskInfo the blocks are "
@@ -38,7 +41,7 @@ constexpr Row kHints[] = {
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
-    {Code::unknown_lengths, "--shape HxQxK says it, or the mask that it is to store"},
+    {Code::unknown_lengths, "--shape HxQxK gives them, or the mask that it should store"},
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},
@@ -49,7 +52,7 @@ constexpr Row kHints[] = {
      "a mask of what is not 0"},
     {Code::group_ends, "--from ends takes ends of groups, as torch's offs are"},
     {Code::tokens_left,
-     "where padding follows sequences, --cu-seqlens-padded REF says at which tokens they begin"},
+     "if padding follows sequences, --cu-seqlens-padded REF gives the tokens at which they begin"},
     {Code::exceeds_dtype, "--dtype int64 holds more"},
     {Code::exceeds_row, "--long truncate cuts such sequences off, --long split cuts them into pieces"},
     {Code::exists, "--overwrite replaces it"},
@@ -61,11 +64,38 @@ constexpr Row kHints[] = {
 
 }  // namespace
 
+int exit_status(Error::Kind kind) {
+  switch (kind) {
+    case Error::Kind::usage:
+      return kExitUsage;
+    case Error::Kind::input:
+      return kExitInput;
+    case Error::Kind::output:
+      return kExitOutput;
+    case Error::Kind::budget:
+      return kExitBudget;
+    case Error::Kind::internal:
+      break;
+  }
+  return kExitBug;
+}
+
 void add_hint(Error& error) {
   for (const Row& row : kHints)
     if (row.code == error.code())
       error.hint(fmt::format(fmt::runtime(row.hint), fmt::arg("hint", error.hint()),
                              fmt::arg("subject", error.subject())));
+}
+
+std::string error_text(const std::string& program, const Error& error, bool color) {
+  const auto bold = [&](const char* style, const std::string& text) {
+    return color ? fmt::format("\x1b[{}m{}:\x1b[0m", style, text) : text + ":";
+  };
+  std::string text =
+      fmt::format("{} {}\n", bold("1;31", program), printable(error.message(), kLongestMessage));
+  if (!error.hint().empty())
+    text += fmt::format("{} {}\n", bold("1", "hint"), printable(error.hint(), kLongestMessage));
+  return text;
 }
 
 }  // namespace ejk::app

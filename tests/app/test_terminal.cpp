@@ -1,5 +1,5 @@
-// What is asked of a terminal, of a pseudo-terminal here.
-#include "window.hpp"
+// Properties of a terminal, here a pseudo-terminal.
+#include "terminal.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include <string>
-
-#include "terminal.hpp"
 
 using namespace ejk::app;
 
@@ -47,7 +45,7 @@ TEST_CASE("a dumb terminal has no colour and no progress bar, a narrow one its t
   size.ws_col = 20;
   REQUIRE(ioctl(terminal, TIOCSWINSZ, &size) == 0);
 
-  CHECK(window_width(stream) == 20);
+  CHECK(terminal_width(stream) == 20);
   CHECK(text_style(stream, When::automatic).width == 40);
   {
     const Variable term("TERM", "xterm"), no_color("NO_COLOR", "");
