@@ -36,6 +36,9 @@ struct ResultRows {
   std::optional<DType> rounded_first{};  // the type that results are rounded to before
   std::int64_t rows = 0, columns = 0;
   std::vector<RowAxis> axes;
+  /// The axes of the array in memory, but for that of its columns: each combination of their indices is a row. Empty:
+  /// one row.
+  std::vector<std::size_t> array_axes = {};
   /// What columns are called, where they are told: "column", "columns". Else empty.
   std::string column, columns_name;
   /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no

@@ -27,26 +27,39 @@ struct IndexCounts {
   std::vector<IndexRange> ranges(const std::function<bool(std::int64_t, std::int64_t)>& wanted) const;
 };
 
+struct TileGrid {
+  std::size_t row_axis = 0, column_axis = 0;
+  std::int64_t tile_rows = 1, tile_columns = 1, rows = 0, columns = 0;
+};
+
+/// How many flagged elements each index of each axis has, and each tile of a grid.
+struct PlaceCounts {
+  std::vector<IndexCounts> axes;
+  TileGrid grid;
+  std::vector<std::int64_t> tiles;  // (rows, columns)
+
+  PlaceCounts() = default;
+  explicit PlaceCounts(const Shape& shape, const TileGrid& of = {});
+  /// A line of n elements along the last axis, `sum` of them flagged with a 1.
+  void add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum);
+  void join(const PlaceCounts& other);
+};
+
 /// What a hypothesis came to.
 struct Verdict {
   std::int64_t explained = 0;     // differences that it accounts for
   std::int64_t unexplained = 0;   // differences in its scope that it does not
   std::int64_t contradicted = 0;  // elements in its scope that do not differ, and should
   /// Of the first, and of the other two; of the last hypothesis alone.
-  std::vector<IndexCounts> explained_at, failed_at;
-};
+  PlaceCounts explained_at, failed_at;
 
-struct TileGrid {
-  std::size_t row_axis = 0, column_axis = 0;
-  std::int64_t tile_rows = 1, tile_columns = 1, rows = 0, columns = 0;
+  void join(const Verdict& other);
 };
 
 struct PassResult {
-  std::int64_t differing = 0;  // before any hypothesis
-  std::int64_t left = 0;       // that none accounts for
-  std::vector<IndexCounts> differing_at,
-      zero_at;                      // of those left; of them those that are 0 in the actual array
-  std::vector<std::int64_t> tiles;  // of those left, (rows, columns) of the grid
+  std::int64_t differing = 0;     // before any hypothesis
+  std::int64_t left = 0;          // that none accounts for
+  PlaceCounts left_at, zeros_at;  // of those left; of them those that are 0 in the actual array
   std::vector<Verdict> verdicts;
   std::vector<Sample> samples;  // of those left, spread over the array
   std::vector<bool> pieces;     // that hold some of those left

@@ -138,9 +138,10 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
   });
-  explained.axes = axes_of(naming, search.rest());
-  explained.runs = runs_of(naming, search.rest());
-  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.rest().tiles);
+  const verify::PlaceCounts& differing = search.rest().left_at;
+  explained.axes = axes_of(naming, differing, &search.rest().zeros_at);
+  explained.runs = runs_of(naming, differing);
+  if (grid.rows > 0) explained.tiles = tiles_of(shape, differing);
   const std::vector<verify::Sample>& samples = search.rest().samples;
   if (std::all_of(samples.begin(), samples.end(), [](const auto& s) { return s.actual == s.expected; })) {
     explained.not_tried = "anything: the values differ by less than float64 holds";  // large integers

@@ -95,8 +95,7 @@ struct RunsPart {
   std::int64_t moving = 0, nonfinite = 0;
   std::int64_t first_moving = INT64_MAX, first_nonfinite = INT64_MAX;
   verify::Largest<std::int64_t, SpreadFound> spread;
-  std::vector<verify::IndexCounts> moving_at;
-  std::vector<std::int64_t> tiles;
+  verify::PlaceCounts moving_at;
 
   // Room.
   std::vector<std::vector<std::byte>> buffers;
@@ -105,13 +104,7 @@ struct RunsPart {
   verify::ElementComparer::Room judging;
 
   RunsPart(std::size_t count, const Shape& shape, const verify::TileGrid& grid)
-      : firsts(count, 0),
-        runs(count),
-        tiles(static_cast<std::size_t>(grid.rows * grid.columns)),
-        buffers(count),
-        data(count) {
-    for (const std::int64_t length : shape) moving_at.emplace_back(length);
-  }
+      : firsts(count, 0), runs(count), moving_at(shape, grid), buffers(count), data(count) {}
 
   void join(const RunsPart& other) {
     firsts = meet(firsts, other.firsts);
@@ -125,8 +118,7 @@ struct RunsPart {
     first_moving = std::min(first_moving, other.first_moving);
     first_nonfinite = std::min(first_nonfinite, other.first_nonfinite);
     spread.join(other.spread);
-    for (std::size_t d = 0; d < moving_at.size(); ++d) moving_at[d].join(other.moving_at[d]);
-    for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] += other.tiles[t];
+    moving_at.join(other.moving_at);
   }
 };
 
@@ -273,28 +265,13 @@ class RunsPass {
   // The elements of a box that move, along each axis and in tiles.
   void count_by_index(const Shape& start, const Shape& count, RunsPart& part) const {
     if (shape_.empty()) return;
-    const std::size_t last = shape_.size() - 1;
     Shape at = start;
-    for (std::int64_t begin = 0; begin < std::ssize(part.moves); begin += count[last]) {
-      const std::uint8_t* moves = part.moves.data() + begin;
-      std::int64_t in_line = 0;
-      for (std::int64_t i = 0; i < count[last]; ++i) {
-        if (moves[i] == 0) continue;
-        ++in_line;
-        part.moving_at[last].add(start[last] + i, 1);
-        if (grid_.rows == 0) continue;
-        at[last] = start[last] + i;
-        const std::int64_t row = at[grid_.row_axis] / grid_.tile_rows,
-                           column = at[grid_.column_axis] / grid_.tile_columns;
-        ++part.tiles[static_cast<std::size_t>(row * grid_.columns + column)];
-      }
-      for (std::size_t d = 0; d < last && in_line > 0; ++d) part.moving_at[d].add(at[d], in_line);
-      at[last] = start[last];
-      for (std::size_t d = last; d-- > 0;) {
-        if (++at[d] < start[d] + count[d]) break;
-        at[d] = start[d];
-      }
-    }
+    const std::uint8_t* moves = part.moves.data();
+    do {
+      const std::int64_t n = count.back(), moving = std::accumulate(moves, moves + n, std::int64_t{0});
+      if (moving > 0) part.moving_at.add_line(at, n, moves, moving);
+      moves += n;
+    } while (verify::next_line(at, start, count));
   }
 
   DType dtype_;
@@ -320,8 +297,7 @@ std::string followed(const Naming& naming, const std::vector<AxisDifferences>& a
   return naming.part(scope);
 }
 
-void add_where(const RunsPart& part, const Naming& naming, const verify::TileGrid& grid,
-               RunsComparison& result) {
+void add_where(const RunsPart& part, const Naming& naming, RunsComparison& result) {
   if (part.moving == 0) return;
   const auto at = [&](std::int64_t flat) { return core::index_of(result.shape, flat); };
   result.first_moving = at(part.first_moving);
@@ -332,12 +308,9 @@ void add_where(const RunsPart& part, const Naming& naming, const verify::TileGri
                                found.largest,      found.least_run,     found.largest_run};
   }
   if (result.shape.empty()) return;
-  verify::PassResult pass;
-  pass.differing_at = part.moving_at;
-  for (const std::int64_t length : result.shape) pass.zero_at.emplace_back(length);
-  result.axes = verify::axes_of(naming, pass);
-  result.parts = verify::runs_of(naming, pass);
-  if (grid.rows > 0) result.tiles = verify::tiles_of(grid, result.shape, part.tiles);
+  result.axes = verify::axes_of(naming, part.moving_at);
+  result.parts = verify::runs_of(naming, part.moving_at);
+  if (part.moving_at.grid.rows > 0) result.tiles = verify::tiles_of(result.shape, part.moving_at);
   result.follows = followed(naming, result.axes, part.moving);
 }
 
@@ -423,7 +396,7 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
     if (!is_first) continue;
     result.moving = part.moving;
     result.nonfinite = part.nonfinite;
-    add_where(part, naming, grid, result);
+    add_where(part, naming, result);
   }
   const std::vector<std::int64_t> groups = groups_of(firsts);
   for (std::size_t r = 0; r < runs.size(); ++r) {

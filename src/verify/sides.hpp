@@ -16,6 +16,22 @@
 
 namespace ejk::verify {
 
+/// The position of an index in C order.
+inline std::int64_t flat_index(const Shape& shape, const Shape& at) {
+  std::int64_t flat = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) flat = flat * shape[d] + at[d];
+  return flat;
+}
+
+/// Advances `at` to the next line of the last axis in a box; false after the last one.
+inline bool next_line(Shape& at, const Shape& start, const Shape& count) {
+  for (std::size_t d = at.size() - 1; d-- > 0;) {
+    if (++at[d] < start[d] + count[d]) return true;
+    at[d] = start[d];
+  }
+  return false;
+}
+
 /// Absolute tolerances of the lines of the last axis, in their order.
 struct LineTolerances {
   Shape shape;  // of the array
@@ -36,10 +52,7 @@ struct Agreement {
   }
   /// That of the line of an element.
   Agreement at(const Shape& at) const {
-    if (lines == nullptr) return *this;
-    std::int64_t line = 0;
-    for (std::size_t d = 0; d + 1 < at.size(); ++d) line = line * lines->shape[d] + at[d];
-    return {rtol, lines->atol[static_cast<std::size_t>(line)], nan};
+    return lines == nullptr ? *this : at_flat(flat_index(lines->shape, at));
   }
 
   bool operator()(double a, double e) const {
@@ -98,13 +111,15 @@ class Side {
   void strided(std::int64_t flat, std::int64_t step, std::int64_t n, std::vector<std::byte>& raw,
                double* out) const {
     const auto size = static_cast<std::size_t>(size_of(source_.dtype()));
-    raw.resize(static_cast<std::size_t>(n) * size);
     const std::byte* from = view_->data + flat * static_cast<std::int64_t>(size);
-    for (std::int64_t i = 0; i < n; ++i)
-      std::memcpy(raw.data() + static_cast<std::size_t>(i) * size,
-                  from + i * step * static_cast<std::int64_t>(size), size);
-    arrays::convert_elements(source_.dtype(), raw.data(), DType::float64, reinterpret_cast<std::byte*>(out),
-                             n);
+    if (step != 1) {
+      raw.resize(static_cast<std::size_t>(n) * size);
+      for (std::int64_t i = 0; i < n; ++i)
+        std::memcpy(raw.data() + static_cast<std::size_t>(i) * size,
+                    from + i * step * static_cast<std::int64_t>(size), size);
+      from = raw.data();
+    }
+    arrays::convert_elements(source_.dtype(), from, DType::float64, reinterpret_cast<std::byte*>(out), n);
   }
 
   double element(const Shape& at) const {

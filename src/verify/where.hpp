@@ -29,9 +29,8 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
 /// Tiles of these axes; else of the last two if their size is given, else of the two longest.
 TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes = std::nullopt);
 
-/// The picture of `differing`, how many elements stand out in each tile.
-TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
-                         const std::vector<std::int64_t>& differing);
+/// Of counts with a grid.
+TileDifferences tiles_of(const Shape& shape, const PlaceCounts& counts);
 
 /// Whether tiles are not all alike: otherwise a picture tells nothing.
 bool has_contrast(const BlockStates& states);
@@ -43,8 +42,9 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
 /// "0 to 3 and 7", "all"; nothing where there are none.
 ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length);
 
-/// Of what a pass counted by index.
-std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pass);
-std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass);
+/// Counts by axis, and by group and sequence. `zeros`: of elements that are 0; null: not counted.
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counts,
+                                     const PlaceCounts* zeros = nullptr);
+std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counts);
 
 }  // namespace ejk::verify

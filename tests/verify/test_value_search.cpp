@@ -67,6 +67,7 @@ Told told(const Values& expected, const Values& given, DType dtype) {
   r.columns = kColumns;
   r.axes = {{"head", "heads", kHeads, verify::RowAxis::Kind::part},
             {"query", "queries", kQueries, verify::RowAxis::Kind::position}};
+  r.array_axes = {0, 1};
   r.place = [](std::int64_t row, std::int64_t* place) {
     place[0] = row / kQueries, place[1] = row % kQueries;
   };
