@@ -1,5 +1,5 @@
-// An array is cut into pieces, and a piece into lines of the last axis. Pieces are counted apart and joined in order;
-// the sample of each depends on nothing but the piece. So the result is the same for any number of threads.
+// Chunks of an array are processed line by line and reduced in order. The sample of a chunk depends on the
+// chunk alone, so that the result is independent of the number of threads.
 // tests: tests/verify/test_explain.cpp
 #include "verify/difference_pass.hpp"
 
@@ -25,14 +25,13 @@ std::int64_t samples_of_a_piece(std::int64_t pieces) {
   return std::clamp<std::int64_t>(kMostSamples / pieces, 16, 8192);
 }
 
-// Which differences of a piece are looked at: a random choice of at most `room`, each as likely as any other,
-// that passes over all others without a look (Li, "Reservoir-sampling algorithms of time complexity
-// O(n(1 + log(N/n)))", 1994).
+// Reservoir sampling of the differences of a chunk: at most `room`, each equally likely; the others are
+// skipped (Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", 1994).
 class Reservoir {
  public:
   Reservoir(std::int64_t room, std::uint64_t seed) : room_(room), random_(seed << 32) {}
 
-  /// The place that the next wanted element gets, and how many come before it: `next()` counts from the first.
+  /// The ordinal of the next sampled element, and its place in the sample.
   std::int64_t next() const { return next_; }
   std::size_t take() {
     if (next_ < room_) {
@@ -178,7 +177,7 @@ class Pass {
     if (plan_.left) std::copy_n(differs, n, plan_.left + first);
     if (left == 0) return;
     c.left_at.add_line(at, n, differs, left);
-    // Those wanted of this line's differences.
+    // Samples of this line's differences.
     const std::int64_t before = c.left - left_before;
     if (reservoir.next() < before + left) {
       std::int64_t seen = before;

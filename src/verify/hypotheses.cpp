@@ -1,9 +1,8 @@
-// The hypotheses of ejk/explain.hpp: how each is found on a sample of the differences, and how it judges a line.
+// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts.
 //
-// What is found must be more than chance. Numbers agree by chance as often as their tolerance and their spread
-// make them; so a factor or an offset must be well above the tolerance, and an index of an axis must agree with
-// another one in so many places that none of all others would by accident. The test on all elements follows
-// (explain.cpp).
+// A fit must be more than chance. Numbers agree by chance as often as tolerance and spread allow, so that a
+// factor or an offset must exceed the tolerance well, and an index must match another one in more places than
+// any would by chance. The test on all elements is in value_search.cpp.
 // tests: tests/verify/test_explain.cpp
 #include <fmt/format.h>
 
@@ -16,7 +15,6 @@
 #include <numeric>
 #include <set>
 
-#include "arrays/cast.hpp"
 #include "core/splitmix64.hpp"
 #include "verify/float_type.hpp"
 #include "verify/hypothesis.hpp"
@@ -28,9 +26,9 @@ namespace {
 using Samples = std::vector<const Sample*>;
 
 constexpr double kMostlyHolds = 0.95;
-constexpr std::size_t kFewestSamples = 8;       // samples that say something
+constexpr std::size_t kFewestSamples = 8;       // of a fit
 constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
-constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements that are read to see how far a value goes
+constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements read at once to extend a box
 
 Samples all_of(const Evidence& evidence) {
   Samples samples;
@@ -60,14 +58,13 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the
-// differences is no explanation.
+// A prediction must halve the difference of an element: agreement within a wide tolerance is no explanation.
 bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
   const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
 }
 
-// holds[i] = the actual element agrees with what is predicted.
+// holds[i] = the actual element agrees with the prediction.
 void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
@@ -75,7 +72,7 @@ void evaluate_all(const ComparedLine& line, const Agreement& agree, const double
         (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
-// The same of elements that come from other lines: `flats` says which of the expected ones.
+// The same for elements from other lines: `flats` are their positions in the expected array.
 void evaluate_moved(const ComparedLine& line, const Agreement& agree, const double* predicted,
                     const std::vector<std::int64_t>& flats) {
   if (agree.lines == nullptr) return evaluate_all(line, agree, predicted);
@@ -126,10 +123,10 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
 struct Constant {
   // Results of it may be off by as many times what the expected ones may be.
   double (*scale)(double constant);
-  // What it would take to turn `expected` into `actual`; nothing where that says nothing.
+  // The constant of one element; none where it is ill-conditioned.
   std::optional<double> (*of)(const Sample&, const Agreement&);
   double (*apply)(double expected, double constant);
-  // How far constants of these samples may be apart without a difference.
+  // The uncertainty of a constant, from the tolerances of these samples.
   double (*spread)(double constant, const Samples&, const Agreement&);
   // The one that changes nothing.
   double none;
@@ -181,7 +178,7 @@ const Constant kOffset{[](double) { return 1.0; },
 // a = c e by least squares, each element by its tolerance, without those that are far off.
 struct LeastSquares {
   double c = 0;
-  double deviation = 0;      // of c, as far as tolerances tell
+  double deviation = 0;      // of c, from the tolerances
   double left = 0, all = 0;  // Σ of squares over tolerances, of what is left and of a - e
   std::size_t elements = 0;
 };
@@ -252,7 +249,7 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
   return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
 }
 
-// The same, unless the other kind does as well: elements that hardly differ among themselves tell neither.
+// The same, unless the other kind fits, too: nearly equal elements determine neither.
 std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
   const auto c = fit_one(constant, samples, agree);
   if (!c) return std::nullopt;
@@ -410,8 +407,8 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 
 // --- a factor for each line of the last axis
 
-// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements that are not
-// all the same. Nothing where there is none but 1.
+// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements
+// that are not all the same. Nothing where there is none but 1.
 std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
                                      const Agreement& agree) {
   std::vector<double> ratios, sizes;
@@ -521,9 +518,11 @@ class Moved : public Hypothesis {
     scratch.places.assign(static_cast<std::size_t>(line.n), 0);
     bool any = false;
     Shape at = line.at;
-    for (std::int64_t i = 0; i < line.n;) {
+    for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
+      n = 1;
+      if (line.in_scope[i] == 0) continue;
       const Strip strip = source_(at);
-      const std::int64_t n = std::min(strip.length, line.n - i);
+      n = std::min(strip.length, line.n - i);
       if (strip.first < 0) {
         std::fill_n(line.in_scope + i, n, std::uint8_t{0});
       } else {
@@ -532,7 +531,6 @@ class Moved : public Hypothesis {
         for (std::int64_t j = 0; j < n; ++j)
           scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
       }
-      i += n, at.back() += n;
     }
     if (any) evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
     return any;
@@ -555,24 +553,23 @@ Shape element_strides(const Shape& shape) {
 // Index i of an axis holds the elements of index from(i); where that is i or negative there is no prediction.
 using From = std::function<std::int64_t(std::int64_t)>;
 Moved::Source from_index(const Shape& shape, std::size_t axis, From from) {
-  return [shape, axis, from = std::move(from)](Shape at) -> Strip {
-    constexpr std::int64_t kLongest = 4096;
-    const std::size_t last = shape.size() - 1;
-    const std::int64_t i = at[axis], j = from(i);
-    const bool is_moved = j >= 0 && j != i;
-    std::int64_t length = shape[last] - at[last];
-    if (axis == last) {  // as long as consecutive indices come from consecutive ones
-      length = 1;
-      while (is_moved && i + length < shape[last] && length < kLongest && from(i + length) == j + length)
-        ++length;
-    }
-    if (!is_moved) return {-1, 1, length};
-    at[axis] = j;
-    return {flat_index(shape, at), 1, length};
-  };
+  return
+      [shape, axis, stride = element_strides(shape)[axis], from = std::move(from)](const Shape& at) -> Strip {
+        constexpr std::int64_t kLongest = 4096;
+        const std::size_t last = shape.size() - 1;
+        const std::int64_t i = at[axis], j = from(i);
+        const bool is_moved = j >= 0 && j != i;
+        std::int64_t length = shape[last] - at[last];
+        if (axis == last) {  // as long as consecutive indices come from consecutive ones
+          length = 1;
+          while (is_moved && i + length < shape[last] && length < kLongest && from(i + length) == j + length)
+            ++length;
+        }
+        return {is_moved ? flat_index(shape, at) + (j - i) * stride : -1, 1, length};
+      };
 }
 
-// Whose elements each of some indices of an axis holds, and that in words.
+// The source of each moved index of an axis, and its description.
 using Moves = std::map<std::int64_t, std::int64_t>;
 struct Said {
   std::string kind, text;
@@ -646,11 +643,11 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
   return lines;
 }
 
-// Whose elements each index holds, where that is another index's: found by where the values of `actual` stand
-// among those of `expected`, line by line.
+// The source of each index with elements of another one, by a vote of lines: values of `actual` are searched
+// among the sorted values of `expected`.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
-  // A value that too many others are like tells little: more are looked at where few differ.
+  // A value with too many similar ones is no evidence; the limit is higher where few differ.
   std::size_t differing = 1;
   for (std::size_t p = 0; p < lines.actual.size(); ++p)
     for (std::size_t i = 0; i < n; ++i) differing += !agree(lines.actual[p][i], lines.expected[p][i]);
@@ -714,8 +711,7 @@ std::vector<std::int64_t> keys_of(const Moves& from) {
   return keys;
 }
 
-// (i % inner) · outer + i / inner, for i and j = from(i): the order of an axis (outer, inner) that was taken for
-// (inner, outer).
+// j = from(i) = (i % inner) · outer + i / inner: an axis (outer, inner) in the order (inner, outer).
 std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
   for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
     if (length % inner != 0) continue;
@@ -821,8 +817,7 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
                                   moved > 4 ? ", ..." : "")};
 }
 
-// Lines are read whole, with what other hypotheses have explained: without the indices of which nothing is left, as
-// far as the samples tell.
+// Lines include differences that are explained already. Removes indices without an unexplained sample.
 void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
   std::set<std::int64_t> left;
   for (const Sample& s : e.samples) left.insert(s.at[axis]);
@@ -830,7 +825,7 @@ void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
   std::erase_if(from, [&](const auto& move) { return !left.contains(move.first); });
 }
 
-// Where nearly all are moved by as many places, in a circle perhaps, without the few that are not.
+// If nearly all have one shift, cyclic or not, removes the others.
 void keep_one_step(Moves& from, std::int64_t length) {
   const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
   std::map<std::int64_t, std::size_t> steps;
@@ -854,8 +849,8 @@ double share_moved(const Evidence& e, std::size_t axis, const From& from, const 
   return votes.share(std::max(kFewestSamples, samples.size() / 2));
 }
 
-// Where all are moved by as many places, in a circle perhaps, and that accounts for nearly all samples: the
-// indices that no line tells apart from others, as tolerances are wide, are moved, too.
+// If all matched indices have one shift, cyclic or not, and it predicts nearly all samples, it is extended to
+// indices that could not be matched within wide tolerances.
 void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (from.size() < 3) return;
@@ -879,7 +874,7 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
     if (is_circle || is_inside(i)) from.emplace(i, rule(i));
 }
 
-// How many lines of an axis of this length are matched.
+// The number of lines to match.
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
 }
@@ -940,8 +935,8 @@ Moved::Source from_transposed(const Shape& shape, const std::vector<std::size_t>
   };
 }
 
-// The elements of the actual array are the buffer of the expected one, interpreted as an array of the transposed shape
-// and transposed back.
+// The elements of the actual array are the buffer of the expected one, interpreted as an array of the
+// transposed shape and transposed back.
 Moved::Source from_view(const Shape& shape, const std::vector<std::size_t>& axes) {
   Shape transposed;
   for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
@@ -1069,7 +1064,7 @@ class Unwritten final : public Hypothesis {
       for (std::int64_t i = begin; i < end; ++i) {
         line.in_scope[i] = 1;
         line.holds[i] = same(line.actual[i], value_) && !same(line.expected[i], value_);
-        // What is rightly so tells nothing.
+        // Elements with this value in both are no evidence.
         if (same(line.actual[i], value_) && line.holds[i] == 0) line.in_scope[i] = 0;
       }
       any = any || begin < end;
@@ -1132,7 +1127,7 @@ class Grower {
   }
 
   bool is_one_value(Shape start, Shape count) {
-    // A face that is too large to be held goes in parts of its first axis.
+    // A large face is read in parts of its first axis.
     const std::int64_t n = element_count(count);
     if (n > kGrowAtOnce) {
       for (std::size_t d = 0; d < count.size(); ++d) {
@@ -1163,7 +1158,7 @@ class Grower {
 std::string name_of(const Box& box, const Naming& naming) {
   const std::size_t rank = box.begin.size();
   Scope scope(rank);
-  std::vector<std::size_t> cut;  // axes of which it has more than one index and not all
+  std::vector<std::size_t> cut;  // axes with more than one index and not all
   for (std::size_t d = 0; d < rank; ++d) {
     if (box.begin[d] == 0 && box.end[d] == naming.shape[d]) continue;
     scope.axes[d] = {{box.begin[d], box.end[d]}};
@@ -1190,7 +1185,8 @@ std::string Unwritten::text() const {
                      : fmt::format(" only {:.6g}: filled, or never written", value_));
 }
 
-// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is wrong.
+// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is
+// wrong.
 std::optional<Box> differing_part(const Evidence& e, const Box& box, double value) {
   Box part{box.end, box.begin};
   std::int64_t differing = 0, far = 0;
@@ -1296,13 +1292,9 @@ class Rounded final : public Hypothesis {
 
   // `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
   bool holds(double a, double e) const {
-    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) > double{std::numeric_limits<float>::max()})
+    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) >= type_.overflow ||
+        std::remainder(a, type_.spacing_at(a)) != 0)
       return false;
-    const auto single = static_cast<float>(a);
-    const float narrow = dtype_ == DType::bfloat16  ? arrays::widened(arrays::narrowed<bfloat16>(single))
-                         : dtype_ == DType::float16 ? arrays::widened(arrays::narrowed<float16>(single))
-                                                    : single;
-    if (static_cast<double>(narrow) != a) return false;
     const double apart = std::abs(a - e), spacing = type_.spacing_at(e);
     return how_ == How::nearest ? apart <= 0.501 * spacing : apart < spacing && std::abs(a) <= std::abs(e);
   }
@@ -1427,7 +1419,8 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
 }
 
 std::int64_t finder_bytes(const Shape& shape) {
-  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a list.
+  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a
+  // list.
   constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
   std::int64_t bytes = kGrowAtOnce * 2 * 8;
   for (const std::int64_t length : shape)

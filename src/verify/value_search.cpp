@@ -1,7 +1,5 @@
-// A proposal that holds in its scope, or in what is left of the scope without the indices where it fails, is
-// accepted. Rows of a result are laid out as an array first, by the axes of which each combination is one
-// row.
-//
+// A hypothesis is accepted if it holds in its scope, or in the scope without the indices at which it fails.
+// Results by rows are first laid out as an array.
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
 
@@ -29,9 +27,9 @@ bool holds(const Verdict& verdict) {
          explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
 }
 
-// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then
-// those of the axis that tells best where it holds. The axis that has become the most ragged; nothing where
-// none was taken out.
+// Removes indices from the scope for which the hypothesis fails: first those without an explained element,
+// then those of the axis that separates best. Returns the axis with the most ranges; none if nothing was
+// removed.
 std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
   struct Kept {
     std::vector<IndexRange> ranges;
@@ -71,12 +69,12 @@ std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdic
   return ragged;
 }
 
-// Indices that were left over here and there: those for which it happens to hold.
+// Single indices here and there, for which it holds by chance.
 bool is_scattered(const std::vector<IndexRange>* ranges) {
   return ranges != nullptr && ranges->size() > 4 && indices_in(*ranges) < 4 * std::ssize(*ranges);
 }
 
-// An index here and there, with few elements each: those that happen to differ alike.
+// Indices here and there with few elements each, which differ alike by chance.
 bool is_sparse(const Scope& scope, std::int64_t explained) {
   return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
     return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
@@ -146,7 +144,7 @@ void ValueSearch::mark_left(std::uint8_t* left) const {
   run_pass(plan, {});
 }
 
-// Of all elements that it speaks of. What holds is set aside.
+// Tests a hypothesis on all elements in scope, and accepts it.
 bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   // Where nothing differs it has nothing to explain.
   for (std::size_t d = 0; d < subject_.naming.shape.size(); ++d) {

@@ -1,6 +1,4 @@
-// Names are the caller's, or numbers; tiles are cut so that a picture of them has 64 cells along an axis at
-// most.
-//
+// Axes have the names of the caller or numbers. By default a picture has at most 64 tiles along an axis.
 // tests: tests/verify/test_explain.cpp
 #include "verify/where.hpp"
 
@@ -13,6 +11,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "ejk/text.hpp"
+#include "verify/describe.hpp"
 
 namespace ejk::verify {
 
@@ -175,12 +174,6 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
 
 // --- where
 
-ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
-  if (ranges.empty()) return {};
-  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
-  return Naming::indices(ranges);
-}
-
 std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
                                      const PlaceCounts* zeros) {
   std::vector<AxisDifferences> axes;
@@ -219,6 +212,54 @@ std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& cou
     }
   }
   return runs;
+}
+
+namespace {
+
+// "0 to 3 and 7", "all"; null for no ranges.
+ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
+  if (ranges.empty()) return {};
+  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
+  return Naming::indices(ranges);
+}
+
+}  // namespace
+
+Table table_of(const std::vector<AxisDifferences>& axes, std::string title, std::string whole,
+               const std::string& zero) {
+  Table table{"axes",
+              std::move(title),
+              {{"axis", "axis"},
+               {"length", "length", Unit::none, true},
+               {"indices", "indices"},
+               {"ranges", "which"},
+               {"whole", std::move(whole)}},
+              {}};
+  if (!zero.empty()) table.columns.push_back({"zero", zero});
+  for (const AxisDifferences& axis : axes) {
+    table.rows.push_back({axis.name, axis.length, axis.indices, ranges_value(axis.ranges, axis.length),
+                          ranges_value(axis.whole, axis.length)});
+    if (!zero.empty()) table.rows.back().push_back(ranges_value(axis.zero, axis.length));
+  }
+  return table;
+}
+
+Table table_of(const std::vector<RunDifferences>& runs, std::string key, std::string title,
+               const std::string& counted, std::string label) {
+  Table table{std::move(key),
+              std::move(title),
+              {{"of", ""},
+               {"index", "index"},
+               {"begin", "from"},
+               {"end", "to"},
+               {counted, std::move(label)},
+               {counted + "_share", "share", Unit::share}},
+              {},
+              16};
+  for (const RunDifferences& run : runs)
+    table.rows.push_back(
+        {run.name, run.index, run.begin, run.end, run.differing, share_of(run.differing, run.elements)});
+  return table;
 }
 
 }  // namespace ejk::verify
