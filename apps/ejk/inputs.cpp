@@ -1,4 +1,4 @@
-// Files stay open while they are in use, a few at a time: each may take a process, and thousands may be named.
+// Inputs. A few files stay open at a time: each may take a process, and a command may name thousands.
 //
 // tests: tests/app/test_inputs.cpp
 #include "inputs.hpp"
@@ -19,9 +19,7 @@ namespace ejk::app {
 
 namespace {
 
-using Container = ArrayReference::Container;
-
-// The array that comes to rank 0, on all members.
+// Broadcasts an array that rank 0 reads.
 std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
                                                 const std::shared_ptr<const ArraySource>& source) {
   RankMessage sent;
@@ -39,7 +37,7 @@ std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
   return make_source(std::move(array), "-");
 }
 
-// Text that comes to rank 0, on all members.
+// Broadcasts text that rank 0 reads.
 std::optional<std::string> shared_text(Communicator& comm, const std::optional<std::string>& text) {
   RankMessage sent;
   sent.put(text.has_value()).put_text(text.value_or(""));
@@ -51,7 +49,7 @@ std::optional<std::string> shared_text(Communicator& comm, const std::optional<s
 // Standard input, or a pipe under a file's name: `ejk info <(COMMAND)`.
 bool is_read_once(const ArrayReference& reference) {
   std::error_code unknown;
-  return reference.container == Container::stream || std::filesystem::is_fifo(reference.path, unknown);
+  return reference.is_stream() || std::filesystem::is_fifo(reference.path, unknown);
 }
 
 }  // namespace
@@ -62,7 +60,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
     opened = {role, open(parse_input(reference))};
     provenance_.input(role, reference);
     count_read(type_of(*opened.source).bytes());
-  } else if (role != opened.role && parse_reference(reference).container == Container::stream) {
+  } else if (role != opened.role && parse_reference(reference).is_stream()) {
     throw usage("-: standard input can be read only once");
   }
   return opened.source;
@@ -91,8 +89,8 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
-  if (reference.container != Container::stream || comm_.is_single()) return file(reference).array(reference);
-  // A slice of it is taken on rank 0.
+  if (!reference.is_stream() || comm_.is_single()) return file(reference).array(reference);
+  // The slice is taken on rank 0.
   return shared_array(comm_, comm_.is_first() ? file(reference).array(reference) : nullptr);
 }
 
@@ -115,33 +113,14 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
 
 std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
   const ArrayReference named = parse_input(word);
-  NamedInput itself{array_name(named), named, true, nullptr};
-  const bool is_hdf5 = named.container == Container::hdf5;
-  const bool is_folder = named.container == Container::directory;
-  const bool is_file = named.member.empty() && (is_hdf5 || is_folder || named.container == Container::npz);
-  const bool may_be_group = is_hdf5 && named.slice.empty();
-  if (!is_file && !may_be_group) return {itself};
-  const std::vector<std::string> names = file(named).names(named.member);
-  if (!named.slice.empty()) {  // of the only array there is, which has a name of its own
-    if (names.size() == 1) itself.name = without_slashes(names[0]);
-    return {itself};
-  }
-  const std::string_view group = without_slashes(named.member);
-  if (names.size() == 1 && !group.empty() && without_slashes(names[0]) == group) return {itself};
-  std::vector<NamedInput> all;
-  for (const std::string& name : names) {
-    NamedInput one{"", reference_to(named, name), false, nullptr};
-    one.name = array_name(one.reference);
-    if (!group.empty() && one.name.starts_with(std::string(group) + "/")) one.name.erase(0, group.size() + 1);
-    all.push_back(std::move(one));
-  }
-  return all;
+  std::vector<NamedInput> inputs;
+  for (FoundArray& array : file(named).arrays(named)) inputs.push_back({std::move(array), nullptr});
+  return inputs;
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
   const ArrayReference named = parse_input(word);
-  if (named.container != Container::hdf5 || !named.slice.empty()) return {};
-  return file(named).links(named.member);
+  return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }
 
 std::string Inputs::links_left_out(const std::string& word) {

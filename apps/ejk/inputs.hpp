@@ -1,5 +1,5 @@
-// The inputs of a run: arrays by references, all arrays of a file, JSON. What is opened is noted in the
-// provenance, and what is read is counted.
+// The inputs of a run: arrays by reference, all arrays of a file, JSON. Opened inputs are recorded in the
+// provenance, and bytes read are counted.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,15 @@
 #include "budget.hpp"
 #include "ejk/array.hpp"
 #include "ejk/communicator.hpp"
-#include "ejk/hash.hpp"
 #include "ejk/io.hpp"
+#include "ejk/json.hpp"
 #include "provenance.hpp"
 
 namespace ejk::app {
 
-/// One of the arrays that a word on the command line names: that array, or those of a file, folder or group.
-struct NamedInput {
-  std::string name;  // in its file; of a group's arrays the part below it
-  ArrayReference reference;
-  bool is_word = false;                       // the word names this array itself
-  std::shared_ptr<const ArraySource> stream;  // once it is open, what cannot be opened again
+/// One of the arrays that an argument of the command line names.
+struct NamedInput : FoundArray {
+  std::shared_ptr<const ArraySource> stream;  // cached, because a stream cannot be opened again
 };
 
 class Inputs {
@@ -39,45 +36,45 @@ class Inputs {
         spare_(budget.bytes() / 4),
         read_memory_(std::make_shared<ReadMemory>(spare_ + kHeldBeside)) {}
 
-  /// The array that a reference names, noted as `role`. Each reference is opened once.
+  /// The array that a reference names, recorded as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
-  /// Those of some arrays that a file, folder or group in an HDF5 file holds, and its attributes, noted as
-  /// `role`. The caller counts what it reads.
+  /// The arrays of `names` that a file, folder or group of an HDF5 file contains, and its attributes, recorded as
+  /// `role`. The caller counts the bytes read.
   ArrayGroup open_group(const std::string& role, const std::string& reference,
                         const std::vector<std::string>& names);
 
-  /// An array that is looked at and let go again: neither kept nor noted. count_read() counts what was read.
+  /// An array that is neither cached nor recorded; the caller counts the bytes read.
   std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
   std::shared_ptr<const ArraySource> open(NamedInput& input);
 
-  /// The same, where a type that is not supported does not hide the file's other arrays: unless the word
-  /// names this array, it is nothing then, and `why` is the error. All else that is wrong is thrown.
+  /// The same, but null, with the error in `why`, for an array of an unsupported type, unless the argument names
+  /// this array: the file's other arrays can still be used.
   std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::optional<Error>& why);
 
-  /// The arrays of a file, or of a group in an HDF5 file, unless the word names one of them.
+  /// The arrays of a file, or of a group of an HDF5 file, or the one that the argument names.
   std::vector<NamedInput> arrays_in(const std::string& word);
   /// Whether files may refer to other files.
   bool allow_external() const { return allow_external_; }
-  /// The links beside them, which lead to arrays but are none.
+  /// The links beside them, whose targets are arrays but which are none.
   std::vector<ArrayLink> links_in(const std::string& word);
   /// A warning that names those links; "" where there are none.
   std::string links_left_out(const std::string& word);
 
-  /// A file of JSON, or - for stdin, which is noted as `role`. Text that would take more memory than allowed
-  /// once it is taken apart is not read. `hint_for_npy` is for what turns out to be an .npy file.
+  /// A file of JSON, or - for stdin, recorded as `role`. Text that would exceed the memory limit once parsed is not
+  /// read. `hint_for_npy`: the hint for an .npy file.
   JsonValue read_json(
       const std::string& role, const std::string& path,
-      const std::string& hint_for_npy = "this is an array (.npy), and JSON text is wanted here");
+      const std::string& hint_for_npy = "this is an array (.npy), and JSON text is expected here");
 
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  /// Files may hold so many bytes to read on (ReadMemory; at first a quarter of the budget), beside the few
-  /// of kHeldBeside. Returns how many of them one of those opened so far will.
+  /// Lets files cache so many bytes (ReadMemory; initially a quarter of the budget) in addition to kHeldBeside.
+  /// Returns how many of them the files opened so far will use.
   std::int64_t allow_held(std::int64_t bytes);
 
-  /// "a.npy holds 3 GiB: " where one input alone exceeds the memory allowed.
+  /// "a.npy holds 3 GiB: " if one input alone exceeds the memory limit.
   std::string too_large() const;
 
  private:
@@ -88,7 +85,7 @@ class Inputs {
 
   const ArrayFile& file(const ArrayReference& reference);
 
-  // What no plan counts, as the memory of HDF5's processes itself: two arrays are often read in turns.
+  // Not included in plans, like the memory of HDF5's processes itself: two arrays are often read in turns.
   static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
 
   bool allow_external_;

@@ -1,4 +1,4 @@
-// Arrays are written, or printed, while they are made: what a source computes, it computes here.
+// Writing or printing of results. Sources are computed while they are written.
 //
 // tests: tests/app/test_outputs.cpp
 #include "outputs.hpp"
@@ -17,7 +17,6 @@ namespace ejk::app {
 
 namespace {
 
-using Container = ArrayReference::Container;
 using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 }  // namespace
@@ -39,33 +38,30 @@ void Outputs::declare(std::vector<std::string> names) {
   target_ = parse_output(shared_.output);
   if (!target_->slice.empty())
     throw usage(fmt::format("{}: an output cannot have a slice", printable(shared_.output)));
-  const bool is_stdout = target_->container == Container::stream;
-  if (several_ && (target_->container == Container::npy || is_stdout))
+  const bool is_stdout = target_->is_stream();
+  if (several_ && !target_->holds_several())
     throw usage(fmt::format("{} holds one array, and {} makes {}",
                             is_stdout ? "stdout" : printable(shared_.output), command_, chosen_.size()))
         .hint(shared_.has_field
                   ? fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
                                 fmt::join(chosen_, ", "))
                   : "out.h5, out.npz or out/ takes all");
-  many_ = several_ || target_->container == Container::directory;
-  check_target(*target_, chosen_, many_, {shared_.overwrite, {}, {}, shared_.compression});
+  check_target(*target_, chosen_, several_, {shared_.overwrite, {}, {}, shared_.compression});
 }
 
 bool Outputs::is_chosen(const std::string& name) const {
   return std::find(chosen_.begin(), chosen_.end(), name) != chosen_.end();
 }
 
-// A single array is printed when nobody says where to write it; several are not, nor is one beside JSON.
+// Without -o a single array is printed, unless there is a JSON report.
 bool Outputs::writes_any() const {
   return !shared_.dry_run && !chosen_.empty() && (target_ || (!several_ && !shared_.json));
 }
 
-bool Outputs::to_stdout() const {
-  return writes_any() && (!target_ || target_->container == Container::stream);
-}
+bool Outputs::to_stdout() const { return writes_any() && (!target_ || target_->is_stream()); }
 
 void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const {
-  if (target_ && many_)
+  if (target_ && several_)
     write_arrays(*target_, arrays, how);
   else if (target_)
     write_array(*target_, arrays.front(), how);
@@ -86,7 +82,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
     } else if (several_) {
       absent.push_back(output.name);
     } else {
-      // By what was asked for, or by what the input holds.
+      // Excluded by the options, or absent in the input.
       const bool never = std::find(declared_.begin(), declared_.end(), output.name) == declared_.end();
       throw Error(never ? Error::Kind::usage : Error::Kind::input,
                   fmt::format("there is no {}: {}", output.name, output.absent_because));

@@ -1,5 +1,5 @@
-// Where the arrays of a run go: -o, --field, or text on stdout. Before any work is done, as much as can be
-// known of the target is checked.
+// The outputs of a run: -o, --field, or text on stdout. The target is checked before any work, as far as
+// possible.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,17 @@ struct OutputPart {
   std::shared_ptr<const ArraySource> elements;
 };
 
-/// An array that a command made, or the reason why there is none.
+/// A result array of a command, or the reason why there is none.
 struct Output {
   std::string name;
-  /// All of the array, which every rank can read. Where parts are held it stands for the type
-  /// alone, and nothing is read of it.
+  /// All of the array, which every rank can read; with parts it only has the type.
   std::shared_ptr<const ArraySource> source;
   std::string absent_because;
-  /// What this rank holds, where each has a part: together they are the array, each element once.
+  /// The boxes of this rank, if ranks have parts: all parts together are the array, each element once.
   std::optional<std::vector<OutputPart>> parts = {};
 };
 
-/// An array of which no rank holds all.
+/// An array of which no rank has all elements.
 Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts);
 
 /// Attributes of an HDF5 file.
@@ -45,8 +44,8 @@ class Outputs {
   /// `shared` outlives this.
   Outputs(std::string command, const SharedOptions& shared) : command_(std::move(command)), shared_(shared) {}
 
-  /// The names of the arrays that this run makes. Throws Error{usage} where -o cannot hold so many,
-  /// Error{output} where it cannot be written.
+  /// The names of the result arrays. Throws Error{usage} if -o cannot hold so many, Error{output} if it cannot be
+  /// written.
   void declare(std::vector<std::string> names);
 
   bool has_target() const { return !shared_.output.empty(); }
@@ -56,8 +55,8 @@ class Outputs {
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;
 
-  /// Writes those that were asked for; gives their bytes. All ranks call it: what rank 0 writes is
-  /// what one process would, with the others' parts in it.
+  /// Writes the requested arrays and returns their bytes. Collective: rank 0 writes what a single process would,
+  /// including the parts of the others.
   std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
                      const std::function<void(std::int64_t done, std::int64_t all)>& progress,
                      Communicator& comm = single_process()) const;
@@ -73,7 +72,6 @@ class Outputs {
   std::vector<std::string> declared_;
   std::vector<std::string> chosen_;  // of them, those asked for
   bool several_ = false;             // more than one
-  bool many_ = false;                // the target is a place for several, whether there are or not
 };
 
 }  // namespace ejk::app

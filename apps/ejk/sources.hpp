@@ -1,11 +1,9 @@
-// Arrays on their way from an input to an output.
+// Buffers for arrays between inputs and outputs.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -13,7 +11,7 @@
 
 namespace ejk::app {
 
-/// What reading and writing piece by piece takes, for plans: a piece of the input and one of the output.
+/// The buffer of an array that is read or written in pieces, for plans.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
 /// All of an input in memory, under its own name.
@@ -21,19 +19,20 @@ inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
 }
 
-/// An input whose elements are wanted in memory: where they are, or read when view() is asked for.
+/// An input whose elements are needed in memory: its mapping, or a buffer that view() fills.
 struct BufferedInput {
-  std::string argument;                       // as the library calls it: "lhs"
+  std::string argument;                       // its name in the library: "lhs"
   std::shared_ptr<const ArraySource> source;  // null: not given
   Array held = {};
 
-  std::int64_t bytes_to_buffer() const { return !source || source->mapped() ? 0 : type_of(*source).bytes(); }
+  bool is_mapped() const { return source && source->mapped(); }
+  std::int64_t bytes_to_buffer() const { return !source || is_mapped() ? 0 : type_of(*source).bytes(); }
   ArrayView view() {
     if (const auto mapped = source->mapped()) return *mapped;
     held = read_all(*source);
     return held.view();
   }
-  /// A box of it: a view of the shape box.count. What was held before is let go.
+  /// A box of it, with the shape box.count. It replaces the buffer of an earlier call.
   ArrayView view(const ArrayBox& box) {
     if (const auto mapped = source->mapped()) return box_of(*mapped, box);
     held = Array(source->dtype(), box.count);
@@ -42,8 +41,8 @@ struct BufferedInput {
   }
 };
 
-/// Runs f(). An error about one of these arguments gets the name of its input in front: the library speaks of
-/// lhs, people know it by its file.
+/// Returns f(). An error about one of these arguments is prefixed with the name of its input: the library names
+/// the argument, users know the file.
 template <class Inputs, class F>
 auto naming(const Inputs& inputs, F&& f) {
   try {
@@ -53,21 +52,6 @@ auto naming(const Inputs& inputs, F&& f) {
       if (input->source && error.subject() == input->argument) error.at(input->source->name());
     throw;
   }
-}
-
-/// A path within a file without the slashes at its ends.
-inline std::string_view without_slashes(std::string_view path) {
-  while (path.starts_with('/')) path.remove_prefix(1);
-  while (path.ends_with('/')) path.remove_suffix(1);
-  return path;
-}
-
-/// The name that an array has in its file, or the file's own for an .npy file; "array" for a stream.
-inline std::string array_name(const ArrayReference& reference) {
-  const std::string_view member = without_slashes(reference.member);
-  if (!member.empty()) return std::string(member);
-  if (reference.container == ArrayReference::Container::stream) return "array";
-  return std::filesystem::path(reference.path).stem();
 }
 
 }  // namespace ejk::app

@@ -1,5 +1,5 @@
-// Questions go from rank 0 to the others, answers back; a question that fails is answered by the error. Cost: an
-// array that is written in place moves between members not at all, any other once.
+// Rank 0 sends requests, the others reply; a request that fails is answered by its error. Cost: an array that
+// ranks write in place is not sent, any other one once.
 //
 // tests: tests/app/test_write_together.cpp
 #include "write_together.hpp"
@@ -14,15 +14,17 @@
 #include <string>
 #include <utility>
 
+#include "sources.hpp"
+
 namespace ejk::app {
 
 namespace {
 
 using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
 
-enum class Question : std::int64_t { elements, fill, end };
+enum class Request : std::int64_t { elements, fill, end };
 
-// The bytes that this member reads, for its progress. What lies in memory is not read.
+// The bytes that this rank reads from files, for its progress.
 struct Count {
   explicit Count(const Progress& tell) : progress(tell) {}
   void add(std::int64_t bytes) {
@@ -35,7 +37,7 @@ struct Count {
   std::int64_t done = 0, all = 0;
 };
 
-// The same elements; what is read of them is counted.
+// Counts the bytes that are read.
 class CountedSource final : public ForwardingSource {
  public:
   CountedSource(std::shared_ptr<const ArraySource> source, std::shared_ptr<Count> count)
@@ -53,11 +55,11 @@ class CountedSource final : public ForwardingSource {
 
 std::shared_ptr<const ArraySource> counted(std::shared_ptr<const ArraySource> source,
                                            const std::shared_ptr<Count>& count) {
-  if (source->access().prefer == ArrayAccess::Prefer::copy) count->all += type_of(*source).bytes();
+  if (source->access().prefer == ArrayAccess::Prefer::read) count->all += type_of(*source).bytes();
   return std::make_shared<CountedSource>(std::move(source), count);
 }
 
-// A box of a source, read where it is.
+// A box of a source.
 std::shared_ptr<const ArraySource> part_of(const std::shared_ptr<const ArraySource>& source,
                                            const ArrayBox& box) {
   const auto read = [source, box](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -70,7 +72,7 @@ std::shared_ptr<const ArraySource> part_of(const std::shared_ptr<const ArraySour
                           ArrayAccess(source->access().order));
 }
 
-// What this member writes of an array: the parts it holds, or its share of what all can read.
+// What this rank writes: its parts, or its part of an array that all ranks can read.
 std::vector<OutputPart> own_parts(const Communicator& comm, const Output& output) {
   if (output.parts) return *output.parts;
   std::vector<OutputPart> parts;
@@ -90,7 +92,7 @@ std::optional<ArrayBox> common(const ArrayBox& a, std::span<const std::int64_t> 
   return both;
 }
 
-// The elements of `box`, which follow one another, to where they stand among those of the box (start, count).
+// Copies the contiguous elements of `box` to their positions in the box (start, count).
 void place(const std::byte* elements, const ArrayBox& box, std::span<const std::int64_t> start,
            std::span<const std::int64_t> count, std::int64_t size, std::byte* out) {
   const std::size_t rank = start.size();
@@ -114,15 +116,15 @@ RankMessage refusal(const Error& error) {
   return message;
 }
 
-// Throws what another member answered instead of yes.
-void require_yes(RankMessage& answer) {
-  if (answer.take<bool>()) return;
-  const auto kind = answer.take<Error::Kind>();
-  const std::string message = answer.take_text();
-  throw Error(kind, message).hint(answer.take_text());
+// Throws the error of a reply.
+void require_success(RankMessage& reply) {
+  if (reply.take<bool>()) return;
+  const auto kind = reply.take<Error::Kind>();
+  const std::string message = reply.take_text();
+  throw Error(kind, message).hint(reply.take_text());
 }
 
-// Where each box of an array is, over all members.
+// A box of an array and the rank that has it.
 struct Held {
   std::int64_t rank;
   std::size_t part;
@@ -151,8 +153,7 @@ std::vector<std::vector<Held>> held_by_all(Communicator& comm, const std::vector
   return held;
 }
 
-// All elements of an array that members hold in parts, for rank 0. One box after the other: members answer one
-// question at a time.
+// All elements of an array of which ranks have parts, for rank 0. Boxes are requested in turn.
 class GatheredSource final : public ArraySource {
  public:
   GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<Held> held)
@@ -173,11 +174,11 @@ class GatheredSource final : public ArraySource {
         elements.resize(static_cast<std::size_t>(byte_count(box->count, dtype())));
         read_part(parts_[held.part], *box, elements.data());
       } else {
-        RankMessage question;
-        question.put(Question::elements).put(array_).put(held.part).put_all(box->start).put_all(box->count);
-        comm_.send(held.rank, question.bytes());
-        RankMessage answer(comm_.receive(held.rank));
-        require_yes(answer);
+        RankMessage request;
+        request.put(Request::elements).put(array_).put(held.part).put_all(box->start).put_all(box->count);
+        comm_.send(held.rank, request.bytes());
+        RankMessage reply(comm_.receive(held.rank));
+        require_success(reply);
         elements = comm_.receive(held.rank);
       }
       place(elements.data(), *box, start, count, size_of(dtype()), static_cast<std::byte*>(out));
@@ -206,7 +207,7 @@ class Writing {
         held_(held_by_all(comm, arrays)),
         count_(std::make_shared<Count>(progress)) {}
 
-  // Rank 0's sources, for its writer.
+  // Sources of all elements, for rank 0.
   std::vector<NamedArray> sources() {
     std::vector<NamedArray> all;
     for (std::size_t n = 0; n < arrays_.size(); ++n) {
@@ -218,14 +219,14 @@ class Writing {
     return all;
   }
 
-  // All members write what is theirs of an array.
+  // All ranks write their elements of an array.
   void fill(std::size_t array, const ElementRegion& place) {
-    RankMessage question;
+    RankMessage request;
     const bool is_local = comm_.local_size() == comm_.size();
-    question.put(Question::fill).put(array).put(place.offset).put(is_local);
-    question.put_text(place.path).put_text(place.name);
-    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, question.bytes());
-    // All answer, whatever happens here.
+    request.put(Request::fill).put(array).put(place.offset).put(is_local);
+    request.put_text(place.path).put_text(place.name);
+    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, request.bytes());
+    // Every rank replies, also if this one fails.
     std::optional<Error> failure;
     try {
       ElementRegion own = place;
@@ -235,9 +236,9 @@ class Writing {
       failure = error;
     }
     for (std::int64_t rank = 1; rank < comm_.size(); ++rank) {
-      RankMessage answer(comm_.receive(rank));
+      RankMessage reply(comm_.receive(rank));
       try {
-        require_yes(answer);
+        require_success(reply);
       } catch (const Error& error) {
         if (!failure) failure = error;
       }
@@ -245,30 +246,30 @@ class Writing {
     if (failure) throw Error(*failure);
   }
 
-  // What the others do until rank 0 has done all.
-  void answer() {
+  // Serves requests until rank 0 is done.
+  void serve() {
     std::optional<ForeignTemporary> temporary;
     while (true) {
-      RankMessage question(comm_.receive(0));
-      const auto what = question.take<Question>();
-      if (what == Question::end) return;
+      RankMessage request(comm_.receive(0));
+      const auto what = request.take<Request>();
+      if (what == Request::end) return;
       RankMessage reply;
       Bytes elements;
       try {
-        const auto array = question.take<std::size_t>();
-        if (what == Question::fill) {
+        const auto array = request.take<std::size_t>();
+        if (what == Request::fill) {
           ElementRegion place;
-          place.offset = question.take<std::int64_t>();
-          place.is_local = question.take<bool>();
-          place.path = question.take_text();
-          place.name = question.take_text();
+          place.offset = request.take<std::int64_t>();
+          place.is_local = request.take<bool>();
+          place.path = request.take_text();
+          place.name = request.take_text();
           temporary.emplace(place.path);
           write_own(array, place);
         } else {
-          const OutputPart& part = (*arrays_[array].parts)[question.take<std::size_t>()];
+          const OutputPart& part = (*arrays_[array].parts)[request.take<std::size_t>()];
           ArrayBox box;
-          box.start = question.take_all<std::int64_t>();
-          box.count = question.take_all<std::int64_t>();
+          box.start = request.take_all<std::int64_t>();
+          box.count = request.take_all<std::int64_t>();
           elements.resize(static_cast<std::size_t>(byte_count(box.count, part.elements->dtype())));
           GatheredSource::read_part(part, box, elements.data());
         }
@@ -285,11 +286,11 @@ class Writing {
     }
   }
 
-  // The others are let go, also when writing fails.
+  // Releases the other ranks, also if writing fails.
   void end() {
-    RankMessage question;
-    question.put(Question::end);
-    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, question.bytes());
+    RankMessage request;
+    request.put(Request::end);
+    for (std::int64_t rank = 1; rank < comm_.size(); ++rank) comm_.send(rank, request.bytes());
   }
 
  private:
@@ -317,7 +318,7 @@ void write_together(Communicator& comm, const std::vector<Output>& arrays, const
                     WriteOptions options,
                     const std::function<void(const std::vector<NamedArray>&, const WriteOptions&)>& write) {
   Writing writing(comm, arrays, progress, options.sync);
-  if (!comm.is_first()) return writing.answer();
+  if (!comm.is_first()) return writing.serve();
   if (!comm.is_single())
     options.fill = [&](std::size_t array, const ElementRegion& place) { writing.fill(array, place); };
   try {
@@ -327,6 +328,23 @@ void write_together(Communicator& comm, const std::vector<Output>& arrays, const
     throw;
   }
   writing.end();
+}
+
+Array gather_parts(Communicator& comm, const Output& output) {
+  if (!output.parts) return comm.is_first() ? read_all(*output.source) : Array();
+  Array whole;
+  const auto no_progress = [](std::int64_t, std::int64_t) {};
+  write_together(
+      comm, {output}, no_progress, {}, [&](const std::vector<NamedArray>& arrays, const WriteOptions&) {
+        const ArraySource& source = *arrays.front().source;
+        whole = Array(source.dtype(), source.shape());
+        std::byte* to = whole.data();
+        for (const ArrayBox& piece : pieces_of(source.shape(), kPieceBytes / size_of(source.dtype()))) {
+          source.read(piece.start, piece.count, to);
+          to += byte_count(piece.count, source.dtype());
+        }
+      });
+  return whole;
 }
 
 }  // namespace ejk::app

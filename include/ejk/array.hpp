@@ -1,5 +1,5 @@
-// Arrays: memory with a dtype and a shape (Array), a view of memory that something else owns (ArrayView), and a
-// place that array elements can be read from without being in memory (ArraySource).
+// Arrays: memory with a dtype and a shape (Array), a view of memory with another owner (ArrayView), and a
+// source from which elements are read on demand (ArraySource).
 //
 // Sizes, indices and strides are std::int64_t. Strides are in bytes. Elements in memory have the machine's
 // byte order.
@@ -24,7 +24,7 @@ namespace ejk {
 
 using Shape = std::vector<std::int64_t>;
 
-/// A number as it was given: whole ones exactly.
+/// A number; integers are exact.
 using Number = std::variant<std::int64_t, std::uint64_t, double>;
 
 /// Indices [begin, end) of an axis.
@@ -33,8 +33,7 @@ struct IndexRange {
   std::int64_t end = 0;
 };
 
-/// Product of the lengths; 1 for rank 0. Throws Error{input} when it (or a length) does not fit or is
-/// negative.
+/// Product of the lengths; 1 for rank 0. Throws Error{input} where it overflows or a length is negative.
 std::int64_t element_count(std::span<const std::int64_t> shape);
 
 /// element_count × size_of, checked.
@@ -46,12 +45,12 @@ std::string to_string(std::span<const std::int64_t> shape);
 /// Strides in bytes of a C-ordered array.
 Shape c_strides(std::span<const std::int64_t> shape, DType dtype);
 
-/// A look at elements that live elsewhere; valid as long as they do. Any strides, 0 and negative included.
+/// A non-owning view of elements. Any strides, 0 and negative included.
 struct ArrayView {
   const std::byte* data = nullptr;
   DType dtype = DType::boolean;
   Shape shape;
-  Shape strides;  // as many as lengths
+  Shape strides;  // one for each axis
 
   ArrayView() = default;
   /// Elements in C order. Throws Error{input} for a shape that no memory can hold.
@@ -76,24 +75,27 @@ struct ArrayBox {
   bool operator==(const ArrayBox&) const = default;
 };
 
-/// All of an array of this shape.
+/// The box of all elements.
 ArrayBox whole_box(const Shape& shape);
 
-/// The box of a view, which lies within it.
+/// An array as boxes of at most `most` (≥ 1) elements in C order.
+std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most);
+
+/// The box of a view; it must be within the shape.
 ArrayView box_of(const ArrayView& view, const ArrayBox& box);
 
-/// Elements in C order that may be written, such as the memory of a result; valid as long as it is.
+/// A non-owning view of writable elements in C order, such as the memory of a result.
 struct MutableArrayView {
   std::byte* data = nullptr;
   DType dtype = DType::boolean;
   Shape shape;
 };
 
-/// What is known of an array before its elements are: enough to plan work on it.
+/// Dtype, shape and strides of an array without its elements: enough to plan work on it.
 struct ArrayType {
   DType dtype = DType::boolean;
   Shape shape;
-  Shape strides;  // of the elements once they are in memory; as many as lengths
+  Shape strides;  // of the elements in memory, one for each axis
 
   ArrayType() = default;
   /// C order. Throws Error{input} for a shape that no memory can hold.
@@ -110,7 +112,7 @@ std::string to_string(const ArrayType& type);
 
 ArrayType type_of(const ArrayView& view);
 
-/// The elements in C order that begin at `elements`; T tells the dtype.
+/// Elements in C order; T determines the dtype.
 template <class T>
 ArrayView view_of(const T* elements, Shape shape) {
   return {reinterpret_cast<const std::byte*>(elements), dtype_of<T>(), std::move(shape)};
@@ -119,8 +121,8 @@ ArrayView view_of(const T* elements, Shape shape) {
 /// Copies the elements of `from` to `out` in C order.
 void copy_elements(const ArrayView& from, void* out);
 
-/// Owns C-ordered elements. Large ones lie on huge pages where the system grants them; zeroed memory that is
-/// never touched costs nothing. One that was moved from is empty, as if new.
+/// Owns C-ordered elements. Large arrays use huge pages where the system grants them; zeroed memory costs
+/// nothing until it is touched. A moved-from array is empty, like a new one.
 class Array {
  public:
   Array() = default;
@@ -150,7 +152,7 @@ class Array {
   }
   ArrayView view() const { return {data(), dtype_, shape(), c_strides(shape(), dtype_)}; }
   MutableArrayView mutable_view() { return {data(), dtype_, shape()}; }
-  /// The same elements under another shape with as many of them.
+  /// The same elements with another shape of equal size.
   Array reshaped(Shape shape) &&;
 
  private:
@@ -158,8 +160,8 @@ class Array {
     std::int64_t mapped_bytes;  // 0: from calloc
     void operator()(std::byte* p) const;
   };
-  // Without elements and without axes, which no array is: a new one has no shape in memory, so that moving, which
-  // leaves one, takes none.
+  // No elements and no axes, unlike any real array: a new array allocates no shape, so moving from one does
+  // not either.
   bool is_new() const { return size_ == 0 && shape_.empty(); }
   static const Shape& shape_of_none();
 
@@ -178,38 +180,37 @@ Array Array::from(Shape shape, std::span<const T> values) {
   return a;
 }
 
-/// How the elements of a source may be accessed. read() of one box after the other in C order, by one thread, is
-/// always right; what stands here says which other ways there are, and which is the fastest.
+/// How the elements of a source may be accessed. Reading box after box in C order by one thread is always
+/// valid; this states which other ways are, and which is the fastest.
 struct ArrayAccess {
   enum class Order {
-    any,         // read() by several threads at once, in any order, at no extra cost
-    sequential,  // read() by one thread at a time; in C order it is by far the cheapest (compressed data)
+    any,         // concurrent random reads at no extra cost
+    sequential,  // one thread at a time; by far the cheapest in C order (compressed data)
   };
   enum class Prefer {
-    look,  // at the elements in `view`
-    copy,  // through read(), in boxes that follow one another in C order and fit a processor's cache: a mapped
-           // file costs a page fault for every few pages that are looked at
+    view,  // the elements in `view`
+    read,  // cache-sized boxes through read(), in C order: cheaper for mapped files, with fewer page faults
   };
 
   /// read() alone.
   explicit ArrayAccess(Order read_order, std::string stored_as = {});
   /// Elements that are in memory, or in a mapped file.
-  explicit ArrayAccess(ArrayView elements, Prefer preferred = Prefer::look, std::string stored_as = {});
+  explicit ArrayAccess(ArrayView elements, Prefer preferred = Prefer::view, std::string stored_as = {});
 
-  /// All elements in place, in the machine's byte order; then the order is `any`.
+  /// All elements, in native byte order; then the order is `any`.
   std::optional<ArrayView> view;
   Order order;
-  /// `copy` where there is no view.
+  /// `read` if there is no view.
   Prefer prefer;
-  /// The one element that all others equal, in the machine's byte order, where that is known without reading
-  /// them (a file never allocated room for them); then the order is `any`. Empty: it is not known.
+  /// The value of all elements, in native byte order, if they are known to be equal without reading them
+  /// (storage that a file never allocated); then the order is `any`. Empty: not known.
   std::vector<std::byte> uniform;
-  /// How the elements are stored, in words: "C order", "chunks of 64 x 64, gzip"; empty when they are not.
+  /// How the elements are stored: "C order", "chunks of 64 x 64, gzip"; empty if they are not.
   std::string storage;
 };
 
-/// Where the elements of one array can be read: a file, a stream held in memory, an array made on demand. All
-/// but the elements is fixed when it is made.
+/// A source of the elements of one array: a file, a buffered stream, an array computed on demand. Everything
+/// but the elements is fixed on construction.
 class ArraySource {
  public:
   virtual ~ArraySource() = default;
@@ -218,10 +219,10 @@ class ArraySource {
 
   DType dtype() const { return type_.dtype; }
   const Shape& shape() const { return type_.shape; }
-  /// What to call it in a message: the reference it was opened by.
+  /// Its name in messages: the reference by which it was opened.
   const std::string& name() const { return name_; }
   const ArrayAccess& access() const { return access_; }
-  /// The two questions that are asked most, of access().
+  /// Shorthands for access().
   const std::optional<ArrayView>& mapped() const { return access_.view; }
   bool random_access() const { return access_.order == ArrayAccess::Order::any; }
 
@@ -230,8 +231,8 @@ class ArraySource {
   virtual void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                     void* out) const = 0;
 
-  /// Says that `bytes` bytes from `data` on, a part of the view, will not be looked at again soon: a mapped
-  /// file's pages then stop counting as this process's memory.
+  /// Releases `bytes` bytes of the view from `data` on, which will not be needed soon: pages of a mapped file
+  /// no longer count as memory of this process.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 
  protected:
@@ -245,8 +246,8 @@ class ArraySource {
   ArrayAccess access_;
 };
 
-/// A base for sources that are made from another one, which they own. As it stands it is the same again; a
-/// subclass overrides read(), and says what else is different.
+/// A base for sources derived from another one, which they own. By default it forwards everything; a subclass
+/// overrides read() and specifies a different type or access.
 class ForwardingSource : public ArraySource {
  public:
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -258,7 +259,7 @@ class ForwardingSource : public ArraySource {
  protected:
   /// The same elements, accessed in the same ways.
   explicit ForwardingSource(std::shared_ptr<const ArraySource> inner);
-  /// Other elements, or in other places. Without a name: the inner one's.
+  /// Other elements, or another order. Without a name: that of the inner source.
   ForwardingSource(std::shared_ptr<const ArraySource> inner, ArrayType type, ArrayAccess access,
                    std::optional<std::string> name = std::nullopt);
 
@@ -285,7 +286,7 @@ std::shared_ptr<const ArraySource> make_source(const ArrayView& view, std::strin
 struct ArrayGroup {
   std::string name;  // in messages
   std::map<std::string, std::shared_ptr<const ArraySource>> arrays;
-  std::map<std::string, std::string> attributes;  // what their file says of them
+  std::map<std::string, std::string> attributes;  // of their file or group
 
   /// An array by its name; null where there is none.
   std::shared_ptr<const ArraySource> find(const std::string& array) const {
@@ -294,10 +295,11 @@ struct ArrayGroup {
   }
 };
 
-/// The type of what a source holds: as it lies where it is mapped, else in C order, as read_all() gives it.
+/// The type of a source's elements: with the strides of its view, or else in C order, as read_all() returns
+/// it.
 ArrayType type_of(const ArraySource& source);
 
-/// Everything a source holds, in memory.
+/// All elements of a source, in memory.
 Array read_all(const ArraySource& source);
 
 }  // namespace ejk

@@ -14,14 +14,14 @@
 //
 // Arithmetic: float32; float64 where one of q, k, v (or dout) is. Inputs are converted before, results once
 // at the end; weights are never rounded to 16 bits. (Products of two bfloat16, which are exact in float32,
-// may take subnormal ones as 0, see grouped_matmul.hpp.) Elements of pairs that a mask hides do not matter,
-// whatever stands there; a pair
-// whose score is −∞ counts as hidden. A bias is read in the arithmetic's type, and weights below e^-87
-// (float64: e^-708) of a row's largest are 0. The blocks of keys (of the block shape's length, up to 256)
-// decide the order of sums. A forward pass over few queries (32 of an entry's head, or of all heads that share a
-// key) takes its keys by lengths that follow from the shapes instead, the runs of which are merged in order. Beside
-// shapes and dtypes only the instruction set decides, so any number of threads gives the same bits. Source:
-// scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain form.
+// may flush subnormal ones to 0, see grouped_matmul.hpp.) Elements of masked pairs have no influence, NaN
+// included; a pair whose score is −∞ counts as masked. A bias is read in the arithmetic's type, and weights
+// below e^-87 (float64: e^-708) of a row's largest are 0. The blocks of keys (of the block shape's length, up
+// to 256) decide the order of sums. A forward pass over few queries (32 of an entry's head, or of all heads
+// that share a key) processes key ranges whose lengths follow from the shapes instead, and merges them in
+// order. Besides shapes and dtypes only the instruction set decides, so any number of threads gives the same
+// bits. Source: scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain
+// form.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@
 
 namespace ejk {
 
-/// Which axis is which. B batch entries, H query heads, G key/value heads, of which H is a multiple (query
+/// The order of axes. B batch entries, H query heads, G key/value heads, of which H is a multiple (query
 /// head h uses h / (H/G)), Q queries, K keys, D the heads' size (at least 1), Dv that of values.
 enum class AttentionLayout {
   bshd,  // q (B, Q, H, D), k (B, K, G, D), v (B, K, G, Dv), out (B, Q, H, Dv)
@@ -55,7 +55,7 @@ std::string_view name_of(AttentionLayout layout);
 
 class Communicator;  // communicator.hpp
 
-/// What attention is to be.
+/// Parameters of attention.
 struct AttentionSettings {
   AttentionLayout layout = AttentionLayout::bshd;
   std::optional<double> scale;                        // finite
@@ -67,7 +67,7 @@ struct AttentionSettings {
   /// decreasing, the tokens last. Absent for keys: those of the queries.
   IntegerArray cu_seqlens_q;
   IntegerArray cu_seqlens_kv;
-  /// Packed inputs with padding behind their sequences, as TransformerEngine's THD layout has it: (n + 1,),
+  /// Packed inputs with padding after their sequences, as in TransformerEngine's THD layout: (n + 1,),
   /// and sequence i begins at token cu_seqlens_q_padded[i]; cu_seqlens_q[i + 1] − cu_seqlens_q[i] tokens of
   /// those before the next one are its own. 0 first, never decreasing, the tokens at most at last. Padding is
   /// never read; of its queries out is 0 and lse −∞, and all gradients there are 0. Absent for keys: those of
@@ -79,12 +79,12 @@ struct AttentionSettings {
   /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded
   /// once, to this.
   std::optional<DType> grad_dtype;
-  /// Who reads stored masks together: all ranks then make the plan's first call that reads masks (work(), run(),
-  /// check(), an AttentionDivision) at the same time. Null: each process by itself.
+  /// Who reads stored masks together: all ranks then make the plan's first call that reads masks (work(),
+  /// run(), check(), an AttentionDivision) at the same time. Null: each process by itself.
   Communicator* comm = nullptr;
 };
 
-/// Told of the pairs done and of all of them; from any thread, one call at a time.
+/// Called with the pairs done and the number of all; from any thread, one call at a time.
 using PairProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 struct AttentionOptions : AttentionSettings {
@@ -92,22 +92,34 @@ struct AttentionOptions : AttentionSettings {
   PairProgress progress;
 };
 
-/// The arrays that attention takes, or their types. q, k, v, dout, out: float16, bfloat16, float32 or
-/// float64, any strides.
+/// The arrays that attention takes, or something of each: types, boxes, files. q, k, v, dout, out: float16,
+/// bfloat16, float32 or float64, any strides.
 template <class T>
 struct AttentionOperands {
-  T q, k, v;
-  std::optional<T> bias;  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
-  std::optional<T> dout;  // shaped as out: gradients are wanted
+  std::optional<T> q = {}, k = {}, v = {};
+  std::optional<T> bias = {};  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
+  std::optional<T> dout = {};  // shaped as out: gradients are wanted
   /// For gradients: out and lse of a forward pass. Both or neither; without them it is run again.
-  std::optional<T> out, lse;
+  std::optional<T> out = {}, lse = {};
 };
 using AttentionArrays = AttentionOperands<ArrayView>;
 using AttentionTypes = AttentionOperands<ArrayType>;
 
+/// f(name, member of each of `operands`...) for every operand, in this order.
+template <class F, class... Operands>
+void for_each_operand(F&& f, Operands&&... operands) {
+  f("q", operands.q...);
+  f("k", operands.k...);
+  f("v", operands.v...);
+  f("bias", operands.bias...);
+  f("dout", operands.dout...);
+  f("out", operands.out...);
+  f("lse", operands.lse...);
+}
+
 AttentionTypes types_of(const AttentionArrays& arrays);
 
-/// What there is to do, or was done, over all entries and query heads.
+/// Work of a plan, planned or done, over all entries and query heads.
 struct AttentionWork {
   std::int64_t problems = 0;        // pairs of an entry and a query head
   std::int64_t distinct_masks = 0;  // that were read
@@ -116,7 +128,7 @@ struct AttentionWork {
   std::int64_t allowed_pairs = 0;   // that the masks let attend
   std::int64_t computed_pairs = 0;  // in blocks that are not empty
   std::int64_t empty_blocks = 0;    // skipped
-  std::int64_t partial_blocks = 0;  // of which each pair's mask is looked at
+  std::int64_t partial_blocks = 0;  // whose mask is read pair by pair
   std::int64_t full_blocks = 0;
   std::int64_t rows = 0;              // queries
   std::int64_t rows_without_key = 0;  // that the masks leave nothing to attend to
@@ -124,7 +136,7 @@ struct AttentionWork {
   Shape first_row_without_key;
   std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
   Shape first_row_not_finite;
-  /// How positions of queries and keys meet, where a mask of positions lies over unequal numbers of them.
+  /// The alignment of queries and keys, where a mask by positions applies to unequal numbers of them.
   std::set<std::string> alignment;
   double forward_flop = 0;              // 2 (D + Dv) an allowed pair
   std::optional<double> backward_flop;  // 2 (3 D + 2 Dv) an allowed pair, of gradients alone
@@ -148,8 +160,8 @@ struct Plan;
 }
 
 /// Attention, or with dout its gradients, before the elements are there: made once from types, settings and
-/// cu_seqlens. It knows what the results will be and what they cost, and how to make and check them. Copies
-/// share what was read of the masks.
+/// cu_seqlens. It describes the results and their costs, computes and checks them. Copies share the masks
+/// once these are read.
 ///
 /// Throws Error{input}, with the numbers and a hint where there is a way out: ranks, lengths that do not
 /// match, H no multiple of G, dtypes, masks of another shape, cu_seqlens that begin above 0, decrease or do
@@ -168,10 +180,10 @@ class AttentionPlan {
   std::int64_t work_bytes() const;
   std::int64_t check_bytes() const;
 
-  /// Of that, what the masks take while and after they are read.
+  /// The part of the masks, while and after they are read.
   std::int64_t mask_bytes() const;
 
-  /// What there is to do. The masks are read by the first call of this, run() or check(), and by no other.
+  /// The work of the plan. The masks are read by the first call of this, run() or check(), and by no other.
   const AttentionWork& work() const;
 
   /// Of the forward pass, or of the backward pass alone; reads the masks as work() does.
@@ -181,21 +193,21 @@ class AttentionPlan {
   const MaskSet& masks() const;
 
   /// Writes the results, in their order. All arrays have the types that were planned for; strides may be
-  /// others. Throws Error{input} where they have not. Masks are read before anything is written.
+  /// others. Throws Error{input} for other types. Masks are read before anything is written.
   AttentionWork run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
                     const PairProgress& progress = {}) const;
 
   /// `results` are what run() gave, or another implementation's, of any float dtype; out and lse of `arrays`
-  /// are not looked at. attention_check.hpp says what is compared.
+  /// are not read. Tolerances: attention_check.hpp.
   AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
 
   /// `given` are another implementation's results for the same arguments, in the order of results(), of any
-  /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that P
-  /// and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent: weights_dtype().
-  /// Every element is judged. With Explain::yes the usual mistakes are tried where some are beyond the bound;
-  /// before them the masks of `tried`, in place of those of the settings. `tiles`: two axes of the picture,
-  /// by name; absent: queries, or keys, and heads. Throws Error{input}, with the name of the result, for
-  /// results of another shape.
+  /// float dtype; those that are absent are not compared. `own` are what run() gave. `weights`: the type that
+  /// P and dS were rounded to before they were multiplied, float32, bfloat16 or float16; absent:
+  /// weights_dtype(). Every element is compared. With Explain::yes known faults are tried where some are out
+  /// of tolerance, and before them the masks of `tried`, in place of those of the settings. `tiles`: two axes
+  /// of the picture, by name; absent: queries, or keys, and heads. Throws Error{input}, with the name of the
+  /// result, for results of another shape.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
                   std::optional<DType> weights = std::nullopt, const std::vector<TriedMask>& tried = {},

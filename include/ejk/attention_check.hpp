@@ -1,9 +1,8 @@
-// Attention's results against a plain evaluation in float64: is every element as near as its arithmetic
-// allows?
+// Check of attention results against the reference in float64, with a tolerance for every element.
 //
 // With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's
 // type (of a gradient that is rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖
-// + max|lse|, of which scores keep 24 (53) bits:
+// + max|lse|, as scores have 24 (53) bits:
 //   out    |out − R| ≤ u (2e-5 |R| + (2e-6 + 2⁻²¹ L) max|v|) + ε |R|
 //   lse    |lse − R| ≤ u (1e-5 max(1, |R|) + 2⁻²¹ L)
 //   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|,
@@ -15,10 +14,10 @@
 // and half of the smallest positive result on top. A maximum is that of one batch entry (or sequence) and key
 // head: of q, lse and dout over the queries of its query heads that a mask leaves a key, of k and v over the
 // keys that it leaves a query, of R over the rows that are compared; for out and lse, |lse| is the row's own.
-// So what is hidden from all queries, as padding is, does not widen it. Weights are not rounded; ejk/against.hpp has
-// what kernels that round them may differ by. A number where the reference is NaN
-// or infinite, or the reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores
-// do to them.
+// So keys that are masked for all queries, such as padding, do not widen it. Weights are not rounded;
+// ejk/against.hpp has the tolerances of kernels that round them. A number where the reference is NaN or
+// infinite, or the reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores do
+// to them.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@
 
 namespace ejk {
 
-/// One element of a result, what the reference has there, and how far apart they are.
+/// One element of a result, its reference, and their difference.
 struct AttentionDifference {
   std::string array;
   Shape index;
@@ -50,7 +49,7 @@ struct AttentionCheck {
   std::int64_t nonzero = 0;                  // of those compared, not 0 in the result or the reference
   std::int64_t violating = 0;                // of those compared
   std::vector<AttentionDifference> largest;  // one an array
-  std::optional<AttentionDifference> worst;  // the one furthest beyond its tolerance
+  std::optional<AttentionDifference> worst;  // the largest difference relative to its tolerance
 
   bool passed() const { return violating == 0; }
 };

@@ -1,13 +1,14 @@
-// Attention by several ranks: a plan's work in parts, each of which takes boxes of the inputs and makes boxes of the
-// results.
+// Attention on several ranks: a plan's work in parts, each of which reads boxes of the inputs and computes
+// boxes of the results.
 //
-// Forward, and for gradients where there are enough key/value heads, a rank has a run of the order (entry, head,
-// queries) or (entry, key/value head), and needs nothing of the others. Where heads are few, gradients are divided
-// along the sequence, in two rounds: lse and δ of some queries, which go to who needs them; then dk and dv of some
-// keys, with all queries, and dq of some queries, with all keys. That makes scores and dP twice, 7 products
-// instead of 5; which of the two takes less time is known from the masks. With a bias it is always the
-// latter, and some ranks make dbias of some of its queries or keys, with all entries and heads that share
-// them. All bits are those of the plan's own run(), however many ranks there are.
+// Forward, and for gradients if there are enough key/value heads, a rank has a contiguous range in the order
+// (entry, head, queries) or (entry, key/value head), and needs no data of other ranks. Where heads are few,
+// gradients are divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the
+// ranks that need them; then dk and dv of some keys, with all queries, and dq of some queries, with all keys.
+// That computes scores and dP twice, 7 products instead of 5; the masks determine which of the two takes less
+// time. With a bias it is always the latter, and some ranks make dbias of some of its queries or keys, with
+// all entries and heads that share them. All bits are those of the plan's own run(), however many ranks there
+// are.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +40,19 @@ struct AttentionPart {
   Makes makes = Makes::out;
   IndexRange entries;
   IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's
-  IndexRange positions;  // within each entry; those beyond its end are none
+  IndexRange positions;  // within each entry; clipped to its end
   double share = 1;      // of the work for all that is made in this way
 };
 
-/// Who of a communicator does what: the same on all ranks, and known before there are elements.
+/// What a program keeps in memory beside the run of a plan.
+struct AttentionMemory {
+  AttentionOperands<bool> read = {};  // operands that are read into memory, box by box; the others are mapped
+  bool check = false;                 // rank 0 calls AttentionPlan::check() in the end,
+  std::optional<Explain> compare = {};  // or compare(), with results under test that take so many bytes;
+  std::int64_t actual_bytes = 0;        // it then keeps all operands and results
+};
+
+/// Partition of a plan's work among ranks: the same on all ranks, and known before there are elements.
 class AttentionDivision {
  public:
   /// Of a plan's work among `ranks`. For more than one the masks are read, as by work().
@@ -56,16 +65,17 @@ class AttentionDivision {
   /// heads.
   std::vector<AttentionPart> parts(std::int64_t rank, std::int64_t round) const;
 
-  /// The boxes of the arrays that a part takes; empty, or none, where it takes nothing of one.
+  /// The boxes of the arrays that a part takes; none of what it does not read.
   AttentionOperands<ArrayBox> needs(const AttentionPart& part) const;
   /// The boxes of the plan's results that it makes, in their order; none of others.
   std::vector<std::optional<ArrayBox>> makes(const AttentionPart& part) const;
 
-  /// Cost in operations, of which the softmax of a pair is about 80; the peak is what run() takes beside the
-  /// arrays. Reads the masks.
+  /// Cost in operations, of which the softmax of a pair is about 80; the peak is the workspace of run().
+  /// Reads the masks.
   RankWork share(std::int64_t rank) const;
-  /// That peak alone, which needs no masks.
-  std::int64_t work_bytes(std::int64_t rank) const;
+  /// Peak memory of a rank: workspace, results, operands that are read, and on rank 0 the checks. Reads no
+  /// masks.
+  std::int64_t peak_bytes(std::int64_t rank, const AttentionMemory& memory) const;
 
  private:
   friend class AttentionRank;
@@ -79,8 +89,8 @@ class AttentionRank {
   /// `comm` outlives this, and has as many ranks as the division.
   AttentionRank(AttentionDivision division, Communicator& comm);
 
-  /// `arrays` are the boxes that the part needs, each seen as an array of its own; `results` those that it
-  /// makes, where others are empty. Throws Error{input} for other types.
+  /// `arrays` are the boxes that the part needs, each viewed as an array of its own; `results` those that it
+  /// computes, where others are empty. Throws Error{input} for other types.
   void run(const AttentionPart& part, const AttentionArrays& arrays,
            const std::vector<MutableArrayView>& results, const PairProgress& progress = {});
 

@@ -122,17 +122,9 @@ class RankMessage {
   std::size_t at_ = 0;
 };
 
-/// Cuts items into `parts` contiguous ranges of about equal cost: returns `parts` + 1 bounds, range r is
-/// [bounds[r], bounds[r + 1]), perhaps empty. No range costs more than an equal part plus one item. Costs are finite
-/// and ≥ 0; if all are 0, items count alike.
-std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts);
-
 /// The boxes of an array that this rank reads when all ranks can read it: equal parts in C order, in rank order.
 /// Small arrays are read by rank 0 alone.
 std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm);
-
-/// An array as boxes of at most `most` (≥ 1) elements in C order: the size of one message.
-std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most);
 
 /// Cost of one rank's part of the work, for plans.
 struct RankWork {

@@ -1,4 +1,4 @@
-// Element types: the thirteen that arrays in files may have, and the C++ type that holds one element of each.
+// Element types of arrays, the C++ type of an element of each, and the formats of the float types.
 #pragma once
 
 #include <bit>
@@ -27,25 +27,79 @@ enum class DType : std::uint8_t {
   float64,
 };
 
-/// IEEE 754 binary16. Conversion from float rounds to nearest, ties to even; overflow gives an infinity.
-struct float16 {
-  std::uint16_t bits = 0;
-  float16() = default;
-  explicit float16(float value);
-  explicit operator float() const;
-};
+/// A binary floating-point format with a sign bit, subnormal numbers and, above the largest number, infinities
+/// and NaN. The significand has mantissa_bits bits after the leading one.
+struct FloatFormat {
+  int exponent_bits, mantissa_bits, bias;
+  double largest;
 
-/// The upper half of a binary32. Conversion from float rounds to nearest, ties to even.
-struct bfloat16 {
-  std::uint16_t bits = 0;
-  bfloat16() = default;
-  explicit bfloat16(float value) {
-    const auto u = std::bit_cast<std::uint32_t>(value);
-    bits = std::isnan(value) ? static_cast<std::uint16_t>((u >> 16) | 0x40u)
-                             : static_cast<std::uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
-  }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+  constexpr int least_exponent() const { return 1 - bias; }  // of normal numbers
 };
+inline constexpr FloatFormat kFloat16{5, 10, 15, 65504};
+inline constexpr FloatFormat kBfloat16{8, 7, 127, 0x1.FEp127};
+inline constexpr FloatFormat kFloat32{8, 23, 127, std::numeric_limits<float>::max()};
+inline constexpr FloatFormat kFloat64{11, 52, 1023, std::numeric_limits<double>::max()};
+
+/// A number of a 16-bit format, computed with as float. Conversion from float rounds to nearest, ties to even;
+/// overflow gives an infinity, and a NaN keeps the upper bits of its payload. Both conversions are free of
+/// branches, so that loops over them are vectorised.
+template <const FloatFormat& kFormat>
+struct SmallFloat {
+  std::uint16_t bits = 0;
+
+  SmallFloat() = default;
+  explicit SmallFloat(float value) {
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
+    std::uint32_t rounded =
+        (magnitude - (kRebias << 23) + (1u << (kCut - 1)) - 1 + ((magnitude >> kCut) & 1u)) >> kCut;
+    if constexpr (kRebias != 0) {
+      // The last place of the sum is that of the format's subnormal numbers: the addition rounds.
+      constexpr std::uint32_t kLift = (23u + kRebias + 1u - kFormat.mantissa_bits) << 23;
+      const float lifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kLift);
+      rounded = magnitude < (kRebias + 1) << 23 ? std::bit_cast<std::uint32_t>(lifted) - kLift : rounded;
+      rounded = magnitude >= (128u + kFormat.bias) << 23 ? kInfinity : rounded;
+    }
+    const std::uint32_t nan = magnitude >> kCut | kInfinity | 1u << (kFormat.mantissa_bits - 1);
+    bits =
+        static_cast<std::uint16_t>((u >> 16 & 0x8000u) | (magnitude > 0x7F800000u ? nan & 0x7FFFu : rounded));
+  }
+  explicit operator float() const {
+    const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = (bits & 0x7FFFu) << kCut;
+    if constexpr (kRebias == 0) return std::bit_cast<float>(sign | magnitude);
+    // The factor corrects the exponent's bias, of subnormal numbers as well.
+    const float finite = std::bit_cast<float>(magnitude) * std::bit_cast<float>((127u + kRebias) << 23);
+    return std::bit_cast<float>(
+        sign |
+        (magnitude >= kInfinity << kCut ? magnitude | 0x7F800000u : std::bit_cast<std::uint32_t>(finite)));
+  }
+
+ private:
+  static_assert(kFormat.exponent_bits + kFormat.mantissa_bits == 15);
+  static constexpr std::uint32_t kCut = 23 - kFormat.mantissa_bits, kRebias = 127 - kFormat.bias;
+  static constexpr std::uint32_t kInfinity = ((1u << kFormat.exponent_bits) - 1) << kFormat.mantissa_bits;
+};
+using float16 = SmallFloat<kFloat16>;
+using bfloat16 = SmallFloat<kBfloat16>;
+
+/// Whether T is stored in a format that the processor does not compute in.
+template <class T>
+inline constexpr bool is_small_float = false;
+template <const FloatFormat& kFormat>
+inline constexpr bool is_small_float<SmallFloat<kFormat>> = true;
+
+/// The type that elements of T are computed in: float for the small ones.
+template <class T>
+using Computed = std::conditional_t<is_small_float<T>, float, T>;
+
+/// The format of a float type; that of float64 for other types.
+const FloatFormat& float_format(DType dtype);
+template <class T>
+inline constexpr const FloatFormat& float_format_of = kFloat64;
+template <>
+inline constexpr const FloatFormat& float_format_of<float> = kFloat32;
+template <const FloatFormat& kFormat>
+inline constexpr const FloatFormat& float_format_of<SmallFloat<kFormat>> = kFormat;
 
 /// Bytes of one element.
 std::int64_t size_of(DType dtype);
@@ -94,41 +148,20 @@ decltype(auto) dispatch(DType dtype, F&& f) {
 }
 
 namespace detail {
-template <class T>
-inline constexpr bool no_dtype = false;
+template <class T, class... All>
+constexpr DType position_of() {
+  static_assert((std::is_same_v<T, All> || ...), "not an array element type");
+  std::uint8_t position = 0;
+  static_cast<void>(((std::is_same_v<T, All> || (++position, false)) || ...));
+  return static_cast<DType>(position);
 }
+}  // namespace detail
 
 /// The DType of a C++ element type.
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, bool>)
-    return DType::boolean;
-  else if constexpr (std::is_same_v<T, std::int8_t>)
-    return DType::int8;
-  else if constexpr (std::is_same_v<T, std::int16_t>)
-    return DType::int16;
-  else if constexpr (std::is_same_v<T, std::int32_t>)
-    return DType::int32;
-  else if constexpr (std::is_same_v<T, std::int64_t>)
-    return DType::int64;
-  else if constexpr (std::is_same_v<T, std::uint8_t>)
-    return DType::uint8;
-  else if constexpr (std::is_same_v<T, std::uint16_t>)
-    return DType::uint16;
-  else if constexpr (std::is_same_v<T, std::uint32_t>)
-    return DType::uint32;
-  else if constexpr (std::is_same_v<T, std::uint64_t>)
-    return DType::uint64;
-  else if constexpr (std::is_same_v<T, float16>)
-    return DType::float16;
-  else if constexpr (std::is_same_v<T, bfloat16>)
-    return DType::bfloat16;
-  else if constexpr (std::is_same_v<T, float>)
-    return DType::float32;
-  else if constexpr (std::is_same_v<T, double>)
-    return DType::float64;
-  else
-    static_assert(detail::no_dtype<T>, "not an array element type");
+  return detail::position_of<T, bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
+                             std::uint16_t, std::uint32_t, std::uint64_t, float16, bfloat16, float, double>();
 }
 
 }  // namespace ejk

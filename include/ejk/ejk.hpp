@@ -22,6 +22,7 @@
 #include "ejk/hash.hpp"
 #include "ejk/integer_array.hpp"
 #include "ejk/io.hpp"
+#include "ejk/json.hpp"
 #include "ejk/layers.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/mask.hpp"

@@ -1,7 +1,7 @@
 // Errors: the one exception type of the library.
 //
-// The layer that finds a fault says why ("header promises 96 bytes, the file holds 40"), the layer that knows
-// the name puts it in front with `at`, and only the program turns the kind into an exit status.
+// The layer that detects a fault states the reason ("header promises 96 bytes, the file holds 40"), the layer
+// that knows the name prefixes it with `at`, and only the program maps the kind to an exit status.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ class Error : public std::exception {
     input,     // an input is unreadable or invalid
     output,    // an output cannot be written
     budget,    // the work would need more memory than allowed
-    internal,  // a broken promise of ejk itself
+    internal,  // a violated invariant of ejk itself
   };
 
-  /// What a caller can tell from all else of its kind: to go on without that input, or to add a hint in the
-  /// caller's own words.
+  /// Errors that callers distinguish from others of their kind: to continue without that input, or to add a
+  /// hint in their own terms.
   enum class Code {
     other,
     no_such_axis,       // the hint says which there are: "axis is one of -2 to 1"
@@ -65,8 +65,8 @@ class Error : public std::exception {
   Error(Kind kind, std::string message, Code code = Code::other)
       : kind_(kind), code_(code), message_(std::move(message)) {}
 
-  /// Names the argument at fault, as the function's parameters do: "lhs", "q", "group_sizes". The message names
-  /// it too; the subject is for callers, who know the argument by the name of a file.
+  /// Names the argument at fault, as the function's parameters do: "lhs", "q", "group_sizes". The message
+  /// names it too; the subject is for callers, who know the argument by the name of a file.
   Error&& about(std::string_view argument) && {
     subject_ = argument;
     return std::move(*this);
@@ -76,7 +76,7 @@ class Error : public std::exception {
     return *this;
   }
 
-  /// Adds a way out; shown on a line of its own. A later hint replaces an earlier one.
+  /// Adds a suggestion, printed on a line of its own. A later hint replaces an earlier one.
   Error&& hint(std::string text) && {
     hint_ = std::move(text);
     return std::move(*this);
@@ -86,7 +86,7 @@ class Error : public std::exception {
     return *this;
   }
 
-  /// Puts "name: " in front of the message.
+  /// Prefixes the message with "name: ".
   Error& at(std::string_view name) {
     message_.insert(0, std::string(name) + ": ");
     names_length_ += name.size() + 2;
@@ -98,7 +98,7 @@ class Error : public std::exception {
   const std::string& subject() const noexcept { return subject_; }
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }
-  /// The message without the names that `at` put in front of it.
+  /// The message without the names that `at` prefixed.
   std::string_view why() const noexcept {
     return std::string_view(message_).substr(std::min(names_length_, message_.size()));
   }

@@ -1,6 +1,6 @@
-// Synthetic inputs: attention inputs as JAX draws them, and batches as they occur: lengths, padding masks,
-// sizes of groups. All are made from Threefry words and arithmetic whose every step is rounded alike
-// everywhere, so a seed gives the same bytes on any machine.
+// Synthetic inputs: attention inputs as JAX draws them, and realistic batches: lengths, padding masks, group
+// sizes. All are computed from Threefry words with arithmetic whose rounding is the same everywhere, so a
+// seed gives the same bytes on any machine.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,15 @@ struct AttentionInputsOptions {
   std::optional<std::int64_t> kv_seq = {}, kv_heads = {};  // of key and value; absent: those of the query
 };
 
-/// query (batch, seq, heads, head_dim), key and value (batch, kv_seq, kv_heads, head_dim), made while they are read.
+/// query (batch, seq, heads, head_dim), key and value (batch, kv_seq, kv_heads, head_dim), computed while
+/// they are read.
 struct AttentionInputs {
   std::shared_ptr<const ArraySource> query, key, value;
 };
 
-/// Normal numbers times `std`: what jax.random.normal draws from the three keys that jax.random.split makes of
-/// PRNGKey(seed), with jax_threefry_partitionable as since JAX 0.5. Errors: Error{usage} for a negative size,
-/// a seed out of range, another dtype, heads that are no multiple of kv_heads.
+/// Normal numbers times `std`: what jax.random.normal draws from the three keys that jax.random.split makes
+/// of PRNGKey(seed), with jax_threefry_partitionable as since JAX 0.5. Errors: Error{usage} for a negative
+/// size, a seed out of range, another dtype, heads that are no multiple of kv_heads.
 AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options = {});
 
 enum class LengthDistribution {

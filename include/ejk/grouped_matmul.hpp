@@ -1,8 +1,7 @@
-// Grouped matmul: every group of rows times a matrix of its own, and the transposed product that its backward
-// pass needs.
+// Grouped matmul: each group of rows times its own matrix, and the transposed product of the backward pass.
 //
 // Arithmetic: with both factors bfloat16 their products are exact and sums are float32; with a float64 factor
-// both are taken as float64; else both are taken as float32. Sums begin with +0 and run over the contraction
+// both are converted to float64; otherwise to float32. Sums begin with +0 and run over the contraction
 // in blocks of a fixed length; one conversion to the result's dtype ends them. So the same instruction set
 // gives the same bits for any number of threads. bfloat16 instructions (AVX-512 BF16, AMX) take subnormal
 // factors and results for 0. NaN and infinities stay in their row of lhs and in their group. Source: megablox
@@ -17,13 +16,14 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/communicator.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/integer_array.hpp"
 
 namespace ejk {
 
-/// How the work is cut: rows, contraction length and columns of a block, each ≥ 1. It decides the order of
-/// sums and the speed, nothing else.
+/// Block size: rows, contraction length and columns, each ≥ 1. It determines the order of sums and the speed
+/// only.
 struct Tiling {
   std::int64_t tm = 0;
   std::int64_t tk = 0;
@@ -33,8 +33,8 @@ struct Tiling {
 /// "128x256x256".
 std::string to_string(const Tiling& tiling);
 
-/// What existing_out is for: `keep` leaves its rows where nothing is computed and writes over the others (one
-/// result, filled shard by shard); `add` adds the products to it everywhere.
+/// Use of existing_out: `keep` preserves its rows where nothing is computed and overwrites the others (a
+/// result that is filled shard by shard); `add` accumulates the products into it.
 enum class Existing { keep, add };
 
 class TilingTable;   // tiling.hpp
@@ -43,14 +43,14 @@ struct Against;      // against.hpp
 enum class Explain;  // against.hpp
 struct Report;       // report.hpp
 
-/// Told of the work done and of all of it; from any thread, one call at a time.
+/// Called with the work done and the total; from any thread, one call at a time.
 using WorkProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
-/// What a grouped product is to be.
+/// Settings of a grouped product.
 struct GroupedMatmulSettings {
   DType dtype = DType::float32;               // of the result: float16, bfloat16, float32, float64
   std::optional<Tiling> tiling;               // absent: the table's, or chosen by shape and instruction set
-  const TilingTable* tiling_table = nullptr;  // looked at where no tiling is given
+  const TilingTable* tiling_table = nullptr;  // used if no tiling is given
   std::int64_t group_offset = 0;
   bool transpose_rhs = false;
   Existing existing = Existing::keep;
@@ -94,13 +94,23 @@ namespace matmul {
 struct Problem;
 }
 
-/// The boxes of the factors that a box of a result is made from.
+/// How the arrays of a run are given, and what compares its result, for estimates of work and memory.
+struct GroupedMatmulRun {
+  bool maps_lhs = false, maps_rhs = false,
+       maps_existing = false;  // mapped files; else they are read into memory
+  bool check = false;
+  std::optional<ArrayType> given = {};  // another implementation's result
+  bool maps_given = false;
+  Explain explain{};
+};
+
+/// The boxes of the factors from which a box of the result is computed.
 struct GroupedMatmulNeeds {
   ArrayBox lhs, rhs;
 };
 
-/// Either product before its elements are there: made once from types and group sizes, whose errors are those
-/// of the functions above. It knows what the result will be, what it costs, and how to make and check it.
+/// A plan of either product, constructed from types and group sizes, with the errors of the functions above.
+/// It knows the type of the result and its cost, and computes and checks it.
 class GroupedMatmulPlan {
  public:
   GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
@@ -113,49 +123,45 @@ class GroupedMatmulPlan {
 
   /// The result, in C order.
   const ArrayType& out() const;
-  /// That was given, or is the table's.
+  /// The given tiling, or that of the table.
   const std::optional<Tiling>& tiling() const;
   /// 2 for a multiply-add.
   double flop() const;
-  /// Memory that run() takes beside the arrays, on as many threads as there are now, and check().
-  std::int64_t work_bytes() const;
-  std::int64_t check_bytes() const;
+  /// Work, bytes moved and peak memory of each of `ranks` ranks, which compute the boxes of divide(), on as
+  /// many threads as there are now. Rank 0 alone checks and compares: it reads all of the arguments, and the
+  /// others send it their boxes.
+  std::vector<RankWork> work(std::int64_t ranks, const GroupedMatmulRun& run) const;
 
-  /// Writes the result to `out`, which may be existing_out's own memory. All have the types that were
-  /// planned for; strides may be others. Throws Error{input} where they have not.
+  /// Writes the result to `out`, which may be the memory of existing_out. Throws Error{input} for arrays of
+  /// other types than planned; strides may differ.
   void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
            const MutableArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// What each of so many ranks makes: boxes of the result, by ranks, which together are all of
-  /// it, each element once. They are cut where no bit of the result depends on it, so that work and bytes are
-  /// about even; where there is little to do, some ranks get none. One rank has the whole result.
+  /// Partition of the result into boxes of each rank. No bit of the result depends on the cuts. Work and
+  /// bytes are balanced; if there is little work, some ranks get none. A single rank has the whole result.
   std::vector<std::vector<ArrayBox>> divide(std::int64_t ranks) const;
-  // Of such a box: what it is made from (of existing_out it is the box itself), its work, and the memory that
-  // run() takes for it beside the arrays. Throws Error{input} for a box that cannot be made on its own.
+  /// The operands of such a box (of existing_out it is the box itself). Throws Error{input} for a box that
+  /// cannot be computed by itself.
   GroupedMatmulNeeds needs(const ArrayBox& box) const;
-  double flop(const ArrayBox& box) const;
-  std::int64_t work_bytes(const ArrayBox& box) const;
 
-  /// Writes a box of the result to `out`, with the bits that it has in the whole. All arrays are boxes as well:
-  /// they have the planned types and the boxes' shapes, else Error{input} is thrown.
+  /// Writes a box of the result to `out`, bit-identical to the whole. All arrays are boxes too: of the
+  /// planned types and the boxes' shapes, or Error{input} is thrown.
   void run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
            const WorkProgress& progress = {}) const;
 
-  /// `out` is what run() gave, or another program's result for the same arguments; existing_out is what it was
-  /// before. matmul_check.hpp says what is compared.
+  /// `out`: the result of run(), or of another program for the same arguments; existing_out: its value
+  /// before. See matmul_check.hpp.
   MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                     const ArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// `given` is another implementation's result for the same arguments, of any float dtype, and `own` what run()
-  /// gave. Every element is judged; with Explain::yes the usual mistakes are tried where some are beyond the
-  /// bound. `tiles`: two axes of the picture, by name; absent: rows and columns. Throws Error{input} about
-  /// "given" for one of another shape.
+  /// `given` is another implementation's result for the same arguments, of any float dtype, and `own` what
+  /// run() gave. Every element is judged; with Explain::yes the usual mistakes are tried where some are
+  /// beyond the bound. `tiles`: two axes of the picture, by name; absent: rows and columns. Throws
+  /// Error{input} about "given" for one of another shape.
   Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                   const ArrayView& own, const ArrayView& given, Explain explain,
                   const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {}) const;
-  /// Memory that compare() takes beside the arrays.
-  std::int64_t compare_bytes(Explain explain) const;
 
  private:
   friend Report describe(const GroupedMatmulPlan& plan);

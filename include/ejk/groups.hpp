@@ -69,8 +69,8 @@ GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t 
 std::int64_t group_metadata_length(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                                    const GroupMetadataOptions& options = {});
 
-/// Memory that these functions take beside their result, for so many groups.
-std::int64_t group_metadata_bytes(std::int64_t groups);
+/// Memory of these functions for so many groups, with the result if its length L is given.
+std::int64_t group_metadata_bytes(std::int64_t groups, std::int64_t length = 0);
 
 /// What the walk costs: tiles visited against those of groups that begin at tiles, rows computed and thrown
 /// away, how evenly the groups are filled, and the same tiles for neighbouring tile sizes. All but the rows

@@ -13,10 +13,9 @@
 
 namespace ejk {
 
-/// An array of integers, made of what a caller has them in: a std::vector or std::span of int32 or int64, or an
+/// An array of integers, constructed from a std::vector or std::span of int32 or int64, or from an
 /// ArraySource of any integer dtype. Elements of spans, of vectors that are not moved in and of sources that
-/// are not shared must outlive it. It is used as a pointer is, and empty unless it was made of something; what
-/// an empty one should hold is Error{usage}.
+/// are not shared must outlive it. It is used like a pointer; dereferencing an empty one throws Error{usage}.
 class IntegerArray {
  public:
   IntegerArray() = default;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ejk/dtype.hpp"
-#include "ejk/hash.hpp"
+#include "ejk/json.hpp"
 
 namespace ejk {
 

@@ -1,4 +1,4 @@
-// What the elements of an array come to: the least, the largest, the mean, and how many are no numbers.
+// Statistics of an array: minimum, maximum, mean, counts of NaN and infinities, and histograms.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ejk {
 
-/// Integers exactly, std::uint64_t where std::int64_t does not hold them; nothing where there is no number.
+/// Exact integers, std::uint64_t if std::int64_t does not hold them; nothing if there is no number.
 using Extreme = std::variant<std::monostate, std::int64_t, std::uint64_t, double>;
 
 struct Statistics {
@@ -23,26 +23,25 @@ struct Statistics {
   std::int64_t infinities = 0;
 };
 
-/// One pass over the elements, piece by piece, on all threads where the source allows; bool counts as 0
-/// and 1. Sums are taken in double precision in one order, so the result is the same for any number of
-/// threads. Memory: a piece for each thread. `progress(done, all)` counts elements; called by one thread at a
-/// time.
+/// One pass over the elements in pieces, on all threads if the source allows; bool counts as 0 and 1. Sums
+/// are computed in double precision in a fixed order, so the result is the same for any number of threads.
+/// Memory: one piece per thread. `progress(done, all)` counts elements; it is called by one thread at a time.
 Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// Elements from `from` on: up to `to` itself for whole numbers and in the last bin, else below it.
+/// Elements in [from, to) or, for integers and in the last bin, [from, to].
 struct Bin {
   double from = 0, to = 0;
   std::int64_t elements = 0;
 };
 
-/// Equally wide bins from the least to the largest element, which `statistics` knows; one more pass. Whole
-/// numbers of few values get a bin each. NaN is in none; there are no bins where there is no finite range.
+/// Bins of equal width from the minimum to the maximum of `statistics`; one more pass. If integers have few
+/// values, each has its own bin. NaN is in none; without a finite range there are no bins.
 std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics,
                               std::int64_t most_bins = 16,
                               const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// Bytes that either takes beside the source's own, at most.
+/// Upper bound of the memory of either, without the source's own.
 std::int64_t statistics_bytes(const ArraySource& source);
 
 }  // namespace ejk

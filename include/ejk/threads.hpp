@@ -1,29 +1,28 @@
-// How many threads the library works on.
+// The number of threads of the library.
 #pragma once
 
 #include <optional>
 
 namespace ejk {
 
-/// The most threads that work on one call, the caller among them. Small work takes fewer, and where the
-/// system starts no more threads those that there are do it all. No result depends on it. At first what
-/// OMP_NUM_THREADS says, else the cores that this process may run on. In a child process of fork() one thread
-/// works alone where the parent had a communicator.
+/// The most threads that work on one call, including the caller. Small work uses fewer, as does a system that
+/// starts no more. No result depends on it. The default is OMP_NUM_THREADS, or else the number of cores that
+/// this process may use. A child of fork() is single-threaded if the parent had started threads.
 int threads();
 
-/// Sets it, for all calls that begin from now on; less than 1 counts as 1.
+/// Sets it for all later calls; values below 1 count as 1.
 void set_threads(int count);
 
 /// Ends the threads that wait for this thread's next call. OpenMP lets them spin for some milliseconds after
-/// each, on a processor that others may want; starting new ones takes some ten microseconds each.
+/// each call, which costs other processes CPU time; starting a new one takes some ten microseconds.
 void release_threads();
 
-/// Whether OpenMP is starting threads for this thread's call. Whether they can be had is tried before, but
-/// where other processes take them at that moment OpenMP ends this one, by exit(1): a handler of atexit()
-/// tells by this that it was so.
+/// Whether OpenMP is starting threads for this thread's call. The library tests first that they can be
+/// started, but if other processes exhaust the limit meanwhile, OpenMP calls exit(1): an atexit() handler
+/// recognises that case by this.
 bool is_starting_threads();
 
-/// The number in the environment variable OMP_NUM_THREADS, of a list the first; nothing when it has none.
+/// The number in the environment variable OMP_NUM_THREADS, the first of a list; nothing if there is none.
 std::optional<int> threads_of_environment();
 
 }  // namespace ejk

@@ -1,4 +1,4 @@
-// Sources looked at box by box: how they are cut, and where the elements of a box lie.
+// Sources as boxes of a fixed size, in place or through a buffer.
 #pragma once
 
 #include <cstdint>

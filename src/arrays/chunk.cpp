@@ -1,5 +1,5 @@
-// An axis cut into chunks, and joined again: the elements stay in order, so where nothing is filled up the
-// source's own memory is shown under another shape.
+// Chunks of an axis and their inverse. The order of the elements does not change, so without padding the
+// source's memory is viewed with another shape.
 // tests: tests/arrays/test_chunk.cpp
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Another element type: loops without branches over short runs, which the compiler makes vectors of; a run
-// that holds a value which the new type cannot hold is gone through again to name the first.
+// Conversion of element types: branch-free loops over short runs, which are vectorised; a run with a value
+// that the new type cannot represent is scanned again for the first one.
 // tests: tests/arrays/test_convert.cpp
 #include "arrays/convert.hpp"
 
@@ -63,7 +63,7 @@ class ConvertedSource final : public ForwardingSource {
             void* out) const override {
     const std::int64_t n = element_count(count);
     if (n == 0) return;
-    if (random_access() && inner().access().prefer == ArrayAccess::Prefer::copy) {
+    if (random_access() && inner().access().prefer == ArrayAccess::Prefer::read) {
       read_in_pieces(start, count, static_cast<std::byte*>(out));
       return;
     }

@@ -1,4 +1,4 @@
-// Runs of elements from one type to another.
+// Conversion of contiguous elements to another type.
 #pragma once
 
 #include <cstddef>

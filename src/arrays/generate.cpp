@@ -1,5 +1,5 @@
-// Synthetic inputs. An element of attention inputs depends on its number alone, so they are made while they
-// are read, on all threads. Cost: some 30 ns for an element.
+// Synthetic inputs. An element of attention inputs depends on its index only, so they are computed while they
+// are read, on all threads. Cost: some 30 ns an element.
 // tests: tests/arrays/test_generate.cpp
 #include "ejk/generate.hpp"
 
@@ -31,32 +31,14 @@ void check_not_negative(const char* what, std::int64_t value) {
   if (value < 0) throw usage(fmt::format("{} is {}; it must be at least 0", what, value));
 }
 
-// A number of T from random bits, as JAX makes it: a mantissa with the exponent of 1, from which 1 is taken.
+// A number of T in [1, 2) from random bits, as JAX makes it: the exponent of 1 and a random mantissa, taken
+// from the fewest bytes that hold it.
 template <class T>
-struct Bits;
-template <>
-struct Bits<float> {
-  static float one_to_two(std::uint32_t x) { return std::bit_cast<float>((x >> 9) | 0x3F800000u); }
-  static constexpr float lowest = -0x1.fffffep-1f;
-};
-template <>
-struct Bits<float16> {
-  static float one_to_two(std::uint32_t x) {
-    float16 h;
-    h.bits = static_cast<std::uint16_t>((x & 0xFFFFu) >> 6 | 0x3C00u);
-    return arrays::widened(h);
-  }
-  static constexpr float lowest = -0x1.ffcp-1f;
-};
-template <>
-struct Bits<bfloat16> {
-  static float one_to_two(std::uint32_t x) {
-    bfloat16 b;
-    b.bits = static_cast<std::uint16_t>((x & 0xFFu) >> 1 | 0x3F80u);
-    return arrays::widened(b);
-  }
-  static constexpr float lowest = -0x1.fep-1f;
-};
+float one_to_two(std::uint32_t x) {
+  constexpr int kBits = float_format_of<T>.mantissa_bits, kDrawn = kBits < 8 ? 8 : kBits < 16 ? 16 : 32;
+  const std::uint32_t mantissa = (x & (~0u >> (32 - kDrawn))) >> (kDrawn - kBits);
+  return 1 + static_cast<float>(mantissa) / (1 << kBits);
+}
 
 template <class T>
 float rounded(double x) {
@@ -68,8 +50,8 @@ float rounded(double x) {
 // std · √2 · erfinv(u), every operation rounded to T.
 template <class T>
 T normal(std::uint32_t bits, float std) {
-  constexpr float low = Bits<T>::lowest;
-  const float f = Bits<T>::one_to_two(bits) - 1;
+  constexpr float low = 1.0f / (2 << float_format_of<T>.mantissa_bits) - 1;
+  const float f = one_to_two<T>(bits) - 1;
   const float u = std::max(low, rounded<T>(rounded<T>(f * rounded<T>(1 - low)) + low));
   const float z = rounded<T>(rounded<T>(std::sqrt(2.0)) * rounded<T>(static_cast<float>(arrays::erfinv(u))));
   T result{};

@@ -1,8 +1,8 @@
-// ln Σ exp(x) in one pass: a sum is kept as its largest term m and Σ exp(x - m), and two such are joined by
-// scaling the smaller one. The array is seen as (outer, n, inner), n the elements that are summed. Boxes that
-// hold whole sums are finished where they are read, in parallel; of larger sums each box makes partial ones,
-// which are joined in the order of the boxes, so that the result does not depend on the threads.
-// Cost: one exp for each element.
+// ln Σ exp(x) in one pass. A sum is the pair of its largest term m and Σ exp(x - m); two are merged by
+// scaling the smaller one. The array is viewed as (outer, n, inner), n the elements that are summed. Boxes
+// with whole sums are finished in parallel where they are read; of larger sums each box computes partial
+// ones, which are merged in the order of the boxes, so that the result does not depend on the threads. Cost:
+// one exp per element.
 // tests: tests/arrays/test_log_sum_exp.cpp
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
-// Series of fixed length instead of the C library's functions, whose last bits differ from one version to
-// the next. erfinv is the polynomial of M. Giles, "Approximating the erfinv function" (2010), as JAX has
-// it. Cost: a polynomial of at most 23 terms each.
+// Elementary functions as series of fixed length, because the last bits of the C library's differ between
+// versions. erfinv is the polynomial of M. Giles, "Approximating the erfinv function" (2010), as in JAX.
+// Cost: a polynomial of at most 23 terms each.
 // tests: tests/arrays/test_generate.cpp
 #include "arrays/random.hpp"
 

@@ -1,5 +1,5 @@
-// Random words by number, and elementary functions of which every step is one rounded operation: the same
-// bits on every machine.
+// Counter-based random words, and elementary functions whose every step is one rounded operation:
+// bit-identical on every machine.
 // tests: tests/arrays/test_generate.cpp
 #pragma once
 

@@ -1,5 +1,5 @@
-// Division by at least so much, box by box: both operands are converted to the type of the arithmetic,
-// float or double, then divided row by row; a float quotient rounded once more to 16 bits is the nearest one.
+// Division by at least a minimum, box by box: both operands are converted to float or double, the type of the
+// arithmetic, and divided row by row; rounding a float quotient to 16 bits gives the nearest one.
 // tests: tests/arrays/test_safe_divide.cpp
 #include <fmt/format.h>
 

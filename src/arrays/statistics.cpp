@@ -1,31 +1,25 @@
-// The array is cut into pieces that do not depend on the threads. Each piece is gone through in kLanes lanes
-// side by side, which the compiler makes vectors of: comparisons that are false for NaN leave it out of
-// minimum and maximum, and it is counted where it differs from itself.
+// Statistics of an array in pieces that do not depend on the threads. A piece is processed in kLanes parallel
+// lanes, which are vectorised: comparisons that are false for NaN exclude it from minimum and maximum, and x
+// != x counts it.
 // tests: tests/arrays/test_statistics.cpp
 #include "ejk/statistics.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <type_traits>
 #include <vector>
 
 #include "arrays/boxes.hpp"
 #include "arrays/cast.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 
 namespace ejk {
 
 namespace {
 
 constexpr std::int64_t kLanes = 16;
-
-// What an element is looked at as.
-template <class T>
-using Seen = std::conditional_t<
-    std::is_same_v<T, bool>, std::uint8_t,
-    std::conditional_t<std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>, float, T>>;
 
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<T> || sizeof(T) == 8, double, std::int64_t>;
@@ -62,8 +56,8 @@ double mean_of(const std::vector<Part<S>>& parts, std::int64_t numbers, double l
 }
 
 template <class T>
-Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
-  using S = Seen<T>;
+Part<arrays::Wide<T>> look_at_large(const std::byte* data, std::int64_t n) {
+  using S = arrays::Wide<T>;
   using Limits = std::numeric_limits<S>;
   constexpr bool is_real = std::is_floating_point_v<S>;
   constexpr S highest = is_real ? Limits::infinity() : Limits::max();
@@ -113,8 +107,8 @@ Part<Seen<T>> look_at_large(const std::byte* data, std::int64_t n) {
 // Integers of one or two bytes: sums of a run stay in twice their size, so that vectors hold as many as they
 // can.
 template <class T>
-Part<Seen<T>> scan_small(const std::byte* data, std::int64_t n) {
-  using S = Seen<T>;
+Part<arrays::Wide<T>> scan_small(const std::byte* data, std::int64_t n) {
+  using S = arrays::Wide<T>;
   using Limits = std::numeric_limits<S>;
   using Narrow = std::conditional_t<sizeof(S) == 1, std::int16_t, std::int32_t>;
   using RunSum = std::conditional_t<std::is_signed_v<S>, Narrow, std::make_unsigned_t<Narrow>>;
@@ -156,7 +150,7 @@ Part<Seen<T>> scan_small(const std::byte* data, std::int64_t n) {
 }
 
 template <class T>
-Part<Seen<T>> look_at(const std::byte* data, std::int64_t n) {
+Part<arrays::Wide<T>> look_at(const std::byte* data, std::int64_t n) {
   if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
     return scan_small<T>(data, n);
   else
@@ -181,7 +175,7 @@ Statistics statistics_as(const ArraySource& source,
   all.elements = element_count(source.shape());
   const std::vector<std::byte>& uniform = source.access().uniform;
   if (!uniform.empty() && all.elements > 0) {
-    const Part<Seen<T>> one = look_at<T>(uniform.data(), 1);
+    const Part<arrays::Wide<T>> one = look_at<T>(uniform.data(), 1);
     all.nans = one.nans * all.elements;
     all.infinities = one.infinities * all.elements;
     if (one.nans == 0) {
@@ -193,22 +187,19 @@ Statistics statistics_as(const ArraySource& source,
   }
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
-  std::vector<Part<Seen<T>>> parts(boxes.starts.size());
-  std::int64_t done = 0;
-  std::mutex mutex;
+  std::vector<Part<arrays::Wide<T>>> parts(boxes.starts.size());
+  core::Progress done(progress, all.elements);
   core::parallel_reduce(
       boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
         parts[static_cast<std::size_t>(box)] = look_at<T>(reader.acquire(boxes, box, buffer), n);
         reader.release(boxes, box);
-        if (!progress) return;
-        const std::lock_guard lock(mutex);
-        progress(done += n, all.elements);
+        done.add(n);
       },
       [](const std::vector<std::byte>&) {});
 
-  std::optional<Part<Seen<T>>> sum;
+  std::optional<Part<arrays::Wide<T>>> sum;
   for (const auto& part : parts) {
     if (!sum) {
       sum = part;
@@ -279,8 +270,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     std::vector<std::byte> buffer;
     std::vector<std::int64_t> counts;
   };
-  std::int64_t done = 0;
-  std::mutex mutex;
+  core::Progress done(progress, statistics.elements);
   dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
     core::parallel_reduce(
         boxes.size(), reader.threads(boxes, 1),
@@ -296,9 +286,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
             ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
           }
           reader.release(boxes, box);
-          if (!progress) return;
-          const std::lock_guard lock(mutex);
-          progress(done += n, statistics.elements);
+          done.add(n);
         },
         [&](const Part& part) {
           for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];

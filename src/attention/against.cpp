@@ -1,7 +1,8 @@
-// Every row of given results beside its reference; where that takes too long, beside the library's own, from which
-// it may differ by the bounds of both. Cost: that of the reference, or a pass over the arrays; for gradients another
-// backward pass, with values of size 1, which gives the Σ P of each key that their bounds need.
+// Comparison of every result row with its reference. Large problems are compared with the library's own
+// results instead, with the bounds of both added.
 //
+// Cost: the reference, or one pass over the arrays; for gradients another backward pass, with values of size
+// 1, for the Σ P of each key in their bounds.
 // tests: tests/attention/test_against.cpp
 #include "attention/against.hpp"
 
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <mutex>
 
@@ -24,47 +24,12 @@ namespace ejk::attn {
 
 namespace {
 
-constexpr const char* kNames[] = {"out", "lse", "dq", "dk", "dv", "dbias"};
-
-// Σ P of each key, and of each element of a bias.
-struct Weights {
-  Array keys, bias;
-};
-
-// Of a bias its gradient where dout and values are 1, and δ is 0.
-Weights weights_of(const CheckedArguments& setup, const MaskPlan& blocks, std::vector<double>& lses) {
-  static constexpr float kOne = 1;
-  const auto ones = [](const Shape& shape) {
-    return ArrayView{reinterpret_cast<const std::byte*>(&kOne), DType::float32, shape,
-                     Shape(shape.size(), 0)};
-  };
-  CheckedArguments narrow = setup;
-  Shape values = setup.v.shape;
-  values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
-  narrow.v = ones(values);
-  const DType type = setup.shape.arithmetic;
-  Array out(type, narrow.shape.out), lse(type, narrow.shape.lse);
-  forward(narrow, blocks, RowWriter(narrow, out.mutable_view()), lse.data(), {});
-  lses.resize(static_cast<std::size_t>(lse.size()));
-  load(type, lse.data(), size_of(type), lse.size(), lses.data());
-  Array of_keys = key_weights(setup, blocks, lse);
-  if (!setup.bias) return {std::move(of_keys), {}};
-  Array delta(type, narrow.shape.lse);
-  std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
-  Array bias(DType::float64, setup.bias_shape);
-  const RowWriter writer(narrow, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
-                         RowWriter::Axes::of_bias);
-  backward_of_bias(narrow, blocks, narrow.whole_bias(), 1,
-                   {in_one_form(ones(narrow.shape.out), setup.layout), lse.data(), delta.data()}, writer, {});
-  return {std::move(of_keys), std::move(bias)};
-}
-
 // What results should be: views in the layout, and what their bounds need.
 struct Right {
   std::vector<Array> held;
   std::vector<ArrayView> results;
-  Weights weights;      // of gradients
-  bool is_own = false;  // the library's result, with its own error
+  SummedWeights weights;  // of gradients
+  bool is_own = false;    // the library's result, with its own error
   Reference::Saved saved;
   std::once_flag saved_once;
 };
@@ -76,7 +41,7 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   const Result which = array.which;
   const bool of_keys = &rows == &it.keys, of_bias = which == Result::dbias, packed = setup.packed();
   verify::ResultRows r;
-  r.name = kNames[static_cast<std::size_t>(which)];
+  r.name = row_of(which).name;
   r.dtype = given.dtype;
   r.rows = rows.count();
   if (which != Result::lse && !of_bias) r.column = "column", r.columns_name = "columns";
@@ -103,9 +68,7 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   };
   // A row of an array of the layout; lse has one element a row.
   const auto loader = [&setup, &rows, which](const ArrayView& view) {
-    const ArrayView form = which == Result::lse     ? view
-                           : which == Result::dbias ? with_four_axes(view)
-                                                    : in_one_form(view, setup.layout);
+    const ArrayView form = in_one_form(view, row_of(which).form, setup.layout);
     return [&setup, &rows, which, form](const Place& place, double* values) {
       if (which == Result::lse) {
         *values = load_lse(form, rows.index_in_lse(place));
@@ -123,25 +86,23 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   const Bounds::Rounding own_narrow =
       right.is_own ? Bounds::rounding(expected.dtype, r.rounded_first) : Bounds::Rounding{};
   const bool is_rounded = it.rounding.unit > 0 && which != Result::lse;
-  const std::size_t first = setup.gradients ? static_cast<std::size_t>(Result::dq) : 0;
   r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns, is_rounded,
                 load_expected = loader(expected),
                 load_rounding =
-                    loader(is_rounded ? it.rounding.terms[static_cast<std::size_t>(which) - first].view()
-                                      : expected)](std::int64_t row, double* values, double* allowed) {
+                    loader(is_rounded ? it.rounding.terms[index_of(setup, which)].view() : expected)](
+                   std::int64_t row, double* values, double* allowed) {
     const Place place = rows.at(row);
     if (is_rounded)
       load_rounding(place, allowed);
     else
       std::fill_n(allowed, columns, 0.0);
     load_expected(place, values);
-    double lse = 0, weight = 0;
-    if (which == Result::out) lse = load_lse(right.results[1], rows.index_in_lse(place));
-    if (which == Result::lse) lse = *values;
-    if (which == Result::dk || which == Result::dv)
+    double of_row = which == Result::lse ? *values : 0;  // as Bounds::Part::of() takes it
+    if (which == Result::out) of_row = load_lse(right.results[1], rows.index_in_lse(place));
+    if (row_of(which).form.rows == RowsOf::keys)
       load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
                                 place.head, rows.offsets()),
-               place.row, 0, 1, &weight);
+               place.row, 0, 1, &of_row);
     std::vector<double> weights(which == Result::dbias ? static_cast<std::size_t>(columns) : 0);
     if (which == Result::dbias)
       load_row(it.setup.rows_of(with_four_axes(right.weights.bias.view()), place.entry, place.head, {}),
@@ -149,24 +110,19 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
     const auto absolute = [&](const Bounds& bounds, std::int64_t column) {
       if (which == Result::dbias)
         return bounds.of_bias(place.entry, place.head).of_dbias(weights[static_cast<std::size_t>(column)]);
-      const Bounds::Part& bound = bounds.of(rows, place);
-      return which == Result::out   ? bound.of_out(lse)
-             : which == Result::lse ? bound.of_lse(lse)
-             : which == Result::dq  ? bound.of_dq()
-             : which == Result::dk  ? bound.of_dk(weight)
-                                    : bound.of_dv(weight);
+      return bounds.of(rows, place).of(which, of_row);
     };
     const auto more = [&](std::int64_t column) {
       return absolute(it.bounds, column) + narrow.least +
              (right.is_own ? absolute(own, column) + own_narrow.least : 0);
     };
-    const double of_row = which == Result::dbias ? 0 : more(0);
+    const double of_all = which == Result::dbias ? 0 : more(0);
     const double relative =
         narrow.relative + own_narrow.relative + (is_rounded ? it.rounding.unit : 0) +
         (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
     for (std::int64_t c = 0; c < columns; ++c) {
       const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
-      allowed[c] += (which == Result::dbias ? more(c) : of_row) + relative * size;
+      allowed[c] += (which == Result::dbias ? more(c) : of_all) + relative * size;
     }
   };
   return r;
@@ -207,9 +163,9 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       plan,
       setup,
       arrays,
-      Rows(setup, Rows::Of::queries),
-      Rows(setup, Rows::Of::keys),
-      Rows(setup, Rows::Of::bias),
+      Rows(setup, RowsOf::queries),
+      Rows(setup, RowsOf::keys),
+      Rows(setup, RowsOf::bias),
       Bounds(setup, blocks, arithmetic),
       rounding_of_weights(setup, blocks, weights, setup.gradients ? arrays.dout : std::optional<ArrayView>()),
       {}};
@@ -217,7 +173,12 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   std::vector<double> lse;  // for gradients
   if (right.is_own) {
     right.results = own;
-    if (setup.gradients) right.weights = weights_of(setup, blocks, lse);
+    if (setup.gradients) {
+      const Array of_rows = lse_by_kernels(setup, blocks);
+      right.weights = summed_weights(setup, blocks, of_rows, setup.bias.has_value());
+      lse.resize(static_cast<std::size_t>(of_rows.size()));
+      load(of_rows.dtype(), of_rows.data(), size_of(of_rows.dtype()), of_rows.size(), lse.data());
+    }
   } else if (setup.gradients) {
     Reference::Backward made = reference.backward(*arrays.dout);
     right.held.push_back(std::move(made.dq));
@@ -236,9 +197,9 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   if (setup.gradients)
     for (Bounds* bounds : {&it.bounds, &of_own}) {
       bounds->set(*arrays.dout, lse);
-      bounds->set_most(&Bounds::Part::dq_most, Rows::Of::queries, right.results[0]);
-      bounds->set_most(&Bounds::Part::dk_most, Rows::Of::keys, right.results[1]);
-      bounds->set_most(&Bounds::Part::dv_most, Rows::Of::keys, right.results[2]);
+      bounds->set_most(&Bounds::Part::dq_most, RowsOf::queries, right.results[0]);
+      bounds->set_most(&Bounds::Part::dk_most, RowsOf::keys, right.results[1]);
+      bounds->set_most(&Bounds::Part::dv_most, RowsOf::keys, right.results[2]);
       if (setup.bias) bounds->set_most_of_bias(right.results[3]);
     }
   it.saved = [&]() -> const Reference::Saved& {
@@ -259,7 +220,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       continue;
     }
     auto array = std::make_unique<ActualArray>();
-    array->which = static_cast<Result>(r + (setup.gradients ? 2 : 0));
+    array->which = result_at(setup, r);
     array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
     array->rows.tiles = tiles;
     compared_rows.push_back(&array->rows);
@@ -278,7 +239,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
   constexpr std::int64_t kMost = std::int64_t{1} << 60;
   const CheckedArguments& s = plan.setup;
-  const Rows queries(s, Rows::Of::queries), keys(s, Rows::Of::keys);
+  const Rows queries(s, RowsOf::queries), keys(s, RowsOf::keys);
   double bytes = static_cast<double>(verify::bytes_of_rows(queries.count() + 2 * keys.count()));
   if (explain == Explain::yes) {
     std::int64_t most = 0;  // of one array at a time
@@ -297,12 +258,12 @@ std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
     };
     bytes += 8 * static_cast<double>(keys.count());
     if (s.bias) {
-      const Rows rows(s, Rows::Of::bias);
+      const Rows rows(s, RowsOf::bias);
       bytes += static_cast<double>(verify::bytes_of_rows(rows.count())) +
                8 * static_cast<double>(rows.count()) * static_cast<double>(s.bias_shape[3]) +
                static_cast<double>(bias_bytes(s, s.whole_bias()));
     }
-    if (is_own) bytes += of(plan.types.q.shape) + of(plan.types.k.shape) + 2 * of(s.shape.lse);
+    if (is_own) bytes += of(plan.types.q->shape) + of(plan.types.k->shape) + 2 * of(s.shape.lse);
     // lse and δ, also of a mistake that is remembered, and lse for the bounds.
     bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
   }

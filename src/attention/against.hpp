@@ -1,4 +1,4 @@
-// Attention's results that another implementation gave, beside what they should be, and what explains the difference.
+// Comparison of another implementation's results of attention with the reference.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/bounds.hpp"
+#include "attention/operands.hpp"
 #include "attention/plan.hpp"
 #include "attention/reference.hpp"
 #include "attention/rows.hpp"
@@ -15,8 +16,6 @@
 #include "verify/against.hpp"
 
 namespace ejk::attn {
-
-enum class Result { out, lse, dq, dk, dv, dbias };
 
 /// One array that was given, row by row.
 struct ActualArray {
@@ -36,12 +35,14 @@ struct ActualAttention {
   std::function<const Reference::Saved&()> saved;  // of the right forward pass; for gradients
 
   const Rows& rows_of(Result which) const {
-    return which == Result::dbias ? bias : which == Result::dk || which == Result::dv ? keys : queries;
+    const RowsOf of = row_of(which).form.rows;
+    return of == RowsOf::bias ? bias : of == RowsOf::keys ? keys : queries;
   }
 };
 
-/// `own` is what the library made of the arguments; `given`, in the same order, may be of any float dtype, and
-/// some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or type.
+/// `own` is what the library made of the arguments; `given`, in the same order, may be of any float dtype,
+/// and some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or
+/// type.
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
                 double effort, const std::vector<TriedMask>& tried = {},

@@ -1,5 +1,5 @@
-// What attention's arguments must be: ranks, dtypes and lengths that must agree, then cu_seqlens, then what
-// depends on both. Forward, backward and their checks all go by what is found here. Cost: cu_seqlens are read.
+// Validation of attention's arguments: ranks, dtypes and lengths, then cu_seqlens, then what depends on both.
+// Forward, backward and checks rely on it. Cost: cu_seqlens are read.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
@@ -9,9 +9,10 @@
 #include <limits>
 #include <utility>
 
+#include "attention/operands.hpp"
 #include "attention/plan.hpp"
-#include "core/errors.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -41,13 +42,18 @@ const char* axes_of(Layout layout) {
                                   : "(tokens, heads, size)";
 }
 
+// A type as an array without elements.
+ArrayView planned(const ArrayType& type) { return {nullptr, type.dtype, type.shape, type.strides}; }
+
 void require_float(DType dtype, const char* name) {
   if (is_float(dtype)) return;
   throw invalid(fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(dtype)))
       .about(name);
 }
 
-void check_array(const ArrayType& array, const char* name, Layout layout) {
+ArrayView checked_array(const std::optional<ArrayType>& type, const char* name, Layout layout) {
+  if (!type) throw invalid(fmt::format("{} is not given", name)).about(name);
+  const ArrayType& array = *type;
   const std::int64_t rank = layout == Layout::thd ? 3 : 4;
   if (array.rank() != rank) {
     Error error = invalid(fmt::format("{} is {} in the layout {}, not of shape {}", name, axes_of(layout),
@@ -58,6 +64,7 @@ void check_array(const ArrayType& array, const char* name, Layout layout) {
     throw std::move(error.about(name));
   }
   require_float(array.dtype, name);
+  return in_one_form(planned(array), layout);
 }
 
 // Factors of scores are of the arithmetic's dtype.
@@ -189,9 +196,6 @@ void check_gradients(const AttentionTypes& types, const Sizes& shape) {
   check_shape(*types.lse, "lse", shape.lse);
 }
 
-// A type as an array whose elements are not there yet.
-ArrayView planned(const ArrayType& type) { return {nullptr, type.dtype, type.shape, type.strides}; }
-
 }  // namespace
 
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
@@ -223,14 +227,11 @@ Shape in_layout(const ArrayView& array, AttentionLayout layout) {
 }
 
 CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSettings& options) {
-  check_array(types.q, "q", options.layout);
-  check_array(types.k, "k", options.layout);
-  check_array(types.v, "v", options.layout);
   CheckedArguments s;
   s.layout = options.layout;
-  s.q = in_one_form(planned(types.q), options.layout);
-  s.k = in_one_form(planned(types.k), options.layout);
-  s.v = in_one_form(planned(types.v), options.layout);
+  s.q = checked_array(types.q, "q", options.layout);
+  s.k = checked_array(types.k, "k", options.layout);
+  s.v = checked_array(types.v, "v", options.layout);
   if (!s.packed()) {
     check_equal(s.q, "q", s.k, "k", kBatch, "batch entries");
     check_equal(s.q, "q", s.v, "v", kBatch, "batch entries");
@@ -250,10 +251,9 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
     throw invalid("q and k have heads of size 0: there is nothing to multiply").about("q");
   read_sequences(s, options);
   shape.entries = s.packed() ? std::ssize(s.q_offsets) - 1 : s.q.shape[kBatch];
-  const auto wide = [](const ArrayType& a) { return a.dtype == DType::float64; };
-  const bool any_wide = wide(types.q) || wide(types.k) || wide(types.v) || (types.dout && wide(*types.dout));
-  shape.arithmetic = any_wide ? DType::float64 : DType::float32;
-  shape.out = types.q.shape;
+  for (const auto* type : {&types.q, &types.k, &types.v, &types.dout})
+    if (*type && (*type)->dtype == DType::float64) shape.arithmetic = DType::float64;
+  shape.out = types.q->shape;
   shape.out.back() = shape.value_size;
   const std::int64_t queries = s.q.shape[kPositions], keys = s.k.shape[kPositions];
   shape.lse = s.packed() ? Shape{shape.heads, queries} : Shape{shape.entries, shape.heads, queries};
@@ -310,47 +310,39 @@ ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Sh
 }
 
 ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& box,
-                       const ArrayView& elements) {
-  if (elements.dtype != type.dtype || elements.shape != box.count)
-    throw invalid(fmt::format("{} is {}; it was planned as {}", name, to_string(type_of(elements)),
+                       const std::optional<ArrayView>& elements) {
+  if (!elements)
+    throw invalid(fmt::format("{} is not given, and the plan was made for it", name)).about(name);
+  if (elements->dtype != type.dtype || elements->shape != box.count)
+    throw invalid(fmt::format("{} is {}; it was planned as {}", name, to_string(type_of(*elements)),
                               to_string(ArrayType(type.dtype, box.count))))
         .about(name);
-  return seen_as_whole(elements, box, type.shape);
+  return seen_as_whole(*elements, box, type.shape);
 }
 
 CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
                                const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays) {
   CheckedArguments s = planned;
-  s.q = in_one_form(checked_part("q", types.q, boxes.q, arrays.q), s.layout);
-  s.k = in_one_form(checked_part("k", types.k, boxes.k, arrays.k), s.layout);
-  s.v = in_one_form(checked_part("v", types.v, boxes.v, arrays.v), s.layout);
-  if (boxes.bias)
-    s.bias = broadcast_bias(checked_part("bias", *types.bias, *boxes.bias, arrays.bias.value()), s);
+  if (boxes.q) s.q = in_one_form(checked_part("q", *types.q, *boxes.q, arrays.q), s.layout);
+  if (boxes.k) s.k = in_one_form(checked_part("k", *types.k, *boxes.k, arrays.k), s.layout);
+  if (boxes.v) s.v = in_one_form(checked_part("v", *types.v, *boxes.v, arrays.v), s.layout);
+  if (boxes.bias) s.bias = broadcast_bias(checked_part("bias", *types.bias, *boxes.bias, arrays.bias), s);
   return s;
 }
 
 CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
                        const AttentionArrays& arrays, SavedResults saved) {
-  const auto check = [](const char* name, const std::optional<ArrayType>& type,
-                        const std::optional<ArrayView>& array) -> std::optional<ArrayBox> {
-    if (type.has_value() != array.has_value())
-      throw invalid(fmt::format("{} is {}, and the plan was made {} it", name, array ? "given" : "not given",
-                                array ? "without" : "for"))
-          .about(name);
-    if (!type) return std::nullopt;
-    checked_part(name, *type, whole_box(type->shape), *array);
-    return whole_box(type->shape);
-  };
   AttentionOperands<ArrayBox> boxes;
-  boxes.q = *check("q", types.q, arrays.q);
-  boxes.k = *check("k", types.k, arrays.k);
-  boxes.v = *check("v", types.v, arrays.v);
-  boxes.bias = check("bias", types.bias, arrays.bias);
-  check("dout", types.dout, arrays.dout);
-  if (saved == SavedResults::taken) {
-    check("out", types.out, arrays.out);
-    check("lse", types.lse, arrays.lse);
-  }
+  for_each_operand(
+      [&](const char* name, const auto& row, const auto& type, const auto& array, auto& box) {
+        if (row->use == OperandRow::Use::saved && saved == SavedResults::ignored) return;
+        if (!type && array)
+          throw invalid(fmt::format("{} is given, and the plan was made without it", name)).about(name);
+        if (!type) return;
+        box = whole_box(type->shape);
+        checked_part(name, *type, *box, array);
+      },
+      kOperands, types, arrays, boxes);
   return bound_to_part(planned, types, boxes, arrays);
 }
 
@@ -383,8 +375,8 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   p.k = rows_of(k, entry, p.kv_head, kv_offsets);
   p.v = rows_of(v, entry, p.kv_head, kv_offsets);
   if (bias)
-    p.bias = {from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
-              bias->strides[kPositions], bias->strides[kElements]};
+    p.bias = BiasRows({from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
+                       bias->strides[kPositions], bias->strides[kElements]});
   p.first_row = first_row(row_steps, entry, head);
   return p;
 }

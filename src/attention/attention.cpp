@@ -1,4 +1,4 @@
-// Attention and its gradient: the run of a plan, and the functions that make a plan and run it.
+// Run of a plan on one process, and the functions that make a plan and run it.
 // tests: tests/attention/test_attention.cpp
 #include "ejk/attention.hpp"
 
@@ -28,11 +28,13 @@ std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arr
 }  // namespace
 
 AttentionTypes types_of(const AttentionArrays& arrays) {
-  const auto type = [](const std::optional<ArrayView>& array) {
-    return array ? std::optional(type_of(*array)) : std::nullopt;
-  };
-  return {type_of(arrays.q), type_of(arrays.k), type_of(arrays.v), type(arrays.bias),
-          type(arrays.dout), type(arrays.out),  type(arrays.lse)};
+  AttentionTypes types;
+  for_each_operand(
+      [](const char*, const auto& array, auto& type) {
+        if (array) type = type_of(*array);
+      },
+      arrays, types);
+  return types;
 }
 
 AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
@@ -47,14 +49,14 @@ AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const std::vecto
 
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                     const AttentionOptions& options) {
-  auto [results, work] = computed({q, k, v, options.bias, {}, {}, {}}, options);
+  auto [results, work] = computed({q, k, v, options.bias}, options);
   return {std::move(results[0]), std::move(results[1]), std::move(work)};
 }
 
 AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                   const ArrayView& dout, const AttentionOptions& options,
                                   const std::optional<AttentionSaved>& saved) {
-  AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
+  AttentionArrays arrays{q, k, v, options.bias, dout};
   if (saved) arrays.out = saved->out, arrays.lse = saved->lse;
   auto [results, work] = computed(arrays, options);
   std::optional<Array> dbias;
@@ -65,7 +67,7 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
 
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse) {
-  const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
+  const AttentionArrays arrays{q, k, v, options.bias};
   return AttentionPlan(types_of(arrays), options).check(arrays, {out, lse});
 }
 
@@ -73,7 +75,7 @@ AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, cons
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
                                     const std::optional<ArrayView>& dbias) {
-  const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
+  const AttentionArrays arrays{q, k, v, options.bias, dout};
   std::vector<ArrayView> results{dq, dk, dv};
   if (dbias) results.push_back(*dbias);
   return AttentionPlan(types_of(arrays), options).check(arrays, results);

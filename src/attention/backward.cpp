@@ -1,17 +1,17 @@
-// Backward: a task has a block of keys and goes through the queries of its heads, a block at a time. Scores
-// are made again, keys × queries, and P = exp(s − lse) needs no second look at a row:
+// Backward pass by tiles. A task has a block of keys and visits the queries of its heads block by block.
+// Scores are recomputed, keys × queries, and P = exp(s − lse) needs no second pass over a row:
 //   Sᵀ = k qᵀ, dPᵀ = v doutᵀ,  dv += Pᵀ dout, dk += dSᵀ q,  dqᵀ += kᵀ dSᵀ
-// so that every product finds its factors as the one before left them. dk and dv belong to the task; dq, kept
-// transposed, is added to by all tasks of a head, in the order of their keys: each block of queries knows
-// whose turn it is, and tasks begin in that order, so the one that is waited for is under way. Thus any
-// number of threads gives the same bits.
+// Each product finds its factors in the form in which the previous one left them. dk and dv belong to the
+// task. dq, kept transposed, is accumulated by all tasks of a head in the order of their keys: every block of
+// queries has a turn counter. Tasks start in that order, so a task that others wait for is already running,
+// and the bits do not depend on the number of threads.
 //
-// Where the work is divided along the sequence, dk and dv of some keys are made without dq, and dq of some
-// queries by tasks of theirs, which go through the blocks of keys in the same order: the same bits at the cost
-// of the scores and dP, which are made twice.
+// Where ranks divide the sequence, dk and dv of some keys are computed without dq, and dq of some queries by
+// tasks of their own that visit the blocks of keys in the same order: the same bits, at the cost of computing
+// scores and dP twice.
 //
-// The gradient of a bias is a pass of its own, which makes scores and dP once more: what an element adds up
-// may come from every entry and head, and tasks that go by its elements need no turns. Sums are float64.
+// The gradient of a bias is a pass of its own that computes scores and dP once more: an element may sum over
+// every entry and head, and tasks that own elements need no turns. Sums are float64.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
@@ -32,7 +32,7 @@ namespace ejk::attn {
 
 namespace {
 
-// Whose turn it is to add to a block of queries: a number of a block of keys.
+// Turn counter of a block of queries: the block of keys that is added next.
 class OrderedAccumulation {
  public:
   explicit OrderedAccumulation(std::int64_t blocks) : next_(static_cast<std::size_t>(blocks)) {}
@@ -58,10 +58,10 @@ class OrderedAccumulation {
   std::atomic<bool> failed_{false};
 };
 
-// What is made of a block of queries and one of keys.
+// Outputs of a pass over blocks of queries and keys.
 enum class Wanted { all, keys, queries, bias };
 
-// Head sizes, both together, of which a block of queries is kept shorter, so that caches hold it.
+// Sum of the head sizes above which blocks of queries are shorter, so that they stay in the caches.
 constexpr std::int64_t kLargeSizes = 160;
 
 template <class Real>
@@ -150,7 +150,7 @@ class Backward {
   std::int64_t key_block() const { return key_block_; }
   std::int64_t query_block() const { return query_block_; }
 
-  /// dk and dv of some keys, and what they add to dq where that is wanted. Returns the number of pairs.
+  /// dk and dv of some keys, and their contribution to dq if requested. Returns the number of pairs.
   std::int64_t keys(std::int64_t entry, std::int64_t kv_head, Positions keys) {
     try {
       return add_keys(entry, kv_head, keys);
@@ -228,7 +228,7 @@ class Backward {
   kernels::StridedMatrix q_factor(const Problem& p) const {
     return saved_.squared ? setup_.rows_of(saved_.squared->q, p.entry, p.head, setup_.q_offsets) : p.q;
   }
-  kernels::StridedMatrix k_factor(const Problem& p) const {
+  KeyRows k_factor(const Problem& p) const {
     return saved_.squared ? setup_.rows_of(saved_.squared->k, p.entry, p.kv_head, setup_.kv_offsets) : p.k;
   }
   kernels::StridedMatrix dout_factor(const Problem& p) const {
@@ -257,7 +257,7 @@ class Backward {
     return block;
   }
 
-  // What a task works in.
+  // Workspace of a task.
   struct Task {
     Task(const Backward& b, std::int64_t keys)
         : k(b.score_gemm_, b.group_, b.setup_.shape.head_size),
@@ -313,7 +313,7 @@ class Backward {
     PackedA k, v, k_transposed;
     PackedB q_transposed, dout_transposed, q, dout, ds;
     std::int64_t dk_stride, dv_stride;
-    Real *weights, *gradients;          // of a group of keys; rows as the left factor wants them
+    Real *weights, *gradients;          // of a group of keys, in the form of a left factor
     Real *lse, *delta, *bias, *slopes;  // of a block of queries
     Real *dk, *dv, *dq;                 // dq: transposed, rows of query_block_
     Real *few, *room, *products;        // few queries; keys and products of a group of keys with them
@@ -324,12 +324,12 @@ class Backward {
   };
 
   void take_keys(const Problem& p, Positions keys, NonFiniteRows<Real>& finite_k, Task& t) const {
-    t.k.pack(part_of(p.k, keys.begin), keys.count());
-    t.v.pack(part_of(p.v, keys.begin), keys.count());
+    t.k.pack(p.k.at(keys), keys.count());
+    t.v.pack(p.v.at(keys), keys.count());
     if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) return;
     t.k_transposed = PackedA(gemm_, gemm_.mr, keys.count());
     t.k_transposed.bind(t.k_transposed_memory);
-    t.k_transposed.pack(transposed(finite_k.of(k_factor(p), keys, setup_.shape.head_size)),
+    t.k_transposed.pack(transposed(finite_k.of(k_factor(p).at(keys), keys.count(), setup_.shape.head_size)),
                         setup_.shape.head_size);
   }
 
@@ -383,12 +383,12 @@ class Backward {
   // Whether a pair adds to gradients where a factor of its own is not finite.
   bool attends(const Problem& p, Positions queries, Positions keys, const TileMask& mask, const Task& t,
                std::int64_t key, std::int64_t query) const {
-    return mask.allowed(key, query) && t.lse[query] != -std::numeric_limits<Real>::infinity() &&
+    return mask.allowed(key, query) && t.lse[query] != RowEnd<Real>::kEmpty &&
            !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
   }
 
-  // dS of a block, and what it adds to dk and dv, or to the sums of the bias, where they are wanted. Keys and
-  // queries were taken.
+  // dS of a block, and its contribution to dk and dv, or to the sums of the bias, if requested. Keys and
+  // queries were packed before.
   void differentiate_block(const Problem& p, Positions queries, Positions keys, TileMask& mask,
                            Task& t) const {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
@@ -396,8 +396,9 @@ class Backward {
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
     const bool to_keys = wanted_ == Wanted::all || wanted_ == Wanted::keys;
     if (to_keys) {
-      t.q.pack(finite_q.of(q_factor(p), queries, size), count, size);
-      t.dout.pack(finite_dout.of(dout_factor(p), queries, value_size), count, value_size);
+      t.q.pack(finite_q.of(part_of(q_factor(p), queries.begin), count, size), count, size);
+      t.dout.pack(finite_dout.of(part_of(dout_factor(p), queries.begin), count, value_size), count,
+                  value_size);
     }
     for (std::int64_t first = 0; first < keys.count(); first += group_) {
       const Positions rows{first, std::min(first + group_, keys.count())};
@@ -405,7 +406,8 @@ class Backward {
       const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
       if (columns.count() > 0) {
         if (is_decode(setup_, p.entry))
-          multiply_few(p.entry, part_of(p.k, keys.begin + rows.begin), rows.count(), count, stride, t);
+          multiply_few(p.entry, p.k.at({keys.begin + rows.begin, keys.begin + rows.end}), rows.count(), count,
+                       stride, t);
         else
           t.q_transposed.times(t.k, first / group_, rows.count(), columns.begin, columns.end, t.weights,
                                stride);
@@ -427,8 +429,8 @@ class Backward {
     }
   }
 
-  // dS of a key and some queries, each to a sum of its own or all to one: several at once, as one would wait
-  // for itself.
+  // dS of a key and some queries, each to a sum of its own or all to one: several partial sums, as one would
+  // be a chain of dependent additions.
   static void add_to_sums(const Real* gradients, Positions queries, double* sums, std::int64_t by_query) {
     if (by_query == 1) {
       for (std::int64_t i = queries.begin; i < queries.end; ++i) sums[i] += gradients[i];
@@ -482,7 +484,7 @@ class Backward {
     }
   }
 
-  // dqᵀ += kᵀ dSᵀ of a block; rows of `dq` are so far apart.
+  // dqᵀ += kᵀ dSᵀ of a block; `dq_stride`: between rows of dq.
   void add_to_queries(const Problem& p, Positions queries, Positions keys,
                       const NonFiniteRows<Real>& finite_k, const TileMask& mask, const Task& t, Real* dq,
                       std::int64_t dq_stride) const {
@@ -510,12 +512,11 @@ class Backward {
   void differentiate(const Problem& p, Positions queries, std::int64_t key, Positions columns,
                      const mask::Word* bits, Task& t, Real* products, Real* dp) const {
     const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
-    if (p.bias.data)
-      load_row(transposed(p.bias), key, queries.begin + columns.begin, columns.count(), t.bias);
+    const Positions some{queries.begin + columns.begin, queries.begin + columns.end};
     // A bias is added to what was scaled and capped.
     const bool of_bias = wanted_ == Wanted::bias;
     Real* const slopes = how.cap > 0 && !of_bias ? t.slopes : nullptr;
-    softmax_.scores(how, products, columns.count(), p.bias.data ? t.bias : nullptr, bits, columns.begin,
+    softmax_.scores(how, products, columns.count(), p.bias.of_key(key, some, t.bias), bits, columns.begin,
                     slopes);
     const Real scale = of_bias ? Real{1} : how.scale;
     softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
@@ -687,51 +688,41 @@ void run_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region&
     run_sums(setup, pass, bias, work, out, progress);
 }
 
-bool is_wide(const CheckedArguments& setup) { return setup.shape.arithmetic == DType::float64; }
-
 }  // namespace
 
 void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
                  const ArrayView& out, void* delta) {
-  if (is_wide(setup))
-    find_deltas_as(setup, queries, dout, out, static_cast<double*>(delta));
-  else
-    find_deltas_as(setup, queries, dout, out, static_cast<float*>(delta));
+  in_arithmetic(
+      setup, [&]<class Real>(Real) { find_deltas_as(setup, queries, dout, out, static_cast<Real*>(delta)); });
 }
 
 void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
               const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
               const PairProgress& progress) {
-  if (is_wide(setup))
-    run_keys<double>(setup, plan, Wanted::all, keys, share, saved, &dq, dk, dv, progress);
-  else
-    run_keys<float>(setup, plan, Wanted::all, keys, share, saved, &dq, dk, dv, progress);
+  in_arithmetic(setup, [&]<class Real>(Real) {
+    run_keys<Real>(setup, plan, Wanted::all, keys, share, saved, &dq, dk, dv, progress);
+  });
 }
 
 void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
                       const Saved& saved, const RowWriter& dk, const RowWriter& dv,
                       const PairProgress& progress) {
-  if (is_wide(setup))
-    run_keys<double>(setup, plan, Wanted::keys, keys, share, saved, nullptr, dk, dv, progress);
-  else
-    run_keys<float>(setup, plan, Wanted::keys, keys, share, saved, nullptr, dk, dv, progress);
+  in_arithmetic(setup, [&]<class Real>(Real) {
+    run_keys<Real>(setup, plan, Wanted::keys, keys, share, saved, nullptr, dk, dv, progress);
+  });
 }
 
 void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
                          double share, const Saved& saved, const RowWriter& dq,
                          const PairProgress& progress) {
-  if (is_wide(setup))
-    run_queries<double>(setup, plan, queries, share, saved, dq, progress);
-  else
-    run_queries<float>(setup, plan, queries, share, saved, dq, progress);
+  in_arithmetic(
+      setup, [&]<class Real>(Real) { run_queries<Real>(setup, plan, queries, share, saved, dq, progress); });
 }
 
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress) {
-  if (is_wide(setup))
-    run_bias<double>(setup, plan, bias, share, saved, dbias, progress);
-  else
-    run_bias<float>(setup, plan, bias, share, saved, dbias, progress);
+  in_arithmetic(setup,
+                [&]<class Real>(Real) { run_bias<Real>(setup, plan, bias, share, saved, dbias, progress); });
 }
 
 std::int64_t bias_thread_bytes(const CheckedArguments& setup) {
@@ -751,7 +742,7 @@ std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias) {
 }
 
 BlockShape gradient_block(const CheckedArguments& setup) {
-  return is_wide(setup) ? block_of_passes<double>(setup) : block_of_passes<float>(setup);
+  return in_arithmetic(setup, [&]<class Real>(Real) { return block_of_passes<Real>(setup); });
 }
 
 }  // namespace ejk::attn

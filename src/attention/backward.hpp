@@ -1,4 +1,4 @@
-// The backward pass: of all problems, or of some keys or queries.
+// Backward pass of attention: gradients of all problems, of some keys, of some queries, of a bias.
 #pragma once
 
 #include "attention/problem.hpp"
@@ -7,27 +7,28 @@
 namespace ejk::attn {
 
 /// Makes sums of squares of the terms of gradients: products have these second factors, (B, heads, positions,
-/// elements), P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀ · P)² `rows` of its query. `rows` is as δ is.
+/// elements), P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀ · P)² `rows` of its query. `rows` is as δ
+/// is.
 struct SquaredFactors {
   ArrayView q, k, dout;
   const void* rows;
 };
 
-/// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows that
-/// setup holds, of the arithmetic's dtype.
+/// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows
+/// that setup holds, of the arithmetic's dtype.
 struct Saved {
   ArrayView dout;
   const void *lse, *delta;
   const SquaredFactors* squared = nullptr;
 };
 
-/// δ = Σ_d dout · out of some queries, to where setup holds their rows. dout and out are (B, heads, positions,
-/// elements).
+/// δ = Σ_d dout · out of some queries, to where setup holds their rows. dout and out are (B, heads,
+/// positions, elements).
 void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
                  const ArrayView& out, void* delta);
 
-/// Of all keys of some key/value heads dk and dv, and of their query heads dq: shaped as k, v and q. `share`: of
-/// the work for all heads.
+/// Of all keys of some key/value heads dk and dv, and of their query heads dq: shaped as k, v and q. `share`:
+/// of the work for all heads.
 void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
               const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
               const PairProgress& progress);

@@ -1,6 +1,5 @@
-// The largest inputs of each batch entry and key head, but for rows without a key and keys without a query,
-// which the scan of a mask has counted.
-//
+// Largest inputs of each batch entry and key head, without rows that have no key and keys that no query
+// attends to. The scan of a mask has counted these.
 // tests: tests/attention/test_check.cpp
 #include "attention/bounds.hpp"
 
@@ -63,6 +62,16 @@ std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan) {
                    tiles && tiles->mask ? &tiles->summary.keys_without_row : nullptr);
 }
 
+std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t entry, std::int64_t kv_head,
+                                 const MaskPlan& plan) {
+  std::vector<bool> keys(static_cast<std::size_t>(setup.kv_length(entry)));
+  for (std::int64_t h = kv_head * setup.group(); h < (kv_head + 1) * setup.group(); ++h) {
+    const std::vector<bool> of_head = attending_keys(setup.problem(entry, h), plan);
+    for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
+  }
+  return keys;
+}
+
 Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic)
     : setup_(setup),
       plan_(plan),
@@ -73,12 +82,10 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
                           static_cast<double>(element_count(setup.v.shape));
   for_each_part(setup, elements, [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {
     Extent q, k, v;
-    std::vector<bool> keys(static_cast<std::size_t>(setup.kv_length(entry)));
+    const std::vector<bool> keys = attending_keys(setup, entry, kv_head, plan);
     for (std::int64_t h = kv_head * setup.group(); h < (kv_head + 1) * setup.group(); ++h) {
       const Problem p = setup.problem(entry, h);
       q.add(p.q, attending_queries(p, plan), setup.shape.head_size);
-      const std::vector<bool> of_head = attending_keys(p, plan);
-      for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
     }
     k.add(setup.rows_of(setup.k, entry, kv_head, setup.kv_offsets), keys, setup.shape.head_size);
     v.add(setup.rows_of(setup.v, entry, kv_head, setup.kv_offsets), keys, setup.shape.value_size);
@@ -133,9 +140,9 @@ void Bounds::set_most_of_bias(const ArrayView& dbias) {
       });
 }
 
-void Bounds::set_most(double Part::*most, Rows::Of of, const ArrayView& gradient) {
+void Bounds::set_most(double Part::*most, RowsOf of, const ArrayView& gradient) {
   const ArrayView all = in_one_form(gradient, setup_.layout);
-  const bool of_keys = of == Rows::Of::keys;
+  const bool of_keys = of == RowsOf::keys;
   const std::int64_t heads = of_keys ? 1 : setup_.group();
   for_each_part(setup_, static_cast<double>(element_count(gradient.shape)),
                 [&](std::size_t n, std::int64_t entry, std::int64_t kv_head) {

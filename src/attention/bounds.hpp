@@ -1,8 +1,7 @@
-// What results of attention may differ from their reference by: the formulas of ejk/attention_check.hpp.
+// Error bounds of attention results (formulas: ejk/attention_check.hpp).
 //
-// They go by the largest inputs that play a part: those of the queries with a key and the keys with a query
-// of one batch entry and key head. What no mask lets in, padding above all, says nothing. Cost: a pass over
-// the inputs.
+// Bounds scale with the largest |q|, |k|, |v| among unmasked positions of a batch entry and key head; masked
+// positions, such as padding, do not contribute. Cost: one pass over the inputs.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -21,6 +20,9 @@ namespace ejk::attn {
 /// The queries of a problem with a key, and the keys with a query.
 std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan);
 std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan);
+/// The keys of a key head with a query of any head that shares it.
+std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t entry, std::int64_t kv_head,
+                                 const MaskPlan& plan);
 
 class Bounds {
  public:
@@ -49,12 +51,20 @@ class Bounds {
       return unit * (1e-4 * dk_most + ds_floor * std::max(1.0, weight) * q);
     }
     double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
+    /// Of any of them but dbias. `of_row`: lse of the row (out, lse), Σ P of the key (dk, dv).
+    double of(Result result, double of_row, double scale = 1, double largest = 0) const {
+      return result == Result::out   ? of_out(of_row, scale, largest)
+             : result == Result::lse ? of_lse(of_row, scale)
+             : result == Result::dq  ? of_dq()
+             : result == Result::dk  ? of_dk(of_row)
+                                     : of_dv(of_row);
+    }
   };
 
   /// Of one entry and head of a bias: the largest of those that share them.
   struct BiasPart {
     double unit = 1, floor = 0, most = 0;
-    /// `weight`: Σ P of what is summed.
+    /// `weight`: Σ P of the sum.
     double of_dbias(double weight) const { return unit * (1e-4 * most + floor * std::max(1.0, weight)); }
   };
 
@@ -64,7 +74,7 @@ class Bounds {
   void set(const ArrayView& dout, const std::vector<double>& lse);
 
   /// For gradients: what their bounds take of one of them, a view in the layout.
-  void set_most(double Part::*most, Rows::Of of, const ArrayView& gradient);
+  void set_most(double Part::*most, RowsOf of, const ArrayView& gradient);
 
   /// The same for the gradient of a bias.
   void set_most_of_bias(const ArrayView& dbias);
@@ -89,8 +99,8 @@ class Bounds {
   }
 
   /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half
-  /// of the smallest number, where bfloat16 and float32 may lose subnormal ones. Where it is rounded to another
-  /// type first, by what both may.
+  /// of the smallest number, where bfloat16 and float32 may lose subnormal ones. Where it is rounded to
+  /// another type first, by what both may.
   struct Rounding {
     double relative = 0, least = 0;
   };

@@ -1,5 +1,4 @@
-// Comparing attention with its plain form, row by row; where that takes too long, a sample of the rows.
-//
+// Check of results against the reference, row by row; of large problems a sample of the rows.
 // tests: tests/attention/test_check.cpp
 #include "attention/check.hpp"
 
@@ -7,14 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 
 #include "attention/bounds.hpp"
-#include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/reference.hpp"
 #include "attention/rows.hpp"
+#include "attention/saved.hpp"
+#include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
@@ -55,7 +54,7 @@ struct Compared {
     row(order, place, 0, reference, [&](std::size_t) { return absolute; });
   }
 
-  // Elements from `first` on, each with what it may differ by beside rounding.
+  // Elements from `first` on, with their tolerances beside rounding.
   template <class F>
   void row(std::int64_t order, const Place& place, std::int64_t first, const std::vector<double>& reference,
            F&& absolute) {
@@ -117,7 +116,7 @@ void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
 AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& out,
                              const ArrayView& lse, double effort) {
   const Reference reference(setup, plan);
-  const Rows queries(setup, Rows::Of::queries);
+  const Rows queries(setup, RowsOf::queries);
   AttentionCheck result;
   result.elements = queries.count() * (setup.shape.value_size + 1);
   const double work = reference_work(setup);
@@ -129,7 +128,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   core::parallel_for(std::ssize(chosen), share(chosen.size(), queries.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
     rows[at] = reference.row(setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
-    // Let go of what is as long as there are keys.
+    // Release the vectors with an element for each key.
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
   });
@@ -146,7 +145,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   return result;
 }
 
-// Some elements of a row of a bias's gradient, and what they should be.
+// Some elements of a row of a bias's gradient, and their reference.
 struct BiasElements {
   Place place;
   Positions keys;
@@ -164,7 +163,7 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
     for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h)
       for (std::int64_t i = queries.begin; i < queries.end; ++i) {
         const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
-        if (saved.lse[at] == -std::numeric_limits<double>::infinity()) continue;
+        if (saved.lse[at] == RowEnd<double>::kEmpty) continue;
         if (!std::isfinite(saved.lse[at]) || !std::isfinite(saved.delta[at])) return {};
         right.weights[0] += 1;
       }
@@ -176,7 +175,7 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
 std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
                                            const ArrayView& dout, const Reference::Saved& saved,
                                            double effort) {
-  const Rows rows(setup, Rows::Of::bias);
+  const Rows rows(setup, RowsOf::bias);
   const std::int64_t columns = setup.bias_shape[3],
                      each = setup.bias_has(BiasAxis::queries) ? std::max<std::int64_t>(columns, 1) : 1;
   const std::int64_t in_row = columns / each, count = rows.count() * in_row;
@@ -203,7 +202,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
                                double effort) {
   const ArrayView &dq = results[0], &dk = results[1], &dv = results[2];
   const Reference reference(setup, plan);
-  const Rows queries(setup, Rows::Of::queries), keys(setup, Rows::Of::keys);
+  const Rows queries(setup, RowsOf::queries), keys(setup, RowsOf::keys);
   AttentionCheck result;
   result.elements = queries.count() * setup.shape.head_size +
                     keys.count() * (setup.shape.head_size + setup.shape.value_size);
@@ -219,11 +218,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   if (whole) {
     saved = reference.saved(dout);
   } else {
-    Array out(setup.shape.arithmetic, setup.shape.out), lse(setup.shape.arithmetic, setup.shape.lse);
-    forward(setup, plan, RowWriter(setup, out.mutable_view()), lse.data(), {});
-    saved.lse.resize(static_cast<std::size_t>(lse.size()));
-    load(lse.dtype(), lse.data(), size_of(lse.dtype()), lse.size(), saved.lse.data());
-    saved.delta = reference.deltas(dout, out.view());
+    saved = *saved_by_kernels(setup, plan, {}, dout);
   }
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
@@ -272,7 +267,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     dvs.row(order++, some_keys[n], key_rows[n].dv, bound.of_dv(key_rows[n].weight));
   }
   std::vector<const Compared*> arrays{&dqs, &dks, &dvs};
-  const Rows rows_of_bias(setup, Rows::Of::bias);
+  const Rows rows_of_bias(setup, RowsOf::bias);
   std::optional<Compared> dbias;
   if (setup.bias) {
     dbias.emplace(Compared{"dbias", setup, rows_of_bias, with_four_axes(results[3]), rounded_first});
@@ -299,6 +294,16 @@ AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std:
     check_shape(results[r], plan.results[r].name.c_str(), plan.results[r].type.shape);
   if (!setup.gradients) return check_forward(setup, plan.blocks(), results[0], results[1], effort);
   return check_gradients(setup, plan.blocks(), *arrays.dout, results, plan.rounded_first, effort);
+}
+
+std::int64_t check_bytes(const Plan& plan) {
+  const Sizes& s = plan.setup.shape;
+  std::int64_t all = core::bytes_of_estimate(reference_bytes(plan.setup));
+  for (const PlannedArray& result : plan.results)
+    all = core::sum_of_bytes({all, byte_count(result.type.shape, DType::float64)});
+  if (!plan.setup.gradients) return all;
+  return core::sum_of_bytes({all, byte_count(s.lse, DType::float64), byte_count(s.lse, DType::float64),
+                             byte_count(s.out, s.arithmetic), byte_count(s.lse, s.arithmetic)});
 }
 
 }  // namespace ejk::attn

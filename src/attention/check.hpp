@@ -1,4 +1,5 @@
-// The check of attention, with its threshold, so that tests can have samples of small problems.
+// Check of attention results against the reference. The effort is a parameter: tests sample small problems
+// with it.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +17,8 @@ inline constexpr double kCheckEffort = 0x1p30;
 /// `results` are those of the plan, in their order.
 AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
                      double effort);
+
+/// Workspace of it: rows of the reference, and for gradients lse, δ and a forward pass.
+std::int64_t check_bytes(const Plan& plan);
 
 }  // namespace ejk::attn

@@ -1,4 +1,4 @@
-// The identity with a gradient of another dtype.
+// Identity whose gradient has another dtype.
 // tests: tests/attention/test_convert.cpp
 #include <fmt/format.h>
 

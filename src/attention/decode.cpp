@@ -1,18 +1,17 @@
-// Few queries: tasks are runs of keys, and what they add up is merged.
+// Decode path: few query rows, many keys.
 //
-// A task has a run of keys of one key/value head, and the rows of the query heads that share it, up to kMostRows of
-// them: keys and values are read where they lie, by many rows at once, and nothing is packed. Where a token's
-// key/value heads lie side by side a task has several of them, piece by piece of a step's keys: one head after the
-// other would read memory in scattered small parts, for which processors do not read ahead. Within a run an online
-// softmax goes from step to step of keys. Each piece asks for what is read next: the following keys, the values of
-// the step, the next step's keys. What the runs of an entry have is merged in their order.
+// A task processes one contiguous key range of one KV head for up to kMostRows query rows. Keys and values
+// are read in place (no packing). If the layout interleaves heads, a task takes several heads, chunk by chunk
+// of a step's keys, so that reads stay sequential. Each step prefetches the next keys and values. Partial
+// softmax states of a sequence are merged in key order.
 //
-// Shapes decide the lengths of runs and steps, so neither threads nor masks decide the order of a row's sums, and a row
-// adds up what it would add up alone: products of some rows are those of each, and a step where a row has no
-// weight leaves it as it is. How many heads a task has, which threads do decide, is no part of that.
+// Shapes alone determine the ranges and steps, so the order of a row's sums depends neither on threads nor on
+// masks, and a row sums as it would alone: products of several rows are those of each row, and a step in
+// which a row has no weight leaves its state unchanged. The number of heads of a task, which depends on
+// threads, has no influence.
 //
-// Values may be NaN or infinite where no weight is; a run's sums then are, too, to its end. This is seen there,
-// and the run of that key/value head done again with those values kept apart.
+// Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; that is
+// detected at its end, and the range of that KV head is computed again with those values separated.
 // tests: tests/attention/test_decode.cpp
 #include "attention/decode.hpp"
 
@@ -31,17 +30,18 @@ namespace ejk::attn {
 
 namespace {
 
-// Keys of a task, much more than what is merged of them, and so few that all threads have some; and of a step.
+// Keys of a task: many, as merging costs time for each range, and few enough for all threads to have tasks;
+// and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
-// Bytes of a piece: it stays in a second-level cache with the piece that is asked for. Where a task has as many heads
-// as a page holds of a token, direct() wants more keys at once than that: 128 to 256 KiB.
+// Bytes of a chunk: it stays in the second-level cache beside the chunk that is prefetched. Where a task has
+// as many heads as fit a page for one token, direct() needs more keys at once than that: 128 to 256 KiB.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
 constexpr std::int64_t kMostRows = 4 * kMostDecodeRows;  // of a task, of all of its heads
 constexpr std::int64_t kTasksOfThread = 4;               // so that all end at about the same time
 constexpr std::int64_t kSpare = 64;                      // that whole vectors may read
 
-// Keys of a run: where a key head's rows are several tasks, the more of them the longer, so that what is merged does not
-// become more than the keys.
+// Keys of a range: longer where a key head's rows are several tasks, so that the states to merge do not
+// exceed the keys.
 std::int64_t run_of(const CheckedArguments& setup, std::int64_t entry) {
   return kRun * std::max<std::int64_t>(1, setup.rows_of_key(entry) / kMostRows);
 }
@@ -122,7 +122,7 @@ class Decode {
         to[setup_.shape.value_size + 1] = sums.total[r];
       }
     };
-    const RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::as_they_are);
+    const RowSums<Real> sums = add_up(heads, some, keys, next_keys, Values::unchecked);
     thread_local std::vector<std::int64_t> not_finite;
     not_finite.clear();
     for (const Positions rows : heads.rows_of_kv)
@@ -132,7 +132,7 @@ class Decode {
         not_finite.push_back(heads.of_row(rows.begin).kv_head);
     for (const std::int64_t kv_head : not_finite) {
       take({now.entry, {kv_head, kv_head + 1}, now.of_group, now.run}, some.count(), again);
-      keep(again, add_up(again, some, keys, {}, Values::examined), {0, again.rows()});
+      keep(again, add_up(again, some, keys, {}, Values::checked), {0, again.rows()});
     }
     return heads.rows() * keys.count();
   }
@@ -155,7 +155,7 @@ class Decode {
         sums.most[0] = RowSums<Real>::larger(sums.most[0], part(entry, run, head, query)[size]);
       for (std::int64_t run = 0; run < runs; ++run) {
         const Real* const from = part(entry, run, head, query);
-        if (from[size] == -RowSums<Real>::kInfinity) continue;
+        if (from[size] == RowEnd<Real>::kEmpty) continue;
         const Real factor = std::exp(from[size] - sums.most[0]);
         for (std::int64_t d = 0; d < size; ++d) sums.value[d] += factor * from[d];
         sums.total[0] += factor * from[size + 1];
@@ -173,7 +173,7 @@ class Decode {
     Positions of_group;  // of the query heads that share a key/value head
     std::int64_t run;
   };
-  // All heads of a run come before the next run: in most layouts their keys lie beside each other.
+  // All heads of a range come before the next range: in most layouts their keys are adjacent.
   Task at(std::int64_t task) const {
     const auto after = std::upper_bound(first_task_.begin(), first_task_.end(), task);
     const std::int64_t entry = queries_.entries.begin + (after - first_task_.begin() - 1),
@@ -250,19 +250,17 @@ class Decode {
     }
   }
 
-  // Some rows of a key/value head and of the `heads` − 1 beside it, where their elements lie side by side, or
-  // rows of one head where rows do.
-  static kernels::Ahead ahead(const kernels::StridedMatrix& first, Positions rows, std::int64_t size,
-                              std::int64_t heads) {
+  // Some rows of a key/value head and of the `heads` − 1 after it, where elements are contiguous, or rows of
+  // one head where rows are.
+  static kernels::Ahead ahead(const KeyRows& of, Positions rows, std::int64_t size, std::int64_t heads) {
+    const kernels::StridedMatrix first = of.at(rows);
     if (first.column_stride != size_of(first.dtype)) {
       if (first.row_stride != size_of(first.dtype)) return {};
-      return {part_of(first, rows.begin).data, size, rows.count() * size_of(first.dtype),
-              first.column_stride};
+      return {first.data, size, rows.count() * size_of(first.dtype), first.column_stride};
     }
-    return {part_of(first, rows.begin).data, rows.count(), heads * size * size_of(first.dtype),
-            first.row_stride};
+    return {first.data, rows.count(), heads * size * size_of(first.dtype), first.row_stride};
   }
-  // What falls to [begin, end) of n.
+  // The part of [begin, end) of n.
   static kernels::Ahead share(kernels::Ahead all, std::int64_t begin, std::int64_t end, std::int64_t n) {
     const std::int64_t first = begin * all.rows / n;
     all.data = static_cast<const std::byte*>(all.data) + first * all.row_stride;
@@ -296,11 +294,11 @@ class Decode {
     return std::find(of_row + rows.begin, of_row + rows.end, true) != of_row + rows.end;
   }
 
-  // Whether values without a weight may be NaN or infinite.
-  enum class Values { as_they_are, examined };
+  // Whether values with a weight of 0 are checked for NaN and infinities.
+  enum class Values { unchecked, checked };
 
-  // What rows, query by query of head by head, add up over keys; in this thread's memory. `next_keys`, which are
-  // then wanted, are asked for at the end.
+  // Softmax states of rows, query by query of head by head, over keys; in this thread's memory. `next_keys`
+  // are prefetched at the end.
   RowSums<Real> add_up(const Heads& heads, Positions queries, Positions keys, const kernels::Ahead& next_keys,
                        Values how) const {
     const std::int64_t of_head = queries.count(), rows = heads.rows();
@@ -379,8 +377,8 @@ class Decode {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
           if (!any(has_pairs, of_kv)) continue;
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
-          const kernels::StridedMatrix k = products_.keys(
-              entry, part_of(heads.of_row(of_kv.begin).k, some.begin), some.count(), memory.at<Real>(k_at));
+          const kernels::StridedMatrix k = products_.keys(entry, heads.of_row(of_kv.begin).k.at(some),
+                                                          some.count(), memory.at<Real>(k_at));
           const auto multiply = [&](Positions at) {
             products_.run(entry, q + h * of_kv_head, {at.begin - of_kv.begin, at.end - of_kv.begin}, k,
                           some.count(), weights + of_kv.begin * weight_stride_ + some.begin - step.begin,
@@ -399,9 +397,8 @@ class Decode {
         if (!has_pairs[r]) continue;
         const Problem& p = heads.of_row(r);
         const std::int64_t query = r % of_head;
-        if (p.bias.data) load_row(p.bias, queries.begin + query, step.begin, step.count(), bias);
         has_weight[r] = sums.weigh(setup_, r, weights + r * weight_stride_, {0, step.count()},
-                                   p.bias.data ? bias : nullptr, mask_of(r).row(query));
+                                   p.bias.of_query(queries.begin + query, step, bias), mask_of(r).row(query));
       }
       if (size == 0) continue;
       const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
@@ -417,22 +414,21 @@ class Decode {
               next.rows = 0;
             });
       };
-      if (how == Values::as_they_are) {
+      if (how == Values::unchecked) {
         each_piece(step, [&](Positions some, Positions after) {
           const kernels::Ahead all = after.count() > 0     ? values_ahead(after)
                                      : step.end < keys.end ? keys_ahead(piece_from(step.end, keys.end))
                                                            : next_keys;
           for (std::int64_t h = 0; h < kv_heads; ++h) {
             const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
-            add_values(of_kv, part_of(heads.of_row(of_kv.begin).v, some.begin), some,
-                       share(all, h, h + 1, kv_heads));
+            add_values(of_kv, heads.of_row(of_kv.begin).v.at(some), some, share(all, h, h + 1, kv_heads));
           }
         });
         continue;
       }
       thread_local NonFiniteRows<Real> values;
       for (const Positions of_kv : heads.rows_of_kv) {
-        add_values(of_kv, values.of(heads.of_row(of_kv.begin).v, step, size), step, {});
+        add_values(of_kv, values.of(heads.of_row(of_kv.begin).v.at(step), step.count(), size), step, {});
         for (const std::int64_t j : values.rows())
           for (std::int64_t r = of_kv.begin; r < of_kv.end; ++r) {
             const Problem& p = heads.of_row(r);
@@ -446,7 +442,7 @@ class Decode {
     return sums;
   }
 
-  // out += weights · values; `next` is asked for.
+  // out += weights · values; `next` is prefetched.
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
@@ -456,7 +452,7 @@ class Decode {
     }
   }
 
-  // x · 0 is NaN where x is not finite; several sums at once, as one would wait for itself.
+  // x · 0 is NaN where x is not finite; several partial sums, as one would be a chain of dependent additions.
   static bool is_finite(const Real* values, std::int64_t count) {
     constexpr std::int64_t kSums = 16;
     Real sums[kSums] = {};
@@ -545,10 +541,7 @@ std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries) 
 
 void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
                     const RowWriter& out, void* lse, Progress& progress) {
-  if (setup.shape.arithmetic == DType::float64)
-    run<double>(setup, plan, queries, work, out, lse, progress);
-  else
-    run<float>(setup, plan, queries, work, out, lse, progress);
+  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, work, out, lse, progress); });
 }
 
 }  // namespace ejk::attn

@@ -1,4 +1,4 @@
-// The forward pass of entries with few queries over many keys.
+// Decode path: forward pass of entries with few queries.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace ejk::attn {
 /// So many rows, the queries of all heads that share a key, or queries of one head are few.
 inline constexpr std::int64_t kMostDecodeRows = 32;
 
-/// Keys and values are best read where they lie, by all query heads that share them at once: packing them for each head
-/// would take longer than its few queries are worth. Where bfloat16 has a unit of its own, which takes packed keys
+/// Keys and values are best read in place, by all query heads that share them at once: for few queries,
+/// packing them takes longer than the products. Where bfloat16 has a unit of its own, which takes packed keys
 /// alone, a head's queries are few only if there are fewer. Shapes, dtypes and the instruction set decide it.
 bool is_decode(const CheckedArguments& setup, std::int64_t entry);
 

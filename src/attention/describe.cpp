@@ -1,4 +1,4 @@
-// The reports of attention: what a plan is of, and what is computed of what could be.
+// Reports of attention: the plan, and the computed part of all pairs.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
@@ -57,11 +57,12 @@ Report describe(const AttentionPlan& plan) {
   const AttentionTypes& types = p.types;
   Report report;
   report.add("layout", "layout", std::string(name_of(p.setup.layout)))
-      .add("q", "q", types.q.shape)
-      .add("k", "k", types.k.shape)
-      .add("v", "v", types.v.shape)
+      .add("q", "q", types.q->shape)
+      .add("k", "k", types.k->shape)
+      .add("v", "v", types.v->shape)
       .add("dtypes", "dtypes",
-           fmt::format("{}, {}, {}", name_of(types.q.dtype), name_of(types.k.dtype), name_of(types.v.dtype)))
+           fmt::format("{}, {}, {}", name_of(types.q->dtype), name_of(types.k->dtype),
+                       name_of(types.v->dtype)))
       .add("arithmetic", "arithmetic", std::string(name_of(s.arithmetic)))
       .add("entries", p.setup.packed() ? "sequences" : "batch entries", s.entries, Unit::count)
       .add("heads", "query heads", s.heads, Unit::count)

@@ -1,6 +1,9 @@
-// Work is laid out in one order, in units that cost what the masks leave of them, and cut into runs of about the
-// same cost. Units begin at multiples of what is computed together, so that no result sees a cut. Cost: a look at
-// the state of every block of the masks, and a few operations a unit, of which each rank gets a few hundred.
+// Partition of attention among ranks. Work is laid out in one order, in units whose cost is the number of
+// unmasked pairs, and cut into contiguous ranges of about equal cost.
+//
+// Units start at multiples of what is computed together, so results do not depend on the cuts. Cost: the
+// state of every block of the masks is read, and a few operations a unit, of which each rank gets a few
+// hundred.
 // tests: tests/attention/test_division.cpp
 #include "attention/division.hpp"
 
@@ -10,10 +13,13 @@
 #include <cmath>
 #include <numeric>
 
+#include "attention/against.hpp"
 #include "attention/backward.hpp"
+#include "attention/check.hpp"
 #include "attention/forward.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "core/require.hpp"
 
 namespace ejk {
@@ -103,11 +109,11 @@ using Makes = AttentionPart::Makes;
 
 bool is_of_keys(Makes makes) { return makes == Makes::gradients || makes == Makes::dk_dv; }
 
-// Operations of a nanosecond of the forward pass, as MaskPlan::nanoseconds() has it: 2 (D + Dv) of a pair, and
-// what softmax takes in their time.
+// Operations of a nanosecond of the forward pass, as MaskPlan::nanoseconds() has it: 2 (D + Dv) of a pair,
+// and what softmax takes in their time.
 constexpr double kOperations = 40;
 
-// What is made of a pair, in forward passes.
+// Cost of a pair, in forward passes.
 double passes_of(const Plan& plan, Makes makes) {
   const auto d = static_cast<double>(plan.setup.shape.head_size),
              dv = static_cast<double>(plan.setup.shape.value_size);
@@ -165,7 +171,7 @@ Division::Round round_of(const Plan& plan, const ComputedPairs& pairs, std::vect
                          std::int64_t ranks) {
   std::vector<double> costs;
   for (const Line& line : lines) add_costs(plan, pairs, line, costs);
-  Division::Round round{std::move(lines), {0}, even_runs(costs, ranks)};
+  Division::Round round{std::move(lines), {0}, core::even_runs(costs, ranks)};
   for (const double cost : costs) round.costs_before.push_back(round.costs_before.back() + cost);
   return round;
 }
@@ -346,6 +352,47 @@ std::vector<std::optional<ArrayBox>> AttentionDivision::makes(const AttentionPar
   return attn::made_by(*division_->plan, part);
 }
 
+namespace {
+
+// Bytes of the boxes of a rank's parts: of each operand all of them, and the largest; of results all.
+struct BoxBytes {
+  AttentionOperands<std::int64_t> all, most;
+  std::int64_t written = 0;
+};
+BoxBytes bytes_of_boxes(const AttentionDivision& division, const attn::Plan& plan, std::int64_t rank) {
+  BoxBytes bytes;
+  for (std::int64_t round = 0; round < division.rounds(); ++round)
+    for (const AttentionPart& part : division.parts(rank, round)) {
+      for_each_operand(
+          [](const char*, const auto& box, const auto& type, auto& all, auto& most) {
+            if (!box) return;
+            const std::int64_t own = byte_count(box->count, type->dtype);
+            all = core::sum_of_bytes({all.value_or(0), own});
+            most = std::max(most.value_or(0), own);
+          },
+          division.needs(part), plan.types, bytes.all, bytes.most);
+      const auto made = division.makes(part);
+      for (std::size_t r = 0; r < made.size(); ++r)
+        if (made[r])
+          bytes.written =
+              core::sum_of_bytes({bytes.written, byte_count(made[r]->count, plan.results[r].type.dtype)});
+    }
+  return bytes;
+}
+
+std::int64_t work_bytes(const AttentionDivision& division, const attn::Plan& plan, std::int64_t rank) {
+  // In two rounds, lse and δ of the parts of both; for a while all of them are there.
+  std::int64_t saved = 0, most = 0;
+  for (std::int64_t round = 0; round < division.rounds(); ++round)
+    for (const AttentionPart& part : division.parts(rank, round)) {
+      most = std::max(most, attn::part_bytes(plan, part));
+      if (division.rounds() == 2) saved = core::sum_of_bytes({saved, attn::saved_bytes(plan, part)});
+    }
+  return core::sum_of_bytes({attn::thread_bytes(plan.setup), plan.mask_bytes(), most, saved});
+}
+
+}  // namespace
+
 RankWork AttentionDivision::share(std::int64_t rank) const {
   require_rank(*division_, rank);
   const attn::Plan& plan = *division_->plan;
@@ -355,26 +402,9 @@ RankWork AttentionDivision::share(std::int64_t rank) const {
     share.cost = attn::kOperations * plan.blocks().nanoseconds(setup) *
                  attn::passes_of(plan, attn::whole_part(plan).makes);
   for (const attn::Division::Round& round : division_->rounds) share.cost += round.cost(rank);
-  const auto add_bytes = [](std::int64_t& bytes, const ArrayBox& box, DType dtype) {
-    bytes = core::sum_of_bytes({bytes, byte_count(box.count, dtype)});
-  };
-  for (std::int64_t round = 0; round < rounds(); ++round)
-    for (const AttentionPart& part : parts(rank, round)) {
-      const AttentionOperands<ArrayBox> boxes = needs(part);
-      const auto add_read = [&](const std::optional<ArrayBox>& box, const std::optional<ArrayType>& type) {
-        if (box) add_bytes(share.read_bytes, *box, type->dtype);
-      };
-      add_read(boxes.q, plan.types.q);
-      add_read(boxes.k, plan.types.k);
-      add_read(boxes.v, plan.types.v);
-      add_read(boxes.bias, plan.types.bias);
-      add_read(boxes.dout, plan.types.dout);
-      add_read(boxes.out, plan.types.out);
-      add_read(boxes.lse, plan.types.lse);
-      const auto made = makes(part);
-      for (std::size_t r = 0; r < made.size(); ++r)
-        if (made[r]) add_bytes(share.written_bytes, *made[r], plan.results[r].type.dtype);
-    }
+  const BoxBytes bytes = bytes_of_boxes(*this, plan, rank);
+  for_each_operand([&](const char*, const auto& all) { share.read_bytes += all.value_or(0); }, bytes.all);
+  share.written_bytes = bytes.written;
   if (rounds() == 2) {
     std::int64_t rows = 0;
     for (std::int64_t to = 0; to < ranks(); ++to) {
@@ -385,20 +415,33 @@ RankWork AttentionDivision::share(std::int64_t rank) const {
     }
     share.sent_bytes = 2 * rows * size_of(setup.shape.arithmetic);
   }
-  share.peak_bytes = work_bytes(rank);
+  share.peak_bytes = work_bytes(*this, plan, rank);
   return share;
 }
 
-std::int64_t AttentionDivision::work_bytes(std::int64_t rank) const {
+std::int64_t AttentionDivision::peak_bytes(std::int64_t rank, const AttentionMemory& memory) const {
   const attn::Plan& plan = *division_->plan;
-  // In two rounds, lse and δ of the parts of both; for a while all of them are there.
-  std::int64_t saved = 0, most = 0;
-  for (std::int64_t round = 0; round < rounds(); ++round)
-    for (const AttentionPart& part : parts(rank, round)) {
-      most = std::max(most, attn::part_bytes(plan, part));
-      if (rounds() == 2) saved = core::sum_of_bytes({saved, attn::saved_bytes(plan, part)});
-    }
-  return core::sum_of_bytes({attn::thread_bytes(plan.setup), plan.mask_bytes(), most, saved});
+  const BoxBytes bytes = bytes_of_boxes(*this, plan, rank);
+  std::int64_t peak = core::sum_of_bytes({work_bytes(*this, plan, rank), bytes.written});
+  const auto add = [&](std::int64_t more) { peak = core::sum_of_bytes({peak, more}); };
+  for_each_operand(
+      [&](const char*, const auto& most, const auto& is_read) {
+        if (is_read.value_or(false)) add(most.value_or(0));
+      },
+      bytes.most, memory.read);
+  if (rank > 0 || !(memory.check || memory.compare)) return peak;
+  if (ranks() > 1) {  // all operands and results beside its own parts
+    add(plan.result_bytes());
+    for_each_operand(
+        [&](const char*, const auto& type, const auto& is_read) {
+          if (type && is_read.value_or(false)) add(type->bytes());
+        },
+        plan.types, memory.read);
+  }
+  add(memory.actual_bytes);
+  add(std::max(memory.check ? attn::check_bytes(plan) : 0,
+               memory.compare ? attn::compare_bytes(plan, *memory.compare, attn::kCheckEffort) : 0));
+  return peak;
 }
 
 }  // namespace ejk

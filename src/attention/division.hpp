@@ -1,4 +1,4 @@
-// What an AttentionDivision knows: the order of each round's work, cut into runs.
+// Partition of attention among ranks: rounds of work in one order, cut into a contiguous range for each rank.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace ejk::attn {
 
-/// The positions of all heads of all entries, one after the other, in units that are never cut: `step` positions
-/// of a head, or all of its positions, or all heads of an entry.
+/// The positions of all heads of all entries, one after the other, in units that are never cut: `step`
+/// positions of a head, or all of its positions, or all heads of an entry.
 class Line {
  public:
   /// `makes` says what the line is of: queries and query heads, keys and key/value heads, or a bias's own
@@ -56,7 +56,7 @@ struct Division {
   std::vector<std::vector<Region>> queries[2];
 };
 
-/// What both have of the queries.
+/// The queries of both.
 Region common(const Region& a, const Region& b);
 
 }  // namespace ejk::attn

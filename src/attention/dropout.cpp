@@ -1,6 +1,5 @@
-// Normal equations, by Cholesky decomposition: accurate enough for short rows, where ratios are either near 0
-// or near 1.
-//
+// Least squares by normal equations and Cholesky decomposition: accurate enough for short rows, where ratios
+// are either near 0 or near 1.
 // tests: tests/attention/test_dropout.cpp
 #include "attention/dropout.hpp"
 
@@ -38,7 +37,7 @@ std::optional<std::vector<double>> weights_of_row(const WeightedRow& row) {
     for (std::size_t p = i + 1; p < n; ++p) w[i] -= lower[p * n + i] * w[p];
     w[i] /= lower[i * n + i];
   }
-  // What they do not account for: sums of other values.
+  // The residual: a sum of other values has one.
   double left = 0, all = 0;
   for (std::size_t d = 0; d < size; ++d) {
     double sum = row.given[d];
@@ -51,7 +50,7 @@ std::optional<std::vector<double>> weights_of_row(const WeightedRow& row) {
 }
 
 std::optional<DroppedPairs> dropped_pairs(const std::vector<WeightedRow>& rows) {
-  constexpr double kLight = 0.05;  // weights that are too small to tell
+  constexpr double kLight = 0.05;  // smaller weights are ignored
   struct Ratio {
     double value = 0;
     std::int64_t key = 0;

@@ -1,6 +1,7 @@
-// Dropped pairs, as by dropout: the weights that a row of out was made with, of rows with fewer keys than
-// values have elements. There they follow from out: least squares over the elements, n unknowns for n keys.
-// Where each is 0 or one multiple of what it should be, pairs were dropped. Cost: n²·(D + n) a row.
+// Detection of dropout in a result: recovers the softmax weights of rows with fewer keys than value elements.
+//
+// There the weights follow from out by least squares, n unknowns from D elements. Where each is 0 or one
+// multiple of its expected value, pairs were dropped. Cost: n²·(D + n) a row.
 // tests: tests/attention/test_dropout.cpp
 #pragma once
 
@@ -10,15 +11,15 @@
 
 namespace ejk::attn {
 
-/// A row as it was given, its softmax weights as they should be, and the values of its keys.
+/// An actual row, its expected softmax weights, and the values of its keys.
 struct WeightedRow {
   std::vector<double> weights;     // (n)
-  std::vector<std::int64_t> keys;  // (n): which they are
+  std::vector<std::int64_t> keys;  // (n): their positions
   std::vector<double> values;      // (n, D)
   std::vector<double> given;       // (D)
 };
 
-/// The weights of a row; nothing where they do not follow from it: n > D / 2, values that are nearly
+/// The weights of a row; nothing where it does not determine them: n > D / 2, values that are nearly
 /// dependent.
 std::optional<std::vector<double>> weights_of_row(const WeightedRow& row);
 

@@ -1,9 +1,9 @@
-// Fault models of attention: a Variation of the plain form predicts the rows of an array.
+// Fault models of attention: a Variation of the reference predicts the rows of an array.
 //
-// Arrays are explained in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. A gradient may
-// be wrong because the whole computation is, or because the backward pass alone is: lse and δ are then those of the
-// reference. What is accepted is counted by the library's kernels where they have the variation, else row by row.
-//
+// Arrays are explained in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. A
+// gradient may be wrong because the whole computation is, or because the backward pass alone is; lse and δ
+// are then those of the reference. Accepted models are counted by the library's kernels where these have the
+// variation, else row by row.
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/fault_models.hpp"
 
@@ -36,7 +36,7 @@ namespace {
 
 using verify::FaultModel;
 
-// Columns of a row as it should be.
+// Columns of an expected row.
 void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
                    double* values, double* allowed) {
   std::vector<double> row(static_cast<std::size_t>(rows.columns)), may(row);
@@ -45,23 +45,6 @@ void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<con
     values[c] = row[static_cast<std::size_t>(columns[c])];
     allowed[c] = may[static_cast<std::size_t>(columns[c])];
   }
-}
-
-// The elements of a view in C order, as float64.
-Array widened(const ArrayView& view) {
-  Array wide(DType::float64, view.shape);
-  const std::size_t last = view.shape.size() - 1;
-  const std::int64_t columns = view.shape[last], lines = columns == 0 ? 0 : wide.size() / columns;
-  core::parallel_for(lines, static_cast<double>(wide.size()), [&](std::int64_t line) {
-    const std::byte* from = view.data;
-    for (std::size_t d = last, n = static_cast<std::size_t>(line); d-- > 0;) {
-      const auto length = static_cast<std::size_t>(view.shape[d]);
-      from += static_cast<std::int64_t>(n % length) * view.strides[d];
-      n /= length;
-    }
-    load(view.dtype, from, view.strides[last], columns, wide.elements<double>().data() + line * columns);
-  });
-  return wide;
 }
 
 // The same arguments, their rows as float64: models read them hundreds of times.
@@ -74,7 +57,7 @@ struct WideArguments {
       : setup(of), dout(gradient) {
     if (bytes(of) > kMost) return;
     const auto widen = [&](ArrayView& view) {
-      held.push_back(widened(view));
+      held.push_back(identity_dtype_convert_backward(view, DType::float64));
       view = held.back().view();
     };
     for (ArrayView* view : {&setup.q, &setup.k, &setup.v}) widen(*view);
@@ -103,7 +86,7 @@ class FaultModels {
   }
 
   void explain(const ActualArray& array, Against& against) {
-    constexpr double kLongest = 0x1p28;  // of a row that sums too much to be looked at more than once
+    constexpr double kLongest = 0x1p28;  // of a row that is too expensive to recompute
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
     if (nanoseconds > kLongest && array.which == Result::dbias) return search.report({}, against);
@@ -114,7 +97,8 @@ class FaultModels {
     const double unit = unit_of_weights(array.rows.dtype);
     if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
       return search.report(std::move(found), against);
-    // Weights of 16 bits change results, too: without what they account for, and with bounds that allow for them.
+    // Weights of 16 bits change results, too: search without the elements that they explain, and with wider
+    // bounds.
     verify::FaultSearch loose(array.rows, array.counts, nanoseconds);
     const FaultModel rounding = right(array, unit);
     const double rounded = loose.leave_out(rounding);
@@ -141,17 +125,17 @@ class FaultModels {
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
-  // A row is made of those of many queries, whose lse and δ it takes.
+  // A row sums over many queries, and needs their lse and δ.
   static bool is_of_key(const ActualArray& array) {
     return array.which == Result::dk || array.which == Result::dv || array.which == Result::dbias;
   }
   static Bounds::Rounding rounding_of(const ActualArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
   }
-  // Gradients of keys need lse and δ of all queries, which each model computes again.
+  // Gradients of keys need lse and δ of all queries, which every model recomputes.
   bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
 
-  // What rounding of the weights to the narrowest type at hand may change them by; 0: there is none.
+  // Unit roundoff of the narrowest type among inputs and result; 0: there is none.
   double unit_of_weights(DType given) const {
     double unit = 0;
     for (const DType type : {given, it_.setup.q.dtype, it_.setup.k.dtype, it_.setup.v.dtype})
@@ -163,14 +147,13 @@ class FaultModels {
     return unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
   }
 
-  // Whether differences from what should be go by the terms of the sums, as those of rounded weights do, and
-  // not by nothing or by the results, as noise does: of three normal distributions theirs is the likeliest by
-  // far.
+  // Are the errors consistent with rounded weights? Compares the likelihood of three normal error models:
+  // proportional to the terms of the sums (rounding), constant, proportional to the result.
   bool is_as_rounding(const ActualArray& array, double unit) const {
     constexpr double kLikelier = 12;  // the logarithm of the ratio
     constexpr std::size_t kRows = 64;
     struct Element {
-      double squared, terms, value, rounding;  // of the difference; what it may go by; that of the result
+      double squared, terms, value, rounding;  // of the difference, the terms, the result, and its rounding
     };
     std::vector<std::int64_t> bad;
     for (std::int64_t n = 0; n < array.rows.rows; ++n)
@@ -179,23 +162,24 @@ class FaultModels {
     const auto columns = static_cast<std::size_t>(array.rows.columns);
     std::vector<Element> elements(rows * columns, Element{std::nan(""), 0, 0, 0});
     const double narrow = rounding_of(array).relative;
-    core::parallel_for(
-        std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows), [&](std::int64_t r) {
-          const auto at = static_cast<std::size_t>(r);
-          if (at >= rows) return;
-          const std::int64_t n = bad[bad.size() * at / rows];
-          std::vector<double> given(columns), value(columns), allowed(columns), squares(columns);
-          array.rows.given(n, given.data());
-          right_row(array, n, value, squares);
-          array.rows.expected(n, std::vector<double>(columns).data(), allowed.data());
-          for (std::size_t c = 0; c < columns; ++c) {
-            const double d = given[c] - value[c], rounding = narrow * value[c];
-            // What has nothing to do with rounding says nothing of it.
-            if (std::abs(d) > allowed[c] + 4 * unit * std::sqrt(squares[c])) continue;
-            elements[at * columns + c] = {d * d, squares[c], value[c] * value[c],
-                                          rounding * rounding / 3 + 1e-14 * squares[c]};
-          }
-        });
+    core::parallel_for(std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows),
+                       [&](std::int64_t r) {
+                         const auto at = static_cast<std::size_t>(r);
+                         if (at >= rows) return;
+                         const std::int64_t n = bad[bad.size() * at / rows];
+                         std::vector<double> given(columns), allowed(columns);
+                         array.rows.given(n, given.data());
+                         const RowOf right = right_row(array, n);
+                         const std::vector<double>&value = right.values, &squares = right.terms.squares;
+                         array.rows.expected(n, std::vector<double>(columns).data(), allowed.data());
+                         for (std::size_t c = 0; c < columns; ++c) {
+                           const double d = given[c] - value[c], rounding = narrow * value[c];
+                           // Larger errors are not from rounding.
+                           if (std::abs(d) > allowed[c] + 4 * unit * std::sqrt(squares[c])) continue;
+                           elements[at * columns + c] = {d * d, squares[c], value[c] * value[c],
+                                                         rounding * rounding / 3 + 1e-14 * squares[c]};
+                         }
+                       });
     std::erase_if(elements, [](const Element& e) { return !std::isfinite(e.squared) || !(e.terms > 0); });
     // The largest likelihood of a variance in proportion to something, in steps of a quarter of an octave.
     const auto likeliest = [&](auto proportion, double from, double to) {
@@ -219,40 +203,60 @@ class FaultModels {
                kLikelier + likeliest([](const Element& e) { return e.value; }, unit * unit / 65536, 1);
   }
 
-  // A row as it should be, and the sums of squares of the terms that it is made of.
-  void right_row(const ActualArray& array, std::int64_t n, std::vector<double>& value,
-                 std::vector<double>& squares) const {
+  // A row of a result: its elements, the terms of their sums where the variation has sizes, and their
+  // tolerances beside rounding, one for all of them or one each.
+  struct RowOf {
+    std::vector<double> values;
+    Terms terms;
+    std::vector<double> absolute;
+  };
+
+  // A row under a variation of `made`. lse and δ come from `saved` for sums over queries, else from
+  // `backward`.
+  RowOf row_of(Result which, const Place& place, const Reference& made, const Variation& v,
+               const Reference::Saved* saved, const Reference& backward) const {
+    if (which == Result::dbias) {
+      const auto r =
+          made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, *saved);
+      std::vector<double> absolute;
+      for (const double weight : r.weights)
+        absolute.push_back(it_.bounds.of_bias(place.entry, place.head).of_dbias(weight));
+      return {r.dbias, r.terms, std::move(absolute)};
+    }
+    Bounds::Part bound = it_.bounds.of(it_.rows_of(which), place);
+    if (which == Result::dk || which == Result::dv) {
+      auto r = made.key(place.entry, place.head, place.row, *wide_.dout, *saved);
+      const double absolute = bound.of(which, r.weight);
+      if (which == Result::dk) return {std::move(r.dk), std::move(r.dk_terms), {absolute}};
+      return {std::move(r.dv), std::move(r.dv_terms), {absolute}};
+    }
+    const Problem p = setup_.problem(place.entry, place.head);
+    ReferenceRow r =
+        made.row(p, place.row, which == Result::lse ? Reference::Wanted::lse : Reference::Wanted::out);
+    if (which == Result::lse) return {{r.lse}, {}, {bound.of(which, r.lse, v.scale)}};
+    if (which == Result::out) {
+      if (v.reads_other_values()) bound.v = 0;  // its own values take no part
+      // The values that a mask should exclude may be larger than all others.
+      const double largest =
+          r.terms.sizes.empty() ? 0 : *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
+      return {std::move(r.out), std::move(r.terms), {bound.of(which, r.lse, v.scale, largest)}};
+    }
+    const auto g =
+        setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
+    const ReferenceRow forward = &backward == &made ? ReferenceRow{} : backward.row(p, place.row);
+    const auto statistics = backward.statistics(&backward == &made ? r : forward, g, place.row);
+    RowOf row{{}, {}, {bound.of(which, 0)}};
+    row.values = made.dq(p, r, statistics, g, place.row, v.sizes ? &row.terms : nullptr);
+    return row;
+  }
+
+  // The reference row with the terms of its sums.
+  RowOf right_row(const ActualArray& array, std::int64_t n) const {
     Variation v;
     v.sizes = true;
     const Reference made(setup_, blocks_, v);
-    const Place place = it_.rows_of(array.which).at(n);
-    if (array.which == Result::dbias) {
-      const auto r = bias_row(made, place, it_.saved());
-      value = r.dbias;
-      squares = r.terms.squares;
-      return;
-    }
-    if (is_of_key(array)) {
-      const auto r = made.key(place.entry, place.head, place.row, *wide_.dout, it_.saved());
-      value = array.which == Result::dk ? r.dk : r.dv;
-      squares = (array.which == Result::dk ? r.dk_terms : r.dv_terms).squares;
-      return;
-    }
-    const Problem p = setup_.problem(place.entry, place.head);
-    const ReferenceRow r = made.row(p, place.row);
-    value = r.out;
-    squares = r.terms.squares;
-    if (array.which != Result::dq) return;
-    const auto g =
-        setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
-    Terms terms;
-    value = made.dq(p, r, made.statistics(r, g, place.row), g, place.row, &terms);
-    squares = terms.squares;
-  }
-
-  Reference::BiasGradients bias_row(const Reference& made, const Place& place,
-                                    const Reference::Saved& saved) const {
-    return made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, saved);
+    return row_of(array.which, it_.rows_of(array.which).at(n), made, v,
+                  is_of_key(array) ? &it_.saved() : nullptr, made);
   }
 
   double row_nanoseconds(Result which) const {
@@ -305,7 +309,7 @@ class FaultModels {
     if (array.which == Result::lse) add_lse(array, add);
     add_other_arrays(array, unit, add);
     if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, add);
-    if (!of_key) add_masks_of_others(array, search, unit, add);
+    if (!of_key) add_masks_and_biases_of_others(array, search, unit, add);
 
     std::vector<verify::Found> all = search.run(list);
     remember(all, origin);
@@ -326,7 +330,7 @@ class FaultModels {
       if (!of_key)  // in the forward pass, too
         add_tiles(array, search, Changes::of_left_out_tile(setup_), Pass::both, unit, add);
     }
-    // A scale of any size; false: what is left is not enough to fit one.
+    // A fitted scale; false: the unexplained elements are too few to fit one.
     const auto add_scale = [&] {
       if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
       const Change change = fitted_scale(array, search);
@@ -358,7 +362,7 @@ class FaultModels {
       std::move(more.begin(), more.end(), std::back_inserter(all));
       return has_scale;
     };
-    // Where a scale was right in some parts, others may have another one.
+    // Where a scale holds in some parts, others may have another one.
     for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
       list.clear();
       origin.clear();
@@ -394,7 +398,7 @@ class FaultModels {
             }};
   }
 
-  // What explains one array is tried on the next.
+  // Faults of one array are tried on the next.
   void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
     for (const verify::Found& f : all)
       if (f.model && origin[*f.model]) found_.push_back(*origin[*f.model]);
@@ -402,7 +406,7 @@ class FaultModels {
 
   // --- rows under a variation
 
-  // As it should be; with `unit`, but for rounded weights.
+  // The reference; with `unit`, up to rounded weights.
   FaultModel right(const ActualArray& array, double unit) const {
     if (unit > it_.rounding.unit) return model(array, {}, Pass::both, unit, true);
     return {"", "",
@@ -413,39 +417,30 @@ class FaultModels {
             std::nullopt, 50 * static_cast<double>(array.rows.columns)};
   }
 
-  std::shared_ptr<const Reference> reference(const Change& change, bool sizes) const {
-    Variation v;
-    if (change.apply) change.apply(v);
-    v.sizes = sizes;
-    return std::make_shared<const Reference>(setup_, blocks_, std::move(v));
-  }
+  // lse and δ of all queries under a change, which all gradients share: computed at first use. Large problems
+  // use the kernels; null where these cannot compute the change.
+  struct SavedOf {
+    std::function<std::optional<Reference::Saved>()> compute;
+    std::once_flag once;
+    std::optional<Reference::Saved> saved;
 
-  // lse and δ of all queries under a change, which dk and dv share. Small problems are worked out as the rows
-  // are, when they are first asked for; of larger ones the kernels do it, or nothing is said.
-  class SavedOf {
-   public:
-    explicit SavedOf(std::function<std::optional<Reference::Saved>()> make) : make_(std::move(make)) {}
     const Reference::Saved* get() {
-      std::call_once(once_, [&] { saved_ = make_(); });
-      return saved_ ? &*saved_ : nullptr;
+      std::call_once(once, [&] { saved = compute(); });
+      return saved ? &*saved : nullptr;
     }
-
-   private:
-    std::function<std::optional<Reference::Saved>()> make_;
-    std::once_flag once_;
-    std::optional<Reference::Saved> saved_;
   };
 
   std::shared_ptr<SavedOf> saved_of(const std::string& text, const Variation& v,
                                     const std::shared_ptr<const Reference>& made) const {
     std::shared_ptr<SavedOf>& known = saved_[text];
     if (known) return known;
-    known = std::make_shared<SavedOf>([=, this]() -> std::optional<Reference::Saved> {
+    known = std::make_shared<SavedOf>();
+    known->compute = [=, this]() -> std::optional<Reference::Saved> {
       if (is_cheap()) return made->saved(*wide_.dout);
       auto saved = saved_by_kernels(it_.setup, blocks_, v, *it_.arrays.dout);
       if (!saved && reference_work(setup_) < 0x1p32) saved = made->saved(*wide_.dout);
       return saved;
-    });
+    };
     if (!is_cheap()) known->get();  // now, on all threads
     return known;
   }
@@ -461,114 +456,36 @@ class FaultModels {
 
   FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit,
                    bool right_statistics = false) const {
-    // The values that a mask should hide may be larger than all others.
-    const auto made = reference(change, unit > 0 || array.which == Result::out);
     Variation v;
     if (change.apply) change.apply(v);
+    v.sizes = unit > 0 || array.which == Result::out;
+    const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
     const double relative =
         rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const double least = rounding_of(array).least, scale = v.scale;
     const bool saved = pass == Pass::backward || right_statistics;
-    const bool reads_others =
-        v.swap == Variation::Swap::values_are_keys || v.value_head >= 0 || v.value_entry >= 0;
-    // Fills what was asked for.
-    const auto fill = [=, this, &array](std::span<const std::int64_t> columns, const std::vector<double>& row,
-                                        double absolute, const Terms& terms, double* values,
-                                        double* allowed) {
-      for (std::size_t c = 0; c < columns.size(); ++c) {
-        const auto at = static_cast<std::size_t>(columns[c]);
-        values[c] = row[at];
-        const double size = std::isfinite(row[at]) ? std::abs(row[at]) : 0;
-        allowed[c] =
-            absolute + least + relative * size + (unit > 0 ? off_by(array, unit, size, terms, at) : 0);
-      }
-    };
+    const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
     h.needs_numbers = change.kind != "no_key";
-    if (array.which == Result::out || array.which == Result::lse)
-      h.of_all = [=, this, &array] { return by_kernels(array, v, unit); };
-    else if (array.which != Result::dbias && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
+    if (array.which != Result::dbias && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
       h.of_all = [=, this, &array, text = change.text] {
-        return gradients_by_kernels(array, text, v, saved, unit);
+        return by_kernels(array, text, v, made, saved, unit);
       };
-    switch (array.which) {
-      case Result::out:
-      case Result::lse:
-        h.values = [=, this, is_out = array.which == Result::out](std::int64_t n,
-                                                                  std::span<const std::int64_t> columns,
-                                                                  double* values, double* allowed) {
-          const Place place = it_.queries.at(n);
-          const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row,
-                                           is_out ? Reference::Wanted::out : Reference::Wanted::lse);
-          Bounds::Part bound = it_.bounds.of(it_.queries, place);
-          if (is_out) {
-            if (reads_others) bound.v = 0;  // its values take no part
-            const double largest = *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
-            fill(columns, r.out, bound.of_out(r.lse, scale, largest), r.terms, values, allowed);
-          } else {
-            values[0] = r.lse;
-            allowed[0] = bound.of_lse(r.lse, scale) + relative * std::abs(std::isfinite(r.lse) ? r.lse : 0);
-          }
-          return true;
-        };
-        break;
-      case Result::dq:
-        h.values = [=, this](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                             double* allowed) {
-          const Place place = it_.queries.at(n);
-          const Problem p = setup_.problem(place.entry, place.head);
-          const auto g = setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head,
-                                        setup_.q_offsets);
-          const ReferenceRow r = made->row(p, place.row);
-          const Reference::Statistics of = saved ? right_.statistics(right_.row(p, place.row), g, place.row)
-                                                 : made->statistics(r, g, place.row);
-          Terms terms;
-          const auto row = made->dq(p, r, of, g, place.row, unit > 0 ? &terms : nullptr);
-          fill(columns, row, it_.bounds.of(it_.queries, place).of_dq(), terms, values, allowed);
-          return true;
-        };
-        break;
-      case Result::dk:
-      case Result::dv: {
-        const auto own = saved ? nullptr : saved_of(change.text, v, made);
-        h.values = [=, this, is_dk = array.which == Result::dk](std::int64_t n,
-                                                                std::span<const std::int64_t> columns,
-                                                                double* values, double* allowed) {
-          const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
-          if (statistics == nullptr) return false;
-          const Place place = it_.keys.at(n);
-          const auto r = made->key(place.entry, place.head, place.row, *wide_.dout, *statistics);
-          const Bounds::Part& bound = it_.bounds.of(it_.keys, place);
-          if (is_dk)
-            fill(columns, r.dk, bound.of_dk(r.weight), r.dk_terms, values, allowed);
-          else
-            fill(columns, r.dv, bound.of_dv(r.weight), r.dv_terms, values, allowed);
-          return true;
-        };
-        break;
+    h.values = [=, this, &array, least = rounding_of(array).least](
+                   std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? &it_.saved() : nullptr;
+      if (is_of_key(array) && statistics == nullptr) return false;
+      const RowOf row =
+          row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics, saved ? right_ : *made);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = row.values[at];
+        const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
+        allowed[c] = row.absolute[row.absolute.size() > 1 ? at : 0] + least + relative * size +
+                     (unit > 0 ? off_by(array, unit, size, row.terms, at) : 0);
       }
-      case Result::dbias: {
-        const auto own = saved ? nullptr : saved_of(change.text, v, made);
-        h.values = [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns, double* values,
-                                     double* allowed) {
-          const Reference::Saved* const statistics = saved ? &it_.saved() : own->get();
-          if (statistics == nullptr) return false;
-          const Place place = it_.bias.at(n);
-          const auto r = bias_row(*made, place, *statistics);
-          const Bounds::BiasPart& bound = it_.bounds.of_bias(place.entry, place.head);
-          for (std::size_t c = 0; c < columns.size(); ++c) {
-            const auto at = static_cast<std::size_t>(columns[c]);
-            values[c] = r.dbias[at];
-            const double size = std::isfinite(r.dbias[at]) ? std::abs(r.dbias[at]) : 0;
-            allowed[c] = bound.of_dbias(r.weights[at]) + least + relative * size +
-                         (unit > 0 ? off_by(array, unit, size, r.terms, at) : 0);
-          }
-          return true;
-        };
-        break;
-      }
-    }
+      return true;
+    };
     return h;
   }
 
@@ -602,7 +519,8 @@ class FaultModels {
       row.keys.push_back(static_cast<std::int64_t>(j));
       if (2 * std::ssize(row.weights) > size) return std::nullopt;
       row.values.resize(row.weights.size() * static_cast<std::size_t>(size));
-      load_row(p.v, static_cast<std::int64_t>(j), 0, size, row.values.data() + row.values.size() - size);
+      load_row(p.v.at({row.keys.back(), row.keys.back() + 1}), 0, 0, size,
+               row.values.data() + row.values.size() - size);
     }
     if (row.weights.size() < 2) return std::nullopt;
     row.given.resize(static_cast<std::size_t>(size));
@@ -611,13 +529,13 @@ class FaultModels {
   }
 
   // Dropped pairs, found in rows of few keys. In other rows the variance of the difference is proportional to
-  // Σ t² of the terms t, each of which is kept or dropped.
+  // Σ t² of the terms t, as each is kept or dropped.
   std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
     std::vector<WeightedRow> rows;
     int tried = 0;
-    // First the rows of early queries, which see few keys of a causal mask, then some of any.
+    // First early queries, which have few keys under a causal mask, then any.
     for (const bool early : {true, false})
       for (std::int64_t n = 0; n < array.rows.rows && rows.size() < kRows && tried < (early ? 128 : 192);
            ++n) {
@@ -637,13 +555,13 @@ class FaultModels {
                                   [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
                                                     double* values, double* allowed) {
                                     constexpr double kDeviations = 5;
-                                    std::vector<double> value, squares;
-                                    right_row(array, n, value, squares);
+                                    const RowOf right = right_row(array, n);
                                     load_expected(array.rows, n, columns, values, allowed);
                                     for (std::size_t c = 0; c < columns.size(); ++c) {
                                       const auto at = static_cast<std::size_t>(columns[c]);
-                                      values[c] = (is_scaled ? 1 : mean) * value[at];
-                                      allowed[c] += kDeviations * deviation * std::sqrt(squares[at]);
+                                      values[c] = (is_scaled ? 1 : mean) * right.values[at];
+                                      allowed[c] +=
+                                          kDeviations * deviation * std::sqrt(right.terms.squares[at]);
                                     }
                                     return true;
                                   }};
@@ -653,13 +571,13 @@ class FaultModels {
       for (auto* of : {&sums, &counts})
         (*of)[axis].resize(static_cast<std::size_t>(array.rows.axes[axis].length));
     for (const std::int64_t n : search.some_rows(512)) {
-      std::vector<double> given(static_cast<std::size_t>(array.rows.columns)), value, squares;
+      std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
       array.rows.given(n, given.data());
-      right_row(array, n, value, squares);
+      const RowOf right = right_row(array, n);
       double off = 0, terms = 0;
       for (std::size_t c = 0; c < given.size(); ++c) {
-        const double d = given[c] - (is_scaled ? 1 : mean) * value[c];
-        off += d * d, terms += deviation * deviation * squares[c];
+        const double d = given[c] - (is_scaled ? 1 : mean) * right.values[c];
+        off += d * d, terms += deviation * deviation * right.terms.squares[c];
       }
       if (!(terms > 0) || !std::isfinite(off)) continue;
       const Place place = it_.queries.at(n);
@@ -693,76 +611,36 @@ class FaultModels {
     return row;
   }
 
-  // out or lse of all rows by the kernels, which have an error of their own: bounds are twice as wide. Empty
-  // where they have no such variation.
-  RowValues by_kernels(const ActualArray& array, const Variation& v, double unit) const {
-    auto forward = forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit));
-    if (!forward || (unit > 0 && forward->rounding.terms.empty())) return {};
-    const auto made = std::make_shared<const VariedForward>(std::move(*forward));
-    double largest = 0;  // of the values that another mask lets in
-    if (v.mask) {
-      const ArrayView& values = wide_.setup.v;
-      std::vector<double> row(static_cast<std::size_t>(setup_.shape.value_size));
-      for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
-        for (std::int64_t h = 0; h < setup_.shape.kv_heads; ++h)
-          for (std::int64_t j = 0; j < setup_.kv_length(e); ++j) {
-            load_row(setup_.rows_of(values, e, h, setup_.kv_offsets), j, 0, std::ssize(row), row.data());
-            for (const double x : row)
-              if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-          }
+  // All rows by the kernels, which have an error of their own: bounds are twice as wide. Arrays of one pass
+  // share what the kernels computed. Empty where they have no such variation.
+  RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
+                       const std::shared_ptr<const Reference>& reference, bool is_saved, double unit) const {
+    const bool of_forward = array.which == Result::out || array.which == Result::lse;
+    if (const auto key = std::tuple(text, is_saved, unit); !by_kernels_ || by_kernels_->first != key) {
+      const auto saved = [&] { return is_saved ? &it_.saved() : saved_of(text, v, reference)->get(); };
+      auto results = of_forward ? forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit))
+                                : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout,
+                                                       weights_of_unit(unit));
+      by_kernels_.emplace(key, results ? std::make_shared<const ByKernels>(std::move(*results)) : nullptr);
     }
-    const double relative = rounding_of(array).relative + 0x1p-23 +
-                            (array.which == Result::out ? 2 * it_.bounds.relative_of_out() : 0) + unit;
-    return [=, this, least = rounding_of(array).least, scale = v.scale, is_out = array.which == Result::out](
-               std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-      const Place place = it_.queries.at(n);
-      const double lse = load_lse(made->lse.view(), it_.queries.index_in_lse(place));
-      const Bounds::Part& bound = it_.bounds.of(it_.queries, place);
-      if (!is_out) {
-        *values = lse;
-        *allowed = 2 * bound.of_lse(lse, scale) + relative * (std::isfinite(lse) ? std::abs(lse) : 0);
-        return true;
-      }
-      const auto row_of = [&](const Array& of) { return row_at(of, it_.queries, place); };
-      const std::vector<double> out = row_of(made->out),
-                                terms = unit > 0 ? row_of(made->rounding.terms[0]) : std::vector<double>();
-      for (std::size_t c = 0; c < columns.size(); ++c) {
-        const auto at = static_cast<std::size_t>(columns[c]);
-        values[c] = out[at];
-        allowed[c] = 2 * bound.of_out(lse, scale, largest) + least +
-                     relative * (std::isfinite(out[at]) ? std::abs(out[at]) : 0) + (unit > 0 ? terms[at] : 0);
-      }
-      return true;
-    };
-  }
-
-  // The same of dq, dk and dv, which share what the kernels made.
-  RowValues gradients_by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
-                                 bool is_saved, double unit) const {
-    const auto key = std::tuple(text, is_saved, unit);
-    if (!gradients_ || gradients_->first != key) {
-      auto made = attn::gradients_by_kernels(it_.setup, blocks_, v, is_saved ? &it_.saved() : nullptr,
-                                             *it_.arrays.dout, weights_of_unit(unit));
-      gradients_.emplace(key, made ? std::make_shared<const VariedGradients>(std::move(*made)) : nullptr);
-    }
-    const std::shared_ptr<const VariedGradients> made = gradients_->second;
-    const std::size_t which = static_cast<std::size_t>(array.which) - static_cast<std::size_t>(Result::dq);
+    const std::shared_ptr<const ByKernels> made = by_kernels_->second;
     if (!made || (unit > 0 && made->rounding.terms.empty())) return {};
-    const double relative = rounding_of(array).relative + 0x1p-23 + unit;
-    return [=, this, &rows = it_.rows_of(array.which), least = rounding_of(array).least](
+    const std::size_t which = index_of(setup_, array.which);
+    const double relative = rounding_of(array).relative + 0x1p-23 + unit +
+                            (array.which == Result::out ? 2 * it_.bounds.relative_of_out() : 0);
+    return [=, this, &rows = it_.rows_of(array.which), result = array.which, least = rounding_of(array).least,
+            scale = v.scale, largest = v.mask ? largest_value() : 0](
                std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
       const Place place = rows.at(n);
-      const auto row_of = [&](const Array& of) { return row_at(of, rows, place); };
-      const Array* const results[] = {&made->dq, &made->dk, &made->dv};
-      const std::vector<double> row = row_of(*results[which]),
-                                terms =
-                                    unit > 0 ? row_of(made->rounding.terms[which]) : std::vector<double>();
-      const Bounds::Part& bound = it_.bounds.of(rows, place);
-      const double factor = which == 2 ? 1 : made->factor;
-      const double weight = which == 0 ? 0 : row_of(made->weights)[0], absolute = which == 0 ? bound.of_dq()
-                                                                                  : which == 1
-                                                                                      ? bound.of_dk(weight)
-                                                                                      : bound.of_dv(weight);
+      const double lse = of_forward ? load_lse(made->results[1].view(), rows.index_in_lse(place)) : 0;
+      const std::vector<double> row =
+          result == Result::lse ? std::vector{lse} : row_at(made->results[which], rows, place);
+      std::vector<double> terms;
+      if (unit > 0) terms = row_at(made->rounding.terms[which], rows, place);
+      const bool of_key = result == Result::dk || result == Result::dv;
+      const double weight = of_key ? row_at(made->weights, rows, place)[0] : 0,
+                   factor = result == Result::dv ? 1 : made->factor,
+                   absolute = it_.bounds.of(rows, place).of(result, of_key ? weight : lse, scale, largest);
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = factor * row[at];
@@ -773,10 +651,23 @@ class FaultModels {
     };
   }
 
-  // The scale with which some rows come nearest to what was given: the number that one would write, where it
-  // fits as well as the nearest.
+  // The largest value: another mask may let in any.
+  double largest_value() const {
+    double largest = 0;
+    std::vector<double> row(static_cast<std::size_t>(setup_.shape.value_size));
+    for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+      for (std::int64_t h = 0; h < setup_.shape.kv_heads; ++h)
+        for (std::int64_t j = 0; j < setup_.kv_length(e); ++j) {
+          load_row(setup_.rows_of(setup_.v, e, h, setup_.kv_offsets), j, 0, std::ssize(row), row.data());
+          largest = std::max(largest, most_finite(row));
+        }
+    return largest;
+  }
+
+  // The scale that fits some rows best; rounded to the number that a person would write where that fits as
+  // well.
   Change fitted_scale(const ActualArray& array, const verify::FaultSearch& search) const {
-    constexpr std::size_t kFew = 16, kMore = 128;  // rows: to come near, to tell numbers apart
+    constexpr std::size_t kFew = 16, kMore = 128;  // rows: for a first estimate, to distinguish close numbers
     const std::vector<std::int64_t> more = search.some_rows(kMore);
     const std::span few = std::span(more).first(std::min(kFew, more.size()));
     std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
@@ -784,8 +675,8 @@ class FaultModels {
     const auto change = [](double factor, std::string text) {
       return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
     };
-    // Σ over rows of the logarithm of what is left of a row, as a share of its squares: rows with another model
-    // have one that hardly depends on the scale. What is NaN says nothing.
+    // Σ over rows of the logarithm of the residual, relative to the squares of a row: for rows with another
+    // fault it hardly depends on the scale. NaN is ignored.
     const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
     const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
       const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both, 0);
@@ -855,7 +746,8 @@ class FaultModels {
     return made(scale, fmt::format("{:.6g}", scale));
   }
 
-  // Zeros behind the keys that count with a score of 0: of a row that is smaller by one factor the number follows.
+  // Keys of zeros after the others that count with a score of 0: their number follows from the factor of a
+  // row.
   template <class Add>
   void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
     constexpr double kMost = 65536;
@@ -878,7 +770,7 @@ class FaultModels {
     if (counts.empty()) return;
     const auto middle = counts.begin() + std::ssize(counts) / 2;
     std::nth_element(counts.begin(), middle, counts.end());
-    // Up to a whole tile first, which is what kernels pad to.
+    // A whole tile first, as kernels pad to one.
     std::vector<std::int64_t> tried;
     for (const std::int64_t tile : kTileSizes)
       if (const std::int64_t rest = setup_.longest_keys() % tile;
@@ -895,7 +787,7 @@ class FaultModels {
     }
   }
 
-  // What stands for −inf: some kernels have 0 there, or the number that hides a score.
+  // The number in place of −inf: some kernels write 0, or the number with which they mask scores.
   std::optional<double> number_without_key(const ActualArray& array) const {
     for (std::int64_t n = 0; n < array.rows.rows; ++n) {
       if (array.counts.beyond[static_cast<std::size_t>(n)] == 0) continue;
@@ -943,9 +835,9 @@ class FaultModels {
            [number](const ReferenceRow& r) { return std::isinf(r.lse) && r.lse < 0 ? *number : r.lse; }});
     const double relative = rounding_of(array).relative;
     for (const Change& base : bases) {
-      const auto made = reference(base, false);
       Variation v;
       if (base.apply) base.apply(v);
+      const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
       for (const Form& form : forms) {
         if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
         add({form.kind, form.text,
@@ -965,7 +857,7 @@ class FaultModels {
     }
   }
 
-  // An array of the same shape in the place of this one.
+  // Another array of the same shape instead of this one.
   template <class Add>
   void add_other_arrays(const ActualArray& array, double unit, Add&& add) {
     for (const auto& other : arrays_) {
@@ -980,93 +872,74 @@ class FaultModels {
     }
   }
 
-  // Heads or entries that take the mask, or the bias, of another one.
-  template <class Add>
-  void add_masks_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                           Add&& add) {
+  // Heads or entries that take something of another one: the mask, an operand. `change(axis, other)` makes
+  // all of them take that of `other`; `applies(axis)`: it differs along that axis.
+  template <class Applies, class Apply, class Add>
+  void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                           const char* what, Applies&& applies, Apply&& change, Add&& add) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
-      if (of.length < 2 || (axis == 1 && setup_.packed())) continue;
-      const auto mask_of = [this, axis](std::int64_t other) {
-        return [this, axis, other](Variation& v) {
-          v.mask = [this, axis, other](const Problem& p) -> const Mask* {
-            Problem q = p;
-            (axis == 0 ? q.head : q.entry) = other;
-            const MaskTiles* tiles = blocks_.of(q);
-            return tiles ? &*tiles->mask : nullptr;
-          };
-        };
+      if (of.length < 2 || (axis == 1 && setup_.packed()) || !applies(axis)) continue;
+      const auto candidate = [&](std::int64_t other) {
+        return model(array, {"", "", change(axis, other)}, Pass::both, unit);
       };
-      if (has_masks_along(axis))
-        add_mapped(
-            array, search, axis, of, "the mask",
-            [&](std::int64_t other) {
-              return model(array, {"", "", mask_of(other)}, Pass::both, unit);
-            },
-            add);
-      if (setup_.bias && setup_.bias->strides[axis == 0 ? 1 : 0] != 0)
-        add_mapped(
-            array, search, axis, of, "the bias",
-            [&](std::int64_t other) {
-              return model(
-                  array,
-                  {"", "", [axis, other](Variation& v) { (axis == 0 ? v.bias_head : v.bias_entry) = other; }},
-                  Pass::both, unit);
-            },
-            add);
+      for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
+        const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
+        for (const std::int64_t other : from)
+          if (other >= 0) models->try_emplace(other, candidate(other));
+        add({verify::is_exchange(from) ? "exchanged" : "repeated",
+             verify::text_of_partners(from, of.name, of.plural, what),
+             [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                   double* values, double* allowed) {
+               const Place place = rows.at(n);
+               const std::int64_t other =
+                   from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+               return other >= 0 && models->at(other).values(n, columns, values, allowed);
+             },
+             axis});
+      }
     }
   }
 
-  // Heads or entries that read the keys, or the values, of another one.
+  template <class Add>
+  void add_masks_and_biases_of_others(const ActualArray& array, const verify::FaultSearch& search,
+                                      double unit, Add&& add) {
+    const auto differs = [&](std::size_t axis) {
+      return blocks_.of(setup_.problem(0, 0)) != blocks_.of(setup_.problem(axis == 1, axis == 0));
+    };
+    const auto take_mask = [this](std::size_t axis, std::int64_t other) {
+      return [this, axis, other](Variation& v) {
+        v.mask = [this, axis, other](const Problem& p) -> const Mask* {
+          const MaskTiles* tiles =
+              blocks_.of(axis == 0 ? setup_.problem(p.entry, other) : setup_.problem(other, p.head));
+          return tiles ? &*tiles->mask : nullptr;
+        };
+      };
+    };
+    add_parts_of_others(array, search, unit, "the mask", differs, take_mask, add);
+    if (!setup_.bias) return;
+    add_parts_of_others(
+        array, search, unit, "the bias",
+        [&](std::size_t axis) { return setup_.bias->strides[axis == 0 ? 1 : 0] != 0; },
+        take(&Variation::bias_head, &Variation::bias_entry), add);
+  }
+
   template <class Add>
   void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
                               Add&& add) {
-    struct Operand {
-      const char* what;
-      std::int64_t Variation::*of[2];  // by axis
-      bool of_out;
+    add_parts_of_others(
+        array, search, unit, "the values", [&](std::size_t) { return array.which == Result::out; },
+        take(&Variation::value_head, &Variation::value_entry), add);
+    add_parts_of_others(
+        array, search, unit, "the keys", [](std::size_t) { return true; },
+        take(&Variation::key_head, &Variation::key_entry), add);
+  }
+
+  // Sets one of two members of a variation, by axis.
+  static auto take(std::int64_t Variation::*head, std::int64_t Variation::*entry) {
+    return [=](std::size_t axis, std::int64_t other) {
+      return [=](Variation& v) { v.*(axis == 0 ? head : entry) = other; };
     };
-    for (const Operand& operand :
-         {Operand{"the values", {&Variation::value_head, &Variation::value_entry}, true},
-          Operand{"the keys", {&Variation::key_head, &Variation::key_entry}, false}})
-      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
-        const verify::RowAxis& of = array.rows.axes[axis];
-        if (of.length < 2 || (axis == 1 && setup_.packed()) || (operand.of_out && array.which != Result::out))
-          continue;
-        add_mapped(
-            array, search, axis, of, operand.what,
-            [&, member = operand.of[axis]](std::int64_t other) {
-              return model(array, {"", "", [member, other](Variation& v) { v.*member = other; }}, Pass::both,
-                           unit);
-            },
-            add);
-      }
-  }
-
-  bool has_masks_along(std::size_t axis) const {
-    const Problem first = setup_.problem(0, 0);
-    const Problem other = axis == 0 ? setup_.problem(0, 1) : setup_.problem(1, 0);
-    return blocks_.of(first) != blocks_.of(other);
-  }
-
-  template <class Add>
-  void add_mapped(const ActualArray& array, const verify::FaultSearch& search, std::size_t axis,
-                  const verify::RowAxis& of, const char* what,
-                  const std::function<FaultModel(std::int64_t)>& candidate, Add&& add) {
-    for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
-      const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
-      for (const std::int64_t other : from)
-        if (other >= 0) models->try_emplace(other, candidate(other));
-      add({verify::is_exchange(from) ? "exchanged" : "repeated",
-           verify::text_of_partners(from, of.name, of.plural, what),
-           [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
-                                                 double* values, double* allowed) {
-             const Place place = rows.at(n);
-             const std::int64_t other = from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-             return other >= 0 && models->at(other).values(n, columns, values, allowed);
-           },
-           axis});
-    }
   }
 
   const ActualAttention& it_;
@@ -1076,11 +949,10 @@ class FaultModels {
   const MaskPlan& blocks_;
   Changes changes_;
   Reference right_;
-  std::vector<Change> tried_, found_;  // masks that the caller suspects; what explains an array before
+  std::vector<Change> tried_, found_;  // masks of the caller; faults of the arrays before
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
-  mutable std::optional<
-      std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const VariedGradients>>>
-      gradients_;  // the latest by the kernels
+  mutable std::optional<std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const ByKernels>>>
+      by_kernels_;  // the latest
 };
 
 }  // namespace

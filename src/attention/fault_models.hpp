@@ -8,8 +8,8 @@
 
 namespace ejk::attn {
 
-/// Adds to `against` what accounts for the elements that are out of tolerance. `arrays`: all results under test;
-/// `tried`: masks to try first.
+/// Adds to `against` what accounts for the elements that are out of tolerance. `arrays`: all results under
+/// test; `tried`: masks to try first.
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against);
 

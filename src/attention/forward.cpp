@@ -1,12 +1,12 @@
-// Forward: blocks of keys one after the other, with an online softmax.
+// Forward pass by tiles with an online softmax.
 //
-// A task has some rows of queries; for each block of keys it packs keys and values once and takes the queries
-// in groups, the rows of a micro-kernel's tile: their scores become weights in the very place where the next
-// product wants its left factor (row_sums.hpp).
+// A task has some query rows. For each block of keys it packs keys and values once and visits the queries in
+// groups, the rows of a micro-kernel's tile. Scores become weights in place, as the left factor of the next
+// product (row_sums.hpp).
 //
-// Blocks that the mask empties are not visited, and of a partial one a group takes the columns between its
-// first and its last pair alone. What a row adds up depends on the blocks of keys only, so tasks may be of
-// any number of rows. Entries with few queries go another way (decode.cpp).
+// Blocks that the mask empties are skipped; in a partial block a group computes the columns from its first to
+// its last pair. The sums of a row depend on the blocks of keys only, so tasks may have any number of rows.
+// Entries with few queries use the decode path (decode.cpp).
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
@@ -75,8 +75,8 @@ class Forward {
     for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
       const Positions keys = block_of(b, key_block_, p.kv_length);
       if (!mask.keys(keys)) continue;
-      k.pack(transposed(part_of(p.k, keys.begin)), setup_.shape.head_size, keys.count());
-      v.pack(values.of(p.v, keys, size), keys.count(), size);
+      k.pack(transposed(p.k.at(keys)), setup_.shape.head_size, keys.count());
+      v.pack(values.of(p.v.at(keys), keys.count(), size), keys.count(), size);
       for (std::int64_t first = 0; first < count; first += group_) {
         const Positions rows{first, std::min(first + group_, count)};
         const Positions pairs = mask.columns(rows);
@@ -85,12 +85,8 @@ class Forward {
         auto* const weights = memory.at<Real>(weights_at);
         k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride_);
         for (std::int64_t r = rows.begin; r < rows.end; ++r) {
-          const Real* bias = nullptr;
-          if (p.bias.data) {
-            load_row(p.bias, queries.begin + r, keys.begin + columns.begin, columns.count(),
-                     memory.at<Real>(bias_at));
-            bias = memory.at<Real>(bias_at);
-          }
+          const Positions some{keys.begin + columns.begin, keys.begin + columns.end};
+          const Real* const bias = p.bias.of_query(queries.begin + r, some, memory.at<Real>(bias_at));
           sums.weigh(setup_, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias,
                      mask.row(r));
         }
@@ -125,8 +121,8 @@ class Forward {
     return weights_in_parts(setup) ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>();
   }
 
-  // Weights of [columns.begin, columns.end), as whole steps of the product want them, to their parts, one
-  // left factor after the other. Returns those steps.
+  // Splits the weights of [columns.begin, columns.end), padded to whole steps of the product, into their
+  // parts, one left factor after the other. Returns the steps.
   Positions split(Positions rows, Positions columns, Real* weights, std::byte* parts) const {
     const Positions steps{columns.begin, core::round_up(columns.end, gemm_.k_step)};
     if constexpr (sizeof(Real) == 4)
@@ -181,10 +177,7 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
              const RowWriter& out, void* lse, const PairProgress& progress) {
-  if (setup.shape.arithmetic == DType::float64)
-    run<double>(setup, plan, queries, share, out, lse, progress);
-  else
-    run<float>(setup, plan, queries, share, out, lse, progress);
+  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, share, out, lse, progress); });
 }
 
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
@@ -193,8 +186,7 @@ void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWrite
 }
 
 std::int64_t rows_together(const CheckedArguments& setup) {
-  return setup.shape.arithmetic == DType::float64 ? Forward<double>::group_of(setup)
-                                                  : Forward<float>::group_of(setup);
+  return in_arithmetic(setup, [&]<class Real>(Real) { return Forward<Real>::group_of(setup); });
 }
 
 }  // namespace ejk::attn

@@ -1,4 +1,4 @@
-// The forward pass of all problems.
+// Forward pass of attention.
 #pragma once
 
 #include "attention/problem.hpp"
@@ -7,8 +7,8 @@
 namespace ejk::attn {
 
 /// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype, of the rows
-/// that setup holds) of some queries, which begin at a multiple of rows_together(). `share`: of the work for all
-/// of them.
+/// that setup holds) of some queries, which begin at a multiple of rows_together(). `share`: of the work for
+/// all of them.
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
              const RowWriter& out, void* lse, const PairProgress& progress);
 /// Of all queries.

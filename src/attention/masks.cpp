@@ -1,7 +1,7 @@
-// Masks of attention: a mask for each problem, and its blocks.
+// Masks of all problems, and their blocks.
 //
-// A mask that all entries or heads share is made and looked at once. Time: a few operations a block, and
-// reading every undecided or partial block once; memory: a byte a block of every distinct mask.
+// A mask that all entries or heads share is made and scanned once. Time: a few operations a block, and every
+// undecided or partial block is read once; memory: a byte for each block of every distinct mask.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 

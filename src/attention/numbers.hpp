@@ -1,4 +1,4 @@
-// Elements of any float dtype and stride as float or double, and back.
+// Loads and stores of rows: any float dtype and stride to float or double, and back.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ void load_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64
        count, out);
 }
 
-/// `count` elements side by side, rounded once; none may lie nowhere.
+/// `count` elements contiguous, rounded once; `out` may be null where there are none.
 inline void store(const float* from, std::int64_t count, DType dtype, void* out) {
   if (count > 0) kernels::active().products.convert_f32(from, count, dtype, false, out);
 }

@@ -1,5 +1,4 @@
-// The factors of attention's products in the forms of the micro-kernels (kernels/matmul.hpp), and the
-// products of a few rows with them.
+// Packed factors of attention's matrix products, in the forms of the micro-kernels (kernels/matmul.hpp).
 #pragma once
 
 #include <algorithm>
@@ -38,10 +37,11 @@ inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   return matrix;
 }
 
-/// Pieces of a thread's own memory, each at a cache line: first they are asked for, then there.
+/// Layout of a thread's scratch memory: buffers are added first, each at a cache line, then allocated
+/// together.
 class ScratchLayout {
  public:
-  /// A place for `bytes` bytes.
+  /// The offset of a buffer of `bytes` bytes.
   std::int64_t add(std::int64_t bytes) {
     const std::int64_t at = bytes_;
     bytes_ += core::round_up(bytes, kLine);
@@ -102,7 +102,7 @@ class PackedB {
 
   void bind(std::byte* memory) { memory_ = memory; }
 
-  /// k may be shorter than it was asked for, but for the first kc of them.
+  /// k may be shorter than in the constructor, but for the first kc of them.
   void pack(const kernels::StridedMatrix& from, std::int64_t k, std::int64_t columns) {
     k_ = k;
     for (std::int64_t at = 0, chunk = 0; at < k; at += gemm_->kc, ++chunk)
@@ -161,7 +161,7 @@ class PackedB {
   std::byte* memory_ = nullptr;
 };
 
-/// The arithmetic of products of Real, and of those of two matrices of which each may be bfloat16.
+/// The micro-kernel for products of Real, and for two matrices that may be bfloat16.
 template <class Real>
 const kernels::Gemm& gemm_of() {
   const kernels::Products& products = kernels::active().products;
@@ -194,14 +194,12 @@ bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_
   q.resize(static_cast<std::size_t>(setup.shape.head_size));
   k.resize(q.size());
   load_row(p.q, query, 0, setup.shape.head_size, q.data());
-  load_row(p.k, key, 0, setup.shape.head_size, k.data());
+  load_row(p.k.at({key, key + 1}), 0, 0, setup.shape.head_size, k.data());
   Real score = 0;
   for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k[d];
   score *= static_cast<Real>(setup.scale);
   if (setup.softcap > 0) score = std::max(score, static_cast<Real>(-setup.softcap));
-  Real bias = 0;
-  if (p.bias.data) load_row(p.bias, query, key, 1, &bias);
-  return score + bias == -std::numeric_limits<Real>::infinity();
+  return score + p.bias.at<Real>(query, key) == -std::numeric_limits<Real>::infinity();
 }
 
 template <class Real>
@@ -209,35 +207,34 @@ kernels::Scoring<Real> scoring_of(const CheckedArguments& setup) {
   return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
 }
 
-/// Rows of a matrix whose NaN and infinities are kept apart: a weight of 0 must not meet them, and in a
-/// product of tiles it would.
+/// Rows of a matrix with NaN and infinities separated: a weight of 0 must not be multiplied by them, as in a
+/// product of tiles it would be.
 template <class Real>
 class NonFiniteRows {
  public:
-  /// The rows with zeros in those places, of the same dtype; as they are where there are none.
-  kernels::StridedMatrix of(const kernels::StridedMatrix& matrix, Positions rows, std::int64_t columns) {
+  /// The rows with zeros in their place, of the same dtype; the matrix itself where there are none.
+  kernels::StridedMatrix of(const kernels::StridedMatrix& from, std::int64_t rows, std::int64_t columns) {
     rows_.clear();
     columns_ = columns;
-    const kernels::StridedMatrix from = part_of(matrix, rows.begin);
-    if (all_finite(from, rows.count(), columns)) return from;
-    const std::int64_t size = size_of(matrix.dtype);
-    values_.resize(static_cast<std::size_t>(rows.count() * columns));
+    if (all_finite(from, rows, columns)) return from;
+    const std::int64_t size = size_of(from.dtype);
+    values_.resize(static_cast<std::size_t>(rows * columns));
     clean_.resize(values_.size() * static_cast<std::size_t>(size));
     row_.resize(static_cast<std::size_t>(columns));
-    for (std::int64_t r = 0; r < rows.count(); ++r) {
+    for (std::int64_t r = 0; r < rows; ++r) {
       Real* const row = values_.data() + r * columns;
       load_row(from, r, 0, columns, row);
       std::transform(row, row + columns, row_.begin(), [](Real x) { return std::isfinite(x) ? x : Real{0}; });
-      store(row_.data(), columns, matrix.dtype, clean_.data() + r * columns * size);
+      store(row_.data(), columns, from.dtype, clean_.data() + r * columns * size);
       if (!std::all_of(row, row + columns, [](Real x) { return std::isfinite(x); })) rows_.push_back(r);
     }
-    return {clean_.data(), matrix.dtype, columns * size, size};
+    return {clean_.data(), from.dtype, columns * size, size};
   }
 
   /// Rows (from the first of those given on) with elements that are not finite.
   const std::vector<std::int64_t>& rows() const { return rows_; }
 
-  /// out += weight · what was kept apart of a row.
+  /// out += weight · the separated elements of a row.
   void add(std::int64_t row, Real weight, Real* out, std::int64_t out_stride = 1) const {
     const Real* const from = values_.data() + row * columns_;
     for (std::int64_t d = 0; d < columns_; ++d)

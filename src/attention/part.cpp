@@ -1,5 +1,5 @@
-// A part's boxes are seen as whole arrays, of which nothing else is looked at; so the passes know positions, heads
-// and entries as they are in all of the work, and masks too.
+// Run of a part. Its boxes are viewed as whole arrays of which only the box is accessed, so that passes use
+// the positions, heads and entries of the whole, and its masks.
 // tests: tests/attention/test_division.cpp, tests/attention/test_attention.cpp
 #include "attention/part.hpp"
 
@@ -7,14 +7,14 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 
 #include "attention/backward.hpp"
 #include "attention/decode.hpp"
 #include "attention/forward.hpp"
+#include "attention/operands.hpp"
 #include "attention/tasks.hpp"
 #include "core/checked.hpp"
-#include "core/errors.hpp"
+#include "core/require.hpp"
 
 namespace ejk::attn {
 
@@ -39,7 +39,7 @@ Region own(const AttentionPart& part) { return {part.entries, part.heads, part.p
 
 std::int64_t length_of(const IndexRange& range) { return range.end - range.begin; }
 
-// Where a region lies along the positions of an array of (B, heads, positions, elements).
+// The positions of a region in an array of (B, heads, positions, elements).
 Positions positions_in(const CheckedArguments& setup, const Region& region, const ArrayView& array,
                        const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& lengths) {
   return setup.packed() ? token_range(region, offsets, lengths) : region.positions_of(array.shape[2]);
@@ -64,6 +64,13 @@ struct Boxes {
   const CheckedArguments& setup;
   Region queries, keys;
 
+  /// Of an array of this form and shape.
+  ArrayBox of(Form form, const Shape& shape) const {
+    return form.is_lse()                  ? of_lse()
+           : form.rows == RowsOf::bias    ? of_bias(shape)
+           : form.rows == RowsOf::queries ? of_queries(setup.shape.*form.columns)
+                                          : of_keys(setup.shape.*form.columns);
+  }
   ArrayBox of_queries(std::int64_t size) const {
     return box_in_layout(setup, queries,
                          positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths), size);
@@ -97,19 +104,9 @@ Boxes boxes_of(const CheckedArguments& setup, const AttentionPart& part) {
   return {setup, queries_of(setup, part), keys_of(setup, part)};
 }
 
-ArrayBox nothing_of(const ArrayType& type) {
-  return {Shape(type.shape.size(), 0), Shape(type.shape.size(), 0)};
-}
-
 // A view's elements in another float dtype, C order.
 Array as(const ArrayView& view, DType dtype) {
   return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
-}
-
-const ArrayView& given(const char* name, const std::optional<ArrayView>& array) {
-  if (array) return *array;
-  throw Error(Error::Kind::input, fmt::format("{} is not given, and the plan was made for it", name))
-      .about(name);
 }
 
 // Rows may lose all their keys to a bias of −∞, too; lse knows.
@@ -122,7 +119,7 @@ void count_rows(const CheckedArguments& setup, const Region& queries, const Real
       for (std::int64_t i = rows.begin; i < rows.end; ++i) {
         const Real value = lse[first + i];
         if (std::isfinite(value)) continue;
-        if (value == -std::numeric_limits<Real>::infinity()) {
+        if (value == RowEnd<Real>::kEmpty) {
           if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
         } else if (++work.rows_not_finite == 1) {
           work.first_row_not_finite = {e, h, i};
@@ -132,13 +129,11 @@ void count_rows(const CheckedArguments& setup, const Region& queries, const Real
 }
 
 void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse, PartWork& work) {
-  if (setup.shape.arithmetic == DType::float64)
-    count_rows(setup, queries, static_cast<const double*>(lse), work);
-  else
-    count_rows(setup, queries, static_cast<const float*>(lse), work);
+  in_arithmetic(setup,
+                [&]<class Real>(Real) { count_rows(setup, queries, static_cast<const Real*>(lse), work); });
 }
 
-// A part that is under way.
+// A running part.
 class Run {
  public:
   Run(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
@@ -155,8 +150,7 @@ class Run {
     check_results();
     setup_.hold_rows(boxes_.queries);
     if (plan.setup.gradients)
-      dout_ = in_one_form(checked_part("dout", *plan.types.dout, *needs_.dout, given("dout", arrays.dout)),
-                          setup_.layout);
+      dout_ = in_one_form(checked_part("dout", *plan.types.dout, *needs_.dout, arrays.dout), setup_.layout);
     plan.blocks();
   }
 
@@ -215,51 +209,41 @@ class Run {
             *made_[result],
             plan_.results[result].type.shape,
             setup_.gradients ? plan_.rounded_first : std::nullopt,
-            result == 3 ? RowWriter::Axes::of_bias : RowWriter::Axes::of_layout};
+            row_of(result_at(setup_, result)).form.rows};
   }
 
   // Padding that comes with the part's last positions: 0, and lse −∞.
   void write_padding() const {
-    const Sizes& s = setup_.shape;
-    const auto each_row = [&](const Region& region, const std::vector<std::int64_t>& offsets,
-                              const std::vector<std::int64_t>& lengths, auto&& f) {
-      constexpr double kRow = 30;  // nanoseconds
-      const std::int64_t heads = length_of(region.heads), entries = length_of(region.entries);
-      core::parallel_for(entries,
-                         kRow * static_cast<double>(token_range(region, offsets, lengths).count() * heads),
-                         [&](std::int64_t n) {
-                           const std::int64_t e = region.entries.begin + n;
-                           const auto at = static_cast<std::size_t>(e);
-                           if (region.positions.end < lengths[at]) return;
-                           for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
-                             for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
-                               f(e, h, row);
-                         });
-    };
-    const std::vector<float> zeros(static_cast<std::size_t>(std::max(s.head_size, s.value_size)));
-    const auto write_zeros = [&](std::size_t result, const Region& region,
-                                 const std::vector<std::int64_t>& offsets,
-                                 const std::vector<std::int64_t>& lengths, std::int64_t size) {
-      if (result >= made_.size() || !made_[result]) return;
-      const RowWriter to = writer(result);
-      each_row(region, offsets, lengths, [&](std::int64_t e, std::int64_t h, std::int64_t row) {
-        to.store(e, h, offsets, row, zeros.data(), size);
-      });
-    };
-    if (part_.makes == Makes::out) {
-      write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.value_size);
-      each_row(boxes_.queries, setup_.q_offsets, setup_.q_lengths,
-               [&](std::int64_t e, std::int64_t h, std::int64_t row) {
-                 const float none = -std::numeric_limits<float>::infinity();
-                 store(&none, 1, s.arithmetic,
-                       results_[1].data +
-                           (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(s.arithmetic));
-               });
-      return;
+    constexpr double kRow = 30;  // nanoseconds
+    const float empty = RowEnd<float>::kEmpty;
+    const DType type = setup_.shape.arithmetic;
+    for (std::size_t r = 0; r < made_.size(); ++r) {
+      if (!made_[r]) continue;
+      const Form form = row_of(result_at(setup_, r)).form;
+      const bool of_keys = form.rows == RowsOf::keys;
+      const Region& region = of_keys ? boxes_.keys : boxes_.queries;
+      const auto &offsets = of_keys ? setup_.kv_offsets : setup_.q_offsets,
+                 &lengths = of_keys ? setup_.kv_lengths : setup_.q_lengths;
+      const std::vector<float> zeros(form.is_lse() ? 0
+                                                   : static_cast<std::size_t>(setup_.shape.*form.columns));
+      std::optional<RowWriter> to;
+      if (!form.is_lse()) to.emplace(writer(r));
+      const std::int64_t tokens = token_range(region, offsets, lengths).count();
+      const auto write = [&](std::int64_t n) {
+        const std::int64_t e = region.entries.begin + n;
+        const auto at = static_cast<std::size_t>(e);
+        if (region.positions.end < lengths[at]) return;
+        for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
+          for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
+            if (to)
+              to->store(e, h, offsets, row, zeros.data(), std::ssize(zeros));
+            else
+              store(&empty, 1, type,
+                    results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
+      };
+      core::parallel_for(length_of(region.entries),
+                         kRow * static_cast<double>(tokens * length_of(region.heads)), write);
     }
-    write_zeros(0, boxes_.queries, setup_.q_offsets, setup_.q_lengths, s.head_size);
-    write_zeros(1, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.head_size);
-    write_zeros(2, boxes_.keys, setup_.kv_offsets, setup_.kv_lengths, s.value_size);
   }
 
   // Progress of the next of the passes, which come one after the other.
@@ -282,10 +266,9 @@ class Run {
     Array out;
     ArrayView outs;
     if (plan_.types.out) {
-      const ArrayView& lse = given("lse", arrays_.lse);
-      checked_part("lse", *plan_.types.lse, *needs_.lse, lse);
-      rows.lse = as(lse, type);
-      outs = checked_part("out", *plan_.types.out, *needs_.out, given("out", arrays_.out));
+      checked_part("lse", *plan_.types.lse, *needs_.lse, arrays_.lse);
+      rows.lse = as(*arrays_.lse, type);
+      outs = checked_part("out", *plan_.types.out, *needs_.out, arrays_.out);
     } else {
       const ArrayBox box = boxes_.of_queries(setup_.shape.value_size);
       out = Array(type, box.count);
@@ -351,51 +334,29 @@ Region keys_of(const CheckedArguments& setup, const AttentionPart& part) {
 }
 
 AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part) {
-  const Sizes& s = plan.setup.shape;
+  using Use = OperandRow::Use;
   const Boxes boxes = boxes_of(plan.setup, part);
-  AttentionOperands<ArrayBox> needs;
   const bool takes_saved = plan.types.out && (part.makes == Makes::gradients || part.makes == Makes::saved);
-  if (takes_saved) {
-    needs.out = boxes.of_queries(s.value_size);
-    needs.lse = boxes.of_lse();
-  }
-  if (plan.setup.gradients) needs.dout = boxes.of_queries(s.value_size);
-  if (takes_saved && part.makes == Makes::saved) {  // δ is all that is left to do
-    needs.q = nothing_of(plan.types.q);
-    needs.k = nothing_of(plan.types.k);
-    needs.v = nothing_of(plan.types.v);
-    return needs;
-  }
-  needs.q = boxes.of_queries(s.head_size);
-  needs.k = boxes.of_keys(s.head_size);
-  needs.v = boxes.of_keys(s.value_size);
-  if (plan.types.bias) needs.bias = boxes.of_bias(plan.types.bias->shape);
+  const bool computes_scores = !(takes_saved && part.makes == Makes::saved);  // else only δ
+  AttentionOperands<ArrayBox> needs;
+  for_each_operand(
+      [&](const char*, const auto& row, const auto& type, auto& box) {
+        const bool is_used =
+            row->use == Use::gradients || (row->use == Use::saved ? takes_saved : computes_scores);
+        if (type && is_used) box = boxes.of(row->form, type->shape);
+      },
+      kOperands, plan.types, needs);
   return needs;
 }
 
 std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPart& part) {
-  const Sizes& s = plan.setup.shape;
   const Boxes boxes = boxes_of(plan.setup, part);
-  std::vector<std::optional<ArrayBox>> made(plan.results.size());
-  switch (part.makes) {
-    case Makes::out:
-      return {boxes.of_queries(s.value_size), boxes.of_lse()};
-    case Makes::gradients:
-      made = {boxes.of_queries(s.head_size), boxes.of_keys(s.head_size), boxes.of_keys(s.value_size)};
-      if (plan.types.bias) made.emplace_back(whole_box(plan.types.bias->shape));
-      break;
-    case Makes::dk_dv:
-      made[1] = boxes.of_keys(s.head_size);
-      made[2] = boxes.of_keys(s.value_size);
-      break;
-    case Makes::dq:
-      made[0] = boxes.of_queries(s.head_size);
-      break;
-    case Makes::dbias:
-      made[3] = boxes.of_bias(plan.types.bias->shape);
-      break;
-    case Makes::saved:
-      break;
+  std::vector<std::optional<ArrayBox>> made;
+  for (const PlannedArray& result : plan.results) {
+    const ResultRow& row = row_of(result_at(plan.setup, made.size()));
+    made.emplace_back();
+    if (part.makes == Makes::gradients || part.makes == row.part)
+      made.back() = boxes.of(row.form, result.type.shape);
   }
   return made;
 }

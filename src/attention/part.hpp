@@ -1,4 +1,4 @@
-// A part of a plan's work: what it takes and makes, and its run. The whole is a part, too.
+// A part of a plan's work: the boxes that it reads and writes, and its run. The whole is a part, too.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
 /// from round to round, beside those, too.
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
 
-/// What its run tells of all pairs.
+/// The pairs that its run reports as progress.
 std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part);
 
 /// lse and δ of some queries, in the order in which lse has their rows; of the arithmetic's dtype.

@@ -1,7 +1,7 @@
-// AttentionPlan: what attention's results will be, and what they cost, before its elements are there.
+// AttentionPlan: shapes and dtypes of the results, and their costs, before there are elements.
 //
-// Arguments are checked when a plan is made; masks are read when the first of work(), run() and check() needs
-// their blocks, and then kept.
+// Arguments are checked when a plan is made. Masks are read by the first of work(), run() and check(), and
+// then kept.
 // tests: tests/attention/test_plan.cpp
 #include "attention/plan.hpp"
 
@@ -14,6 +14,7 @@
 #include "attention/backward.hpp"
 #include "attention/check.hpp"
 #include "attention/decode.hpp"
+#include "attention/operands.hpp"
 #include "attention/part.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
@@ -43,7 +44,7 @@ std::int64_t thread_bytes(const CheckedArguments& s) {
                                  static_cast<double>(threads()));
 }
 
-// Masks, a byte a block of every mask that is kept apart, and what reading them takes.
+// Masks, a byte for each block of every distinct mask, and the workspace of the scan.
 std::int64_t Plan::mask_bytes() const {
   const CheckedArguments& s = setup;
   if (masks.empty()) return 0;
@@ -71,20 +72,22 @@ DType checked_result(DType dtype) {
 
 std::vector<PlannedArray> results_of(const AttentionTypes& types, const AttentionSettings& settings,
                                      const CheckedArguments& setup) {
-  const auto result = [](const char* name, const Shape& shape, DType dtype) {
-    return PlannedArray{name, ArrayType(checked_result(dtype), shape)};
+  std::vector<PlannedArray> results;
+  const auto add = [&](const char* name, const Shape& shape, DType dtype) {
+    results.push_back({name, ArrayType(checked_result(dtype), shape)});
   };
-  if (!types.dout)
-    return {result("out", setup.shape.out, settings.dtype.value_or(types.q.dtype)),
-            result("lse", setup.shape.lse, setup.shape.arithmetic)};
-  const auto gradient = [&](const char* name, const ArrayType& of) {
+  if (!types.dout) {
+    add("out", setup.shape.out, settings.dtype.value_or(types.q->dtype));
+    add("lse", setup.shape.lse, setup.shape.arithmetic);
+    return results;
+  }
+  for (const ResultRow& row : kResults) {
+    if (row.gradient == nullptr || !(types.*row.gradient)) continue;
+    const ArrayType& of = *(types.*row.gradient);
     const DType computed = checked_result(settings.dtype.value_or(of.dtype));
-    return result(name, of.shape, settings.grad_dtype.value_or(computed));
-  };
-  std::vector<PlannedArray> gradients{gradient("dq", types.q), gradient("dk", types.k),
-                                      gradient("dv", types.v)};
-  if (types.bias) gradients.push_back(gradient("dbias", *types.bias));
-  return gradients;
+    add(row.name, of.shape, settings.grad_dtype.value_or(computed));
+  }
+  return results;
 }
 
 }  // namespace
@@ -96,6 +99,12 @@ Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& wanted)
       masks(masks_of(setup, settings)),
       results(results_of(types, settings, setup)) {
   if (settings.grad_dtype) rounded_first = settings.dtype;
+}
+
+std::int64_t Plan::result_bytes() const {
+  std::int64_t all = 0;
+  for (const PlannedArray& result : results) all = core::sum_of_bytes({all, result.type.bytes()});
+  return all;
 }
 
 const MaskPlan& Plan::blocks() const {
@@ -111,11 +120,7 @@ AttentionPlan::AttentionPlan(const AttentionTypes& types, const AttentionSetting
 
 const std::vector<PlannedArray>& AttentionPlan::results() const { return plan_->results; }
 
-std::int64_t AttentionPlan::result_bytes() const {
-  std::int64_t all = 0;
-  for (const PlannedArray& result : plan_->results) all = core::sum_of_bytes({all, result.type.bytes()});
-  return all;
-}
+std::int64_t AttentionPlan::result_bytes() const { return plan_->result_bytes(); }
 
 std::int64_t AttentionPlan::work_bytes() const {
   return core::sum_of_bytes({attn::thread_bytes(plan_->setup), plan_->mask_bytes(),
@@ -124,16 +129,7 @@ std::int64_t AttentionPlan::work_bytes() const {
 
 std::int64_t AttentionPlan::mask_bytes() const { return plan_->mask_bytes(); }
 
-// Rows of the reference, and for gradients lse, δ and a forward pass.
-std::int64_t AttentionPlan::check_bytes() const {
-  const attn::Sizes& s = plan_->setup.shape;
-  std::int64_t all = core::bytes_of_estimate(attn::reference_bytes(plan_->setup));
-  for (const PlannedArray& result : plan_->results)
-    all = core::sum_of_bytes({all, byte_count(result.type.shape, DType::float64)});
-  if (!plan_->setup.gradients) return all;
-  return core::sum_of_bytes({all, byte_count(s.lse, DType::float64), byte_count(s.lse, DType::float64),
-                             byte_count(s.out, s.arithmetic), byte_count(s.lse, s.arithmetic)});
-}
+std::int64_t AttentionPlan::check_bytes() const { return attn::check_bytes(*plan_); }
 
 const AttentionWork& AttentionPlan::work() const { return plan_->blocks().work(); }
 

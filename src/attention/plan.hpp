@@ -1,4 +1,4 @@
-// What an AttentionPlan holds: checked arguments, the masks and, once they are read, their blocks.
+// State of an AttentionPlan: checked arguments, masks, and the blocks of the masks once they are read.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,9 @@ struct Plan {
 
   /// Reads the masks, the first time.
   const MaskPlan& blocks() const;
-  /// Memory that they and reading them take.
+  /// Memory of the masks, and for reading them.
   std::int64_t mask_bytes() const;
+  std::int64_t result_bytes() const;
 
   /// The pairs of their blocks, for divisions; counted the first time.
   const ComputedPairs& pairs() const;

@@ -1,14 +1,20 @@
-// The arguments of attention, checked, in one form for all layouts: a problem for each entry (batch entry or
-// packed sequence) and query head, made on demand, with pointers and strides and its mask cut into tiles.
+// Checked arguments of attention in one form for all layouts, and the problems that they consist of.
+//
+// A problem is one query head of one entry (batch entry or packed sequence): pointers, strides, and a mask
+// cut into tiles. It is made on demand.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "attention/numbers.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/communicator.hpp"
 #include "kernels/kernels.hpp"
@@ -23,13 +29,74 @@ struct Positions {
   std::int64_t count() const { return end - begin; }
 };
 
+/// Keys or values of one head, by position. In contiguous memory a range is a view; a paged cache would
+/// return a page, or a copy of several.
+class KeyRows {
+ public:
+  KeyRows() = default;
+  KeyRows(const kernels::StridedMatrix& all) : all_(all) {}  // NOLINT(google-explicit-constructor)
+  /// (positions, elements), from keys.begin on.
+  kernels::StridedMatrix at(Positions keys) const {
+    kernels::StridedMatrix rows = all_;
+    rows.data = static_cast<const std::byte*>(rows.data) + keys.begin * rows.row_stride;
+    return rows;
+  }
+
+ private:
+  kernels::StridedMatrix all_;
+};
+
+/// What is added to the scores of one head after the soft cap, by query and key.
+class BiasRows {
+ public:
+  BiasRows() = default;
+  explicit BiasRows(const kernels::StridedMatrix& all) : all_(all) {}  // (queries, keys)
+
+  /// That of a query and some keys, or of a key and some queries, loaded into `out`; null: nothing is added.
+  template <class Real>
+  const Real* of_query(std::int64_t query, Positions keys, Real* out) const {
+    if (all_.data == nullptr) return nullptr;
+    load_row(all_, query, keys.begin, keys.count(), out);
+    return out;
+  }
+  template <class Real>
+  const Real* of_key(std::int64_t key, Positions queries, Real* out) const {
+    if (all_.data == nullptr) return nullptr;
+    load_row({all_.data, all_.dtype, all_.column_stride, all_.row_stride}, key, queries.begin,
+             queries.count(), out);
+    return out;
+  }
+  template <class Real>
+  Real at(std::int64_t query, std::int64_t key) const {
+    Real value = 0;
+    of_query(query, {key, key + 1}, &value);
+    return value;
+  }
+
+ private:
+  kernels::StridedMatrix all_ = {};
+};
+
+/// The end of a row of scores: its lse, from the largest score and Σ exp(s − largest). A row without a key
+/// has out = 0.
+template <class Real>
+struct RowEnd {
+  static constexpr Real kEmpty = -std::numeric_limits<Real>::infinity();  // its largest score, and its lse
+
+  Real most = kEmpty, total = 0;
+
+  bool is_empty() const { return most == kEmpty; }
+  Real lse() const { return is_empty() ? kEmpty : most + std::log(total); }
+};
+
 /// One query head of one entry.
 struct Problem {
   std::int64_t entry = 0, head = 0, kv_head = 0;
   std::int64_t q_length = 0, kv_length = 0;
-  kernels::StridedMatrix q, k, v;    // (positions, elements)
-  kernels::StridedMatrix bias = {};  // (queries, keys); data null: none
-  std::int64_t first_row = 0;        // of its queries in lse, which has them one after the other
+  kernels::StridedMatrix q;  // (positions, elements)
+  KeyRows k, v;
+  BiasRows bias;
+  std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
 };
 
 /// Some positions of some heads of some entries: those that an entry has. They are part of an entry's alone
@@ -42,13 +109,19 @@ struct Region {
   }
 };
 
-/// Where lse, or a part of it, has the rows of an entry and head: one after the other, entries and heads so far
-/// apart.
+/// Index of an entry's and head's rows in lse, or in a part of it: contiguous, with these steps between
+/// entries and heads.
 struct RowSteps {
   std::int64_t first = 0, entry = 0, head = 0;
 };
 
 enum class BiasAxis { entries, heads, queries, keys };
+
+/// The rows of an array: of queries or of keys, by entry, head and position, or a bias's own, by its axes.
+enum class RowsOf { queries, keys, bias };
+
+/// Results, in the order of kResults (operands.hpp).
+enum class Result { out, lse, dq, dk, dv, dbias };
 
 /// What shapes and dtypes decide.
 struct Sizes {
@@ -62,7 +135,7 @@ struct Sizes {
 struct CheckedArguments {
   AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
-  std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences: where they begin, and all tokens
+  std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences: first tokens, then all
   std::vector<std::int64_t> q_lengths, kv_lengths;  // where padding follows them; else empty
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
   Shape bias_shape{1, 1, 1, 1};                     // of its own: 1 where one element serves all
@@ -119,7 +192,7 @@ struct CheckedArguments {
 
   /// From here on lse, and what goes with it, is held of these queries alone.
   void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
-  /// Where they are then; and how many.
+  /// Their index then; and their number.
   RowSteps steps_of(const Region& queries) const;
   std::int64_t first_row(const RowSteps& steps, std::int64_t entry, std::int64_t head) const {
     return steps.first + head * steps.head +
@@ -127,7 +200,7 @@ struct CheckedArguments {
   }
   std::int64_t rows(const Region& queries) const;
 
-  /// The rows of one entry and head in an array of (B, heads, positions, elements), which `array` is seen as.
+  /// The rows of one entry and head in an array of (B, heads, positions, elements).
   kernels::StridedMatrix rows_of(const ArrayView& array, std::int64_t entry, std::int64_t head,
                                  const std::vector<std::int64_t>& offsets) const;
 
@@ -145,6 +218,12 @@ struct CheckedArguments {
   }
 };
 
+/// f(Real{}) for the type of the arithmetic: float or double.
+template <class F>
+decltype(auto) in_arithmetic(const CheckedArguments& setup, F&& f) {
+  return setup.shape.arithmetic == DType::float64 ? f(double{}) : f(float{});
+}
+
 /// All checks but those of masks; reads cu_seqlens. Throws Error{input}.
 CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSettings& options);
 
@@ -153,12 +232,12 @@ enum class SavedResults { taken, ignored };
 CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& types,
                        const AttentionArrays& arrays, SavedResults saved = SavedResults::taken);
 
-/// The elements of a box of an array, seen as all of it: only what lies in the box may be looked at.
+/// A box of an array, viewed as the whole array: only elements of the box may be accessed.
 ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Shape& shape);
 
-/// The same; throws Error{input} about `name` for elements of another type.
+/// The same; throws Error{input} about `name` where there are none, or of another type.
 ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& box,
-                       const ArrayView& elements);
+                       const std::optional<ArrayView>& elements);
 
 /// As bound(), with a box of each array.
 CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
@@ -205,7 +284,7 @@ class MaskPlan {
     return tiles_.empty() ? nullptr
                           : &tiles_[static_cast<std::size_t>(index_of(problem.entry, problem.head))];
   }
-  /// Among those that are kept apart.
+  /// Among the distinct ones.
   std::int64_t index_of(std::int64_t entry, std::int64_t head) const {
     const std::int64_t row = !of_entry_.empty() ? of_entry_[static_cast<std::size_t>(entry)]
                              : entries_ == 1    ? 0
@@ -214,7 +293,7 @@ class MaskPlan {
   }
   const std::vector<MaskTiles>& distinct() const { return tiles_; }
 
-  /// The bits of a rectangle of a mask: one thread at a time where the mask wants that.
+  /// The bits of a rectangle of a mask. Masks that are read in order are used by one thread at a time.
   static void fill(const MaskTiles& tiles, const mask::Rectangle& where, const mask::BitRows& out);
 
   bool has_masks() const { return !tiles_.empty(); }

@@ -1,5 +1,6 @@
-// A rank's part of attention. Between two rounds lse and δ go to those who begin with them, and to no others:
-// both sides know from the division what the other has and wants, so that messages hold rows and nothing else.
+// A rank's part of attention. Between two rounds lse and δ are sent to the ranks that start with them. Sender
+// and receiver both know from the division which rows the other has and needs, so messages contain rows and
+// nothing else.
 // tests: tests/attention/test_division.cpp
 #include <algorithm>
 #include <cstring>
@@ -43,7 +44,7 @@ class RowExchange {
     return bytes;
   }
 
-  // `theirs`: what packed() was called with as `mine` by another.
+  // `theirs`: the rows that the sender passed to packed().
   void unpack(const Bytes& bytes, const std::vector<attn::Region>& theirs,
               std::vector<attn::SavedRows>& mine) const {
     const std::byte* from = bytes.data();

@@ -1,6 +1,5 @@
-// The definition written out: one query at a time, all its keys in float64, sums in order. Cost: every pair of a
-// query and a key.
-//
+// The definition of attention written out: one query at a time, all its keys in float64, sums in order. Cost:
+// every pair of a query and a key.
 // tests: tests/attention/test_reference.cpp
 #include "attention/reference.hpp"
 
@@ -13,7 +12,6 @@
 #include <numeric>
 
 #include "attention/numbers.hpp"
-#include "attention/plan.hpp"
 #include "core/parallel.hpp"
 #include "ejk/threads.hpp"
 
@@ -21,7 +19,7 @@ namespace ejk::attn {
 
 namespace {
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
+constexpr double kNothing = RowEnd<double>::kEmpty;
 
 using Row = std::vector<double>;
 
@@ -70,7 +68,8 @@ KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::
 
 }  // namespace
 
-// Rows of two matrices of one head, with the rounding of inputs: from what the thread keeps, or one at a time.
+// Rows of two matrices of one head, with the rounding of inputs: from what the thread keeps, or one at a
+// time.
 class Reference::HeadRows {
  public:
   HeadRows(const Reference& reference, KeptHead* kept, const kernels::StridedMatrix& first,
@@ -142,7 +141,12 @@ Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variat
 Reference::HeadRows Reference::keys_of(const Problem& p) const {
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
   const double bytes = 8 * static_cast<double>(p.kv_length) * static_cast<double>(size + value_size);
-  return {*this,      kept_head(id_, false, p.entry, kv_head_of(p.head), bytes), p.k, size, p.v, value_size,
+  return {*this,
+          kept_head(id_, false, p.entry, kv_head_of(p.head), bytes),
+          p.k.at({0, p.kv_length}),
+          size,
+          p.v.at({0, p.kv_length}),
+          value_size,
           p.kv_length};
 }
 
@@ -167,8 +171,7 @@ Problem Reference::varied(const Problem& problem) const {
     p.v = setup_.rows_of(setup_.v, entry, head, setup_.kv_offsets);
     if (variation_.one_sequence) p.kv_length = setup_.kv_offsets.back();
   }
-  const auto read_from = [&](const ArrayView& array, std::int64_t head, std::int64_t entry,
-                             kernels::StridedMatrix& rows) {
+  const auto read_from = [&](const ArrayView& array, std::int64_t head, std::int64_t entry, KeyRows& rows) {
     if (head < 0 && entry < 0) return;
     const std::int64_t e = entry < 0 ? p.entry : entry;
     if (setup_.kv_length(e) >= p.kv_length)
@@ -178,7 +181,7 @@ Problem Reference::varied(const Problem& problem) const {
   read_from(setup_.v, variation_.value_head, variation_.value_entry, p.v);
   if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
   if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
-  if (p.bias.data && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
+  if (setup_.bias && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
     p.bias = setup_
                  .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
                           variation_.bias_head >= 0 ? variation_.bias_head : p.head)
@@ -218,11 +221,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   const double scale = setup_.scale * variation_.scale,
                c = variation_.softcap < 0 ? setup_.softcap : variation_.softcap;
   const Cap order = c > 0 ? variation_.cap : Cap::none;
-  double bias = 0;
-  if (p.bias.data && variation_.bias != 0) {
-    load_row(p.bias, i, j, 1, &bias);
-    bias *= variation_.bias;
-  }
+  const double bias = variation_.bias == 0 ? 0 : variation_.bias * p.bias.at<double>(i, j);
   const double s = scale * product;
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);
@@ -282,7 +281,8 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     const std::size_t begin = std::min(n, length * static_cast<std::size_t>(variation_.at));
     std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(begin), std::min(length, n - begin), 0.0);
   }
-  // Without rescaling what was summed before a tile keeps the factor that the new maximum should take from it.
+  // Without rescaling what was summed before a tile keeps the factor that the new maximum should take from
+  // it.
   const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
              of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
   double most = kNothing;
@@ -305,7 +305,7 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     before = 0;
     for (const double s : r.scores) before += s == kNothing ? 0 : std::exp(s - r.most);
   }
-  r.lse = r.most + std::log(sum + before);
+  r.lse = RowEnd<double>{r.most, sum + before}.lse();
 }
 
 ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted wanted) const {
@@ -466,7 +466,9 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     if (p.q_length == 0) continue;
     const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
     const auto attends = allowed(p, {0, p.q_length, key, key + 1});
-    const Row k = loaded(p.k, key, setup_.shape.head_size), v = loaded(p.v, key, setup_.shape.value_size);
+    const Positions own{key, key + 1};
+    const Row k = loaded(p.k.at(own), 0, setup_.shape.head_size),
+              v = loaded(p.v.at(own), 0, setup_.shape.value_size);
     HeadRows queries = queries_of(p, g);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
@@ -566,7 +568,7 @@ Reference::Forward Reference::forward() const {
   return result;
 }
 
-Reference::Backward Reference::backward(const ArrayView& dout) const {
+Reference::Backward Reference::backward(const ArrayView& dout, Saved saved) const {
   const Shape q = with_last(setup_.shape.out, setup_.shape.head_size), k = in_layout(setup_.k, setup_.layout);
   Backward result{Array(DType::float64, q),
                   Array(DType::float64, k),
@@ -574,12 +576,14 @@ Reference::Backward Reference::backward(const ArrayView& dout) const {
                   Array(DType::float64, with_last(k, 1)),
                   {},
                   {},
-                  saved(dout)};
+                  std::move(saved)};
   const ArrayView g = in_one_form(dout, setup_.layout);
   core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
     const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const Row of_query = dq(p, row(p, i), setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
+      const auto at = static_cast<std::size_t>(p.first_row + i);
+      const Row of_query = dq(p, row(p, i), {result.saved.lse[at], result.saved.delta[at]},
+                              setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
       std::copy(of_query.begin(), of_query.end(), row_in(setup_, result.dq, p, p.head, setup_.q_offsets, i));
     }
   });
@@ -608,26 +612,6 @@ Reference::Backward Reference::backward(const ArrayView& dout) const {
               result.bias_weights.elements<double>().data() + n * all[3]);
   });
   return result;
-}
-
-Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                              const AttentionOptions& options) {
-  const AttentionArrays arrays{q, k, v, options.bias, {}, {}, {}};
-  const Plan plan(types_of(arrays), options);
-  const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
-  Reference::Forward made = Reference(setup, plan.blocks()).forward();
-  return {std::move(made.out), std::move(made.lse), plan.blocks().work()};
-}
-
-AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                                            const ArrayView& dout, const AttentionOptions& options) {
-  const AttentionArrays arrays{q, k, v, options.bias, dout, {}, {}};
-  const Plan plan(types_of(arrays), options);
-  const CheckedArguments setup = bound(plan.setup, plan.types, arrays);
-  Reference::Backward made = Reference(setup, plan.blocks()).backward(dout);
-  std::optional<Array> dbias;
-  if (options.bias) dbias = std::move(made.dbias);
-  return {std::move(made.dq), std::move(made.dk), std::move(made.dv), std::move(dbias), plan.blocks().work()};
 }
 
 }  // namespace ejk::attn

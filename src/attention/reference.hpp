@@ -1,8 +1,8 @@
-// The plain form of attention in float64: what it means, and what results are checked against.
+// Reference of attention in float64: the definition, with variations that model faults.
 //
-// Row by row in two passes: the scores of one query, their maximum and sum, then the results. Gradients of
-// keys and values go key by key. A thread that needs a head twice in a row keeps its rows as doubles. Time: half a
-// nanosecond a pair and element of a head and thread.
+// Two passes a row: scores of one query, their maximum and sum; then the results. Gradients of keys and
+// values are computed key by key. A thread that needs a head twice in a row caches its rows as doubles. Time:
+// half a nanosecond for each pair and element of a head, on one thread.
 #pragma once
 
 #include <cmath>
@@ -17,8 +17,7 @@
 
 namespace ejk::attn {
 
-/// What a computation does otherwise than attention is defined; as it stands, nothing. Wrong results are
-/// explained with it.
+/// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
   enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
   /// What becomes of out: divided by the sum of exponentials, or not, these being taken over that of the
@@ -46,10 +45,13 @@ struct Variation {
   std::int64_t value_head = -1, value_entry = -1;  // and values
   enum class Swap { none, keys_are_values, values_are_keys };
   Swap swap = Swap::none;
+  bool reads_other_values() const {
+    return swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0;
+  }
   bool halves_exchanged = false;              // of queries
   std::int64_t key_step = 0, value_step = 0;  // in the place of row j, row j + step, around the end
   double softcap = -1;                        // another one; −1: its own
-  std::int64_t zero_keys = 0;                 // keys and values of zeros behind the others, with a score of 0
+  std::int64_t zero_keys = 0;                 // keys and values of zeros after the others, with a score of 0
   /// A loop over tiles of keys, and what goes wrong in it.
   enum class Loop {
     right,
@@ -166,7 +168,8 @@ class Reference {
     Array dbias, bias_weights;  // of a bias, in its shape
     Saved saved;
   };
-  Backward backward(const ArrayView& dout) const;
+  Backward backward(const ArrayView& dout) const { return backward(dout, saved(dout)); }
+  Backward backward(const ArrayView& dout, Saved saved) const;
 
  private:
   Problem varied(const Problem& problem) const;
@@ -199,11 +202,5 @@ class Reference {
 double reference_work(const CheckedArguments& setup);
 /// What threads keep of heads.
 double reference_bytes(const CheckedArguments& setup);
-
-/// All of it; the results are float64.
-Attention reference_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                              const AttentionOptions& options);
-AttentionGradients reference_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                                            const ArrayView& dout, const AttentionOptions& options);
 
 }  // namespace ejk::attn

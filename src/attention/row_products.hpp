@@ -1,5 +1,5 @@
-// Products of few queries with keys where the keys lie. The forward pass of few queries and the gradients of
-// them take the same, since exp(s − lse) of a large score is right only where lse was made of the same bits.
+// Q·Kᵀ of the decode path, unpacked K. Forward and backward share it: exp(s − lse) of large scores is
+// accurate only if both use bit-identical scores.
 // tests: tests/attention/test_decode.cpp
 #pragma once
 
@@ -16,10 +16,10 @@ namespace ejk::attn {
 
 inline constexpr std::int64_t kWholeRow = 16;  // elements: rows of so many are whole cache lines
 
-/// Elements from row to row of those that are not where they were.
+/// Row stride, in elements, of rows that were copied.
 inline std::int64_t moved_stride(std::int64_t size) { return core::round_up(size, kWholeRow); }
 
-/// Rows of `size` elements of a matrix with these side by side; in `room`, where they do not lie so.
+/// Rows of `size` elements with contiguous elements; copied to `room` where they are not.
 template <class Real>
 kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels::StridedMatrix& from,
                                     std::int64_t rows, std::int64_t size, Real* room) {
@@ -34,15 +34,16 @@ kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels
   return {room, setup.shape.arithmetic, stride * kSize, kSize};
 }
 
-/// Few queries with which keys are multiplied, in one of two forms: row by row, or in panels. Their sums differ in the
-/// last bits, so dtypes and shapes alone choose the form of an entry.
+/// Few queries with which keys are multiplied, in one of two forms: row by row, or in panels. Their sums
+/// differ in the last bits, so dtypes and shapes alone choose the form of an entry.
 template <class Real>
 class RowProducts {
  public:
   explicit RowProducts(const CheckedArguments& setup)
       : setup_(setup), stride_(core::round_up(setup.shape.head_size, kWholeRow)) {}
 
-  /// Panels are faster where rows leave no more than an eighth of them empty, and are worth nothing for float16.
+  /// Panels are faster where rows leave no more than an eighth of them empty, and are worth nothing for
+  /// float16.
   bool in_panels(std::int64_t entry) const {
     const std::int64_t rows = setup_.rows_of_key(entry);
     return setup_.k.dtype != DType::float16 && rows > 0 && 8 * rows >= 7 * core::round_up(rows, kPanel);
@@ -54,8 +55,8 @@ class RowProducts {
     return in_panels(entry) ? core::round_up(rows, kPanel) : rows;
   }
 
-  /// Queries [begin, begin + count) of a head of an entry, as rows from `row` on of those at `to`, which are taken in
-  /// this order.
+  /// Queries [begin, begin + count) of a head of an entry, as rows from `row` on of those at `to`, which are
+  /// taken in this order.
   void take_queries(std::int64_t entry, const kernels::StridedMatrix& q, std::int64_t begin,
                     std::int64_t count, std::int64_t row, Real* to) const {
     const std::int64_t panel = in_panels(entry) ? kPanel : 1;
@@ -70,15 +71,15 @@ class RowProducts {
     }
   }
 
-  /// Keys as run() wants them; in `room`, keys × moved_stride(head size), where they do not lie so.
+  /// Keys in the form of run(); copied to `room`, keys × moved_stride(head size), where they have another.
   kernels::StridedMatrix keys(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
                               Real* room) const {
     if (k.row_stride == size_of(k.dtype) && !in_panels(entry)) return k;
     return side_by_side(setup_, k, keys, setup_.shape.head_size, room);
   }
 
-  /// out[r, j] = query r · key j of the rows [begin, end), and where they are in panels of those before as well. out has
-  /// room for the next multiple of kernels::kDotsKeys columns; `next` is asked for meanwhile.
+  /// out[r, j] = query r · key j of the rows [begin, end), and in panels of those before as well. out has
+  /// columns up to the next multiple of kernels::kDotsKeys; `next` is prefetched.
   void run(std::int64_t entry, const Real* queries, Positions rows, const kernels::StridedMatrix& k,
            std::int64_t keys, Real* out, std::int64_t out_stride, const kernels::Ahead& next) const {
     const bool panels = in_panels(entry);

@@ -1,13 +1,11 @@
-// What rows of queries have added up over keys, by an online softmax: a row keeps its largest score so far m,
-// the sum l of exp(s − m) and the sum of exp(s − m) · v; keys with a larger score scale both by
-// exp(m_old − m_new).
+// Softmax state of query rows in an online softmax over keys: the largest score m, Σ exp(s − m) and Σ exp(s −
+// m) · v. A larger score rescales both sums by exp(m_old − m_new).
 // tests: tests/attention/test_attention.cpp
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 #include "attention/packing.hpp"
 #include "attention/problem.hpp"
@@ -17,7 +15,7 @@ namespace ejk::attn {
 
 template <class Real>
 struct RowSums {
-  static constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+  static constexpr Real kEmpty = RowEnd<Real>::kEmpty;
 
   Real *value, *most, *total;
   std::int64_t stride;  // of value's rows
@@ -26,7 +24,7 @@ struct RowSums {
 
   void clear(std::int64_t rows) const {
     std::fill_n(value, rows * stride, Real{0});
-    std::fill_n(most, rows, -kInfinity);
+    std::fill_n(most, rows, kEmpty);
     std::fill_n(total, rows, Real{0});
   }
 
@@ -36,12 +34,12 @@ struct RowSums {
     const kernels::Softmax<Real>& softmax = softmax_of<Real>();
     const Real found = softmax.scores(scoring_of<Real>(setup), row_of_products, columns.count(), bias, bits,
                                       columns.begin, nullptr);
-    if (found == -kInfinity) {
+    if (found == kEmpty) {
       std::fill_n(row_of_products, columns.count(), Real{0});
       return false;
     }
     const Real next = larger(most[r], found);
-    if (next != most[r] && most[r] != -kInfinity) {
+    if (next != most[r] && most[r] != kEmpty) {
       const Real factor = std::exp(most[r] - next);
       total[r] *= factor;
       softmax.scale(row(r), setup.shape.value_size, factor);
@@ -54,10 +52,10 @@ struct RowSums {
   /// Row r as the result of a query, and its lse.
   void finish(const CheckedArguments& setup, std::int64_t r, const Problem& p, std::int64_t query,
               const RowWriter& out, Real* lse) const {
-    const bool none = most[r] == -kInfinity;
-    if (!none)
-      for (std::int64_t d = 0; d < setup.shape.value_size; ++d) row(r)[d] /= total[r];
-    lse[p.first_row + query] = none ? -kInfinity : most[r] + std::log(total[r]);
+    const RowEnd<Real> end{most[r], total[r]};
+    if (!end.is_empty())
+      for (std::int64_t d = 0; d < setup.shape.value_size; ++d) row(r)[d] /= end.total;
+    lse[p.first_row + query] = end.lse();
     out.store(p.entry, p.head, setup.q_offsets, query, row(r), setup.shape.value_size);
   }
 

@@ -1,4 +1,4 @@
-// Where the rows of a result go.
+// Writer of result rows: rounds a row and stores it in its place of an array or a box of it.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,15 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
-  /// A box of an array of this shape: only rows that lie in it are written. Those of a bias are of its own
-  /// entries, heads and queries.
-  enum class Axes { of_layout, of_bias };
+  /// A box of an array of this shape, to which only rows within it are written. `rows`: a bias has axes of
+  /// its own.
   RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
             const Shape& shape, std::optional<DType> rounded_first = std::nullopt,
-            Axes axes = Axes::of_layout)
+            RowsOf rows = RowsOf::queries)
       : setup_(setup), rounded_first_(rounded_first) {
     const ArrayView part{elements.data, elements.dtype, elements.shape};
     const ArrayView whole = seen_as_whole(part, box, shape);
-    view_ = axes == Axes::of_bias ? with_four_axes(whole) : in_one_form(whole, setup.layout);
+    view_ = rows == RowsOf::bias ? with_four_axes(whole) : in_one_form(whole, setup.layout);
     data_ = elements.data + (whole.data - part.data);
   }
 

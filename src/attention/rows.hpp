@@ -1,5 +1,4 @@
-// The rows of results, those of queries, of keys or of a bias, in one order, and where their elements stand
-// in an array.
+// Enumeration of result rows, of queries, keys or a bias, and the array indices of their elements.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -24,26 +23,23 @@ struct Place {
 /// Rows by entry, head and position.
 class Rows {
  public:
-  /// Those of a bias are of its own entries, heads and queries.
-  enum class Of { queries, keys, bias };
-
-  Rows(const CheckedArguments& setup, Of of) : setup_(setup), of_(of) {
+  Rows(const CheckedArguments& setup, RowsOf of) : setup_(setup), of_(of) {
     for (std::int64_t e = 0; e < entries(); ++e) first_.push_back(first_.back() + heads() * length(e));
   }
   std::int64_t count() const { return first_.back(); }
-  std::int64_t entries() const { return of_ == Of::bias ? setup_.bias_shape[0] : setup_.shape.entries; }
+  std::int64_t entries() const { return of_ == RowsOf::bias ? setup_.bias_shape[0] : setup_.shape.entries; }
   std::int64_t heads() const {
-    return of_ == Of::queries ? setup_.shape.heads
-           : of_ == Of::keys  ? setup_.shape.kv_heads
-                              : setup_.bias_shape[1];
+    return of_ == RowsOf::queries ? setup_.shape.heads
+           : of_ == RowsOf::keys  ? setup_.shape.kv_heads
+                                  : setup_.bias_shape[1];
   }
   std::int64_t length(std::int64_t e) const {
-    return of_ == Of::queries ? setup_.q_length(e)
-           : of_ == Of::keys  ? setup_.kv_length(e)
-                              : setup_.bias_shape[2];
+    return of_ == RowsOf::queries ? setup_.q_length(e)
+           : of_ == RowsOf::keys  ? setup_.kv_length(e)
+                                  : setup_.bias_shape[2];
   }
   const std::vector<std::int64_t>& offsets() const {
-    return of_ == Of::queries ? setup_.q_offsets : setup_.kv_offsets;
+    return of_ == RowsOf::queries ? setup_.q_offsets : setup_.kv_offsets;
   }
 
   Place at(std::int64_t n) const {
@@ -56,7 +52,7 @@ class Rows {
   }
   /// Of a place: its batch entry and key head, entry by entry. A bias has its own.
   std::size_t part_of(const Place& place) const {
-    const std::int64_t head = of_ == Of::queries ? place.head / setup_.group() : place.head;
+    const std::int64_t head = of_ == RowsOf::queries ? place.head / setup_.group() : place.head;
     return static_cast<std::size_t>(place.entry * setup_.shape.kv_heads + head);
   }
   /// Of a place, in the array: its position counts from the first token of all sequences.
@@ -67,7 +63,7 @@ class Rows {
   /// The index of an element, or of lse's, in an array of the layout.
   Shape index_of(const Place& place, std::int64_t element) const {
     const std::int64_t p = position(place);
-    if (of_ == Of::bias) {
+    if (of_ == RowsOf::bias) {
       const Shape all{place.entry, place.head, p, element};
       return {all.end() - static_cast<std::ptrdiff_t>(setup_.bias_rank), all.end()};
     }
@@ -82,7 +78,7 @@ class Rows {
 
  private:
   const CheckedArguments& setup_;
-  Of of_;
+  RowsOf of_;
   std::vector<std::int64_t> first_{0};
 };
 

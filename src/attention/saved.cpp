@@ -1,12 +1,11 @@
-// A forward pass of the library's kernels with the scale, soft cap, bias, sequences and masks of a variation.
-// Gradients begin with its lse and δ. Cost: the forward pass, and the blocks of its masks.
+// Passes of the library's kernels with the scale, soft cap, bias, sequences and masks of a variation. Cost:
+// the passes, and the blocks of the variation's masks.
 // tests: tests/attention/test_saved.cpp
 #include "attention/saved.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "attention/backward.hpp"
@@ -81,101 +80,123 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   return varied;
 }
 
-// out and lse.
-VariedForward forward_of(const Varied& varied, const MaskPlan& plan) {
-  const CheckedArguments& setup = varied.setup;
-  VariedForward made{
-      Array(setup.shape.arithmetic, setup.shape.out), Array(setup.shape.arithmetic, setup.shape.lse), {}};
-  forward(setup, varied.masks ? *varied.masks : plan, RowWriter(setup, made.out.mutable_view()),
-          made.lse.data(), {});
-  return made;
+const MaskPlan& varied_blocks(const Varied& varied, const MaskPlan& plan) {
+  return varied.masks ? *varied.masks : plan;
 }
 
-Reference::Saved saved_of(const Varied& varied, const CheckedArguments& setup, const MaskPlan& plan,
-                          const ArrayView& dout) {
-  const VariedForward made = forward_of(varied, plan);
-  Reference::Saved saved;
-  saved.lse.resize(static_cast<std::size_t>(made.lse.size()));
-  load(made.lse.dtype(), made.lse.data(), size_of(made.lse.dtype()), made.lse.size(), saved.lse.data());
-  saved.delta = Reference(setup, plan).deltas(dout, made.out.view());
-  return saved;
+// out and lse.
+std::vector<Array> forward_of(const Varied& varied, const MaskPlan& plan) {
+  const CheckedArguments& setup = varied.setup;
+  std::vector<Array> made;
+  made.emplace_back(setup.shape.arithmetic, setup.shape.out);
+  made.emplace_back(setup.shape.arithmetic, setup.shape.lse);
+  forward(setup, varied_blocks(varied, plan), RowWriter(setup, made[0].mutable_view()), made[1].data(), {});
+  return made;
 }
 
 }  // namespace
 
-std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                                const Variation& variation, DType weights) {
+std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                            const Variation& variation, DType weights) {
   if (variation.one_sequence) return std::nullopt;
   const auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  VariedForward made = forward_of(*varied, plan);
-  made.rounding =
-      rounding_of_weights(varied->setup, varied->masks ? *varied->masks : plan, weights, std::nullopt);
-  return made;
+  return ByKernels{forward_of(*varied, plan),
+                   rounding_of_weights(varied->setup, varied_blocks(*varied, plan), weights, std::nullopt)};
 }
 
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout) {
   const auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  return saved_of(*varied, setup, plan, dout);
+  const std::vector<Array> made = forward_of(*varied, plan);
+  const Array lse = identity_dtype_convert_backward(made[1].view(), DType::float64);
+  const auto values = lse.elements<double>();
+  return Reference::Saved{{values.begin(), values.end()},
+                          Reference(setup, plan).deltas(dout, made[0].view())};
 }
 
-std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                                    const Variation& v, const Reference::Saved* saved,
-                                                    const ArrayView& dout, DType weights) {
+std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                              const Variation& v,
+                                              const std::function<const Reference::Saved*()>& saved,
+                                              const ArrayView& dout, DType weights) {
   if (v.one_sequence || v.heads != Variation::Heads::all || !v.slope) return std::nullopt;
   const auto varied = varied_by_kernels(setup, plan, v);
-  if (!varied) return std::nullopt;
+  const Reference::Saved* const given = varied ? saved() : nullptr;
+  if (!given) return std::nullopt;
   const CheckedArguments& own = varied->setup;
-  const MaskPlan& masks = varied->masks ? *varied->masks : plan;
-  std::optional<Reference::Saved> made;
-  if (!saved) saved = &made.emplace(saved_of(*varied, setup, plan, dout));
+  const MaskPlan& masks = varied_blocks(*varied, plan);
   // Queries without a key in the pass that saved them have no weights, whatever the mask is here.
-  Reference::Saved used{{}, saved->delta};
-  for (const double lse : saved->lse)
-    used.lse.push_back(lse == -std::numeric_limits<double>::infinity() ? -lse : v.lse * lse);
+  Reference::Saved used = *given;
+  for (double& lse : used.lse) lse = lse == RowEnd<double>::kEmpty ? -lse : v.lse * lse;
   for (double& delta : used.delta) delta *= v.delta;
   const DType type = setup.shape.arithmetic;
-  const auto in_arithmetic = [&](const std::vector<double>& values) {
+  const auto rounded = [&](const std::vector<double>& values) {
     Array array(type, setup.shape.lse);
     store(values.data(), array.size(), type, array.data());
     return array;
   };
-  const Array lse = in_arithmetic(used.lse), delta = in_arithmetic(used.delta);
+  const Array lse = rounded(used.lse), delta = rounded(used.delta);
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
-  VariedGradients gradients{Array(type, of_q),
-                            Array(type, in_layout(setup.k, setup.layout)),
-                            Array(type, in_layout(setup.v, setup.layout)),
-                            key_weights(own, masks, lse),
-                            rounding_of_weights(own, masks, weights, dout, &used),
-                            v.scale_of_gradient};
+  ByKernels made{{},
+                 rounding_of_weights(own, masks, weights, dout, &used),
+                 summed_weights(own, masks, lse, false).keys,
+                 v.scale_of_gradient};
+  std::vector<RowWriter> writers;
+  for (const Shape& shape : {of_q, in_layout(setup.k, setup.layout), in_layout(setup.v, setup.layout)})
+    made.results.emplace_back(type, shape);
+  for (Array& result : made.results) writers.emplace_back(own, result.mutable_view());
   backward(own, masks, own.all_keys(), 1, {in_one_form(dout, setup.layout), lse.data(), delta.data()},
-           RowWriter(own, gradients.dq.mutable_view()), RowWriter(own, gradients.dk.mutable_view()),
-           RowWriter(own, gradients.dv.mutable_view()), {});
-  return gradients;
+           writers[0], writers[1], writers[2], {});
+  return made;
 }
 
-// dv where dout is 1.
-Array key_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse) {
-  static constexpr float kZero = 0, kOne = 1;
-  const auto uniform = [](const float& value, const Shape& shape) {
-    return ArrayView{reinterpret_cast<const std::byte*>(&value), DType::float32, shape,
-                     Shape(shape.size(), 0)};
-  };
+namespace {
+
+ArrayView uniform(const float& value, const Shape& shape) {
+  return {reinterpret_cast<const std::byte*>(&value), DType::float32, shape, Shape(shape.size(), 0)};
+}
+
+// The same problem with values of size 1.
+CheckedArguments with_values(const CheckedArguments& setup, const float& value) {
   CheckedArguments narrow = setup;
   Shape values = setup.v.shape;
   values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
-  narrow.v = uniform(kZero, values);
+  narrow.v = uniform(value, values);
+  return narrow;
+}
+
+constexpr float kZeroValue = 0, kOneValue = 1;
+
+}  // namespace
+
+// dv where dout is 1 and values are 0, and dbias where both are 1 and δ is 0.
+SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse,
+                             bool of_bias) {
+  const CheckedArguments narrow = with_values(setup, kZeroValue);
   const DType type = setup.shape.arithmetic;
-  Array dk(type, in_layout(setup.k, setup.layout)), dv(type, in_layout(narrow.v, setup.layout)),
-      delta(type, narrow.shape.lse);
+  SummedWeights sums{Array(type, in_layout(narrow.v, setup.layout)), {}};
+  Array dk(type, in_layout(setup.k, setup.layout)), delta(type, narrow.shape.lse);
   std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
-  const ArrayView dout = in_one_form(uniform(kOne, narrow.shape.out), setup.layout);
-  backward_of_keys(narrow, plan, narrow.all_keys(), 1, {dout, lse.data(), delta.data()},
-                   RowWriter(narrow, dk.mutable_view()), RowWriter(narrow, dv.mutable_view()), {});
-  return dv;
+  const Saved saved{in_one_form(uniform(kOneValue, narrow.shape.out), setup.layout), lse.data(),
+                    delta.data()};
+  backward_of_keys(narrow, plan, narrow.all_keys(), 1, saved, RowWriter(narrow, dk.mutable_view()),
+                   RowWriter(narrow, sums.keys.mutable_view()), {});
+  if (!of_bias) return sums;
+  const CheckedArguments ones = with_values(setup, kOneValue);
+  sums.bias = Array(DType::float64, setup.bias_shape);
+  const RowWriter writer(ones, sums.bias.mutable_view(), whole_box(sums.bias.shape()), sums.bias.shape(),
+                         std::nullopt, RowsOf::bias);
+  backward_of_bias(ones, plan, ones.whole_bias(), 1, saved, writer, {});
+  return sums;
+}
+
+Array lse_by_kernels(const CheckedArguments& setup, const MaskPlan& plan) {
+  const CheckedArguments narrow = with_values(setup, kOneValue);
+  Array out(setup.shape.arithmetic, narrow.shape.out), lse(setup.shape.arithmetic, narrow.shape.lse);
+  forward(narrow, plan, RowWriter(narrow, out.mutable_view()), lse.data(), {});
+  return lse;
 }
 
 }  // namespace ejk::attn

@@ -1,8 +1,11 @@
-// Variations of attention by the library's kernels: out and lse, and what a backward pass begins with.
+// Variations of attention by the library's kernels: results, and the lse and δ that a backward pass starts
+// from.
 // tests: tests/attention/test_saved.cpp
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "attention/problem.hpp"
 #include "attention/reference.hpp"
@@ -16,27 +19,33 @@ namespace ejk::attn {
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 
-/// The same of out and lse, in the arithmetic of the kernels, with what weights of this type may change out
-/// by.
-struct VariedForward {
-  Array out, lse;
-  WeightRounding rounding;
+/// The results of a varied pass in the arithmetic of the kernels, and what weights of this type may change
+/// them by.
+struct ByKernels {
+  std::vector<Array> results;  // out and lse, or dq, dk and dv
+  WeightRounding rounding;     // of out, or of dq, dk and dv
+  Array weights = {};          // of gradients: Σ P of each key, shaped as dk but for a last axis of 1
+  double factor = 1;           // that dq, dk and their rounding are still to be multiplied by
 };
-std::optional<VariedForward> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                                const Variation& variation, DType weights);
+std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                            const Variation& variation, DType weights);
 
-/// dq, dk and dv, with Σ P of each key, shaped as dk but for a last axis of 1. `saved`: lse and δ of the pass;
-/// null: those of the variation. Nothing for other heads, slopes and sequences, too.
-struct VariedGradients {
-  Array dq, dk, dv, weights;
-  WeightRounding rounding;  // of dq, dk and dv
-  double factor = 1;        // that dq, dk and their rounding are still to be multiplied by
+/// The same of gradients, for lse and δ of `saved`, which is called once. Nothing where it returns null, and
+/// for other heads, slopes and sequences.
+std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
+                                              const Variation& variation,
+                                              const std::function<const Reference::Saved*()>& saved,
+                                              const ArrayView& dout, DType weights);
+
+/// Σ P of each key (shaped as k, but for a last axis of 1) and of each element of a bias (float64, its four
+/// axes), for an lse in the arithmetic of the kernels: backward passes with values and dout of size 1.
+/// `of_bias`: of that, too.
+struct SummedWeights {
+  Array keys, bias;
 };
-std::optional<VariedGradients> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                                    const Variation& variation, const Reference::Saved* saved,
-                                                    const ArrayView& dout, DType weights);
-
-/// Σ P of each key, of lse in the arithmetic of the kernels: a backward pass with values of size 1.
-Array key_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse);
+SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse,
+                             bool of_bias);
+/// That lse: a forward pass with values of size 1.
+Array lse_by_kernels(const CheckedArguments& setup, const MaskPlan& plan);
 
 }  // namespace ejk::attn

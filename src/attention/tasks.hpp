@@ -1,37 +1,23 @@
-// The cut of attention into tasks: blocks of queries (or of keys) of all problems, dealt out to threads.
+// Tasks of attention: blocks of queries or keys of all problems, distributed over threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "attention/packing.hpp"
 #include "attention/problem.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 
 namespace ejk::attn {
 
-/// Tells what was done, from any thread, one at a time.
-class Progress {
- public:
-  Progress(const PairProgress& tell, std::int64_t all) : tell_(tell), all_(all) {}
-  void add(std::int64_t done) {
-    if (!tell_) return;
-    const std::scoped_lock lock(mutex_);
-    tell_(done_ += done, all_);
-  }
+using core::Progress;
 
- private:
-  const PairProgress& tell_;
-  std::int64_t all_, done_ = 0;
-  std::mutex mutex_;
-};
-
-/// How many pieces of `rows` positions come before each entry of a region, and at last all: `length` tells an
-/// entry's positions, every piece is there for each head.
+/// The number of blocks of `rows` positions before each entry of a region, and of all: `length` returns an
+/// entry's positions; each head has the same blocks.
 template <class Length>
 std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, std::int64_t rows) {
   const std::int64_t heads = region.heads.end - region.heads.begin;
@@ -59,7 +45,7 @@ inline std::int64_t rows_of_task(const CheckedArguments& setup, const Region& qu
 enum class Order { first_first, last_first };
 
 /// f(entry, head, positions) for all pieces of `rows` positions of a region, from its first position on;
-/// `length` tells an entry's. Pieces are dealt out in order; all of them take one thread about `work`
+/// `length` returns an entry's. Blocks are distributed in order; all of them take one thread about `work`
 /// nanoseconds.
 template <class Length, class F>
 void for_each_piece(const Region& region, Length&& length, std::int64_t rows, Order order, double work,

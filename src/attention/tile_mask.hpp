@@ -1,4 +1,4 @@
-// The mask of a task's queries, one block of keys after the other.
+// Mask bits of a task's queries, for one block of keys at a time.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ class TileMask {
   }
 
   /// The columns from the first to the last pair of some rows (at most 64 of queries), which count from the
-  /// first that there is. They are then looked at by row() and allowed().
+  /// first that there is. row() and allowed() then refer to them.
   Positions columns(Positions rows) {
     masked_ = state_ == mask::BlockState::partial;
     if (masked_ && !by_keys_) {
@@ -60,14 +60,14 @@ class TileMask {
     return {first, last + 1};
   }
 
-  /// The bits of a row that the last columns() was asked about; null: it has all pairs. By keys all rows are
+  /// The bits of a row of the last columns(); null: it has all pairs. By keys all rows are
   /// alike, so any row will do.
   const mask::Word* row(std::int64_t r) const { return masked_ ? bits_.row(r) : nullptr; }
   bool allowed(std::int64_t r, std::int64_t column) const {
     return !masked_ || (bits_.row(r)[column / 64] >> (column % 64) & 1u) != 0;
   }
 
-  /// Of all blocks that queries and keys lie in, together.
+  /// The state of all blocks that contain these queries and keys.
   static mask::BlockState state_of(const MaskTiles* tiles, BlockShape block, Positions queries,
                                    Positions keys) {
     if (!tiles) return mask::BlockState::full;
@@ -82,8 +82,8 @@ class TileMask {
   }
 
  private:
-  // Without the blocks at both ends that are empty or full as their neighbours are: whatever rows lie in
-  // those alone have a state of their own.
+  // Without blocks at both ends that are empty or full like their neighbours: rows within these blocks have a
+  // state of their own.
   Positions unsure_queries() const {
     const auto state = [&](std::int64_t b) {
       return state_of(tiles_, block_, {b * block_.q, b * block_.q + 1}, keys_);

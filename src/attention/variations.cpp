@@ -1,5 +1,4 @@
-// Each change sets one or two fields of a Variation. Masks that are nearby are made when they are first asked for.
-//
+// Each change sets one or two members of a Variation. Nearby masks are made at first use.
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/variations.hpp"
 
@@ -7,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "verify/float_type.hpp"
@@ -60,9 +61,9 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   }
 }
 
-// The boundaries of the documents of a mask, as cu_seqlens: each query sees one run of keys, from the first
-// of its document to the last, or to itself. Nothing for other masks, and for those of more than kMostPairs
-// pairs.
+// The boundaries of the documents of a mask, as cu_seqlens: each query attends to one range of keys, from the
+// first of its document to the last, or to itself. Nothing for other masks, and for those of more than
+// kMostPairs pairs.
 struct Documents {
   std::vector<std::int64_t> begins;
   bool is_causal = false;
@@ -136,7 +137,7 @@ void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
   });
 }
 
-// The masks that are taken for those of a problem, made when they are first asked for.
+// Masks that may be mistaken for those of a problem, made at first use.
 class NearbyMasks {
  public:
   explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
@@ -200,7 +201,7 @@ class NearbyMasks {
   std::set<std::string> of_loops_;
 };
 
-// By head, the masks of packed sequences that are taken for one: null where they have lengths of their own.
+// Masks of packed sequences treated as one, by head: null where masks have lengths of their own.
 using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
 
 OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
@@ -229,81 +230,78 @@ OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
   return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
 }
 
-}  // namespace
-
-Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
-  add_scales(setup);
-  add_masks(plan, setup);
-  add_caps_and_biases(setup);
-  add_roundings(setup);
-  add_forward(setup);
-  add_gradients(setup);
+// Sets a member of a variation.
+template <class T>
+std::function<void(Variation&)> set(T Variation::*member, T value) {
+  return [=](Variation& v) { v.*member = value; };
 }
 
-void Changes::add_scales(const CheckedArguments& setup) {
-  const auto scale = [&](double factor, std::string text, bool plausible) {
-    if (std::abs(factor - 1) < 1e-9 || !std::isfinite(factor)) return;
-    of_scores_.push_back({"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }, plausible});
-  };
+using ChangeList = std::vector<Change>;
+
+// Faults that multiply a number; a factor of 1 is none.
+void add_factors(ChangeList& list, const char* kind, double Variation::*member,
+                 std::initializer_list<std::tuple<double, const char*, bool>> factors) {
+  for (const auto& [factor, text, plausible] : factors)
+    if (std::abs(factor - 1) >= 1e-9 && std::isfinite(factor))
+      list.push_back({kind, text, set(member, factor), plausible});
+}
+
+void add_scales(const CheckedArguments& setup, ChangeList& list) {
   const double s = setup.scale, d = static_cast<double>(setup.shape.head_size),
                dv = static_cast<double>(setup.shape.value_size);
-  scale(1 / s, "the scale is left out", true);
-  scale(s, "the scale is applied twice", true);
-  scale(1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true);
-  scale(1 / d / s, "the scale is 1/D", false);
-  scale(std::sqrt(d) / s, "the scale is sqrt(D)", false);
-  if (dv != d) scale(1 / std::sqrt(dv) / s, "the scale is 1/sqrt(Dv), of the values", false);
-  scale(kLn2, "powers of 2 are taken of scores that are meant for powers of e", true);
-  scale(1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true);
-  scale(-1, "scores have the wrong sign", false);
+  add_factors(list, "scale", &Variation::scale,
+              {{1 / s, "the scale is left out", true},
+               {s, "the scale is applied twice", true},
+               {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true},
+               {1 / d / s, "the scale is 1/D", false},
+               {std::sqrt(d) / s, "the scale is sqrt(D)", false},
+               {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values", false},
+               {kLn2, "powers of 2 are taken of scores that are meant for powers of e", true},
+               {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true},
+               {-1, "scores have the wrong sign", false}});
 }
 
-void Changes::add_masks(const Plan& plan, const CheckedArguments& setup) {
+void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list) {
   const auto nearby = std::make_shared<NearbyMasks>(plan.blocks());
   int masks = 0;
   for (const std::string& text : nearby->texts(setup))
-    of_scores_.push_back({"mask", text,
-                          [nearby, text](Variation& v) {
-                            v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
-                          },
-                          ++masks <= 8, false, nearby->is_of_loop(text)});
+    list.push_back({"mask", text,
+                    [nearby, text](Variation& v) {
+                      v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
+                    },
+                    ++masks <= 8, false, nearby->is_of_loop(text)});
   // Packed sequences are documents of one.
-  const auto one = masks_of_one_sequence(plan, setup);
+  const OneSequence one = masks_of_one_sequence(plan, setup);
+  const auto in_one = [](const OneSequence& of_heads) {
+    return [of_heads](Variation& v) {
+      v.one_sequence = true;
+      v.mask = [of_heads](const Problem& p) -> const Mask* {
+        const auto& mask = (*of_heads)[static_cast<std::size_t>(p.head)];
+        return mask ? &*mask : nullptr;
+      };
+    };
+  };
   if (one && setup.q_offsets == setup.kv_offsets)
     for_each_moved_boundary(setup.q_offsets, [&](std::string text, const std::vector<std::int64_t>& cu) {
-      const auto apart_masks = std::make_shared<std::vector<Mask>>();
+      std::vector<std::optional<Mask>> moved;
       for (const std::optional<Mask>& mask : *one) {
-        const Mask apart = documents_mask(IntegerArray(std::vector(cu)));
-        apart_masks->push_back(mask ? *mask & apart : apart);
+        const Mask documents = documents_mask(IntegerArray(std::vector(cu)));
+        moved.emplace_back(mask ? *mask & documents : documents);
       }
-      of_scores_.push_back({"mask", std::move(text),
-                            [apart_masks](Variation& v) {
-                              v.one_sequence = true;
-                              v.mask = [apart_masks](const Problem& p) -> const Mask* {
-                                return &(*apart_masks)[static_cast<std::size_t>(p.head)];
-                              };
-                            },
-                            false, false, true});
+      list.push_back({"mask", std::move(text),
+                      in_one(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))),
+                      false, false, true});
     });
-  if (one)
-    of_scores_.push_back({"sequences", "packed sequences attend to each other",
-                          [one](Variation& v) {
-                            v.one_sequence = true;
-                            v.mask = [one](const Problem& p) -> const Mask* {
-                              const auto& mask = (*one)[static_cast<std::size_t>(p.head)];
-                              return mask ? &*mask : nullptr;
-                            };
-                          },
-                          false});
+  if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one(one)});
   if (setup.group() > 1 && setup.shape.kv_heads > 1)
-    of_scores_.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
-                          [](Variation& v) { v.interleaved = true; }, true});
+    list.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
+                    set(&Variation::interleaved, true), true});
 }
 
-void Changes::add_caps_and_biases(const CheckedArguments& setup) {
+void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
   using Cap = Variation::Cap;
   const auto cap = [&](Cap how, const char* text, bool plausible) {
-    of_scores_.push_back({"softcap", text, [how](Variation& v) { v.cap = how; }, plausible});
+    list.push_back({"softcap", text, set(&Variation::cap, how), plausible});
   };
   if (setup.softcap > 0) {
     cap(Cap::none, "the soft cap is left out", true);
@@ -311,74 +309,65 @@ void Changes::add_caps_and_biases(const CheckedArguments& setup) {
     cap(Cap::before_scale, "the soft cap comes before the scale", false);
     cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
   }
-  const auto bias = [&](double factor, const char* text, bool plausible) {
-    if (factor != 1 && std::isfinite(factor))
-      of_scores_.push_back({"bias", text, [factor](Variation& v) { v.bias = factor; }, plausible});
-  };
-  if (setup.bias) {
-    bias(0, "the bias is left out", true);
-    bias(-1, "the bias is subtracted", true);
-    bias(2, "the bias is added twice", true);
-    bias(setup.scale, "the bias is multiplied by the scale", true);
-    bias(1 / setup.scale, "the bias is divided by the scale", false);
-    bias(1 / kLn2, "the bias is multiplied by log2(e)", false);
-    bias(kLn2, "the bias is not multiplied by log2(e), as the scores are", false);
-  }
-  of_scores_.push_back({"no_key", "queries without a key are NaN",
-                        [](Variation& v) { v.no_key = Variation::NoKey::nan; }, false});
-  of_scores_.push_back({"no_key", "queries without a key get the mean of all values",
-                        [](Variation& v) { v.no_key = Variation::NoKey::mean; }, false});
+  if (setup.bias)
+    add_factors(list, "bias", &Variation::bias,
+                {{0, "the bias is left out", true},
+                 {-1, "the bias is subtracted", true},
+                 {2, "the bias is added twice", true},
+                 {setup.scale, "the bias is multiplied by the scale", true},
+                 {1 / setup.scale, "the bias is divided by the scale", false},
+                 {1 / kLn2, "the bias is multiplied by log2(e)", false},
+                 {kLn2, "the bias is not multiplied by log2(e), as the scores are", false}});
+  using NoKey = Variation::NoKey;
   using Sum = Variation::Sum;
-  for (const auto& [how, text] :
-       {std::pair{Sum::over_largest, "out is not divided by the sum of exponentials"},
-        std::pair{Sum::whole,
+  list.push_back({"no_key", "queries without a key are NaN", set(&Variation::no_key, NoKey::nan)});
+  list.push_back(
+      {"no_key", "queries without a key get the mean of all values", set(&Variation::no_key, NoKey::mean)});
+  list.push_back({"normalization", "out is not divided by the sum of exponentials",
+                  set(&Variation::sum, Sum::over_largest), false, true});
+  list.push_back({"normalization",
                   "out is not divided by the sum of exponentials, of which the largest score is not "
-                  "subtracted"}})
-    of_scores_.push_back({"normalization", text, [how = how](Variation& v) { v.sum = how; }, false, true});
+                  "subtracted",
+                  set(&Variation::sum, Sum::whole), false, true});
 }
 
-void Changes::add_roundings(const CheckedArguments& setup) {
-  const auto wide = [&](const verify::Rounding& to) {
+void add_roundings(const CheckedArguments& setup, ChangeList& list) {
+  const auto is_wider = [&](const verify::Rounding& to) {
     for (const DType type : {setup.q.dtype, setup.k.dtype, setup.v.dtype})
       if (verify::float_type(type).fraction_bits > to.bits) return true;
     return false;
   };
+  const auto add = [&](const char* what, const verify::Rounding& to, std::function<void(Variation&)> apply) {
+    list.push_back({"rounding", fmt::format("{} are rounded to {}", what, to.name), std::move(apply)});
+  };
   for (const verify::Rounding& to : verify::kRoundings)
-    if (wide(to))
-      of_scores_.push_back({"rounding", fmt::format("the inputs are rounded to {}", to.name),
-                            [to](Variation& v) { v.inputs = to; }, false});
+    if (is_wider(to)) add("the inputs", to, set(&Variation::inputs, to));
   for (const verify::Rounding& to : verify::kRoundings) {
-    of_scores_.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
-                          [to](Variation& v) { v.weights = to; }, false});
-    if (wide(to))
-      of_scores_.push_back({"rounding", fmt::format("the inputs and the weights are rounded to {}", to.name),
-                            [to](Variation& v) { v.inputs = v.weights = to; }, false});
+    add("the weights", to, set(&Variation::weights, to));
+    if (is_wider(to))
+      add("the inputs and the weights", to, [to](Variation& v) { v.inputs = v.weights = to; });
   }
 }
 
-void Changes::add_forward(const CheckedArguments& setup) {
+void add_forward(const CheckedArguments& setup, ChangeList& list) {
   const auto add = [&](const char* kind, std::string text, std::function<void(Variation&)> apply,
                        bool of_out = false) {
-    of_forward_.push_back({kind, std::move(text), std::move(apply), false, of_out});
+    list.push_back({kind, std::move(text), std::move(apply), false, of_out});
   };
   using Swap = Variation::Swap;
-  add("uniform", "all weights are equal", [](Variation& v) { v.scale = 0; });
+  add("uniform", "all weights are equal", set(&Variation::scale, 0.0));
   if (setup.shape.head_size == setup.shape.value_size) {
-    add(
-        "operands", "the keys are read for values", [](Variation& v) { v.swap = Swap::values_are_keys; },
-        true);
-    add("operands", "the values are read for keys", [](Variation& v) { v.swap = Swap::keys_are_values; });
+    add("operands", "the keys are read for values", set(&Variation::swap, Swap::values_are_keys), true);
+    add("operands", "the values are read for keys", set(&Variation::swap, Swap::keys_are_values));
   }
   if (setup.shape.head_size % 2 == 0)
     add("operands", "the halves of queries, or of keys, are exchanged",
-        [](Variation& v) { v.halves_exchanged = true; });
+        set(&Variation::halves_exchanged, true));
   for (const std::int64_t by : {-1, 1}) {
     const char* const which = by < 0 ? "before" : "after";
-    add("operands", fmt::format("keys are those of the row {}", which),
-        [by](Variation& v) { v.key_step = by; });
-    add(
-        "operands", fmt::format("values are those of the row {}", which),
-        [by](Variation& v) { v.value_step = by; }, true);
+    add("operands", fmt::format("keys are those of the row {}", which), set(&Variation::key_step, by));
+    add("operands", fmt::format("values are those of the row {}", which), set(&Variation::value_step, by),
+        true);
     add("operands", fmt::format("keys and values are those of the row {}", which),
         [by](Variation& v) { v.key_step = v.value_step = by; });
   }
@@ -387,7 +376,7 @@ void Changes::add_forward(const CheckedArguments& setup) {
       add("softcap",
           setup.softcap > 0 ? fmt::format("the soft cap is {:g}, not {:g}", cap, setup.softcap)
                             : fmt::format("a soft cap of {:g} is applied, and there is none", cap),
-          [cap](Variation& v) { v.softcap = cap; });
+          set(&Variation::softcap, cap));
   using Loop = Variation::Loop;
   const auto loop = [&](Loop how, std::int64_t tile, std::string text, bool of_out) {
     add(
@@ -412,10 +401,33 @@ void Changes::add_forward(const CheckedArguments& setup) {
   }
 }
 
-namespace {
+void add_gradients(const CheckedArguments& setup, ChangeList& list) {
+  add_factors(list, "scale", &Variation::scale_of_gradient,
+              {{1 / setup.scale, "the gradient is not multiplied by the scale", false},
+               {setup.scale, "the gradient is multiplied by the scale twice", false},
+               {kLn2, "the gradient is multiplied by ln 2", false},
+               {1 / kLn2, "the gradient is divided by ln 2", false}});
+  add_factors(list, "delta", &Variation::delta,
+              {{0, "delta = rowsum(dout out) is left out", false},
+               {-1, "delta is added, not subtracted", false},
+               {2, "delta is subtracted twice", false}});
+  add_factors(list, "lse_base", &Variation::lse,
+              {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2", false},
+               {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e", false}});
+  if (setup.softcap > 0)
+    list.push_back({"softcap", "the derivative of the soft cap is left out", set(&Variation::slope, false)});
+  using Heads = Variation::Heads;
+  if (setup.group() > 1)
+    for (const auto& [how, text] :
+         {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
+          std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
+          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"},
+          std::pair{Heads::interleaved, "query head h is added to key head h mod G, not h / (H/G)"}})
+      list.push_back({"heads", text, set(&Variation::heads, how)});
+}
 
-// The same in each tile of keys; `text` has places for the tile and its length. What goes by the tile before
-// does not happen in the first one.
+// The same in each tile of keys; `text` has fields for the tile and its length. What depends on the tile
+// before does not happen in the first one.
 void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
                   std::vector<Change>& all) {
   using Loop = Variation::Loop;
@@ -432,6 +444,14 @@ void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const cha
 
 }  // namespace
 
+Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
+  add_scales(setup, of_scores_);
+  add_masks(plan, setup, of_scores_);
+  add_caps_and_biases(setup, of_scores_);
+  add_roundings(setup, of_scores_);
+  add_forward(setup, of_forward_);
+  add_gradients(setup, of_gradients_);
+}
 std::vector<Change> Changes::of_left_out_tile(const CheckedArguments& setup) {
   std::vector<Change> all;
   add_one_tile(setup, Variation::Loop::left_out, "tile {} of {} keys is left out", all);
@@ -461,36 +481,6 @@ std::vector<Change> Changes::of_one_gradient_tile(const CheckedArguments& setup,
           {"tile", fmt::format("tile {} of {} {} is not added", at, tile, of_key ? "queries" : "keys"),
            [tile, at](Variation& v) { v.loop = Variation::Loop::left_out, v.tile = tile, v.at = at; }});
   return all;
-}
-
-void Changes::add_gradients(const CheckedArguments& setup) {
-  const auto scale = [&](double factor, const char* text) {
-    if (std::abs(factor - 1) > 1e-9 && std::isfinite(factor))
-      of_gradients_.push_back({"scale", text, [factor](Variation& v) { v.scale_of_gradient = factor; }});
-  };
-  scale(1 / setup.scale, "the gradient is not multiplied by the scale");
-  scale(setup.scale, "the gradient is multiplied by the scale twice");
-  scale(kLn2, "the gradient is multiplied by ln 2");
-  scale(1 / kLn2, "the gradient is divided by ln 2");
-  of_gradients_.push_back(
-      {"delta", "delta = rowsum(dout out) is left out", [](Variation& v) { v.delta = 0; }});
-  of_gradients_.push_back({"delta", "delta is added, not subtracted", [](Variation& v) { v.delta = -1; }});
-  of_gradients_.push_back({"delta", "delta is subtracted twice", [](Variation& v) { v.delta = 2; }});
-  of_gradients_.push_back({"lse_base", "lse is a logarithm to base e, and is taken for one to base 2",
-                           [](Variation& v) { v.lse = kLn2; }});
-  of_gradients_.push_back({"lse_base", "lse is a logarithm to base 2, and is taken for one to base e",
-                           [](Variation& v) { v.lse = 1 / kLn2; }});
-  if (setup.softcap > 0)
-    of_gradients_.push_back(
-        {"softcap", "the derivative of the soft cap is left out", [](Variation& v) { v.slope = false; }});
-  using Heads = Variation::Heads;
-  if (setup.group() > 1)
-    for (const auto& [how, text] :
-         {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
-          std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
-          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"},
-          std::pair{Heads::interleaved, "query head h is added to key head h mod G, not h / (H/G)"}})
-      of_gradients_.push_back({"heads", text, [how = how](Variation& v) { v.heads = how; }});
 }
 
 }  // namespace ejk::attn

@@ -1,4 +1,4 @@
-// What computations of attention do wrong by mistake, as variations of the plain form.
+// Known faults of attention kernels, each a Variation of the reference.
 // tests: tests/attention/test_fault_models.cpp
 #pragma once
 
@@ -14,14 +14,13 @@
 
 namespace ejk::attn {
 
-/// What is done otherwise. Plausible ones are tried in pairs, too, those of different kinds.
+/// One fault. Plausible ones of different kinds are also tried in pairs.
 struct Change {
   std::string kind, text;
   std::function<void(Variation&)> apply;
   bool plausible = false;
   bool is_of_out = false;  // it changes nothing but out
-  bool of_loop =
-      false;  // of a loop over tiles of keys, in the forward pass: not looked for in a few elements
+  bool of_loop = false;    // of a loop over tiles of keys in the forward pass: not tried for a few elements
 };
 
 /// Keys of a tile that kernels loop over.
@@ -44,17 +43,10 @@ class Changes {
   static std::vector<Change> of_left_out_tile(const CheckedArguments& setup);
   /// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
   static std::vector<Change> of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
-  /// Of the backward pass, with lse and δ as they should be.
+  /// Of the backward pass, with the lse and δ of the reference.
   const std::vector<Change>& of_gradients() const { return of_gradients_; }
 
  private:
-  void add_scales(const CheckedArguments& setup);
-  void add_masks(const Plan& plan, const CheckedArguments& setup);
-  void add_caps_and_biases(const CheckedArguments& setup);
-  void add_roundings(const CheckedArguments& setup);
-  void add_forward(const CheckedArguments& setup);
-  void add_gradients(const CheckedArguments& setup);
-
   std::vector<Change> of_scores_, of_forward_, of_gradients_;
 };
 

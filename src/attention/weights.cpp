@@ -1,6 +1,5 @@
-// Sums of squares by the kernels themselves: softmax(2 s) v² is Σ P² v² but for a factor of each row, and the backward
-// pass has a form of its own (SquaredFactors).
-//
+// Sums of squared terms by the kernels themselves: softmax(2 s) v² is Σ P² v² up to a factor for each row,
+// and the backward pass has a form for it (SquaredFactors).
 // tests: tests/attention/test_weights.cpp
 #include "attention/weights.hpp"
 
@@ -23,7 +22,7 @@ namespace ejk::attn {
 
 namespace {
 
-// u, and half of the smallest number: what is lost of numbers too small for u.
+// u, and half of the smallest number: the error of numbers too small for u.
 struct Unit {
   double relative = 0, least = 0;
 };
@@ -43,13 +42,14 @@ void for_each_head(const CheckedArguments& setup, std::int64_t heads, double ele
 
 double elements_of(const ArrayView& array) { return static_cast<double>(element_count(array.shape)); }
 
-// Elements of (B, heads, positions, elements) as float32, over a power of two next to the largest that takes part, so
-// that squares stay within float32. Rows that are hidden from all, and numbers that are not finite, are 0.
+// Elements of (B, heads, positions, elements) as float32, over a power of two next to the largest that takes
+// part, so that squares stay within float32. Rows that are hidden from all, and numbers that are not finite,
+// are 0.
 class Scaled {
  public:
-  Scaled(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, Rows::Of of)
+  Scaled(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
       : setup_(setup),
-        offsets_(of == Rows::Of::keys ? setup.kv_offsets : setup.q_offsets),
+        offsets_(of == RowsOf::keys ? setup.kv_offsets : setup.q_offsets),
         heads_(array.shape[1]),
         columns_(array.shape[3]),
         held_(DType::float32, array.shape) {
@@ -57,16 +57,9 @@ class Scaled {
     std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
     for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
       const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
-      std::vector<bool> attends;
-      if (of == Rows::Of::queries) {
-        attends = attending_queries(setup.problem(entry, head), blocks);
-      } else {
-        attends.resize(static_cast<std::size_t>(setup.kv_length(entry)));
-        for (std::int64_t h = head * setup.group(); h < (head + 1) * setup.group(); ++h) {
-          const std::vector<bool> of_head = attending_keys(setup.problem(entry, h), blocks);
-          for (std::size_t j = 0; j < attends.size(); ++j) attends[j] = attends[j] || of_head[j];
-        }
-      }
+      const std::vector<bool> attends = of == RowsOf::queries
+                                            ? attending_queries(setup.problem(entry, head), blocks)
+                                            : attending_keys(setup, entry, head, blocks);
       float& largest = most[static_cast<std::size_t>(entry * heads_ + head)];
       for (std::size_t r = 0; r < attends.size(); ++r) {
         if (!attends[r]) continue;
@@ -110,13 +103,13 @@ class Scaled {
 // Squares of scaled elements, and their sums over the positions of each entry and head.
 class Squares : public Scaled {
  public:
-  Squares(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, Rows::Of of)
+  Squares(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
       : Scaled(setup, blocks, array, of),
         sums_(static_cast<std::size_t>(setup.shape.entries * heads() * columns())) {
     square();
     for_each_head(setup, heads(), elements_of(array), [&](std::int64_t entry, std::int64_t head) {
       double* const sums = sums_.data() + (entry * heads() + head) * columns();
-      const std::int64_t rows = of == Rows::Of::keys ? setup.kv_length(entry) : setup.q_length(entry);
+      const std::int64_t rows = of == RowsOf::keys ? setup.kv_length(entry) : setup.q_length(entry);
       for (std::int64_t r = 0; r < rows; ++r) {
         const float* const squares = row(entry, head, r);
         for (std::int64_t c = 0; c < columns(); ++c) sums[c] += static_cast<double>(squares[c]);
@@ -236,14 +229,15 @@ void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& 
   });
 }
 
-// λ of the root of a sum of squares, times what they were divided by, and more. What is not finite is judged by itself.
+// λ times the root of a sum of squares, times the factor that was divided out, and more. Elements that are
+// not finite are compared by themselves.
 void set_bound(float& element, double lambda, double squares, double factor, double more = 0) {
   const double bound = lambda * std::sqrt(squares) * factor + more;
   element = std::isfinite(bound) ? static_cast<float>(std::min(bound, 1e38)) : 0.0F;
 }
 
 Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit) {
-  Squares v(setup, blocks, setup.v, Rows::Of::keys);
+  Squares v(setup, blocks, setup.v, RowsOf::keys);
   count_equal_keys(setup, v);
   Array bias;
   ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
@@ -254,7 +248,7 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
       setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
   const float *const lse = once.lse.elements<float>().data(), *const twice =
                                                                   squares.lse.elements<float>().data();
-  for_each_row(setup, Rows(setup, Rows::Of::queries), squares.out, [&](const Place& place, float* elements) {
+  for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
     const auto at = setup.problem(place.entry, place.head).first_row + place.row;
     const double factor =
         std::exp(static_cast<double>(twice[at]) - 2 * static_cast<double>(lse[at]));  // Σ P² of the row
@@ -272,13 +266,13 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
   const double of_keys_off = off_of_gradients(arguments.longest_keys()),
                of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
-  const Scaled v(arguments, blocks, arguments.v, Rows::Of::keys),
-      dout(arguments, blocks, in_one_form(given_dout, arguments.layout), Rows::Of::queries);
+  const Scaled v(arguments, blocks, arguments.v, RowsOf::keys),
+      dout(arguments, blocks, in_one_form(given_dout, arguments.layout), RowsOf::queries);
   CheckedArguments setup = arguments;
   setup.v = v.view();
   const ArrayView g = dout.view();
-  Squares q(setup, blocks, setup.q, Rows::Of::queries), k(setup, blocks, setup.k, Rows::Of::keys),
-      of_dout(setup, blocks, g, Rows::Of::queries);
+  Squares q(setup, blocks, setup.q, RowsOf::queries), k(setup, blocks, setup.k, RowsOf::keys),
+      of_dout(setup, blocks, g, RowsOf::queries);
   count_equal_keys(setup, k);
   count_equal_queries(setup, {&q, &of_dout});
   ForwardPass made = forward_of(setup, blocks, setup.v);
@@ -292,7 +286,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
     made.lse.elements<float>()[n] = static_cast<float>(given->lse[n]);
     delta.elements<float>()[n] = static_cast<float>(given->delta[n] / of_ds);
   }
-  const Rows queries(setup, Rows::Of::queries), of_keys(setup, Rows::Of::keys);
+  const Rows queries(setup, RowsOf::queries), of_keys(setup, RowsOf::keys);
   core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
     const Place place = queries.at(n);
     const auto size = static_cast<std::size_t>(setup.shape.value_size);
@@ -361,7 +355,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
   backward_of_bias(setup, blocks, setup.whole_bias(), 1, saved,
                    RowWriter(setup, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
-                             RowWriter::Axes::of_bias),
+                             RowsOf::bias),
                    {});
   const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
                         static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());

@@ -1,11 +1,11 @@
-// What rounding the softmax weights P, and dS in gradients, to 16 bits changes results by.
+// Error bounds for softmax weights P, and dS in gradients, that a kernel rounds to 16 bits.
 //
-// Kernels cast P to the type of V before they multiply. Each rounding is off by u or less, relative to what is rounded,
-// and the terms of a sum are off independently of one another: the sum by λ u √Σ t² of its terms t. λ is 4; more in
-// gradients, which may be summed block by block in their own type. Equal
-// rows of keys have equal weights, which are equally off: a term that m of them have counts as m t². Where all weights
-// are equal, the sum is off by u times the result, which is added. In gradients dP, and P within dS, may be rounded as
-// well, and δ is made of a rounded out. ejk/against.hpp has the formulas.
+// Kernels cast P to the type of V before the product. Each rounding has a relative error of at most u,
+// independent of the others, so a sum of terms t has an error of about λ u √Σ t². λ is 4, and more for
+// gradients, which may be accumulated block by block in their own type. Equal keys have equal weights with
+// equal errors: m of them count as m t². Where all weights are equal, the error is u times the result, which
+// is added. In gradients dP, and P within dS, may be rounded as well, and δ comes from a rounded out.
+// Formulas: ejk/against.hpp.
 //
 // Cost: another forward pass, with squares of P and V; for gradients two, and a backward pass.
 // tests: tests/attention/test_weights.cpp
@@ -28,10 +28,10 @@ inline double off_of_gradients(std::int64_t terms) {
   return 8 * std::sqrt(std::max(1.0, static_cast<double>(terms) / 2048));
 }
 
-/// By how much each element may be off: u |R| and this.
+/// The error bound of each element: u |R| and this.
 struct WeightRounding {
   double unit = 0;           // u: 2⁻⁸ of bfloat16, 2⁻¹¹ of float16; 0: weights are not rounded
-  std::vector<Array> terms;  // of out, or of dq, dk, dv and dbias: float32, shaped as they are; or empty
+  std::vector<Array> terms;  // of out, or of dq, dk, dv and dbias: float32, in their shapes; or empty
 };
 
 /// Of weights of this type, of results for these arguments; of gradients with `dout`, an array of the layout.

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "check/integers.hpp"
 #include "check/mask_pair.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
+#include "core/progress.hpp"
 #include "ejk/text.hpp"
 #include "mask/plan.hpp"
 #include "mask/scan.hpp"
@@ -56,18 +56,6 @@ const Mask& of_head(const std::vector<Mask>& masks, std::size_t head) {
   return masks.size() == 1 ? masks.front() : masks[head];
 }
 
-struct Progress {
-  const std::function<void(std::int64_t, std::int64_t)>& report;
-  std::int64_t all;
-  std::int64_t done = 0;
-  std::mutex mutex;
-  void add(std::int64_t more) {
-    if (!report) return;
-    const std::scoped_lock lock(mutex);
-    report(done += more, all);
-  }
-};
-
 class MaskCheck {
  public:
   MaskCheck(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options)
@@ -75,7 +63,7 @@ class MaskCheck {
         claims_(claims),
         options_(options),
         found_(rules_of("mask"), options.most_findings),
-        progress_{options.progress, steps(), 0, {}} {}
+        progress_(options.progress, steps()) {}
 
   Findings run() && {
     const Mask& first = heads_.front();
@@ -276,7 +264,7 @@ class MaskCheck {
   const MaskClaims& claims_;
   const CheckOptions& options_;
   Findings found_;
-  Progress progress_;
+  core::Progress progress_;
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Shapes and strides with checked products, copies between strides, and sources in memory. Arrays are zeroed
-// memory from calloc, or, from 4 MiB on, from mmap with huge pages: zeros that are never touched cost
-// nothing.
+// memory from calloc or, from 4 MiB on, from mmap with huge pages: untouched zeros cost nothing.
 // tests: tests/core/test_array.cpp
 #include "ejk/array.hpp"
 
@@ -169,8 +168,8 @@ V zipped(V a, V b, std::index_sequence<I...>) {
       a, b, (static_cast<int>(I) / 2 + (Upper ? kElements / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
 }
 
-// rows × columns, whose columns lie side by side each, to rows side by side. Squares of as many elements as 16 bytes
-// hold are loaded, transposed in as many steps as double one to all, and stored.
+// rows × columns, whose columns lie side by side each, to rows side by side. Squares of as many elements as
+// 16 bytes hold are loaded, transposed in as many steps as double one to all, and stored.
 template <class T>
 void copy_turned(const std::byte* from, std::int64_t column_stride, std::int64_t rows, std::int64_t columns,
                  std::byte* to, std::int64_t row_stride) {
@@ -205,8 +204,9 @@ void copy_turned(const std::byte* from, std::int64_t column_stride, std::int64_t
   one_by_one(0, rows, whole_columns, columns);
 }
 
-// The same for an array with an axis, not the last one, whose elements lie side by side: some of them at a time, of
-// some columns, which a first-level cache holds. Other axes go one index at a time; returns false where there is none.
+// The same for an array with an axis, not the last one, whose elements lie side by side: some of them at a
+// time, of some columns, which a first-level cache holds. Other axes go one index at a time; returns false
+// where there is none.
 bool copy_by_squares(const ArrayView& v, std::byte* out) {
   const std::int64_t size = size_of(v.dtype);
   const std::size_t last = v.shape.size() - 1;
@@ -324,7 +324,7 @@ Array Array::reshaped(Shape shape) && {
 }
 
 ArrayAccess::ArrayAccess(Order read_order, std::string stored_as)
-    : order(read_order), prefer(Prefer::copy), storage(std::move(stored_as)) {}
+    : order(read_order), prefer(Prefer::read), storage(std::move(stored_as)) {}
 
 ArrayAccess::ArrayAccess(ArrayView elements, Prefer preferred, std::string stored_as)
     : view(std::move(elements)), order(Order::any), prefer(preferred), storage(std::move(stored_as)) {}
@@ -333,7 +333,7 @@ ArraySource::ArraySource(ArrayType type, std::string name, ArrayAccess access)
     : type_(std::move(type)), name_(std::move(name)), access_(std::move(access)) {
   const std::optional<ArrayView>& view = access_.view;
   const bool sound = (!view || (view->dtype == type_.dtype && view->shape == type_.shape)) &&
-                     (view || access_.prefer == ArrayAccess::Prefer::copy) &&
+                     (view || access_.prefer == ArrayAccess::Prefer::read) &&
                      (access_.uniform.empty() || std::ssize(access_.uniform) == size_of(type_.dtype)) &&
                      (access_.order == ArrayAccess::Order::any || (!view && access_.uniform.empty()));
   if (!sound)

@@ -1,4 +1,4 @@
-// Arithmetic on sizes that says so instead of wrapping around.
+// Arithmetic on sizes that detects overflow.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,15 @@ inline std::optional<std::int64_t> checked_add(std::int64_t a, std::int64_t b) {
   return r;
 }
 
-/// More bytes than any memory holds, and few enough that estimates of them can be added and doubled.
+/// Upper limit of memory estimates: more than any machine has, but sums and doubles of it do not overflow.
 inline constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
 
-/// An estimate that was reckoned as a double, at most kMostBytes.
+/// An estimate computed as a double, at most kMostBytes.
 inline std::int64_t bytes_of_estimate(double bytes) {
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMostBytes)));
 }
 
-/// The sum of sizes in bytes, at most kMostBytes: estimates say "too much", and need not say by how much.
+/// The sum of sizes in bytes, at most kMostBytes.
 inline std::int64_t sum_of_bytes(std::initializer_list<std::int64_t> sizes) {
   std::int64_t all = 0;
   for (const std::int64_t size : sizes) all = std::min(kMostBytes, all + std::min(kMostBytes, size));

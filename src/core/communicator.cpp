@@ -1,10 +1,8 @@
-// A communicator of one rank, values as bytes, even runs.
+// A communicator of one rank, serialisation of messages, and the boxes that each rank reads.
 // tests: tests/core/test_communicator.cpp
 #include "ejk/communicator.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "core/pieces.hpp"
 #include "core/require.hpp"
@@ -62,28 +60,6 @@ const std::byte* RankMessage::next(std::size_t size) {
   return here;
 }
 
-std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts) {
-  core::require_ranks(parts);
-  const auto items = static_cast<std::int64_t>(costs.size());
-  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
-  std::vector<std::int64_t> bounds{0};
-  double before = 0;
-  std::int64_t item = 0;
-  for (std::int64_t part = 1; part < parts; ++part) {
-    if (all > 0) {
-      const double target = all / static_cast<double>(parts) * static_cast<double>(part);
-      // An item goes to the run that its larger half lies in.
-      while (item < items && before + costs[static_cast<std::size_t>(item)] / 2 <= target)
-        before += costs[static_cast<std::size_t>(item++)];
-    } else {
-      item = items / parts * part + std::min(items % parts, part);
-    }
-    bounds.push_back(item);
-  }
-  bounds.push_back(items);
-  return bounds;
-}
-
 std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm) {
   constexpr std::int64_t kLeast = 1024;  // elements that are worth a message
   const std::int64_t all = element_count(shape),
@@ -98,14 +74,6 @@ std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm) {
                        boxes.push_back({start, count});
                      });
   return boxes;
-}
-
-std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most) {
-  std::vector<ArrayBox> pieces;
-  core::for_each_piece(shape, most, [&](const Shape& start, const Shape& count) {
-    pieces.push_back({start, count});
-  });
-  return pieces;
 }
 
 }  // namespace ejk

@@ -1,5 +1,4 @@
-// How numbers of things (tokens of sequences, rows of groups) are distributed: percentiles, and bins that
-// double.
+// Percentiles and histograms with doubling bins, of tokens of sequences or rows of groups.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +7,20 @@
 
 namespace ejk::core {
 
-/// The value below which `percent` of the sorted numbers (at least one) lie, interpolated between neighbours
-/// as NumPy does.
+/// The percentile of sorted numbers (at least one), interpolated between neighbours as in NumPy.
 double percentile(const std::vector<std::int64_t>& sorted, double percent);
 
-/// The numbers from … to of a histogram.
+/// A bin of a histogram: the numbers from … to.
 struct Bin {
   std::int64_t from = 0, to = 0;
-  std::int64_t count = 0;  // how many numbers are in it
-  double sum = 0;          // and what they come to
+  std::int64_t count = 0;  // of numbers in it
+  double sum = 0;          // of them
 
   std::string range() const;  // "0", "2-3"
 };
 
-/// 0, 1, 2-3, 4-7, …: from the smallest of the sorted numbers (at least one, none negative) to the largest,
-/// empty bins too.
+/// 0, 1, 2-3, 4-7, …: from the smallest to the largest of the sorted numbers (at least one, none negative),
+/// including empty bins.
 std::vector<Bin> doubling_bins(const std::vector<std::int64_t>& sorted);
 
 }  // namespace ejk::core

@@ -1,4 +1,4 @@
-// Elements of any dtype and stride as one type to compute with.
+// Loads of elements of any dtype and stride as float or double.
 #pragma once
 
 #include <bit>
@@ -21,12 +21,9 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
     const auto as_real = [](const std::byte* p) {
       T value;
       std::memcpy(&value, p, sizeof value);
-      if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>)
-        return static_cast<Real>(static_cast<float>(value));
-      else
-        return static_cast<Real>(value);
+      return static_cast<Real>(static_cast<Computed<T>>(value));
     };
-    if (stride == kSize) {  // a constant step is what compilers make fast
+    if (stride == kSize) {  // a constant step can be vectorised
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * kSize);
     } else {
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * stride);
@@ -34,8 +31,8 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
   });
 }
 
-/// A float that stands for x when it is rounded once more, to 16 bits: with an odd last place when it is not
-/// x.
+/// x as a float that can be rounded again, to 16 bits, with the result of rounding x once: if it is not
+/// exact, its last place is odd.
 inline float rounded_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   if (static_cast<double>(nearest) == x || x != x) return nearest;
@@ -44,7 +41,8 @@ inline float rounded_to_odd(double x) {
   return std::bit_cast<float>(bits | 1u);
 }
 
-/// A double that stands for an integer when it is rounded once more, to 16 bits or by rounded_to_odd().
+/// An integer as a double that can be rounded again, to 16 bits or by rounded_to_odd(), as if it were rounded
+/// once.
 template <class I>
 double rounded_to_odd_double(I x) {
   const bool negative = x < 0;

@@ -1,4 +1,4 @@
-// What an array of integers can be, by its elements: a mask, position ids or segment ids.
+// Recognition of integer arrays by their elements: masks, position ids, segment ids.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace ejk::core {
 
-/// The one value beside 0; 0 where there is none, nothing where there are several. Of a single bit, as 1 has it, one
-/// "or" of all elements decides.
+/// The only value other than 0; 0 if there is none, nothing if there are several. If it is a power of two,
+/// the "or" of all elements decides.
 template <class T>
 std::optional<T> only_value(const T* in, std::int64_t n) {
   T any = 0;
@@ -24,10 +24,10 @@ std::optional<T> only_value(const T* in, std::int64_t n) {
   return is_only ? std::optional(value) : std::nullopt;
 }
 
-/// Whether integers are a mask: 0 and one other value in all pieces. Several threads may add pieces at once.
+/// Whether integers are a mask: 0 and one other value in all pieces. Thread-safe.
 class OnlyValue {
  public:
-  /// Of unsigned types. False: these elements, or those of another piece, hold another value than 0 and the first.
+  /// For unsigned types. False: these elements, or those of an earlier piece, contain a third value.
   template <class T>
   bool holds(const T* in, std::int64_t n) {
     const auto value = only_value(in, n);
@@ -42,8 +42,8 @@ class OnlyValue {
   std::atomic<std::uint64_t> value_ = 0;
 };
 
-/// Whether a row is position ids of sequences that follow one another: it begins with 0, and each element is 0 or
-/// one more than the one before. Negative elements at the end are padding.
+/// Whether a row is position ids of consecutive sequences: it begins with 0, and each element is 0 or its
+/// predecessor plus one. Negative elements at the end are padding.
 template <class T>
 bool are_positions(std::span<const T> row) {
   std::size_t n = row.size();
@@ -55,8 +55,8 @@ bool are_positions(std::span<const T> row) {
   return true;
 }
 
-/// Whether a row is segment ids: runs of equal elements that are numbered in the order of their first elements, from 0
-/// or 1 on, and hold two elements or more on average.
+/// Whether a row is segment ids: runs of equal elements, numbered from 0 or 1 on in the order of their first
+/// elements, of at least two elements on average.
 inline bool are_labels(std::span<const std::int64_t> row) {
   if (row.size() < 4 || row[0] < 0 || row[0] > 1) return false;
   std::size_t runs = 1;

@@ -1,4 +1,4 @@
-// Names in errors: what goes wrong below says why, the layer that knows the name puts it in front.
+// Names in errors: the layer that knows the name prefixes the reason with it.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace ejk::core {
 
-/// What f returns. An Error that it throws begins with the name.
+/// Returns f(); an Error that it throws is prefixed with the name.
 template <class F>
 decltype(auto) named(std::string_view name, F&& f) {
   try {

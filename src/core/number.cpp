@@ -1,4 +1,4 @@
-// Integers are compared as integers: a double holds no more than 53 bits of one.
+// Numbers as elements. Integers are compared as integers: a double represents at most 53 bits of one.
 // tests: tests/core/test_number.cpp
 #include "core/number.hpp"
 

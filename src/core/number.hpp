@@ -6,8 +6,8 @@
 
 namespace ejk::core {
 
-/// An array without axes that holds `number`: floats to the nearest, infinite beyond their range. Throws Error{usage}
-/// where the dtype cannot hold it: integers exactly, bool 0 and 1.
+/// A scalar array of `number`: floats are rounded to nearest, infinite outside their range. Throws
+/// Error{usage} if the dtype cannot represent it: integers exactly, bool 0 and 1.
 Array element_of(DType dtype, const Number& number);
 
 }  // namespace ejk::core

@@ -1,4 +1,5 @@
-// The array is read whole and widened to 64 bits, each element checked. Cost: 8 bytes an element.
+// 1-D integer arrays, read whole and widened to 64 bits with a check of each element. Cost: 8 bytes an
+// element.
 // tests: tests/core/test_offsets.cpp
 #include "core/offsets.hpp"
 
@@ -147,10 +148,8 @@ Array to_array(const std::vector<std::int64_t>& values, DType dtype, const char*
       } else {
         // Rounded, an offset would name another token.
         const auto rounded = static_cast<double>(values[i]);
-        to[i] = static_cast<T>(
-            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(rounded));
-        const auto back = static_cast<double>(
-            static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(to[i]));
+        to[i] = static_cast<T>(static_cast<Computed<T>>(rounded));
+        const auto back = static_cast<double>(static_cast<Computed<T>>(to[i]));
         if (!(back < 9.3e18) || static_cast<std::int64_t>(back) != values[i]) refuse(i);
       }
     }

@@ -1,5 +1,5 @@
-// Teams of threads are OpenMP's. What is added here: how many threads some work is worth, and that no team is
-// asked for that the system does not let start.
+// Thread teams on OpenMP, which lacks two things: the number of threads that some work is worth, and a
+// fallback if the system does not let threads start (libgomp would exit).
 // tests: tests/core/test_parallel.cpp
 #include "core/parallel.hpp"
 

@@ -1,6 +1,7 @@
-// Parallel loops, on OpenMP's threads. Work is cut by the problem, so the result is the same for any number
-// of threads; how many there are is decided here, by threads_for, from the work that there is, and by what
-// the system lets start: in the worst case the calling thread does it all.
+// Parallel loops on OpenMP threads. Work is partitioned by the problem, so results are the same for any
+// number of threads. threads_for chooses the number from the amount of work; if the system starts fewer
+// threads, those that exist, at worst the caller, do all of it. (OpenMP is used by one pragma; a thread pool
+// of our own would take 40 lines.)
 // tests: tests/core/test_parallel.cpp
 #pragma once
 
@@ -16,13 +17,12 @@
 
 namespace ejk::core {
 
-/// How many threads to use for `steps` steps that would take one thread about `work` nanoseconds altogether
-/// (a guess within a factor of ten will do): 1 where the work would be done before others have woken up, else
-/// as many as have enough to do, at most threads().
+/// The number of threads for `steps` steps that take one thread about `work` nanoseconds in all (within a
+/// factor of ten): 1 if others are not worth dispatching, otherwise as many as have enough to do, at most
+/// threads().
 int threads_for(std::int64_t steps, double work);
 
-/// Sets the nanoseconds of work that a thread is woken for, and returns what it was. Tests set 0: any work
-/// will do.
+/// Sets the nanoseconds of work worth dispatching to a thread, and returns the previous value. Tests set 0.
 double set_least_work(double nanoseconds);
 
 /// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have
@@ -30,8 +30,8 @@ double set_least_work(double nanoseconds);
 /// thread's call alone. `member` does not throw.
 void run_threads(int threads, const std::function<void()>& member);
 
-/// Keeps the exception of the smallest index of a parallel loop, since none may leave it. Steps of larger
-/// indices are skipped from then on.
+/// Captures the exception of the smallest index of a parallel loop, since none may leave the loop. Later
+/// steps are skipped.
 class FirstError {
  public:
   template <class F>
@@ -57,10 +57,10 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-/// work(part, i) for 0 ≤ i < n in any order on at most `threads` threads, each with a part of its own, made
-/// by make_part(); when all is done, join(part) for every part, in any order. join must not depend on which i
-/// a part has seen. When some throw, the exception of the smallest i comes out: indices are handed out in
-/// order, so none before it is left undone.
+/// Reduction: work(part, i) for 0 ≤ i < n in any order on at most `threads` threads, each with its own part
+/// from make_part(); then join(part) for every part, in any order. join must not depend on which i a part has
+/// processed. If steps throw, the exception of the smallest i is rethrown: indices are assigned in order, so
+/// all before it have run.
 template <class MakePart, class Work, class Join>
 void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
   if (threads <= 1 || n <= 1) {
@@ -75,7 +75,7 @@ void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& w
   std::atomic<std::int64_t> next{0};
   run_threads(threads, [&] {
     std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= n) return;  // too late for a part of its own
+    if (i >= n) return;  // no work is left
     error.run(i, [&] {
       std::list<decltype(make_part())> mine;
       mine.push_back(make_part());
@@ -91,8 +91,7 @@ void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& w
   for (auto& part : parts) join(part);
 }
 
-/// f(i) for 0 ≤ i < n, in any order, on as many threads as are worth it for steps that take one thread about
-/// `work` nanoseconds altogether. Exceptions as above.
+/// f(i) for 0 ≤ i < n, in any order, on threads_for(n, work) threads. Exceptions as above.
 template <class F>
 void parallel_for(std::int64_t n, double work, F&& f) {
   const int threads = threads_for(n, work);

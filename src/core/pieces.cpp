@@ -1,10 +1,14 @@
-// From the last axis on, axes are taken whole while they fit; the next one is cut; those before it go one
-// index at a time. Pieces of a whole array and boxes of any range of elements follow the same rule.
+// Boxes of an array in C order. From the last axis on, axes are taken whole while they fit; the next one is
+// cut; those before it advance one index at a time. Pieces of a whole array and boxes of any range of
+// elements follow the same rule.
 // tests: tests/core/test_pieces.cpp
 #include "core/pieces.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
+#include "core/require.hpp"
 
 namespace ejk::core {
 
@@ -57,4 +61,38 @@ std::int64_t box_at(std::span<const std::int64_t> shape, std::int64_t begin, std
   return run * inner;
 }
 
+std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts) {
+  require_ranks(parts);
+  const auto items = static_cast<std::int64_t>(costs.size());
+  const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+  std::vector<std::int64_t> bounds{0};
+  double before = 0;
+  std::int64_t item = 0;
+  for (std::int64_t part = 1; part < parts; ++part) {
+    if (all > 0) {
+      const double target = all / static_cast<double>(parts) * static_cast<double>(part);
+      // An item goes to the run that its larger half lies in.
+      while (item < items && before + costs[static_cast<std::size_t>(item)] / 2 <= target)
+        before += costs[static_cast<std::size_t>(item++)];
+    } else {
+      item = items / parts * part + std::min(items % parts, part);
+    }
+    bounds.push_back(item);
+  }
+  bounds.push_back(items);
+  return bounds;
+}
+
 }  // namespace ejk::core
+
+namespace ejk {
+
+std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most) {
+  std::vector<ArrayBox> pieces;
+  core::for_each_piece(shape, most, [&](const Shape& start, const Shape& count) {
+    pieces.push_back({start, count});
+  });
+  return pieces;
+}
+
+}  // namespace ejk

@@ -1,25 +1,30 @@
-// What callers hand over and may have forgotten; Error{usage} says so.
+// Checks of arguments, and the errors that many functions share.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "ejk/array.hpp"
 #include "ejk/error.hpp"
 
 namespace ejk::core {
 
-/// What `array` points to. Throws where that is nothing.
+/// An argument with an invalid value.
+inline Error invalid(std::string why) { return {Error::Kind::input, std::move(why)}; }
+
+/// The array. Throws Error{usage} for null.
 inline const ArraySource& required(const std::shared_ptr<const ArraySource>& array) {
   if (!array) throw Error(Error::Kind::usage, "an array is missing");
   return *array;
 }
 
-/// Throws where work is to be shared among none.
-inline void require_ranks(std::int64_t members) {
-  if (members < 1) throw Error(Error::Kind::usage, fmt::format("work is not shared among {}", members));
+/// Throws unless work is divided among at least one rank.
+inline void require_ranks(std::int64_t ranks) {
+  if (ranks < 1) throw Error(Error::Kind::usage, fmt::format("work is not divided among {} ranks", ranks));
 }
 
 /// Throws unless `shape` is (heads, queries, keys) and has that head.

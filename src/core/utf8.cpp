@@ -1,53 +1,40 @@
-// A byte that no valid sequence begins with stands alone, so that what follows it is read all the same.
+// A decoder of UTF-8. A byte that begins no valid sequence is escaped by itself, so that the text after it
+// stays readable.
 // tests: tests/core/test_text.cpp
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace ejk::core {
 
-namespace {
-
-// Length of the valid UTF-8 sequence at the front of `s`, 0 when there is none.
-std::size_t utf8_length(std::string_view s) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char c = byte(0);
-  const std::size_t n = c < 0x80                ? 1
-                        : c >= 0xC2 && c < 0xE0 ? 2
-                        : c >= 0xE0 && c < 0xF0 ? 3
-                        : c >= 0xF0 && c < 0xF5 ? 4
-                                                : 0;
-  if (n == 0 || n > s.size()) return 0;
-  for (std::size_t i = 1; i < n; ++i)
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  if ((c == 0xE0 && byte(1) < 0xA0) || (c == 0xED && byte(1) > 0x9F)) return 0;
-  if ((c == 0xF0 && byte(1) < 0x90) || (c == 0xF4 && byte(1) > 0x8F)) return 0;
-  return n;
-}
-
-}  // namespace
-
-char32_t code_point(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character[0]);
-  if (character.size() == 1) return first;
-  char32_t c = first & (0x7Fu >> character.size());  // a bit for each byte stands before it
-  for (const char next : character.substr(1)) c = (c << 6) | (static_cast<unsigned char>(next) & 0x3Fu);
+std::optional<char32_t> take_utf8(std::string_view text, std::size_t& at) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const unsigned char lead = byte(0);
+  const std::size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (length == 0 || lead >= 0xF5 || at + length > text.size()) return std::nullopt;
+  char32_t c = length == 1 ? lead : lead & (0x7Fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return std::nullopt;
+    c = c << 6 | (byte(i) & 0x3Fu);
+  }
+  if ((length == 3 && c < 0x800) || (length == 4 && (c < 0x10000 || c > 0x10FFFF))) return std::nullopt;
+  at += length;
   return c;
 }
 
 std::string written_out(std::string_view text, std::size_t limit, bool (*is_out)(char32_t)) {
   std::string out;
-  for (std::size_t i = 0, characters = 0; i < text.size(); ++characters) {
+  for (std::size_t at = 0, characters = 0; at < text.size(); ++characters) {
     if (characters == limit) return out + "...";
-    const std::size_t n = utf8_length(text.substr(i));
-    const std::string_view character = text.substr(i, std::max<std::size_t>(n, 1));
-    if (n == 0 || is_out(code_point(character)))
-      for (const char c : character) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    std::size_t end = at;
+    const auto c = take_utf8(text, end);
+    const bool is_text = c && !is_surrogate(*c);
+    const std::string_view character = text.substr(at, is_text ? end - at : 1);
+    if (!is_text || is_out(*c))
+      for (const char byte : character) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
     else
       out += character;
-    i += character.size();
+    at += character.size();
   }
   return out;
 }

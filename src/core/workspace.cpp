@@ -1,5 +1,5 @@
-// One block of memory for each thread, which grows and is used again; from 128 KiB on it consists of huge
-// pages. Cost: up to 2 MiB a thread more than is asked for.
+// Scratch memory: one block per thread, which grows and is reused; from 128 KiB on it uses huge pages. Cost:
+// up to 2 MiB a thread more than requested.
 // tests: tests/core/test_workspace.cpp
 #include "core/workspace.hpp"
 

@@ -1,4 +1,4 @@
-// Memory to compute in.
+// Reusable scratch memory of threads.
 // tests: tests/core/test_workspace.cpp
 #pragma once
 
@@ -9,24 +9,24 @@
 
 namespace ejk::core {
 
-/// From now on, memory whose contents nobody may rely on is filled with 0xFF, NaN of every float type, before it is
-/// handed out or read into: what is never written shows in tests. Off at first.
+/// Test hook: fills scratch memory and read buffers with 0xFF (NaN) before use, so that reads of
+/// uninitialised data are detected. Off by default.
 void poison_memory(bool on);
 
-/// Fills it, where that is on.
+/// Fills the memory if poisoning is on.
 void poison(std::byte* memory, std::int64_t bytes);
 
-/// Memory of one thread, kept from one use to the next: fresh pages would cost more than filling them.
-/// Larger ones lie on huge pages, where the caches' sets are filled evenly.
+/// Scratch memory of one thread, reused because fresh pages cost more than filling them. Large ones use huge
+/// pages, which fill the sets of caches evenly.
 class Workspace {
  public:
   /// The calling thread's own.
   static Workspace& of_this_thread();
 
-  /// `bytes` bytes at a cache line; what was there before is lost.
+  /// `bytes` bytes, aligned to a cache line; previous contents are lost.
   std::byte* at_least(std::int64_t bytes);
 
-  /// What it takes for that many.
+  /// The memory allocated for that many.
   static std::int64_t rounded(std::int64_t bytes);
 
  private:

@@ -1,7 +1,7 @@
-// How a file appears whole: it is written under a temporary name in the target's folder, so that rename(2),
-// which is one step for every other program, puts it in place. Several files go one after the other; where
-// the file system can exchange two names, those already in place are put back if a later one fails. Cost: a
-// few system calls a file; with Sync::now the time of the disk as well, twice.
+// Atomic files. The temporary file is in the target's folder, so that rename(2), which is atomic for other
+// programs, puts it in place. Several files are renamed in turn; if the file system can exchange two names,
+// those in place are restored when a later one fails. Cost: a few system calls a file; with Sync::now also
+// the disk, twice.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 
@@ -24,8 +24,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk::io {
 
@@ -187,21 +187,21 @@ std::string follow_links(const std::string& path) {
     const fs::path to = fs::read_symlink(at, failed);
     if (failed == std::errc::invalid_argument || failed == std::errc::no_such_file_or_directory) break;
     // A link that cannot be read is not to be replaced by a file.
-    if (failed) throw output_error(core::printable(path), failed.value());
+    if (failed) throw output_error(printable(path), failed.value());
     at = to.is_absolute() ? to : at.parent_path() / to;
   }
   return at;
 }
 
 void check_can_write(const std::string& path) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   if (look_at(path, name).kind == Existing::Kind::other) return;
   const std::string folder = folder_of(follow_links(path));
   struct stat status {};
   const bool found = stat(folder.c_str(), &status) == 0;
   if (!found && errno != ENOENT && errno != ENOTDIR) throw output_error(name, errno);
   if (!found || !S_ISDIR(status.st_mode))
-    throw Error(Error::Kind::output, name + ": the folder " + core::printable(folder) + " does not exist");
+    throw Error(Error::Kind::output, name + ": the folder " + printable(folder) + " does not exist");
   if (access(folder.c_str(), W_OK | X_OK) != 0) throw output_error(name, errno);
 }
 
@@ -221,17 +221,16 @@ void FolderSync::add_parent_of(const std::string& path) {
   File file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!file.is_open())
     throw output_error(
-        fmt::format("{}: its folder cannot be opened, to store it on the disk", core::printable(path)),
-        errno);
+        fmt::format("{}: its folder cannot be opened, to store it on the disk", printable(path)), errno);
   folders_.push_back({folder, std::move(file)});
 }
 
 void FolderSync::run() const {
-  for (const Open& folder : folders_) sync_now(folder.file.fd(), core::printable(folder.path));
+  for (const Open& folder : folders_) sync_now(folder.file.fd(), printable(folder.path));
 }
 
 AtomicFile::AtomicFile(const std::string& target, Sync sync)
-    : name_(core::printable(target)), target_(target), sync_(sync) {
+    : name_(printable(target)), target_(target), sync_(sync) {
   const Existing existing = look_at(target, name_);
   if (existing.kind == Existing::Kind::other) {
     file_ = File(open(target.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
@@ -252,7 +251,7 @@ AtomicFile::AtomicFile(const std::string& target, Sync sync)
 }
 
 AtomicFile::AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync)
-    : name_(core::printable(target)), target_(target), sync_(sync) {
+    : name_(printable(target)), target_(target), sync_(sync) {
   const std::string file = fs::path(target).filename();
   if (!make(folder.path() + "/" + file, 0666)) throw output_error(name_, EEXIST);
 }
@@ -404,7 +403,7 @@ ReplaceLock::ReplaceLock(const std::string& path) {
     if (!file_.is_open() && errno == ENOENT) continue;
     if (!file_.is_open()) return;  // replacing it will say why, if that is not possible either
     lock_for_replacing(file_.fd());
-    if (fstat(file_.fd(), &held) != 0) throw output_error(core::printable(path), errno);
+    if (fstat(file_.fd(), &held) != 0) throw output_error(printable(path), errno);
     if (stat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return;
   }
 }
@@ -418,7 +417,7 @@ TemporaryPath make_folder(const std::string& target) {
     if (mkdir(path.c_str(), 0777) == 0) return made;
     const int code = errno;
     made.keep();  // what is there is another's
-    if (code != EEXIST || attempt == kAttempts) throw output_error(core::printable(target), code);
+    if (code != EEXIST || attempt == kAttempts) throw output_error(printable(target), code);
   }
 }
 
@@ -434,7 +433,7 @@ void commit_folder(TemporaryPath& folder, const std::string& target, std::vector
   }
   const int failed = AtomicFile::put_folder_in_place(folder, at, files);
   if (failed == EEXIST || failed == ENOTEMPTY) return commit_all(files);
-  if (failed != 0) throw output_error(core::printable(target), failed);
+  if (failed != 0) throw output_error(printable(target), failed);
   around.run();
 }
 

@@ -1,6 +1,5 @@
-// Files that appear whole or not at all: written beside the target under a temporary name, renamed on commit,
-// removed when anything goes wrong before. The names in use are known to remove_temporary_files(), for
-// signals.
+// Atomic replacement of files: a file is written under a temporary name beside the target, renamed on commit,
+// and removed on failure. remove_temporary_files() knows the names in use, for signal handlers.
 // tests: tests/io/test_atomic_file.cpp
 #pragma once
 
@@ -36,9 +35,9 @@ class TemporaryPath {
   Slot* slot_ = nullptr;
 };
 
-/// The file at `target` while it is written. A symbolic link is followed; the mode of an existing file is kept.
-/// What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and begin
-/// with the target's name.
+/// The file at `target` while it is written. A symbolic link is followed; the mode of an existing file is
+/// kept. What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and
+/// begin with the target's name.
 ///
 /// With Sync::now the file is on the disk when close() returns, and its name when it is committed. Where the
 /// name alone cannot be stored, that is an Error too, and the new file is in its place.
@@ -132,8 +131,8 @@ std::string follow_links(const std::string& path);
 /// Throws Error{output}.
 void sync_now(int fd, std::string_view name);
 
-/// Folders whose entries are about to change. They are opened first, so that what cannot be opened is told while
-/// nothing has changed.
+/// Folders whose entries are about to change. They are opened first, so that what cannot be opened is told
+/// while nothing has changed.
 class FolderSync {
  public:
   /// The folder that holds `path`.

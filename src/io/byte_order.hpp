@@ -1,4 +1,4 @@
-// Elements of the other byte order.
+// Byte-swapping of elements.
 #pragma once
 
 #include <cstdint>

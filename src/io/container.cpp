@@ -1,6 +1,6 @@
-// The table of containers: for each its suffixes and the functions that open, write and check it. A new
-// format is one row. What an output is, its suffix decides; what an input is, the first bytes of the file, and
-// the suffix where these say nothing. A folder is known by its final slash or by looking.
+// The table of containers; a new format is one row. The suffix determines the container of an output. The
+// first bytes of the file determine that of an input, or its suffix where they are no container's. A folder
+// is recognised by its final slash, or by stat().
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 
@@ -11,7 +11,7 @@
 #include <array>
 #include <optional>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5/client.hpp"
 #include "io/npy.hpp"
@@ -26,24 +26,18 @@ using Kind = ArrayReference::Container;
 constexpr std::array<std::string_view, 1> kNpySuffixes{".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes{".npz"};
 constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", ".he5"};
+constexpr std::array<std::string_view, 1> kNpyMagics{kNpyMagic};
+constexpr std::array<std::string_view, 2> kZipMagics{"PK\3\4", "PK\5\6"};
 
-ArrayReference reference_to(Kind kind, std::string path) {
-  ArrayReference reference;
-  reference.container = kind;
-  reference.path = std::move(path);
-  reference.text = reference.path;
-  return reference;
-}
+using OpenArray = std::shared_ptr<const ArraySource> (*)(const std::string& path, const OpenOptions&);
 
-using OpenArray = std::shared_ptr<const ArraySource> (*)(const ArrayReference&, const OpenOptions&);
-
-// One array, which has no name, and is opened when it is asked for.
-template <Kind kKind, OpenArray open>
+// One array, which has no name and is opened on first use.
+template <OpenArray open>
 class OneArray final : public OpenContainer {
  public:
   OneArray(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
   std::shared_ptr<const ArraySource> array(const std::string&) const override {
-    return open(reference_to(kKind, path_), options_);
+    return open(path_, options_);
   }
   std::vector<std::string> names(const std::string&) const override { return {""}; }
 
@@ -52,44 +46,26 @@ class OneArray final : public OpenContainer {
   OpenOptions options_;
 };
 
-// The .npy files of a folder. The folder itself, which "" names, is none.
-class OpenFolder final : public OpenContainer {
- public:
-  OpenFolder(std::string path, const OpenOptions& options)
-      : reference_(reference_to(Kind::directory, std::move(path))), options_(options) {}
-  std::shared_ptr<const ArraySource> array(const std::string& member) const override {
-    if (member.empty()) return open_directory(reference_, options_);
-    return open_npy(reference_to(Kind::npy, reference_.path + member + ".npy"), options_);
-  }
-  std::vector<std::string> names(const std::string&) const override {
-    return directory_names(reference_, options_);
-  }
-
- private:
-  ArrayReference reference_;
-  OpenOptions options_;
-};
-
-template <class Opened>
-std::shared_ptr<const OpenContainer> open_as(const std::string& path, const OpenOptions& options) {
-  return std::make_shared<Opened>(path, options);
+template <OpenArray open>
+std::shared_ptr<const OpenContainer> open_one(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<OneArray<open>>(path, options);
 }
 
-// In the order of the enumeration.
+// In the order of the enumeration. HDF5's signature may come after a block of other data: kind_of_content.
+// clang-format off
 constexpr std::array<Container, 5> kContainers{{
-    {Kind::npy, "an .npy file", kNpySuffixes, false, open_as<OneArray<Kind::npy, open_npy>>, write_npy_file,
-     check_npy_file},
-    {Kind::npz, "an .npz file", kNpzSuffixes, true, open_npz, write_npz, check_npz},
-    {Kind::hdf5, "an HDF5 file", kHdf5Suffixes, true, open_hdf5, write_hdf5, check_hdf5},
-    {Kind::stream,
-     "a stream",
-     {},
-     false,
-     open_as<OneArray<Kind::stream, open_stdin>>,
-     write_stdout,
-     check_stdout},
-    {Kind::directory, "a folder", {}, true, open_as<OpenFolder>, write_directory, check_directory},
+    {.kind = Kind::npy, .label = "an .npy file", .suffixes = kNpySuffixes, .magic = kNpyMagics,
+     .open = open_one<open_npy>, .write = write_npy_file, .check = check_npy_file},
+    {.kind = Kind::npz, .label = "an .npz file", .suffixes = kNpzSuffixes, .magic = kZipMagics,
+     .names = Names::flat, .compresses = true, .open = open_npz, .write = write_npz, .check = check_npz},
+    {.kind = Kind::hdf5, .label = "an HDF5 file", .suffixes = kHdf5Suffixes, .names = Names::tree,
+     .has_links = true, .compresses = true, .open = open_hdf5, .write = write_hdf5, .check = check_hdf5},
+    {.kind = Kind::stream, .label = "a stream",
+     .open = open_one<open_stdin>, .write = write_stdout, .check = check_stdout},
+    {.kind = Kind::directory, .label = "a folder", .names = Names::flat, .name_prefix = "", .name_suffix = ".npy",
+     .open = open_directory, .write = write_directory, .check = check_directory},
 }};
+// clang-format on
 
 }  // namespace
 
@@ -111,7 +87,7 @@ ArrayReference as_folder(ArrayReference reference) {
   return reference;
 }
 
-// Formats of arrays that are not read.
+// Formats of arrays that are not supported.
 struct Foreign {
   std::string_view magic, what, hint;
 };
@@ -125,18 +101,18 @@ constexpr std::array<Foreign, 5> kForeign{{
     {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
 }};
 
-// What a regular file is by its content; nothing where that is no container's. Throws Error{input} for a file
-// that cannot be read, or is of another format. (To open a pipe would take something from those who wait for
-// it.)
+// The container of a regular file by its content, if it is one. Throws Error{input} for a file that cannot be
+// read, or is of a format that is not supported. (Pipes are not opened: their reader would miss the data.)
 std::optional<Kind> kind_of_content(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const File file(open_for_reading(path, name));
   std::array<char, 16> bytes{};
   const std::string_view begin(bytes.data(), read_some(file.fd(), bytes.data(), bytes.size(), name));
-  if (begin.starts_with(kNpyMagic)) return Kind::npy;
-  if (begin.starts_with("PK\3\4") || begin.starts_with("PK\5\6")) return Kind::npz;
+  for (const Container& c : kContainers)
+    for (const std::string_view magic : c.magic)
+      if (begin.starts_with(magic)) return c.kind;
   for (const Foreign& foreign : kForeign)
     if (begin.starts_with(foreign.magic))
       throw Error(Error::Kind::input, fmt::format("{}: is {}", name, foreign.what))
@@ -145,14 +121,13 @@ std::optional<Kind> kind_of_content(const std::string& path) {
   return std::nullopt;
 }
 
-// A path that is not there may be that of a file, ':' and a name in it, as those of the container's suffixes
-// are without looking.
+// PATH:NAME of a file whose suffix is no container's.
 ArrayReference split_by_content(ArrayReference reference) {
   const std::string word =
       reference.member.empty() ? reference.path : reference.path + ':' + reference.member;
   for (std::size_t colon = word.find(':'); colon != std::string::npos; colon = word.find(':', colon + 1)) {
     const auto kind = kind_of_content(word.substr(0, colon));
-    if (!kind || !container(*kind).holds_several) continue;
+    if (!kind || !container(*kind).holds_several()) continue;
     reference.container = *kind;
     reference.path = word.substr(0, colon);
     reference.member = word.substr(colon + 1);
@@ -161,7 +136,7 @@ ArrayReference split_by_content(ArrayReference reference) {
   return reference;
 }
 
-// "x.tar.gz" → ".gz"; nothing where no dot stands within the name.
+// "x.tar.gz" → ".gz"; "" for a name without a dot inside.
 std::string_view suffix_of(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   const std::size_t dot = name.rfind('.');
@@ -179,8 +154,8 @@ ArrayReference as_output(ArrayReference reference) {
   std::vector<std::string_view> known;
   for (const Container& c : kContainers) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
   throw Error(Error::Kind::usage,
-              fmt::format("{}: no file of arrays ends in '{}'; {} do", core::printable(reference.path),
-                          core::printable(suffix, 40), fmt::join(known, ", ")))
+              fmt::format("{}: no file of arrays ends in '{}'; {} do", printable(reference.path),
+                          printable(suffix, 40), fmt::join(known, ", ")))
       .hint("a folder's name ends in /");
 }
 
@@ -190,15 +165,13 @@ namespace ejk {
 
 ArrayReference parse_input(std::string_view text) {
   ArrayReference reference = parse_reference(text);
-  if (reference.container == ArrayReference::Container::stream ||
-      reference.container == ArrayReference::Container::directory)
-    return reference;
+  if (reference.is_stream() || reference.container == ArrayReference::Container::directory) return reference;
   struct stat status {};
   if (stat(reference.path.c_str(), &status) != 0) return io::split_by_content(std::move(reference));
   if (S_ISDIR(status.st_mode) && reference.member.empty() && reference.slice.empty())
     return io::as_folder(std::move(reference));
   const auto kind = io::kind_of_content(reference.path);
-  if (kind && (reference.member.empty() || io::container(*kind).holds_several)) reference.container = *kind;
+  if (kind && (reference.member.empty() || io::container(*kind).holds_several())) reference.container = *kind;
   return reference;
 }
 

@@ -1,4 +1,4 @@
-// The kinds of places that arrays are read from and written to: one row each.
+// The table of containers of arrays: a row states what a container can do, and has its functions.
 // tests: tests/io/test_references.cpp, test_write.cpp
 #pragma once
 
@@ -14,30 +14,30 @@
 
 namespace ejk::io {
 
-/// What is to be written where: the target taken apart, each array under the name it will have in there.
+/// Arrays to be written to one target, each under the name that it will have there.
 struct WriteJob {
   std::string path;
   std::vector<NamedArray> arrays;  // for HDF5 full paths ("/g/x"); sources may be empty when only checking
   std::string attributes_at;       // HDF5 object that gets the attributes
   WriteOptions options;
 
-  /// The least that it takes on a disk: its elements, unless they are compressed.
+  /// The least size on disk: that of the elements, or 0 where they are compressed.
   std::int64_t bytes() const;
 
-  /// Writes the elements of an array to their place; empty: its source is read.
-  std::function<void(const ElementRegion& place)> fill_of(std::size_t array) const {
+  /// Writes the elements of an array to their region of the file; empty: its source is read.
+  std::function<void(const ElementRegion& region)> fill_of(std::size_t array) const {
     if (!options.fill) return {};
-    return [&fill = options.fill, array](const ElementRegion& place) { fill(array, place); };
+    return [&fill = options.fill, array](const ElementRegion& region) { fill(array, region); };
   }
 };
 
-/// A container that is open for reading. All functions may be called by any number of threads.
+/// A container open for reading. Safe to use from several threads.
 class OpenContainer {
  public:
   virtual ~OpenContainer() = default;
-  /// By a name out of names(); by "" the only one there is.
+  /// By one of names(); "" is the only array of the container.
   virtual std::shared_ptr<const ArraySource> array(const std::string& member) const = 0;
-  /// Of everything in it, or in a group.
+  /// All arrays of the container, or of a group.
   virtual std::vector<std::string> names(const std::string& group) const = 0;
   virtual std::vector<ArrayLink> links(const std::string& group) const {
     return (void)group, std::vector<ArrayLink>();
@@ -48,17 +48,27 @@ class OpenContainer {
   }
 };
 
+/// How arrays are named in a container: one array without a name, or names of which each is an array, or paths
+/// ("/g/x") through groups, which are named as well.
+enum class Names { none, flat, tree };
+
 struct Container {
   ArrayReference::Container kind;
   std::string_view label;
-  std::span<const std::string_view>
-      suffixes;  // how a path of this kind ends; none: it is recognised otherwise
-  bool holds_several;
+  /// How a path of this kind ends, and what its files begin with. Neither: it is recognised otherwise.
+  std::span<const std::string_view> suffixes = {}, magic = {};
+  Names names = Names::none;
+  bool has_links = false, compresses = false;
+  /// A reference to an array in it is PATH, prefix, name, suffix.
+  std::string_view name_prefix = ":", name_suffix = "";
+
+  bool holds_several() const { return names != Names::none; }
+  bool has_groups() const { return names == Names::tree; }
 
   /// Opens what the path names.
   std::shared_ptr<const OpenContainer> (*open)(const std::string& path, const OpenOptions&);
   void (*write)(const WriteJob&);
-  /// Throws what `write` would, as far as it can be known before; touches nothing.
+  /// Throws what `write` would throw, as far as that is known before any work; modifies nothing.
   void (*check)(const WriteJob&);
 };
 
@@ -68,7 +78,10 @@ const Container& container(ArrayReference::Container kind);
 /// The first few names of arrays, as references have them, for a hint.
 std::string listed(std::vector<std::string> names);
 
-/// Where a reference's array goes when it is a target: parse_output, for one that is taken apart already.
+/// A path within a container without the slashes at its ends.
+std::string_view without_slashes(std::string_view path);
+
+/// parse_output of a reference that is parsed already.
 ArrayReference as_output(ArrayReference reference);
 
 }  // namespace ejk::io

@@ -1,5 +1,5 @@
-// Arrays as NAME.npy in one folder. A new folder is made under a temporary name and appears whole; in an
-// existing one all files are written first and then renamed together.
+// Folders of .npy files. A new folder is written under a temporary name and renamed; in an existing one all
+// files are written first and then renamed together.
 // tests: tests/io/test_write.cpp
 #include "io/directory.hpp"
 
@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/npy.hpp"
 
@@ -34,38 +34,51 @@ bool folder_exists(const WriteJob& job) {
     errno = ENOTDIR;
   }
   if (errno == ENOENT) return false;
-  throw system_error(Error::Kind::output, core::printable(job.path), errno);
+  throw system_error(Error::Kind::output, printable(job.path), errno);
 }
 
 // A name must be one file in this very folder.
 std::string file_of(const WriteJob& job, const std::string& name) {
   if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
     throw Error(Error::Kind::output, fmt::format("{}: the array name '{}' cannot be a file's name",
-                                                 core::printable(job.path), core::printable(name)))
+                                                 printable(job.path), printable(name)))
         .hint("an .npz or HDF5 file can hold it");
   return job.path + (job.path.ends_with('/') ? "" : "/") + name + ".npy";
 }
 
+class OpenFolder final : public OpenContainer {
+ public:
+  OpenFolder(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
+
+  std::shared_ptr<const ArraySource> array(const std::string& name) const override {
+    if (!name.empty()) return open_npy(path_ + name + ".npy", options_);
+    Error error(Error::Kind::input, printable(path_) + ": is a folder, not an array");
+    if (const auto all = names(""); !all.empty())
+      error.hint("name a file in it, such as " + printable(path_ + all[0]) + ".npy");
+    throw error;
+  }
+
+  // Sorted, without their suffix.
+  std::vector<std::string> names(const std::string&) const override {
+    std::vector<std::string> all;
+    std::error_code failed;
+    for (fs::directory_iterator entry(path_, failed), end; !failed && entry != end; entry.increment(failed))
+      if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
+        all.push_back(entry->path().stem());
+    if (failed) throw system_error(Error::Kind::input, printable(path_), failed.value());
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+
+ private:
+  std::string path_;
+  OpenOptions options_;
+};
+
 }  // namespace
 
-std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
-                                                  const OpenOptions& options) {
-  Error error(Error::Kind::input, core::printable(reference.path) + ": is a folder, not an array");
-  if (const auto names = directory_names(reference, options); !names.empty())
-    error.hint("name a file in it, such as " + core::printable(reference.path + names[0]) + ".npy");
-  throw error;
-}
-
-std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions&) {
-  std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(reference.path, failed), end; !failed && entry != end;
-       entry.increment(failed))
-    if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
-      names.push_back(entry->path().stem());
-  if (failed) throw system_error(Error::Kind::input, core::printable(reference.path), failed.value());
-  std::sort(names.begin(), names.end());
-  return names;
+std::shared_ptr<const OpenContainer> open_directory(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<OpenFolder>(path, options);
 }
 
 void write_directory(const WriteJob& job) {
@@ -89,7 +102,7 @@ void write_directory(const WriteJob& job) {
   for (const std::string& name : job.options.absent) {
     std::error_code failed;
     const bool removed = fs::remove(file_of(job, name), failed);
-    if (failed) throw system_error(Error::Kind::output, core::printable(file_of(job, name)), failed.value());
+    if (failed) throw system_error(Error::Kind::output, printable(file_of(job, name)), failed.value());
     if (removed && job.options.sync == Sync::now) removals.add_parent_of(file_of(job, name));
   }
   removals.run();

@@ -1,4 +1,4 @@
-// A folder of .npy files as a target: NAME.npy for each array.
+// A folder of .npy files as a container: NAME.npy for each array.
 // tests: tests/io/test_write.cpp
 #pragma once
 
@@ -6,15 +6,10 @@
 
 namespace ejk::io {
 
-/// A folder is no array: Error{input} with its files as a hint.
-std::shared_ptr<const ArraySource> open_directory(const ArrayReference& reference,
-                                                  const OpenOptions& options);
+std::shared_ptr<const OpenContainer> open_directory(const std::string& path, const OpenOptions& options);
 
-/// Names of the .npy files, without their suffix, sorted.
-std::vector<std::string> directory_names(const ArrayReference& reference, const OpenOptions& options);
-
-/// A folder that is missing is made aside, and renamed when all files are in it. Where there is one, all files
-/// are written in it under temporary names, then one after another is renamed.
+/// A new folder is written under a temporary name and renamed. In an existing one all files are written under
+/// temporary names and then renamed.
 void write_directory(const WriteJob& job);
 void check_directory(const WriteJob& job);
 

@@ -1,8 +1,6 @@
-// Elements of an array into their place in a file that is laid out already: a box in pieces, each piece in the
-// runs that its elements are in C order. Processes may share the work, each with boxes of its own. They write with
-// pwrite(2), so that two machines never own copies of one page. Short runs, as of one head among others, would be a
-// system call each, and those of all processes wait for one another: on one machine they are copied into the file's
-// mapped pages.
+// Writes one box of an array into a pre-sized file; processes write disjoint boxes with pwrite, so that two
+// machines never own copies of one page. Short runs (one head of many) would need a system call each, which
+// serialise across processes; on a single machine they are copied through a mapping instead.
 // tests: tests/io/test_elements.cpp
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +23,8 @@ namespace ejk {
 
 namespace {
 
-// Of a box, how many trailing axes it spans whole; elements of those, and of one axis before, follow one another.
+// Of a box, how many trailing axes it spans whole; elements of those, and of one axis before, follow one
+// another.
 std::size_t whole_axes(const Shape& shape, const Shape& count) {
   std::size_t whole = 0;
   while (whole < shape.size() && count[shape.size() - 1 - whole] == shape[shape.size() - 1 - whole]) ++whole;
@@ -60,8 +59,8 @@ std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size
   return size;
 }
 
-// An array's place in a file as memory that is the file's; none where the file system cannot say that there is
-// room for it: pages without room would end the program.
+// An array's place in a file as memory that is the file's; none where the file system cannot say that there
+// is room for it: pages without room would end the program.
 class MappedRegion {
  public:
   MappedRegion(int fd, const ElementRegion& place, std::int64_t bytes) {

@@ -1,5 +1,5 @@
-// System calls that go on after a signal, after a short count and where a descriptor does not block. Mapped
-// files are kept in a list without locks, so that the handler of a SIGBUS can find the name of the file.
+// System calls that resume after signals, short counts and non-blocking descriptors. Mapped files are in a
+// lock-free list, so that a SIGBUS handler can look up the name of the file.
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 
@@ -17,8 +17,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk::io {
 
@@ -211,7 +211,7 @@ Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
 namespace {
 
 [[noreturn]] void no_memory(std::int64_t bytes) {
-  throw Error(Error::Kind::budget, "no memory for " + core::format_bytes(bytes));
+  throw Error(Error::Kind::budget, "no memory for " + format_bytes(bytes));
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Files: an owner for a descriptor, an owner for mapped memory, and reads and writes that are whole or an
-// Error.
+// File descriptors and mapped memory with an owner, and reads and writes that are complete or throw Error.
 // tests: tests/io/test_file.cpp
 #pragma once
 

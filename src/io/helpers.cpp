@@ -1,5 +1,5 @@
-// A queue, and threads that wait for it. Cost: a lock and perhaps a wake-up for each task, some ten
-// microseconds; a start takes as long for each thread.
+// A task queue and its threads. Cost: a lock and perhaps a wake-up per task, some ten microseconds; as much
+// to start each thread.
 // tests: tests/io/test_helpers.cpp
 #include "io/helpers.hpp"
 

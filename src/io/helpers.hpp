@@ -1,4 +1,4 @@
-// Threads of a process that io/worker started, for work that needs no library but takes time.
+// A thread pool for processes forked by io/worker, where OpenMP cannot start, to decode chunks in parallel.
 // tests: tests/io/test_helpers.cpp
 #pragma once
 

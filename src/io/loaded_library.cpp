@@ -1,5 +1,4 @@
-// What the loader says when it fails names the library that is missing, which may be one of those that are
-// needed by the one asked for.
+// The loader's error names the library that is missing, which may be a dependency of the requested one.
 // tests: tests/io/test_loaded_library.cpp
 #include "io/loaded_library.hpp"
 

@@ -1,6 +1,6 @@
-// A shared library that is loaded when a file first needs it: relocating HDF5, libzip and what these are
-// linked with (libcurl, Kerberos, OpenSSL) takes three times as long as all else that a program needs to start.
-// Who links ejk does not link them. Cost: one look-up a name.
+// Shared libraries loaded on first use. Relocating HDF5, libzip and their dependencies (libcurl, Kerberos,
+// OpenSSL) takes three times as long as all else at the start of a program, and programs that link ejk do not
+// link them. Cost: one look-up per name.
 // tests: tests/io/test_loaded_library.cpp
 #pragma once
 

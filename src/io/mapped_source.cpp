@@ -1,6 +1,6 @@
-// Elements of a mapped file, looked at or copied. Where the file is still open, large boxes in C order are
-// copied by pread, which takes no page fault for every few pages; all other boxes from the mapping. Swapped
-// bytes are turned after copying.
+// Elements of a mapped file, in place or copied. If the file is still open, large boxes in C order are copied
+// by pread, which avoids page faults; all other boxes from the mapping. Swapped bytes are swapped after
+// copying.
 // tests: tests/io/test_npy.cpp
 #include "io/mapped_source.hpp"
 
@@ -29,7 +29,7 @@ ArrayAccess access_to(const ArrayView& elements, const ArrayLayout& layout, cons
                                address % static_cast<std::uintptr_t>(size_of(elements.dtype)) == 0;
   if (!usable_in_place) return ArrayAccess(ArrayAccess::Order::any, storage_of(layout));
   const bool copy = file.is_open() && elements.is_c_contiguous();
-  return ArrayAccess(elements, copy ? ArrayAccess::Prefer::copy : ArrayAccess::Prefer::look,
+  return ArrayAccess(elements, copy ? ArrayAccess::Prefer::read : ArrayAccess::Prefer::view,
                      storage_of(layout));
 }
 

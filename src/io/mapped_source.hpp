@@ -1,4 +1,5 @@
-// An array that lies, whole and unfiltered, in mapped memory: a file's, or a stream's that was read.
+// A source of an array that is whole and unfiltered in mapped memory: that of a file, or of a buffered
+// stream.
 // tests: tests/io/test_npy.cpp
 #pragma once
 
@@ -26,10 +27,10 @@ struct ArrayLayout {
 /// "C order", "deflated, Fortran order, big-endian".
 std::string storage_of(const ArrayLayout& layout);
 
-/// The array that `layout` describes, which lies within the mapping; several may share one. It shows itself (`mapped()`) when its
-/// elements can be used in place: the machine's byte order, aligned. Otherwise `read` copies them. `file` is
-/// what the mapping maps from its first byte on, if it is a file's; it is kept open, and read from, unless
-/// many are open already.
+/// The array that `layout` describes, which lies within the mapping; several may share one. It shows itself
+/// (`mapped()`) when its elements can be used in place: the machine's byte order, aligned. Otherwise `read`
+/// copies them. `file` is what the mapping maps from its first byte on, if it is a file's; it is kept open,
+/// and read from, unless many are open already.
 std::shared_ptr<const ArraySource> make_mapped_source(std::shared_ptr<const Mapping> mapping,
                                                       const ArrayLayout& layout, std::string name,
                                                       File file = {});

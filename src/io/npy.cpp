@@ -1,6 +1,6 @@
-// The header is parsed as the Python dictionary that it is; what it claims is compared with the file's size
-// before anything is mapped. A stream is read once, into memory that grows with what arrives and not with
-// what the header claims. Large arrays are written by several threads, at known offsets of a new file.
+// Reader and writer of .npy. The header is parsed as a Python literal and compared with the file's size
+// before anything is mapped. A stream is read once, into memory that grows with the data and not with the
+// header's claims. Large arrays are written by several threads, at known offsets of a new file.
 // tests: tests/io/test_npy.cpp
 #include "io/npy.hpp"
 
@@ -16,7 +16,7 @@
 
 #include "core/checked.hpp"
 #include "core/named.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "ejk/threads.hpp"
 #include "io/parallel_write.hpp"
 
@@ -98,7 +98,7 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
     return;
   }
   const std::string_view kind = kind_of_refused(code);
-  const std::string named = fmt::format("the elements have dtype '{}'", core::printable(descr, 40));
+  const std::string named = fmt::format("the elements have dtype '{}'", printable(descr, 40));
   if (kind.empty()) refuse(named + ", which NumPy does not know");
   refuse_type(fmt::format("{} ({})", named, kind));
 }
@@ -134,7 +134,7 @@ class HeaderParser {
         once(shape, key);
         layout.shape = tuple();
       } else {
-        refuse(fmt::format("the header has an unknown key '{}'", core::printable(key, 40)));
+        refuse(fmt::format("the header has an unknown key '{}'", printable(key, 40)));
       }
       if (!accept(',') && peek() != '}') malformed();
     }
@@ -146,7 +146,7 @@ class HeaderParser {
  private:
   [[noreturn]] void malformed() const {
     refuse(fmt::format("the header is malformed at byte {}: '{}'", at_,
-                       core::printable(text_.substr(std::min(at_, text_.size())), 20)));
+                       printable(text_.substr(std::min(at_, text_.size())), 20)));
   }
   // The next character that is no blank; NUL at the end.
   char peek() {
@@ -200,7 +200,7 @@ class HeaderParser {
       malformed();
     }
     if (may_have_l_ && at_ < text_.size() && text_[at_] == 'L') ++at_;
-    const auto value = core::parse_integer(digits);
+    const auto value = parse_integer(digits);
     if (!value) refuse("the shape has a length that does not fit 64 bits");
     if (*value < 0) refuse(fmt::format("the shape has a negative length, {}", *value));
     return *value;
@@ -328,9 +328,9 @@ void write_stdout(const WriteJob& job) {
 
 void check_stdout(const WriteJob&) {}
 
-std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options) {
-  const std::string name = core::printable(reference.path);
-  File file = open_for_reading(reference.path, name);
+std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options) {
+  const std::string name = printable(path);
+  File file = open_for_reading(path, name);
   if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
   const std::int64_t size = size_of_file(file.fd(), name);
   const ArrayLayout layout = core::named(name, [&] {
@@ -352,7 +352,7 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
     if (max_memory > 0 && promised > max_memory)
       throw Error(Error::Kind::budget,
                   fmt::format("a stream is held in memory, and its {} are more than the {} allowed",
-                              core::format_bytes(promised), core::format_bytes(max_memory)));
+                              format_bytes(promised), format_bytes(max_memory)));
     // Twice as much room whenever it is full, so that a header alone can claim nothing.
     constexpr std::int64_t kFirst = std::int64_t{1} << 20;
     Mapping data =
@@ -378,7 +378,7 @@ int take_stdin() {
   return STDIN_FILENO;
 }
 
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference&, const OpenOptions& options) {
+std::shared_ptr<const ArraySource> open_stdin(const std::string&, const OpenOptions& options) {
   return read_npy_stream(take_stdin(), "-", options.max_memory);
 }
 

@@ -1,6 +1,6 @@
-// NumPy's .npy format: a magic, a header that is a Python dictionary in text, then the bare elements.
-// The definition: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
-// Reading maps the file and looks at the header only; writing is one pass.
+// NumPy's .npy format: a magic, a header that is a Python dictionary in text, then the raw elements.
+// Definition: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// Reading maps the file and parses the header only; writing is one pass.
 // tests: tests/io/test_npy.cpp
 #pragma once
 
@@ -11,8 +11,8 @@
 
 #include "io/atomic_file.hpp"
 #include "io/container.hpp"
+#include "io/element_stream.hpp"
 #include "io/mapped_source.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -46,7 +46,7 @@ void write_stdout(const WriteJob& job);
 void check_stdout(const WriteJob& job);
 
 /// An .npy file (a pipe under a file's name is read whole).
-std::shared_ptr<const ArraySource> open_npy(const ArrayReference& reference, const OpenOptions& options);
+std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options);
 
 /// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory);
@@ -55,6 +55,6 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
 int take_stdin();
 
 /// The array that comes from standard input.
-std::shared_ptr<const ArraySource> open_stdin(const ArrayReference& reference, const OpenOptions& options);
+std::shared_ptr<const ArraySource> open_stdin(const std::string& path, const OpenOptions& options);
 
 }  // namespace ejk::io

@@ -1,6 +1,6 @@
-// libzip finds and decompresses the members; the headers are those of .npy. A member's claimed size is
-// compared with its stored bytes, so that a small archive cannot ask for much memory. Reading forward costs
-// one decompression; going back in a deflated member begins it again.
+// Members of .npz through libzip. A member's claimed size is compared with its stored bytes, so that a small
+// archive cannot claim much memory. Cost: reading forward decompresses once; going back in a deflated member
+// restarts it.
 // tests: tests/io/test_npz.cpp
 #include "io/npz.hpp"
 
@@ -20,7 +20,7 @@
 #include <unordered_set>
 
 #include "core/named.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
 #include "io/loaded_library.hpp"
@@ -74,10 +74,10 @@ struct Member {
 };
 
 Error input_error(std::string_view name, std::string_view why) {
-  return Error(Error::Kind::input, fmt::format("{}: {}", name, core::printable(why)));
+  return Error(Error::Kind::input, fmt::format("{}: {}", name, printable(why)));
 }
 
-Error invalid(std::string_view why) { return Error(Error::Kind::input, core::printable(why)); }
+Error invalid(std::string_view why) { return Error(Error::Kind::input, printable(why)); }
 
 // Whether it was the system that failed, and not what is in the archive.
 bool is_of_the_system(const zip_error_t* error) {
@@ -90,7 +90,7 @@ std::string reason(zip_error_t* error) {
 }
 
 Zip open_zip(const std::string& path) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   File file = open_for_reading(path, name);
   if (!is_regular(file.fd(), name))
     throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
@@ -163,7 +163,7 @@ const Member& find_member(const std::vector<Member>& members, const MembersByNam
     const auto [first, last] = by_name.equal_range(wanted);
     if (first != last) {
       if (std::next(first) != last)
-        throw input_error(path, fmt::format("two members are named '{}'", core::printable(wanted)));
+        throw input_error(path, fmt::format("two members are named '{}'", printable(wanted)));
       return *first->second;
     }
     // "x.npy" may be written for "x".
@@ -171,9 +171,9 @@ const Member& find_member(const std::vector<Member>& members, const MembersByNam
     wanted.remove_suffix(kSuffix.size());
   }
   const std::vector<std::string> names = names_of(members);
-  Error error = input_error(path, fmt::format("holds no array '{}'", core::printable(member_name)));
-  if (const auto nearest = core::nearest_name(member_name, names))
-    throw error.hint("did you mean " + path + ":" + core::printable(*nearest) + "?");
+  Error error = input_error(path, fmt::format("holds no array '{}'", printable(member_name)));
+  if (const auto nearest = nearest_name(member_name, names))
+    throw error.hint("did you mean " + path + ":" + printable(*nearest) + "?");
   throw error.hint("it holds " + listed(names));
 }
 
@@ -188,8 +188,9 @@ struct Archive {
   std::mutex mutex;
 };
 
-// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may be
-// thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the member.
+// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may
+// be thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the
+// member.
 class MemberReader {
  public:
   MemberReader(std::shared_ptr<Archive> archive, zip_uint64_t index)
@@ -380,8 +381,8 @@ class NpzFile final : public OpenContainer {
   }
 
   std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {
-    const Member& member = find_member(archive_->members, archive_->by_name, core::printable(path_), wanted);
-    return open_member(archive_, member, core::printable(path_ + ":" + member.name));
+    const Member& member = find_member(archive_->members, archive_->by_name, printable(path_), wanted);
+    return open_member(archive_, member, printable(path_ + ":" + member.name));
   }
   std::vector<std::string> names(const std::string&) const override { return names_of(archive_->members); }
 
@@ -493,7 +494,7 @@ class MemberBytes {
   FirstException& first_;
   std::string header_;
   zip_error_t error_;
-  std::optional<Pieces> pieces_;
+  std::optional<core::Pieces> pieces_;
   Array piece_;
   const std::byte* next_ = nullptr;  // of the header, then of the piece
   zip_uint64_t left_ = 0;

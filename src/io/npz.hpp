@@ -1,9 +1,9 @@
 // .npz files: zip archives of .npy members, read and written through libzip.
 //
-// A member is decompressed forward, as it is read; a read that goes back starts the member again (a stored
-// one is sought in). Its checksum is verified whenever it was read from beginning to end. Nothing is mapped,
-// so that a damaged member is noticed. Writing stores the members (or deflates them), one pass, with fixed
-// timestamps.
+// A member is decompressed forward while it is read; reading backwards restarts it (a stored one is sought).
+// Its checksum is verified whenever it was read from begin to end. Nothing is mapped, so that damage is
+// detected. Writing stores or deflates the members in one pass, with fixed timestamps.
+//
 // tests: tests/io/test_npz.cpp
 #pragma once
 

@@ -1,13 +1,13 @@
-// Opening a reference: its container's row opens the file, the file gives the array, a slice is laid over it.
-// And files as they are.
+// Opening references: the container's row opens the file, the file returns the array, a slice wraps it. Also
+// reading whole files.
 // tests: tests/io/test_npy.cpp, test_npz.cpp, test_hdf5.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 #include "io/npy.hpp"
 #include "io/slice.hpp"
@@ -38,13 +38,13 @@ void ReadMemory::want(std::int64_t bytes) {
 }
 
 std::optional<std::string> read_file(const std::string& path, std::int64_t most) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const io::File file = path == "-" ? io::File() : io::open_for_reading(path, name);
   const int fd = file.is_open() ? file.fd() : io::take_stdin();
   std::string text;
   for (std::size_t held = 0;;) {
     constexpr std::size_t kFirst = std::size_t{1} << 16;
-    text.resize(std::max(kFirst, 2 * held));  // twice as much room whenever it is full
+    text.resize(std::max(kFirst, 2 * held));  // doubled whenever it is full
     held += io::read_some(fd, text.data() + held, text.size() - held, name);
     if (static_cast<std::int64_t>(held) > most) return std::nullopt;
     if (held == text.size()) continue;
@@ -59,7 +59,7 @@ std::vector<std::string> array_names(const std::string& path, const OpenOptions&
 
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options) {
   ArrayReference reference = parse_input(path);
-  if (reference.container != ArrayReference::Container::hdf5) return {};
+  if (!io::container(reference.container).has_links) return {};
   return ArrayFile(std::move(reference), options).links();
 }
 
@@ -69,7 +69,7 @@ ArrayFile::ArrayFile(std::string_view reference, const OpenOptions& options)
 ArrayFile::ArrayFile(ArrayReference reference, const OpenOptions& options)
     : reference_(std::move(reference)) {
   if (!reference_.slice.empty())
-    throw Error(Error::Kind::usage, core::printable(reference_.text) + ": a file is opened without a slice");
+    throw Error(Error::Kind::usage, printable(reference_.text) + ": a file is opened without a slice");
   container_ = io::container(reference_.container).open(reference_.path, options);
 }
 
@@ -86,21 +86,18 @@ std::map<std::string, std::string> ArrayFile::attributes(const std::string& obje
 }
 
 ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::string& group) const {
-  const bool is_hdf5 = reference_.container == ArrayReference::Container::hdf5;
-  std::string path = group.empty() ? reference_.member : group;
-  const bool is_stream = reference_.container == ArrayReference::Container::stream;
+  const io::Container& container = io::container(reference_.container);
+  const std::string path = group.empty() ? reference_.member : group;
   const std::string name =
-      is_stream ? "-" : core::printable(reference_.path + (path.empty() ? "" : ":" + path));
-  if (!io::container(reference_.container).holds_several || (!is_hdf5 && !path.empty()))
+      reference_.is_stream() ? "-" : printable(reference_.path + (path.empty() ? "" : ":" + path));
+  if (!container.holds_several() || (!container.has_groups() && !path.empty()))
     throw Error(Error::Kind::input, name + ": is one array, and several are wanted")
         .hint("an HDF5 file or a group in one, an .npz or a folder holds several");
   std::vector<std::string> names = container_->names(path);
   for (const ArrayLink& link : container_->links(path)) names.push_back(link.name);  // other names of arrays
-  while (path.ends_with('/')) path.pop_back();
-  const std::string before = !is_hdf5                                ? ""
-                             : path.starts_with('/') || path.empty() ? path + "/"
-                                                                     : "/" + path + "/";
-  ArrayGroup found{name, {}, container_->attributes(path)};
+  const std::string inside(io::without_slashes(path));
+  const std::string before = !container.has_groups() ? "" : inside.empty() ? "/" : "/" + inside + "/";
+  ArrayGroup found{name, {}, container_->attributes(inside)};
   for (const std::string& array : wanted)
     if (std::find(names.begin(), names.end(), before + array) != names.end())
       found.arrays.emplace(array, container_->array(before + array));
@@ -108,16 +105,38 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
   return found;
 }
 
-// Where the arrays may be instead.
+// With a hint to a group that has some of them.
 Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::string& name) const {
   Error error(Error::Kind::input, fmt::format("{}: holds none of {}", name, fmt::join(wanted, ", ")));
-  if (reference_.container != ArrayReference::Container::hdf5) return error;
+  if (!io::container(reference_.container).has_groups()) return error;
   for (const std::string& path : container_->names("/"))
     for (const std::string& array : wanted)
       if (path.ends_with("/" + array) && path.size() > array.size() + 1)
-        return error.hint(fmt::format("did you mean {}:{}?", core::printable(reference_.path),
-                                      core::printable(path.substr(0, path.size() - array.size() - 1))));
+        return error.hint(fmt::format("did you mean {}:{}?", printable(reference_.path),
+                                      printable(path.substr(0, path.size() - array.size() - 1))));
   return error;
+}
+
+std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& named) const {
+  const io::Container& container = io::container(named.container);
+  FoundArray itself{named.array_name(), named, true};
+  const bool is_file = container.holds_several() && named.member.empty();
+  if (!is_file && (!container.has_groups() || !named.slice.empty())) return {itself};
+  const std::vector<std::string> names = container_->names(named.member);
+  if (!named.slice.empty()) {  // of the only array of the file, which has a name of its own
+    if (names.size() == 1) itself.name = io::without_slashes(names[0]);
+    return {itself};
+  }
+  const std::string group(io::without_slashes(named.member));
+  if (names.size() == 1 && !group.empty() && io::without_slashes(names[0]) == group) return {itself};
+  std::vector<FoundArray> all;
+  for (const std::string& name : names) {
+    ArrayReference one = reference_to(named, name);
+    std::string own_name = one.array_name();
+    if (!group.empty() && own_name.starts_with(group + "/")) own_name.erase(0, group.size() + 1);
+    all.push_back({std::move(own_name), std::move(one), false});
+  }
+  return all;
 }
 
 std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) const {
@@ -127,7 +146,7 @@ std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) con
 std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& reference) const {
   auto source = array(reference.member);
   if (reference.slice.empty()) return source;
-  return io::make_sliced_source(std::move(source), reference.slice, core::printable(reference.text));
+  return io::make_sliced_source(std::move(source), reference.slice, printable(reference.text));
 }
 
 }  // namespace ejk

@@ -1,7 +1,6 @@
-// Every thread makes pieces of its own and writes them to their places. A piece is what a second-level cache
-// holds, and begins at a multiple of its size in the file, whatever stands before the elements: the system then
-// keeps it in one run of pages, which it gets and fills in half the time of pieces that lie across one
-// another's pages. Cost: each element is made and written once.
+// Parallel writing: each thread computes and writes its own pieces. A piece fits a second-level cache and
+// begins at a multiple of its size in the file, whatever precedes the elements: pieces that do not share
+// pages take half the time. Cost: each element is computed and written once.
 // tests: tests/io/test_parallel_write.cpp
 #include "io/parallel_write.hpp"
 
@@ -31,7 +30,7 @@ void write_in_parallel(const ArraySource& source, std::string_view header, int f
     return std::clamp<std::int64_t>((first + i) * kPiece - before, 0, total) / size * size;
   };
   const auto& view = source.mapped();
-  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
+  if (source.access().prefer == ArrayAccess::Prefer::view && view->is_c_contiguous()) {
     write_all_at(fd, header.data(), std::ssize(header), at, name);
     core::parallel_for(pieces, work, [&](std::int64_t i) {
       const std::int64_t begin = begin_of(i), n = begin_of(i + 1) - begin;

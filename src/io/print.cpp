@@ -1,4 +1,4 @@
-// Arrays as text, the way numpy.loadtxt reads it. One pass, piece by piece.
+// Text of arrays for numpy.loadtxt, in one pass.
 // tests: tests/io/test_print.cpp
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "ejk/io.hpp"
+#include "io/element_stream.hpp"
 #include "io/file.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk {
 
@@ -40,7 +40,7 @@ void append(fmt::memory_buffer& out, const std::byte* element) {
   } else {
     T value;
     std::memcpy(&value, element, sizeof value);
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+    if constexpr (is_small_float<T>) {
       if (!std::isfinite(static_cast<float>(value)))
         append<float>(out, reinterpret_cast<const std::byte*>(std::array{static_cast<float>(value)}.data()));
       else

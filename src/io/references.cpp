@@ -1,6 +1,5 @@
-// Array references taken apart by their words alone. (What an input's content says is parse_input's,
-// container.cpp.)
-//   reference := ('-' | path '.npy' | path '.npz' [':' member] | path '.h5' [':' path] | folder '/') [slice]
+// Parser of array references. It opens no file; parse_input (container.cpp) reads the first bytes of inputs.
+//   reference := ('-' | path suffix [':' name] | folder '/') [slice]    a container's suffix, a name in it
 //   slice     := '[' entry {',' entry} [','] ']'
 //   entry     := integer | [integer] ':' [integer] [':' [integer]] | '...'
 // tests: tests/io/test_references.cpp
@@ -9,8 +8,8 @@
 
 #include <algorithm>
 
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
 
 namespace ejk {
@@ -25,14 +24,14 @@ std::string_view trimmed(std::string_view s) {
   return s;
 }
 
-// A name of an array as a reference has it: brackets at its end would else be a slice.
+// A name as it is written in a reference: brackets at its end would be a slice.
 std::string member_in_reference(std::string name) {
   if (name.ends_with(']')) name += "[...]";
   return name;
 }
 
 [[noreturn]] void malformed(std::string_view text, std::string_view why) {
-  throw Error(Error::Kind::usage, fmt::format("{}: {}", core::printable(text), why))
+  throw Error(Error::Kind::usage, fmt::format("{}: {}", printable(text), why))
       .hint("a slice is like [0,:,-8:,::2] or [...,0]");
 }
 
@@ -44,11 +43,10 @@ Item parse_entry(std::string_view text, std::string_view entry) {
     return item;
   }
   const auto integer = [&](std::string_view word) {
-    const auto value = core::parse_integer(trimmed(word));
+    const auto value = parse_integer(trimmed(word));
     if (!value)
-      malformed(text,
-                fmt::format("'{}' in the slice is {}", core::printable(word, 40),
-                            core::is_whole_number(trimmed(word)) ? "beyond 64 bits" : "not an integer"));
+      malformed(text, fmt::format("'{}' in the slice is {}", printable(word, 40),
+                                  is_whole_number(trimmed(word)) ? "beyond 64 bits" : "not an integer"));
     return *value;
   };
   if (entry.empty()) malformed(text, "the slice has an empty entry");
@@ -70,7 +68,7 @@ Item parse_entry(std::string_view text, std::string_view entry) {
   return item;
 }
 
-// `inside` is what stands between the brackets.
+// `inside`: the text between the brackets.
 std::vector<Item> parse_slice(std::string_view text, std::string_view inside) {
   std::vector<Item> items;
   if (trimmed(inside).empty()) malformed(text, "the slice is empty");
@@ -85,7 +83,7 @@ std::vector<Item> parse_slice(std::string_view text, std::string_view inside) {
   return items;
 }
 
-// Where a container's suffix ends that is followed by nothing, a member or a slice: the earliest in the word.
+// The end of a container's suffix that is followed by nothing, a name or a slice: the first in the word.
 struct Suffix {
   std::size_t end = std::string_view::npos;
   const io::Container* container = nullptr;
@@ -98,7 +96,7 @@ Suffix find_suffix(std::string_view word) {
       for (std::size_t at = word.find(suffix); at != std::string_view::npos; at = word.find(suffix, at + 1)) {
         const std::size_t end = at + suffix.size();
         const char next = end < word.size() ? word[end] : '\0';
-        const bool ends = next == '\0' || next == '[' || (next == ':' && container.holds_several);
+        const bool ends = next == '\0' || next == '[' || (next == ':' && container.holds_several());
         if (at > 0 && ends && end < found.end) found = {end, &container};
       }
     }
@@ -117,7 +115,7 @@ ArrayReference parse_reference(std::string_view text) {
 
   const bool stream = text == "-" || text.starts_with("-[");
   const Suffix suffix = find_suffix(text);
-  // The slice: right behind the container's suffix, else (a path of any name, or a member) the last brackets.
+  // The slice: right after the container's suffix, or else (any other path, or a name) the last brackets.
   std::size_t bracket = stream ? 1 : suffix.end;
   const bool closed = text.ends_with(']');
   if (bracket >= text.size() || text[bracket] != '[')
@@ -151,14 +149,24 @@ ArrayReference parse_reference(std::string_view text) {
   return reference;
 }
 
+bool ArrayReference::holds_several() const { return io::container(container).holds_several(); }
+
+std::string ArrayReference::array_name() const {
+  const std::string_view name = io::without_slashes(member);
+  if (!name.empty()) return std::string(name);
+  if (is_stream()) return "array";
+  const std::string_view file = std::string_view(path).substr(path.rfind('/') + 1);
+  const std::size_t dot = file.rfind('.');
+  return std::string(file.substr(0, dot == 0 ? file.size() : dot));
+}
+
 ArrayReference reference_to(const ArrayReference& container, const std::string& name) {
   ArrayReference reference = container;
   reference.member = name;
   reference.slice.clear();
-  reference.text = container.path;
-  reference.text += container.container == ArrayReference::Container::directory
-                        ? name + ".npy"
-                        : ":" + member_in_reference(name);
+  const io::Container& row = io::container(container.container);
+  reference.text =
+      member_in_reference(fmt::format("{}{}{}{}", container.path, row.name_prefix, name, row.name_suffix));
   return reference;
 }
 
@@ -171,11 +179,10 @@ std::vector<std::string> split_references(std::string_view text) {
     if (c == '"' && begins) {
       const std::size_t end = text.find('"', at + 1);
       if (end == std::string_view::npos)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: the quote '\"' is not closed", core::printable(text)));
+        throw Error(Error::Kind::usage, fmt::format("{}: the quote '\"' is not closed", printable(text)));
       if (end + 1 < text.size() && text[end + 1] != ',')
         throw Error(Error::Kind::usage,
-                    fmt::format("{}: a quote '\"' ends within a reference", core::printable(text)));
+                    fmt::format("{}: a quote '\"' ends within a reference", printable(text)));
       words.back() = text.substr(at + 1, end - at - 1);
       at = end;
       continue;
@@ -193,10 +200,16 @@ std::vector<std::string> split_references(std::string_view text) {
 
 }  // namespace ejk
 
+std::string_view ejk::io::without_slashes(std::string_view path) {
+  while (path.starts_with('/')) path.remove_prefix(1);
+  while (path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+
 std::string ejk::io::listed(std::vector<std::string> names) {
   constexpr std::size_t kMost = 8;
   const bool cut = names.size() > kMost;
   if (cut) names.resize(kMost);
-  for (std::string& name : names) name = member_in_reference(core::printable(name, 60));
+  for (std::string& name : names) name = member_in_reference(printable(name, 60));
   return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
 }

@@ -1,6 +1,6 @@
-// A slice selects start, start + step, ... of each axis, by Python's rules. A mapped array gives a view with
-// other strides; of any other a box is translated into boxes of the whole. Along the last axis with a step,
-// runs are read with their gaps while these are small. Cost: what is read of the whole array.
+// Slices select start, start + step, ... of each axis, by Python's rules. A mapped array gives a view with
+// other strides; a box of any other is translated into boxes of the whole. Along a last axis with a step,
+// runs are read including their gaps if these are small. Cost: that of reading from the whole array.
 // Source: NumPy, "Basic slicing and indexing" (positive steps).
 // tests: tests/io/test_slice.cpp
 #include "io/slice.hpp"
@@ -92,7 +92,7 @@ ArrayAccess access_to(const ArraySource& whole, const std::vector<Axis>& axes) {
   access.storage = "slice";
   if (!access.view) return access;
   access.view = part_of(*access.view, axes);
-  if (!access.view->is_c_contiguous()) access.prefer = ArrayAccess::Prefer::look;
+  if (!access.view->is_c_contiguous()) access.prefer = ArrayAccess::Prefer::view;
   return access;
 }
 

@@ -1,4 +1,4 @@
-// A NumPy basic slice of an array: a source that shows, and reads, only the part selected.
+// A NumPy basic slice of an array, as a source that reads only the selected elements.
 // tests: tests/io/test_slice.cpp
 #pragma once
 

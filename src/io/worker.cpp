@@ -1,6 +1,6 @@
-// The process: a message is its length and its bytes, sent over a socket; an answer begins with whether it is
-// one or an error. A child that crashes closes the socket; a request without end is stopped by a timer of
-// processor time. Cost: one message each way; a start takes a millisecond or two.
+// Messages of the child process: length and bytes over a socket; a reply begins with a flag for an error. A
+// child that crashes closes the socket; a timer of CPU time ends an endless request. Cost: one message each
+// way; a start takes one or two milliseconds.
 // tests: tests/io/test_worker.cpp
 #include "io/worker.hpp"
 
@@ -83,8 +83,8 @@ struct Served {
   Error error;
 };
 
-// The child ends with its parent, whatever it is doing: when the socket closes, a signal comes. (It comes with
-// messages too. PR_SET_PDEATHSIG would end the child with the thread that made it.)
+// The child ends with its parent, whatever it is doing: when the socket closes, a signal comes. (It comes
+// with messages too. PR_SET_PDEATHSIG would end the child with the thread that made it.)
 extern "C" void end_with_parent(int) {
   const int before = errno;
   pollfd socket{kSocket, POLLIN, 0};

@@ -1,15 +1,16 @@
-// A process of its own for work that may crash, recurse or eat memory on a damaged file: what happens to it
-// is an Error here. Requests and answers go over a socket, array data through memory that both sides see.
+// A child process for work that may crash, recurse or exhaust memory on a damaged file; each of these becomes
+// an Error. Requests and replies use a socket, array data shared memory.
 //
-// The child has nothing of the parent's but that memory, its socket and the file it was given: other
-// descriptors are closed, signals are as by default, core dumps are off, memory and processor time are
-// limited. It ends when the socket does, in the middle of a request too.
+// The child keeps only that memory, its socket and the file: other descriptors are closed, signals have
+// default actions, core dumps are off, memory and CPU time are limited. It ends when the socket closes, even
+// during a request.
 //
-// It is made by fork alone. A helper program, started by posix_spawn, would begin without the parent's
-// memory, but a library would have to find it wherever it is linked into. The price: a lock that another
-// thread holds at the moment of the fork stays locked in the child (but malloc's and stdio's, which
-// the C library sees to). So the child calls nothing that changes the environment, `start` does what takes a
-// library's own locks, and the parent waits for the end of `start` for a limited time.
+// It is created by fork alone. A helper program started by posix_spawn would not inherit memory, but a
+// library would have to locate it wherever it is linked. The price: a lock that another thread holds during
+// the fork stays locked in the child (except those of malloc and stdio, which the C library handles). So the
+// child calls nothing that changes the environment, `start` does what takes locks of other libraries, and the
+// parent waits a limited time for `start`.
+//
 // tests: tests/io/test_worker.cpp
 #pragma once
 

@@ -39,12 +39,12 @@ void with_dtype(DType dtype, F&& f) {
 
 // --- tiles
 
-// f(std::integral_constant<int, rows>), for 1 to Most rows. Inlined, or what f holds goes through memory: 7 ns of the
-// 114 that 64 steps of a tile took (AVX2, Zen 4).
-template <int Most, class F>
+// f(std::integral_constant<int, rows>), for Least to Most rows. Inlined, or the captures of f go through memory: 7 ns
+// of the 114 that 64 steps of a tile took (AVX2, Zen 4).
+template <int Most, int Least = 1, class F>
 [[gnu::always_inline]] inline void with_rows(std::int64_t rows, F&& f) {
   if (rows == Most) return f(std::integral_constant<int, Most>{});
-  if constexpr (Most > 1) with_rows<Most - 1>(rows, f);
+  if constexpr (Most > Least) with_rows<Most - 1, Least>(rows, f);
 }
 
 // A panel of B that takes half of a first-level cache of 32 KiB stays there for some tiles of rows, which come
@@ -343,7 +343,7 @@ void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Line
   const Store how = add ? Store::accumulate : Store::overwrite;
   for (std::int64_t j = 0; j < columns; j += kColumns) {
     const std::int64_t some = columns - j < kColumns ? columns - j : kColumns;
-    with_rows<MR>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
+    with_rows<MR, (MR + 1) / 2>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
       const auto strip = [&]<Columns Of>(std::integral_constant<Columns, Of>) {
         strip_of<U, D, R, NV, true, Of>(a, b + j * bytes_of(D), row_stride, following, k, some, add, out + j,
                                         out_stride, panel);
@@ -369,13 +369,21 @@ void direct(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t 
   const auto* const from = static_cast<const char*>(b.data);
   auto* const sums = static_cast<typename U::Sum*>(out);
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
-    if (rows > MR)
-      return strips_of_tiles<U, D, MR, NV>(rows_of_a, from, b.row_stride, following, k, rows, columns, add,
-                                           sums, out_stride);
-    with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
-      strips<U, D, R, strip_vectors<U, R, Registers>()>(rows_of_a, from, b.row_stride, following, k, columns,
-                                                        add, sums, out_stride);
-    });
+    // Sums in float64 of narrower elements are rare: row by row, for a small object file.
+    if constexpr (sizeof(typename U::Sum) == 8 && bytes_of(D) < 8) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        strips<U, D, 1, strip_vectors<U, 1, Registers>()>(rows_of_a + r * kAStride<U>, from, b.row_stride,
+                                                          following, k, columns, add, sums + r * out_stride,
+                                                          out_stride);
+    } else if (rows > MR) {
+      strips_of_tiles<U, D, MR, NV>(rows_of_a, from, b.row_stride, following, k, rows, columns, add, sums,
+                                    out_stride);
+    } else {
+      with_rows<MR>(rows, [&]<int R>(std::integral_constant<int, R>) {
+        strips<U, D, R, strip_vectors<U, R, Registers>()>(rows_of_a, from, b.row_stride, following, k,
+                                                          columns, add, sums, out_stride);
+      });
+    }
   });
 }
 

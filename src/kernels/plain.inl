@@ -51,12 +51,6 @@ struct Plain {
   }
 };
 
-// float32 to bfloat16, to nearest, ties to even; a NaN keeps its upper half and is quiet.
 inline void plain_round_16(const float* in, std::int64_t n, std::uint16_t* out) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    std::uint32_t u = 0;
-    std::memcpy(&u, in + i, 4);
-    const std::uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
-    out[i] = static_cast<std::uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded);
-  }
+  for (std::int64_t i = 0; i < n; ++i) out[i] = bfloat16(in[i]).bits;
 }

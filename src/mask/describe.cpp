@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include "core/text.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/text.hpp"
 #include "mask/node.hpp"
 #include "mask/picture.hpp"
 #include "mask/plan.hpp"
@@ -198,7 +198,7 @@ Report describe(const MaskInfo& info) {
     const auto middle = keys_of_middle_query(info.masks[u]);
     masks.rows.push_back({static_cast<std::int64_t>(u),
                           mask::heads_with(info.head_mask, static_cast<std::int64_t>(u)),
-                          core::printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
+                          printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
                           s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
                           info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),
                           share(s.true_elements, q), middle ? ReportValue(*middle) : ReportValue()});
@@ -242,7 +242,7 @@ Report describe(const MaskInfo& info) {
   report.pictures_left_out = std::max<std::int64_t>(0, std::ssize(info.summaries) - kMostPictures);
   if (blind_rows > 0)
     report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",
-                                          core::format_count(blind_rows), core::format_count(heads * q)));
+                                          format_count(blind_rows), format_count(heads * q)));
   return report;
 }
 

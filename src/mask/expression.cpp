@@ -13,13 +13,11 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "mask/node.hpp"
 #include "mask/stored_info.hpp"
 
 namespace ejk {
-
-using core::printable;
 
 // The stored MaskInfos that were opened, by what was said of them.
 struct mask::OpenedInfos {
@@ -71,7 +69,7 @@ struct MaskExpression::Node {
   std::optional<std::int64_t> integer(const std::string& name) const {
     const std::string* text = argument(name);
     if (text == nullptr || *text == "none") return std::nullopt;
-    return core::parse_integer(*text);
+    return parse_integer(*text);
   }
 };
 
@@ -299,7 +297,7 @@ class Parser {
     if (const Foreign* row = foreign(lower_case(word))) return Error(error).hint(std::string(row->usage));
     std::vector<std::string> names;
     for (const Kind& k : kinds()) names.push_back(k.word);
-    const auto nearest = core::nearest_name(word, names);
+    const auto nearest = nearest_name(word, names);
     return Error(error).hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
                                      : "the kinds are " + words());
   }
@@ -410,8 +408,8 @@ class Parser {
             .hint(kind.usage);
       return;
     }
-    const auto number = core::parse_integer(value);
-    if (!number && core::is_whole_number(value))
+    const auto number = parse_integer(value);
+    if (!number && is_whole_number(value))
       throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(kind.usage);
     if (!number)
       throw fail(
@@ -520,7 +518,7 @@ class Translation {
 
   // A count of at least `least`; -1 is no bound.
   static std::optional<std::string> moved(const std::string& value, std::int64_t by, std::int64_t least) {
-    const auto number = core::parse_integer(value);
+    const auto number = parse_integer(value);
     if (!number || *number < least - by) return std::nullopt;
     return *number + by < 0 ? "none" : fmt::format("{}", *number + by);
   }
@@ -631,7 +629,7 @@ Mask make_local(const Node& node, const Wanted& wanted) {
 // One side of a window alone may mean a causal window, or no bound on the other side: both are shown.
 std::string missing_side(const Kind& kind, const Node& node) {
   const std::string* left = node.argument("left");
-  const auto keys = left == nullptr ? std::nullopt : core::parse_integer(*left);
+  const auto keys = left == nullptr ? std::nullopt : parse_integer(*left);
   if (!keys || *keys < 1) return kind.usage;
   return fmt::format("a causal window of {} key{} is local(left={}, right=0); without a bound: right=none",
                      *keys, *keys == 1 ? "" : "s", *keys - 1);

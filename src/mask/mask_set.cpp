@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/errors.hpp"
 #include "core/require.hpp"
 
 namespace ejk {

@@ -14,7 +14,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
@@ -67,10 +67,10 @@ PatternTable PatternTable::beside(BlockShape block) const {
 void PatternTable::count_bytes(std::int64_t bytes) const {
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (max_bytes_ > 0 && used > max_bytes_)
-    throw Error(Error::Kind::budget,
-                fmt::format("the different partial blocks need more than {} of memory",
-                            core::format_bytes(max_bytes_)),
-                Error::Code::too_many_patterns)
+    throw Error(
+        Error::Kind::budget,
+        fmt::format("the different partial blocks need more than {} of memory", format_bytes(max_bytes_)),
+        Error::Code::too_many_patterns)
         .hint("larger blocks have fewer partial ones");
 }
 

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/errors.hpp"
 #include "core/require.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"

@@ -14,6 +14,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "mask/digest.hpp"
 #include "mask/node.hpp"
 #include "mask/scanner.hpp"
@@ -155,7 +156,7 @@ QueryPartition::QueryPartition(std::int64_t q_length, std::int64_t q_block, std:
     : q_length_(q_length), q_block_(q_block), rows_(core::ceil_div(q_length, q_block)) {
   std::vector<double> all;
   for (const RowCosts& of_mask : costs) all.insert(all.end(), of_mask.bytes.begin(), of_mask.bytes.end());
-  bounds_ = even_runs(all, ranks);
+  bounds_ = core::even_runs(all, ranks);
 }
 
 IndexRange QueryPartition::queries(std::int64_t rank, std::int64_t mask) const {

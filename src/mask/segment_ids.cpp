@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/errors.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "kernels/kernels.hpp"

@@ -22,7 +22,6 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
-#include "core/text.hpp"
 #include "ejk/text.hpp"
 #include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
@@ -197,8 +196,8 @@ void add_masks(Report& report, const Sparsity& sparsity) {
   for (std::size_t u = 0; u < sparsity.masks.size(); ++u) {
     const auto number = static_cast<std::int64_t>(u);
     mask::add_alignment(sparsity.masks[u].node(), alignment);
-    table.rows.push_back({number, mask::heads_with(sparsity.head_mask, number),
-                          core::printable(sparsity.masks[u].text(), 1000)});
+    table.rows.push_back(
+        {number, mask::heads_with(sparsity.head_mask, number), printable(sparsity.masks[u].text(), 1000)});
   }
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
   report.add(std::move(table));

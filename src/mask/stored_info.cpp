@@ -21,7 +21,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
@@ -48,8 +48,8 @@ StoredSettings settings_in(const ArrayGroup& group) {
     return at == attributes.end() ? nullptr : &at->second;
   };
   const auto refuse = [&](const char* key) {
-    return wrong(
-        key, fmt::format("{}: the attribute {} is '{}'", group.name, key, core::printable(*text(key), 40)));
+    return wrong(key,
+                 fmt::format("{}: the attribute {} is '{}'", group.name, key, printable(*text(key), 40)));
   };
   const auto lengths = [&](const char* key, std::size_t least, std::size_t most) {
     const std::string* value = text(key);
@@ -116,7 +116,7 @@ std::optional<Shape> lengths_in(std::string_view text) {
   Shape lengths;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('x', begin), text.size());
-    const auto length = core::parse_integer(text.substr(begin, end - begin));
+    const auto length = parse_integer(text.substr(begin, end - begin));
     if (!length || *length < 1 || *length > kLongestMask) return std::nullopt;
     lengths.push_back(*length);
     begin = end + 1;

@@ -1,10 +1,11 @@
-// What a walk over groups in tiles costs, and what it would cost with other tiles: for someone who chooses a
-// tile size, or wonders whether experts are evenly filled.
+// Cost of walking groups in tiles, and of other tile sizes: to choose a tile size, or to see whether experts
+// are balanced.
 //
-// A group that begins within a tile shares it with the group before: the tile is computed for both, and each
-// throws the other's rows away. So a group has at least ceil(n_g/tm) tiles, which it needs if it begins with
-// a tile, and at most one more. Everything is counted from the offsets in O(G) for each tile size; rows are
-// numbers of double, exact below 2^53, since tiles of unlimited length times tiles may pass 63 bits.
+// A group that begins within a tile shares it with the previous group: the tile is computed for both, and
+// each discards the rows of the other. So a group has at least ceil(n_g/tm) tiles, exactly that if it begins
+// with a tile, and at most one more. Counts come from the offsets in O(G) for each tile size; rows are
+// doubles, exact below 2^53, since the number of tiles times their length may exceed 63 bits.
+//
 // tests: tests/matmul/test_describe_groups.cpp
 #include <fmt/format.h>
 
@@ -13,7 +14,7 @@
 #include <set>
 
 #include "core/distribution.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "matmul/tiles.hpp"
 
 namespace ejk {
@@ -180,7 +181,7 @@ Report describe(const GroupMetadata& metadata) {
       .add("length", "entries of the lists", metadata.group_ids.size(), Unit::count);
   if (past > 0)
     report.warnings.push_back(fmt::format("{} of {} rows are past the last group and belong to none",
-                                          core::format_count(past), core::format_count(metadata.m)));
+                                          format_count(past), format_count(metadata.m)));
   if (wanted.count == 0) {
     report.add(Remark{groups == 0 ? "There are no groups." : "None of the groups is computed."});
     report.add(Section{"tiles", "", nullptr}).add(Section{"load", "", nullptr});

@@ -1,4 +1,4 @@
-// What a grouped product is made of and what it costs, from its plan alone.
+// Report on the plan of a grouped product: operands and cost.
 // tests: tests/cli/grouped-matmul/grouped-matmul.case
 #include <fmt/format.h>
 

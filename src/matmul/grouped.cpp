@@ -1,9 +1,9 @@
 // Grouped matmul and its transposed form.
 //
-// Both are sets of products of one kind: a group's rows of lhs times its matrix, or all of lhs's rows over
-// the group's part of the contraction times the group's rows of rhs. They are cut into tasks across all
-// groups. Rows that no product covers are filled first. The whole result is made as a part of it is, which a
-// rank makes (parts.hpp).
+// Both are sets of matrix products: a group's rows of lhs times its matrix, or all rows of lhs over the
+// group's part of the contraction times the group's rows of rhs. They are partitioned into tasks across all
+// groups. Rows that no product covers are filled first. The whole result is computed like the part of a rank
+// (parts.hpp).
 //
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"
@@ -200,8 +200,50 @@ const std::optional<Tiling>& GroupedMatmulPlan::tiling() const { return problem_
 
 double GroupedMatmulPlan::flop() const { return matmul::flop_of(*problem_, matmul::whole_part(*problem_)); }
 
-std::int64_t GroupedMatmulPlan::work_bytes() const {
-  return work_bytes_of(*problem_, matmul::whole_part(*problem_));
+std::vector<RankWork> GroupedMatmulPlan::work(std::int64_t ranks, const GroupedMatmulRun& run) const {
+  core::require_ranks(ranks);
+  const Problem& p = *problem_;
+  const bool compares = run.check || run.given;
+  std::vector<RankWork> all;
+  for (const std::vector<Part>& parts : matmul::divide(p, ranks)) {
+    const bool is_first = all.empty(), reads_all = ranks == 1 || (compares && is_first);
+    RankWork work;
+    // Reads operands of these shapes; returns the memory for them.
+    const auto read = [&](const Shape& lhs, const Shape& rhs, const Shape& existing) {
+      std::int64_t buffered = 0;
+      const auto add = [&](const Shape& shape, DType dtype, bool is_mapped) {
+        const std::int64_t bytes = byte_count(shape, dtype);
+        work.read_bytes += bytes;
+        if (!is_mapped) buffered += bytes;
+      };
+      add(lhs, p.lhs.dtype, run.maps_lhs);
+      add(rhs, p.rhs.dtype, run.maps_rhs);
+      if (p.has_existing) add(existing, p.out.dtype, run.maps_existing);
+      return buffered;
+    };
+    const std::int64_t arguments = reads_all ? read(p.lhs.shape, p.rhs.shape, p.out.shape) : 0;
+    std::int64_t most = 0;  // for any part
+    for (const Part& part : parts) {
+      const ArrayBox box = matmul::box_of(p, part);
+      const GroupedMatmulNeeds needs = matmul::needs_of(p, part);
+      const std::int64_t buffered = reads_all ? 0 : read(needs.lhs.count, needs.rhs.count, box.count);
+      work.cost += matmul::flop_of(p, part);
+      work.written_bytes += byte_count(box.count, p.out.dtype);
+      most = std::max(most, buffered + work_bytes_of(p, part));
+    }
+    work.peak_bytes = arguments + work.written_bytes + most;
+    if (compares && is_first) {
+      const std::int64_t given = run.given ? run.given->bytes() : 0, gathered = ranks > 1 ? p.out.bytes() : 0;
+      work.read_bytes += given;
+      work.peak_bytes += gathered + (run.maps_given ? 0 : given) +
+                         std::max(run.check ? matmul::check_bytes(p) : 0,
+                                  run.given ? matmul::compare_bytes(p, run.explain) : 0);
+    } else if (compares) {
+      work.sent_bytes = work.written_bytes;
+    }
+    all.push_back(work);
+  }
+  return all;
 }
 
 std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t ranks) const {
@@ -217,16 +259,6 @@ std::vector<std::vector<ArrayBox>> GroupedMatmulPlan::divide(std::int64_t ranks)
 GroupedMatmulNeeds GroupedMatmulPlan::needs(const ArrayBox& box) const {
   return matmul::needs_of(*problem_, matmul::part_of(*problem_, box));
 }
-
-double GroupedMatmulPlan::flop(const ArrayBox& box) const {
-  return matmul::flop_of(*problem_, matmul::part_of(*problem_, box));
-}
-
-std::int64_t GroupedMatmulPlan::work_bytes(const ArrayBox& box) const {
-  return work_bytes_of(*problem_, matmul::part_of(*problem_, box));
-}
-
-std::int64_t GroupedMatmulPlan::check_bytes() const { return matmul::check_bytes(*problem_); }
 
 void GroupedMatmulPlan::run(const ArrayView& lhs, const ArrayView& rhs,
                             const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
@@ -263,10 +295,6 @@ Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
                                    const std::vector<std::string>& tiles) const {
   const Operands operands{lhs, rhs, existing_out};
   return matmul::compare(*problem_, operands, own, given, explain, progress, {}, tiles);
-}
-
-std::int64_t GroupedMatmulPlan::compare_bytes(Explain explain) const {
-  return matmul::compare_bytes(*problem_, explain);
 }
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,

@@ -1,10 +1,11 @@
-// Group sizes as offsets, and the metadata by which a tiled kernel walks them.
+// Group sizes as offsets, and the metadata with which a tiled kernel walks them.
 //
 // Both lists are runs in ascending order: a group's id once for each of its tiles, a tile's id once for each
-// group that works in it. Groups begin in ascending order too, so one walk over tiles that keeps the index of the
-// next group finds the latter without a count for every tile. Counts and sums are 64-bit integers (a
-// histogram of float32, as JAX and ejkernel have, goes wrong from about four thousand tiles on). Time is
-// O(L + G), memory that of the result. Source: include/ejk/groups.hpp.
+// group that intersects it. Groups begin in ascending order too, so one walk over tiles with the index of the
+// next group suffices, and no count per tile is needed. Counts and sums are 64-bit integers (a histogram of
+// float32, as in JAX and ejkernel, is wrong from about four thousand tiles on). Time is O(L + G), memory that
+// of the result. Source: include/ejk/groups.hpp.
+//
 // tests: tests/matmul/test_groups.cpp
 #include "ejk/groups.hpp"
 
@@ -212,8 +213,8 @@ GroupMetadata make_group_metadata(const IntegerArray& group_sizes, std::int64_t 
 }
 
 // The sizes as they are and widened, their offsets in two widths, and sorted for the report.
-std::int64_t group_metadata_bytes(std::int64_t groups) {
-  return core::bytes_of_estimate(6 * 8 * static_cast<double>(groups));
+std::int64_t group_metadata_bytes(std::int64_t groups, std::int64_t length) {
+  return core::bytes_of_estimate(6 * 8 * static_cast<double>(groups) + 2 * 4 * static_cast<double>(length));
 }
 
 }  // namespace ejk

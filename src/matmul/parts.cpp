@@ -1,6 +1,6 @@
-// The result is seen as a matrix, and is halved until there is a piece for each rank: between two rows, or
-// where that leaves one half with much more to do, between two columns. Cost: some dozen looks at the groups'
-// offsets for each rank.
+// Partition of a grouped product. The result, viewed as a matrix, is bisected until there is a piece for each
+// rank: between two rows or, if that leaves one half with much more work, between two columns. Cost: some
+// dozen look-ups of group offsets for each rank.
 // tests: tests/matmul/test_parts.cpp
 #include "matmul/parts.hpp"
 

@@ -1,9 +1,9 @@
-// The parts in which ranks make a grouped product: boxes of the result, each from the rows, columns
-// and matrices that it needs.
+// Partition of a grouped product into output boxes, one set per rank.
 //
-// A part has all of the contraction, and its columns begin where those of a kernel's tile do: so each of its
-// elements is summed as it is in the whole. Rows may be cut anywhere, but a group is one of few rows, or is
-// not, by all of its rows.
+// Every part spans the full contraction and starts at a tile boundary, so each element has the bits of the
+// undivided result. Rows may be cut anywhere, but the small-M path is chosen by a group's total rows, not by
+// a part's.
+//
 // tests: tests/matmul/test_parts.cpp
 #pragma once
 

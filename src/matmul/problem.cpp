@@ -1,11 +1,11 @@
-// Ranks, dtypes and lengths that must agree, then group sizes, then what depends on both. Cost: group sizes
-// are read once.
+// Checks of the arguments of grouped products: ranks, dtypes and lengths that must agree, then group sizes,
+// then what depends on both. Cost: group sizes are read once.
 // tests: tests/matmul/test_grouped.cpp
 #include "matmul/problem.hpp"
 
 #include <fmt/format.h>
 
-#include "core/errors.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/tiling.hpp"

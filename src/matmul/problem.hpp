@@ -1,8 +1,9 @@
-// The checked arguments of a grouped product, plain or transposed: what its plan, its work, its check and its
-// description are made from. Both products are sets of matrix products, one a group:
+// The checked arguments of a grouped product, plain or transposed, for its plan, work, check and report. Both
+// are sets of matrix products, one per group:
 //
 //   rows         out[s_g:e_g] = lhs[s_g:e_g] · rhs[g − group_offset]
 //   contraction  out[g − group_offset] = lhs[:, s_g:e_g] · rhs[s_g:e_g]
+//
 // tests: tests/matmul/test_grouped.cpp
 #pragma once
 

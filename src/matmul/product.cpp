@@ -1,6 +1,6 @@
-// The loops of one product around the micro-kernels. The next block of B is packed slice by slice between
-// the tiles of this one, and lines that are packed soon are prefetched, so that memory is read while sums
-// are made. Cost: rows · columns · k multiply-adds; packing A and B once.
+// The loops of one product around the micro-kernels. The next block of B is packed slice by slice between the
+// tiles of the current one, and lines to be packed soon are prefetched, so that memory is read while sums are
+// computed. Cost: rows · columns · k multiply-adds; packing A and B once.
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
@@ -86,7 +86,7 @@ class Prefetcher {
 template <class Sum>
 void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
   dispatch(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) {
+    if constexpr (is_small_float<T>) {
       const auto* from = static_cast<const T*>(in);
       for (std::int64_t i = 0; i < n; ++i) sums[i] += static_cast<Sum>(static_cast<float>(from[i]));
     } else if constexpr (std::is_floating_point_v<T>) {
@@ -219,8 +219,8 @@ class Multiplication {
     }
   }
 
-  // B packed: A goes through it some tiles of rows at a time, and with them a slice of what B is next is packed
-  // beside it: memory is read while sums are made. Finished rows are converted while they are near.
+  // B packed: A goes through it some tiles of rows at a time, and with them a slice of what B is next is
+  // packed beside it: memory is read while sums are made. Finished rows are converted while they are near.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
     using kernels::Store;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);

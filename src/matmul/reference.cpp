@@ -1,5 +1,5 @@
-// Elements are converted a run at a time; the sums of chosen rows and columns stay in a cache, and
-// converting b is shared by the rows.
+// Reference sums. Elements are converted in short runs; the sums of the chosen rows and columns stay in a
+// cache, and the rows share the conversion of b.
 // tests: tests/matmul/test_reference.cpp
 #include "matmul/reference.hpp"
 

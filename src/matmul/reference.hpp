@@ -1,9 +1,9 @@
-// The plain evaluation of both grouped products, in higher precision than theirs: what they mean, and what
-// results are checked against.
+// The reference of both grouped products, in higher precision: their definition, and what results are checked
+// against.
 //
-// A product is cut by groups: the rows of the result that belong to one are a matrix times a matrix. In the
-// transposed product a is lhs itself and the group runs along the contraction. Rows of no product are 0 or
-// existing_out's. Time: about a nanosecond a multiply-add, a few for float64 factors.
+// A product is partitioned by groups: the rows of the result of a group are a product of two matrices. In the
+// transposed product a is lhs itself, and the group is a range of the contraction. Rows of no product are 0
+// or existing_out's. Time: about a nanosecond a multiply-add, a few for float64 factors.
 #pragma once
 
 #include <cstdint>

@@ -1,14 +1,14 @@
-// Every product is cut into even blocks, which are sorted by size; the smallest are cut once more. Cost:
-// sorting the tasks, at most 2¹⁸ but for one a product.
+// Tasks of grouped products: every product is cut into equal blocks, which are sorted by size; the smallest
+// are cut once more. Cost: sorting the tasks, at most 2¹⁸ more than products.
 // tests: tests/matmul/test_tasks.cpp
 #include "matmul/tasks.hpp"
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 
 namespace ejk::matmul {
 
@@ -165,15 +165,12 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
     if (next.direct_k > 0 && next.b.column_stride == size_of(next.b.dtype))
       tasks[i].next = {next.b.data, next.k, next.columns * next.b.column_stride, next.b.row_stride};
   }
-  std::mutex one_at_a_time;
-  std::int64_t done = 0;
+  core::Progress done(progress, count);
   const auto compute = [&](std::int64_t i) {
     const Product& task = tasks[static_cast<std::size_t>(i)];
     multiply(arithmetic_, task, block.tk, core::Workspace::of_this_thread());
     if (task.stream) kernels::active().stream_fence();
-    if (!progress) return;
-    const std::lock_guard lock(one_at_a_time);
-    progress(++done, count);
+    done.add(1);
   };
   core::parallel_for(count, work() / kRate, compute);
 }

@@ -1,9 +1,9 @@
-// The cut of grouped products into tasks that threads take one by one.
+// Tasks of grouped products, which threads take one by one.
 //
-// A task is a block of one group's result. Sums run over the whole contraction in one task and in one order,
-// so the cut changes no bit of them: it may look at the number of threads, and gives each several tasks. The
-// largest come first and the last are cut finer, so that threads end together whether one group is large or a
-// thousand are small.
+// A task is a block of one group's result. Its sums run over the whole contraction in one order, so the
+// partition changes no bit, and may depend on the number of threads: each gets several tasks. The largest run
+// first and the last are cut finer, so that threads end together for one large group as for a thousand small
+// ones.
 #pragma once
 
 #include <cstdint>

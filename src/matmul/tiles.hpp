@@ -1,4 +1,4 @@
-// Tiles of one group, and the groups that are computed.
+// Tiles of a group, and the range of computed groups.
 // tests: tests/matmul/test_groups.cpp
 #pragma once
 

@@ -1,4 +1,4 @@
-// A table of tilings as lines of text. A line is looked for in the order of the table: they are few.
+// Tables of tilings as lines of text, searched in order.
 // tests: tests/matmul/test_tiling.cpp
 #include "ejk/tiling.hpp"
 

@@ -1,5 +1,4 @@
-// What a grouped product may differ from its reference by (ejk/matmul_check.hpp says why), and results seen as
-// matrices.
+// Tolerances of grouped products (derived in ejk/matmul_check.hpp), and views of results as matrices.
 // tests: tests/matmul/test_check.cpp
 #pragma once
 

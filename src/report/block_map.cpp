@@ -1,18 +1,19 @@
-// Runs of equal cells, row by row. Masks have long runs, so that the blocks of a million tokens take some
-// hundred KiB; what does not fit is tried again with cells of four times as many blocks.
+// Block pictures as run-length codes, row by row. Masks have long runs, so the blocks of a million tokens
+// take some hundred KiB; if that is too much, cells of four times as many blocks are tried.
 //
 // Cost: a pass over the blocks, and over a quarter as many for each further scale. Memory: a byte a block.
+//
 // tests: tests/report/test_html.cpp
 #include "report/block_map.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
+#include "core/json.hpp"
+#include "ejk/text.hpp"
 #include "report/picture.hpp"
 
 namespace ejk::report {
@@ -140,9 +141,9 @@ std::string base64(const std::vector<double>& shares) {
 }
 
 // The densities of a picture, in cells large enough that they take at most so many bytes.
-nlohmann::ordered_json density_of(const BlockPicture& picture, const BlockDetails& details,
-                                  std::size_t most_bytes) {
-  if (details.density.empty()) return nullptr;
+void put_density(core::JsonWriter& json, const BlockPicture& picture, const BlockDetails& details,
+                 std::size_t most_bytes) {
+  if (details.density.empty()) return json.null();
   const auto elements = [](const PictureAxis& axis, std::int64_t blocks, std::int64_t begin,
                            std::int64_t end) {
     const std::int64_t length = axis.length > 0 ? axis.length : blocks * axis.block;
@@ -169,13 +170,19 @@ nlohmann::ordered_json density_of(const BlockPicture& picture, const BlockDetail
     shares = std::move(coarse);
     cell *= 2;
   }
-  return {{"blocks", cell}, {"columns", core::ceil_div(picture.columns(), cell)}, {"values", base64(shares)}};
+  json.object([&] {
+    json.key("blocks").put(cell);
+    json.key("columns").put(core::ceil_div(picture.columns(), cell));
+    json.key("values").put(base64(shares));
+  });
 }
 
-nlohmann::ordered_json axis_of(const PictureAxis& axis, std::int64_t blocks) {
-  return {{"name", core::printable(axis.name, kLongestName)},
-          {"block", axis.block},
-          {"length", axis.length > 0 ? axis.length : blocks * axis.block}};
+void put_axis(core::JsonWriter& json, const PictureAxis& axis, std::int64_t blocks) {
+  json.object([&] {
+    json.key("name").put(printable(axis.name, kLongestName));
+    json.key("block").put(axis.block);
+    json.key("length").put(axis.length > 0 ? axis.length : blocks * axis.block);
+  });
 }
 
 }  // namespace
@@ -189,31 +196,42 @@ std::string block_map(const BlockPicture& picture, const BlockCounts& counts, st
   std::optional<std::string> runs;
   while (!(runs = runs_of(cells, for_runs))) cells = halved(cells), scale *= 2;
 
-  nlohmann::ordered_json map;
-  map["rows"] = cells.rows;
-  map["columns"] = cells.columns;
-  map["blocks"] = {picture.rows(), picture.columns()};
-  map["scale"] = scale;
-  map["axes"] = {axis_of(picture.row_axis, picture.rows()), axis_of(picture.column_axis, picture.columns())};
-  map["block"] = core::printable(picture.block_name, kLongestName);
-  map["names"] = map["counts"] = nlohmann::json::array();
+  std::vector<std::string> names, term_names;
+  std::vector<std::int64_t> counts_of_states;
   for (const CellState state : states_of(picture)) {
-    map["names"].push_back(core::printable(state_name(picture, state), kLongestName));
-    map["counts"].push_back(counts.of_state[static_cast<std::size_t>(state)]);
+    names.push_back(printable(state_name(picture, state), kLongestName));
+    counts_of_states.push_back(counts.of_state[static_cast<std::size_t>(state)]);
   }
-  map["terms"] = map["causes"] = nlohmann::json::array();
   const std::size_t longest = for_terms / std::max<std::size_t>(1, details.terms.size());
   for (const std::string& term : details.terms)
-    map["terms"].push_back(core::printable(term, std::clamp<std::size_t>(longest, 16, 200)));
-  for (const std::uint32_t terms : cells.causes) {
-    nlohmann::ordered_json indices = nlohmann::json::array();
-    for (std::size_t t = 0; t < details.terms.size(); ++t)
-      if ((terms >> t & 1) != 0) indices.push_back(t);
-    map["causes"].push_back(std::move(indices));
-  }
-  map["runs"] = *runs;
-  map["density"] = density_of(picture, details, for_density);
-  std::string text = map.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+    term_names.push_back(printable(term, std::clamp<std::size_t>(longest, 16, 200)));
+
+  core::JsonWriter json(core::JsonStyle::stable);
+  json.object([&] {
+    json.key("rows").put(cells.rows);
+    json.key("columns").put(cells.columns);
+    json.key("blocks").put(Shape{picture.rows(), picture.columns()});
+    json.key("scale").put(scale);
+    json.key("axes").list([&] {
+      put_axis(json, picture.row_axis, picture.rows());
+      put_axis(json, picture.column_axis, picture.columns());
+    });
+    json.key("block").put(printable(picture.block_name, kLongestName));
+    json.key("names").put(names);
+    json.key("counts").put(counts_of_states);
+    json.key("terms").put(term_names);
+    json.key("causes").list([&] {
+      for (const std::uint32_t terms : cells.causes)
+        json.list([&] {
+          for (std::size_t t = 0; t < details.terms.size(); ++t)
+            if ((terms >> t & 1) != 0) json.put(t);
+        });
+    });
+    json.key("runs").put(*runs);
+    json.key("density");
+    put_density(json, picture, details, for_density);
+  });
+  std::string text = json.take();
   for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;) text.replace(at, 1, "\\u003c");
   return text;
 }

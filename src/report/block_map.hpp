@@ -1,4 +1,4 @@
-// A block picture as the data of a page's script: small enough to be sent, exact at the scale that it states.
+// The data of a block picture for a page's script: compact, and exact at the scale that it states.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Block pictures as drawings: colours, text that is safe in markup, and the SVG of a picture, which stands in a
-// file of its own or on a page.
+// Drawings of block pictures: colours, escaping of text in markup, and the SVG, as a file or part of a page.
 #pragma once
 
 #include <array>

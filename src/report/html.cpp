@@ -1,7 +1,5 @@
-// A report as one page: what a person reads first at the top (the command, fields, block pictures), then tables
-// and sections. Everything is written out here, so that the page is whole without scripts; the script that stands
-// in it adds sorting, themes, and a map that zooms in place of each drawing.
-//
+// HTML of a report: the command, fields and block pictures first, then tables and sections. The page is
+// complete without scripts; its script adds sorting, themes, and a zoomable map in place of each drawing.
 // tests: tests/report/test_html.cpp; in a browser: tests/report/browser.sh
 #include <fmt/format.h>
 
@@ -10,8 +8,8 @@
 #include <cmath>
 #include <iterator>
 
-#include "core/text.hpp"
 #include "ejk/report.hpp"
+#include "ejk/text.hpp"
 #include "report/block_map.hpp"
 #include "report/drawing.hpp"
 #include "report/page/page.hpp"
@@ -165,7 +163,7 @@ class PageWriter {
     put("</tbody></table></div>\n");
     if (table.rows.size() > shown)
       put("<p class=\"more\">and {} more, which are not on this page</p>\n",
-          core::format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
+          format_count(static_cast<std::int64_t>(table.rows.size() - shown)));
     put("</section>\n");
   }
 
@@ -215,7 +213,8 @@ class PageWriter {
   int pictures_ = 0;
 };
 
-// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the page.
+// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the
+// page.
 std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
   std::string rules;
   for (std::size_t state = 0; state < colors.size(); ++state)

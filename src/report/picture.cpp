@@ -1,5 +1,5 @@
-// A cell stands for a rectangle of blocks: in the state that all of them have, as mixed, or as marked where one
-// of them is. One pass over the blocks.
+// Block pictures with fewer cells: a cell has the state of all its blocks, or is mixed, or marked if one of
+// them is. One pass over the blocks.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
 

@@ -1,4 +1,4 @@
-// A grid of block states drawn with fewer cells than it has blocks.
+// A grid of block states, reduced to fewer cells.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// A block picture as PNG: indexed colours, through libpng; the command line goes into a text chunk of its own.
-//
+// PNG of a block picture: indexed colours, through libpng; the command line is in a text chunk.
 // tests: tests/report/test_png.cpp
 #include <png.h>
 #include <zlib.h>
@@ -10,8 +9,8 @@
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
 #include "ejk/error.hpp"
+#include "ejk/text.hpp"
 #include "report/drawing.hpp"
 #include "report/picture.hpp"
 
@@ -82,7 +81,7 @@ std::string to_png(const BlockPicture& picture, const std::string& command_line)
   // Behind the header: 8 bytes of signature, 25 of IHDR.
   constexpr std::size_t kHeader = 33;
   file.insert(kHeader, text_chunk("Software", std::string("ejk ") + version()) +
-                           text_chunk("Title", core::printable(picture.title)) +
+                           text_chunk("Title", printable(picture.title)) +
                            text_chunk("Description", command_line));
   return file;
 }

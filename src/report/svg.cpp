@@ -1,7 +1,8 @@
-// A block picture as SVG: one path for each state, of rectangles of equal cells, in a group that is scaled from
-// cells to pixels. A cell is as wide and high as the elements that it stands for, so a causal edge is a diagonal.
+// SVG of a block picture: one path per state, of rectangles of equal cells, in a group that is scaled from
+// cells to pixels. A cell is as wide and high as its elements, so a causal edge is a diagonal.
 //
 // Cost: a pass over the blocks, and some 20 bytes a rectangle.
+//
 // tests: tests/report/test_svg.cpp
 #include <fmt/format.h>
 
@@ -11,8 +12,8 @@
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
 #include "ejk/error.hpp"
+#include "ejk/text.hpp"
 #include "report/drawing.hpp"
 #include "report/units.hpp"
 
@@ -61,7 +62,7 @@ Paths paths_of(const CellGrid& grid) {
       }
       if (++paths.shapes > kMostShapes)
         throw Error(Error::Kind::output, fmt::format("the picture has more than {} shapes: a PNG holds it",
-                                                     core::format_count(kMostShapes)));
+                                                     format_count(kMostShapes)));
       const std::int64_t width = run.end - run.begin;
       fmt::format_to(std::back_inserter(paths.data[static_cast<std::size_t>(run.state)]), "M{} {}h{}v{}h-{}z",
                      run.begin, run.row, width, r - run.row, width);
@@ -109,7 +110,7 @@ class Drawing {
   std::string draw() {
     const double gap = style_.profiles ? kProfile + 8 : 0;
     // Room for the title, the last tick's label and the legend, whatever the plot has.
-    const std::string title = core::printable(picture_.title, 90);
+    const std::string title = printable(picture_.title, 90);
     const std::string last = fmt::format("{}", elements_along(picture_.column_axis, picture_.columns()));
     const double beside = std::max(gap + kRight, text_width(last) / 2);
     const double all_width = std::max({kLeft + width_ + beside, kLeft + text_width(title) + kRight, 420.0});
@@ -146,8 +147,8 @@ class Drawing {
   double across() const { return width_ / static_cast<double>(std::max<std::int64_t>(grid_.columns, 1)); }
   double down() const { return height_ / static_cast<double>(std::max<std::int64_t>(grid_.rows, 1)); }
 
-  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too much is
-  // cut off.
+  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too
+  // much is cut off.
   void cells() {
     const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows()));
     const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns()));
@@ -255,8 +256,8 @@ class Drawing {
     for (const CellState state : states_of(picture_)) {
       const bool is_mixed = state == CellState::mixed;
       if (is_mixed && std::find(grid_.cells.begin(), grid_.cells.end(), state) == grid_.cells.end()) continue;
-      std::string text = core::printable(state_name(picture_, state), kLongestName);
-      if (!is_mixed) text += " " + core::format_count(counts_.of_state[static_cast<std::size_t>(state)]);
+      std::string text = printable(state_name(picture_, state), kLongestName);
+      if (!is_mixed) text += " " + format_count(counts_.of_state[static_cast<std::size_t>(state)]);
       const double width = 17 + text_width(text) + 14;
       if (x > kLeft && x + width > all_width) x = kLeft, ++line;
       all.push_back({state, std::move(text), x, line});
@@ -274,8 +275,8 @@ class Drawing {
           escaped(swatch.text));
     }
     put(R"(<text x="{}" y="{}">1 cell = {} x {} {}{}</text>)", number(kLeft),
-        number(top + kLegendLine * (swatches.back().line + 1)), core::format_count(grid_.rows_per_cell),
-        core::format_count(grid_.columns_per_cell), escaped(picture_.block_name, kLongestName),
+        number(top + kLegendLine * (swatches.back().line + 1)), format_count(grid_.rows_per_cell),
+        format_count(grid_.columns_per_cell), escaped(picture_.block_name, kLongestName),
         grid_.rows_per_cell * grid_.columns_per_cell == 1 ? "" : "s");
   }
 
@@ -293,7 +294,7 @@ std::string hex_color(std::uint32_t color) { return fmt::format("#{:06x}", color
 
 std::string escaped(std::string_view text, std::size_t limit) {
   std::string out;
-  for (const char c : core::printable(text, limit)) {
+  for (const char c : printable(text, limit)) {
     switch (c) {
       case '&':
         out += "&amp;";

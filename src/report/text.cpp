@@ -1,6 +1,6 @@
-// A report for people: labels and values in two columns, tables, sections under titles, pictures of blocks.
+// Text of a report: labels and values in two columns, tables, titled sections, block pictures.
 //
-// Fields that follow each other are aligned with each other; a section's content is indented by two.
+// Consecutive fields are aligned; the content of a section is indented by two.
 //
 // tests: tests/report/test_text.cpp
 #include <fmt/format.h>
@@ -13,9 +13,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/text.hpp"
 #include "core/utf8.hpp"
 #include "ejk/report.hpp"
+#include "ejk/text.hpp"
 #include "report/picture.hpp"
 #include "report/units.hpp"
 
@@ -34,8 +34,8 @@ constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
 constexpr const char* kPlain = "\x1b[0m";
 
-// Columns that a character takes: two where it is wide, as those of East Asia are, none where it joins the one
-// before. These are the main ranges of Unicode.
+// Columns that a character takes: two where it is wide, as those of East Asia are, none where it joins the
+// one before. These are the main ranges of Unicode.
 std::size_t columns_of(char32_t c) {
   struct Range {
     char32_t first, last;
@@ -58,13 +58,12 @@ struct Extent {
 Extent extent_of(std::string_view text, std::size_t most_columns = std::string_view::npos) {
   Extent extent;
   while (extent.bytes < text.size()) {
-    constexpr std::size_t longest = 4;  // bytes of a character
-    const std::string_view character = text.substr(extent.bytes, longest);
-    std::size_t bytes = 1;
-    while (bytes < character.size() && (character[bytes] & 0xC0) == 0x80) ++bytes;
-    const std::size_t columns = columns_of(core::code_point(character.substr(0, bytes)));
+    std::size_t end = extent.bytes;
+    const auto character = core::take_utf8(text, end);
+    if (!character) ++end;
+    const std::size_t columns = character ? columns_of(*character) : 1;
     if (extent.columns + columns > most_columns) break;
-    extent.bytes += bytes, extent.columns += columns;
+    extent.bytes = end, extent.columns += columns;
   }
   return extent;
 }
@@ -195,8 +194,7 @@ class TextWriter {
 
   void title(std::size_t indent, std::string_view text) {
     if (text.empty()) return;
-    line(indent,
-         style_.color ? fmt::format("{}{}{}", kBold, core::printable(text), kPlain) : core::printable(text));
+    line(indent, style_.color ? fmt::format("{}{}{}", kBold, printable(text), kPlain) : printable(text));
   }
 
   std::size_t space(std::size_t indent) const {
@@ -235,7 +233,7 @@ class TextWriter {
 
   void write_item(const Remark& remark, std::size_t indent) {
     gap();
-    for (const std::string& row : wrapped(core::printable(remark.text, remark.text.size()), space(indent)))
+    for (const std::string& row : wrapped(printable(remark.text, remark.text.size()), space(indent)))
       line(indent, row);
   }
 
@@ -243,7 +241,7 @@ class TextWriter {
 
   void write_item(const Line& one, std::size_t indent) {
     gap();
-    line(indent, core::printable(one.text, one.text.size()));
+    line(indent, printable(one.text, one.text.size()));
   }
 
   Column column_of(const Table& table, std::size_t c, std::size_t rows) const {
@@ -363,7 +361,7 @@ class TextWriter {
       line(indent, row([&](const Column& column) { return column.cells[r]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",
-                               core::format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
+                               format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
     for (const std::string& text : under)
       for (const std::string& part : wrapped(text, space(indent))) line(indent, part);
   }
@@ -420,8 +418,8 @@ class TextWriter {
       legend += style_.color ? fmt::format("{}{}{}", glyph(s).color, character(s), kPlain) : character(s);
       legend += " " + report::state_name(picture, s);
     }
-    line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, core::format_count(grid.rows_per_cell),
-                             core::format_count(grid.columns_per_cell), picture.block_name,
+    line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, format_count(grid.rows_per_cell),
+                             format_count(grid.columns_per_cell), picture.block_name,
                              grid.rows_per_cell * grid.columns_per_cell == 1 ? "" : "s"));
   }
 

@@ -1,5 +1,4 @@
-// One switch over the units for each of the two ways to write them; numbers get three significant digits, and
-// what is counted its plural.
+// Formatting of values by unit: three significant digits, counts with their plural.
 // tests: tests/report/test_text.cpp
 #include "report/units.hpp"
 
@@ -11,7 +10,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk::report {
 
@@ -47,7 +46,7 @@ std::string seconds(double s) {
 
 std::string bytes(double value) {
   constexpr double most = 9e18;  // what 64 bits count
-  return core::format_bytes(std::llround(std::clamp(value, 0.0, most)));
+  return format_bytes(std::llround(std::clamp(value, 0.0, most)));
 }
 
 std::string flop(double value) {
@@ -65,7 +64,7 @@ std::string plain(double value) {
   if (value == 0) return "0";
   if (size < 0.995 || size >= most) return fmt::format("{:.3g}", value);
   const auto hundredths = std::llround(size * 100);
-  std::string text = (value < 0 ? "-" : "") + core::format_count(hundredths / 100);
+  std::string text = (value < 0 ? "-" : "") + format_count(hundredths / 100);
   if (hundredths % 100 == 0) return text;
   text += fmt::format(".{:02}", hundredths % 100);
   return text.ends_with('0') ? text.substr(0, text.size() - 1) : text;
@@ -103,16 +102,16 @@ bool is_measure(Unit unit) {
 
 std::string number(const ReportValue& value, Unit unit) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) {
-    if (unit == Unit::bytes) return core::format_bytes(*whole);
-    return is_measure(unit) ? measure(static_cast<double>(*whole), unit) : core::format_count(*whole);
+    if (unit == Unit::bytes) return format_bytes(*whole);
+    return is_measure(unit) ? measure(static_cast<double>(*whole), unit) : format_count(*whole);
   }
   if (const auto* large = std::get_if<std::uint64_t>(&value))
     return is_measure(unit) ? measure(static_cast<double>(*large), unit)
-                            : core::format_count(static_cast<std::int64_t>(*large / 1000)) +
+                            : format_count(static_cast<std::int64_t>(*large / 1000)) +
                                   fmt::format(",{:03}", *large % 1000);
   if (const auto* floating = std::get_if<double>(&value)) return measure(*floating, unit);
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
-  if (const auto* text = std::get_if<std::string>(&value)) return core::printable(*text);
+  if (const auto* text = std::get_if<std::string>(&value)) return printable(*text);
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
     std::string out;
     if (unit == Unit::none) {  // a shape, as NumPy writes it

@@ -1,4 +1,4 @@
-// How each unit is written: for people ("12.3 %", "1.5 GiB") and at the end of a JSON key ("_bytes").
+// Units of values: in text ("12.3 %", "1.5 GiB") and as the ending of a JSON key ("_bytes").
 #pragma once
 
 #include <string>

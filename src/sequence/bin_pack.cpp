@@ -1,6 +1,6 @@
-// Best-fit decreasing. Lengths come in descending order, so rows with equal room are one bucket, and equal
-// lengths are placed together: a row takes as many of them as fit, since it stays the fullest with room.
-// Buckets are ordered by room; finding one is O(log rows).
+// Best-fit decreasing bin packing. Lengths come in descending order, so rows of equal free capacity are one
+// bucket, and equal lengths are placed together: a row takes as many as fit, since it stays the fullest one.
+// Buckets are ordered by capacity; finding one is O(log rows).
 // tests: tests/sequence/test_bin_pack.cpp
 #include <fmt/format.h>
 

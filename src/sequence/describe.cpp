@@ -1,4 +1,4 @@
-// What cu_seqlens are like: how lengths are distributed, and what padding would cost.
+// Report on cu_seqlens: the distribution of lengths, and the cost of padding.
 // tests: tests/sequence/test_describe.cpp
 #include <fmt/format.h>
 

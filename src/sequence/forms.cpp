@@ -1,7 +1,8 @@
-// Sequences from the ids of their tokens, and which form an array of integers has.
+// Sequences from the ids of their tokens, and recognition of the form of an integer array.
 //
-// The array is read whole, as rows of 64-bit integers; one pass finds where sequences begin. Cost: 16 bytes an
-// element.
+// The array is read whole, as rows of 64-bit integers; one pass finds where sequences begin. Cost: 16 bytes
+// an element.
+//
 // tests: tests/sequence/test_forms.cpp
 #include <fmt/format.h>
 

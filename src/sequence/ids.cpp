@@ -1,5 +1,5 @@
-// The run of the first element is found by bisection; then the kernels write arithmetic progressions, run
-// after run. Cost: the memory written.
+// Ids of a box: the sequence of the first element is found by bisection; then the kernels write arithmetic
+// progressions, sequence after sequence. Cost: the memory written.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 

@@ -1,7 +1,7 @@
-// Ids of packed elements as arrays that are made while they are read.
+// Ids of packed elements as arrays that are computed while they are read.
 //
-// Everything is runs: run i covers the elements offsets[i] … offsets[i+1] - 1, in which the position counts
-// from 0 and the label stays. Tokens have cu_seqlens as offsets; chunks have the chunk offsets.
+// Sequence i covers the elements offsets[i] … offsets[i+1] - 1, in which the position counts from 0 and the
+// label is constant. Tokens have cu_seqlens as offsets; chunks have the chunk offsets.
 #pragma once
 
 #include <cstdint>

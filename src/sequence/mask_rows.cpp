@@ -1,5 +1,5 @@
-// Pieces of 2^19 elements are read, by several threads where the mask can be read in any order, and become
-// bits.
+// Rows of a mask as bits, read in pieces of 2^19 elements, by several threads if the mask can be read in any
+// order.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/mask_rows.hpp"
 
@@ -18,8 +18,9 @@ namespace ejk::sequence {
 
 namespace {
 
-// The error of integers that hold several values beside 0. The first place is named, of what can be read again; else
-// that in the piece at hand, of rows × columns elements from [row, column] on, where `known` was seen before.
+// The error of integers that hold several values beside 0. The first place is named, of what can be read
+// again; else that in the piece at hand, of rows × columns elements from [row, column] on, where `known` was
+// seen before.
 template <class T>
 Error several_values(const ArraySource& mask, T known, std::int64_t row, std::int64_t column,
                      std::int64_t rows, std::int64_t columns, const std::byte* elements) {

@@ -1,4 +1,4 @@
-// A mask (batch, seq) looked at row by row, as bits, piece by piece: memory does not grow with it.
+// A mask (batch, seq) as rows of bits, in pieces: memory does not grow with it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tokens are runs of neighbours in the flattened batch: a run copies as one piece, and no run passes the end
-// of its row. Packing and unpacking are sources that read the runs a box touches.
+// Packing and unpacking. Tokens are contiguous ranges of the flattened batch that do not cross rows; a range
+// is copied at once. Both are sources that read the ranges that a box intersects.
 // tests: tests/sequence/test_pack.cpp
 #include "ejk/pack.hpp"
 
@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "core/checked.hpp"
-#include "core/errors.hpp"
 #include "core/number.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
@@ -386,8 +385,8 @@ std::shared_ptr<const ArraySource> unpack_sequences(const std::shared_ptr<const 
   return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element), Axes::tokens);
 }
 
-// Of a mask a run and its sums for each row; of indices their order and the places where they are, of cu_seqlens
-// less.
+// Of a mask a run and its sums for each row; of indices their order and the places where they are, of
+// cu_seqlens less.
 std::int64_t pack_bytes(const ArrayType& where) {
   if (where.shape.empty()) return 0;
   return core::bytes_of_estimate((where.rank() == 1 ? 40 : 96) * static_cast<double>(where.shape[0]));

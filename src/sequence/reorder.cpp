@@ -1,5 +1,5 @@
-// Reordering an axis for a ring of ranks: pieces r and 2·cp - 1 - r go to rank r, so that with a causal mask
-// every rank has as much to do as any other.
+// Reordering of an axis for ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances causal
+// work.
 // tests: tests/sequence/test_reorder.cpp
 #include <fmt/format.h>
 
@@ -72,8 +72,9 @@ class ReorderedSource final : public ForwardingSource {
  private:
   static constexpr std::int64_t kShortRun = 16;  // bytes
 
-  // The source is read twice: the pieces of its first half, and those of its second half. A run of pieces of the
-  // result takes neighbouring ones of each half, or every other one of either, so at most twice as many are read.
+  // The source is read twice: the pieces of its first half, and those of its second half. A run of pieces of
+  // the result takes neighbouring ones of each half, or every other one of either, so at most twice as many
+  // are read.
   void read_picking(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                     std::int64_t outer, std::int64_t inner_bytes, std::byte* out) const {
     struct Half {

@@ -1,4 +1,4 @@
-// The documented functions on cu_seqlens.
+// The documented functions of cu_seqlens.
 // tests: tests/sequence/test_sequence.cpp
 #include "ejk/sequence.hpp"
 

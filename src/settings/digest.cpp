@@ -1,6 +1,5 @@
-// Both digests pad a message in the same way (a one bit, zeros, the length in bits) and work through blocks
-// of 64 bytes; SHA-256 reads and counts with the high byte first, MD5 with the low byte first.
-//
+// SHA-256 and MD5. Both pad a message in the same way (a one bit, zeros, the length in bits) and process
+// blocks of 64 bytes; SHA-256 is big-endian, MD5 little-endian.
 // tests: tests/settings/test_digest.cpp
 #include "settings/digest.hpp"
 

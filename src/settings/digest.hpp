@@ -1,7 +1,7 @@
-// SHA-256 (FIPS 180-4) and MD5 (RFC 1321) of texts in memory, as names: nothing here guards a secret.
+// SHA-256 (FIPS 180-4) and MD5 (RFC 1321) of texts in memory, for names and not for security.
 //
-// Two rounds of arithmetic each, and not a library's: whoever links the installed static library needs
-// nothing more for them, and MD5, which one convention asks for, is there where OpenSSL runs in FIPS mode.
+// They are implemented here so that programs that link the static library need no other one, and because MD5,
+// which one convention requires, is disabled in OpenSSL's FIPS mode.
 #pragma once
 
 #include <string>

@@ -1,70 +1,57 @@
-// What the machine is, from /proc and /sys.
-//
+// The machine's processor, caches, memory and GPUs, from /proc and /sys.
 // tests: tests/settings/test_fingerprint.cpp
+#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <set>
-#include <sstream>
 #include <string_view>
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "settings/text_file.hpp"
 
 namespace ejk {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string first_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
+using settings::first_line;
+using settings::lines_of;
+using settings::split;
+using settings::trimmed;
 
 // "key : value" lines of the first processor in /proc/cpuinfo.
 std::map<std::string, std::string> first_processor(const std::string& root) {
   std::map<std::string, std::string> values;
-  std::ifstream file(root + "/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
+  for (const std::string& line : lines_of(root + "/proc/cpuinfo")) {
     const auto colon = line.find(':');
-    if (colon == std::string::npos) {
-      if (values.empty()) continue;
-      break;
-    }
-    const auto end = line.find_last_not_of(" \t", colon == 0 ? 0 : colon - 1);
-    const auto begin = line.find_first_not_of(" \t", colon + 1);
-    values.emplace(line.substr(0, end + 1), begin == std::string::npos ? "" : line.substr(begin));
+    if (colon == std::string::npos && !values.empty()) break;
+    if (colon == std::string::npos) continue;
+    values.emplace(trimmed(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
   }
   return values;
 }
 
 std::vector<std::string> vector_extensions_in(const std::string& flags) {
-  static const std::set<std::string> known{
+  static constexpr std::string_view kKnown[] = {
       "sse4_2",      "popcnt",   "avx",      "avx2",     "fma",         "f16c",     "bmi2",
       "avx512f",     "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
       "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",  // x86
       "asimd",       "asimdhp",  "asimddp",  "sve",      "sve2",        "bf16",     "i8mm",
       "svebf16"};  // Arm
-  std::vector<std::string> found;
-  std::istringstream words(flags);
-  for (std::string word; words >> word;)
-    if (known.contains(word)) found.push_back(word);
+  std::vector<std::string> found = split(flags, ' ');
+  std::erase_if(found, [](const std::string& word) {
+    return std::find(std::begin(kKnown), std::end(kKnown), word) == std::end(kKnown);
+  });
   return found;
 }
 
 // "0-3,8" → 5.
 std::int64_t count_in_list(const std::string& list) {
   std::int64_t count = 0;
-  std::istringstream parts(list);
-  for (std::string part; std::getline(parts, part, ',');) {
+  for (const std::string& part : split(list, ',')) {
     const auto dash = part.find('-');
     const auto first = parse_integer(part.substr(0, dash));
     const auto last = dash == std::string::npos ? first : parse_integer(part.substr(dash + 1));
@@ -76,33 +63,29 @@ std::int64_t count_in_list(const std::string& list) {
 std::vector<CpuCache> caches_below(const std::string& root) {
   std::vector<CpuCache> caches;
   for (int index = 0;; ++index) {
-    const fs::path folder = fmt::format("{}/sys/devices/system/cpu/cpu0/cache/index{}", root, index);
-    const std::string level = first_line(folder / "level");
+    const std::string folder = fmt::format("{}/sys/devices/system/cpu/cpu0/cache/index{}", root, index);
+    const std::string level = first_line(folder + "/level");
     if (level.empty()) break;
-    const std::string type = first_line(folder / "type");
+    const std::string type = first_line(folder + "/type");
     CpuCache cache;
     cache.name = "L" + level + (type == "Data" ? "d" : type == "Instruction" ? "i" : "");
-    std::string size = first_line(folder / "size");  // "48K", in units of 1024
+    std::string size = first_line(folder + "/size");  // "48K", in units of 1024
     if (size.ends_with('K') || size.ends_with('M')) size += "i";
     cache.bytes = parse_size(size).value_or(0);
-    cache.shared_by = std::max<std::int64_t>(count_in_list(first_line(folder / "shared_cpu_list")), 1);
+    cache.shared_by = std::max<std::int64_t>(count_in_list(first_line(folder + "/shared_cpu_list")), 1);
     caches.push_back(std::move(cache));
   }
   return caches;
 }
 
-std::int64_t memory_total(const std::string& root) {
-  std::ifstream file(root + "/proc/meminfo");
-  std::string key;
-  std::int64_t kib = 0;
-  return file >> key >> kib && key == "MemTotal:" ? kib * 1024 : 0;
-}
-
 // The driver's own list, for machines without its tool.
 bool driver_lists_gpus(const std::string& root) {
-  std::error_code ignored;
-  const fs::directory_iterator gpus(root + "/proc/driver/nvidia/gpus", ignored);
-  return !ignored && gpus != fs::directory_iterator();
+  DIR* folder = opendir((root + "/proc/driver/nvidia/gpus").c_str());
+  if (folder == nullptr) return false;
+  bool has_gpu = false;
+  while (const dirent* entry = readdir(folder)) has_gpu = has_gpu || entry->d_name[0] != '.';
+  closedir(folder);
+  return has_gpu;
 }
 
 std::string tpu_version(const std::string& kind) {
@@ -165,7 +148,7 @@ Machine inspect_machine(const GpuQuery& gpus, const std::string& root) {
   machine.usable_cores = usable_cores(root);
   machine.cpu_quota = cpu_quota(root);
   machine.caches = caches_below(root);
-  machine.memory_bytes = memory_total(root);
+  machine.memory_bytes = settings::number_after(root + "/proc/meminfo", "MemTotal").value_or(0) * 1024;
   machine.memory_limit_bytes = get_memory_usage(root).limit_bytes;
   machine.memory_available_bytes = memory_limit(root);
   return machine;

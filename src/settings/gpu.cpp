@@ -1,6 +1,5 @@
-// The driver's own tool is asked, in a process of its own: where it is absent or fails, or the driver never
-// answers, there is no GPU to report.
-//
+// GPUs as reported by the driver's tool, in a child process: if it is absent or fails, or the driver hangs,
+// there is no GPU.
 // tests: tests/settings/test_gpu.cpp
 #include <fcntl.h>
 #include <poll.h>
@@ -12,12 +11,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <sstream>
 #include <string_view>
 #include <thread>
 
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
+#include "settings/text_file.hpp"
 
 namespace ejk {
 
@@ -105,12 +104,6 @@ Answer ask(const std::vector<std::string>& words, std::chrono::milliseconds pati
   return answer;
 }
 
-std::string trimmed(std::string_view text) {
-  const auto begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin));
-}
-
 }  // namespace
 
 GpuQuery query_gpus(const std::string& program, std::chrono::milliseconds patience) {
@@ -119,17 +112,17 @@ GpuQuery query_gpus(const std::string& program, std::chrono::milliseconds patien
   GpuQuery query;
   query.outcome = answer.outcome;
   if (query.outcome != GpuQuery::Outcome::done) return query;
-  std::istringstream lines(answer.text);
-  for (std::string line; std::getline(lines, line);) {  // name, driver, MiB; a name may hold commas
+  for (const std::string& line :
+       settings::split(answer.text, '\n')) {  // name, driver, MiB; a name may hold commas
     const auto last = line.rfind(',');
     const auto middle =
         last == std::string::npos || last == 0 ? std::string::npos : line.rfind(',', last - 1);
     if (middle == std::string::npos) continue;
     Gpu gpu;
-    gpu.name = trimmed(std::string_view(line).substr(0, middle));
-    gpu.driver_version = trimmed(std::string_view(line).substr(middle + 1, last - middle - 1));
+    gpu.name = settings::trimmed(std::string_view(line).substr(0, middle));
+    gpu.driver_version = settings::trimmed(std::string_view(line).substr(middle + 1, last - middle - 1));
     constexpr std::int64_t mib = std::int64_t{1} << 20;
-    const auto memory = parse_integer(trimmed(std::string_view(line).substr(last + 1)));
+    const auto memory = parse_integer(settings::trimmed(std::string_view(line).substr(last + 1)));
     if (memory && *memory >= 0 && *memory < INT64_MAX / mib) gpu.memory_bytes = *memory * mib;
     query.gpus.push_back(std::move(gpu));
   }

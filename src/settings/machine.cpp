@@ -1,9 +1,8 @@
-// What this process may use, and what it holds: /proc and /sys/fs/cgroup say it.
+// Limits and memory use of this process, from /proc and /sys/fs/cgroup.
 //
-// A control group (version 2) lies at /sys/fs/cgroup/<path>, version 1 at /sys/fs/cgroup/<controller>/<path>;
-// the path is in /proc/self/cgroup. Every group on the way up limits those below it. Inside a container the
-// path may name a place that only the host sees: then the root of what is mounted is the container's group,
-// which the way up ends at.
+// A control group is at /sys/fs/cgroup/<path> (version 2) or /sys/fs/cgroup/<controller>/<path> (version 1);
+// the path is in /proc/self/cgroup. Every parent group limits its children. Inside a container the path may
+// exist on the host only: then the mounted root is the container's group, at which the path upwards ends.
 //
 // tests: tests/settings/test_machine.cpp
 #include "ejk/machine.hpp"
@@ -14,10 +13,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -27,45 +24,26 @@
 #include "ejk/error.hpp"
 #include "ejk/text.hpp"
 #include "kernels/kernels.hpp"
+#include "settings/text_file.hpp"
 
 namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+using settings::first_line;
+using settings::lines_of;
+using settings::number_after;
+using settings::split;
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 
 // "12345" → 12345; "max" and whatever else is no number → nothing.
 std::optional<std::int64_t> number_in(const std::string& path) { return parse_integer(first_line(path)); }
 
-// The number behind `key` in a file of lines "key number" or "key: number kB".
-std::optional<std::int64_t> number_behind(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::string_view rest = line;
-    if (!rest.starts_with(key)) continue;
-    rest.remove_prefix(key.size());
-    if (rest.starts_with(':')) rest.remove_prefix(1);
-    const std::size_t digits = rest.find_first_not_of(" \t");
-    std::int64_t value = 0;
-    if (digits == 0 || digits == std::string_view::npos) continue;  // a longer key, or no number
-    if (std::from_chars(rest.data() + digits, rest.data() + rest.size(), value).ec == std::errc())
-      return value;
-  }
-  return std::nullopt;
-}
-
 // The folders of this process's control group for `controller` ("" is version 2) and of all groups above.
 std::vector<std::string> control_groups(const std::string& root, const std::string& controller) {
   std::vector<std::string> folders;
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {  // id:controller,controller:/path
+  for (const std::string& line : lines_of(root + "/proc/self/cgroup")) {  // id:controller,controller:/path
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
@@ -98,9 +76,9 @@ std::optional<double> cpu_quota(const std::string& root) {
     least = std::min(cores, least.value_or(cores));
   };
   for (const std::string& folder : control_groups(root, "")) {
-    std::istringstream words(first_line(folder + "/cpu.max"));  // "max 100000" or "150000 100000"
-    std::int64_t quota = 0, period = 0;
-    if (words >> quota >> period) limit_to(quota, period);
+    const std::vector<std::string> words = split(first_line(folder + "/cpu.max"), ' ');  // "max 100000"
+    if (words.size() == 2)
+      limit_to(parse_integer(words[0]).value_or(-1), parse_integer(words[1]).value_or(-1));
   }
   for (const std::string& folder : control_groups(root, "cpu"))
     limit_to(number_in(folder + "/cpu.cfs_quota_us").value_or(-1),
@@ -120,12 +98,12 @@ int usable_cores(const std::string& root) {
 
 std::int64_t memory_limit(const std::string& root) {
   std::int64_t least = kUnlimited;
-  if (const auto available = number_behind(root + "/proc/meminfo", "MemAvailable")) least = *available * 1024;
+  if (const auto available = number_after(root + "/proc/meminfo", "MemAvailable")) least = *available * 1024;
 
   const auto group = [&](const std::string& folder, const char* limit, const char* use, const char* cache) {
     const auto most = number_in(folder + limit);
     if (!most) return;
-    const auto droppable = number_behind(folder + "/memory.stat", cache).value_or(0);
+    const auto droppable = number_after(folder + "/memory.stat", cache).value_or(0);
     const auto used = std::max<std::int64_t>(number_in(folder + use).value_or(0) - droppable, 0);
     least = std::min(least, std::max<std::int64_t>(*most - used, 0));
   };
@@ -135,7 +113,7 @@ std::int64_t memory_limit(const std::string& root) {
     group(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
 
   if (const std::int64_t most = address_space(); most < kUnlimited) {
-    const auto used = number_behind(root + "/proc/self/status", "VmSize").value_or(0) * 1024;
+    const auto used = number_after(root + "/proc/self/status", "VmSize").value_or(0) * 1024;
     least = std::min(least, std::max<std::int64_t>(most - used, 0));
   }
   return least;
@@ -143,7 +121,7 @@ std::int64_t memory_limit(const std::string& root) {
 
 MemoryUsage get_memory_usage(const std::string& root) {
   const auto of_status = [&](const char* key) {
-    return number_behind(root + "/proc/self/status", key).value_or(0) * 1024;
+    return number_after(root + "/proc/self/status", key).value_or(0) * 1024;
   };
   MemoryUsage usage;
   usage.allocated_bytes = of_status("RssAnon") + of_status("VmSwap");
@@ -152,7 +130,7 @@ MemoryUsage get_memory_usage(const std::string& root) {
   const auto limit_to = [&](std::optional<std::int64_t> bytes) {
     if (bytes) usage.limit_bytes = std::min(usage.limit_bytes, *bytes);
   };
-  if (const auto total = number_behind(root + "/proc/meminfo", "MemTotal")) limit_to(*total * 1024);
+  if (const auto total = number_after(root + "/proc/meminfo", "MemTotal")) limit_to(*total * 1024);
   for (const std::string& folder : control_groups(root, "")) limit_to(number_in(folder + "/memory.max"));
   for (const std::string& folder : control_groups(root, "memory"))
     limit_to(number_in(folder + "/memory.limit_in_bytes"));
@@ -177,12 +155,8 @@ std::int64_t peak_memory() {
   getrusage(RUSAGE_SELF, &usage);
   // The pages of mapped files that are in memory now are the system's to take back. They were in the peak
   // too, which is the system's guess and may lag behind what is held now.
-  std::int64_t file_kib = 0, own_kib = 0;
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    if (word == "RssFile:") status >> file_kib;
-    if (word == "RssAnon:") status >> own_kib;
-  }
+  const std::int64_t file_kib = number_after("/proc/self/status", "RssFile").value_or(0),
+                     own_kib = number_after("/proc/self/status", "RssAnon").value_or(0);
   return std::max<std::int64_t>(usage.ru_maxrss - file_kib, own_kib) * 1024;
 }
 

@@ -1,5 +1,4 @@
-// The fields of both classes in tables of name and member, which every function goes through.
-//
+// Parameters as tables of field name and member, which every function iterates over.
 // tests: tests/settings/test_params.cpp
 #include "ejk/params.hpp"
 

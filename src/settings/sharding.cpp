@@ -1,6 +1,5 @@
-// A spec is corrected one dimension at a time; only the check for an axis used twice looks at what remains of
-// all of them.
-//
+// Correction of partition specs, one dimension at a time; only the check for an axis that is used twice
+// considers all remaining ones.
 // tests: tests/settings/test_sharding.cpp
 #include "ejk/sharding.hpp"
 
@@ -10,11 +9,12 @@
 #include <cctype>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
+#include "core/json.hpp"
+#include "core/utf8.hpp"
 #include "ejk/error.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -62,7 +62,7 @@ class SpecParser {
 
  private:
   [[noreturn]] void fail(std::string_view why) const {
-    throw usage(fmt::format("'{}': {}", core::printable(text_), why)).hint("such as dp,None,(mp,tp)");
+    throw usage(fmt::format("'{}': {}", printable(text_), why)).hint("such as dp,None,(mp,tp)");
   }
 
   void skip_space() {
@@ -147,21 +147,23 @@ std::string text_of(const SpecEntry& entry) {
   return fmt::format("({})", fmt::join(names, ","));
 }
 
-nlohmann::json json_of(const PartitionSpec& spec) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const SpecEntry& entry : spec) {
-    if (entry.kind == SpecEntry::Kind::unconstrained || entry.axes.empty())
-      json.push_back(nullptr);
-    else if (entry.axes.size() == 1)
-      json.push_back(entry.axes.front());
-    else
-      json.push_back(entry.axes);
-  }
-  return json;
+void put(core::JsonWriter& json, const SpecEntry& entry) {
+  std::vector<std::string> names;
+  for (const std::string& name : entry.axes) names.push_back(core::as_utf8(name));
+  if (entry.kind == SpecEntry::Kind::unconstrained || names.empty())
+    json.null();
+  else if (names.size() == 1)
+    json.put(names.front());
+  else
+    json.put(names);
 }
 
-std::string text_of_json(const nlohmann::json& json) {
-  return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+// `put_all` writes the elements of a list.
+template <class PutAll>
+JsonField list_field(const char* key, PutAll&& put_all) {
+  core::JsonWriter json(core::JsonStyle::report);
+  json.list([&] { put_all(json); });
+  return {key, json.take()};
 }
 
 // --- correcting
@@ -176,7 +178,7 @@ std::optional<std::int64_t> size_of_axis(const Mesh& mesh, const std::string& na
 std::string axes_text(const SpecEntry& entry, const Mesh& mesh) {
   std::string names, sizes;
   for (const std::string& axis : entry.axes) {
-    names += (names.empty() ? "" : " x ") + core::printable(axis);
+    names += (names.empty() ? "" : " x ") + printable(axis);
     sizes += fmt::format("{}{}", sizes.empty() ? "" : " x ", size_of_axis(mesh, axis).value_or(0));
   }
   return fmt::format("{} = {}", names, sizes);
@@ -185,7 +187,7 @@ std::string axes_text(const SpecEntry& entry, const Mesh& mesh) {
 std::int64_t check_mesh(const Mesh& mesh) {
   std::int64_t devices = 1;
   for (std::size_t i = 0; i < mesh.size(); ++i) {
-    const std::string name = core::printable(mesh[i].name);
+    const std::string name = printable(mesh[i].name);
     if (mesh[i].name.empty()) throw usage("the mesh has an axis without a name");
     if (mesh[i].size < 1) throw usage(fmt::format("axis {} of the mesh has size {}", name, mesh[i].size));
     for (std::size_t j = 0; j < i; ++j)
@@ -227,10 +229,10 @@ void refuse_axis_used_twice(const PartitionSpec& spec) {
     for (const std::string& axis : spec[d].axes) {
       const auto [first, is_new] = seen.emplace(axis, d);
       if (is_new) continue;
-      const std::string name = core::printable(axis);
+      const std::string name = printable(axis);
       throw first->second == d
           ? usage(fmt::format("dimension {}: axis {} is used twice in {}", d, name,
-                              core::printable(text_of(spec[d]))))
+                              printable(text_of(spec[d]))))
           : usage(fmt::format("axis {} is used twice: in dimensions {} and {}", name, first->second, d));
     }
 }
@@ -254,11 +256,10 @@ Mesh parse_mesh(std::string_view text) {
     const std::string_view axis = rest.substr(0, end);
     const std::size_t equals = axis.find('=');
     const std::string_view name = trimmed(axis.substr(0, std::min(equals, axis.size())));
-    const auto size = equals == std::string_view::npos
-                          ? std::nullopt
-                          : core::parse_integer(trimmed(axis.substr(equals + 1)));
+    const auto size =
+        equals == std::string_view::npos ? std::nullopt : parse_integer(trimmed(axis.substr(equals + 1)));
     if (!size || name.empty())
-      throw usage(fmt::format("'{}' is not of the form NAME=SIZE", core::printable(axis)))
+      throw usage(fmt::format("'{}' is not of the form NAME=SIZE", printable(axis)))
           .hint("such as dp=2,mp=4");
     mesh.push_back({std::string(name), *size});
     rest.remove_prefix(std::min(end + 1, rest.size()));
@@ -279,7 +280,7 @@ std::string to_string(const SpecCorrection& correction, const Sharding& sharding
   const Shape& shape = sharding.shape;
   switch (correction.reason) {
     case Reason::unknown_axis:
-      return fmt::format("the mesh has no axis {}", core::printable(correction.axis));
+      return fmt::format("the mesh has no axis {}", printable(correction.axis));
     case Reason::not_divisible:
       return fmt::format("{} is not a multiple of {}", shape[static_cast<std::size_t>(correction.dimension)],
                          axes_text(correction.asked, sharding.mesh));
@@ -357,7 +358,7 @@ Table devices_of(const Sharding& sharding) {
     }
     std::string name;
     for (std::size_t a = 0; a < place.size(); ++a)
-      name += fmt::format("{}{}={}", a == 0 ? "" : " ", core::printable(sharding.mesh[a].name), place[a]);
+      name += fmt::format("{}{}={}", a == 0 ? "" : " ", printable(sharding.mesh[a].name), place[a]);
     table.rows.push_back({name.empty() ? "the only one" : name, part_of(sharding, place)});
   }
   return table;
@@ -368,8 +369,10 @@ Table devices_of(const Sharding& sharding) {
 Report describe(const Sharding& sharding, std::optional<DType> dtype) {
   constexpr std::int64_t most_devices = 64;
   Report report;
-  report.add(Line{"spec_text", core::printable(to_string(sharding.spec))})
-      .add(JsonField{"spec", text_of_json(json_of(sharding.spec))});
+  report.add(Line{"spec_text", printable(to_string(sharding.spec))})
+      .add(list_field("spec", [&](core::JsonWriter& json) {
+        for (const SpecEntry& entry : sharding.spec) put(json, entry);
+      }));
 
   Table dimensions{"dimensions",
                    "",
@@ -396,26 +399,29 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
         wanted[d] == 0 ? 1 : static_cast<double>(sharding.local_shape[d]) / static_cast<double>(wanted[d]);
     if (corrected)
       remarks.push_back(
-          {fmt::format("Dimension {} is not cut by {}: {}{}.", d, core::printable(text_of(correction->asked)),
+          {fmt::format("Dimension {} is not cut by {}: {}{}.", d, printable(text_of(correction->asked)),
                        to_string(*correction, sharding),
                        more > 1 ? fmt::format("; a device holds {:.3g} times as much of it", more) : "")});
     dimensions.rows.push_back({static_cast<std::int64_t>(d), sharding.shape[d],
-                               core::printable(text_of(corrected ? correction->asked : kept)),
-                               core::printable(text_of(kept)), shards_of(kept, sharding.mesh),
+                               printable(text_of(corrected ? correction->asked : kept)),
+                               printable(text_of(kept)), shards_of(kept, sharding.mesh),
                                sharding.local_shape[d], more,
                                corrected ? ReportValue(to_string(*correction, sharding)) : ReportValue("")});
   }
   report.add(std::move(dimensions));
 
-  nlohmann::json cut = nlohmann::json::array();
-  for (const SpecCorrection& correction : sharding.corrections) {
-    if (correction.reason != SpecCorrection::Reason::no_dimension) continue;
-    cut.push_back({{"dimension", correction.dimension}, {"asked", json_of({correction.asked})[0]}});
-    remarks.push_back(
-        {fmt::format("Entry {}, {}, was left out: {}.", correction.dimension,
-                     core::printable(text_of(correction.asked)), to_string(correction, sharding))});
-  }
-  report.add(JsonField{"left_out", text_of_json(cut)});
+  report.add(list_field("left_out", [&](core::JsonWriter& json) {
+    for (const SpecCorrection& correction : sharding.corrections) {
+      if (correction.reason != SpecCorrection::Reason::no_dimension) continue;
+      json.object([&] {
+        json.key("asked");
+        put(json, correction.asked);
+        json.key("dimension").put(correction.dimension);
+      });
+      remarks.push_back({fmt::format("Entry {}, {}, was omitted: {}.", correction.dimension,
+                                     printable(text_of(correction.asked)), to_string(correction, sharding))});
+    }
+  }));
   for (Remark& remark : remarks) report.add(std::move(remark));
 
   const std::int64_t elements = element_count(sharding.local_shape), could = element_count(wanted);

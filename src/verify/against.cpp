@@ -15,7 +15,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/float_type.hpp"
@@ -374,7 +374,7 @@ Report describe(const Against& against, Detail detail) {
   if (against.proves_little())
     report.warnings.push_back(fmt::format(
         "{} of {} elements may differ by more than they are, as inputs hold values so large: this proves little",
-        core::format_count(against.wide), core::format_count(against.nonzero)));
+        format_count(against.wide), format_count(against.nonzero)));
   if (against.has_equal_scores())
     report.warnings.push_back(fmt::format(
         "two scores of a query differ by {:.2g} at most: such inputs hardly test the scale and the keys",
@@ -389,8 +389,7 @@ Report describe(const Against& against, Detail detail) {
       report.add(Remark{"None of the usual mistakes accounts for it."});
     if (against.counted_rows < against.wrong_rows)
       report.add(Remark{fmt::format("Shares are estimates: they were counted on {} of {} rows.",
-                                    core::format_count(against.counted_rows),
-                                    core::format_count(against.wrong_rows))});
+                                    format_count(against.counted_rows), format_count(against.wrong_rows))});
   }
   report.add(table_of(against.where)).add(table_of(against.worst));
   if (detail == Detail::brief) return report;

@@ -84,12 +84,7 @@ struct Arithmetic {
   // What is at least this may be rounded to infinity.
   static constexpr Value kOverflow =
       std::is_same_v<T, float16> ? Value(65504) : std::numeric_limits<float>::max() / 2;
-  static Value round(Value x) {
-    if constexpr (arrays::is_half<T>)
-      return arrays::widened(arrays::narrowed<T>(x));
-    else
-      return x;
-  }
+  static Value round(Value x) { return static_cast<Value>(T(x)); }
   // Integers in the order of the floats; neighbours differ by 1.
   static std::int64_t order(Value x) {
     const auto signed_magnitude = [](auto bits, auto sign) {
@@ -101,7 +96,7 @@ struct Arithmetic {
     else if constexpr (std::is_same_v<T, float>)
       return signed_magnitude(std::bit_cast<std::uint32_t>(x), std::uint32_t{1} << 31);
     else
-      return signed_magnitude(std::uint32_t{arrays::narrowed<T>(x).bits}, std::uint32_t{0x8000});
+      return signed_magnitude(std::uint32_t{T(x).bits}, std::uint32_t{0x8000});
   }
 };
 
@@ -161,7 +156,7 @@ class Floats {
   // differs[i] = 1 where they do not agree, else 0; how many do not.
   std::int64_t mark(const V* a, const V* e, std::int64_t n, std::uint8_t* differs) const {
     constexpr V kMost = std::numeric_limits<V>::max();
-    constexpr bool kRounds = arrays::is_half<T>;
+    constexpr bool kRounds = is_small_float<T>;
     std::int64_t count = 0, unsure = 0;
     if (rule_.max_ulp) {
       for (std::int64_t i = 0; i < n; ++i) count += differs[i] = agree(a[i], e[i]) ? 0 : 1;

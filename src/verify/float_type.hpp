@@ -26,16 +26,10 @@ struct FloatType {
 };
 
 inline FloatType float_type(DType dtype) {
-  switch (dtype) {
-    case DType::float16:
-      return {10, -14, 65520};
-    case DType::bfloat16:
-      return {7, -126, 0x1.FFp127};
-    case DType::float32:
-      return {23, -126, 0x1.FFFFFFp127};
-    default:
-      return {52, -1022, std::numeric_limits<double>::max()};
-  }
+  const FloatFormat& format = float_format(dtype);
+  const double half_spacing = std::ldexp(1.0, std::ilogb(format.largest) - format.mantissa_bits - 1);
+  return {format.mantissa_bits, format.least_exponent(),
+          std::min(format.largest + half_spacing, std::numeric_limits<double>::max())};
 }
 
 /// The same for results that are rounded to another type first, and may overflow there.

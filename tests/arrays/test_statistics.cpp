@@ -144,22 +144,6 @@ TEST_CASE("nothing, a scalar, and nothing but NaN") {
   CHECK_FALSE(one.mean);
 }
 
-TEST_CASE("the same bits for any number of threads, from memory, in strides and read in pieces") {
-  std::mt19937_64 random(4);
-  const Array array = random_array(DType::int16, {7, 900, 701}, random);
-  const auto mean = [&](const ArraySource& source) { return *statistics_of(source).mean; };
-  const double wanted = mean(*make_source(array.view()));
-  for (const int threads : {1, 2, 7}) {
-    const Threads set(threads);
-    CHECK(mean(*make_source(array.view())) == wanted);
-    CHECK(mean(test::Unmapped(Array::copy_of(array.view()))) == wanted);
-  }
-  ArrayView turned = array.view();
-  std::swap(turned.shape[0], turned.shape[2]);
-  std::swap(turned.strides[0], turned.strides[2]);
-  CHECK(number(statistics_of(*make_source(turned)).maximum) == 49);
-}
-
 TEST_CASE("sums of small integers do not overflow, at any length around the runs they are taken in") {
   const auto check = [](auto value) {
     using T = decltype(value);

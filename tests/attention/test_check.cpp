@@ -10,7 +10,7 @@
 
 using namespace ejk;
 
-TEST_CASE("right results of attention pass the check") {
+TEST_CASE("right results of attention pass the check, and agree by float64 and by the own results") {
   plain::Random random(21);
   for (int n = 0; n < 150; ++n) {
     CAPTURE(n);
@@ -18,19 +18,33 @@ TEST_CASE("right results of attention pass the check") {
     const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
     const Attention a = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
-    const AttentionArrays forward_arrays{q, k, v, r->options.bias, {}, {}, {}},
-        backward_arrays{q, k, v, r->options.bias, dout, {}, {}};
+    const AttentionArrays forward_arrays{q, k, v, r->options.bias},
+        backward_arrays{q, k, v, r->options.bias, dout};
     const attn::Plan forward_plan(types_of(forward_arrays), r->options),
         backward_plan(types_of(backward_arrays), r->options);
     for (const double effort : {attn::kCheckEffort, 1.0}) {
-      const AttentionCheck forward =
-          attn::check(forward_plan, forward_arrays, {a.out.view(), a.lse.view()}, effort);
+      // Padding is not compared.
+      const bool padded = static_cast<bool>(r->options.cu_seqlens_q_padded);
+      const std::vector<ArrayView> outs{a.out.view(), a.lse.view()};
+      const AttentionCheck forward = attn::check(forward_plan, forward_arrays, outs, effort);
       CHECK(forward.passed());
-      if (!r->options.cu_seqlens_q_padded) CHECK(forward.elements == a.out.size() + a.lse.size());
+      CHECK((padded || forward.elements == a.out.size() + a.lse.size()));
+      const auto compared = [&](const attn::Plan& plan, const AttentionArrays& arrays,
+                                const std::vector<ArrayView>& own) {
+        return attn::compare(plan, arrays, own, {own.begin(), own.end()}, DType::float32, Explain::no,
+                             effort);
+      };
+      const Against of_forward = compared(forward_plan, forward_arrays, outs);
+      CHECK(of_forward.agrees());
+      CHECK(of_forward.elements == forward.elements);
       std::vector<ArrayView> results{g.dq.view(), g.dk.view(), g.dv.view()};
       if (g.dbias) results.push_back(g.dbias->view());
       const AttentionCheck backward = attn::check(backward_plan, backward_arrays, results, effort);
       CHECK(backward.passed());
+      const Against of_backward = compared(backward_plan, backward_arrays, results);
+      CHECK(of_backward.agrees());
+      CHECK(of_backward.largest <= 1);
+      if (!padded) CHECK(of_backward.elements == backward.elements);
       if (effort > 1) {
         CHECK(forward.method == AttentionCheck::Method::every_element);
         CHECK(forward.compared == forward.elements);
@@ -69,7 +83,7 @@ TEST_CASE("one wrong element of a bias's gradient fails the check and the compar
     REQUIRE(check.worst);
     CHECK(check.worst->array == "dbias");
     CHECK(check.worst->index == c.index);
-    const AttentionArrays arrays{q.view(), k.view(), v.view(), bias.view(), dout.view(), {}, {}};
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), bias.view(), dout.view()};
     for (const double effort : {attn::kCheckEffort, 0.5}) {
       const Against against = attn::compare(attn::Plan(types_of(arrays), options), arrays,
                                             {g.dq.view(), g.dk.view(), g.dv.view(), right.view()},
@@ -155,7 +169,7 @@ TEST_CASE("gradients that are rounded to two types may be off by both, and no mo
     return plain::random(DType::float32, {2, 9, heads, 8}, engine);
   };
   const Array q = random(4), k = random(2), v = random(2), dout = random(4);
-  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view(), {}, {}};
+  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view()};
   for (const DType first : plain::kFloats)
     for (const DType last : plain::kFloats) {
       CAPTURE(name_of(first));
@@ -187,7 +201,7 @@ TEST_CASE("a gradient beyond the type that it is rounded to first is an infinity
   AttentionOptions options;
   options.dtype = DType::float16;
   options.grad_dtype = DType::float32;
-  const AttentionArrays arrays{one.view(), one.view(), one.view(), {}, dout.view(), {}, {}};
+  const AttentionArrays arrays{one.view(), one.view(), one.view(), {}, dout.view()};
   const AttentionPlan plan(types_of(arrays), options);
   const AttentionGradients g = attention_grad(one.view(), one.view(), one.view(), dout.view(), options);
   CHECK(plain::doubles(g.dv.view())[0] == plain::kInfinity);

@@ -1,17 +1,17 @@
-// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and ranks,
-// whatever lies beside.
+// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and
+// ranks, whatever lies beside.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "attention/division.hpp"
-#include "attention/reference.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
+#include "support/reference_attention.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -52,7 +52,7 @@ Attention made(const Decode& d) { return attention(d.q.view(), d.k.view(), d.v.v
 void check(const Decode& d) {
   const Threads one(1);
   const Attention got = made(d);
-  const Attention expected = attn::reference_attention(d.q.view(), d.k.view(), d.v.view(), d.options);
+  const auto expected = plain::reference_attention(d.q.view(), d.k.view(), d.v.view(), d.options);
   const DType arithmetic = d.q.dtype() == DType::float64 ? DType::float64 : DType::float32;
   CHECK(plain::out_far_from(got.out, plain::doubles(expected.out.view()), plain::doubles(d.v.view()),
                             arithmetic) == "");
@@ -191,7 +191,8 @@ TEST_CASE("key heads that lie side by side in a token, which are gone through to
                                 : plain::kFloats[static_cast<std::size_t>(plain::between(random, 0, 3))];
         CAPTURE(n);
         ++n;
-        // On one thread a task has all heads; on two it has two of five, the last one, or four of eight; on seven one.
+        // On one thread a task has all heads; on two it has two of five, the last one, or four of eight; on
+        // seven one.
         Sizes s;
         s.batch = 2, s.kv_heads = kv_heads, s.keys = plain::between(random, 1025, 1100);
         s.group = plain::between(random, 1, 4), s.queries = kv_heads == 8 ? 4 : plain::between(random, 1, 3);
@@ -378,7 +379,7 @@ TEST_CASE("ranks that share a key head compute the rows that one computes") {
       if (dtype == DType::float32)
         for (float& x : d.v.elements<float>())
           if (plain::between(random, 0, 3000) == 0) x = std::numeric_limits<float>::infinity();
-      const AttentionArrays arrays{d.q.view(), d.k.view(), d.v.view(), {}, {}, {}, {}};
+      const AttentionArrays arrays{d.q.view(), d.k.view(), d.v.view()};
       const AttentionPlan plan(types_of(arrays), d.options);
       Array out(plan.results()[0].type.dtype, plan.results()[0].type.shape),
           lse(plan.results()[1].type.dtype, plan.results()[1].type.shape);
@@ -391,13 +392,12 @@ TEST_CASE("ranks that share a key head compute the rows that one computes") {
             const auto makes = division.makes(part);
             Array some_out(out.dtype(), makes[0]->count), some_lse(lse.dtype(), makes[1]->count);
             const auto needs = division.needs(part);
-            const Array q = Array::copy_of(box_of(arrays.q, needs.q)),
-                        k = Array::copy_of(box_of(arrays.k, needs.k)),
-                        v = Array::copy_of(box_of(arrays.v, needs.v));
+            const Array q = Array::copy_of(box_of(*arrays.q, *needs.q)),
+                        k = Array::copy_of(box_of(*arrays.k, *needs.k)),
+                        v = Array::copy_of(box_of(*arrays.v, *needs.v));
             Communicator& comm = single_process();
             AttentionRank one(AttentionDivision(plan, 1), comm);
-            one.run(part, {q.view(), k.view(), v.view(), {}, {}, {}, {}},
-                    {some_out.mutable_view(), some_lse.mutable_view()});
+            one.run(part, {q.view(), k.view(), v.view()}, {some_out.mutable_view(), some_lse.mutable_view()});
             CHECK(plain::same_bytes(some_out, Array::copy_of(box_of(out.view(), *makes[0]))));
             CHECK(plain::same_bytes(some_lse, Array::copy_of(box_of(lse.view(), *makes[1]))));
           }
@@ -431,7 +431,7 @@ TEST_CASE("the memory of what runs of keys have is planned") {
   const ArrayType q(DType::float32, {1, 8, 1, 64}), kv(DType::float32, {1, 2, 1 << 20, 64});
   AttentionSettings settings;
   settings.layout = AttentionLayout::bhsd;
-  const AttentionPlan plan({q, kv, kv, {}, {}, {}, {}}, settings);
+  const AttentionPlan plan({q, kv, kv}, settings);
   // 1,024 runs, of each of 8 rows 64 values, a largest score and a total.
   CHECK(plan.work_bytes() >= 1024 * 8 * 66 * 4);
   CHECK(plan.work_bytes() <= 1024 * 8 * 80 * 4 + 8e6 * threads());

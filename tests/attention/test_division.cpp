@@ -34,11 +34,6 @@ Made undivided(const AttentionPlan& plan, const AttentionArrays& arrays) {
   return made;
 }
 
-// A box of an array, in memory of its own: what lies beside it cannot be looked at.
-std::optional<Array> copy_of(const std::optional<ArrayView>& array, const std::optional<ArrayBox>& box) {
-  return box ? std::optional(Array::copy_of(box_of(array.value(), *box))) : std::nullopt;
-}
-
 // To the places of a box, which must not have been written: `times` counts.
 void put(const Array& part, const ArrayBox& box, Array& whole, Array& times) {
   const Shape strides = c_strides(whole.shape(), DType::uint8);
@@ -71,16 +66,14 @@ RankResult of_rank(const AttentionPlan& plan, const AttentionArrays& arrays, Com
   AttentionRank ranks(division, comm);
   for (std::int64_t round = 0; round < division.rounds(); ++round) {
     for (const AttentionPart& part : division.parts(comm.rank(), round)) {
-      const AttentionOperands<ArrayBox> needs = division.needs(part);
-      const auto q = copy_of(arrays.q, needs.q), k = copy_of(arrays.k, needs.k),
-                 v = copy_of(arrays.v, needs.v), bias = copy_of(arrays.bias, needs.bias),
-                 dout = copy_of(arrays.dout, needs.dout), out = copy_of(arrays.out, needs.out),
-                 lse = copy_of(arrays.lse, needs.lse);
-      const auto view = [](const std::optional<Array>& array) {
-        return array ? std::optional(array->view()) : std::nullopt;
-      };
-      const AttentionArrays boxes{q->view(),  k->view(), v->view(), view(bias),
-                                  view(dout), view(out), view(lse)};
+      // Boxes in memory of their own: what is beside them cannot be read.
+      AttentionOperands<Array> copies;
+      AttentionArrays boxes;
+      for_each_operand(
+          [](const char*, const auto& array, const auto& box, auto& copy, auto& view) {
+            if (box) view = copy.emplace(Array::copy_of(box_of(array.value(), *box))).view();
+          },
+          arrays, division.needs(part), copies, boxes);
       std::vector<MutableArrayView> results;
       const auto makes = division.makes(part);
       const std::size_t first = made.pieces.size();
@@ -147,7 +140,7 @@ constexpr std::int64_t kRankCounts[] = {1, 2, 3, 5, 16};
 // Sees whether forward and gradients, with and without what a forward pass has left, are the same. Counts
 // divisions along the sequence.
 void check_all(const plain::RandomAttention& r, std::int64_t ranks, int& along) {
-  AttentionArrays arrays{r.q.view(), r.k.view(), r.v.view(), r.options.bias, {}, {}, {}};
+  AttentionArrays arrays{r.q.view(), r.k.view(), r.v.view(), r.options.bias};
   const AttentionPlan forward(types_of(arrays), r.options);
   CHECK(difference(forward, arrays, undivided(forward, arrays), ranks) == "");
 
@@ -242,8 +235,8 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
   causal.mask = [](std::int64_t, std::int64_t, std::int64_t n, std::int64_t m) { return causal_mask(n, m); };
   settings.masks.push_back(causal);
   settings.block = BlockShape{64, 64};
-  const AttentionPlan forward({q, k, k, {}, {}, {}, {}}, settings);
-  const AttentionPlan backward({q, k, k, {}, q, {}, {}}, settings);
+  const AttentionPlan forward({q, k, k}, settings);
+  const AttentionPlan backward({q, k, k, {}, q}, settings);
   for (const AttentionPlan* plan : {&forward, &backward})
     for (const std::int64_t ranks : {1, 2, 4, 7}) {
       CAPTURE(ranks);
@@ -272,7 +265,7 @@ TEST_CASE("work is divided by what the masks leave, where no result sees it") {
 
 TEST_CASE("a rank makes some elements of a bias's gradient, with all entries and heads that share them") {
   const ArrayType q(DType::float32, {3, 700, 4, 8}), k(DType::float32, {3, 600, 2, 8});
-  AttentionTypes types{q, k, k, {}, q, {}, {}};
+  AttentionTypes types{q, k, k, {}, q};
   for (const Shape& shape : {Shape{4, 700, 600}, Shape{3, 1, 1, 600}, Shape{700, 1}, Shape{}}) {
     types.bias = ArrayType(DType::float32, shape);
     const AttentionPlan plan(types, {});
@@ -288,8 +281,8 @@ TEST_CASE("a rank makes some elements of a bias's gradient, with all entries and
         made += element_count(boxes[3]->count);
         const AttentionOperands<ArrayBox> needs = division.needs(part);
         CHECK(needs.bias == boxes[3]);
-        CHECK(needs.q.count[0] == (shape.size() == 4 ? boxes[3]->count[0] : 3));
-        CHECK(needs.q.count[2] == (shape.size() == 3 ? boxes[3]->count[0] : 4));
+        CHECK(needs.q->count[0] == (shape.size() == 4 ? boxes[3]->count[0] : 3));
+        CHECK(needs.q->count[2] == (shape.size() == 3 ? boxes[3]->count[0] : 4));
       }
     CHECK(made == element_count(shape));
   }
@@ -297,7 +290,7 @@ TEST_CASE("a rank makes some elements of a bias's gradient, with all entries and
 
 TEST_CASE("heads that are as many as ranks are never cut") {
   const ArrayType q(DType::float32, {2, 96, 8, 16}), k(DType::float32, {2, 96, 4, 16});
-  const AttentionPlan plan({q, k, k, {}, q, {}, {}}, {});
+  const AttentionPlan plan({q, k, k, {}, q}, {});
   for (const std::int64_t ranks : {2, 4, 8}) {
     const AttentionDivision division(plan, ranks);
     CHECK(division.rounds() == 1);
@@ -315,7 +308,7 @@ TEST_CASE("one rank takes and makes whole arrays, and masks are not read for it"
   for (int n = 0; n < 40; ++n) {
     CAPTURE(n);
     const auto r = plain::random_attention(random, {DType::float32});
-    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias, {}, {}, {}};
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias};
     if (n % 2 == 0) arrays.dout = r->dout.view();
     for (HeadMasks& mask : r->options.masks)
       mask.mask = [](auto...) -> Mask { throw Error(Error::Kind::internal, "read"); };
@@ -336,7 +329,7 @@ TEST_CASE("one rank takes and makes whole arrays, and masks are not read for it"
 
 TEST_CASE("a part refuses arrays of other shapes") {
   const ArrayType q(DType::float32, {1, 64, 1, 4});
-  const AttentionPlan plan({q, q, q, {}, {}, {}, {}}, {});
+  const AttentionPlan plan({q, q, q}, {});
   const Array whole(DType::float32, {1, 64, 1, 4});
   CHECK_THROWS_AS(ejk::test::results_of_ranks(2,
                                               [&](Communicator& comm) {
@@ -345,7 +338,7 @@ TEST_CASE("a part refuses arrays of other shapes") {
                                                 const AttentionPart part =
                                                     division.parts(comm.rank(), 0).at(0);
                                                 const ArrayView view = whole.view();
-                                                work.run(part, {view, view, view, {}, {}, {}, {}}, {{}, {}});
+                                                work.run(part, {view, view, view}, {{}, {}});
                                                 return 0;
                                               }),
                   Error);
@@ -364,7 +357,7 @@ TEST_CASE("lines fall into regions that hold all units, each once") {
     AttentionSettings settings;
     settings.layout = AttentionLayout::thd;
     settings.cu_seqlens_q = plain::integers(cu, {std::ssize(cu)}, "cu");
-    const attn::Plan plan({q, q, q, {}, {}, {}, {}}, settings);
+    const attn::Plan plan({q, q, q}, settings);
     const std::int64_t wanted = n % 4 == 0 ? 0 : 1 << 14;  // 0: whole entries
     const attn::Line line(plan.setup, AttentionPart::Makes::out, plain::between(random, 1, 4), wanted);
     std::int64_t cut = 0;

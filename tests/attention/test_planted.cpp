@@ -1,5 +1,5 @@
-// Mistakes of kernels that go through keys in tiles, planted in plain loops: each is refused in float32, bfloat16 and
-// float16, named with its place, and its share is what the wrong elements are.
+// Mistakes of kernels that go through keys in tiles, planted in plain loops: each is refused in float32,
+// bfloat16 and float16, named with its place, and its share is what the wrong elements are.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -88,7 +88,7 @@ struct Problem {
   }
 
   Against against(const Row& out, const AttentionOptions& options) const {
-    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
     const AttentionPlan plan(types_of(arrays), options);
     const Attention own = attention(q.view(), k.view(), v.view(), options);
     const Array given = plain::array_of(type, q.shape(), out);

@@ -93,7 +93,7 @@ struct Problem {
   Against against(const Gradients& made) const {
     AttentionOptions options;
     options.masks.push_back(head_masks({causal_mask(kTokens, kTokens)}));
-    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view(), {}, {}};
+    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view()};
     const AttentionPlan plan(types_of(arrays), options);
     const AttentionGradients own = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
     const Array dq = plain::array_of(type, q.shape(), made.dq),

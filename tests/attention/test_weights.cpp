@@ -1,5 +1,5 @@
-// Kernels that round the softmax weights to 16 bits are within the bound, forward and backward, and with no more than
-// that: against plain loops that do what such a kernel does.
+// Kernels that round the softmax weights to 16 bits are within the bound, forward and backward, and with no
+// more than that: against plain loops that do what such a kernel does.
 #include "attention/weights.hpp"
 
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "attention/against.hpp"
 #include "attention/check.hpp"
 #include "attention/plan.hpp"
-#include "support/random_attention.hpp"
+#include "support/attention_loops.hpp"
 
 using namespace ejk;
 
@@ -18,86 +18,18 @@ namespace {
 
 using Row = std::vector<double>;
 
-// The elements of (B, positions, heads, size) arrays in any layout.
-struct Elements {
-  Row values;
-  AttentionLayout layout;
-  std::int64_t positions, heads, size;
-
-  Elements(const ArrayView& view, const plain::RandomAttention& r, std::int64_t length, std::int64_t of_heads)
-      : values(plain::doubles(view)),
-        layout(r.options.layout),
-        positions(length),
-        heads(of_heads),
-        size(view.shape.back()) {}
-  double& operator()(std::int64_t b, std::int64_t i, std::int64_t h, std::int64_t d) {
-    const std::int64_t row =
-        layout == AttentionLayout::bhsd ? (b * heads + h) * positions + i : (b * positions + i) * heads + h;
-    return values[static_cast<std::size_t>(row * size + d)];
-  }
-};
-
-// What a kernel makes that rounds P and dS to `weights`, and results to their own type.
+// The results of a kernel that rounds P and dS to `weights`, and results to their own type.
 struct Kernel {
   Array out, dq, dk, dv;
 };
 Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
-  const std::int64_t kv_heads = r.options.layout == AttentionLayout::bhsd
-                                    ? r.k.shape()[1]
-                                    : r.k.shape()[r.k.shape().size() - 2],
-                     group = r.heads / kv_heads;
-  Elements q(r.q.view(), r, r.q_length, r.heads), k(r.k.view(), r, r.kv_length, kv_heads),
-      v(r.v.view(), r, r.kv_length, kv_heads), dout(r.dout.view(), r, r.q_length, r.heads);
-  Elements out(dout), dq(q), dk(k), dv(v);
-  for (Elements* e : {&out, &dq, &dk, &dv}) std::fill(e->values.begin(), e->values.end(), 0.0);
   const DType type = r.q.dtype();
-  const auto columns = static_cast<std::size_t>(r.kv_length);
-  for (std::int64_t b = 0; b < r.batch; ++b)
-    for (std::int64_t h = 0; h < r.heads; ++h)
-      for (std::int64_t i = 0; i < r.q_length; ++i) {
-        const std::int64_t g = h / group;
-        Row scores(columns, -plain::kInfinity), slopes(columns, 1);
-        double most = -plain::kInfinity, sum = 0;
-        for (std::int64_t j = 0; j < r.kv_length; ++j) {
-          const auto at = static_cast<std::size_t>(j);
-          if (!r.allowed(b, h, i, j)) continue;
-          double s = 0;
-          for (std::int64_t d = 0; d < q.size; ++d) s += q(b, i, h, d) * k(b, j, g, d);
-          s *= r.scale;
-          if (r.softcap > 0) {
-            const double t = std::tanh(s / r.softcap);
-            s = r.softcap * t, slopes[at] = 1 - t * t;
-          }
-          if (r.bias_at) s += r.bias_at(b, h, i, j);
-          scores[at] = s;
-          most = std::max(most, s);
-        }
-        if (most == -plain::kInfinity) continue;
-        for (const double s : scores) sum += std::exp(s - most);
-        double delta = 0;
-        for (std::int64_t d = 0; d < v.size; ++d) {
-          for (std::int64_t j = 0; j < r.kv_length; ++j)
-            out(b, i, h, d) += plain::rounded(std::exp(scores[static_cast<std::size_t>(j)] - most), weights) /
-                               sum * v(b, j, g, d);
-          delta += dout(b, i, h, d) * plain::rounded(out(b, i, h, d), type);
-        }
-        for (std::int64_t j = 0; j < r.kv_length; ++j) {
-          const auto at = static_cast<std::size_t>(j);
-          const double p = std::exp(scores[at] - most) / sum;
-          double dp = 0;
-          for (std::int64_t d = 0; d < v.size; ++d) {
-            dv(b, j, g, d) += plain::rounded(p, weights) * dout(b, i, h, d);
-            dp += dout(b, i, h, d) * v(b, j, g, d);
-          }
-          const double ds = plain::rounded(p * (dp - delta) * slopes[at], weights);
-          for (std::int64_t d = 0; d < q.size; ++d) {
-            dq(b, i, h, d) += r.scale * ds * k(b, j, g, d);
-            dk(b, j, g, d) += r.scale * ds * q(b, i, h, d);
-          }
-        }
-      }
-  return {plain::array_of(type, r.dout.shape(), out.values), plain::array_of(type, r.q.shape(), dq.values),
-          plain::array_of(type, r.k.shape(), dk.values), plain::array_of(type, r.v.shape(), dv.values)};
+  const plain::Expected e = plain::by_loops(r, {[=](double x) { return plain::rounded(x, weights); },
+                                                [=](double x) { return plain::rounded(x, type); }});
+  const auto array = [&](const Array& like, const plain::Heads& heads) {
+    return plain::array_of(type, like.shape(), heads, r.options.layout);
+  };
+  return {array(r.dout, e.out), array(r.q, e.dq), array(r.k, e.dk), array(r.v, e.dv)};
 }
 
 }  // namespace
@@ -112,8 +44,7 @@ TEST_CASE(
     if (r->v.shape().back() == 0) continue;
     const DType weights = r->v.dtype();
     const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
-    const AttentionArrays forward{q, k, v, r->options.bias, {}, {}, {}},
-        backward{q, k, v, r->options.bias, dout, {}, {}};
+    const AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
     const Kernel given = made_by_kernel(*r, weights);
     const Attention own = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
@@ -165,7 +96,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
     Row count(kKeys, 1);
     for (const int j : {0, 3, 7, 8, 39}) count[static_cast<std::size_t>(j)] = 5;
     count[1] = count[12] = 2;
-    const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
     const attn::Plan plan(types_of(arrays), {});
     const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
     const attn::WeightRounding made = attn::rounding_of_weights(setup, plan.blocks(), type, {});
@@ -191,7 +122,8 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
       }
     }
   }
-  // It goes with the size of the values, however far that is from 1, and what a mask hides from all says nothing.
+  // It goes with the size of the values, however far that is from 1, and what a mask hides from all says
+  // nothing.
   for (const DType type : {DType::bfloat16, DType::float16}) {
     const Array q = plain::random(type, {1, 9, 2, 4}, random),
                 dout = plain::random(type, {1, 9, 2, 4}, random);
@@ -205,7 +137,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
       for (std::size_t n = 6 * 2 * 4; n < of_v.size(); ++n) of_k[n] = of_v[n] = hidden;
       const Array k = plain::array_of(type, {1, 9, 2, 4}, of_k),
                   v = plain::array_of(type, {1, 9, 2, 4}, of_v);
-      AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+      AttentionArrays arrays{q.view(), k.view(), v.view()};
       if (gradients) arrays.dout = dout.view();
       const attn::Plan plan(types_of(arrays), options);
       const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
@@ -229,7 +161,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
   }
   // Weights of float32 are not rounded.
   const Array x = plain::random(DType::bfloat16, {1, 4, 1, 4}, random);
-  const AttentionArrays arrays{x.view(), x.view(), x.view(), {}, {}, {}, {}};
+  const AttentionArrays arrays{x.view(), x.view(), x.view()};
   const attn::Plan plan(types_of(arrays), {});
   const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
   CHECK(attn::rounding_of_weights(setup, plan.blocks(), DType::float32, {}).terms.empty());

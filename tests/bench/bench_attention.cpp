@@ -21,7 +21,7 @@ double operations(const AttentionWork& work, const std::string& mask) {
 
 void run(benchmark::State& state, const work::AttentionCase& c, bool backward) {
   const work::AttentionInputs in(c);
-  AttentionArrays arrays{in.q.view(), in.k.view(), in.v.view(), {}, {}, {}, {}};
+  AttentionArrays arrays{in.q.view(), in.k.view(), in.v.view()};
   if (backward) arrays.dout = in.dout.view();
   const AttentionPlan counted(types_of(arrays), in.options);
   const work::AttentionResults results(counted);
@@ -42,7 +42,7 @@ void decode(benchmark::State& state, std::int64_t batch, std::int64_t heads, std
               v = work::normal(dtype, k.shape());
   AttentionSettings settings;
   settings.layout = layout;
-  const AttentionArrays arrays{q.view(), k.view(), v.view(), {}, {}, {}, {}};
+  const AttentionArrays arrays{q.view(), k.view(), v.view()};
   const AttentionPlan plan(types_of(arrays), settings);
   const work::AttentionResults results(plan);
   measure::run(state, byte_count(k.shape(), dtype) * 2,

@@ -79,7 +79,7 @@ Run attn(const json& c) {
   of.dtype = dtype_of_case(c);
   of.documents = c.contains("lens") ? offsets_of(c.at("lens").get<std::vector<std::int64_t>>()) : documents;
   const auto in = std::make_shared<work::AttentionInputs>(of);
-  AttentionArrays arrays{in->q.view(), in->k.view(), in->v.view(), {}, {}, {}, {}};
+  AttentionArrays arrays{in->q.view(), in->k.view(), in->v.view()};
   if (c.at("op") != "fwd") arrays.dout = in->dout.view();
   const auto results = std::make_shared<work::AttentionResults>(AttentionPlan(types_of(arrays), in->options));
   return [=] { AttentionPlan(types_of(arrays), in->options).run(arrays, results->views); };

@@ -174,7 +174,7 @@ Case case_of(const Attention& c) {
     const Shape queries{c.entries, c.heads, c.queries, c.size}, keys{c.entries, c.kv_heads, c.keys, c.size};
     const Laid q(c.dtype, queries, Order::rows), k(c.dtype, keys, c.k), v(c.dtype, keys, c.v),
         dout(c.dtype, queries, Order::rows);
-    AttentionArrays arrays{q.view, k.view, v.view, {}, {}, {}, {}};
+    AttentionArrays arrays{q.view, k.view, v.view};
     if (c.gradients) arrays.dout = dout.view;
     AttentionSettings settings;
     settings.layout = AttentionLayout::bhsd;

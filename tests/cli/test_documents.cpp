@@ -20,7 +20,7 @@ ejk::test::Printed shell(const std::string& command) {
 
 bool is_installed(const std::string& tool) {
   const bool found = shell("command -v " + tool).status == 0;
-  if (!found) MESSAGE("left out: ", tool, " is not installed");
+  if (!found) MESSAGE("skipped: ", tool, " is not installed (sh .ci/install checks)");
   return found;
 }
 

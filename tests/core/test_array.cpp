@@ -110,7 +110,7 @@ TEST_CASE("a source cannot say of its access what is not so") {
   };
   Access look_at_nothing(Access::Order::any), view_in_order(view), other_type(view), other_shape(view),
       uniform_in_order(Access::Order::sequential), uniform_of_other_size(Access::Order::any);
-  look_at_nothing.prefer = Access::Prefer::look;
+  look_at_nothing.prefer = Access::Prefer::view;
   view_in_order.order = Access::Order::sequential;
   other_type.view->dtype = DType::float32;
   other_shape.view->shape = {2};
@@ -126,7 +126,7 @@ TEST_CASE("a source cannot say of its access what is not so") {
     }
   }
   CHECK(make(Access(view))->random_access());
-  CHECK(make(Access(view, Access::Prefer::copy))->mapped()->data == view.data);
+  CHECK(make(Access(view, Access::Prefer::read))->mapped()->data == view.data);
   CHECK_FALSE(make(Access(Access::Order::sequential))->random_access());
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("a source made from another one is that one, but for what it says") {
   CHECK(same.shape() == Shape{3, 2});
   CHECK(type_of(same).strides == Shape{2, 6});
   CHECK(same.mapped()->data == view.data);
-  CHECK(same.access().prefer == ArrayAccess::Prefer::look);
+  CHECK(same.access().prefer == ArrayAccess::Prefer::view);
   CHECK(read_all(same).elements<std::int16_t>()[1] == 4);
   same.release(view.data, 12);
   CHECK(inner->released == 12);

@@ -1,7 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -52,33 +50,6 @@ TEST_CASE("a rank that fails stops all others") {
                                               static_cast<void>(comm.all_gather({}));
                                             }),
                        "unreadable", ejk::Error);
-}
-
-TEST_CASE("even runs: every item once, in order, none with more than a share and an item") {
-  const auto costs_of = [](std::int64_t run, const std::vector<std::int64_t>& bounds,
-                           const std::vector<double>& costs) {
-    return std::accumulate(costs.begin() + bounds[static_cast<std::size_t>(run)],
-                           costs.begin() + bounds[static_cast<std::size_t>(run) + 1], 0.0);
-  };
-  for (const std::vector<double>& costs : {std::vector<double>{},
-                                           {5},
-                                           {1, 1, 1, 1},
-                                           {0, 0, 0},
-                                           {1, 2, 3, 4, 5, 6, 7},
-                                           {100, 1, 1, 1},
-                                           {0, 9, 0, 9}})
-    for (const std::int64_t parts : {1, 2, 3, 8}) {
-      const std::vector<std::int64_t> bounds = ejk::even_runs(costs, parts);
-      REQUIRE(static_cast<std::int64_t>(bounds.size()) == parts + 1);
-      CHECK(bounds.front() == 0);
-      CHECK(bounds.back() == static_cast<std::int64_t>(costs.size()));
-      CHECK(std::is_sorted(bounds.begin(), bounds.end()));
-      const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
-      const double largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
-      for (std::int64_t run = 0; run < parts; ++run)
-        CHECK(costs_of(run, bounds, costs) <= all / static_cast<double>(parts) + largest);
-    }
-  CHECK(ejk::even_runs(std::vector<double>{0, 0, 0, 0}, 2) == std::vector<std::int64_t>{0, 2, 4});
 }
 
 TEST_CASE("shares of an array: all of it in C order, each element once") {

@@ -48,5 +48,5 @@ TEST_CASE("cu_seqlens are looked at where they lie, or taken over") {
   settings.layout = AttentionLayout::thd;
   settings.cu_seqlens_q = std::vector<std::int32_t>{0, 2, 5};
   const ArrayType tokens(DType::float32, {5, 1, 2});
-  CHECK(AttentionPlan({tokens, tokens, tokens, {}, {}, {}, {}}, settings).work().dense_pairs == 4 + 9);
+  CHECK(AttentionPlan({tokens, tokens, tokens}, settings).work().dense_pairs == 4 + 9);
 }

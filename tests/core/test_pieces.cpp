@@ -1,6 +1,9 @@
 // Pieces: together they are the array, in order, and none is larger than asked.
 #include "core/pieces.hpp"
 
+#include <algorithm>
+#include <numeric>
+
 #include "io/support.hpp"
 
 using namespace ejk;
@@ -46,4 +49,31 @@ TEST_CASE("boxes make up any run of elements, in C order, at most two for each a
       }
     }
   }
+}
+
+TEST_CASE("ranges of equal cost have every item once, in order, and cost at most a part and an item") {
+  const auto costs_of = [](std::int64_t run, const std::vector<std::int64_t>& bounds,
+                           const std::vector<double>& costs) {
+    return std::accumulate(costs.begin() + bounds[static_cast<std::size_t>(run)],
+                           costs.begin() + bounds[static_cast<std::size_t>(run) + 1], 0.0);
+  };
+  for (const std::vector<double>& costs : {std::vector<double>{},
+                                           {5},
+                                           {1, 1, 1, 1},
+                                           {0, 0, 0},
+                                           {1, 2, 3, 4, 5, 6, 7},
+                                           {100, 1, 1, 1},
+                                           {0, 9, 0, 9}})
+    for (const std::int64_t parts : {1, 2, 3, 8}) {
+      const std::vector<std::int64_t> bounds = ejk::core::even_runs(costs, parts);
+      REQUIRE(static_cast<std::int64_t>(bounds.size()) == parts + 1);
+      CHECK(bounds.front() == 0);
+      CHECK(bounds.back() == static_cast<std::int64_t>(costs.size()));
+      CHECK(std::is_sorted(bounds.begin(), bounds.end()));
+      const double all = std::accumulate(costs.begin(), costs.end(), 0.0);
+      const double largest = costs.empty() ? 0 : *std::max_element(costs.begin(), costs.end());
+      for (std::int64_t run = 0; run < parts; ++run)
+        CHECK(costs_of(run, bounds, costs) <= all / static_cast<double>(parts) + largest);
+    }
+  CHECK(ejk::core::even_runs(std::vector<double>{0, 0, 0, 0}, 2) == std::vector<std::int64_t>{0, 2, 4});
 }

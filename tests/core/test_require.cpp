@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/pieces.hpp"
 #include "ejk/ejk.hpp"
 
 using namespace ejk;
@@ -185,7 +186,7 @@ TEST_CASE("work is shared among one at least") {
   const std::vector<double> costs{1, 2};
   for (const std::int64_t members : {0, -1}) {
     CAPTURE(members);
-    check_all({{"even_runs", [&] { even_runs(costs, members); }},
+    check_all({{"even_runs", [&] { core::even_runs(costs, members); }},
                {"products", [&] { (void)product.divide(members); }},
                {"attention", [&] { AttentionDivision(attention, members); }}},
               Error::Kind::usage);

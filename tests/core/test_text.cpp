@@ -1,5 +1,5 @@
 // Nearest names, sizes and foreign text in messages.
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-using namespace ejk::core;
+using namespace ejk;
 
 TEST_CASE("the nearest name is offered while two thirds of the word are right") {
   const std::vector<std::string> names{"causal", "chunked", "documents", "local"};

@@ -15,7 +15,7 @@ std::string read_file(const std::filesystem::path& path);
 
 std::vector<std::string> lines_of(const std::string& text);
 
-/// Regular files below ROOT/folder, as sorted paths relative to the root ("src/core/text.hpp").
+/// Regular files below ROOT/folder, as sorted paths relative to the root ("src/core/pieces.hpp").
 std::vector<std::string> files_below(std::string_view folder);
 
 /// Has it one of these endings? ".cpp", ".hpp", ".inl"

@@ -118,8 +118,8 @@ TEST_CASE(
   const auto memory = make_source(all.view());
   write_array(parse_reference(folder / "a.npy"), {"a", memory});
   const auto file = open_array(folder / "a.npy");
-  CHECK(file->access().prefer == ArrayAccess::Prefer::copy);
-  CHECK(memory->access().prefer == ArrayAccess::Prefer::look);
+  CHECK(file->access().prefer == ArrayAccess::Prefer::read);
+  CHECK(memory->access().prefer == ArrayAccess::Prefer::view);
   CHECK(same(read_all(*file), all));
   for (const int threads : {1, 3}) {
     const Threads set(threads);
@@ -159,7 +159,7 @@ TEST_CASE("thousands of files can be open at once") {
   write_array(parse_reference(folder / "a.npy"), {"a", make_source(counting({30000}))});
   std::vector<std::shared_ptr<const ArraySource>> sources;
   for (int i = 0; i < 2000; ++i) sources.push_back(open_array(folder / "a.npy"));
-  CHECK(sources.back()->access().prefer == ArrayAccess::Prefer::look);
+  CHECK(sources.back()->access().prefer == ArrayAccess::Prefer::view);
   CHECK(same(read_all(*sources.back()), counting({30000})));
   CHECK(same(read_all(*sources.front()), counting({30000})));
 }
@@ -298,25 +298,6 @@ TEST_CASE("a stream that is another container says which") {
     CHECK(
         contains(error_of(Error::Kind::input, [&] { io::read_npy_stream(file.fd(), "a", 0); }), row.second));
   }
-}
-
-TEST_CASE("every cut and every changed byte of a header is an array or an Error") {
-  Folder folder;
-  const std::string good = npy(header("<i4", "False", "(2, 3)"), std::string(24, '\1'));
-  const auto outcome = [&](const std::string& bytes) {
-    try {
-      opened(folder, bytes);
-    } catch (const Error& e) {
-      CHECK(e.kind() == Error::Kind::input);
-    }
-  };
-  for (std::size_t n = 0; n < good.size(); ++n) outcome(good.substr(0, n));
-  for (std::size_t i = 0; i < good.size() - 24; ++i)
-    for (const char c : {'\0', '\xff', '9', '\'', '-', ')'}) {
-      std::string bad = good;
-      bad[i] = c;
-      outcome(bad);
-    }
 }
 
 namespace {

@@ -136,7 +136,7 @@ TEST_CASE("what does not fit the target is a usage error") {
   };
   CHECK(contains(message("x.npy", two()), "x.npy: an .npy file holds one array, not several"));
   CHECK(contains(message("-", two()), "a stream holds one array"));
-  CHECK(contains(message("x.npz:m", two()), "a member of an .npz holds one array"));
+  CHECK(contains(message("x.npz:m", two()), "a member of an .npz file holds one array"));
   CHECK(contains(message("x.npz[0]", two()), "an output cannot be a slice"));
   std::vector<NamedArray> twins = two();
   twins[1].name = "/a";

@@ -1,23 +1,15 @@
-// Grouped products: golden cases, through the library and from file to file through the program; random ones
-// against the plain evaluation; what must not be touched.
+// Grouped products: golden cases; random ones against the plain evaluation; what must not be touched.
 #include "ejk/grouped_matmul.hpp"
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <limits>
 
-#include "ejk/io.hpp"
 #include "ejk/matmul_check.hpp"
 #include "kernels/kernels.hpp"
 #include "support/failure.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/matmul.hpp"
-#include "support/threads.hpp"
 
 using namespace ejk;
 using plain::failure;
@@ -132,52 +124,6 @@ void check_golden() {
   check_family<GroupedMatmulOptions>("grouped_matmul");
   check_family<GroupedMatmulOptions>("grouped_matmul_ejkernel_xla", Existing::add);
   check_family<TransposedGroupedMatmulOptions>("transposed_grouped_matmul");
-}
-
-int run(const std::string& arguments) {
-  const int status = std::system(fmt::format("'{}' {} >/dev/null 2>&1", EJK_PROGRAM, arguments).c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-// A case's inputs in a file whose bfloat16 is bfloat16, the program, its output.
-void check_through_program(const std::string& family, const std::string& command, const std::string& flags,
-                           std::size_t stride) {
-  const auto folder = std::filesystem::temp_directory_path() / fmt::format("ejk_matmul_{}", getpid());
-  std::filesystem::create_directory(folder);
-  const std::vector<const char*> kinds{"h5", "npz"};
-  const auto cases = golden::load(family);
-  for (std::size_t i = 0; i < cases.size(); i += stride) {
-    const golden::Case& c = cases[i];
-    CAPTURE(c.name);
-    const std::string in = folder / fmt::format("in{}.{}", i, kinds[i / stride % 2]);
-    std::vector<NamedArray> arrays;
-    for (const auto& entry : c.in)
-      arrays.push_back({entry.first, make_source(entry.second.view(), entry.first)});
-    write_arrays(parse_reference(in), arrays);
-    const auto& p = c.params;
-    std::string words =
-        fmt::format("{} '{}:lhs' '{}:rhs' '{}:group_sizes' {} --dtype {} --tiling {}x{}x{}", command, in, in,
-                    in, flags, p.at("preferred_element_type").get<std::string>(), p.at("tiling")[0].dump(),
-                    p.at("tiling")[1].dump(), p.at("tiling")[2].dump());
-    if (!p.at("group_offset").is_null())
-      words += fmt::format(" --group-offset {}", p.at("group_offset").dump());
-    if (p.at("strict").get<bool>()) words += " --strict";
-    if (p.value("transpose_rhs", false)) words += " --transpose-rhs";
-    if (p.contains("num_actual_groups") && !p.at("num_actual_groups").is_null())
-      words += fmt::format(" --num-actual-groups {}", p.at("num_actual_groups").dump());
-    if (c.in.contains("existing_out")) words += fmt::format(" --existing-out '{}:existing_out'", in);
-    CAPTURE(words);
-    const std::string out = folder / fmt::format("out{}.npy", i);
-    const int status = run(fmt::format("{} --check -o '{}'", words, out));
-    if (c.is_error) {
-      CHECK(status == 3);
-      CHECK_FALSE(std::filesystem::exists(out));
-      continue;
-    }
-    REQUIRE(status == 0);
-    check_values(read_all(*open_array(out)), c, command.starts_with("transposed"));
-  }
-  std::filesystem::remove_all(folder);
 }
 
 // --- random products
@@ -363,48 +309,9 @@ void check_nothing_else_is_read() {
   }
 }
 
-// Rows, contraction and columns that several threads cut otherwise than one, over two blocks of the
-// contraction, with and without an existing result that is added.
-void check_threads() {
-  std::mt19937_64 engine(5);
-  const Sizes sizes{160, 3, 0, 300, 27};
-  constexpr std::int64_t kRows = 500, kLength = 530, kColumns = 300;
-  for (const DType dtype : plain::kFloats) {
-    const Array lhs = plain::random(dtype, {kRows, kLength}, engine),
-                rhs = plain::random(dtype, {5, kLength, kColumns}, engine),
-                out = plain::random(DType::float32, {kRows, kColumns}, engine);
-    const Array a = plain::random(dtype, {130, kRows}, engine), b = plain::random(dtype, {kRows, 70}, engine),
-                gradient = plain::random(DType::float32, {5, 130, 70}, engine);
-    GroupedMatmulOptions forward;
-    forward.existing_out = out.view();
-    forward.existing = Existing::add;
-    TransposedGroupedMatmulOptions transposed;
-    transposed.existing_out = gradient.view();
-    std::vector<std::vector<Array>> results;
-    for (const int threads : {1, 2, 7}) {
-      const Threads set(threads);
-      results.emplace_back();
-      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes)));
-      results.back().push_back(multiply(lhs.view(), rhs.view(), *plain::source(sizes), forward));
-      results.back().push_back(
-          multiply(a.view(), b.view(), *plain::source(sizes), TransposedGroupedMatmulOptions{}));
-      results.back().push_back(multiply(a.view(), b.view(), *plain::source(sizes), transposed));
-    }
-    for (std::size_t i = 1; i < results.size(); ++i)
-      for (std::size_t j = 0; j < results[i].size(); ++j)
-        CHECK_MESSAGE(plain::same_bytes(results[0][j], results[i][j]), name_of(dtype), ", result ", j);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("golden cases of grouped products") { on_every_instruction_set(check_golden); }
-
-TEST_CASE("golden cases of grouped products from file to file through the program") {
-  check_through_program("grouped_matmul", "grouped-matmul", "", 3);
-  check_through_program("grouped_matmul_ejkernel_xla", "grouped-matmul", "--accumulate", 1);
-  check_through_program("transposed_grouped_matmul", "transposed-grouped-matmul", "", 3);
-}
 
 TEST_CASE("grouped products of all types, shapes and options are those of the plain evaluation") {
   on_every_instruction_set([] { check_random_grouped(1, lengths_of_all_kinds()); });
@@ -418,10 +325,6 @@ TEST_CASE("every length of the contraction is right") { on_every_instruction_set
 
 TEST_CASE("what belongs to no group that is computed is never read, and NaN stays in its group") {
   on_every_instruction_set(check_nothing_else_is_read);
-}
-
-TEST_CASE("any number of threads gives the same bytes of a grouped product") {
-  on_every_instruction_set(check_threads);
 }
 
 TEST_CASE("shards fill one result, in any order, within its own memory") {

@@ -54,7 +54,6 @@ Array made_by(std::int64_t ranks, const ArrayView& lhs, const ArrayView& rhs, co
   };
   const std::vector<std::vector<ArrayBox>> parts = plan.divide(ranks);
   CHECK(std::ssize(parts) == ranks);
-  double flop = 0;
   for (const std::vector<ArrayBox>& of_rank : parts)
     for (const ArrayBox& box : of_rank) {
       CAPTURE(text_of(box));
@@ -65,10 +64,10 @@ Array made_by(std::int64_t ranks, const ArrayView& lhs, const ArrayView& rhs, co
       if (options.existing_out) existing = box_from(*options.existing_out, box, held_existing);
       plan.run(box, box_from(lhs, needs.lhs, held_lhs), box_from(rhs, needs.rhs, held_rhs), existing,
                out.mutable_view());
-      CHECK(plan.work_bytes(box) >= 0);
-      flop += plan.flop(box);
       put(out, box, whole, times);
     }
+  double flop = 0;
+  for (const RankWork& work : plan.work(ranks, {})) flop += work.cost;
   CHECK(flop == plan.flop());
   if (std::any_of(times.begin(), times.end(), [](int n) { return n != 1; })) return {};
   return whole;
@@ -188,39 +187,17 @@ void check_random_transposed_parts(std::uint64_t seed, const std::vector<Lengths
 const std::vector<Lengths> kLengths{{0, 3, 5},    {7, 0, 50},    {1, 1, 1},     {9, 33, 0},   {3, 20, 300},
                                     {1, 700, 70}, {70, 40, 130}, {200, 33, 17}, {45, 90, 200}};
 
-struct Share {
-  double flop = 0;
-  std::int64_t bytes = 0;  // of factors
-  std::size_t boxes = 0;
-};
-std::vector<Share> shares_of(const GroupedMatmulPlan& plan, std::int64_t ranks) {
-  std::vector<Share> shares;
-  for (const std::vector<ArrayBox>& boxes : plan.divide(ranks)) {
-    Share& share = shares.emplace_back();
-    share.boxes = boxes.size();
-    for (const ArrayBox& box : boxes) {
-      share.flop += plan.flop(box);
-      const GroupedMatmulNeeds needs = plan.needs(box);
-      share.bytes +=
-          byte_count(needs.lhs.count, DType::float32) + byte_count(needs.rhs.count, DType::float32);
-    }
-  }
-  return shares;
+// By how much the largest part exceeds an equal part.
+double worst(const GroupedMatmulPlan& plan, std::int64_t ranks) {
+  double most = 0;
+  for (const RankWork& work : plan.work(ranks, {})) most = std::max(most, work.cost);
+  return most * static_cast<double>(ranks) / plan.flop();
 }
 
-// By how much the largest part exceeds an even share.
-double worst(const std::vector<Share>& shares) {
-  double most = 0, all = 0;
-  for (const Share& share : shares) {
-    most = std::max(most, share.flop);
-    all += share.flop;
-  }
-  return most * static_cast<double>(shares.size()) / all;
-}
-
-std::int64_t most_bytes(const std::vector<Share>& shares) {
+// The most bytes of factors that a rank reads.
+std::int64_t most_bytes(const GroupedMatmulPlan& plan, std::int64_t ranks) {
   std::int64_t most = 0;
-  for (const Share& share : shares) most = std::max(most, share.bytes);
+  for (const RankWork& work : plan.work(ranks, {})) most = std::max(most, work.read_bytes);
   return most;
 }
 
@@ -295,48 +272,48 @@ TEST_CASE("columns of few rows add as they do in the whole, at its right edge to
   kernels::force(nullptr);
 }
 
-TEST_CASE("ranks have even shares, and each reads what it needs") {
+TEST_CASE("work is balanced among ranks, and each reads only the operands of its part") {
   // Experts of equal size: cut between them, and nothing is read twice.
   const Sizes equal(8, 512);
   const GroupedMatmulPlan experts = plain_plan(equal, 4096, 1024, 2048);
-  const std::int64_t all = most_bytes(shares_of(experts, 1));
+  const std::int64_t all = most_bytes(experts, 1);
   for (const std::int64_t ranks : {2, 4, 8}) {
-    CHECK(worst(shares_of(experts, ranks)) == 1);
-    CHECK(most_bytes(shares_of(experts, ranks)) == all / ranks);
+    CHECK(worst(experts, ranks) == 1);
+    CHECK(most_bytes(experts, ranks) == all / ranks);
   }
-  CHECK(worst(shares_of(experts, 3)) < 1.1);
-  CHECK(worst(shares_of(experts, 64)) < 1.1);
-  CHECK(most_bytes(shares_of(experts, 64)) < all / 8);
+  CHECK(worst(experts, 3) < 1.1);
+  CHECK(worst(experts, 64) < 1.1);
+  CHECK(most_bytes(experts, 64) < all / 8);
 
   // Uneven ones, with empty ones between them and rows of none.
   const GroupedMatmulPlan uneven = plain_plan({0, 3000, 0, 1, 17, 0, 640, 90, 0}, 6000, 512, 1024);
-  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(shares_of(uneven, ranks)) < 1.25);
+  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(uneven, ranks) < 1.25);
 
   // One group of few rows and many columns has no rows to cut between. The most ranks have one step of columns each:
   // 64, or what comes next in whole tiles.
   const std::int64_t step = core::round_up(64, kernels::active().products.f32->nr);
   const GroupedMatmulPlan wide = plain_plan({4}, 4, 4096, 256 * step);
   for (const std::int64_t ranks : {2, 16, 256}) {
-    CHECK(worst(shares_of(wide, ranks)) < 1.1);
-    CHECK(most_bytes(shares_of(wide, ranks)) < 2 * most_bytes(shares_of(wide, 1)) / ranks);
+    CHECK(worst(wide, ranks) < 1.1);
+    CHECK(most_bytes(wide, ranks) < 2 * most_bytes(wide, 1) / ranks);
   }
 
   // Gradients: groups, and rows and columns of one.
   const GroupedMatmulPlan gradients = transposed_plan(equal, 4096, 1024, 2048);
-  const std::int64_t both = most_bytes(shares_of(gradients, 1));
+  const std::int64_t both = most_bytes(gradients, 1);
   for (const std::int64_t ranks : {2, 4, 8}) {
-    CHECK(worst(shares_of(gradients, ranks)) == 1);
-    CHECK(most_bytes(shares_of(gradients, ranks)) == both / ranks);
+    CHECK(worst(gradients, ranks) == 1);
+    CHECK(most_bytes(gradients, ranks) == both / ranks);
   }
-  CHECK(worst(shares_of(gradients, 3)) < 1.1);
+  CHECK(worst(gradients, 3) < 1.1);
   const GroupedMatmulPlan large = transposed_plan({2, 5000, 0, 60}, 6000, 512, 1024);
-  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(shares_of(large, ranks)) < 1.25);
+  for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(large, ranks) < 1.25);
 }
 
 TEST_CASE("ranks beyond the work get nothing, and a result without elements is the first one's") {
   const GroupedMatmulPlan small = plain_plan({1, 1}, 2, 3, 4);
   std::int64_t boxes = 0;
-  for (const Share& share : shares_of(small, 16)) boxes += static_cast<std::int64_t>(share.boxes);
+  for (const std::vector<ArrayBox>& of_rank : small.divide(16)) boxes += std::ssize(of_rank);
   CHECK(boxes <= 2);
   const GroupedMatmulPlan empty = plain_plan({0}, 0, 3, 4);
   const auto parts = empty.divide(3);
@@ -351,7 +328,6 @@ TEST_CASE("what is no part of a result is refused, and so are arrays that are no
        {ArrayBox{{0}, {8}}, ArrayBox{{0, 0}, {9, 200}}, ArrayBox{{-1, 0}, {2, 200}},
         ArrayBox{{0, 1}, {8, 199}}, ArrayBox{{0, 0}, {8, 7}}, ArrayBox{{8, 0}, {INT64_MAX, 200}}}) {
     CHECK(plain::failure([&] { plan.needs(box); }).ends_with("are no part of the result (8, 200)"));
-    CHECK(plain::failure([&] { plan.flop(box); }) == plain::failure([&] { plan.needs(box); }));
   }
   const ArrayBox box{{2, 0}, {3, 200}};
   const GroupedMatmulNeeds needs = plan.needs(box);

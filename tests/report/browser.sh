@@ -10,7 +10,7 @@ for name in chromium chromium-browser google-chrome; do
   command -v "$name" >/dev/null 2>&1 && browser=$name && break
 done
 if [ -z "$browser" ]; then
-  echo "skipped: there is no chromium"
+  echo "skipped: there is no chromium (sh .ci/install checks)"
   exit 77
 fi
 

@@ -425,9 +425,9 @@ TEST_CASE("attention writes every element of its results, also of rows and keys 
     CAPTURE(n);
     const Threads set(kTurns[static_cast<std::size_t>(n) % 5].threads);
     const auto r = plain::random_attention(random, plain::kFloats);
-    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias, {}, {}, {}};
-    const Attention made = attention(arrays.q, arrays.k, arrays.v, r->options);
-    const AttentionGradients g = attention_grad(arrays.q, arrays.k, arrays.v, r->dout.view(), r->options);
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias};
+    const Attention made = attention(*arrays.q, *arrays.k, *arrays.v, r->options);
+    const AttentionGradients g = attention_grad(*arrays.q, *arrays.k, *arrays.v, r->dout.view(), r->options);
     for (const bool backward : {false, true}) {
       if (backward) arrays.dout = r->dout.view();
       const AttentionPlan plan(types_of(arrays), r->options);

@@ -1,5 +1,4 @@
-// ejk attention, attention-grad: the reference that attention kernels are compared with, forward and
-// backward.
+// ejk attention, attention-grad: reference results for attention kernels, forward and backward.
 //
 // tests: tests/cli/attention/, tests/cli/attention-grad/
 #include "ejk/attention.hpp"
@@ -9,7 +8,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
 
 #include "against.hpp"
 #include "commands.hpp"
@@ -20,8 +18,8 @@
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
-#include "parts.hpp"
 #include "sources.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 
@@ -29,50 +27,41 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-// One reference for queries and one for keys; the second may be left out.
+// One reference for queries and one for keys; the second is optional.
 struct TwoReferences {
   std::string q, kv;
 };
 
 struct AttentionFlags {
-  std::string q, k, v;
-  std::string dout, out, lse;  // of gradients
+  AttentionOperands<std::string> inputs;  // references: of those that the command takes; may be empty
   MaskOptions masks;
   TwoReferences cu_seqlens, padded, segment_ids;
   std::optional<DType> weights;  // of the result that is compared
   std::vector<MaskExpression> tried;
-  std::string bias;
   std::optional<AttentionLayout> layout;
-  AttentionSettings settings;  // without what is opened
+  AttentionSettings settings;  // without arrays
   bool check = false;
   AgainstOptions against;
 };
 
-struct BufferedAttentionInputs {
-  BufferedInput q, k, v, bias, dout, out, lse;
+using BufferedOperands = AttentionOperands<BufferedInput>;
 
-  std::vector<BufferedInput*> all() { return {&q, &k, &v, &bias, &dout, &out, &lse}; }
-
-  template <class T, class F>
-  AttentionOperands<T> each(F&& f) {
-    const auto maybe = [&](BufferedInput& input) {
-      return input.source ? std::optional<T>(f(input)) : std::nullopt;
-    };
-    return {f(q), f(k), f(v), maybe(bias), maybe(dout), maybe(out), maybe(lse)};
-  }
-};
-
-BufferedInput open_input(const char* role, const std::string& reference, Job& job) {
-  return {role, reference.empty() ? nullptr : job.open(role, reference)};
+std::vector<BufferedInput*> pointers_to(BufferedOperands& in) {
+  std::vector<BufferedInput*> all;
+  const auto add = [&](const char*, auto& input) {
+    if (input) all.push_back(&*input);
+  };
+  for_each_operand(add, in);
+  return all;
 }
 
 Source open_or_null(const char* role, const std::string& reference, Job& job) {
   return reference.empty() ? nullptr : job.open(role, reference);
 }
 
-// Everything that is opened, and what the words say of it.
+// The opened arrays and the settings that refer to them.
 struct Request {
-  BufferedAttentionInputs inputs;
+  BufferedOperands inputs;
   AttentionSettings settings;
   AttentionMasks masks;
 };
@@ -93,14 +82,10 @@ Request open_request(const AttentionFlags& words, Job& job) {
     throw usage(
         "--cu-seqlens-padded says where sequences begin, and --cu-seqlens how long they are: give both");
   job.provenance.record("layout", std::string(name_of(s.layout)));
-  BufferedAttentionInputs& in = r.inputs;
-  in.q = open_input("q", words.q, job);
-  in.k = open_input("k", words.k, job);
-  in.v = open_input("v", words.v, job);
-  in.bias = open_input("bias", words.bias, job);
-  in.dout = open_input("dout", words.dout, job);
-  in.out = open_input("out", words.out, job);
-  in.lse = open_input("lse", words.lse, job);
+  const auto open = [&](const char* name, const auto& reference, auto& input) {
+    if (reference && !reference->empty()) input = BufferedInput{name, job.open(name, *reference)};
+  };
+  for_each_operand(open, words.inputs, r.inputs);
   s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
   s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
   s.cu_seqlens_q_padded = open_or_null("cu_seqlens_q_padded", words.padded.q, job);
@@ -129,11 +114,33 @@ void add_times(Report& report, const AttentionWork& work, double flop) {
       .add("instruction_set", "instruction set", instruction_set());
 }
 
-// All of it by one process.
-AttentionWork run_whole(const AttentionPlan& plan, BufferedAttentionInputs& in, std::vector<Output>& outputs,
+// All elements of the inputs. `keep`: those that were read before are in memory.
+AttentionArrays read_whole(BufferedOperands& in, bool keep = false) {
+  AttentionArrays arrays;
+  const auto read = [&](const char*, auto& input, auto& view) {
+    if (!input) return;
+    if (!keep) input->held = Array();
+    view = input->held.size() > 0 ? input->held.view() : input->view();
+  };
+  for_each_operand(read, in, arrays);
+  return arrays;
+}
+
+// The boxes of the inputs that a part takes. Those of the part before are released first.
+AttentionArrays read_boxes(BufferedOperands& in, const AttentionOperands<ArrayBox>& boxes) {
+  for (BufferedInput* input : pointers_to(in)) input->held = Array();
+  AttentionArrays arrays;
+  const auto read = [](const char*, auto& input, const auto& box, auto& view) {
+    if (box) view = input->view(*box);
+  };
+  for_each_operand(read, in, boxes, arrays);
+  return arrays;
+}
+
+// The run of one process.
+AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, std::vector<Output>& outputs,
                         Job& job) {
-  const AttentionArrays arrays = job.phase(
-      Phase::read, [&] { return in.each<ArrayView>([](BufferedInput& input) { return input.view(); }); });
+  const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(in); });
   std::vector<Array> results;
   std::vector<MutableArrayView> views;
   for (const PlannedArray& result : plan.results()) {
@@ -146,57 +153,11 @@ AttentionWork run_whole(const AttentionPlan& plan, BufferedAttentionInputs& in, 
   return work;
 }
 
-// A rank's boxes of the results, and their elements.
-using Parts = std::vector<std::vector<OutputPart>>;  // of each result
-
-// The inputs' boxes that a part takes. What was held before is let go first.
-AttentionArrays read_boxes(BufferedAttentionInputs& in, const AttentionOperands<ArrayBox>& boxes) {
-  for (BufferedInput* input : in.all()) input->held = Array();
-  const auto maybe = [](BufferedInput& input, const std::optional<ArrayBox>& box) {
-    return box ? std::optional(input.view(*box)) : std::nullopt;
-  };
-  return {in.q.view(boxes.q),         in.k.view(boxes.k),         in.v.view(boxes.v),
-          maybe(in.bias, boxes.bias), maybe(in.dout, boxes.dout), maybe(in.out, boxes.out),
-          maybe(in.lse, boxes.lse)};
-}
-
-// What reading all inputs holds, as far as they are not mapped.
-std::int64_t bytes_to_buffer(BufferedAttentionInputs& in) {
-  std::int64_t all = 0;
-  for (const BufferedInput* input : in.all()) all += input->bytes_to_buffer();
-  return all;
-}
-
-// What reading the boxes of a rank's parts holds at most, as far as inputs are not mapped.
-std::int64_t bytes_to_buffer(BufferedAttentionInputs& in, const AttentionDivision& division,
-                             std::int64_t rank) {
-  std::map<const BufferedInput*, std::int64_t> most;
-  const auto see = [&](const BufferedInput& input, const std::optional<ArrayBox>& box) {
-    if (!box || input.bytes_to_buffer() == 0) return;
-    std::int64_t& bytes = most[&input];
-    bytes = std::max(bytes, byte_count(box->count, input.source->dtype()));
-  };
-  for (std::int64_t round = 0; round < division.rounds(); ++round)
-    for (const AttentionPart& part : division.parts(rank, round)) {
-      const AttentionOperands<ArrayBox> boxes = division.needs(part);
-      see(in.q, boxes.q);
-      see(in.k, boxes.k);
-      see(in.v, boxes.v);
-      see(in.bias, boxes.bias);
-      see(in.dout, boxes.dout);
-      see(in.out, boxes.out);
-      see(in.lse, boxes.lse);
-    }
-  std::int64_t all = 0;
-  for (const auto& [input, bytes] : most) all += bytes;
-  return all;
-}
-
 // Computes this rank's parts; all ranks call it.
-AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division,
-                        BufferedAttentionInputs& in, std::vector<Output>& outputs, Job& job) {
+AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, BufferedOperands& in,
+                        std::vector<Output>& outputs, Job& job) {
   AttentionRank ranks(division, job.comm);
-  Parts made(plan.results().size());
+  std::vector<std::vector<OutputPart>> made(plan.results().size());  // of each result
   const auto progress = job.progress();
   for (std::int64_t round = 0; round < division.rounds(); ++round) {
     for (const AttentionPart& part : division.parts(job.comm.rank(), round)) {
@@ -220,8 +181,6 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
   return job.phase(Phase::compute, [&] { return ranks.work(); });
 }
 
-// --check and --against look at all of the results beside all of the inputs: rank 0 does that alone, the others
-// give it their parts. True where nothing was found.
 std::vector<TriedMask> tried_masks(const AttentionFlags& words, Job& job) {
   std::vector<TriedMask> tried;
   for (const MaskExpression& expression : words.tried)
@@ -229,8 +188,11 @@ std::vector<TriedMask> tried_masks(const AttentionFlags& words, Job& job) {
   return tried;
 }
 
-bool judge(const AttentionFlags& words, const AttentionPlan& plan, BufferedAttentionInputs& in,
-           std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report, Job& job) {
+// --check and --against, by rank 0, to which the others send their parts of the results. True where both
+// pass.
+bool check_results(const AttentionFlags& words, const AttentionPlan& plan, BufferedOperands& in,
+                   std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report,
+                   Job& job) {
   if (!words.check && !words.against.given()) return true;
   std::vector<Array> gathered;
   std::vector<ArrayView> views;
@@ -241,14 +203,7 @@ bool judge(const AttentionFlags& words, const AttentionPlan& plan, BufferedAtten
     }
   });
   if (!job.comm.is_first()) return true;
-  const AttentionArrays arrays = job.phase(Phase::read, [&] {
-    return in.each<ArrayView>([&](BufferedInput& input) {
-      // One rank has read all of it before.
-      if (job.comm.is_single() && input.held.size() > 0) return input.held.view();
-      input.held = Array();
-      return input.view();
-    });
-  });
+  const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(in, job.comm.is_single()); });
   bool passed = true;
   if (words.check) {
     const AttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, views); });
@@ -276,34 +231,55 @@ bool judge(const AttentionFlags& words, const AttentionPlan& plan, BufferedAtten
   return passed;
 }
 
-// What the arrays of places may be instead of what they were taken for.
+// Warnings where arrays of positions or offsets look like something else.
 void add_doubts(const Request& r, Report& report) {
   const AttentionSettings& s = r.settings;
   for (const auto& ids : {s.q_segment_ids, s.kv_segment_ids})
     if (ids) warn_of_positions(*ids, report);
   if (s.cu_seqlens_q_padded) {
     const IntegerArray& of_keys = s.cu_seqlens_kv_padded;
-    warn_of_tail(*s.cu_seqlens_q_padded, r.inputs.q.source->shape()[0], report);
-    if (of_keys) warn_of_tail(*of_keys, r.inputs.k.source->shape()[0], report);
+    warn_of_tail(*s.cu_seqlens_q_padded, r.inputs.q->source->shape()[0], report);
+    if (of_keys) warn_of_tail(*of_keys, r.inputs.k->source->shape()[0], report);
   }
   for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
 }
 
-Outcome run(const AttentionFlags& words, Job& job) {
+void check_flags(const AttentionFlags& words) {
   if (!words.tried.empty() && words.against.explain != Explain::yes)
     throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
     throw usage("--weights says what the program of --against rounds, and none is given");
-  if (words.out.empty() != words.lse.empty())
+  if (words.inputs.out.value_or("").empty() != words.inputs.lse.value_or("").empty())
     throw usage("--out and --lse must be given together: both come from one forward pass");
+}
+
+// What a run keeps in memory: inputs that are not mapped, and what --check and --against take.
+AttentionMemory memory_of(const AttentionFlags& words, const BufferedOperands& in,
+                          const std::vector<BufferedInput>& actual) {
+  AttentionMemory memory;
+  const auto is_read = [](const char*, const auto& input, auto& read) {
+    if (input) read = !input->source->mapped();
+  };
+  for_each_operand(is_read, in, memory.read);
+  memory.check = words.check;
+  if (words.against.given()) memory.compare = words.against.explain;
+  for (const BufferedInput& input : actual) memory.actual_bytes += input.bytes_to_buffer();
+  return memory;
+}
+
+Outcome run(const AttentionFlags& words, Job& job) {
+  check_flags(words);
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
-  BufferedAttentionInputs& in = r.inputs;
-  const auto type = [](const BufferedInput& input) { return type_of(*input.source); };
-  const AttentionPlan plan =
-      naming(in.all(), [&] { return AttentionPlan(in.each<ArrayType>(type), r.settings); });
-  for (const BufferedInput* input : in.all())
-    if (words.weights.value_or(DType::float32) != DType::float32 && input->source &&
-        input->source->dtype() == DType::float64)
+  BufferedOperands& in = r.inputs;
+  AttentionTypes types;
+  for_each_operand(
+      [&](const char*, const auto& input, auto& type) {
+        if (input) type = type_of(*input->source);
+      },
+      in, types);
+  const AttentionPlan plan = naming(pointers_to(in), [&] { return AttentionPlan(types, r.settings); });
+  for (const BufferedInput* input : pointers_to(in))
+    if (words.weights.value_or(DType::float32) != DType::float32 && input->source->dtype() == DType::float64)
       throw usage("--weights is about arithmetic in float32, and an input is float64");
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
@@ -313,47 +289,35 @@ Outcome run(const AttentionFlags& words, Job& job) {
       job.phase(Phase::read, [&] { return open_actual(words.against, plan.results(), job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
-  // What --check and --against take, by rank 0: beside its parts all inputs and results.
-  const auto judged = [&](std::int64_t ranks) {
-    if (!words.check && !words.against.given()) return std::int64_t{0};
-    std::int64_t held = 0;
-    if (ranks > 1) held = plan.result_bytes() + bytes_to_buffer(in);
-    for (const BufferedInput& input : given) held += input.bytes_to_buffer();
-    return held + std::max(words.check ? plan.check_bytes() : 0,
-                           words.against.given() ? plan.compare_bytes(words.against.explain) : 0);
-  };
-  const auto shares_of = [&](const AttentionDivision& among) {
-    std::vector<RankWork> shares;
-    for (std::int64_t m = 0; m < among.ranks(); ++m) {
-      RankWork& share = shares.emplace_back(among.share(m));
-      share.peak_bytes = always + bytes_to_buffer(in, among, m) + share.written_bytes + among.work_bytes(m) +
-                         (m == 0 ? judged(among.ranks()) : 0);
-    }
-    return shares;
-  };
-  std::optional<AttentionDivision> division;  // of several ranks
+  const AttentionMemory memory = memory_of(words, in, given);
+  if (!job.comm.is_single()) job.require_memory(always + plan.mask_bytes());  // the masks decide the division
+  const AttentionDivision division =
+      job.phase(Phase::compute, [&] { return AttentionDivision(plan, job.comm.size()); });
   std::int64_t peak = 0;
-  if (job.comm.is_single()) {
-    peak = always + bytes_to_buffer(in) + plan.result_bytes() + plan.work_bytes() + judged(1);
-  } else {
-    job.require_memory(always + plan.mask_bytes());  // who does what is known from the masks
-    job.phase(Phase::compute, [&] { division.emplace(plan, job.comm.size()); });
-    for (const RankWork& share : shares_of(*division)) peak = std::max(peak, share.peak_bytes);
-  }
+  for (std::int64_t rank = 0; rank < division.ranks(); ++rank)
+    peak = std::max(peak, always + division.peak_bytes(rank, memory));
   if (job.is_dry_run()) {
     job.require_memory(peak);
     add_work(report, plan.work(), r.masks);
   }
-  const auto divided = [&](std::int64_t ranks) { return shares_of(AttentionDivision(plan, ranks)); };
+  const auto divided = [&](std::int64_t ranks) {
+    const AttentionDivision among(plan, ranks);
+    std::vector<RankWork> shares;
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      shares.push_back(among.share(rank));
+      shares.back().peak_bytes = always + among.peak_bytes(rank, memory);
+    }
+    return shares;
+  };
   if (job.plan(report, peak, divided)) return Outcome::passed;
 
   std::vector<Output> outputs;
   const AttentionWork work =
-      division ? run_parts(plan, *division, in, outputs, job) : run_whole(plan, in, outputs, job);
+      job.comm.is_single() ? run_whole(plan, in, outputs, job) : run_parts(plan, division, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
-  const bool passed = judge(words, plan, in, given, outputs, report, job);
-  if (in.dout.source && !in.bias.source) outputs.push_back({"dbias", nullptr, {}});
+  const bool passed = check_results(words, plan, in, given, outputs, report, job);
+  if (in.dout && !in.bias) outputs.push_back({"dbias", nullptr, {}});
   job.deliver(std::move(report), outputs);
   return passed ? Outcome::passed : Outcome::failed;
 }
@@ -384,15 +348,15 @@ DType read_weights(const std::string& word) {
 }
 
 void add_inputs(OptionSet& set, AttentionFlags& words) {
-  add_reference(set, "Q", words.q,
+  add_reference(set, "Q", words.inputs.q.emplace(),
                 "queries (batch, sequence, heads, size)\n"
                 "Or as --layout says. Inputs are float16, bfloat16, float32 or float64.")
       .required();
-  add_reference(set, "K", words.k,
+  add_reference(set, "K", words.inputs.k.emplace(),
                 "keys, of as many heads or fewer\n"
                 "With H query heads and G key/value heads, H a multiple of G, query head h uses h / (H/G).")
       .required();
-  add_reference(set, "V", words.v, "values, whose size may be another").required();
+  add_reference(set, "V", words.inputs.v.emplace(), "values, whose size may be another").required();
 }
 
 void add_options(OptionSet& set, AttentionFlags& words) {
@@ -419,7 +383,7 @@ void add_options(OptionSet& set, AttentionFlags& words) {
            "scores s become C tanh(s / C)\nBefore the bias is added.")
       .recorded();
   add_reference(
-      set, "--bias", words.bias,
+      set, "--bias", words.inputs.bias.emplace(),
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
       "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
       "take none. attention-grad makes its gradient, too: dbias.");
@@ -477,11 +441,12 @@ Run attention(OptionSet& set) {
 Run attention_grad(OptionSet& set) {
   const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
-  add_reference(set, "DOUT", words->dout, "gradient of the output, shaped as it").required();
+  add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it").required();
   add_options(set, *words);
-  add_reference(set, "--out", words->out,
+  add_reference(set, "--out", words->inputs.out.emplace(),
                 "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
-  add_reference(set, "--lse", words->lse, "and its lse (batch, heads, queries), packed (heads, tokens)");
+  add_reference(set, "--lse", words->inputs.lse.emplace(),
+                "and its lse (batch, heads, queries), packed (heads, tokens)");
   add_word(set, "--dtype", words->settings.dtype, read_float_dtype, "TYPE",
            "of the gradients; each that of its input by default")
       .recorded();
@@ -491,7 +456,7 @@ Run attention_grad(OptionSet& set) {
       .recorded();
   set_footer(set, kMaskHelp);
   return [words](Job& job) {
-    if (words->bias.empty() && job.outputs.is_field("dbias"))
+    if (words->inputs.bias->empty() && job.outputs.is_field("dbias"))
       throw usage("there is no dbias: no --bias is given").hint("--bias REF, as in the forward pass");
     return run(*words, job);
   };

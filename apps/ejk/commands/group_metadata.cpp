@@ -26,10 +26,9 @@ struct Options {
 Outcome run(const Options& options, Job& job) {
   const auto input = job.open("group_sizes", options.group_sizes);
   const std::int64_t groups = element_count(input->shape());
-  const std::int64_t for_groups = kPieceBytes + group_metadata_bytes(groups);
-  job.require_memory(for_groups);
+  job.require_memory(kPieceBytes + group_metadata_bytes(groups));
 
-  // The sizes say how many rows there are, so they are looked at even when nothing else is done.
+  // The sizes determine the number of rows, so a dry run reads them too.
   Report read;
   const auto sizes =
       job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, {}, read); });
@@ -42,7 +41,7 @@ Outcome run(const Options& options, Job& job) {
       .add("group_offsets", "group_offsets", Shape{groups + 1})
       .add("group_ids", "group_ids", Shape{length})
       .add("m_tile_ids", "m_tile_ids", Shape{m == 0 ? 0 : length});
-  if (job.plan(planned, for_groups + length * 2 * 4)) return Outcome::passed;
+  if (job.plan(planned, kPieceBytes + group_metadata_bytes(groups, length))) return Outcome::passed;
 
   const GroupMetadata made =
       job.phase(Phase::compute, [&] { return make_group_metadata(*sizes, m, options.tm, options.how); });

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 
 #include "against.hpp"
 #include "commands.hpp"
@@ -17,8 +16,8 @@
 #include "ejk/tiling.hpp"
 #include "integers.hpp"
 #include "job.hpp"
-#include "parts.hpp"
 #include "sources.hpp"
+#include "write_together.hpp"
 
 namespace ejk::app {
 
@@ -124,44 +123,7 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
-// What a rank does that makes these boxes of the result. It reads their arguments one box after the
-// other, or holds all of them.
-RankWork share_of(const GroupedMatmulPlan& plan, const HeldProductInputs& inputs,
-                  const std::vector<ArrayBox>& boxes, bool holds_all) {
-  struct Size {
-    std::int64_t read = 0, held = 0;
-    void add(const BufferedInput& input, const Shape& shape) {
-      if (!input.source) return;
-      const std::int64_t bytes = byte_count(shape, input.source->dtype());
-      read += bytes;
-      if (!input.source->mapped()) held += bytes;
-    }
-  };
-  RankWork share;
-  Size all;
-  if (holds_all)
-    for (const BufferedInput* input : inputs.all())
-      if (input->source) all.add(*input, input->source->shape());
-  share.read_bytes = all.read;
-  std::int64_t most = 0;  // for any box
-  for (const ArrayBox& box : boxes) {
-    Size bytes;
-    if (!holds_all) {
-      const GroupedMatmulNeeds needs = plan.needs(box);
-      bytes.add(inputs.lhs, needs.lhs.count);
-      bytes.add(inputs.rhs, needs.rhs.count);
-      bytes.add(inputs.existing, box.count);
-    }
-    share.cost += plan.flop(box);
-    share.read_bytes += bytes.read;
-    share.written_bytes += byte_count(box.count, plan.out().dtype);
-    most = std::max(most, bytes.held + plan.work_bytes(box));
-  }
-  share.peak_bytes = 2 * kPieceBytes + all.held + share.written_bytes + most;
-  return share;
-}
-
-// The longest of what ranks took, on all of them.
+// The longest time of a rank, on all ranks.
 double longest(Communicator& comm, double seconds) {
   if (comm.is_single()) return seconds;
   for (Bytes& bytes : comm.all_gather(RankMessage().put(seconds).bytes()))
@@ -169,8 +131,8 @@ double longest(Communicator& comm, double seconds) {
   return seconds;
 }
 
-// --check and --against, of all of the arguments and the result. Rank 0 alone does this: it looks at elements
-// of all of them, and what it says does not depend on who made the result.
+// --check and --against, on rank 0, which has all of the arguments and the result. The outcome does not depend on
+// the number of ranks.
 template <class Settings>
 bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, BufferedInput& given,
            const Views& all, const ArrayView& out, Job& job, Report& report) {
@@ -196,22 +158,13 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
 }
 
 template <class Settings>
-Outcome run(const ProductOptions<Settings>& options, Job& job) {
-  Settings how = options.how;
-  if (how.tiling && !options.tiling_table.empty())
-    throw usage("--tiling and --tiling-table are two answers to one question");
-  std::optional<TilingTable> table;
-  if (!options.tiling_table.empty())
-    how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
-
-  Report read;
-  HeldProductInputs inputs = open_inputs(options, job, read);
-  std::optional<ArrayType> existing_type;
-  if (inputs.existing.source) existing_type = type_of(*inputs.existing.source);
-  const GroupedMatmulPlan plan = naming(inputs.all(), [&] {
+GroupedMatmulPlan plan_of(HeldProductInputs& inputs, const Settings& how) {
+  std::optional<ArrayType> existing;
+  if (inputs.existing.source) existing = type_of(*inputs.existing.source);
+  return naming(inputs.all(), [&] {
     try {
       return GroupedMatmulPlan(inputs.lhs_type(), type_of(*inputs.rhs.source), *inputs.group_sizes, how,
-                               existing_type);
+                               existing);
     } catch (const Error& error) {
       if (!inputs.transpose_lhs || error.code() != Error::Code::transposed_lhs) throw;
       throw Error(error.kind(), error.message())
@@ -219,78 +172,79 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
           .hint("LHS (k, m) goes without --transpose-lhs");
     }
   });
+}
+
+// Computes this rank's boxes, from `all` or from what each box needs; adds the rate to the report.
+Output compute(const GroupedMatmulPlan& plan, HeldProductInputs& inputs, const std::optional<Views>& all,
+               Job& job, Report& report) {
+  Output out = output_in_parts("out", plan.out(), {});
+  const std::vector<ArrayBox> boxes = plan.divide(job.comm.size())[static_cast<std::size_t>(job.comm.rank())];
+  const auto progress = job.progress();
+  double seconds = 0;
+  for (const ArrayBox& box : boxes) {
+    const GroupedMatmulNeeds needs = plan.needs(box);
+    const Views views =
+        all ? all->boxes(needs, box) : job.phase(Phase::read, [&] { return inputs.view(needs, box); });
+    const Timer timer;
+    Array made(plan.out().dtype, box.count);
+    const auto before = std::ssize(*out.parts), count = std::ssize(boxes);
+    job.phase(Phase::compute, [&] {
+      plan.run(box, views.lhs, views.rhs, views.existing, made.mutable_view(),
+               [&](std::int64_t done, std::int64_t of) { progress(before * of + done, count * of); });
+    });
+    seconds += timer.seconds();
+    if (!all) inputs.release();
+    out.parts->push_back({box, make_source(std::move(made))});
+  }
+  seconds = longest(job.comm, seconds);
+  report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
+             Unit::flop_per_second);
+  if (job.comm.is_single()) return {"out", out.parts->front().elements, {}};
+  return out;
+}
+
+template <class Settings>
+Outcome run(const ProductOptions<Settings>& options, Job& job) {
+  Settings how = options.how;
+  if (how.tiling && !options.tiling_table.empty())
+    throw usage("--tiling and --tiling-table both specify the tiling");
+  std::optional<TilingTable> table;
+  if (!options.tiling_table.empty())
+    how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
+
+  Report read;
+  HeldProductInputs inputs = open_inputs(options, job, read);
+  const GroupedMatmulPlan plan = plan_of(inputs, how);
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   Report report = describe(plan);
   report.warnings.insert(report.warnings.begin(), read.warnings.begin(), read.warnings.end());
   BufferedInput given = std::move(job.phase(Phase::read, [&] {
     return open_actual(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
-  const bool is_judged = options.check || given.source != nullptr;
-  const auto holds_all = [&](std::int64_t rank, std::int64_t ranks) {
-    return ranks == 1 || (is_judged && rank == 0);
-  };
+
+  GroupedMatmulRun of_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped(),
+                          options.check};
+  if (given.source) of_run.given = type_of(*given.source);
+  of_run.maps_given = given.is_mapped();
+  of_run.explain = options.against.explain;
   const Division division = [&](std::int64_t ranks) {
-    std::vector<RankWork> shares;
-    for (const std::vector<ArrayBox>& boxes : plan.divide(ranks)) {
-      RankWork share = share_of(plan, inputs, boxes, holds_all(std::ssize(shares), ranks));
-      if (is_judged && shares.empty()) {
-        if (given.source) share.read_bytes += type_of(*given.source).bytes();
-        share.peak_bytes += given.bytes_to_buffer() +
-                            std::max(options.check ? plan.check_bytes() : 0,
-                                     given.source ? plan.compare_bytes(options.against.explain) : 0);
-        if (ranks > 1) share.peak_bytes += plan.out().bytes();  // beside the part
-      } else if (is_judged) {
-        share.sent_bytes = share.written_bytes;
-      }
-      shares.push_back(share);
-    }
-    return shares;
+    std::vector<RankWork> work = plan.work(ranks, of_run);
+    for (RankWork& of_rank : work) of_rank.peak_bytes += 2 * kPieceBytes;
+    return work;
   };
-  std::int64_t peak = 0;
-  for (const RankWork& share : division(job.comm.size())) peak = std::max(peak, share.peak_bytes);
   report.add("instruction_set", "instruction set", instruction_set());
-  if (job.plan(report, peak, division)) return Outcome::passed;
+  if (job.plan(report, peak_of(division(job.comm.size())), division)) return Outcome::passed;
 
-  Views all;
-  const bool has_all = holds_all(job.comm.rank(), job.comm.size());
-  if (has_all) all = job.phase(Phase::read, [&] { return inputs.view(); });
-  double seconds = 0;
-  Output out = output_in_parts("out", plan.out(), {});
-  const std::vector<ArrayBox> boxes = plan.divide(job.comm.size())[static_cast<std::size_t>(job.comm.rank())];
-  const auto progress = job.progress();
-  double before = 0, flop = 0;
-  for (const ArrayBox& box : boxes) flop += plan.flop(box);
-  for (const ArrayBox& box : boxes) {
-    const GroupedMatmulNeeds needs = plan.needs(box);
-    const Views views =
-        has_all ? all.boxes(needs, box) : job.phase(Phase::read, [&] { return inputs.view(needs, box); });
-    const auto begin = std::chrono::steady_clock::now();
-    Array made(plan.out().dtype, box.count);
-    const auto one_of_several = [&](std::int64_t done, std::int64_t of) {
-      const double share = static_cast<double>(done) / static_cast<double>(of);
-      progress(static_cast<std::int64_t>(before + plan.flop(box) * share), static_cast<std::int64_t>(flop));
-    };
-    job.phase(Phase::compute, [&] {
-      plan.run(box, views.lhs, views.rhs, views.existing, made.mutable_view(),
-               boxes.size() == 1 ? progress : WorkProgress(one_of_several));
-    });
-    seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    before += plan.flop(box);
-    if (!has_all) inputs.release();
-    out.parts->push_back({box, make_source(std::move(made))});
-  }
-  seconds = longest(job.comm, seconds);
-  report.add("rate", "computed at", seconds > 0 ? ReportValue(plan.flop() / seconds) : ReportValue(),
-             Unit::flop_per_second);
-  if (job.comm.is_single()) out = {"out", out.parts->front().elements, {}};
-
+  const bool is_compared = options.check || given.source != nullptr;
+  std::optional<Views> all;
+  if (job.comm.is_single() || (is_compared && job.comm.is_first()))
+    all = job.phase(Phase::read, [&] { return inputs.view(); });
+  const Output out = compute(plan, inputs, all, job, report);
   bool passed = true;
-  if (is_judged) {
+  if (is_compared) {
     const Array gathered = job.comm.is_single() ? Array() : gather_parts(job.comm, out);
-    if (job.comm.is_first()) {
-      const ArrayView result = job.comm.is_single() ? *out.source->mapped() : gathered.view();
-      passed = judge(plan, options, given, all, result, job, report);
-    }
+    const ArrayView result = job.comm.is_single() ? *out.source->mapped() : gathered.view();
+    if (job.comm.is_first()) passed = judge(plan, options, given, *all, result, job, report);
   }
   job.deliver(std::move(report), {out});
   return passed ? Outcome::passed : Outcome::failed;

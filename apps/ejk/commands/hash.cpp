@@ -25,10 +25,9 @@ struct HashOptions {
 
 // An array by its name; every other file is JSON.
 bool is_array(const std::string& word) {
-  using Container = ArrayReference::Container;
   if (word == "-" || word.ends_with(".json")) return false;
   const ArrayReference reference = parse_input(word);
-  return reference.container != Container::npy || !reference.slice.empty() ||
+  return reference.is_stream() || reference.holds_several() || !reference.slice.empty() ||
          reference.path.ends_with(".npy");
 }
 

@@ -15,15 +15,13 @@ namespace ejk::app {
 
 namespace {
 
-// What can only be read forward, or in calls that cost, is held in memory where that is allowed.
-std::shared_ptr<const ArraySource> held(std::shared_ptr<const ArraySource> source, const Job& job) {
-  if (source->random_access() || type_of(*source).bytes() > job.budget.bytes() / 2) return source;
-  return in_memory(*source);
-}
-
+// A source that is slow to read at random is buffered, up to half of the memory allowed.
 std::int64_t bytes_to_buffer(const ArraySource& source, const Job& job) {
-  return source.random_access() || type_of(source).bytes() > job.budget.bytes() / 2 ? 0
-                                                                                    : type_of(source).bytes();
+  const std::int64_t bytes = type_of(source).bytes();
+  return source.random_access() || bytes > job.budget.bytes() / 2 ? 0 : bytes;
+}
+std::shared_ptr<const ArraySource> buffered(std::shared_ptr<const ArraySource> source, const Job& job) {
+  return bytes_to_buffer(*source, job) > 0 ? in_memory(*source) : source;
 }
 
 // Sequences with padding behind each, instead of a batch.
@@ -70,7 +68,7 @@ Outcome run_pack(const PackOptions& options, Job& job) {
   const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
   if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_buffer(*x, job))) return Outcome::passed;
   const Packed p = job.phase(Phase::compute, [&] {
-    return by_sequences ? pack_sequences(held(x, job), mask, begins) : pack(held(x, job), *mask);
+    return by_sequences ? pack_sequences(buffered(x, job), mask, begins) : pack(buffered(x, job), *mask);
   });
   const std::int64_t rows = p.cu_seqlens.size() - 1, tokens = p.packed->shape()[0],
                      places = by_sequences ? x->shape()[0] : element_count(mask->shape());
@@ -84,7 +82,9 @@ Outcome run_pack(const PackOptions& options, Job& job) {
            Unit::share);
   if (p.left_padded > 0) report.add("left_padded_rows", "left-padded", p.left_padded, Unit::rows);
   if (p.with_holes > 0) report.add("rows_with_holes", "with holes", p.with_holes, Unit::rows);
-  if (p.max_seqlen > INT32_MAX) throw Error(Error::Kind::input, "the longest row passes int32");
+  if (p.max_seqlen > INT32_MAX)
+    throw Error(Error::Kind::input,
+                fmt::format("the longest row has {} tokens, more than int32 holds", p.max_seqlen));
   Array longest(DType::int32, {});
   longest.elements<std::int32_t>()[0] = static_cast<std::int32_t>(p.max_seqlen);
   job.deliver(std::move(report), {{"packed", p.packed, {}},
@@ -129,7 +129,7 @@ Outcome run_unpack_sequences(const UnpackOptions& options, Job& job) {
   if (job.plan(report, 2 * kPieceBytes + bytes_to_buffer(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
                            pack_bytes(type_of(*begins))))
     return Outcome::passed;
-  job.deliver(std::move(report), {{"unpack", unpacked(held(packed, job)), {}}});
+  job.deliver(std::move(report), {{"unpack", unpacked(buffered(packed, job)), {}}});
   return Outcome::passed;
 }
 
@@ -149,8 +149,8 @@ Outcome run_unpack(const UnpackOptions& options, Job& job) {
   Report report;
   describe_unpacked(report, *packed, by_mask ? where->shape() : options.shape, job);
   if (job.plan(report, peak)) return Outcome::passed;
-  const auto unpacked =
-      job.phase(Phase::compute, [&] { return unpack(held(packed, job), *where, batch, seq, options.fill); });
+  const auto unpacked = job.phase(
+      Phase::compute, [&] { return unpack(buffered(packed, job), *where, batch, seq, options.fill); });
   job.deliver(std::move(report), {{"unpack", unpacked, {}}});
   return Outcome::passed;
 }

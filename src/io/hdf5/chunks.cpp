@@ -1,7 +1,7 @@
-// A box is put together from the chunks that it touches. A chunk is looked up in the library's index, its
-// stored bytes are read, and its filters undone here. What the index says is checked when the dataset is
-// opened, where it is short, and else when a chunk is missing. One thread alone knows the library, finds
-// chunks and reads them; what it has read others decode, while it goes on.
+// A box is assembled from the chunks that it intersects. A chunk is looked up in the library's index, its
+// stored bytes are read and its filters decoded here. A short index is checked when the dataset is opened, a
+// long one when a chunk is missing. Only one thread calls the library, finds and reads chunks; others decode
+// them concurrently.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 
@@ -14,8 +14,8 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "core/text.hpp"
-#include "io/pieces.hpp"
+#include "ejk/text.hpp"
+#include "io/element_stream.hpp"
 
 namespace ejk::io {
 
@@ -71,9 +71,9 @@ Hdf5Chunks::Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, D
   if (element_count(chunk_) == 0) throw place_.errors.error(place_.path, "its chunks are empty");
   chunk_bytes_ = byte_count(chunk_, dtype_);
   if (chunk_bytes_ > kMaxChunkBytes)
-    throw place_.errors.error(
-        place_.path, fmt::format("its chunks are {} each, more than the {} that are read",
-                                 core::format_bytes(chunk_bytes_), core::format_bytes(kMaxChunkBytes)));
+    throw place_.errors.error(place_.path,
+                              fmt::format("its chunks are {} each, more than the {} that are read",
+                                          format_bytes(chunk_bytes_), format_bytes(kMaxChunkBytes)));
   row_bytes_ = chunk_bytes_;
   for (std::size_t d = 1; d < shape_.size(); ++d)
     row_bytes_ = core::checked_mul(row_bytes_, core::ceil_div(shape_[d], chunk_[d])).value_or(INT64_MAX);
@@ -216,7 +216,7 @@ void Hdf5Chunks::check_absence(const Shape& at) {
   for (std::size_t d = 0; d < at.size(); ++d) counts[d] = core::ceil_div(shape_[d], chunk_[d]);
   std::int64_t found = 0;
   Shape place(at.size());
-  for (Pieces places(counts, 1); places.next();) {
+  for (core::Pieces places(counts, 1); places.next();) {
     for (std::size_t d = 0; d < at.size(); ++d) place[d] = places.start()[d] * chunk_[d];
     if (is_in_index(place)) ++found;
   }
@@ -360,7 +360,7 @@ void Hdf5Chunks::for_each_part(const Shape& start, const Shape& count, F&& f) co
   }
   Part part;
   part.at = part.extent = Shape(rank);
-  for (Pieces pieces(chunks, 1); pieces.next();) {
+  for (core::Pieces pieces(chunks, 1); pieces.next();) {
     part.from = part.to = part.chunk = 0;
     for (std::size_t d = 0; d < rank; ++d) {
       part.at[d] = (first[d] + pieces.start()[d]) * chunk_[d];

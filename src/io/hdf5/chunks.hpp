@@ -1,6 +1,6 @@
-// A dataset's chunks: the index of chunks and what is stored are checked against each other, the filters
-// undone here, by several threads, the last row of chunks kept. Reading costs one look-up and one read for
-// each chunk; where there is no room for a row, for each of its chunks and each piece that is read of it.
+// Chunks of a dataset. The chunk index is checked against the file, chunks are decoded here by several
+// threads, and the last row of chunks is cached. Reading costs one look-up and one read per chunk; without
+// memory for a row, per chunk and piece that is read of it.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 

@@ -1,7 +1,6 @@
-// One process a file answers for all its datasets, one question at a time. Starting it takes a millisecond or
-// two. After any failure it is given up, so that what a damaged dataset may do to the library's memory ends
-// with it; the next question starts another, and datasets that are open are opened in there again when they
-// are read.
+// One child process per file serves all its datasets, one request at a time. Starting it takes one or two
+// milliseconds. After any failure it is discarded, with whatever a damaged dataset did to the library's
+// memory; the next request starts another, in which datasets are reopened when they are read.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/client.hpp"
 
@@ -21,13 +20,13 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
+#include "io/element_stream.hpp"
 #include "io/hdf5/server.hpp"
 #include "io/mapped_source.hpp"
 #include "io/parallel_write.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -62,7 +61,7 @@ decltype(auto) named_in(const std::string& file, F&& f) {
   try {
     return f();
   } catch (Error& error) {
-    const std::string object = core::printable(error.subject());
+    const std::string object = printable(error.subject());
     error.about("").at(object.empty() ? file : file + ":" + object);
     throw;
   }
@@ -156,7 +155,7 @@ class DatasetSource final : public ArraySource {
             void* out) const override {
     const std::int64_t size = size_of(dtype());
     auto* to = static_cast<std::byte*>(out);
-    for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
+    core::for_each_piece(count, Worker::kBufferBytes / size, [&](Shape from, const Shape& extent) {
       for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
       file_->read(set_, from, extent, to);
       const std::int64_t n = element_count(extent);
@@ -189,7 +188,7 @@ std::shared_ptr<const ArraySource> unwritten(const OpenedDataset& set, std::stri
 
 Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
     : path_(path),
-      name_(core::printable(path)),
+      name_(printable(path)),
       allow_external_(options.allow_external),
       memory_(options.read_memory ? options.read_memory
                                   : std::make_shared<ReadMemory>(std::int64_t{1} << 30)),
@@ -326,7 +325,7 @@ std::map<std::string, std::string> Hdf5File::attributes(const std::string& objec
 
 std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) const {
   OpenedDataset set = in_turn([&] { return open(member); });
-  std::string name = name_ + ":" + core::printable(set.path);
+  std::string name = name_ + ":" + printable(set.path);
   if (set.layout.offset < 0 && set.everywhere.empty())
     return std::make_shared<DatasetSource>(shared_from_this(), std::move(set), std::move(name));
   forget(set);
@@ -402,7 +401,7 @@ void as_output_error(F&& f) {
 
 // An empty file is as good as none: `mktemp` makes such.
 bool has_contents(const std::string& path) {
-  const std::string name = core::printable(path);
+  const std::string name = printable(path);
   const File file(open_for_reading(path, name));
   return size_of_file(file.fd(), name) > 0;
 }
@@ -429,7 +428,7 @@ bool try_to_write(const WriteJob& job) {
     file.check_room(written_bytes(job));
   else
     as_output_error([&] { copy_contents(file.target(), file, written_bytes(job)); });
-  const std::string name = core::printable(job.path);
+  const std::string name = printable(job.path);
   if (!is_new && !has_hdf5_signature(file.fd(), name))
     throw Error(Error::Kind::output, name + ": already exists, and is not an HDF5 file");
   const auto process = named_in(name, [&] { return start_process(job.path, file.fd(), false, Use::write); });
@@ -459,11 +458,10 @@ bool try_to_write(const WriteJob& job) {
     // Past the process, which would copy each element once more.
     if (job.options.compression == 0 && is_written_in_parallel(source)) {
       const std::int64_t place = call(request(Hdf5Call::place)).integer();
-      write_in_parallel(source, "", file.fd(), place,
-                        fmt::format("{}:{}", name, core::printable(array.name)));
+      write_in_parallel(source, "", file.fd(), place, fmt::format("{}:{}", name, printable(array.name)));
       continue;
     }
-    for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
+    core::for_each_piece(source.shape(), kPieceBytes / size, [&](const Shape& start, const Shape& count) {
       source.read(start, count, process->buffer());
       call(request(Hdf5Call::write).put(start).put(count));
     });
@@ -493,9 +491,9 @@ void check_hdf5(const WriteJob& job) {
   check_can_write(job.path);
   if (access(job.path.c_str(), F_OK) != 0) {
     if (errno == ENOENT) return;
-    throw system_error(Error::Kind::output, core::printable(job.path), errno);
+    throw system_error(Error::Kind::output, printable(job.path), errno);
   }
-  const std::string name = core::printable(job.path);
+  const std::string name = printable(job.path);
   as_output_error([&] {
     if (!has_contents(job.path)) return;
     const File file = open_checked(job.path, name);

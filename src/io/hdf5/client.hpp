@@ -1,5 +1,5 @@
-// HDF5 files as a container: what is asked of them goes to the library in a process of its own (server.hpp),
-// one for each open file; contiguous datasets are then mapped by this process itself. README.md says why.
+// HDF5 files as a container: requests go to the library in a child process (server.hpp), one per open file;
+// this process itself maps contiguous datasets. README.md gives the reasons.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 

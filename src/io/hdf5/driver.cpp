@@ -1,5 +1,5 @@
-// A driver is a table of functions that the library calls: each does what its default driver (sec2) does, by
-// pread and pwrite. Source: the HDF5 library's "Virtual File Layer".
+// The driver's table of functions: each does what the default driver (sec2) does, by pread and pwrite.
+// Source: the HDF5 library's "Virtual File Layer".
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/driver.hpp"
 

@@ -1,10 +1,11 @@
-// Where the HDF5 library reads and writes: a driver that keeps what the system answered to itself.
+// A virtual file driver for the HDF5 library that reports write failures as success and records them.
 //
-// The library writes small datasets, chunks and its own structures only when something is closed, and cannot
-// cope with a write that fails there: it goes on as if nothing had happened, or crashes. So this driver tells
-// it that all is well and remembers the first failure; whoever uses it asks for that after each step and
-// throws the file away. Reads do fail; the reason is kept too, since the library may pass over it and take
-// the file for damaged. No file is locked. What is written are the bytes of the library's default driver.
+// The library writes small datasets, chunks and its own structures when objects are closed, and does not
+// handle a failing write there: it continues or crashes. So the driver hides failures from it and records the
+// first one; callers test for it after each step and discard the file. Reads do fail; the reason is recorded
+// too, since the library may ignore it and report a damaged file. No file is locked. The bytes written are
+// those of the library's default driver.
+//
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 

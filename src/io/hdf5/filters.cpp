@@ -1,5 +1,5 @@
-// The filters are undone from the last to the first, each from one buffer to another. Cost: one pass over the
-// bytes for each; inflating is by far the slowest.
+// Filters are decoded from the last to the first, each from one buffer to another. Cost: one pass over the
+// bytes per filter; inflating is by far the slowest.
 // tests: tests/io/test_filters.cpp
 #include "io/hdf5/filters.hpp"
 

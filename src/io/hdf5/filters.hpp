@@ -1,7 +1,7 @@
-// HDF5's filters undone: a chunk's stored bytes become its elements, all of them or an Error. (The HDF5
-// library does not compare what its filters yield with what the chunk holds, and reads on past the end.)
+// Decoders of HDF5 filters: a chunk's stored bytes become exactly its elements, or an Error. (The HDF5
+// library does not compare the output of filters with the chunk's size, and reads past its end.)
 // Source: the HDF5 file format, "Data Storage - Filter Pipeline", and the library's documentation of each
-// filter; deflate is zlib's format (RFC 1950), lzf that of liblzf 3.6, as h5py has it.
+// filter; deflate is zlib's format (RFC 1950), lzf that of liblzf 3.6, as in h5py.
 // tests: tests/io/test_filters.cpp
 #pragma once
 

@@ -1,5 +1,5 @@
-// The library keeps a stack of errors; its innermost entry is the reason, and there the system's words if it
-// has any.
+// The library has a stack of errors; the innermost entry is the reason, with the system's message if there is
+// one.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 
@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "core/text.hpp"
+#include "ejk/text.hpp"
 #include "io/loaded_library.hpp"
 
 namespace ejk::io {
@@ -58,7 +58,7 @@ std::string hdf5_reason() {
     why.erase(0, at + kSystem.size());
     why.resize(std::min(why.find('\''), why.size()));
   }
-  return why.empty() ? "the HDF5 library does not say why" : core::printable(why);
+  return why.empty() ? "the HDF5 library does not say why" : printable(why);
 }
 
 std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist) {
@@ -77,7 +77,7 @@ std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist) {
 }
 
 std::string Hdf5Errors::at(std::string_view path) const {
-  return path.empty() ? name : fmt::format("{}:{}", name, core::printable(path));
+  return path.empty() ? name : fmt::format("{}:{}", name, printable(path));
 }
 
 Error Hdf5Errors::error(std::string_view path, std::string_view why, Error::Code code) const {

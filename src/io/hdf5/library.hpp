@@ -1,5 +1,4 @@
-// What the files that use the HDF5 library share: the library's functions, its identifiers, and errors that
-// say why it failed.
+// The HDF5 library's functions, owners of its identifiers, and errors with its reasons.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
@@ -56,7 +55,8 @@ EJK_HDF5_FUNCTIONS(EJK_DECLARE)
 #undef EJK_DECLARE
 
 /// Stands for one of the identifiers that the library has in variables, and sets when it is opened. A program
-/// that is linked with the library may have copies of them; then the library uses and sets these, not its own.
+/// that is linked with the library may have copies of them; then the library uses and sets these, not its
+/// own.
 struct Hdf5Identifier {
   operator hid_t() const { return *own >= 0 || copy == nullptr ? *own : *copy; }
   const hid_t* own = nullptr;

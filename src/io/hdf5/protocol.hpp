@@ -1,4 +1,4 @@
-// What can be asked of the process in which the HDF5 library works.
+// Requests to the process that runs the HDF5 library.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
@@ -32,12 +32,13 @@ enum class Hdf5Call : std::int64_t {
   create,
   // start, count; the elements are in the buffer → nothing
   write,
-  // nothing → where in the file the array that was created last has its elements; who asks writes all of them there
+  // nothing → where in the file the array that was created last has its elements; who asks writes all of them
+  // there
   place,
   // an array's path → nothing; whether or not there was one, there is none now
   remove,
-  // path of the object that gets attributes; of those that go how many, then each name, if the first is there; of those
-  // that come how many, then each name and value → nothing; all is on its way
+  // path of the object that gets attributes; of those that go how many, then each name, if the first is
+  // there; of those that come how many, then each name and value → nothing; all is on its way
   finish,
 };
 

@@ -1,7 +1,7 @@
-// The process that calls the HDF5 library: one function for each request of `protocol.hpp`. Paths are
-// followed one name at a time, each link looked at before it is followed, so that nothing outside of the file
-// is opened. What a dataset claims is compared with the file's size before it is read. Errors say why and
-// which object they are about; the client adds the names.
+// The process that calls the HDF5 library: one function per request of `protocol.hpp`. Paths are resolved one
+// name at a time, and each link is inspected before it is followed, so that nothing outside the file is
+// opened. The claims of a dataset are compared with the file's size before it is read. Errors name the object
+// and the reason; the client adds the file.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/server.hpp"
 
@@ -25,15 +25,15 @@
 #include <vector>
 
 #include "core/checked.hpp"
-#include "core/text.hpp"
 #include "ejk/io.hpp"
+#include "ejk/text.hpp"
 #include "io/container.hpp"
+#include "io/element_stream.hpp"
 #include "io/hdf5/chunks.hpp"
 #include "io/hdf5/driver.hpp"
 #include "io/hdf5/library.hpp"
 #include "io/helpers.hpp"
 #include "io/mapped_source.hpp"
-#include "io/pieces.hpp"
 
 namespace ejk::io {
 
@@ -72,7 +72,7 @@ class Server {
  public:
   Server(Hdf5Disk disk, std::int64_t stored_bytes, int threads)
       : threads_(threads), disk_(std::move(disk)), memory_(kMemory + stored_bytes / 8) {
-    errors_.name = core::printable(disk_.name);
+    errors_.name = printable(disk_.name);
   }
 
   // In the process: threads first, since their stacks are not the file's doing.
@@ -206,16 +206,16 @@ class Server {
     return path;
   }
 
-  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other files
-  // are followed where that is allowed.
+  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other
+  // files are followed where that is allowed.
   struct Listing {
     std::string group;
     std::vector<std::string> names;
     std::vector<ArrayLink> links;
   };
 
-  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the file is
-  // open, so that all of them are held.
+  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the
+  // file is open, so that all of them are held.
   struct FoundObjects {
     std::map<std::pair<unsigned long, haddr_t>, std::string> first_names;
     std::map<unsigned long, Handle> files;
@@ -233,8 +233,8 @@ class Server {
     int depth;  // links to other files on its path
   };
 
-  // The group's own objects first, so that these have their own names; then what links to other files lead to, those
-  // that take the fewest such links before others.
+  // The group's own objects first, so that these have their own names; then what links to other files lead
+  // to, those that take the fewest such links before others.
   Listing list(const std::string& group) {
     constexpr int kMostOutside = 16;  // on one path: the library follows no more
     Listing listing{group, {}, {}};
@@ -413,7 +413,7 @@ class Server {
         if (link.type == H5L_TYPE_HARD) throw error(so_far(), "what it names is damaged or missing");
         const ArrayLink to = link_of(object.id(), name, link, so_far());
         throw error(so_far(), "is a link that leads nowhere" +
-                                  (to.target.empty() ? "" : ": to " + core::printable(to.target, 60)));
+                                  (to.target.empty() ? "" : ": to " + printable(to.target, 60)));
       }
       object =
           checked(H5Oopen(object.id(), name.c_str(), links_.id()), H5Oclose, so_far(), "cannot be opened");
@@ -444,8 +444,8 @@ class Server {
         break;
       case Found::nothing: {
         const std::vector<std::string>& names = listing_of("/").names;
-        Error none = error("", fmt::format("holds no dataset {}", core::printable(path)));
-        if (const auto nearest = core::nearest_name(path, names))
+        Error none = error("", fmt::format("holds no dataset {}", printable(path)));
+        if (const auto nearest = nearest_name(path, names))
           throw none.hint("did you mean " + at(*nearest) + "?");
         throw none.hint(names.empty() ? "it holds no dataset at all" : "it holds " + listed(names));
       }
@@ -558,7 +558,7 @@ class Server {
       words = fmt::format("chunks of {}", fmt::join(lengths, " x "));
     }
     for (const Hdf5FilterEntry& filter : hdf5_filters(plist))
-      words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : core::printable(filter.name, 20));
+      words += ", " + (filter.id == H5Z_FILTER_DEFLATE ? "gzip" : printable(filter.name, 20));
     if (H5Tget_class(type) == H5T_OPAQUE) words += words.empty() ? "opaque" : ", opaque";
     return words;
   }
@@ -582,7 +582,7 @@ class Server {
       const bool again = ours && is_compression(*ours) && std::exchange(compressed, true);
       if (ours && !again) continue;
       const std::string what =
-          fmt::format("is compressed by filter {} ({})", filter.id, core::printable(filter.name, 60));
+          fmt::format("is compressed by filter {} ({})", filter.id, printable(filter.name, 60));
       if (filter.id < H5Z_FILTER_DEFLATE || filter.id > H5Z_FILTER_SCALEOFFSET ||
           H5Zfilter_avail(filter.id) <= 0) {
         if (!disk_.allow_others) throw error(path, what + ", a plug-in", Error::Code::plugin_filter);
@@ -650,18 +650,15 @@ class Server {
         order(type);
         std::size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
         if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) break;
-        struct Format {
-          DType dtype;
-          std::size_t bytes, exponent_bits, bias;
-        };
-        for (const Format& f : {Format{DType::float16, 2, 5, 15}, Format{DType::bfloat16, 2, 8, 127},
-                                Format{DType::float32, 4, 8, 127}, Format{DType::float64, 8, 11, 1023}}) {
-          const std::size_t fraction = 8 * f.bytes - 1 - f.exponent_bits;
-          if (size != f.bytes || exponent_bits != f.exponent_bits || mantissa_bits != fraction ||
-              mantissa != 0 || exponent != fraction || sign != 8 * f.bytes - 1 ||
-              H5Tget_ebias(type) != f.bias || H5Tget_norm(type) != H5T_NORM_IMPLIED)
+        for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+          const FloatFormat& f = float_format(dtype);
+          const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
+                     bits = static_cast<std::size_t>(f.exponent_bits);
+          if (8 * size != 1 + bits + fraction || exponent_bits != bits || mantissa_bits != fraction ||
+              mantissa != 0 || exponent != fraction || sign != bits + fraction ||
+              H5Tget_ebias(type) != static_cast<std::size_t>(f.bias) || H5Tget_norm(type) != H5T_NORM_IMPLIED)
             continue;
-          layout.dtype = f.dtype;
+          layout.dtype = dtype;
           return "";
         }
         return fmt::format("{}-byte floats with {} exponent bits", size, exponent_bits);
@@ -690,7 +687,7 @@ class Server {
         const std::string_view name = tag ? tag.get() : "";
         if (size != 2 || std::find(kBfloat16Tags.begin(), kBfloat16Tags.end(), name) == kBfloat16Tags.end())
           return fmt::format("{} opaque bytes{}", size,
-                             name.empty() ? "" : fmt::format(" (tag '{}')", core::printable(name, 40)));
+                             name.empty() ? "" : fmt::format(" (tag '{}')", printable(name, 40)));
         layout.dtype = DType::bfloat16;
         return "";
       }
@@ -763,7 +760,7 @@ class Server {
     open_file(H5F_ACC_RDONLY);
     const Reached reached = reach(path);
     if (reached.length < path.size())
-      throw error("", fmt::format("holds no group or dataset {}", core::printable(path)));
+      throw error("", fmt::format("holds no group or dataset {}", printable(path)));
     struct Visit {
       const Server* server;
       std::vector<std::pair<std::string, std::string>> found;
@@ -927,7 +924,7 @@ class Server {
     if (level > 0 && !shape.empty() && element_count(shape) > 0) {
       // Chunks that follow one another in C order, as the elements come. A chunk that two pieces share waits
       // in the cache.
-      Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
+      core::Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
       chunks.next();
       const std::vector<hsize_t> chunk(chunks.count().begin(), chunks.count().end());
       H5Pset_chunk(plist.id(), static_cast<int>(chunk.size()), chunk.data());
@@ -948,8 +945,9 @@ class Server {
                           H5Dclose, path, "cannot be made");
   }
 
-  // Room is found for all elements when the first is written; what the library holds of them has left it when the
-  // dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what comes.)
+  // Room is found for all elements when the first is written; what the library holds of them has left it when
+  // the dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what
+  // comes.)
   std::int64_t place() {
     const std::string& path = written_.path;
     const Handle space(H5Dget_space(written_.id.id()), H5Sclose), one(H5Screate(H5S_SCALAR), H5Sclose);
@@ -975,12 +973,14 @@ class Server {
       H5Tenum_insert(type.id(), "TRUE", &yes);
       return type;
     }
-    if (dtype == DType::float16 || dtype == DType::bfloat16) {
-      const std::size_t exponent_bits = dtype == DType::float16 ? 5 : 8, fraction = 15 - exponent_bits;
+    if (is_float(dtype) && size_of(dtype) < 4) {
+      const FloatFormat& f = float_format(dtype);
+      const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
+                 exponent_bits = static_cast<std::size_t>(f.exponent_bits);
       Handle type(H5Tcopy(H5T_NATIVE_FLOAT), H5Tclose);
-      H5Tset_fields(type.id(), 15, fraction, exponent_bits, 0, fraction);
-      H5Tset_size(type.id(), 2);
-      H5Tset_ebias(type.id(), dtype == DType::float16 ? 15 : 127);
+      H5Tset_fields(type.id(), exponent_bits + fraction, fraction, exponent_bits, 0, fraction);
+      H5Tset_size(type.id(), static_cast<std::size_t>(size_of(dtype)));
+      H5Tset_ebias(type.id(), static_cast<std::size_t>(f.bias));
       return type;
     }
     // In the order of the enumeration.
@@ -1013,7 +1013,7 @@ class Server {
       const std::string key = request.text();
       const bool is_there = go && H5Aexists(object.id(), key.c_str()) > 0;
       if (is_there && H5Adelete(object.id(), key.c_str()) < 0)
-        throw library_error(path, fmt::format("attribute {}", core::printable(key)));
+        throw library_error(path, fmt::format("attribute {}", printable(key)));
       if (n == outdated) go = is_there;
     }
     for (std::int64_t n = request.integer(); n > 0; --n) {
@@ -1027,7 +1027,7 @@ class Server {
 
   void put_attribute(const std::string& path, hid_t object, const std::string& key,
                      const std::string& value) {
-    const auto fail = [&] { return library_error(path, fmt::format("attribute {}", core::printable(key))); };
+    const auto fail = [&] { return library_error(path, fmt::format("attribute {}", printable(key))); };
     if (H5Aexists(object, key.c_str()) > 0 && H5Adelete(object, key.c_str()) < 0) throw fail();
     const Handle type(H5Tcopy(H5T_C_S1), H5Tclose), space(H5Screate(H5S_SCALAR), H5Sclose);
     H5Tset_size(type.id(), H5T_VARIABLE);

@@ -1,4 +1,4 @@
-// The HDF5 library at work on one file, in a process of its own (io/worker.hpp).
+// The HDF5 library on one file, in a child process (io/worker.hpp).
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
@@ -11,8 +11,8 @@
 namespace ejk::io {
 
 /// Starts the process for the file that `disk` names and has open. What it may take of memory and, for each
-/// request, of processor time grows with the bytes that the file has on its disk. It decodes chunks on so many
-/// threads.
+/// request, of processor time grows with the bytes that the file has on its disk. It decodes chunks on so
+/// many threads.
 std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes, int threads);
 
 }  // namespace ejk::io

@@ -1,5 +1,5 @@
 // Streaming: all bytes in order, and never more than a piece at once.
-#include "io/pieces.hpp"
+#include "io/element_stream.hpp"
 
 #include "io/support.hpp"
 

@@ -1,5 +1,5 @@
-// Arrays held in parts, brought together.
-#include "parts.hpp"
+// gather_parts: arrays of which each rank has boxes.
+#include "write_together.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,14 +1,14 @@
-// Elements are handed on from where they are, or copied piece by piece to one buffer: pieces of 8 MiB where
-// reading has an order, of 1 MiB, which a second-level cache holds, where it has none.
-// tests: tests/io/test_pieces.cpp
-#include "io/pieces.hpp"
+// Elements as a stream of bytes, in place or through one buffer: in pieces of 8 MiB if the source must be
+// read in order, otherwise of 1 MiB, which fit a second-level cache.
+// tests: tests/io/test_element_stream.cpp
+#include "io/element_stream.hpp"
 
 #include <algorithm>
 #include <cstring>
 
 namespace ejk::io {
 
-// One element, then as many again as there are already.
+// Doubles the number of copies in each step.
 void repeat_element(std::string_view element, std::int64_t n, std::byte* to) {
   const auto all = static_cast<std::size_t>(n) * element.size();
   if (all == 0) return;
@@ -25,7 +25,7 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
   const std::int64_t total = byte_count(source.shape(), source.dtype());
   auto held = static_cast<std::int64_t>(header.size());
   const auto& view = source.mapped();
-  if (source.access().prefer == ArrayAccess::Prefer::look && view->is_c_contiguous()) {
+  if (source.access().prefer == ArrayAccess::Prefer::view && view->is_c_contiguous()) {
     if (held > 0) sink(header.data(), held);
     for (std::int64_t done = 0, n = 0; done < total; done += n) {
       n = std::min(kPieceBytes - (held + done) % kPage, total - done);
@@ -34,13 +34,13 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
     }
     return;
   }
-  // Where small pieces cost nothing, the sink takes each out of the second-level cache that it was made in.
+  // A small piece is still in the second-level cache when the sink reads it.
   constexpr std::int64_t kCachedBytes = std::int64_t{1} << 20;
   const std::int64_t most = source.random_access() ? kCachedBytes : kPieceBytes;
-  // The header and then what is left of the last page stand in front of the next piece.
+  // The next piece is read after the header, or the rest of the last page.
   Array buffer(DType::uint8, {held + kPage + std::min(total, most)});
   std::copy_n(reinterpret_cast<const std::byte*>(header.data()), held, buffer.data());
-  for_each_piece(source.shape(), most / size, [&](const Shape& start, const Shape& count) {
+  core::for_each_piece(source.shape(), most / size, [&](const Shape& start, const Shape& count) {
     source.read(start, count, buffer.data() + held);
     held += element_count(count) * size;
     const std::int64_t whole = held / kPage * kPage;

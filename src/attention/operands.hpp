@@ -1,0 +1,81 @@
+// Tables of operands and results. Names, boxes of ranks, views and tolerances follow from their rows.
+//
+// A new operand is a member of AttentionOperands (ejk/attention.hpp) and a row of kOperands; a new result is
+// a row of kResults.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "attention/problem.hpp"
+#include "ejk/attention_ranks.hpp"
+
+namespace ejk::attn {
+
+/// The form of an array: its rows belong to queries or keys of the layout, or are a bias's own, and have
+/// `columns` elements. Without columns: one element a query, the layout of lse; a bias has its own shape.
+struct Form {
+  RowsOf rows = RowsOf::queries;
+  std::int64_t Sizes::*columns = nullptr;
+
+  bool is_lse() const { return rows == RowsOf::queries && columns == nullptr; }
+};
+inline constexpr Form kQueryForm{RowsOf::queries, &Sizes::head_size},
+    kOutForm{RowsOf::queries, &Sizes::value_size}, kKeyForm{RowsOf::keys, &Sizes::head_size},
+    kValueForm{RowsOf::keys, &Sizes::value_size}, kLseForm{RowsOf::queries}, kBiasForm{RowsOf::bias};
+
+struct OperandRow {
+  /// Which parts of the work read it: all that compute scores; all of gradients; those that begin with a
+  /// forward pass.
+  enum class Use { scores, gradients, saved };
+  Form form;
+  Use use = Use::scores;
+};
+inline constexpr AttentionOperands<OperandRow> kOperands{
+    .q = OperandRow{kQueryForm},
+    .k = OperandRow{kKeyForm},
+    .v = OperandRow{kValueForm},
+    .bias = OperandRow{kBiasForm},
+    .dout = OperandRow{kOutForm, OperandRow::Use::gradients},
+    .out = OperandRow{kOutForm, OperandRow::Use::saved},
+    .lse = OperandRow{kLseForm, OperandRow::Use::saved},
+};
+
+struct ResultRow {
+  const char* name;
+  Form form;
+  AttentionPart::Makes part;  // that computes it without other gradients
+  std::optional<ArrayType> AttentionTypes::*gradient =
+      nullptr;  // of this operand, whose shape and type it has
+};
+inline constexpr ResultRow kResults[] = {
+    {"out", kOutForm, AttentionPart::Makes::out},
+    {"lse", kLseForm, AttentionPart::Makes::out},
+    {"dq", kQueryForm, AttentionPart::Makes::dq, &AttentionTypes::q},
+    {"dk", kKeyForm, AttentionPart::Makes::dk_dv, &AttentionTypes::k},
+    {"dv", kValueForm, AttentionPart::Makes::dk_dv, &AttentionTypes::v},
+    {"dbias", kBiasForm, AttentionPart::Makes::dbias, &AttentionTypes::bias},
+};
+inline const ResultRow& row_of(Result result) { return kResults[static_cast<std::size_t>(result)]; }
+
+/// Results of a plan are in the order of this enumeration: out and lse, or gradients.
+inline Result first_result(const CheckedArguments& setup) {
+  return setup.gradients ? Result::dq : Result::out;
+}
+inline Result result_at(const CheckedArguments& setup, std::size_t index) {
+  return static_cast<Result>(static_cast<std::size_t>(first_result(setup)) + index);
+}
+inline std::size_t index_of(const CheckedArguments& setup, Result result) {
+  return static_cast<std::size_t>(result) - static_cast<std::size_t>(first_result(setup));
+}
+
+/// An array as (B, heads, positions, elements); lse as it is.
+inline ArrayView in_one_form(const ArrayView& array, Form form, AttentionLayout layout) {
+  return form.is_lse()               ? array
+         : form.rows == RowsOf::bias ? with_four_axes(array)
+                                     : in_one_form(array, layout);
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,28 @@
+// The elements of an array as a stream of bytes.
+// tests: tests/io/test_element_stream.cpp
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "core/pieces.hpp"
+#include "ejk/array.hpp"
+
+namespace ejk::io {
+
+/// Buffer size for arrays that are read or written piece by piece.
+inline constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
+/// The bytes of one element, `n` times.
+void repeat_element(std::string_view element, std::int64_t n, std::byte* to);
+
+/// Consumes the next bytes of a stream.
+using Sink = std::function<void(const void* data, std::int64_t bytes)>;
+
+/// Streams the header (a multiple of 8 bytes), then all elements of a source in C order; without a copy where
+/// they are contiguous in memory. Every piece of elements but the last ends at a multiple of the page size from
+/// the begin of the header: the system writes such pieces fastest.
+void stream_elements(const ArraySource& source, const Sink& sink, std::string_view header = {});
+
+}  // namespace ejk::io
