@@ -62,44 +62,11 @@ std::vector<std::string> split_names(const std::string& names) {
 
 // --- declarations
 
-Option& Option::required() {
-  is_required = true;
-  return *this;
-}
-
-Option& Option::group(const std::string& title) {
-  heading = title;
-  return *this;
-}
-
-Option& Option::from(Value read) {
-  value = std::move(read);
-  return *this;
-}
-
-Option& Option::key(std::string name) {
-  record_key = std::move(name);
-  return *this;
-}
-
-Option& Option::recorded(std::string name) { return recorded(std::move(name), value); }
-
-Option& Option::recorded(std::string name, Value recorded_value) {
-  if (!recorded_value) throw Error(Error::Kind::internal, this->name() + " is recorded and has no value");
+Option& Option::recorded(std::string text, Value recorded_value) {
+  if (!recorded_value) throw Error(Error::Kind::internal, name() + " is recorded and has no value");
   is_recorded = true;
-  if (!name.empty()) record_key = std::move(name);
+  if (!text.empty()) record_key = std::move(text);
   value = std::move(recorded_value);
-  return *this;
-}
-
-Option& Option::shown(std::string text, Unit of) {
-  label = std::move(text);
-  unit = of;
-  return *this;
-}
-
-Option& Option::otherwise(std::string text) {
-  fallback = std::move(text);
   return *this;
 }
 

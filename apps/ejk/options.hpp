@@ -105,20 +105,20 @@ struct Option {
   /// The long name: "--output".
   const std::string& name() const { return names.back(); }
 
-  Option& required();
-  Option& group(const std::string& title);
+  Option& required() { return is_required = true, *this; }
+  Option& group(std::string title) { return heading = std::move(title), *this; }
   /// Its name in files and in JSON; by default its long name, "--head-shards" as "head_shards".
-  Option& key(std::string name);
+  Option& key(std::string text) { return record_key = std::move(text), *this; }
   /// Records the value as an attribute of written files. Only for options that determine the results.
-  Option& recorded(std::string name = "");
+  Option& recorded(std::string text = "") { return recorded(std::move(text), value); }
   /// The same, for a value other than the parsed one.
-  Option& recorded(std::string name, Value recorded_value);
+  Option& recorded(std::string text, Value recorded_value);
   /// Adds the value to the report, where the command calls Job::show_options().
-  Option& shown(std::string text, Unit of = Unit::none);
+  Option& shown(std::string text, Unit of = Unit::none) { return label = std::move(text), unit = of, *this; }
   /// The text recorded and shown where there is no value.
-  Option& otherwise(std::string text);
+  Option& otherwise(std::string text) { return fallback = std::move(text), *this; }
   /// Reads the parsed value; set by the functions below.
-  Option& from(Value read);
+  Option& from(Value read) { return value = std::move(read), *this; }
 
   // Set by the functions above.
   std::string record_key = {}, label = {}, fallback = {};

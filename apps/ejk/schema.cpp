@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "commands.hpp"
@@ -14,16 +14,14 @@ namespace ejk::app {
 
 namespace {
 
-std::vector<std::string> columns_of(std::string_view line) {
-  constexpr std::string_view kBetween = " | ";
-  std::vector<std::string> columns;
-  for (std::size_t end = 0; end != std::string_view::npos; line.remove_prefix(end + kBetween.size())) {
-    end = line.find(kBetween);
-    columns.emplace_back(line.substr(0, end));
-    if (end == std::string_view::npos) break;
+std::vector<std::string> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + separator.size());
   }
-  columns.resize(std::max<std::size_t>(columns.size(), 5));
-  return columns;
+  return parts;
 }
 
 std::vector<ReportKey> parsed_keys(std::string_view text) {
@@ -33,22 +31,18 @@ std::vector<ReportKey> parsed_keys(std::string_view text) {
   };
   std::vector<ReportKey> keys;
   std::vector<Level> levels{{}};
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+  for (const std::string& line : split(text, "\n")) {
     const std::size_t indent = line.find_first_not_of(' ');
-    if (indent == std::string_view::npos) continue;
+    if (indent == std::string::npos) continue;
     levels.resize(indent / 2 + 1);
-    const std::vector<std::string> columns = columns_of(line.substr(indent));
-    const std::string_view when = columns[3];
+    std::vector<std::string> columns = split(std::string_view(line).substr(indent), " | ");
+    columns.resize(5);
+    const auto& [names, type, meaning, condition] = std::tie(columns[0], columns[1], columns[2], columns[3]);
+    const std::string when(condition == "done" ? kDone : condition == "plan" ? kDryRun : condition);
     const bool on_all = levels.back().on_all_machines && columns[4].empty();
-    keys.push_back({levels.back().prefix + columns[0], columns[1],
-                    std::string(when == "done"   ? kDone
-                                : when == "plan" ? kDryRun
-                                                 : when),
-                    columns[2], on_all});
-    levels.push_back({keys.back().path + (columns[1] == "table" ? "[]." : "."), on_all});
+    for (const std::string& name : split(names, ", "))
+      keys.push_back({levels.back().prefix + name, type, when, meaning, on_all});
+    levels.push_back({keys.back().path + (type == "table" ? "[]." : "."), on_all});
   }
   return keys;
 }
@@ -113,27 +107,19 @@ const std::vector<ReportKey>& shared_keys() {
 pictures | table | the files of pictures | with --picture, of several
   file | string | its name
   title | string | what it shows: block size, mask and heads
-peak_bytes | integer | estimated peak memory | plan
-max_memory_bytes | integer | the memory limit | plan
+peak_bytes, max_memory_bytes | integer | estimated peak memory, and the limit | plan
 stats | section | time and memory | with --stats
-  read_s | number | time to read inputs
-  compute_s | number | time to compute
-  write_s | number | time to write outputs
-  elapsed_s | number | time in all
-  input_bytes | integer | bytes that were read
-  output_bytes | integer | bytes that were written
+  read_s, compute_s, write_s, elapsed_s | number | time to read inputs, to compute, to write outputs, in all
+  input_bytes, output_bytes | integer | bytes read and written
   throughput_bytes_per_s | number or null | (input + output) / (read + compute + write)
   peak_memory_bytes | integer | peak memory
-  memory_allocated_bytes | integer | memory allocated at the end
-  memory_reserved_bytes | integer | memory reserved at the end
+  memory_allocated_bytes, memory_reserved_bytes | integer | memory allocated and reserved at the end
   memory_limit_bytes | integer | memory that this process may use
   threads | integer | threads
   ranks | integer | processes of the run | on several ranks | some machines
   phases | table | phases of the run, over its ranks | on several ranks | some machines
     phase | string | reading, computing or writing
-    min_s | number | shortest time of a rank
-    mean_s | number | mean time
-    max_s | number | longest time of a rank
+    min_s, mean_s, max_s | number | shortest, mean and longest time of a rank
   balance | share | mean computing time / the longest | on several ranks | some machines
   sent_bytes | integer | bytes sent between ranks | on several ranks | some machines
 team | section | how the work is divided | with --dry-run, on several ranks | some machines
@@ -141,9 +127,7 @@ team | section | how the work is divided | with --dry-run, on several ranks | so
   division | table | the work of each rank
     rank | integer | the process, from 0
     share | share | its part of the work
-    read_bytes | integer | bytes of inputs that it reads
-    sent_bytes | integer | bytes that it sends
-    written_bytes | integer | bytes of results that it writes
+    read_bytes, sent_bytes, written_bytes | integer | bytes that it reads, sends and writes
     peak_bytes | integer | its estimated peak memory
   model | table | a model of the time on 1 to 1,024 ranks, as far as it is 10 ms or more
     ranks | integer | processes
@@ -156,13 +140,9 @@ team | section | how the work is divided | with --dry-run, on several ranks | so
 const std::vector<ReportKey>& picture_keys() {
   static const std::vector<ReportKey> keys = parsed_keys(R"(
 title | string | what the picture shows
-blocks | shape | rows and columns of blocks
-blocks_per_cell | shape | rows and columns of blocks per cell
+blocks, blocks_per_cell | shape | rows and columns of blocks, in all and per cell
 legend | section | what the letters mean
-  E | string | empty
-  P | string | partial
-  F | string | full
-  M | string | mixed: blocks of several states
+  E, P, F, M | string | empty, partial, full, mixed: blocks of several states
 cells | list | a text for each row of cells, a letter for each cell
 )");
   return keys;

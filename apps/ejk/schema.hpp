@@ -7,8 +7,8 @@
 //   check | section | the comparison with float64 | with --check
 //     passed | boolean | whether no element is out of tolerance
 //
-// that is name, type, meaning, and the condition under which the key is in a report: `done` without --dry-run,
-// `plan` with it, other text as it is. Within a section or a row the condition is relative to the section or row.
+// that is the name (or several), type, meaning, and the condition under which the key is in a report: `done` without
+// --dry-run, `plan` with it, other text as it is. Within a section or a row the condition is relative to the section or row.
 // A fifth column, `some machines`, excludes a key from the check that a case produces it.
 #pragma once
 
@@ -35,7 +35,7 @@ struct ReportKey {
   bool on_all_machines = true;
 };
 
-/// The types, and what they are in JSON.
+/// The types, and their form in JSON.
 struct KeyType {
   std::string_view name, text;
 };
@@ -84,40 +84,33 @@ inline constexpr std::string_view kAgainstKeys = R"(
 against | section | comparison of the other result within error bounds | with --against
   agrees | boolean | whether every element is within its error bound
   method | string | what every element was compared with: float64 or the own result
-  elements | integer | elements that were given
-  beyond | integer | of these, those out of tolerance
+  elements, beyond | integer | its elements; those out of tolerance
   beyond_share | share or null | beyond / elements
   largest | number or null | the largest error, in bounds; null where one is not a number
   arrays | table | the arrays that were given | without --brief
     array | string | the array
     dtype | string | its element type
-    elements | integer | its elements
-    beyond | integer | of these, those out of tolerance
+    elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
-    zeros | integer | out of tolerance and 0
-    not_numbers | integer | out of tolerance and NaN or infinite where a number is expected
+    zeros, not_numbers | integer | of these, zeros; NaN and infinities where a number is expected
   parts | table | heads, batch entries, sequences or groups with elements out of tolerance | without --brief
     array | string | the array
     axis | string | head, key head, batch entry, sequence or group
     index | integer or null | which; null: rows of no group
-    elements | integer | its elements
-    beyond | integer | of these, those out of tolerance
+    elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
     worst | number or null | the largest error, in bounds
   where | table | the indices with elements out of tolerance, axis by axis
     array | string | the array
     axis | string | heads, batch entries, queries, groups, rows and so on
-    count | integer | how many of them have such elements
-    length | integer | how many there are
+    count, length | integer | how many have such elements, of how many
     indices | string | which: 0-3, 7
   tiles | picture | where nothing, some or everything is out of tolerance, in the array with the most such elements | without --brief, where tiles are not all alike
   worst | table | the elements furthest out of tolerance, from a few rows
     array | string | the array
-    difference | number or null | the difference
-    allowed | number or null | the bound there
+    difference, allowed | number or null | the difference, and the bound there
     index | shape | where it is
-    value | number or null | the other result there
-    expected | number or null | the expected value
+    value, expected | number or null | the actual and the expected value
   explanations | table | faults that account for the differences, best first | with --explain
     array | string | the array
     kind | string | a stable word; two joined by + hold together
@@ -129,8 +122,7 @@ against | section | comparison of the other result within error bounds | with --
     share | share | of the array's elements out of tolerance
     difference | number or null | of the worst of them
     index | shape | where that is
-    value | number or null | the actual value
-    expected | number or null | the expected value
+    value, expected | number or null | the actual and the expected value
 )";
 /// Of lengths: sequences, tokens and the longest, under a condition.
 std::string count_keys(std::string_view when = "");

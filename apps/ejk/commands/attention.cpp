@@ -462,16 +462,12 @@ Run declare_attention_grad(OptionSet& set) {
 
 constexpr std::string_view kAttentionInputKeys = R"(
 layout | string | bshd, bhsd or thd
-q | shape | the shape of Q
-k | shape | the shape of K
-v | shape | the shape of V
+q, k, v | shape | the shapes of Q, K and V
 dtypes | string | the element types of Q, K and V
 arithmetic | string | the element type of the arithmetic
 entries | integer | batch entries, or packed sequences
-heads | integer | query heads
-kv_heads | integer | key and value heads
-head_size | integer | the size of a query and a key
-value_size | integer | the size of a value
+heads, kv_heads | integer | query heads; key and value heads
+head_size, value_size | integer | elements of a query or key, and of a value
 scale | number | the factor of q k
 softcap | number | the limit of scores | with --softcap
 padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
@@ -489,8 +485,7 @@ computed_share | share or null | computed_pairs / dense_pairs
 empty_blocks | integer | blocks that are skipped
 partial_blocks | integer | blocks with allowed and masked pairs; with a mask also those cut by an edge
 full_blocks | integer | other blocks, whose pairs are all allowed
-rows | integer | queries of all entries and heads
-rows_without_key | integer | queries that attend to no key
+rows, rows_without_key | integer | queries of all entries and heads; those that attend to no key
 alignment | string | how queries and keys are aligned | where queries and keys differ in number
 first_row_without_key | shape | its entry, head and query | where there is one
 forward_flop | integer | work of the forward pass, exact for the mask
@@ -501,16 +496,12 @@ instruction_set | string | the instruction set that is used | done
 check | section | the comparison with float64 | with --check
   passed | boolean | whether no element is out of tolerance
   method | string | every element or sampled rows
-  elements | integer | elements of the results
-  compared | integer | of these, those that were compared
-  violating | integer | of those the ones out of tolerance
+  elements, compared, violating | integer | elements of the results; compared ones; those out of tolerance
   differences | table | the largest difference of each array, and the worst
     array | string | the array, after worst: the element furthest out of tolerance
-    difference | number or null | the difference
-    allowed | number or null | the tolerance there
+    difference, allowed | number or null | the difference, and the tolerance there
     index | shape | where it is
-    value | number or null | the result there
-    reference | number or null | the float64 value there
+    value, reference | number or null | the result there, and the float64 value
 )";
 
 constexpr std::string_view kScoreKeys = R"(
@@ -539,8 +530,7 @@ lse | shape | the shape of lse
 lse_dtype | string | its element type
 )",
                     kAttentionWorkKeys, R"(
-masks_time_s | number | time to read the masks and classify their blocks | done
-forward_time_s | number | time of the forward pass | done
+masks_time_s, forward_time_s | number | time to read and classify the masks, and of the forward pass | done
 rate_flop_per_s | number or null | forward_flop / forward_time_s | done
 )",
                     kAttentionCheckKeys, kAgainstKeys, kScoreKeys}),
@@ -572,8 +562,7 @@ dbias_dtype | string | its element type | with --bias
 )",
                     kAttentionWorkKeys, R"(
 backward_flop | integer | work of the backward pass, exact for the mask
-masks_time_s | number | time to read the masks and classify their blocks | done
-forward_time_s | number | time of the forward pass | done
+masks_time_s, forward_time_s | number | time to read and classify the masks, and of the forward pass | done
 backward_time_s | number | time of the backward pass | done
 rate_flop_per_s | number or null | backward_flop / backward_time_s | done
 )",

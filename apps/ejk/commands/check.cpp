@@ -369,8 +369,7 @@ extern const Command check_command{
     .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
     .keys = R"(
 verdict | string | ok, or how many errors; and how many warnings | done
-errors | integer | findings of rules that are errors | done
-warnings | integer | findings of rules that are warnings | done
+errors, warnings | integer | findings of rules of either severity | done
 findings | table | the first 10 findings of each rule; with --all 100,000 | done
   rule | string | the rule that is broken
   severity | string | error or warning
@@ -404,8 +403,7 @@ experts_per_token | integer | entries of a token | topk-ids
 choices | integer | entries that are experts | topk-ids
 unrouted_tokens | integer | tokens without an expert | topk-ids
 queries | integer | queries | indices and mask
-heads | integer | heads | mask
-keys | integer | keys | mask
+heads, keys | integer | of the mask | mask
 block | shape | queries and keys of a block | mask and mask-info
 pairs | integer | allowed pairs of a query and a key, of all heads | mask
 within_outside_blocks | integer | blocks with pairs that are outside | mask with --within
@@ -421,8 +419,7 @@ visited_blocks | integer | blocks that a kernel visits, of all heads | mask-info
 wrong_blocks | integer | blocks that differ from it | mask-info with a mask
 keys_per_query | integer | entries of a query | indices
 keys_used | integer | entries that are keys | indices
-pages_needed | integer | entries of pages that sequences need | block-table
-pages_used | integer | different pages among them | block-table
+pages_needed, pages_used | integer | entries that sequences need; different pages among them | block-table
 arrays | table | the arrays that are read | plan
   name | string | what it is: cu_seqlens
   dtype | string | its element type

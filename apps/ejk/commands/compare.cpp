@@ -439,40 +439,32 @@ reference | string | EXPECTED | without --runs and --routing
 equal_nan | boolean | whether NaN equals NaN | without --runs and --routing
 close | boolean | whether all elements are close | done
 failed | string | those that failed: elements, hard limit, metric | of two arrays that are not close, with several conditions
-rtol | number | the relative tolerance | of two arrays, but for --max-ulp alone
-atol | number | the absolute tolerance | of two arrays, but for --max-ulp alone
+rtol, atol | number | the relative and the absolute tolerance | of two arrays, but for --max-ulp alone
 max_ulp | integer | units in the last place that elements may be apart | of two arrays, with --max-ulp
 shape | shape | the shape of both | of two arrays of one shape
-actual_shape | shape | the shape of ACTUAL | of two arrays of different shapes
-expected_shape | shape | the shape of EXPECTED | of two arrays of different shapes
-actual_dtype | string | the element type of ACTUAL | of two arrays
-expected_dtype | string | the element type of EXPECTED | of two arrays
-elements | integer | elements of each | of two arrays of one shape
-differing | integer | elements that are not close | of two arrays of one shape
+actual_shape, expected_shape | shape | the shapes of ACTUAL and EXPECTED | of two arrays of different shapes
+actual_dtype, expected_dtype | string | the element types of ACTUAL and EXPECTED | of two arrays
+elements, differing | integer | elements of each; those that are not close | of two arrays of one shape
 differing_share | share or null | differing / elements | of two arrays of one shape
 beyond_hard | integer | elements of these beyond the hard limit | of two arrays of one shape, with a hard limit
 first_beyond_hard | shape or null | the first of them | of two arrays of one shape, with a hard limit
 both_zero | integer | elements that are 0 in both | of two arrays of one shape
 rms | number or null | root of the mean square of the differences of finite elements | of two arrays of one shape
 cosine | number or null | cosine between both, of finite elements; null where one is 0 | of two arrays of one shape
-snr | number or null | 10 log10 of squares of EXPECTED / squares of the differences; null if infinite | of two arrays of one shape
-rel | number or null | squares of the differences / squares of both; null where both are 0 | of two arrays of one shape
+snr, rel | number or null | as of two arrays | of two arrays of one shape
 special | table | how many, and those on one side | where elements are NaN or infinite
   kind | string | NaN or infinite
-  actual | integer | elements of ACTUAL that are
-  expected | integer | elements of EXPECTED that are
+  actual, expected | integer | the elements of ACTUAL and EXPECTED
   one_sided | integer | elements that are so on one side; infinities: or of the other sign
   first_index | shape or null | the first of those
 worst | table | the largest differences of finite elements, close or not | of two arrays of one shape
   by | string | absolute, relative or ulps; beyond the tolerance: the largest absolute one of elements that are not close, if it is another
   difference | number or null | the difference; null if it is infinite or NaN
   index | shape | where it is
-  actual | number or null | the element of ACTUAL
-  expected | number or null | the element of EXPECTED
+  actual, expected | number or null | the elements of ACTUAL and EXPECTED
 arrays_count | integer | arrays of both, by name | of two files, groups or folders
 differing_arrays | integer | of these, those that are not close | of two files, groups or folders
-only_in_actual | integer | of these, those that EXPECTED does not have | of two files, groups or folders
-only_in_expected | integer | of these, those that ACTUAL does not have | of two files, groups or folders
+only_in_actual, only_in_expected | integer | of these, those on one side alone | of two files, groups or folders
 differing_links | integer | links of one name in both that lead elsewhere | of two files where there are any
 max_difference | number or null | the largest absolute difference of finite elements; null where there are none to subtract | without --runs and --routing
 max_array | string or null | the array where it is | of two files, groups or folders
@@ -484,24 +476,18 @@ arrays | table | the arrays by name | of two files, groups or folders, or with -
   added | number or null | its rel less that of the array before it | with --first
   actual | string | type and shape in ACTUAL, or why it is not compared | plan
   expected | string or null | type and shape in EXPECTED | plan
-  actual_dtype | string or null | its element type in ACTUAL; null if it is not compared | done
-  expected_dtype | string or null | its element type in EXPECTED | done
+  actual_dtype, expected_dtype | string or null | the element types of ACTUAL and EXPECTED | done
   close | boolean | whether all elements are close | done
-  rtol | number or null | the relative tolerance | done
-  atol | number or null | the absolute tolerance | done
-  elements | integer or null | its elements; null if it is not compared | done
-  differing | integer or null | elements that are not close | done
+  rtol, atol | number or null | the relative and the absolute tolerance | done
+  elements, differing | integer or null | elements of each; those that are not close | done
   differing_share | share or null | differing / elements | done
   max_difference | number or null | the largest absolute difference of finite elements | done
   max_index | shape or null | where it is | done
-  max_relative | number or null | the largest relative difference | done
-  max_ulps | number or null | the largest difference in ulps | done
+  max_relative, max_ulps | number or null | the largest relative difference, and in ulps | done
   rms | number or null | root of the mean square of the differences | done
   cosine | number or null | cosine between both | done
-  snr | number or null | as of two arrays | done
-  rel | number or null | as of two arrays | done
-  one_sided_nans | integer or null | elements that are NaN on one side | done
-  one_sided_infinities | integer or null | elements that are infinite on one side | done
+  snr, rel | number or null | as of two arrays | done
+  one_sided_nans, one_sided_infinities | integer or null | elements that are NaN, or infinite, on one side | done
   why | string or null | why it is not compared, or what else differs | done
 permuted_axes | shape | the order of the axes of ACTUAL, as of numpy.transpose | with --explain, of shapes that differ, where axes in another order agree
 permuted_close | boolean | whether all elements are close then | with --explain, of shapes that differ, where axes in another order agree
@@ -516,10 +502,7 @@ axes | table | how the differences are distributed along each axis | with --expl
   zero | string or null | those in which every element that differs is 0 in ACTUAL
 runs | table | groups and sequences that hold differences | with --group-sizes or --cu-seqlens
   of | string | group or sequence
-  index | integer | which
-  begin | integer | its first row or token
-  end | integer | the one after its last
-  differing | integer | elements that are not close
+  index, begin, end, differing | integer | which; its first row or token; the one after its last; elements not close
   differing_share | share or null | of its elements
 tiles | picture | where nothing, some or everything differs | with --explain, where tiles of two axes are not all alike
 share_explained | share | of the differences, the share that the explanations account for | with --explain, where arrays of one shape differ
@@ -529,20 +512,18 @@ explanations | table | what accounts for the differences | with --explain, where
   kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
-first | null | no array is out of tolerance | with --first
+first | null | no array is out of tolerance | with --first, where there is none
 first | section | the first array that is out of tolerance | with --first
   name | string | its name
   max_difference | number or null | its largest difference
   max_index | shape or null | where that is
-  rel | number or null | its rel
-  added | number or null | what it adds
-most_added | null | no array adds anything | with --first
+  rel, added | number or null | its rel, and what it adds
+most_added | null | no array adds anything | with --first, where there is none
 most_added | section | the array that adds the most | with --first
   name | string | its name
   max_difference | number or null | its largest difference
   max_index | shape or null | where that is
-  rel | number or null | its rel
-  added | number or null | what it adds
+  rel, added | number or null | its rel, and what it adds
 runs | section | the comparison of runs | with --runs
   count | integer | runs
   planned | table | the runs | plan
@@ -558,10 +539,8 @@ runs | section | the comparison of runs | with --runs
   max_spread_index | shape or null | that element | done
   max_spread_array | string or null | its array | with --runs, of files
   ends | table | the values of that element, a row | where an element moves
-    least | number or null | the smallest
-    largest | number or null | the largest
-    least_run | string | the first run that has the smallest
-    largest_run | string | the first run that has the largest
+    least, largest | number or null | the smallest and the largest value
+    least_run, largest_run | string | the first runs that have them
   first_moving_index | shape or null | the first element that varies | with --runs, of one array each
   first_nonfinite_index | shape | the first that is | where one is NaN or infinite in some run
   follows | string or null | the part of the array that holds all that varies, as head 3 | with --runs, of one array each
@@ -594,10 +573,7 @@ runs | section | the comparison of runs | with --runs
     whole | string or null | those in which every element moves
   parts | table | groups and sequences that hold some that move | with --group-sizes or --cu-seqlens
     of | string | group or sequence
-    index | integer | which
-    begin | integer | its first row or token
-    end | integer | the one after its last
-    moving | integer | elements that vary
+    index, begin, end, moving | integer | which; its first row or token; the one after its last; elements that vary
     moving_share | share or null | of its elements
   tiles | picture | where nothing, some or everything moves | with --runs, where tiles of two axes are not all alike
 tokens | integer or null | tokens; null where both have another number of them | with --routing
@@ -606,8 +582,7 @@ choices_equal | share or null | experts that a token has in both, of the larger 
 ties | integer or null | tokens whose K-th and next largest score are equal in either | with --routing
 tokens_tied | integer or null | tokens with other experts that a tie accounts for | with --routing
 first_token | integer or null | the first token that differs, ties apart | with --routing
-first_actual | shape or null | its experts in ACTUAL | with --routing
-first_expected | shape or null | its experts in EXPECTED | with --routing
+first_actual, first_expected | shape or null | its experts on each side | with --routing
 experts | integer or null | experts: that there are scores of, else the largest id and 1 | with --routing
 sides | table | both routings | with --routing
   side | string | actual or expected
@@ -620,8 +595,7 @@ sides | table | both routings | with --routing
   max_over_mean | number or null | the largest load over the mean
 loads | table | how often each expert is selected | with --routing, of at most 65,536 experts
   expert | integer | the expert
-  actual | integer | tokens that have it in ACTUAL
-  expected | integer | tokens that have it in EXPECTED
+  actual, expected | integer | the elements of ACTUAL and EXPECTED
   difference | integer | actual - expected
 )",
     .declare = declare_compare,

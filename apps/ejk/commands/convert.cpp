@@ -119,8 +119,7 @@ extern const Command convert_command{
 arrays | table | the arrays
   array | string | its name
   shape | shape | its shape
-  from | string | the element type that it had
-  dtype | string | the one that it gets
+  from, dtype | string | the element types before and after
   size_bytes | integer | bytes of its new elements
 size_bytes | integer | bytes of all arrays
 )",

@@ -47,20 +47,17 @@ architecture | string | its architecture: x86_64 | done
 vector_extensions | string | its vector extensions | done
 instruction_sets | string | the instruction sets that ejk supports here | done
 instruction_set | string | the one that it uses | done
-cores | integer | cores of the machine | done
-usable_cores | integer | cores that this process may use | done
+cores, usable_cores | integer | cores of the machine; those that this process may use | done
 cpu_quota | number | the limit in cores | where a control group limits it | some machines
 memory_bytes | integer | memory of the machine | done
 memory_limit_bytes | integer | memory that this process may use | done
 memory_available_bytes | integer | of it available now | done
 caches | table | the first core's caches, as far as the system reports them | done
   name | string | its level and kind |  | some machines
-  size_bytes | integer | its size |  | some machines
-  shared_by | integer | cores that share it |  | some machines
+  size_bytes, shared_by | integer | its size; cores that share it |  | some machines
 gpu_query | string | done, failed or not_run: the outcome of nvidia-smi | done
 gpus | table | the GPUs that nvidia-smi lists | done
-  name | string | the name
-  driver_version | string | the driver's version
+  name, driver_version | string | the name, and the version of the driver
   memory_bytes | integer or null | its memory
 )"}),
     .declare = declare_fingerprint,

@@ -297,8 +297,7 @@ seed | integer | the seed
 sequences | integer | sequences | masks and lens
 tokens | integer | tokens in all | masks, group-sizes and lens
 longest | integer | tokens of the longest sequence | masks and lens
-std | number | deviation of the numbers | attention-inputs
-score_std | number | deviation of the scores, at the usual scale | attention-inputs
+std, score_std | number | deviation of the numbers, and of the scores at the usual scale | attention-inputs
 shape | shape | of each array that is written
 kv_shape | shape | of key and value | where it is another one
 dtype | string | their element type

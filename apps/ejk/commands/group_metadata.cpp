@@ -107,17 +107,14 @@ for g, t in zip(a["group_ids"][:a["num_tiles"]], a["m_tile_ids"]):
     out[begin:end] = lhs[begin:end] @ rhs[g])",
     .keys = R"(
 groups | integer | groups | done
-groups_wanted | integer | groups that are computed | where some are left out
-start_group | integer | the first group that is computed | where some are left out
+groups_wanted, start_group | integer | groups that are computed, and the first of them | where some are left out
 m | integer | rows
 rows_past_last_group | integer | rows after the last group, which belong to none | done
 tm | integer | rows of a tile | done
 visit_empty_groups | boolean | whether empty groups get a step | done
 num_tiles | integer | steps of the kernel | done
 length | integer | entries of group_ids, and of m_tile_ids but for M = 0 | done
-group_offsets | shape | the shape of the array | plan
-group_ids | shape | the shape of the array | plan
-m_tile_ids | shape | the shape of the array | plan
+group_offsets, group_ids, m_tile_ids | shape | the shapes of the arrays | plan
 tiles | section | cost of the tiles; empty where no group is computed | done
   tiles_visited | integer | tiles that the kernel computes
   tiles_of_empty_groups | integer | of them for empty groups | where empty groups are visited
@@ -126,21 +123,18 @@ tiles | section | cost of the tiles; empty where no group is computed | done
   rows_computed | integer | rows in the tiles that are computed
   rows_thrown_away | integer | of these, rows outside the group
   thrown_away_share | share or null | rows_thrown_away / rows_computed
-  rows_of_other_groups | integer | thrown away: rows of other groups
-  rows_of_no_group | integer | thrown away: rows of no group
+  rows_of_other_groups, rows_of_no_group | integer | discarded rows of other groups, and of none
 load | section | rows of the groups; empty where no group is computed | done
   empty_groups | integer | groups without a row
   smallest | integer | rows of the smallest group
   mean | number | rows of a group on average
-  largest | integer | rows of the largest group
-  largest_group | integer | the number of the largest group
+  largest, largest_group | integer | rows of the largest group, and its number
   max_over_mean | number or null | largest / mean
   percentiles | table | one row
     pN | number | p1, p5, p25, p50, p75, p95 and p99 of rows of a group, interpolated as NumPy does
   histogram | table | groups by rows, in bins that double
     range | string | the bin: 4-7
-    from | integer | its least number of rows
-    to | integer | its largest number of rows
+    from, to | integer | its least and largest number of rows
     groups | integer | groups in it
     share | share | of all groups
     row_share | share or null | its groups' share of all rows

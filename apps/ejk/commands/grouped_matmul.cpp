@@ -347,18 +347,13 @@ Run declare_transposed_grouped_matmul(OptionSet& set) {
 }
 
 constexpr std::string_view kProductKeys = R"(
-lhs | shape | the shape of LHS
-rhs | shape | the shape of RHS
-out | shape | the shape of the result
-factors | string | the element types of LHS and RHS
-dtype | string | the element type of the result
+lhs, rhs, out | shape | the shapes of LHS, RHS and the result
+factors, dtype | string | the element types of LHS and RHS; that of the result
 groups | integer | groups
 first_group | integer | the first group that is computed
 groups_computed | integer | groups that are computed
 empty_groups | integer | of these, those without a row
-rows | integer | rows of the groups that are computed
-rows_of_other_groups | integer | rows of the other groups
-rows_of_no_group | integer | rows after the last group
+rows, rows_of_other_groups, rows_of_no_group | integer | rows of the computed groups, of other groups, of none
 work_flop | integer | multiplications and additions
 size_bytes | integer | bytes of the result
 tiling | string | the tiles, TMxTKxTN, or automatic
@@ -368,9 +363,7 @@ rate_flop_per_s | number or null | work_flop / the time of the product | done
 check | section | the comparison with float64 | with --check
   passed | boolean | whether no element is out of tolerance
   method | string | every element or sampled rows
-  elements | integer | elements of the result
-  compared | integer | of these, those that were compared
-  violating | integer | of those the ones out of tolerance
+  elements, compared, violating | integer | elements of the result; compared ones; those out of tolerance
   violating_share | share or null | violating / compared
   rows_by_vector | integer | rows that were also compared as a product with a random vector | with sampled rows
   rows_refuted | integer | rows that fail this, too many to compare by element | with sampled rows
@@ -379,8 +372,7 @@ check | section | the comparison with float64 | with --check
     kind | string | absolute, relative, ulps, or worst: furthest out of tolerance
     difference | number or null | the difference
     index | shape | where it is
-    value | number or null | the result there
-    reference | number or null | the float64 value there
+    value, reference | number or null | the result there, and the float64 value
 )";
 
 }  // namespace

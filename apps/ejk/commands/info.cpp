@@ -267,11 +267,8 @@ arrays | table | the arrays of all files; with --dry-run from headers alone
   shape | shape | its shape
   storage | string | how it is stored
   size_bytes | integer | bytes of its elements
-  min | number or null | the least element that is not NaN
-  max | number or null | the largest element that is not NaN
-  mean | number or null | the mean of those that are not NaN
-  nans | integer or null | elements that are NaN
-  infinities | integer or null | elements that are infinite
+  min, max, mean | number or null | least and largest element, and the mean, without NaN
+  nans, infinities | integer or null | elements that are NaN, and infinite ones
 arrays_count | integer | arrays that were read | done
 size_bytes | integer | bytes of all arrays | done
 nans | integer | elements of all arrays that are NaN | done
@@ -281,8 +278,7 @@ links | table | links, which are not followed | of HDF5 files with links
   target | string or null | its target
 histogram | table | how elements are distributed | with --histogram
   array | string | the array as a reference
-  from | number | where the bin begins
-  to | number | where it ends
+  from, to | number | the ends of the bin
   elements | integer | elements in it
   share | share | of all elements of the array
 )",

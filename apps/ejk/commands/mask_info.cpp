@@ -174,9 +174,7 @@ for h, i, j in np.argwhere(a["block_mask"]):  # not the empty ones
 direction | string | forward or dkv: the order in which a kernel walks the blocks | done
 kind | string | static; static, computable; or dynamic | done
 shape | shape | heads, queries, keys | done
-heads | integer | heads | plan
-queries | integer | queries of a head | plan
-keys | integer | keys of a head | plan
+heads, queries, keys | integer | heads, and queries and keys of a head | plan
 block | shape | queries and keys of a block
 grid | shape | heads, query blocks, key blocks | plan
 padded_shape | shape | the shape after padding with False | with --pad, where it adds something
@@ -187,38 +185,25 @@ masks | table | the distinct masks | done
   mask | integer | its number
   heads | string | the heads that have it: 0-3, 7
   expression | string | the mask as an expression
-  empty_blocks | integer | blocks without a True element
-  partial_blocks | integer | blocks with True and False elements
-  full_blocks | integer | blocks without a False element
-  block_sparsity | share | empty blocks / blocks
-  element_sparsity | share | False elements / elements
+  empty_blocks, partial_blocks, full_blocks | integer | blocks with no, some, only True elements
+  block_sparsity, element_sparsity | share | empty blocks / blocks; False elements / elements
   distinct_partial_blocks | integer or null | partial blocks that differ from each other; null with --dynamic
   mean_keys_per_query | number | keys per query, on average
   keys_of_middle_query | integer or null | keys of the middle query; null where the mask is read in order
 total | section | the sums over all heads | done
   blocks | integer | blocks
-  empty_blocks | integer | blocks without a True element
-  partial_blocks | integer | blocks with True and False elements
-  full_blocks | integer | blocks without a False element
+  empty_blocks, partial_blocks, full_blocks | integer | blocks with no, some, only True elements
   block_sparsity | share | empty blocks / blocks
   work_left | share | blocks that a kernel computes / blocks
   element_sparsity | share | False elements / elements
   true_elements | integer | True elements
   distinct_partial_blocks | integer | partial blocks that differ from each other | not with --dynamic
-  rows_without_key | integer | queries that attend to no key
-  keys_without_row | integer | keys that no query attends to
-  grid | shape | the grid of blocks before it shrinks
-  shrunk_grid | shape | the grid of the arrays
+  rows_without_key, keys_without_row | integer | queries that attend to no key; keys that no query attends to
+  grid, shrunk_grid | shape | the grid of blocks, and that of the arrays
 rows_without_key | table | ranges of queries that attend to no key, at most 10,000 | done
-  mask | integer | the mask's number
-  begin | integer | the first query
-  end | integer | the query after the last one
-  count | integer | queries of the range
+  mask, begin, end, count | integer | the mask's number; the first, the one after the last, their count
 keys_without_row | table | ranges of keys that no query attends to, at most 10,000 | done
-  mask | integer | the mask's number
-  begin | integer | the first key
-  end | integer | the key after the last one
-  count | integer | keys of the range
+  mask, begin, end, count | integer | the mask's number; the first, the one after the last, their count
 arrays | table | the arrays that are written; with --dry-run at most
   name | string | its name
   dtype | string | its element type

@@ -205,21 +205,12 @@ extern const Command params_command{
     .summary = "parameters of kernels: clean, merge, derive, choose",
     .example = "ejk params backward fwd.json --scale 0.5",
     .keys = R"(
-blocksize_m | integer | the parameter of this name | where it is set
-blocksize_k | integer | the parameter of this name | where it is set
-blocksize_n | integer | the parameter of this name | where it is set
-q_blocksize | integer | the parameter of this name | where it is set
-kv_blocksize | integer | the parameter of this name | where it is set
-blocksize_heads | integer | the same, of forward parameters alone | where it is set
-blocksize_keys | integer | the same, of forward parameters alone | where it is set
-num_key_splits | integer | the same, of forward parameters alone | where it is set
-q_block | integer | queries of a block | warps
-kv_block | integer | keys of a block | warps
-head_dim | integer | the length of a head's vectors | warps
+blocksize_m, blocksize_k, blocksize_n, q_blocksize, kv_blocksize | integer | the parameter | where it is set
+blocksize_heads, blocksize_keys, num_key_splits | integer | the same, of forward parameters alone | where it is set
+q_block, kv_block, head_dim | integer | queries and keys of a block, length of a head's vectors | warps
 dtype | string | the element type | warps
 num_warps | integer | the parameter of this name, or the result | where it is set; warps
-smem_bytes | integer | shared memory that a block takes | stages
-smem_limit_bytes | integer | shared memory there is | stages
+smem_bytes, smem_limit_bytes | integer | shared memory that a block needs, and the limit | stages
 num_stages | integer | the parameter of this name, or the result | where it is set; stages
 )",
     .actions = {&params_to_dict_command, &params_merge_command, &params_backward_command,

@@ -97,12 +97,10 @@ order | string | ring or contiguous
 axis | integer | the axis of the sequence, from 0
 length | integer | tokens of the sequence
 ranks_count | integer | ranks
-imbalance_contiguous | number or null | causal work of the heaviest rank / the mean, in order
-imbalance_ring | number or null | the same in ring order
+imbalance_contiguous, imbalance_ring | number or null | causal work of the heaviest rank / the mean, in either order
 ranks | table | causal work of each rank
   rank | integer | the rank
-  contiguous_pairs | integer | allowed pairs in the original order
-  ring_pairs | integer | the same in ring order
+  contiguous_pairs, ring_pairs | integer | allowed pairs in either order
 )"}),
     .declare = declare_reorder_sequence,
 };

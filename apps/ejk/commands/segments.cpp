@@ -154,10 +154,8 @@ shape | shape | of the mask
                     kConventionKey, R"(
 heads | string | ids for each, or head 0 alone counts | of a mask with four axes
 segments | integer | segments | done
-q_segment_ids | shape | the shape of the queries' ids | done
-kv_segment_ids | shape | the shape of the keys' ids | done
-elements | integer | elements of the mask | done
-differing_elements | integer | elements that the ids do not reproduce | done
+q_segment_ids, kv_segment_ids | shape | the shapes of the ids | done
+elements, differing_elements | integer | elements of the mask; those that the ids do not reproduce | done
 differing_share | share | differing_elements / elements | done
 exact | boolean | whether the ids reproduce the mask | done
 )"}),

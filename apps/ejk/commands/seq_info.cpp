@@ -49,28 +49,23 @@ extern const Command seq_info_command{
     .keys = R"(
 shape | shape | of CU_SEQLENS | plan
 dtype | string | its element type | plan
-sequences | integer | sequences, with empty ones | done
-tokens | integer | tokens of all sequences | done
-empty_sequences | integer | sequences without a token | done
+sequences, tokens, empty_sequences | integer | sequences, their tokens, sequences without a token | done
 padding_tokens | integer | tokens of padding behind sequences | with --cu-seqlens-padded
 padding_share | share or null | padding_tokens / all tokens | with --cu-seqlens-padded
-shortest | integer or null | tokens of the shortest; null without sequences | done
-longest | integer or null | tokens of the longest | done
+shortest, longest | integer or null | tokens of the shortest and the longest; null without sequences | done
 mean | number or null | tokens of a sequence on average | done
 percentiles | table | one row, none without sequences | done
   pN | number | p1, p5, p25, p50, p75, p95 and p99 of tokens of a sequence, interpolated as NumPy does
 histogram | table | sequences by length, in bins that double | done
   range | string | the bin: 4-7
-  from | integer | its least length
-  to | integer | its largest length
+  from, to | integer | its least and largest length
   sequences | integer | sequences in it
   share | share | of all sequences
   token_share | share or null | its sequences' share of all tokens
 packing | section | packed against padded to the longest; empty without sequences | done
   padded_tokens | integer | tokens and padding
   padding_share | share or null | padding / padded_tokens
-  attention_pairs_packed | integer | pairs of tokens of one sequence
-  attention_pairs_padded | integer | the same with padding
+  attention_pairs_packed, attention_pairs_padded | integer | pairs of tokens of one sequence, without and with padding
   attention_work_share | share or null | attention_pairs_packed / attention_pairs_padded
 )",
     .declare = declare_seq_info,

@@ -119,25 +119,20 @@ spec | list | the same: for each dimension null, an axis, or a list of axes
 dimensions | table | the dimensions of the shape
   dimension | integer | its number
   length | integer | its length
-  asked | string | the requested entry
-  spec | string | the corrected entry
-  shards | integer | its shards
-  local_length | integer | its length on each device
+  asked, spec | string | the requested and the corrected entry
+  shards, local_length | integer | its shards, and its length on each device
   times_more | number | local_length / its length if sharded as requested
   why | string | why it was corrected, or nothing
 left_out | table | entries of the spec beyond the dimensions
   dimension | integer | its place in the spec
   asked | string or list | the axis, or the axes
 corrections | integer | entries that were corrected or dropped
-shape | shape | the shape of the array
-local_shape | shape | its shape on each device
+shape, local_shape | shape | the shape of the array, and on each device
 devices | integer | devices of the mesh
 copies | integer | devices with the same part
-local_elements | integer | elements on each device
-asked_elements | integer | the same if sharded as requested
+local_elements, asked_elements | integer | elements on each device, and if sharded as requested
 dtype | string | the element type | with --dtype
-local_bytes | integer | memory on each device | with --dtype
-asked_bytes | integer | the same if sharded as requested | with --dtype
+local_bytes, asked_bytes | integer | memory on each device, and if sharded as requested | with --dtype
 parts | table | the part on each device | of at most 64 devices
   device | string | its place in the mesh: dp=0 mp=3
   part | string | its part of the array as a slice

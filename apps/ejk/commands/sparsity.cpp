@@ -115,12 +115,9 @@ density | share | pairs_allowed / all pairs | done
 sizes | table | the block sizes, in the order of --blocks; counts are sums over all heads
   block | shape | queries and keys of a block
   grid | shape | query blocks and key blocks of a head
-  empty_blocks | integer | blocks without a True element | done
-  partial_blocks | integer | blocks with True and False elements | done
-  full_blocks | integer | blocks without a False element | done
+  empty_blocks, partial_blocks, full_blocks | integer | blocks with no, some, only True elements | done
   block_sparsity | share | empty blocks / blocks | done
-  pairs_allowed | integer | as above: the same for all sizes | done
-  pairs_computed | integer | pairs in visited blocks, each block counted whole | done
+  pairs_allowed, pairs_computed | integer | allowed pairs of these queries; their pairs in visited blocks | done
   padding_pairs | integer | of these, pairs beyond the edge of the mask | done
   cost | number | pairs_computed, and block_cost for each block that is visited | done
   computed_per_allowed | number or null | pairs_computed / pairs_allowed | done
@@ -143,16 +140,13 @@ context_parallel | section | work of context-parallel ranks | with --cp
     distribution | string | contiguous, zig-zag or balanced
     pairs_imbalance | number or null | pairs_allowed of the heaviest rank / the mean
     computed_imbalance | number or null | pairs_computed of the heaviest rank / the mean
-    keys_received_max | integer | keys_received of the rank that receives the most
-    keys_received | integer | keys_received of all ranks
+    keys_received_max, keys_received | integer | keys_received of the rank that receives the most, and of all ranks
   ranks | table | the ranks under each distribution
     distribution | string | contiguous, zig-zag or balanced
     rank | integer | the rank
     queries | integer | queries of its own
-    pairs_allowed | integer | allowed pairs of these queries
-    pairs_computed | integer | pairs of these queries in visited blocks
-    keys_held | integer | keys of its own
-    keys_received | integer | keys that its queries need and another rank has
+    pairs_allowed, pairs_computed | integer | allowed pairs of these queries; their pairs in visited blocks
+    keys_held, keys_received | integer | keys of its own; keys that its queries need and another rank has
 )",
     .declare = declare_sparsity,
 };
