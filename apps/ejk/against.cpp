@@ -1,4 +1,4 @@
-// Which arrays the other result holds, and what is said of them.
+// Results of another program: which array is which result, and the report on them.
 //
 // tests: tests/cli/attention/against.case, tests/cli/grouped-matmul/against.case
 #include "against.hpp"
@@ -37,8 +37,8 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
                                                 planned.name, name_of(source.dtype())));
 }
 
-// The result that an array of another name is taken for: the only one of its shape. Where there is none the
-// first one, whose shape the error then names.
+// The result for an array of another name: the only one of its shape; without one the first, whose shape the error
+// names.
 std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
   std::vector<PlannedArray> alike;
   for (const PlannedArray& result : results)
@@ -129,7 +129,7 @@ void add_against(Report& report, const AgainstOptions& options, const Against& a
     report.items.clear();
     if (job.json()) job.say(about);
   }
-  // The verdict is what was asked for: it stands before what is said of the computation.
+  // The comparison precedes the report on the computation.
   report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.mine),
                                                     std::make_shared<Report>(about)});
   for (const std::string& warning : about.warnings)

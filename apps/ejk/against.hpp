@@ -23,18 +23,17 @@ struct AgainstOptions {
   bool given() const { return !mine.empty(); }
 };
 
-/// Declares --against, --explain and --brief. `what` is said of the reference.
+/// Declares --against, --explain, --tiles and --brief. `what` describes the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
-/// The arrays that the reference names, one for each result, without a source where there is none. One array
-/// of another name is the only result of its shape. Throws Error{usage} for --explain alone, and for one
-/// array that may be several of the results; Error{input} where there is none of the results, or one of
-/// another shape.
+/// The arrays of the reference, one for each result, without a source where there is none. A single array of another
+/// name is the only result of its shape. Throws Error{usage} for --explain alone, and for an array that may be one of
+/// several results; Error{input} for no result, and for one of another shape.
 std::vector<BufferedInput> open_actual(const AgainstOptions& options,
                                        const std::vector<PlannedArray>& results, Job& job, Report& report);
 
-/// Adds what was found, and a warning where it is not within the bound. With --brief it is all that the report says,
-/// and is printed on stderr where stdout gets JSON. `hint`: what to do where no mistake accounts for it.
+/// Adds the comparison, and a warning where it is out of tolerance. With --brief it is the whole report, and with JSON
+/// on stdout it is printed on stderr, too. `hint`: what to try if no fault explains it.
 void add_against(Report& report, const AgainstOptions& options, const Against& against,
                  const std::string& hint, Job& job);
 

@@ -10,6 +10,7 @@
 #include "ejk/check.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/compare.hpp"
+#include "ejk/compare_files.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"

@@ -1,20 +1,20 @@
-// Where two arrays differ and why: for the author of a kernel whose result is wrong.
+// Explanation of the difference between two arrays: where they differ and why, for debugging a kernel.
 //
-// Where: how many differences each index of each axis has, groups or sequences too, and tiles. Why: hypotheses,
-// tried in this order and said only when they account for the differences of some part of the array. With `a` the
-// actual and `e` the expected array, in that part:
-//   factor      a = c · e with one c, or with one for each line of the last axis
+// Where: differences by index of each axis, by group or sequence, and by tile. Why: hypotheses, tried in this
+// order and reported where they account for the differences in some part of the array. With `a` the actual
+// and `e` the expected array, in that part:
+//   factor      a = c · e with one c, or one for each line of the last axis
 //   offset      a = e + c
-//   exchanged   indices of an axis hold what belongs to others: pairs exchanged, one repeated, permuted
-//   shifted     an axis moved by a few places, or
-//   reversed    its other way round
-//   transposed  the elements of `e` with two axes exchanged (or all reversed), in their order
-//   unwritten   boxes that hold one value, 0 or NaN or another that a kernel never overwrote
+//   exchanged   indices of an axis hold the elements of others: exchanged in pairs, repeated or permuted
+//   shifted     an axis moved by a few indices
+//   reversed    an axis in reverse
+//   transposed  the elements of `e` with two axes exchanged, or all reversed
+//   unwritten   boxes that hold one value: 0, NaN, or one that the kernel never overwrote
 //   rounding    a = e rounded to a narrower float type
-// A hypothesis is found on a sample of the differences, then tested on all elements: it must account for 95 % of
-// the differences in its part, and contradict fewer than 5 % of the elements there that are right. What it explains
-// is set aside, and the rest is looked at again, so that several may hold at once. Where nothing holds nothing is
-// said. Numbers are compared as float64 with the tolerance of the comparison.
+// A hypothesis is fitted to a sample of the differences, then tested on all elements: it must account for 95
+// % of the differences in its part, and contradict fewer than 5 % of the elements there that are equal.
+// Explained differences are removed and the search continues, so that several hypotheses may hold. Numbers
+// are compared as float64 with the tolerance of the comparison.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct ExplainOptions {
   Tolerance tolerance;
   /// Names of the axes; empty: "axis 0" and so on.
   std::vector<std::string> axes;
-  /// Group sizes (G,): the rows of the axis whose length is their sum (or of the first axis that is longer), or
-  /// the axis that has one index a group.
+  /// Group sizes (G,): of the rows of the axis whose length is their sum (or of the first axis that is
+  /// longer), or of the axis with one index for each group.
   IntegerArray group_sizes;
   /// cu_seqlens (B + 1,): the tokens of the axis whose length is its last element.
   IntegerArray cu_seqlens;
@@ -46,17 +46,17 @@ struct ExplainOptions {
   std::vector<std::string> tile_axes = {};
 };
 
-/// How the differences lie along one axis.
+/// Differences along one axis.
 struct AxisDifferences {
   std::string name;
   std::int64_t length = 0;
-  std::int64_t indices = 0;        // that hold differences
-  std::vector<IndexRange> ranges;  // of those
-  std::vector<IndexRange> whole;   // in which every element differs
-  std::vector<IndexRange> zero;    // in which every element that differs is 0 in the actual array
+  std::int64_t indices = 0;        // with differences
+  std::vector<IndexRange> ranges;  // of those indices
+  std::vector<IndexRange> whole;   // where every element differs
+  std::vector<IndexRange> zero;    // where every element that differs is 0 in the actual array
 };
 
-/// A group of rows or a sequence of tokens that holds differences.
+/// A group of rows or a sequence of tokens with differences.
 struct RunDifferences {
   std::string name;  // "group", "sequence"
   std::int64_t index = 0;
@@ -64,7 +64,7 @@ struct RunDifferences {
   std::int64_t elements = 0, differing = 0;
 };
 
-/// Tiles of two axes; the other axes are taken together.
+/// Tiles of two axes, summed over the other axes.
 struct TileDifferences {
   std::int64_t row_axis = 0, column_axis = 0;
   std::int64_t tile_rows = 0, tile_columns = 0;
@@ -72,40 +72,40 @@ struct TileDifferences {
   std::shared_ptr<const BlockStates> states;  // (rows, columns): 0 none, 1 some, 2 all elements differ
 };
 
-/// Axes of `actual` in another order, which gives it the shape of `expected`.
+/// An order of the axes of `actual` in which it has the shape of `expected`.
 struct PermutedAxes {
-  std::vector<std::int64_t> axes;  // as of numpy.transpose
-  Comparison comparison;           // then
+  std::vector<std::int64_t> axes;  // as in numpy.transpose
+  Comparison comparison;           // in that order
 };
 
 struct Explained {
   Comparison comparison;
-  /// Of different shapes: the order of axes in which most elements agree, if there is one and `actual` is in
+  /// For different shapes: the order of axes in which most elements agree, if there is one and `actual` is in
   /// memory or mapped.
   std::optional<PermutedAxes> permuted = {};
-  // The rest is empty where the arrays are close or of different shapes.
+  // The rest is empty for arrays that are close or of different shapes.
   std::vector<AxisDifferences> axes;
   std::vector<RunDifferences> runs;
   std::optional<TileDifferences> tiles;
   std::vector<Explanation> explanations;
-  /// Of the differences, the share that all of them together account for.
+  /// Fraction of the differences that all explanations account for.
   double share_explained = 0;
-  /// Hypotheses that were not tried, and why, in words; empty: all were.
+  /// Hypotheses that were not tried, and why; empty: all were.
   std::string not_tried;
 };
 
-/// compare_arrays, and what accounts for the differences: some more passes over both. Arrays that are not in
-/// memory or mapped are read once for each pass; exchanges and transpositions are not tried with them. The
-/// result is the same for any number of threads. Throws Error{usage} for names or tiles that do not fit the
-/// shape, Error{input} for group sizes and cu_seqlens that fit no axis.
+/// compare_arrays, then further passes over both. Arrays that are neither in memory nor mapped are read once
+/// for each pass, without a search for exchanges and transpositions. The result does not depend on the number
+/// of threads. Throws Error{usage} for names or tiles that do not match the shape, Error{input} for group
+/// sizes and cu_seqlens that match no axis.
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
                              const ExplainOptions& options = {},
                              const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Bytes that this takes beside the sources' own, at most.
+/// Memory of explain_difference beside the sources' own, at most.
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected);
 
-/// The comparison, then where and why.
+/// The comparison, where the arrays differ, and why.
 Report describe(const Explained& explained);
 
 }  // namespace ejk

@@ -1,8 +1,8 @@
-// Results of the layers of a model, in their order: where the error begins, and which layer adds the most.
+// Errors of the layers of a model, in order: the first layer out of tolerance, and the one that adds most.
 //
-// Names are put in natural order: numbers within them by value ("layer.2" before "layer.10"), all else by
-// bytes. The error of an array is rel, Σ (a − e)² / Σ (a² + e²) over pairs of finite elements, DeepGEMM's
-// calc_diff; what it adds is its error less that of the array before it, of the first one its error.
+// Names are in natural order: numbers within them by value ("layer.2" before "layer.10"), the rest by bytes.
+// The error of an array is rel, Σ (a − e)² / Σ (a² + e²) over pairs of finite elements (DeepGEMM's
+// calc_diff); a layer adds its error less that of the array before it.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@
 
 namespace ejk {
 
-/// Whether x comes before y. Equal numbers with different zeros in front are in the order of their bytes.
+/// Whether x is before y. Equal numbers with different leading zeros are ordered by bytes.
 bool natural_less(std::string_view x, std::string_view y);
 
-/// How the names of one side become those of the other: "A*B=C*D". * matches any text, which is kept.
+/// A map of names of one side to those of the other: "A*B=C*D". * matches any text, which is kept.
 class NameMap {
  public:
-  /// Throws Error{usage} unless there are two sides with one * each.
+  /// Throws Error{usage} unless either side has one *.
   explicit NameMap(std::string_view text);
 
-  /// The new name; nothing where the left side does not match.
+  /// The mapped name; none where the left side does not match.
   std::optional<std::string> operator()(std::string_view name) const;
   /// "A*B".
   std::string left() const { return before_ + "*" + behind_; }
@@ -36,16 +36,15 @@ class NameMap {
 
 struct LayerErrors {
   struct Layer {
-    /// 0 where both sides are 0; none of shapes that differ, and without a pair of finite elements.
+    /// 0 where both sides are 0; none for different shapes, and without a pair of finite elements.
     std::optional<double> rel, added;
   };
   std::vector<Layer> layers;
   std::optional<std::size_t> first;       // the first that is not close
-  std::optional<std::size_t> most_added;  // the first of those that add the most, if that is more than 0
+  std::optional<std::size_t> most_added;  // the first that adds the most, if that is positive
 };
 
-/// Of comparisons in the order of the layers. What a layer adds is counted from the last one before it that
-/// has an error.
+/// `in_order`: comparisons in the order of the layers. A layer without an error is skipped.
 LayerErrors layer_errors(std::span<const Comparison> in_order);
 
 }  // namespace ejk

@@ -1,13 +1,11 @@
-// Results of the same work, computed several times: are they equal, how many are distinct, and which elements
-// move from one run to another. For authors of kernels whose sums depend on the order of atomics, splits or
-// blocks.
+// Determinism: results of repeated runs, how many are distinct, and which elements vary ("move").
 //
-// Runs are equal where their elements are equal bit for bit, in the machine's byte order: NaNs of the same
-// bits are equal, 0 and −0 are not, and a bool is its byte. The spread of an element is its largest less its
-// smallest value over the runs, of those that are finite, in float64; of integers it is taken exactly first.
+// Runs are equal bit for bit: NaNs of the same bits are equal, 0 and −0 are not, and a bool is its byte. The
+// spread of an element is the largest less the smallest finite value over the runs, in float64; exact for
+// integers.
 //
-// What moves follows an axis where it has few of its indices: at most three quarters of as many as the same
-// number of elements would have on average, were they anywhere (length · (1 − (1 − 1/length)ⁿ)).
+// Moving elements follow an axis if they have few of its indices: at most three quarters of the number
+// expected of elements at random, length · (1 − (1 − 1/length)ⁿ).
 #pragma once
 
 #include <cstdint>
@@ -28,10 +26,10 @@
 namespace ejk {
 
 struct RunsOptions {
-  /// Without either, runs are close where they are equal. With one, every run is to be within rtol and atol
-  /// of the first, as compare_arrays says it; the other one is that of the dtype. NaN agrees with NaN.
+  /// Without either, close means equal. With one, every run must be within rtol and atol of the first, as in
+  /// compare_arrays; the other is that of the dtype. NaN agrees with NaN.
   std::optional<double> rtol = std::nullopt, atol = std::nullopt;
-  /// What axes, groups, sequences and tiles are, as in ExplainOptions.
+  /// As in ExplainOptions.
   std::vector<std::string> axes = {};
   IntegerArray group_sizes = {}, cu_seqlens = {};
   Shape tile = {};
@@ -47,10 +45,10 @@ struct Spread {
 };
 
 struct RunResult {
-  /// Which of the distinct results it is, in the order of their first runs.
+  /// Index among the distinct results, in the order of their first runs.
   std::int64_t group = 0;
   bool has_array = false;
-  /// It has the dtype and shape of the first run that has the array. The rest is of those.
+  /// Its dtype and shape are those of the first run that has the array. The rest is set for those.
   bool has_type = false;
   std::int64_t differing = 0;                           // elements whose bits differ from that run's
   std::optional<double> max_difference = std::nullopt;  // the largest of those of finite elements
@@ -64,12 +62,12 @@ struct RunsComparison {
   std::int64_t distinct = 0;
   std::vector<RunResult> runs;
 
-  // The rest is of the runs that have the type of the first.
+  // The rest is of runs of the first one's type.
   DType dtype = DType::boolean;
   Shape shape;
   std::int64_t elements = 0;
   std::int64_t moving = 0;     // elements that are not the same in all runs
-  std::int64_t nonfinite = 0;  // of them those that are NaN or infinite in some run
+  std::int64_t nonfinite = 0;  // those of them that are NaN or infinite in some run
   std::optional<Shape> first_moving, first_nonfinite;
   std::optional<Spread> max_spread;   // none where no moving element is finite in two runs
   std::vector<AxisDifferences> axes;  // along each axis, where elements move
@@ -78,28 +76,26 @@ struct RunsComparison {
   std::string follows;  // "head 3, query 64 to 127": the only part that moves; else empty
 };
 
-/// One pass over all runs at once, piece by piece, on all threads where the sources allow; the result is the
-/// same for any number of threads. A run of another dtype or shape is distinct from those of the first one's,
-/// as is a null one, which lacks the array; their elements are not compared. `progress(done, all)` counts
-/// elements of a run. Memory: a piece of each run for each thread. Throws Error{usage} without a run, for a
-/// tolerance that is no number from 0 on, and as explain_difference does for names that do not fit.
+/// One parallel pass over all runs; the result does not depend on the number of threads. A run of another
+/// dtype or shape, or a null one, which lacks the array, is distinct, and its elements are not compared.
+/// `progress(done, all)` counts elements of a run. Memory: a chunk of each run for each thread. Throws
+/// Error{usage} without a run and for a negative tolerance, and as explain_difference does for names.
 RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,
                             const RunsOptions& options = {},
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Bytes that this takes beside the sources' own, at most. Throws as compare_runs does for names that do not
-/// fit.
+/// Memory of compare_runs beside the sources' own, at most. Throws as compare_runs does for names.
 std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs,
                         const RunsOptions& options = {});
 
-/// What was found of one of the arrays that every run has.
+/// The comparison of one array of all runs.
 struct RunsOfArray {
   std::string array;  // empty: the only one
   RunsComparison found = {};
   std::string why = {};  // why it was not compared; empty: it was
 };
 
-/// Whether all runs are close, and a section `runs` with what was found. `names`: of the runs.
+/// Whether all runs are close, and a section `runs`. `names`: of the runs.
 Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names);
 
 }  // namespace ejk

@@ -54,6 +54,9 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
                    : verify::RowAxis{"batch entry", "batch entries", rows.entries(), Kind::part},
             of_keys ? verify::RowAxis{"key", "keys", positions, Kind::position}
                     : verify::RowAxis{"query", "queries", positions, Kind::position}};
+  const bool heads_first = which == Result::lse || of_bias || setup.layout == AttentionLayout::bhsd;
+  r.array_axes = heads_first ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{2, 0};
+  if (!packed) r.array_axes.insert(r.array_axes.begin(), 1);
   r.place = [&rows](std::int64_t row, std::int64_t* at) {
     const Place place = rows.at(row);
     at[0] = place.head;

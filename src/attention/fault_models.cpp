@@ -121,13 +121,14 @@ class FaultModels {
   static constexpr double kOpen = 0.05;
   static constexpr int kMostScales = 3;
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
+  // Where a fault is: in both passes, or in the backward pass alone, which then has lse and δ of the reference.
   enum class Pass { both, backward };
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
   // A row sums over many queries, and needs their lse and δ.
   static bool is_of_key(const ActualArray& array) {
-    return array.which == Result::dk || array.which == Result::dv || array.which == Result::dbias;
+    return attn::row_of(array.which).form.rows != RowsOf::queries;
   }
   static Bounds::Rounding rounding_of(const ActualArray& array) {
     return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
@@ -295,7 +296,7 @@ class FaultModels {
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients())
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          add(model(array, change, Pass::both, unit, true), change);
+          add(model(array, change, Pass::backward, unit), change);
       for (const Change& change : changes_.of_scores()) {
         if (change.is_of_out || change.of_loop) continue;
         Change alone = change;
@@ -408,7 +409,7 @@ class FaultModels {
 
   // The reference; with `unit`, up to rounded weights.
   FaultModel right(const ActualArray& array, double unit) const {
-    if (unit > it_.rounding.unit) return model(array, {}, Pass::both, unit, true);
+    if (unit > it_.rounding.unit) return model(array, {}, Pass::backward, unit);
     return {"", "",
             [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
               load_expected(array.rows, n, columns, values, allowed);
@@ -454,15 +455,14 @@ class FaultModels {
     return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
   }
 
-  FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit,
-                   bool right_statistics = false) const {
+  FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit) const {
     Variation v;
     if (change.apply) change.apply(v);
     v.sizes = unit > 0 || array.which == Result::out;
     const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
     const double relative =
         rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const bool saved = pass == Pass::backward || right_statistics;
+    const bool saved = pass == Pass::backward;
     const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";

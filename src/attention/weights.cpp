@@ -336,20 +336,17 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
       sum += squares.sum(place.entry, h, c);
     return sum;
   };
-  for_each_row(setup, of_keys, terms[1], [&](const Place& place, float* elements) {
-    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
-      set_bound(elements[c], of_queries_off,
-                u * u * static_cast<double>(elements[c]) +
-                    (least > 0 ? ds_least * ds_least * sum_of(q, place, c) : 0),
-                of_ds * q.factor(), of_queries_off * least);
-  });
-  for_each_row(setup, of_keys, terms[2], [&](const Place& place, float* elements) {
-    for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
-      set_bound(elements[c], of_queries_off,
-                u * u * static_cast<double>(elements[c]) +
-                    (least > 0 ? least * least * sum_of(of_dout, place, c) : 0),
-                dout.factor(), of_queries_off * least);
-  });
+  const auto bound_keys = [&](Array& result, const Squares& of, double of_least, double factor) {
+    for_each_row(setup, of_keys, result, [&](const Place& place, float* elements) {
+      for (std::int64_t c = 0; c < of.columns(); ++c)
+        set_bound(elements[c], of_queries_off,
+                  u * u * static_cast<double>(elements[c]) +
+                      (of_least > 0 ? of_least * of_least * sum_of(of, place, c) : 0),
+                  factor, of_queries_off * least);
+    });
+  };
+  bound_keys(terms[1], q, ds_least, of_ds * q.factor());
+  bound_keys(terms[2], of_dout, least, dout.factor());
   if (!setup.bias) return terms;
   const Shape& all = setup.bias_shape;
   Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});

@@ -172,6 +172,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   rows.columns = it.columns();
   rows.axes = {{"group", "groups", problem.groups_in_all(), verify::RowAxis::Kind::part, "rows of no group"},
                {"row", "rows", by_rows ? problem.m : problem.k, verify::RowAxis::Kind::position}};
+  rows.array_axes = by_rows ? std::vector<std::size_t>{1} : std::vector<std::size_t>{0, 1};
   rows.tiles = tiles.empty() ? std::vector<std::string>{"row", "column"} : tiles;
   rows.column = "column";
   rows.columns_name = "columns";

@@ -1,5 +1,5 @@
-// Rows are compared in parallel, each writes its counts to a place of its own, and one pass over these counts adds
-// them up by the axes: the same for any number of threads.
+// Rows are compared in parallel into counts by row. One pass then sums these by axis, independent of the
+// number of threads.
 //
 // tests: tests/verify/test_against.cpp
 #include "verify/against.hpp"
@@ -49,9 +49,8 @@ std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& 
   return std::nullopt;
 }
 
-// Elements beyond the bound by tiles of two axes, at most kPictureCells along each. Nothing where the array
-// has not these axes, and where all tiles are alike. Cost: a place a row; of columns another look at the rows
-// that are wrong.
+// Elements out of tolerance by tiles of two axes, at most kPictureCells along each. None if the array lacks
+// an axis or all tiles are alike. Cost: an index a row; tiles of columns load rows out of tolerance again.
 std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCounts& counts) {
   if (result.tiles.size() != 2) return std::nullopt;
   const std::size_t of_columns = result.axes.size();

@@ -1,5 +1,5 @@
-// Every row of an array that was given beside what it should be: what is beyond its bound, how much and where.
-// Time: that of the rows, and a few nanoseconds an element; memory: some bytes a row.
+// Comparison of a result with its reference, row by row: elements out of tolerance, their errors and where
+// they are. Cost: the reference rows, and some nanoseconds an element; memory: some bytes a row.
 // tests: tests/verify/test_against.cpp
 #pragma once
 
@@ -17,26 +17,29 @@
 
 namespace ejk::verify {
 
-/// An axis that rows are counted by.
+/// An axis of rows.
 struct RowAxis {
   enum class Kind {
-    part,      // heads, entries, groups: each has a line of its own, and a mistake may hold in one of them
-    position,  // queries, rows: told as ranges
+    part,      // heads, entries, groups: listed one by one, and a fault may hold in one of them
+    position,  // queries, rows: listed as ranges
   };
   std::string name, plural;
   std::int64_t length = 0;
   Kind kind = Kind::part;
-  std::string none = {};  // rows that are on none of its indices: "rows of no group"
+  std::string none = {};  // rows without an index on it: "rows of no group"
 };
 
-/// One array that was given, row by row.
+/// One given array, row by row.
 struct ResultRows {
   std::string name;
   DType dtype = DType::float32;
-  std::optional<DType> rounded_first{};  // the type that results are rounded to before
+  std::optional<DType> rounded_first{};  // the type that results are rounded to first
   std::int64_t rows = 0, columns = 0;
   std::vector<RowAxis> axes;
-  /// What columns are called, where they are told: "column", "columns". Else empty.
+  /// The axes of the array in memory, but for that of its columns: each combination of their indices is a
+  /// row. Empty: one row.
+  std::vector<std::size_t> array_axes = {};
+  /// Names of columns, "column" and "columns", where they are listed. Else empty.
   std::string column, columns_name;
   /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no
   /// picture.
@@ -44,19 +47,19 @@ struct ResultRows {
   /// The index of a row on each axis; −1: on none.
   std::function<void(std::int64_t row, std::int64_t* at)> place;
   std::function<Shape(std::int64_t row, std::int64_t column)> index;
-  /// A row as it was given.
+  /// A given row.
   std::function<void(std::int64_t row, double* values)> given;
-  /// The row as it should be, and what its elements may differ by: infinite where sums may overflow.
+  /// The reference row and the tolerances of its elements: infinite where sums may overflow.
   std::function<void(std::int64_t row, double* values, double* allowed)> expected;
 };
 
-/// A difference in bounds; infinite where only one side is a number.
+/// Error over tolerance; infinite where only one side is a number.
 inline double in_bounds(const ElementResult& judged, double allowed) {
   if (judged.right && !(judged.size > 0)) return 0;
   return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
 }
 
-/// One row, and what it should be.
+/// One row, its reference and tolerances.
 struct Row {
   std::vector<double> value, expected, allowed;
 
@@ -71,12 +74,12 @@ struct Row {
   }
 };
 
-/// The element that is the most bounds off, of those that are seen.
+/// The element with the largest error over tolerance.
 struct WorstElement {
-  double bounds = -1;  // below 0: none was seen
+  double bounds = -1;  // below 0: none
   Against::Element element;
 
-  /// Element c of a row that was loaded.
+  /// Element c of a loaded row.
   void see(const ResultRows& result, const FloatType& type, const Row& it, std::int64_t row, std::size_t c) {
     const ElementResult judged = it.result_of(type, c);
     const double size = in_bounds(judged, it.allowed[c]);
@@ -88,27 +91,27 @@ struct WorstElement {
   }
 };
 
-/// What was counted in each row.
+/// Counts by row.
 struct RowCounts {
-  // Elements beyond their bound; of them those that are 0, or NaN or infinite where a number belongs.
+  // Elements out of tolerance; of them those that are 0, or NaN or infinite for a number.
   std::vector<std::uint32_t> beyond, zeros, not_numbers;
   std::vector<bool> zero_columns, not_number_columns;  // that have some of these
 
   std::int64_t bad_rows() const;
 };
 
-/// Throws Error{usage} unless some result has the axes of these words.
+/// Throws Error{usage} unless some result has these axes.
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
 
-/// Adds what there is to say of an array to `against`; without a picture where it has not the axes of one.
-/// `nanoseconds`: what the expected rows take one thread, in all. `progress` is told of rows.
+/// Adds the comparison of one array to `against`; without a picture if it lacks the axes. `nanoseconds`:
+/// estimated time of all reference rows on one thread. `progress` counts rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t done)>& progress = {});
 
 /// "0-3, 7", at most `most` ranges of indices i with flags[i].
 std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 8);
 
-/// Bytes that compare_rows takes for so many rows.
+/// Memory of compare_rows.
 inline std::int64_t bytes_of_rows(std::int64_t rows) { return 16 * rows; }
 
 }  // namespace ejk::verify

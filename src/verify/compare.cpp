@@ -1,8 +1,8 @@
-// Two arrays are cut into the same boxes, and a box into blocks that stay in the nearest cache. A block of floats
-// first goes through a kernel, plain loops that the compiler makes vectors of: its largest differences, its sums,
-// and whether all of it is finite and surely close. Only a block that is not is gone through element by element.
-// Where the largest differences are is looked up once a box, in the blocks that have them. Boxes are joined in
-// order, so the result does not depend on the threads. Cost: reading both arrays.
+// Comparison of two arrays. Both are cut into the same boxes, and a box into blocks that fit the L1 cache. A
+// vectorized kernel computes the largest differences and sums of a block of floats, and whether all of it is
+// finite and within a slightly smaller tolerance; other blocks are compared element by element. The largest
+// differences are located once a box. Boxes are reduced in order, so that the result does not depend on the
+// threads. Cost: reading both arrays.
 // tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
@@ -41,7 +41,7 @@ struct Pair {
 };
 using Worst = verify::Largest<std::int64_t, Pair>;
 
-// Elements of which something is wrong on one side, and the first of them.
+// A count of elements, and the first of them.
 struct Count {
   std::int64_t count = 0;
   std::int64_t first = -1;
@@ -85,7 +85,7 @@ struct Arithmetic {
   static constexpr Value kOverflow =
       std::is_same_v<T, float16> ? Value(65504) : std::numeric_limits<float>::max() / 2;
   static Value round(Value x) { return static_cast<Value>(T(x)); }
-  // Integers in the order of the floats, one apart where the floats are neighbours.
+  // Integers in the order of the floats; neighbours differ by 1.
   static std::int64_t order(Value x) {
     const auto signed_magnitude = [](auto bits, auto sign) {
       const auto magnitude = static_cast<std::int64_t>(bits & ~sign);
@@ -127,7 +127,7 @@ class Floats {
     sure_atol_ = std::max(atol_ * (1 - kShare) - kLeast, V{0});
   }
 
-  // `known`: quotients up to this need not be told.
+  // `known`: smaller quotients are not needed.
   kernels::PairStats<V> stats(const S* a, const S* e, std::int64_t n, V known) const {
     const kernels::Kernels& kernels = kernels::active();
     if constexpr (std::is_same_v<T, double>)
@@ -166,7 +166,7 @@ class Floats {
       const V x = a[i], y = e[i], apart = std::abs(x - y), size = std::abs(y);
       const bool finite = (std::abs(x) <= kMost) & (size <= kMost);
       const bool same = (x == y) | (nan_equal_ & (x != x) & (y != y));
-      // 16-bit floats that are near the edge of what is allowed are judged anew, rounded as they are by definition.
+      // 16-bit floats near the tolerance are compared again, with the rounding of the definition.
       const V allowed = atol_ + rtol_ * size, beyond = kRounds ? allowed * (1 + kShare) + kLeast : allowed;
       const bool near = finite & (apart <= (kRounds ? allowed * (1 - kShare) - kLeast : allowed));
       const bool far = !finite | !kRounds | ((apart > beyond) & (beyond < Arithmetic<T>::kOverflow));
@@ -323,7 +323,7 @@ struct Integers {
   }
 };
 
-// Of a block that is the same on both sides. Sums are in lanes, which the compiler makes vectors of.
+// A block that is the same on both sides. Sums are in lanes, which are vectorized.
 template <class W>
 void scan_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
   using Few = std::make_unsigned_t<W>;
@@ -368,7 +368,7 @@ DType common_type(DType a, DType e) {
   return a == e ? a : std::max({a, e, DType::float32});
 }
 
-// n elements as another type: where they lie, or converted.
+// n elements as another type: in place, or converted.
 const std::byte* as_type(DType wanted, DType dtype, const std::byte* data, std::int64_t n,
                          std::vector<std::byte>& room) {
   if (dtype == wanted) return data;
@@ -562,7 +562,8 @@ std::int64_t elements_of_a_piece(const ArrayType& actual, const ArrayType& expec
   return kPieceBytes / std::max(size_of(actual.dtype), size_of(expected.dtype));
 }
 
-// Σae = (Σa² + Σe² - Σ(a - e)²) / 2: where the arrays are nearly the same, that loses less than the sum of ae.
+// Σae = (Σa² + Σe² - Σ(a - e)²) / 2: where the arrays are nearly the same, that loses less than the sum of
+// ae.
 std::optional<double> cosine_of(const Squares& squares) {
   const double sizes = std::sqrt(squares.actual) * std::sqrt(squares.expected);
   if (!(sizes > 0) || !std::isfinite(sizes)) return std::nullopt;
@@ -594,7 +595,7 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
     const Floats<T> floats(rule_, coarser_type(actual_, expected_));
     const std::byte* p = as_type(common, actual_, a, n, room.actual);
     const std::byte* q = as_type(common, expected_, e, n, room.expected);
-    // Quotients need not be told.
+    // Quotients are not needed.
     if (floats.is_close(floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), n,
                                      std::numeric_limits<V>::max()))) {
       std::fill_n(differs, n, std::uint8_t{0});
@@ -636,22 +637,11 @@ DefaultTolerance default_tolerance(DType actual, DType expected) {
 
 namespace {
 
-using Progress = std::function<void(std::int64_t, std::int64_t)>;
-
-// Where `elements` of a pair are looked at.
-std::int64_t bytes_for(const ArrayType& actual, const ArrayType& expected, std::int64_t elements) {
-  const std::int64_t bytes = elements * size_of(actual.dtype);
-  const std::int64_t pieces = element_count(actual.shape) / elements_of_a_piece(actual, expected) + 1;
-  return 2 * std::min(bytes + 1, threads() * kPieceBytes) +
-         pieces * (arrays::bytes_of_a_box(actual.shape.size()) + static_cast<std::int64_t>(sizeof(Part)));
-}
-
 // What the boxes of a pair have, in order.
-std::vector<Part> parts_of(const ArrayPair& pair, const Comparer& comparer,
+std::vector<Part> parts_of(const ArraySource& actual, const ArraySource& expected, const Comparer& comparer,
                            const std::function<void(std::int64_t)>& examined) {
-  const std::shared_ptr<const ArraySource> actual = pair.open_actual(), expected = pair.open_expected();
-  const arrays::Boxes boxes(actual->shape(), elements_of_a_piece(pair.actual, pair.expected));
-  const arrays::BoxReader a(*actual), e(*expected);
+  const arrays::Boxes boxes(actual.shape(), elements_of_a_piece(type_of(actual), type_of(expected)));
+  const arrays::BoxReader a(actual), e(expected);
   const std::int64_t count = boxes.size();
   std::vector<Part> parts(static_cast<std::size_t>(count));
   struct Buffers {
@@ -676,26 +666,26 @@ bool elements_count(const Tolerance& tolerance) {
   return !tolerance.metric || tolerance.rtol || tolerance.atol || tolerance.max_ulp;
 }
 
-// What is known of a pair before its elements are.
-Comparison headers_of(const ArrayPair& pair, const Tolerance& tolerance) {
+// The part that depends on dtypes, shapes and tolerance.
+Comparison headers_of(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance) {
   Comparison result;
-  const auto [rtol, atol] = default_tolerance(pair.actual.dtype, pair.expected.dtype);
+  const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
   result.rtol = tolerance.rtol.value_or(rtol);
   result.atol = tolerance.atol.value_or(atol);
   result.max_ulp = tolerance.max_ulp;
   result.by_size = tolerance.by_size();
   if (tolerance.has_hard_limit()) result.beyond_hard = 0;
   if (tolerance.has_hard_limit() && !elements_count(tolerance)) {
-    // The only rule for elements: those that differ are those beyond it.
+    // The only rule for elements.
     result.rtol = tolerance.hard_rtol.value_or(0);
     result.atol = tolerance.hard_atol.value_or(0);
   }
   result.conditions =
       (elements_count(tolerance) ? 1 : 0) + (tolerance.has_hard_limit() ? 1 : 0) + (tolerance.metric ? 1 : 0);
-  result.actual_shape = pair.actual.shape;
-  result.expected_shape = pair.expected.shape;
-  result.actual_dtype = pair.actual.dtype;
-  result.expected_dtype = pair.expected.dtype;
+  result.actual_shape = actual.shape();
+  result.expected_shape = expected.shape();
+  result.actual_dtype = actual.dtype();
+  result.expected_dtype = expected.dtype();
   if (result.same_shape()) result.elements = element_count(result.actual_shape);
   return result;
 }
@@ -762,50 +752,36 @@ std::vector<std::string> failures_of(const Comparison& c, const Tolerance& toler
 }  // namespace
 
 std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected) {
-  return bytes_for(actual, expected, element_count(actual.shape));
+  const std::int64_t pieces = element_count(actual.shape) / elements_of_a_piece(actual, expected) + 1;
+  return 2 * std::min(actual.bytes() + 1, threads() * kPieceBytes) +
+         pieces * (arrays::bytes_of_a_box(actual.shape.size()) + static_cast<std::int64_t>(sizeof(Part)));
 }
 
-std::vector<Comparison> compare_pairs(std::span<const ArrayPair> pairs, const Tolerance& tolerance,
-                                      const Progress& progress) {
+Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
+                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   if (tolerance.max_ulp.value_or(0) < 0)
     throw Error(Error::Kind::usage,
                 fmt::format("{} units in the last place are less than 0", *tolerance.max_ulp));
   verify::require_tolerances({tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol});
-  std::vector<Comparison> results;
-  for (const ArrayPair& pair : pairs) results.push_back(headers_of(pair, tolerance));
-
-  std::int64_t all = 0, done = 0;
-  for (const Comparison& c : results) all += c.elements;
+  Comparison result = headers_of(actual, expected, tolerance);
+  if (!result.same_shape()) return result;
   std::mutex mutex;
+  std::int64_t done = 0;
   const auto examined = [&](std::int64_t n) {
     if (!progress) return;
     const std::lock_guard lock(mutex);
-    progress(done += n, all);
+    progress(done += n, result.elements);
   };
-  for (std::size_t p = 0; p < pairs.size(); ++p) {
-    Comparison& c = results[p];
-    if (!c.same_shape()) continue;
-    const Comparer comparer(c.actual_dtype, c.expected_dtype, verify::rule_of(c, tolerance));
-    Part sum;
-    if (c.elements > 0)
-      for (const Part& part : parts_of(pairs[p], comparer, examined)) join(sum, part);
-    add_found(sum, c);
-    c.failed = failures_of(c, tolerance);
-    c.close = c.failed.empty();
-  }
-  return results;
-}
-
-Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
-                          const Progress& progress) {
-  const auto lent = [](const ArraySource& source) {
-    return [&source] { return std::shared_ptr<const ArraySource>(std::shared_ptr<void>(), &source); };
-  };
-  const ArrayPair pair{
-      {actual.dtype(), actual.shape()}, {expected.dtype(), expected.shape()}, lent(actual), lent(expected)};
-  return compare_pairs({&pair, 1}, tolerance, progress).front();
+  const Comparer comparer(result.actual_dtype, result.expected_dtype, verify::rule_of(result, tolerance));
+  Part sum;
+  if (result.elements > 0)
+    for (const Part& part : parts_of(actual, expected, comparer, examined)) join(sum, part);
+  add_found(sum, result);
+  result.failed = failures_of(result, tolerance);
+  result.close = result.failed.empty();
+  return result;
 }
 
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,
@@ -860,21 +836,20 @@ Report describe(const Comparison& comparison) {
     report.add("max_difference", "largest difference", {}).add("max_index", "at", {});
     return report;
   }
-  const auto value = [](const auto& of) { return of ? ReportValue(*of) : ReportValue(); };
   report.add("elements", "elements", c.elements, Unit::count)
       .add("differing", "that differ", c.differing, Unit::count)
       .add("differing_share", "share of those", verify::share_of(c.differing, c.elements), Unit::share);
   if (c.beyond_hard)
     report.add("beyond_hard", "of them beyond the hard limit", *c.beyond_hard, Unit::count)
-        .add("first_beyond_hard", "the first at", value(c.first_beyond_hard));
+        .add("first_beyond_hard", "the first at", verify::value_or_null(c.first_beyond_hard));
   report.add("both_zero", "0 on both sides", c.both_zero, Unit::count)
       .add("max_difference", "largest difference",
            c.largest_absolute ? ReportValue(c.largest_absolute->amount) : ReportValue())
       .add("max_index", "at", c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue())
-      .add("rms", "root mean square", value(c.rms))
-      .add("cosine", "cosine", value(c.cosine))
-      .add("snr", "signal to noise, dB", value(c.snr))
-      .add("rel", "rel", value(c.rel));
+      .add("rms", "root mean square", verify::value_or_null(c.rms))
+      .add("cosine", "cosine", verify::value_or_null(c.cosine))
+      .add("snr", "signal to noise, dB", verify::value_or_null(c.snr))
+      .add("rel", "rel", verify::value_or_null(c.rel));
   if (is_float(c.actual_dtype) || is_float(c.expected_dtype)) {
     Table special{"special",
                   "NaN and infinities",
@@ -887,7 +862,8 @@ Report describe(const Comparison& comparison) {
     const auto kind = [&](const char* name, std::int64_t actual, std::int64_t expected,
                           std::int64_t one_sided, const std::optional<Shape>& first) {
       if (actual > 0 || expected > 0)
-        special.rows.push_back({std::string(name), actual, expected, one_sided, value(first)});
+        special.rows.push_back(
+            {std::string(name), actual, expected, one_sided, verify::value_or_null(first)});
     };
     kind("NaN", c.actual_nans, c.expected_nans, c.one_sided_nans, c.first_one_sided_nan);
     kind("infinite", c.actual_infinities, c.expected_infinities, c.one_sided_infinities,

@@ -1,4 +1,4 @@
-// One wording for all checks, so that a reader of two reports looks for the same keys.
+// All checks have the same keys and labels.
 // tests: tests/verify/test_describe.cpp
 #include "verify/describe.hpp"
 

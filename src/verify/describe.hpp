@@ -1,26 +1,38 @@
-// What the reports of all checks have in common.
+// Report parts that all checks have in common.
 // tests: tests/verify/test_describe.cpp
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "ejk/report.hpp"
 
 namespace ejk::verify {
 
-/// part / whole; nothing where the whole is 0.
+/// part / whole; null where the whole is 0.
 ReportValue share_of(std::int64_t part, std::int64_t whole);
 
-/// What the report of a check begins with.
+template <class T>
+ReportValue value_or_null(const std::optional<T>& value) {
+  return value ? ReportValue(*value) : ReportValue();
+}
+
+inline ReportValue text_or_null(std::string text) {
+  return text.empty() ? ReportValue() : ReportValue(std::move(text));
+}
+
+/// The head of a check's report.
 Report describe_check(bool passed, bool every_element, std::int64_t elements, std::int64_t compared,
                       std::int64_t violating);
 
-/// A table of elements that stand out, without rows: difference, what is allowed where `with_allowed`, index,
-/// result, reference. `name` is the key of the first column, which says what a row is about.
+/// An empty table of elements: difference, tolerance if `with_allowed`, index, result, reference. `name`: the
+/// key of the first column.
 Table table_of_differences(const char* name, bool with_allowed);
 
-/// Adds what a check may not prove: that nothing was computed, or that nearly all of the elements compared
-/// are 0 on both sides.
+/// Adds a remark where a check is vacuous: nothing was computed, or nearly all elements compared are 0 on
+/// both sides.
 void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
 
 }  // namespace ejk::verify

@@ -1,5 +1,5 @@
-// An array is cut into pieces, and a piece into lines of the last axis. Pieces are counted apart and joined in order;
-// the sample of each depends on nothing but the piece. So the result is the same for any number of threads.
+// Chunks of an array are processed line by line and reduced in order. The sample of a chunk depends on the
+// chunk alone, so that the result is independent of the number of threads.
 // tests: tests/verify/test_explain.cpp
 #include "verify/difference_pass.hpp"
 
@@ -25,14 +25,13 @@ std::int64_t samples_of_a_piece(std::int64_t pieces) {
   return std::clamp<std::int64_t>(kMostSamples / pieces, 16, 8192);
 }
 
-// Which differences of a piece are looked at: a random choice of at most `room`, each as likely as any other,
-// that passes over all others without a look (Li, "Reservoir-sampling algorithms of time complexity
-// O(n(1 + log(N/n)))", 1994).
+// Reservoir sampling of the differences of a chunk: at most `room`, each equally likely; the others are
+// skipped (Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", 1994).
 class Reservoir {
  public:
   Reservoir(std::int64_t room, std::uint64_t seed) : room_(room), random_(seed << 32) {}
 
-  /// The place that the next wanted element gets, and how many come before it: `next()` counts from the first.
+  /// The ordinal of the next sampled element, and its place in the sample.
   std::int64_t next() const { return next_; }
   std::size_t take() {
     if (next_ < room_) {
@@ -60,16 +59,6 @@ class Reservoir {
   std::uint64_t random_;
 };
 
-std::vector<IndexCounts> counts_of(const Shape& shape) {
-  std::vector<IndexCounts> counts;
-  for (const std::int64_t length : shape) counts.emplace_back(length);
-  return counts;
-}
-
-void join(std::vector<IndexCounts>& sum, const std::vector<IndexCounts>& part) {
-  for (std::size_t d = 0; d < sum.size(); ++d) sum[d].join(part[d]);
-}
-
 std::int64_t count_of(const std::uint8_t* flags, std::int64_t n) {
   std::int64_t count = 0;
   for (std::int64_t i = 0; i < n; ++i) count += flags[i];
@@ -77,20 +66,14 @@ std::int64_t count_of(const std::uint8_t* flags, std::int64_t n) {
 }
 
 // What one thread counts.
-struct Counter {
-  explicit Counter(const PassPlan& plan)
-      : differing_at(counts_of(plan.actual.shape())),
-        zero_at(counts_of(plan.actual.shape())),
-        tiles(static_cast<std::size_t>(plan.grid.rows * plan.grid.columns)) {
+struct Counter : PassResult {
+  explicit Counter(const PassPlan& plan) {
+    const Shape& shape = plan.actual.shape();
+    left_at = PlaceCounts(shape, plan.grid);
+    zeros_at = PlaceCounts(shape);
     verdicts.resize(plan.hypotheses.size());
-    if (!verdicts.empty())
-      verdicts.back().explained_at = verdicts.back().failed_at = counts_of(plan.actual.shape());
+    if (!verdicts.empty()) verdicts.back().explained_at = verdicts.back().failed_at = zeros_at;
   }
-
-  std::int64_t differing = 0, left = 0;
-  std::vector<IndexCounts> differing_at, zero_at;
-  std::vector<std::int64_t> tiles;
-  std::vector<Verdict> verdicts;
 
   Scratch scratch;
   ElementComparer::Room room;
@@ -120,8 +103,7 @@ class Pass {
     const DType a_type = plan_.actual.source().dtype(), e_type = plan_.expected.source().dtype();
     Reservoir reservoir(room, seed);
     Shape at = start;
-    std::int64_t first = 0;  // element of the piece, of all
-    for (std::size_t d = 0; d <= last_; ++d) first = first * shape_[d] + start[d];
+    const std::int64_t first = flat_index(shape_, start);  // element of the piece, of all
     const std::uint8_t* known = plan_.differing ? plan_.differing + first : nullptr;
     std::int64_t judged = 0;  // elements
     for (std::int64_t line = 0; line < elements; line += n) {
@@ -144,10 +126,7 @@ class Pass {
         as_doubles(e_type, e + line * size_of(e_type), n, c.expected);
         look_at_line(c, at, n, differs, left, left_before, first + line, reservoir, samples);
       }
-      for (std::size_t d = last_; d-- > 0;) {  // the next line of the piece
-        if (++at[d] < start[d] + count[d]) break;
-        at[d] = start[d];
-      }
+      next_line(at, start, count);
     }
   }
 
@@ -191,15 +170,14 @@ class Pass {
       verdict.unexplained += unexplained;
       verdict.contradicted += contradicted;
       const bool is_last = h + 1 == plan_.hypotheses.size();
-      if (is_last && explained > 0) add_line(verdict.explained_at, at, n, c.holds.data(), explained);
-      if (is_last && failed > 0) add_line(verdict.failed_at, at, n, c.in_scope.data(), failed);
+      if (is_last && explained > 0) verdict.explained_at.add_line(at, n, c.holds.data(), explained);
+      if (is_last && failed > 0) verdict.failed_at.add_line(at, n, c.in_scope.data(), failed);
       left -= explained;
     }
     if (plan_.left) std::copy_n(differs, n, plan_.left + first);
     if (left == 0) return;
-    add_line(c.differing_at, at, n, differs, left);
-    add_tiles(c, at, n, differs, left);
-    // Those wanted of this line's differences.
+    c.left_at.add_line(at, n, differs, left);
+    // Samples of this line's differences.
     const std::int64_t before = c.left - left_before;
     if (reservoir.next() < before + left) {
       std::int64_t seen = before;
@@ -220,59 +198,13 @@ class Pass {
     const double* __restrict values = a;
     for (std::int64_t i = 0; i < n; ++i) flags[i] = flags[i] & static_cast<std::uint8_t>(values[i] == 0);
     const std::int64_t zeros = count_of(differs, n);
-    if (zeros > 0) add_line(c.zero_at, at, n, differs, zeros);
-  }
-
-  void add_line(std::vector<IndexCounts>& counts, const Shape& at, std::int64_t n, const std::uint8_t* flags,
-                std::int64_t sum) const {
-    for (std::size_t d = 0; d < last_; ++d) counts[d].add(at[d], sum);
-    IndexCounts& along = counts[last_];
-    if (along.bin == 1) {
-      std::int64_t* __restrict to = along.counts.data() + at[last_];
-      const std::uint8_t* __restrict from = flags;
-      for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
-    } else {
-      for (std::int64_t i = 0; i < n; ++i)
-        if (flags[i] != 0) along.add(at[last_] + i, 1);
-    }
-  }
-
-  void add_tiles(Counter& c, const Shape& at, std::int64_t n, const std::uint8_t* flags,
-                 std::int64_t sum) const {
-    const TileGrid& grid = plan_.grid;
-    if (grid.rows == 0) return;
-    // The cell of the line but for the last axis, along which it may go through several.
-    std::int64_t cell = 0, size = 0, step = 0;
-    const auto add_axis = [&](std::size_t axis, std::int64_t tile, std::int64_t cells) {
-      if (axis == last_)
-        size = tile, step = cells;
-      else
-        cell += at[axis] / tile * cells;
-    };
-    add_axis(grid.row_axis, grid.tile_rows, grid.columns);
-    add_axis(grid.column_axis, grid.tile_columns, 1);
-    std::int64_t* const tiles = c.tiles.data() + cell;
-    if (size == 0) {
-      *tiles += sum;
-      return;
-    }
-    for (std::int64_t i = 0; i < n;) {
-      const std::int64_t tile = (at[last_] + i) / size;
-      const std::int64_t end = std::min(n, (tile + 1) * size - at[last_]);
-      std::int64_t in_tile = 0;
-      for (; i < end; ++i) in_tile += flags[i];
-      tiles[tile * step] += in_tile;
-    }
+    if (zeros > 0) c.zeros_at.add_line(at, n, differs, zeros);
   }
 
   const PassPlan& plan_;
   const Shape& shape_;
   std::size_t last_;
 };
-
-}  // namespace
-
-namespace {
 
 std::int64_t bin_of(std::int64_t axis_length) {
   return std::max<std::int64_t>(1, core::ceil_div(axis_length, kMostBins));
@@ -305,6 +237,53 @@ std::vector<IndexRange> IndexCounts::ranges(
   return ranges;
 }
 
+PlaceCounts::PlaceCounts(const Shape& shape, const TileGrid& of)
+    : axes(shape.begin(), shape.end()), grid(of), tiles(static_cast<std::size_t>(of.rows * of.columns)) {}
+
+void PlaceCounts::add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum) {
+  const std::size_t last = axes.size() - 1;
+  for (std::size_t d = 0; d < last; ++d) axes[d].add(at[d], sum);
+  IndexCounts& along = axes[last];
+  if (along.bin == 1) {
+    std::int64_t* __restrict to = along.counts.data() + at[last];
+    const std::uint8_t* __restrict from = flags;
+    for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+  } else {
+    for (std::int64_t i = 0; i < n; ++i)
+      if (flags[i] != 0) along.add(at[last] + i, 1);
+  }
+  if (grid.rows == 0) return;
+  // The tile of the line but for the last axis, along which there may be several.
+  std::int64_t tile = 0, size = n + at[last], step = 0;
+  const auto add_axis = [&](std::size_t axis, std::int64_t length, std::int64_t tiles_of_index) {
+    if (axis == last)
+      size = length, step = tiles_of_index;
+    else
+      tile += at[axis] / length * tiles_of_index;
+  };
+  add_axis(grid.row_axis, grid.tile_rows, grid.columns);
+  add_axis(grid.column_axis, grid.tile_columns, 1);
+  for (std::int64_t i = 0; i < n;) {
+    const std::int64_t column = (at[last] + i) / size, end = std::min(n, (column + 1) * size - at[last]);
+    std::int64_t in_tile = 0;
+    for (; i < end; ++i) in_tile += flags[i];
+    tiles[static_cast<std::size_t>(tile + column * step)] += in_tile;
+  }
+}
+
+void PlaceCounts::join(const PlaceCounts& other) {
+  for (std::size_t d = 0; d < axes.size(); ++d) axes[d].join(other.axes[d]);
+  for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] += other.tiles[t];
+}
+
+void Verdict::join(const Verdict& other) {
+  explained += other.explained;
+  unexplained += other.unexplained;
+  contradicted += other.contradicted;
+  explained_at.join(other.explained_at);
+  failed_at.join(other.failed_at);
+}
+
 PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress) {
   const Shape& shape = plan.actual.shape();
   const arrays::Boxes boxes(shape, kPieceElements);
@@ -314,7 +293,6 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
   std::vector<std::vector<Sample>> samples(static_cast<std::size_t>(boxes.size()));
   std::vector<std::uint8_t> has_left(static_cast<std::size_t>(boxes.size()));
 
-  PassResult result;
   Counter sum(plan);
   std::mutex mutex;
   std::int64_t done = 0;
@@ -337,23 +315,11 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
       [&](const Counter& c) {
         sum.differing += c.differing;
         sum.left += c.left;
-        join(sum.differing_at, c.differing_at);
-        join(sum.zero_at, c.zero_at);
-        for (std::size_t i = 0; i < sum.tiles.size(); ++i) sum.tiles[i] += c.tiles[i];
-        for (std::size_t h = 0; h < sum.verdicts.size(); ++h) {
-          sum.verdicts[h].explained += c.verdicts[h].explained;
-          sum.verdicts[h].unexplained += c.verdicts[h].unexplained;
-          sum.verdicts[h].contradicted += c.verdicts[h].contradicted;
-          join(sum.verdicts[h].explained_at, c.verdicts[h].explained_at);
-          join(sum.verdicts[h].failed_at, c.verdicts[h].failed_at);
-        }
+        sum.left_at.join(c.left_at);
+        sum.zeros_at.join(c.zeros_at);
+        for (std::size_t h = 0; h < sum.verdicts.size(); ++h) sum.verdicts[h].join(c.verdicts[h]);
       });
-  result.differing = sum.differing;
-  result.left = sum.left;
-  result.differing_at = std::move(sum.differing_at);
-  result.zero_at = std::move(sum.zero_at);
-  result.tiles = std::move(sum.tiles);
-  result.verdicts = std::move(sum.verdicts);
+  PassResult result = std::move(sum);
   for (std::vector<Sample>& part : samples) {
     std::sort(part.begin(), part.end(), [](const Sample& x, const Sample& y) { return x.at < y.at; });
     std::move(part.begin(), part.end(), std::back_inserter(result.samples));

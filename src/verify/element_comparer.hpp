@@ -1,4 +1,4 @@
-// Whether elements of two arrays agree, as ejk/compare.hpp says it: one judgement for all that compares them.
+// Comparison of elements: whether two elements agree by the definition of ejk/compare.hpp.
 // tests: tests/verify/test_compare.cpp
 #pragma once
 
@@ -14,15 +14,15 @@ namespace ejk::verify {
 
 class ElementComparer {
  public:
-  static constexpr std::int64_t kBlock = 2048;  // the most elements that are judged at a time
+  static constexpr std::int64_t kBlock = 2048;  // the largest block of mark()
 
-  /// When elements agree: within rtol and atol, within so many units in the last place, or both.
+  /// Within rtol and atol, within max_ulp units in the last place, or both.
   struct Rule {
     double rtol = 0, atol = 0;
     NanEqual nan = NanEqual::yes;
     bool by_size = true;
     std::optional<std::int64_t> max_ulp = {};
-    /// What an element that does not agree may be off by; none: by anything.
+    /// The largest difference of an element out of tolerance; none: unlimited.
     struct Hard {
       double rtol = 0, atol = 0;
     };
@@ -31,12 +31,13 @@ class ElementComparer {
   ElementComparer(DType actual, DType expected, const Rule& rule)
       : actual_(actual), expected_(expected), rule_(rule) {}
 
-  /// What one thread needs.
+  /// Buffers of a thread.
   struct Room {
     std::vector<std::byte> actual, expected, wide_actual, wide_expected;
   };
 
-  /// differs[i] = 1 where element i of n does not agree, else 0; how many do not. Much faster where all surely agree.
+  /// differs[i] = 1 where element i of n is out of tolerance, else 0; returns how many are. Fast where all
+  /// agree.
   std::int64_t mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
                     std::uint8_t* differs) const;
 
@@ -48,7 +49,7 @@ class ElementComparer {
 /// Throws Error{usage} for one that is negative, infinite or NaN.
 void require_tolerances(std::initializer_list<std::optional<double>> tolerances);
 
-/// Of what a comparison used.
+/// The rule that a comparison applied.
 ElementComparer::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);
 
 }  // namespace ejk::verify

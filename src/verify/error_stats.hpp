@@ -1,6 +1,5 @@
-// How far results are from their reference: counts, and the elements that stand out. Whatever the order in
-// which elements are seen, and in however many parts, what stands out is the same. Cost: some nanoseconds an
-// element.
+// Error statistics of results: counts, and the elements with the largest errors, independent of the order in
+// which elements are added and parts are joined. Cost: some nanoseconds an element.
 // tests: tests/verify/test_error_stats.cpp
 #pragma once
 
@@ -13,7 +12,7 @@
 
 namespace ejk::verify {
 
-/// The item of the largest measure, of equals the one at the first position. NaN is more than any number.
+/// The item with the largest measure, the first position of equals. NaN is larger than any number.
 template <class Position, class Item>
 struct Largest {
   bool found = false;
@@ -45,9 +44,9 @@ struct Deviation {
   double allowed = 0;
 };
 
-/// How far a value is from its reference, and whether that is within what is allowed. NaN is right where the
-/// reference is NaN, an infinity where the reference is the same one or, within what is allowed, beyond the
-/// result's type. With `sums_overflow` both are right beside any number.
+/// The error of a value, and whether it is within the tolerance. NaN is right where the reference is NaN, an
+/// infinity where the reference is the same one or, within the tolerance, overflows the result's type. With
+/// `sums_overflow` both are right for any number.
 struct ElementResult {
   double size = 0;  // 0 where NaN or an infinity is right, infinity where it is not
   bool right = false;
@@ -67,7 +66,7 @@ inline ElementResult evaluate(const FloatType& type, double value, double refere
   return right() ? ElementResult{0, true} : ElementResult{std::numeric_limits<double>::infinity(), false};
 }
 
-/// Of elements of one result, each with the deviation that its tolerance allows.
+/// Statistics of the elements of one result, each with a tolerance of its own.
 template <class Position>
 class ErrorStats {
  public:
@@ -102,11 +101,11 @@ class ErrorStats {
 
   std::int64_t compared = 0;
   std::int64_t nonzero = 0;                     // in the result or the reference
-  std::int64_t violating = 0;                   // further off than is allowed
+  std::int64_t violating = 0;                   // out of tolerance
   Largest<Position, Deviation> largest;         // by size
   Largest<Position, Deviation> absolute;        // the same of pairs of numbers
   Largest<Position, Deviation> relative, ulps;  // of those, to the reference (not 0) and its spacing
-  Largest<Position, Deviation> worst;           // of those that violate, by size over what is allowed
+  Largest<Position, Deviation> worst;           // of those out of tolerance, by size over tolerance
 
  private:
   FloatType type_;

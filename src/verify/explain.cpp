@@ -1,5 +1,5 @@
-// Where two arrays differ, and why: one pass counts and samples the differences, verify/value_search.hpp
-// looks for what accounts for them. Cost: the comparison, a pass, and one or two for each hypothesis.
+// Explanation of a difference: one pass counts and samples the differences, verify/value_search.hpp explains
+// them. Cost: the comparison, a pass, and one or two for each hypothesis.
 // tests: tests/verify/test_explain.cpp
 #include "ejk/explain.hpp"
 
@@ -138,9 +138,10 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {
     if (progress) progress(done, c.elements);
   });
-  explained.axes = axes_of(naming, search.rest());
-  explained.runs = runs_of(naming, search.rest());
-  if (grid.rows > 0) explained.tiles = tiles_of(grid, shape, search.rest().tiles);
+  const verify::PlaceCounts& differing = search.rest().left_at;
+  explained.axes = axes_of(naming, differing, &search.rest().zeros_at);
+  explained.runs = runs_of(naming, differing);
+  if (grid.rows > 0) explained.tiles = tiles_of(shape, differing);
   const std::vector<verify::Sample>& samples = search.rest().samples;
   if (std::all_of(samples.begin(), samples.end(), [](const auto& s) { return s.actual == s.expected; })) {
     explained.not_tried = "anything: the values differ by less than float64 holds";  // large integers
@@ -185,43 +186,17 @@ Report describe(const Explained& explained) {
     if (!explained.not_tried.empty()) comparison.add("not_tried", "not tried", explained.not_tried);
     return comparison;
   }
-  // Where and why stand before the tables of single elements.
+  // Where and why precede the tables of single elements.
   Report report;
   report.warnings = std::move(comparison.warnings);
   const auto tables =
       std::find_if(comparison.items.begin(), comparison.items.end(),
                    [](const Report::Item& item) { return std::holds_alternative<Table>(item); });
   std::move(comparison.items.begin(), tables, std::back_inserter(report.items));
-  Table axes{"axes",
-             "where they differ",
-             {{"axis", "axis"},
-              {"length", "length", Unit::none, true},
-              {"indices", "indices"},
-              {"ranges", "which"},
-              {"whole", "wholly different"},
-              {"zero", "wholly 0"}},
-             {}};
-  for (const AxisDifferences& axis : explained.axes)
-    axes.rows.push_back({axis.name, axis.length, axis.indices, verify::ranges_value(axis.ranges, axis.length),
-                         verify::ranges_value(axis.whole, axis.length),
-                         verify::ranges_value(axis.zero, axis.length)});
-  report.add(std::move(axes));
-  if (!explained.runs.empty()) {
-    Table runs{"runs",
-               "groups and sequences that differ",
-               {{"of", ""},
-                {"index", "index"},
-                {"begin", "from"},
-                {"end", "to"},
-                {"differing", "differ"},
-                {"differing_share", "share", Unit::share}},
-               {},
-               16};
-    for (const RunDifferences& run : explained.runs)
-      runs.rows.push_back({run.name, run.index, run.begin, run.end, run.differing,
-                           verify::share_of(run.differing, run.elements)});
-    report.add(std::move(runs));
-  }
+  report.add(verify::table_of(explained.axes, "where they differ", "wholly different", "wholly 0"));
+  if (!explained.runs.empty())
+    report.add(
+        verify::table_of(explained.runs, "runs", "groups and sequences that differ", "differing", "differ"));
   report.add("share_explained", "accounted for", explained.share_explained, Unit::share);
   report.add(table_of(explained.explanations));
   if (explained.explanations.empty())

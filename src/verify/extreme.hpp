@@ -1,4 +1,4 @@
-// Numbers of any element type as they are reported, and how far two of them are apart.
+// Elements of any type in reports, and the difference of two of them.
 // tests: tests/verify/test_compare.cpp
 #pragma once
 

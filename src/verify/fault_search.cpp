@@ -1,6 +1,6 @@
-// Fault search on two samples of the rows that are out of tolerance: one to find models, a larger one to confirm them.
-// A model that fails on a dozen rows cannot hold everywhere; if none does, models are tried on a row of each part
-// of the array as far as a time limit allows. Accepted models are counted on all rows.
+// Fault search on two samples of the rows that are out of tolerance: one to find models, a larger one to
+// confirm them. A model that fails on a dozen rows cannot hold everywhere; if none does, models are tried on
+// a row of each part of the array as far as a time limit allows. Accepted models are counted on all rows.
 //
 // tests: tests/verify/test_fault_search.cpp
 #include "verify/fault_search.hpp"
@@ -82,7 +82,7 @@ bool FaultSearch::is_of_parts(std::size_t axis) const {
   return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
 }
 
-// By axis; behind the last index those that are on none.
+// By axis; past the last index for rows without one.
 void FaultSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
   const std::size_t axes = result_.axes.size();
   place.resize(axes + 1);
@@ -126,7 +126,7 @@ FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) c
 }
 
 // At least `least` rows of each part of each axis, or of each of their intersections where that is no more
-// than `most` rows; equally many of each, so that none is left out because others have more.
+// than `most` rows; equally many of each.
 FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
                                         std::int64_t seed) const {
   struct Cell {  // an intersection of parts
@@ -163,7 +163,7 @@ FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int6
   });
   const auto room = static_cast<std::size_t>(std::max<std::int64_t>(most / least, 2));
   if (rows == Rows::within) {
-    // Half of them from parts that have rows beyond the bound as well.
+    // Half of them from parts that have rows out of tolerance, too.
     const auto others = std::stable_partition(order.begin(), order.end(), [&](std::size_t n) {
       for (std::size_t a = 0; a < bad_.size(); ++a)
         if (is_of_parts(a) && !bad_[a][static_cast<std::size_t>(cells[n].parts[a])]) return false;
@@ -216,7 +216,7 @@ FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int6
   return ordered;
 }
 
-// Whether a row agrees with what it would be: of one beyond its bound some element has to that is.
+// Whether a row agrees with a prediction: of a row out of tolerance, some element out of tolerance must.
 FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& s, Skipped skipped) const {
   const std::size_t columns = s.columns.size();
   bool is_bad = false, has_beyond = false;
@@ -253,8 +253,8 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
-// The share of the rows within their bound that it would put beyond it: of parts that have others beyond, and of
-// parts that have not.
+// The fraction of the rows within tolerance that the model contradicts: in parts that have others out of
+// tolerance, and in parts without.
 FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, const Scope& scope) const {
   std::vector<char> wrong(within_.size());
   core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
@@ -480,7 +480,7 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
   // It holds in some parts, or in some rows of theirs, where it would change others that are right.
   const auto [same, others] = against;
   const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
-  // Parts of which no row was looked at are not named.
+  // Parts without a sampled row are not named.
   for (std::size_t a = 0; a < flags.size(); ++a)
     for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
       flags[a][p] = flags[a][p] && sampled_parts_[a][p];
@@ -529,7 +529,7 @@ double FaultSearch::leave_out(const FaultModel& model) {
   return share;
 }
 
-// The indices of each axis with rows that count; behind them whether rows count that are on none.
+// The indices of each axis with rows that count; the last flag for rows without an index.
 std::vector<std::vector<bool>> FaultSearch::flags_of(
     const std::function<bool(std::int64_t row)>& counts) const {
   std::vector<std::vector<bool>> flags;
@@ -560,8 +560,7 @@ std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool
   return text;
 }
 
-// Elements that are 0, or no numbers, where another number belongs. They are not made so by a model in the
-// rest.
+// Elements that are 0, NaN or infinite for another number, which no model predicts.
 std::optional<Found> FaultSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
@@ -624,7 +623,7 @@ Found FaultSearch::add(Explanation explanation, const FaultModel& model,
   return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
 }
 
-// Which of some columns of a row, all beyond the bound, this covers; false: none.
+// Which columns of a row, all out of tolerance, an accepted model covers; false: none.
 bool FaultSearch::covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
                          std::span<const std::int64_t> columns, const std::vector<double>& given,
                          std::vector<char>& covered) const {
@@ -714,7 +713,7 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
       for (std::size_t c = 0; c < it.value.size(); ++c)
         if (!it.result_of(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
       part.elements += std::ssize(columns);
-      // What is 0, or no number, belongs to a model that makes it so, if there is one.
+      // Elements that are 0, NaN or infinite count for a model that predicts them, if there is one.
       for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
         const std::size_t f = turn % found.size();
         if ((accepted_[found[f].place].contents != numbers) != (turn >= found.size())) continue;
@@ -755,7 +754,7 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
   std::vector<Against::Explained> explained;
   left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
   for (std::size_t f = 0; f < found.size(); ++f) {
-    // A few rows, or a few elements of those where it may hold, while most are unexplained, are chance.
+    // Few rows, or few elements of them, are chance while most are unexplained.
     constexpr double kChance = 0.01;
     constexpr std::int64_t kDecodeRows = 4;
     const bool is_chance =
@@ -994,7 +993,7 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
     return agreements[h];
   };
   const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
-    // Rows that this explains are no longer looked at.
+    // Explained rows are removed.
     auto found = accept(models[h], agreement_of(h, first_.size()), scope);
     if (!found) return false;
     found->model = h;
@@ -1025,7 +1024,7 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
         if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
       if (weight < kMost * open || (models[h].needs_numbers && !explains_numbers(first_, agreement)))
         continue;
-      // What would put other rows beyond their bound is less likely.
+      // A model that contradicts other rows is less likely.
       const double contradictions = contradicted(models[h], {}).same_parts;
       if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
       best = h;

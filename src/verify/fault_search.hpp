@@ -1,4 +1,5 @@
-// Fault search: which known mistakes of a computation account for the elements of a result that are out of tolerance.
+// Fault search: which known faults of a computation explain the elements of a result that are out of
+// tolerance.
 //
 // A fault model predicts what a row would contain. It is accepted if its predictions match the actual rows
 // within tolerance on a first sample and again on a larger second one; noise in rows of many elements never
@@ -46,19 +47,18 @@ struct FaultModel {
 };
 
 struct Found {
-  Explanation explanation;           // share: of the array's elements beyond the bound
+  Explanation explanation;           // share: of the array's elements out of tolerance
   std::string where;                 // " in head 3", where it does not hold everywhere
-  std::optional<std::size_t> model;  // none: elements that were never written
-  std::size_t place = 0;             // among those that the search accepted
+  std::optional<std::size_t> model;  // none: unwritten elements
+  std::size_t place = 0;             // among those accepted
 };
 
-/// What partners() found, in words: "groups 3 and 7 hold the weights of each other"; empty where it is nothing.
+/// The text of partners(): "groups 3 and 7 hold the weights of each other"; empty for none.
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what);
-/// What partners() found, taken apart: the parts that have exchanged what they hold among themselves, and the
-/// others. Nothing is empty.
+/// The result of partners() as permutations of parts, and the rest; neither is empty.
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from);
-/// Whether the parts have exchanged what they hold among themselves.
+/// Whether the result of partners() is a permutation of parts.
 bool is_exchange(const std::vector<std::int64_t>& from);
 
 class FaultSearch {
@@ -66,31 +66,31 @@ class FaultSearch {
   /// `row_nanoseconds`: what a model takes for a row, about. All outlive this.
   FaultSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
-  /// Sampled rows that this makes agree are left out from now on; gives their share of the elements beyond
-  /// the bound.
+  /// Removes sampled rows that this model explains; returns their share of the elements out of tolerance.
   double leave_out(const FaultModel& model);
-  /// From now on a row agrees only where no more than this share of its differences is left, by root mean
-  /// square; at first 0.95. Where bounds are wide, most models are within them, and make nothing better.
+  /// A row agrees only if the RMS of its differences falls below this fraction; 0.95 by default. Within wide
+  /// bounds most models agree without an improvement.
   void set_most_left(double share) { most_left_ = share; }
-  /// The models that hold, until nothing is left to be explained; of those that hold equally well the
-  /// first. Their shares, over all calls, sum to 1 at most.
+  /// The models that hold, until nothing is unexplained; the first of equally good ones. Their shares, over
+  /// all calls, sum to at most 1.
   std::vector<Found> run(const std::vector<FaultModel>& models);
-  /// Adds what makes rows agree, and is known otherwise: rows that `leave_out` left out.
+  /// Accepts a model that is known otherwise, as for rows of `leave_out`.
   /// `parts`: by axis, the parts where it holds; an axis without any: all.
   Found add(Explanation explanation, const FaultModel& model, std::vector<std::vector<bool>> parts = {});
-  /// Counts what was found on all rows beyond the bound, element by element, and adds it to `against`: shares, where it
-  /// holds, and what is left. An element belongs to the first that covers it; what covers none is dropped. Where that
-  /// would take more than some seconds, every n-th row is counted.
+  /// Counts accepted models on all rows out of tolerance, element by element, and adds shares, scopes and the
+  /// rest to `against`. An element counts for the first model that covers it; a model that covers none is
+  /// dropped. Every n-th row is counted where all would take more than some seconds.
   void report(std::vector<Found> found, Against& against);
-  /// The share of the elements beyond the bound that nothing accounts for yet.
+  /// The unexplained fraction of the elements out of tolerance.
   double left() const { return left_; }
-  /// Too much is left, in all or of some part, to be passed over.
+  /// Too much is unexplained, in all or in some part.
   bool is_open() const;
-  /// What is left is enough to fit a number to it: several elements of several rows. Any of one element has a factor.
+  /// Enough is unexplained to fit a number: several elements of several rows. A single element has a factor
+  /// of any model.
   bool is_enough_to_fit() const;
-  /// It makes one of a few rows agree: of many candidates those are worth a closer look.
+  /// It explains one of a few rows: a filter for many candidates.
   bool is_plausible(const FaultModel& model) const;
-  /// Some of the sampled rows that nothing accounts for yet.
+  /// Some unexplained sampled rows.
   std::vector<std::int64_t> some_rows(std::size_t most) const;
   /// For each index of an axis of parts: the candidate whose model makes the sampled rows of that part
   /// agree, −1 where none does, or where that would take too long to find out.
@@ -103,11 +103,11 @@ class FaultSearch {
     std::vector<std::int64_t> place, columns;  // place: by axis, the last one that of Contents
     std::vector<double> given, expected;
     std::vector<bool> beyond;  // of the columns
-    double weight = 0;         // elements that it stands for
+    double weight = 0;         // elements that it represents
     bool left = true;
   };
   using Sample = std::vector<Sampled>;
-  // Rows whose elements beyond the bound are all 0, or not numbers, are parts of their own.
+  // Rows whose elements out of tolerance are all 0, or not numbers, are parts of their own.
   enum Contents : std::int64_t { numbers, zeros, not_numbers, kContents };
   // The parts of each axis that it is about; an axis without flags: all.
   struct Scope {
@@ -117,7 +117,7 @@ class FaultSearch {
   };
   enum class Rows { beyond, within };
   enum class Answer { silent, no, yes };
-  // Elements beyond the bound that are passed over.
+  // Elements out of tolerance to skip.
   struct Skipped {
     bool zeros = false, not_numbers = false;
     bool operator()(double given) const;
@@ -129,7 +129,7 @@ class FaultSearch {
     std::size_t looked = 0;
     bool whole = false;
   };
-  // Of a part: weights, rows, and elements beyond the bound in the rows that agree.
+  // Of a part: weights, rows, and elements out of tolerance in the rows that agree.
   struct Share {
     double agreeing = 0, all = 0;
     int rows_agreeing = 0, rows = 0, elements = 0;
@@ -183,11 +183,11 @@ class FaultSearch {
   const RowCounts& counts_;
   double row_nanoseconds_;
   std::vector<Accepted> accepted_;
-  std::vector<bool> open_;  // rows beyond their bound that nothing accounts for yet
+  std::vector<bool> open_;  // unexplained rows out of tolerance
   Sample first_, second_;
   std::size_t parts_in_first_ = 0;                // the first rows of first_, one of each part
-  Sample within_;                                 // rows within their bound: a model leaves them as they are
-  std::vector<std::vector<bool>> bad_;            // by axis: indices with rows beyond their bound
+  Sample within_;                                 // rows within tolerance, which a model must not change
+  std::vector<std::vector<bool>> bad_;            // by axis: indices with rows out of tolerance
   std::vector<std::vector<bool>> sampled_parts_;  // by axis: indices of sampled rows
   Skipped skipped_;
   double left_ = 1;

@@ -1,4 +1,4 @@
-// The limits of the float types that results are judged by.
+// Formats of the float types: precision, smallest exponent and overflow.
 // tests: tests/verify/test_float_type.cpp
 #pragma once
 
@@ -14,14 +14,14 @@ namespace ejk::verify {
 struct FloatType {
   int fraction_bits;
   int least_exponent;  // of normal numbers
-  double overflow;     // what is at least this rounds to infinity; float64: its largest number
+  double overflow;     // the smallest number that rounds to infinity; float64: its largest number
 
-  /// From one number to the next at `value`, which is finite; at 0 the smallest positive number.
+  /// The spacing of numbers at a finite `value`; at 0 the smallest positive number.
   double spacing_at(double value) const {
     const int exponent = value == 0 ? least_exponent : std::max(std::ilogb(value), least_exponent);
     return std::ldexp(1.0, exponent - fraction_bits);
   }
-  /// The spacing above 1. Half of it is what rounding may change a result by, relative to it.
+  /// The spacing above 1: twice the unit roundoff.
   double epsilon() const { return std::ldexp(1.0, -fraction_bits); }
 };
 
@@ -32,7 +32,7 @@ inline FloatType float_type(DType dtype) {
           std::min(format.largest + half_spacing, std::numeric_limits<double>::max())};
 }
 
-/// The same for what is rounded to another type before, and may overflow there.
+/// The same for results that are rounded to another type first, and may overflow there.
 inline FloatType float_type(DType dtype, std::optional<DType> rounded_first) {
   FloatType type = float_type(dtype);
   if (rounded_first) type.overflow = std::min(type.overflow, float_type(*rounded_first).overflow);

@@ -1,9 +1,8 @@
-// The hypotheses of ejk/explain.hpp: how each is found on a sample of the differences, and how it judges a line.
+// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts.
 //
-// What is found must be more than chance. Numbers agree by chance as often as their tolerance and their spread
-// make them; so a factor or an offset must be well above the tolerance, and an index of an axis must agree with
-// another one in so many places that none of all others would by accident. The test on all elements follows
-// (explain.cpp).
+// A fit must be more than chance. Numbers agree by chance as often as tolerance and spread allow, so that a
+// factor or an offset must exceed the tolerance well, and an index must match another one in more places than
+// any would by chance. The test on all elements is in value_search.cpp.
 // tests: tests/verify/test_explain.cpp
 #include <fmt/format.h>
 
@@ -16,7 +15,6 @@
 #include <numeric>
 #include <set>
 
-#include "arrays/cast.hpp"
 #include "core/splitmix64.hpp"
 #include "verify/float_type.hpp"
 #include "verify/hypothesis.hpp"
@@ -28,9 +26,9 @@ namespace {
 using Samples = std::vector<const Sample*>;
 
 constexpr double kMostlyHolds = 0.95;
-constexpr std::size_t kFewestSamples = 8;       // samples that say something
+constexpr std::size_t kFewestSamples = 8;       // of a fit
 constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
-constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements that are read to see how far a value goes
+constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements read at once to extend a box
 
 Samples all_of(const Evidence& evidence) {
   Samples samples;
@@ -60,14 +58,13 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// An element that differs is to be nearer to what is predicted by half: a tolerance that is wide beside the
-// differences is no explanation.
+// A prediction must halve the difference of an element: agreement within a wide tolerance is no explanation.
 bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
   const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
 }
 
-// holds[i] = the actual element agrees with what is predicted.
+// holds[i] = the actual element agrees with the prediction.
 void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
@@ -75,7 +72,7 @@ void evaluate_all(const ComparedLine& line, const Agreement& agree, const double
         (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
-// The same of elements that come from other lines: `flats` says which of the expected ones.
+// The same for elements from other lines: `flats` are their positions in the expected array.
 void evaluate_moved(const ComparedLine& line, const Agreement& agree, const double* predicted,
                     const std::vector<std::int64_t>& flats) {
   if (agree.lines == nullptr) return evaluate_all(line, agree, predicted);
@@ -95,15 +92,41 @@ void evaluate_each(const ComparedLine& line, const Agreement& agree, Scratch& sc
   evaluate_all(line, agree, predicted);
 }
 
+// Of samples, those that a hypothesis predicts anything for, and how many it predicts right.
+struct Votes {
+  Samples asked;
+  std::size_t right = 0;
+
+  // 0 where it predicts too few of them.
+  double share(std::size_t least) const {
+    return asked.size() < std::max<std::size_t>(least, 1)
+               ? 0
+               : static_cast<double>(right) / static_cast<double>(asked.size());
+  }
+};
+
+Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
+  Votes votes;
+  Scratch scratch;
+  for (const Sample* s : samples) {
+    std::uint8_t in_scope = 0, holds = 0;
+    hypothesis.evaluate({s->at, 1, &s->actual, &s->expected, &in_scope, &holds}, scratch);
+    if (in_scope == 0) continue;
+    votes.asked.push_back(s);
+    votes.right += holds;
+  }
+  return votes;
+}
+
 // --- one number for all elements: a factor, an offset
 
 struct Constant {
   // Results of it may be off by as many times what the expected ones may be.
   double (*scale)(double constant);
-  // What it would take to turn `expected` into `actual`; nothing where that says nothing.
+  // The constant of one element; none where it is ill-conditioned.
   std::optional<double> (*of)(const Sample&, const Agreement&);
   double (*apply)(double expected, double constant);
-  // How far constants of these samples may be apart without a difference.
+  // The uncertainty of a constant, from the tolerances of these samples.
   double (*spread)(double constant, const Samples&, const Agreement&);
   // The one that changes nothing.
   double none;
@@ -155,7 +178,7 @@ const Constant kOffset{[](double) { return 1.0; },
 // a = c e by least squares, each element by its tolerance, without those that are far off.
 struct LeastSquares {
   double c = 0;
-  double deviation = 0;      // of c, as far as tolerances tell
+  double deviation = 0;      // of c, from the tolerances
   double left = 0, all = 0;  // Σ of squares over tolerances, of what is left and of a - e
   std::size_t elements = 0;
 };
@@ -226,7 +249,7 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
   return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
 }
 
-// The same, unless the other kind does as well: elements that hardly differ among themselves tell neither.
+// The same, unless the other kind fits, too: nearly equal elements determine neither.
 std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
   const auto c = fit_one(constant, samples, agree);
   if (!c) return std::nullopt;
@@ -384,8 +407,8 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 
 // --- a factor for each line of the last axis
 
-// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements that are not
-// all the same. Nothing where there is none but 1.
+// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements
+// that are not all the same. Nothing where there is none but 1.
 std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
                                      const Agreement& agree) {
   std::vector<double> ratios, sizes;
@@ -469,114 +492,122 @@ HypothesisPtr find_line_factors(const Evidence& e) {
           e.naming.axes.back(), *least, *most));
 }
 
-// --- indices of an axis that hold what belongs to others
+// --- elements from other indices
 
-// Whose elements each of some indices of an axis holds, and that in words.
+// Elements of the expected array's buffer; first < 0: none.
+struct Strip {
+  std::int64_t first, step, length;
+};
+
+// The actual array holds elements of the expected one from elsewhere.
+class Moved : public Hypothesis {
+ public:
+  // Where the element at an index comes from, and those after it along the last axis.
+  using Source = std::function<Strip(const Shape& at)>;
+
+  Moved(std::string kind, const Evidence& e, Source source, std::string text)
+      : Hypothesis(std::move(kind), e.naming.shape.size()),
+        expected_(e.expected),
+        agree_(e.agree),
+        source_(std::move(source)),
+        text_(std::move(text)) {}
+
+  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    scratch.values.assign(static_cast<std::size_t>(line.n), 0);
+    scratch.places.assign(static_cast<std::size_t>(line.n), 0);
+    bool any = false;
+    Shape at = line.at;
+    for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
+      n = 1;
+      if (line.in_scope[i] == 0) continue;
+      const Strip strip = source_(at);
+      n = std::min(strip.length, line.n - i);
+      if (strip.first < 0) {
+        std::fill_n(line.in_scope + i, n, std::uint8_t{0});
+      } else {
+        any = true;
+        expected_.strided(strip.first, strip.step, n, scratch.raw, scratch.values.data() + i);
+        for (std::int64_t j = 0; j < n; ++j)
+          scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
+      }
+    }
+    if (any) evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
+    return any;
+  }
+  std::string text() const override { return text_; }
+
+ private:
+  const Side& expected_;
+  Agreement agree_;
+  Source source_;
+  std::string text_;
+};
+
+Shape element_strides(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+// Index i of an axis holds the elements of index from(i); where that is i or negative there is no prediction.
+using From = std::function<std::int64_t(std::int64_t)>;
+Moved::Source from_index(const Shape& shape, std::size_t axis, From from) {
+  return
+      [shape, axis, stride = element_strides(shape)[axis], from = std::move(from)](const Shape& at) -> Strip {
+        constexpr std::int64_t kLongest = 4096;
+        const std::size_t last = shape.size() - 1;
+        const std::int64_t i = at[axis], j = from(i);
+        const bool is_moved = j >= 0 && j != i;
+        std::int64_t length = shape[last] - at[last];
+        if (axis == last) {  // as long as consecutive indices come from consecutive ones
+          length = 1;
+          while (is_moved && i + length < shape[last] && length < kLongest && from(i + length) == j + length)
+            ++length;
+        }
+        return {is_moved ? flat_index(shape, at) + (j - i) * stride : -1, 1, length};
+      };
+}
+
+// The source of each moved index of an axis, and its description.
 using Moves = std::map<std::int64_t, std::int64_t>;
 struct Said {
   std::string kind, text;
 };
 Said say(const Moves& from, std::size_t axis, const Naming& naming);
 
-class MovedIndices : public Hypothesis {
- public:
-  MovedIndices(std::string kind, const Evidence& evidence, std::size_t axis)
-      : Hypothesis(std::move(kind), evidence.naming.shape.size()),
-        expected_(evidence.expected),
-        agree_(evidence.agree),
-        axis_(axis) {}
-
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    const std::size_t last = line.at.size() - 1;
-    if (axis_ != last) {
-      const std::int64_t from = whose(line.at[axis_]);
-      if (from < 0 || from == line.at[axis_] || !scope.mark(line.at, line.n, line.in_scope)) return false;
-      Shape at = line.at;
-      at[axis_] = from;
-      scratch.values.resize(static_cast<std::size_t>(line.n));
-      expected_.line(at, line.n, scratch.raw, scratch.values.data());
-      evaluate_all(line, agree_.at(at), scratch.values.data());
-      return true;
-    }
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    scratch.places.resize(static_cast<std::size_t>(line.n));
-    std::int64_t begin = expected_.shape()[last], end = 0;
-    for (std::int64_t i = 0; i < line.n; ++i) {
-      const std::int64_t from = whose(line.at[last] + i);
-      if (from < 0 || from == line.at[last] + i) line.in_scope[i] = 0;
-      if (line.in_scope[i] != 0) begin = std::min(begin, from), end = std::max(end, from + 1);
-      scratch.places[static_cast<std::size_t>(i)] = from;
-    }
-    if (begin >= end) return false;
-    Shape at = line.at;
-    at[last] = begin;
-    scratch.values.resize(static_cast<std::size_t>(end - begin));
-    expected_.line(at, end - begin, scratch.raw, scratch.values.data());
-    const Agreement agree = agree_.at(at);
-    for (std::int64_t i = 0; i < line.n; ++i) {
-      if (line.in_scope[i] == 0) continue;
-      const std::int64_t place = scratch.places[static_cast<std::size_t>(i)] - begin;
-      const double predicted = scratch.values[static_cast<std::size_t>(place)];
-      line.holds[i] =
-          agree(line.actual[i], predicted) && is_nearer(line.actual[i], line.expected[i], predicted, agree);
-    }
-    return true;
-  }
-
- protected:
-  /// Whose elements index i holds; -1 or i: nothing is said of it.
-  virtual std::int64_t whose(std::int64_t i) const = 0;
-  std::size_t axis() const { return axis_; }
-
- private:
-  const Side& expected_;
-  Agreement agree_;
-  std::size_t axis_;
-};
-
 // Index by index.
-class MatchedIndices final : public MovedIndices {
+class MatchedIndices final : public Moved {
  public:
-  MatchedIndices(const Evidence& evidence, std::size_t axis, Moves from)
-      : MovedIndices(say(from, axis, evidence.naming).kind, evidence, axis),
-        naming_(evidence.naming),
-        from_(std::move(from)),
-        whose_(static_cast<std::size_t>(evidence.naming.shape[axis]), -1) {
-    for (const auto& [i, j] : from_) whose_[static_cast<std::size_t>(i)] = j;
-  }
+  MatchedIndices(const Evidence& e, std::size_t axis, Moves from)
+      : Moved(say(from, axis, e.naming).kind, e,
+              from_index(e.naming.shape, axis,
+                         [whose = list_of(from, e.naming.shape[axis])](std::int64_t i) {
+                           return whose[static_cast<std::size_t>(i)];
+                         }),
+              ""),
+        naming_(e.naming),
+        axis_(axis),
+        from_(std::move(from)) {}
 
   std::string text() const override {
     Moves told;
     for (const auto& move : from_)
-      if (scope.contains(axis(), move.first)) told.insert(move);
-    return say(told.empty() ? from_ : told, axis(), naming_).text;
+      if (scope.contains(axis_, move.first)) told.insert(move);
+    return say(told.empty() ? from_ : told, axis_, naming_).text;
   }
-  std::vector<std::size_t> named_axes() const override { return {axis()}; }
-
- protected:
-  std::int64_t whose(std::int64_t i) const override { return whose_[static_cast<std::size_t>(i)]; }
+  std::vector<std::size_t> named_axes() const override { return {axis_}; }
 
  private:
+  static std::vector<std::int64_t> list_of(const Moves& from, std::int64_t length) {
+    std::vector<std::int64_t> whose(static_cast<std::size_t>(length), -1);
+    for (const auto& [i, j] : from) whose[static_cast<std::size_t>(i)] = j;
+    return whose;
+  }
+
   const Naming& naming_;
+  std::size_t axis_;
   Moves from_;
-  std::vector<std::int64_t> whose_;
-};
-
-// All by one rule.
-class RuledIndices final : public MovedIndices {
- public:
-  using Rule = std::function<std::int64_t(std::int64_t)>;
-  RuledIndices(std::string kind, const Evidence& evidence, std::size_t axis, Rule rule, std::string text)
-      : MovedIndices(std::move(kind), evidence, axis), rule_(std::move(rule)), text_(std::move(text)) {}
-
-  std::string text() const override { return text_; }
-
- protected:
-  std::int64_t whose(std::int64_t i) const override { return rule_(i); }
-
- private:
-  Rule rule_;
-  std::string text_;
 };
 
 // Lines along an axis, of either side.
@@ -612,11 +643,11 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
   return lines;
 }
 
-// Whose elements each index holds, where that is another index's: found by where the values of `actual` stand
-// among those of `expected`, line by line.
+// The source of each index with elements of another one, by a vote of lines: values of `actual` are searched
+// among the sorted values of `expected`.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
-  // A value that too many others are like tells little: more are looked at where few differ.
+  // A value with too many similar ones is no evidence; the limit is higher where few differ.
   std::size_t differing = 1;
   for (std::size_t p = 0; p < lines.actual.size(); ++p)
     for (std::size_t i = 0; i < n; ++i) differing += !agree(lines.actual[p][i], lines.expected[p][i]);
@@ -680,8 +711,7 @@ std::vector<std::int64_t> keys_of(const Moves& from) {
   return keys;
 }
 
-// (i % inner) · outer + i / inner, for i and j = from(i): the order of an axis (outer, inner) that was taken for
-// (inner, outer).
+// j = from(i) = (i % inner) · outer + i / inner: an axis (outer, inner) in the order (inner, outer).
 std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
   for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
     if (length % inner != 0) continue;
@@ -787,8 +817,7 @@ Said say(const Moves& from, std::size_t axis, const Naming& naming) {
                                   moved > 4 ? ", ..." : "")};
 }
 
-// Lines are read whole, with what other hypotheses have explained: without the indices of which nothing is left, as
-// far as the samples tell.
+// Lines include differences that are explained already. Removes indices without an unexplained sample.
 void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
   std::set<std::int64_t> left;
   for (const Sample& s : e.samples) left.insert(s.at[axis]);
@@ -796,7 +825,7 @@ void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
   std::erase_if(from, [&](const auto& move) { return !left.contains(move.first); });
 }
 
-// Where nearly all are moved by as many places, in a circle perhaps, without the few that are not.
+// If nearly all have one shift, cyclic or not, removes the others.
 void keep_one_step(Moves& from, std::int64_t length) {
   const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
   std::map<std::int64_t, std::size_t> steps;
@@ -807,27 +836,21 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
-// The share of samples that a move of an axis accounts for, of those that it has something to say of.
-double share_moved(const Evidence& e, std::size_t axis, const std::function<std::int64_t(std::int64_t)>& from,
-                   const Samples& samples) {
-  std::size_t asked = 0, good = 0;
-  std::set<std::int64_t> indices;
-  for (const Sample* s : samples) {
-    Shape at = s->at;
-    at[axis] = from(at[axis]);
-    if (at[axis] < 0 || at[axis] == s->at[axis]) continue;
-    ++asked;
-    indices.insert(s->at[axis]);
-    good += e.agree.at(at)(s->actual, e.expected.element(at));
-  }
-  if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
-  return asked < std::max(kFewestSamples, samples.size() / 2)
-             ? 0
-             : static_cast<double>(good) / static_cast<double>(asked);
+Moved moved_by(const Evidence& e, std::size_t axis, const From& from) {
+  return {"", e, from_index(e.naming.shape, axis, from), ""};
 }
 
-// Where all are moved by as many places, in a circle perhaps, and that accounts for nearly all samples: the
-// indices that no line tells apart from others, as tolerances are wide, are moved, too.
+// The share of samples that a rule for an axis predicts, of those that it predicts anything for.
+double share_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
+  const Votes votes = votes_for(moved_by(e, axis, from), samples);
+  std::set<std::int64_t> indices;
+  for (const Sample* s : votes.asked) indices.insert(s->at[axis]);
+  if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
+  return votes.share(std::max(kFewestSamples, samples.size() / 2));
+}
+
+// If all matched indices have one shift, cyclic or not, and it predicts nearly all samples, it is extended to
+// indices that could not be matched within wide tolerances.
 void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (from.size() < 3) return;
@@ -846,17 +869,12 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   Samples at_the_end;
   for (const Sample& s : e.samples)
     if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
-  const auto agrees = [&](const Sample* s) {
-    Shape at = s->at;
-    at[axis] = rule(at[axis]);
-    return e.agree.at(at)(s->actual, e.expected.element(at));
-  };
-  const bool is_circle = share_of(at_the_end, agrees) >= kMostlyHolds;
+  const bool is_circle = votes_for(moved_by(e, axis, rule), at_the_end).share(1) >= kMostlyHolds;
   for (const std::int64_t i : left)
     if (is_circle || is_inside(i)) from.emplace(i, rule(i));
 }
 
-// How many lines of an axis of this length are matched.
+// The number of lines to match.
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
 }
@@ -877,127 +895,65 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   return hypothesis;
 }
 
-// By some places, or the other way round: of axes of any length.
+// By a few indices, or reversed: of axes of any length.
 HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
+  const std::string& name = e.naming.axes[axis];
   const Samples samples = some_of(e, 512);
   if (length < 4 || samples.size() < 2 * kFewestSamples) return nullptr;
-  const auto inside = [length](std::int64_t j) { return j >= 0 && j < length ? j : std::int64_t{-1}; };
-  // Values of which any other would do prove nothing.
+  // Values that agree with any others prove nothing.
   const auto far = [&](std::int64_t i) { return (i + length / 2 + 1) % length; };
-  const double by_chance = share_moved(e, axis, far, samples);
-  const auto holds = [&](const std::function<std::int64_t(std::int64_t)>& from) {
-    return share_moved(e, axis, from, samples) >= kMostlyHolds;
+  if (share_moved(e, axis, far, samples) > 0.5) return nullptr;
+  const auto hypothesis = [&](const char* kind, const From& from, std::string text) -> HypothesisPtr {
+    if (share_moved(e, axis, from, samples) < kMostlyHolds) return nullptr;
+    return std::make_shared<Moved>(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
   };
-  if (by_chance > 0.5) return nullptr;
   for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
     for (const std::int64_t step : {size, -size}) {
-      const auto from = [inside, step](std::int64_t i) { return inside(i + step); };
-      if (!holds(from)) continue;
-      return std::make_shared<RuledIndices>(
-          "shifted", e, axis, from,
-          fmt::format("{} holds what belongs to i {} {}", any_index(e.naming.axes[axis]),
-                      step < 0 ? "-" : "+", size));
+      const auto from = [length, step](std::int64_t i) { return i + step < length ? i + step : -1; };
+      if (auto shifted = hypothesis(
+              "shifted", from,
+              fmt::format("{} holds what belongs to i {} {}", any_index(name), step < 0 ? "-" : "+", size)))
+        return shifted;
     }
-  const auto back = [length](std::int64_t i) { return length - 1 - i; };
-  if (!holds(back)) return nullptr;
-  return std::make_shared<RuledIndices>("reversed", e, axis, back,
-                                        fmt::format("{} is reversed", e.naming.axes[axis]));
+  return hypothesis(
+      "reversed", [length](std::int64_t i) { return length - 1 - i; }, fmt::format("{} is reversed", name));
 }
 
 // --- axes in another order
 
-class Transposed final : public Hypothesis {
- public:
-  /// forth: the actual array holds, in C order, the elements of expected.transpose(axes). back: its elements are those
-  /// of the expected array's buffer, taken for an array of the transposed shape and transposed back.
-  enum class Way { forth, back };
-  Transposed(const Side& expected, std::vector<std::size_t> axes, Way way, const Agreement& agree,
-             std::string text)
-      : Hypothesis("transposed", axes.size()),
-        expected_(expected),
-        axes_(std::move(axes)),
-        way_(way),
-        agree_(agree),
-        text_(std::move(text)) {
-    for (const std::size_t axis : axes_) transposed_.push_back(expected.shape()[axis]);
-    strides_ = element_strides(expected.shape());
-    transposed_strides_ = element_strides(transposed_);
-  }
-
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    scratch.values.resize(static_cast<std::size_t>(line.n));
-    scratch.places.resize(static_cast<std::size_t>(line.n));
-    const std::size_t last = line.at.size() - 1;
-    for (std::int64_t i = 0; i < line.n;) {  // runs in which the elements lie equally far apart
-      Shape index = line.at;
-      index[last] += i;
-      const auto [flat, step, run] = run_at(index);
-      const std::int64_t n = std::min(run, line.n - i);
-      expected_.strided(flat, step, n, scratch.raw, scratch.values.data() + i);
-      for (std::int64_t j = 0; j < n; ++j) scratch.places[static_cast<std::size_t>(i + j)] = flat + j * step;
-      i += n;
-    }
-    evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
-    return true;
-  }
-  std::string text() const override { return text_; }
-
-  /// What it says is at this index of the actual array.
-  double value_at(const Shape& index) const {
-    thread_local std::vector<std::byte> raw;
-    double value = 0;
-    expected_.strided(run_at(index).flat, 1, 1, raw, &value);
-    return value;
-  }
-  /// Whether `actual` agrees with that.
-  bool agrees(double actual, const Shape& index) const {
-    return agree_.at_flat(run_at(index).flat)(actual, value_at(index));
-  }
-
- private:
-  struct Run {
-    std::int64_t flat, step, length;  // in elements of the expected array's buffer
+// The actual array holds, in C order, the elements of expected.transpose(axes).
+Moved::Source from_transposed(const Shape& shape, const std::vector<std::size_t>& axes) {
+  Shape transposed;
+  for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
+  return [=, strides = element_strides(shape)](const Shape& at) {
+    std::int64_t flat = flat_index(shape, at);
+    Strip strip{0, strides[axes.back()], transposed.back() - flat % transposed.back()};
+    for (std::size_t d = axes.size(); d-- > 0; flat /= transposed[d])
+      strip.first += flat % transposed[d] * strides[axes[d]];
+    return strip;
   };
+}
 
-  static Shape element_strides(const Shape& shape) {
-    Shape strides(shape.size(), 1);
-    for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-    return strides;
-  }
-
-  // Where the elements stand that belong at this index of the actual array and behind it.
-  Run run_at(const Shape& index) const {
-    const std::size_t rank = index.size(), last = rank - 1;
-    Run run{0, 0, 0};
-    if (way_ == Way::forth) {
-      std::int64_t flat = 0;
-      for (std::size_t d = 0; d < rank; ++d) flat += index[d] * strides_[d];
-      run.length = transposed_[last] - flat % transposed_[last];
-      run.step = strides_[axes_[last]];
-      for (std::size_t d = rank; d-- > 0; flat /= transposed_[d])
-        run.flat += flat % transposed_[d] * strides_[axes_[d]];
-    } else {
-      for (std::size_t d = 0; d < rank; ++d) {
-        run.flat += index[axes_[d]] * transposed_strides_[d];
-        if (axes_[d] == last) run.step = transposed_strides_[d];
-      }
-      run.length = expected_.shape()[last] - index[last];
+// The elements of the actual array are the buffer of the expected one, interpreted as an array of the
+// transposed shape and transposed back.
+Moved::Source from_view(const Shape& shape, const std::vector<std::size_t>& axes) {
+  Shape transposed;
+  for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
+  return [=, strides = element_strides(transposed)](const Shape& at) {
+    const std::size_t last = axes.size() - 1;
+    Strip strip{0, 0, shape[last] - at[last]};
+    for (std::size_t d = 0; d <= last; ++d) {
+      strip.first += at[axes[d]] * strides[d];
+      if (axes[d] == last) strip.step = strides[d];
     }
-    return run;
-  }
-
-  const Side& expected_;
-  std::vector<std::size_t> axes_;
-  Way way_;
-  Shape transposed_, strides_, transposed_strides_;
-  Agreement agree_;
-  std::string text_;
-};
+    return strip;
+  };
+}
 
 HypothesisPtr find_transposed(const Evidence& e) {
-  const std::size_t rank = e.naming.shape.size();
+  const Shape& shape = e.naming.shape;
+  const std::size_t rank = shape.size();
   const Samples samples = some_of(e, 512);
   if (samples.size() < 2 * kFewestSamples) return nullptr;
   std::vector<std::vector<std::size_t>> orders;
@@ -1005,126 +961,65 @@ HypothesisPtr find_transposed(const Evidence& e) {
   std::iota(plain.begin(), plain.end(), 0);
   for (std::size_t p = 0; p < rank; ++p)
     for (std::size_t q = p + 1; q < rank; ++q) {
-      if (e.naming.shape[p] == 1 || e.naming.shape[q] == 1) continue;
+      if (shape[p] == 1 || shape[q] == 1) continue;
       orders.push_back(plain);
       std::swap(orders.back()[p], orders.back()[q]);
     }
   if (rank > 2) orders.emplace_back(plain.rbegin(), plain.rend());
-  // Values of which any other would do prove nothing.
+  // Values that agree with any others prove nothing.
   double by_chance = 0;
   for (std::size_t i = 0; i < samples.size(); ++i)
     by_chance += e.agree(samples[i]->actual, samples[(i + samples.size() / 2) % samples.size()]->expected);
   if (by_chance > 0.5 * static_cast<double>(samples.size())) return nullptr;
+  // Elements between those that differ, too.
+  std::vector<Sample> between;
+  for (std::size_t n = 0; n < 512; ++n) {
+    Shape at(rank);
+    for (std::size_t d = 0; d < rank; ++d)
+      at[d] = samples[core::splitmix64(n * rank + d) % samples.size()]->at[d];
+    between.push_back({at, e.actual.element(at), e.expected.element(at)});
+  }
+  Samples others;
+  for (const Sample& s : between) others.push_back(&s);
   for (const auto& order : orders) {
     std::string names;
     for (const std::size_t axis : order) names += (names.empty() ? "" : ", ") + e.naming.axes[axis];
-    for (const auto way : {Transposed::Way::forth, Transposed::Way::back}) {
-      auto hypothesis = std::make_shared<Transposed>(
-          e.expected, order, way, e.agree,
-          fmt::format(
-              "{} in the order ({})",
-              way == Transposed::Way::forth ? "it holds its elements" : "its elements were taken to be",
-              names));
-      const auto is_so = [&](const Sample* s) { return hypothesis->agrees(s->actual, s->at); };
-      if (share_of(samples, is_so) < kMostlyHolds) continue;
-      // Elements between those that differ, too.
-      int good = 0, asked = 0;
-      for (Shape at = samples[0]->at; asked < 512; ++asked) {
-        for (std::size_t d = 0; d < rank; ++d)
-          at[d] =
-              samples[core::splitmix64(static_cast<std::uint64_t>(asked) * rank + d) % samples.size()]->at[d];
-        good += hypothesis->agrees(e.actual.element(at), at);
-      }
-      if (10 * good >= 9 * asked) return hypothesis;
+    for (const auto& [source, what] : {std::pair{from_transposed(shape, order), "it holds its elements"},
+                                       {from_view(shape, order), "its elements were taken to be"}}) {
+      auto hypothesis =
+          std::make_shared<Moved>("transposed", e, source, fmt::format("{} in the order ({})", what, names));
+      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds &&
+          votes_for(*hypothesis, others).share(1) >= 0.9)
+        return hypothesis;
     }
   }
   return nullptr;
 }
 
-// --- blocks of two axes that are transposed in themselves
-
-class TransposedBlocks final : public Hypothesis {
- public:
-  TransposedBlocks(const Side& expected, std::size_t axis, std::int64_t size, const Agreement& agree,
-                   std::string text)
-      : Hypothesis("transposed", expected.shape().size()),
-        expected_(expected),
-        axis_(axis),
-        size_(size),
-        agree_(agree),
-        text_(std::move(text)) {
-    for (std::size_t d = expected.shape().size() - 1; d > axis; --d) step_ *= expected.shape()[d];
-  }
-
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    scratch.values.resize(static_cast<std::size_t>(line.n));
-    scratch.places.assign(static_cast<std::size_t>(line.n), 0);
-    const std::size_t last = line.at.size() - 1;
-    for (std::int64_t i = 0; i < line.n;) {
-      Shape at = line.at;
-      at[last] += i;
-      const std::int64_t n = std::min(size_ - at[last] % size_, line.n - i);
-      const auto from = source_of(at);
-      if (from) {
-        std::int64_t flat = 0;
-        for (std::size_t d = 0; d <= last; ++d) flat = flat * expected_.shape()[d] + (*from)[d];
-        expected_.strided(flat, step_, n, scratch.raw, scratch.values.data() + i);
-        for (std::int64_t j = 0; j < n; ++j)
-          scratch.places[static_cast<std::size_t>(i + j)] = flat + j * step_;
-      } else {
-        std::fill_n(line.in_scope + i, n, std::uint8_t{0});
-        std::fill_n(scratch.values.begin() + i, n, 0.0);
-      }
-      i += n;
-    }
-    evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
-    return true;
-  }
-  std::string text() const override { return text_; }
-
-  /// Where the element comes from; nothing in blocks that are cut short by the ends of the axes.
-  std::optional<Shape> source_of(const Shape& at) const {
-    const std::size_t last = at.size() - 1;
-    const std::int64_t row = at[axis_] % size_, column = at[last] % size_;
-    Shape from = at;
-    from[axis_] += column - row;
-    from[last] += row - column;
-    for (const std::size_t d : {axis_, last})
-      if (at[d] / size_ * size_ + size_ > expected_.shape()[d]) return std::nullopt;
-    return from;
-  }
-
- private:
-  const Side& expected_;
-  std::size_t axis_;
-  std::int64_t size_, step_ = 1;
-  Agreement agree_;
-  std::string text_;
-};
+// Whole blocks of an axis and the last one are transposed; those cut short by the ends of the axes are not.
+Moved::Source from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
+  return [=, step = element_strides(shape)[axis]](Shape at) -> Strip {
+    const std::size_t last = shape.size() - 1;
+    const std::int64_t row = at[axis] % size, column = at[last] % size;
+    for (const std::size_t d : {axis, last})
+      if (at[d] / size * size + size > shape[d]) return {-1, 1, size - column};
+    at[axis] += column - row, at[last] += row - column;
+    return {flat_index(shape, at), step, size - column};
+  };
+}
 
 HypothesisPtr find_transposed_blocks(const Evidence& e) {
-  const std::size_t last = e.naming.shape.size() - 1;
+  const Shape& shape = e.naming.shape;
+  const std::size_t last = shape.size() - 1;
   const Samples samples = some_of(e, 512);
   if (samples.size() < 2 * kFewestSamples) return nullptr;
   for (std::size_t axis = 0; axis < last; ++axis)
-    for (std::int64_t size = 4;
-         size <= std::min({e.naming.shape[axis], e.naming.shape[last], std::int64_t{256}}); size *= 2) {
+    for (std::int64_t size = 4; size <= std::min({shape[axis], shape[last], std::int64_t{256}}); size *= 2) {
       auto hypothesis =
-          std::make_shared<TransposedBlocks>(e.expected, axis, size, e.agree,
-                                             fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
-                                                         size, e.naming.axes[axis], e.naming.axes[last]));
-      std::size_t good = 0, judged = 0;
-      for (const Sample* s : samples)
-        if (const auto from = hypothesis->source_of(s->at)) {
-          ++judged;
-          const Agreement agree = e.agree.at(*from);
-          const double source = e.expected.element(*from);
-          good += agree(s->actual, source) && is_nearer(s->actual, s->expected, source, agree);
-        }
-      if (judged >= 2 * kFewestSamples &&
-          static_cast<double>(good) >= kMostlyHolds * static_cast<double>(judged))
-        return hypothesis;
+          std::make_shared<Moved>("transposed", e, from_transposed_blocks(shape, axis, size),
+                                  fmt::format("blocks of {0} x {0} of {1} and {2} are transposed", size,
+                                              e.naming.axes[axis], e.naming.axes[last]));
+      if (votes_for(*hypothesis, samples).share(2 * kFewestSamples) >= kMostlyHolds) return hypothesis;
     }
   return nullptr;
 }
@@ -1139,11 +1034,12 @@ struct Box {
       if (at[d] < begin[d] || at[d] >= end[d]) return false;
     return true;
   }
-  std::int64_t volume() const {
-    std::int64_t volume = 1;
-    for (std::size_t d = 0; d < begin.size(); ++d) volume *= end[d] - begin[d];
-    return volume;
+  Shape count() const {
+    Shape count;
+    for (std::size_t d = 0; d < begin.size(); ++d) count.push_back(end[d] - begin[d]);
+    return count;
   }
+  std::int64_t volume() const { return element_count(count()); }
 };
 
 bool same(double x, double y) { return x == y || (x != x && y != y); }
@@ -1168,7 +1064,7 @@ class Unwritten final : public Hypothesis {
       for (std::int64_t i = begin; i < end; ++i) {
         line.in_scope[i] = 1;
         line.holds[i] = same(line.actual[i], value_) && !same(line.expected[i], value_);
-        // What is rightly so tells nothing.
+        // Elements with this value in both are no evidence.
         if (same(line.actual[i], value_) && line.holds[i] == 0) line.in_scope[i] = 0;
       }
       any = any || begin < end;
@@ -1216,8 +1112,7 @@ class Grower {
     std::int64_t at_once = 1;
     while (from != to && !is_exhausted()) {
       const std::int64_t some = std::min(at_once, std::abs(to - from));
-      Shape start = box.begin, count(start.size());
-      for (std::size_t d = 0; d < start.size(); ++d) count[d] = box.end[d] - box.begin[d];
+      Shape start = box.begin, count = box.count();
       start[axis] = step > 0 ? from : from - some;
       count[axis] = some;
       if (!is_one_value(start, count)) {
@@ -1232,7 +1127,7 @@ class Grower {
   }
 
   bool is_one_value(Shape start, Shape count) {
-    // A face that is too large to be held goes in parts of its first axis.
+    // A large face is read in parts of its first axis.
     const std::int64_t n = element_count(count);
     if (n > kGrowAtOnce) {
       for (std::size_t d = 0; d < count.size(); ++d) {
@@ -1263,7 +1158,7 @@ class Grower {
 std::string name_of(const Box& box, const Naming& naming) {
   const std::size_t rank = box.begin.size();
   Scope scope(rank);
-  std::vector<std::size_t> cut;  // axes of which it has more than one index and not all
+  std::vector<std::size_t> cut;  // axes with more than one index and not all
   for (std::size_t d = 0; d < rank; ++d) {
     if (box.begin[d] == 0 && box.end[d] == naming.shape[d]) continue;
     scope.axes[d] = {{box.begin[d], box.end[d]}};
@@ -1290,43 +1185,32 @@ std::string Unwritten::text() const {
                      : fmt::format(" only {:.6g}: filled, or never written", value_));
 }
 
-// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is wrong.
+// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is
+// wrong.
 std::optional<Box> differing_part(const Evidence& e, const Box& box, double value) {
   Box part{box.end, box.begin};
   std::int64_t differing = 0, far = 0;
   double least_there = std::numeric_limits<double>::infinity(), most_there = -least_there;
   std::vector<std::byte> raw;
-  std::vector<double> line;
-  Shape at = box.begin;
-  const std::size_t last = at.size() - 1;
-  const std::int64_t n = box.end[last] - box.begin[last];
-  line.resize(static_cast<std::size_t>(n));
-  for (bool more = true; more;) {
-    e.expected.line(at, n, raw, line.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-      if (same(line[static_cast<std::size_t>(i)], value) || e.agree(value, line[static_cast<std::size_t>(i)]))
-        continue;
+  Shape at = box.begin, count = box.count();
+  std::vector<double> line(static_cast<std::size_t>(count.back()));
+  do {
+    e.expected.line(at, count.back(), raw, line.data());
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const double there = line[i];
+      if (same(there, value) || e.agree(value, there)) continue;
       ++differing;
-      const double there = line[static_cast<std::size_t>(i)];
       far += !(std::abs(value - there) <= 0.25 * std::max(std::abs(value), std::abs(there)));
       least_there = std::min(least_there, there);
       most_there = std::max(most_there, there);
-      at[last] = box.begin[last] + i;
-      for (std::size_t d = 0; d <= last; ++d) {
-        part.begin[d] = std::min(part.begin[d], at[d]);
-        part.end[d] = std::max(part.end[d], at[d] + 1);
+      Shape index = at;
+      index.back() += static_cast<std::int64_t>(i);
+      for (std::size_t d = 0; d < at.size(); ++d) {
+        part.begin[d] = std::min(part.begin[d], index[d]);
+        part.end[d] = std::max(part.end[d], index[d] + 1);
       }
     }
-    at[last] = box.begin[last];
-    more = false;
-    for (std::size_t d = last; d-- > 0;) {
-      if (++at[d] < box.end[d]) {
-        more = true;
-        break;
-      }
-      at[d] = box.begin[d];
-    }
-  }
+  } while (next_line(at, box.begin, count));
   if (differing < static_cast<std::int64_t>(kFewestSamples)) return std::nullopt;
   // Of another number: one that is near is rounded, and where one is expected everywhere it is a factor or an
   // offset.
@@ -1408,13 +1292,9 @@ class Rounded final : public Hypothesis {
 
   // `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
   bool holds(double a, double e) const {
-    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) > double{std::numeric_limits<float>::max()})
+    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) >= type_.overflow ||
+        std::remainder(a, type_.spacing_at(a)) != 0)
       return false;
-    const auto single = static_cast<float>(a);
-    const float narrow = dtype_ == DType::bfloat16  ? static_cast<float>(bfloat16(single))
-                         : dtype_ == DType::float16 ? static_cast<float>(float16(single))
-                                                    : single;
-    if (static_cast<double>(narrow) != a) return false;
     const double apart = std::abs(a - e), spacing = type_.spacing_at(e);
     return how_ == How::nearest ? apart <= 0.501 * spacing : apart < spacing && std::abs(a) <= std::abs(e);
   }
@@ -1435,9 +1315,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
   for (const DType narrow : narrower)
     for (const auto how : {Rounded::How::nearest, Rounded::How::cut_off}) {
       const auto hypothesis = std::make_shared<Rounded>(e.naming.shape.size(), narrow, how);
-      if (share_of(samples, [&](const Sample* s) { return hypothesis->holds(s->actual, s->expected); }) >=
-          kMostlyHolds)
-        return hypothesis;
+      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds) return hypothesis;
     }
   return nullptr;
 }
@@ -1541,7 +1419,8 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
 }
 
 std::int64_t finder_bytes(const Shape& shape) {
-  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a list.
+  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a
+  // list.
   constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
   std::int64_t bytes = kGrowAtOnce * 2 * 8;
   for (const std::int64_t length : shape)

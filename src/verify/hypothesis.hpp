@@ -1,4 +1,4 @@
-// A hypothesis about why two arrays differ: for which elements it speaks, and whether one of them is as it says.
+// Hypotheses about the difference between two arrays: a model that predicts the elements in its scope.
 // tests: tests/verify/test_explain.cpp
 #pragma once
 
@@ -20,32 +20,32 @@ struct Sample {
   double actual = 0, expected = 0;
 };
 
-/// Indices of each axis, whose product is a part of an array; an axis without ranges is whole.
+/// A part of an array: a product of index ranges of each axis. An axis without ranges is whole.
 struct Scope {
   std::vector<std::vector<IndexRange>> axes;
 
   explicit Scope(std::size_t rank) : axes(rank) {}
   bool contains(std::size_t axis, std::int64_t index) const;
-  /// Whether it has an index of [begin, end).
+  /// Whether it contains an index in [begin, end).
   bool meets(std::size_t axis, std::int64_t begin, std::int64_t end) const;
-  /// Whether the line of the last axis that begins at `at` has such elements; marks them.
+  /// Marks the elements in scope of the line of the last axis at `at`; whether there are any.
   bool mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const;
 };
 
-/// What one thread needs while it judges.
+/// Buffers of a thread.
 struct Scratch {
   std::vector<std::byte> raw;
   std::vector<double> values;
   std::vector<std::int64_t> places;
 };
 
-/// A line of both sides, and what is to be said of it.
+/// A line of both arrays, and the flags of its elements.
 struct ComparedLine {
   const Shape& at;  // its first element
   std::int64_t n;
   const double *actual, *expected;
   std::uint8_t* in_scope;  // 0 before
-  std::uint8_t* holds;     // undefined outside of the scope
+  std::uint8_t* holds;     // the prediction is right; undefined out of scope
 };
 
 class Hypothesis {
@@ -55,11 +55,11 @@ class Hypothesis {
   Hypothesis(const Hypothesis&) = delete;
   Hypothesis& operator=(const Hypothesis&) = delete;
 
-  /// False where nothing of the line is in scope.
+  /// Sets the flags of a line; false where nothing of it is in scope.
   virtual bool evaluate(const ComparedLine& line, Scratch& scratch) const = 0;
-  /// What it says of its scope as it is now, without naming that.
+  /// The explanation for the current scope, without the scope's name.
   virtual std::string text() const = 0;
-  /// The axes of the scope that text() names.
+  /// The axes that text() names.
   virtual std::vector<std::size_t> named_axes() const { return {}; }
 
   const std::string& kind() const { return kind_; }
@@ -72,7 +72,7 @@ class Hypothesis {
 
 using HypothesisPtr = std::shared_ptr<Hypothesis>;
 
-/// What axes, and parts of them, are called.
+/// Names of axes and their parts.
 struct Naming {
   struct Run {  // groups of rows, sequences of tokens
     std::size_t axis = 0;
@@ -88,36 +88,36 @@ struct Naming {
   std::string part(std::size_t axis, const std::vector<IndexRange>& ranges) const;
   /// The same without the axis: "128 to 255".
   static std::string indices(const std::vector<IndexRange>& ranges);
-  /// The parts of all axes that are not whole: "head 3, row 0 to 127"; empty: everything. Without those of `named`.
+  /// The axes that are not whole: "head 3, row 0 to 127"; empty: everything. Without those in `named`.
   std::string part(const Scope& scope, const std::vector<std::size_t>& named = {}) const;
 };
 
-/// What the finders know.
+/// Input of the finders.
 struct Evidence {
   const Side& actual;
   const Side& expected;
   Agreement agree;
   const Naming& naming;
-  /// Of what is not explained yet, in C order.
+  /// Of unexplained differences, in C order.
   const std::vector<Sample>& samples;
 };
 
-/// Looks for the most promising hypothesis of a kind; null: none. The order is that of ejk/explain.hpp.
+/// Fits a hypothesis of one kind; null: none. In the order of ejk/explain.hpp.
 struct Finder {
   std::function<HypothesisPtr(const Evidence&)> find;
-  /// It reads elements here and there: both sides must be at hand.
+  /// Reads elements in any order: both arrays must be in memory or mapped.
   bool needs_elements = false;
-  /// Why it is not tried with such arrays, in words; empty: it is.
+  /// Why it is not applicable to such arrays; empty: it is.
   std::string not_tried = {};
 };
 std::vector<Finder> finders(const Naming& naming);
 
-/// Bytes that they take, at most.
+/// Their memory, at most.
 std::int64_t finder_bytes(const Shape& shape);
 
-/// The ranges that an increasing list of indices makes.
+/// Ranges of increasing indices.
 std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
-/// How many indices they have.
+/// The number of indices in ranges.
 std::int64_t indices_in(const std::vector<IndexRange>& ranges);
 
 }  // namespace ejk::verify

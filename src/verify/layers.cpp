@@ -1,4 +1,4 @@
-// Names are compared part by part, a part being a run of digits or one other byte. Cost: their lengths.
+// Natural order compares names part by part: a run of digits, or one other byte. Cost: their lengths.
 // tests: tests/verify/test_layers.cpp
 #include "ejk/layers.hpp"
 
@@ -12,7 +12,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The digits that a text begins with, without zeros in front; takes them off.
+// Removes and returns leading digits, without leading zeros.
 std::string_view take_digits(std::string_view& text) {
   const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
   std::string_view digits = text.substr(0, static_cast<std::size_t>(end - text.begin()));

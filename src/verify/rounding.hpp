@@ -1,4 +1,4 @@
-// Rounding to fewer bits than double has, as narrower types and their tensor cores do it.
+// Rounding of doubles to fewer bits, as narrower types and tensor cores do.
 // tests: tests/verify/test_fault_search.cpp
 #pragma once
 
@@ -8,17 +8,16 @@
 
 namespace ejk::verify {
 
-/// As it stands it changes nothing. Exponents have no limits.
+/// The default changes nothing. Exponents are unlimited.
 struct Rounding {
-  int bits = 0;  // of the fraction; 0: as it is
+  int bits = 0;  // of the fraction; 0: unchanged
   bool truncates = false;
   const char* name = "";
 
   explicit operator bool() const { return bits > 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
-    // Of the 52 bits of its fraction so many are left; to nearest, of ties to even. A carry goes to the
-    // exponent.
+    // To nearest, ties to even. A carry goes to the exponent.
     const auto pattern = std::bit_cast<std::uint64_t>(value);
     const int cut = 52 - bits;
     const std::uint64_t mask = (std::uint64_t{1} << cut) - 1;

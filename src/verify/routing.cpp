@@ -1,7 +1,7 @@
-// Tokens are taken piece by piece, each by itself. Of scores the k-th largest splits the experts: what is
-// above it must be chosen, of what equals it some are. Two routings with ties can be the same if what must be
-// chosen in either may be chosen in both, and there is room for it. Cost: reading both; of scores some
-// nanoseconds each, of ids a sort of k.
+// Tokens are compared one by one. The k-th largest score divides the experts: those above it must be chosen,
+// of those equal to it some are. Two routings with ties are the same if the experts that either must choose
+// are among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score, a sort of
+// k ids.
 // tests: tests/verify/test_routing.cpp
 #include "ejk/routing.hpp"
 
@@ -99,7 +99,7 @@ class Router {
         });
   }
 
-  // Of token `begin` + i of what was read. `experts`: how many there are, where that is known.
+  // The choice of token `begin` + i. `experts`: their number, if known.
   void choose(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts, RoutingBuffers& room,
               Choice& choice) const {
     choice.chosen.clear(), choice.must.clear(), choice.may.clear();
@@ -337,7 +337,7 @@ Report describe(const RoutingComparison& comparison) {
       .add("choices_equal", "choices that agree", verify::share_of(c.choices_equal, c.choices), Unit::share)
       .add("ties", "tokens that are tied", known(c.ties), Unit::count)
       .add("tokens_tied", "that differ by a tie alone", known(c.tokens_tied), Unit::count)
-      .add("first_token", "first that differs", c.first_token ? ReportValue(*c.first_token) : ReportValue())
+      .add("first_token", "first that differs", verify::value_or_null(c.first_token))
       .add("first_actual", "its experts, actual", list(c.first_actual))
       .add("first_expected", "its experts, expected", list(c.first_expected))
       .add("experts", "experts", known(c.experts), Unit::count);
@@ -360,13 +360,12 @@ Report describe(const RoutingComparison& comparison) {
     const std::int64_t largest =
         side.loads.empty() ? 0 : *std::max_element(side.loads.begin(), side.loads.end());
     const bool has_loads = !side.loads.empty() && side.choices > 0;
-    sides.rows.push_back({std::string(name), std::string(side.has_scores ? "scores" : "ids"), side.choices,
-                          side.unrouted, side.ties, side.duplicates,
-                          side.first_duplicate ? ReportValue(*side.first_duplicate) : ReportValue(),
-                          has_loads
-                              ? ReportValue(static_cast<double>(largest) * static_cast<double>(c.experts) /
-                                            static_cast<double>(side.choices))
-                              : ReportValue()});
+    sides.rows.push_back(
+        {std::string(name), std::string(side.has_scores ? "scores" : "ids"), side.choices, side.unrouted,
+         side.ties, side.duplicates, verify::value_or_null(side.first_duplicate),
+         has_loads ? ReportValue(static_cast<double>(largest) * static_cast<double>(c.experts) /
+                                 static_cast<double>(side.choices))
+                   : ReportValue()});
   };
   add_side("actual", c.actual);
   add_side("expected", c.expected);

@@ -1,7 +1,6 @@
-// All runs are cut into the same boxes. Of a box the runs whose bytes are the same are put together first,
-// which for results that agree is all; only one of each kind is looked at by element. Whether two runs are
-// equal as a whole is the meet of what their boxes say, so no order of boxes matters. Cost: reading all runs
-// once, and of boxes that differ some nanoseconds an element and kind.
+// Runs are cut into the same boxes. Runs with the same bytes in a box, which is all of them in the usual
+// case, are processed as one. Equality of whole runs is the intersection of that of their boxes, in any
+// order. Cost: reading all runs once; some nanoseconds an element and distinct run in boxes that differ.
 // tests: tests/verify/test_runs.cpp
 #include "ejk/runs.hpp"
 
@@ -95,8 +94,7 @@ struct RunsPart {
   std::int64_t moving = 0, nonfinite = 0;
   std::int64_t first_moving = INT64_MAX, first_nonfinite = INT64_MAX;
   verify::Largest<std::int64_t, SpreadFound> spread;
-  std::vector<verify::IndexCounts> moving_at;
-  std::vector<std::int64_t> tiles;
+  verify::PlaceCounts moving_at;
 
   // Room.
   std::vector<std::vector<std::byte>> buffers;
@@ -105,13 +103,7 @@ struct RunsPart {
   verify::ElementComparer::Room judging;
 
   RunsPart(std::size_t count, const Shape& shape, const verify::TileGrid& grid)
-      : firsts(count, 0),
-        runs(count),
-        tiles(static_cast<std::size_t>(grid.rows * grid.columns)),
-        buffers(count),
-        data(count) {
-    for (const std::int64_t length : shape) moving_at.emplace_back(length);
-  }
+      : firsts(count, 0), runs(count), moving_at(shape, grid), buffers(count), data(count) {}
 
   void join(const RunsPart& other) {
     firsts = meet(firsts, other.firsts);
@@ -125,12 +117,11 @@ struct RunsPart {
     first_moving = std::min(first_moving, other.first_moving);
     first_nonfinite = std::min(first_nonfinite, other.first_nonfinite);
     spread.join(other.spread);
-    for (std::size_t d = 0; d < moving_at.size(); ++d) moving_at[d].join(other.moving_at[d]);
-    for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] += other.tiles[t];
+    moving_at.join(other.moving_at);
   }
 };
 
-// Runs of one dtype and shape, the first of which the others are held against.
+// Runs of one dtype and shape, compared with the first.
 class RunsPass {
  public:
   RunsPass(const Sources& runs, verify::TileGrid grid, const std::optional<verify::ElementComparer>& judge)
@@ -273,28 +264,13 @@ class RunsPass {
   // The elements of a box that move, along each axis and in tiles.
   void count_by_index(const Shape& start, const Shape& count, RunsPart& part) const {
     if (shape_.empty()) return;
-    const std::size_t last = shape_.size() - 1;
     Shape at = start;
-    for (std::int64_t begin = 0; begin < std::ssize(part.moves); begin += count[last]) {
-      const std::uint8_t* moves = part.moves.data() + begin;
-      std::int64_t in_line = 0;
-      for (std::int64_t i = 0; i < count[last]; ++i) {
-        if (moves[i] == 0) continue;
-        ++in_line;
-        part.moving_at[last].add(start[last] + i, 1);
-        if (grid_.rows == 0) continue;
-        at[last] = start[last] + i;
-        const std::int64_t row = at[grid_.row_axis] / grid_.tile_rows,
-                           column = at[grid_.column_axis] / grid_.tile_columns;
-        ++part.tiles[static_cast<std::size_t>(row * grid_.columns + column)];
-      }
-      for (std::size_t d = 0; d < last && in_line > 0; ++d) part.moving_at[d].add(at[d], in_line);
-      at[last] = start[last];
-      for (std::size_t d = last; d-- > 0;) {
-        if (++at[d] < start[d] + count[d]) break;
-        at[d] = start[d];
-      }
-    }
+    const std::uint8_t* moves = part.moves.data();
+    do {
+      const std::int64_t n = count.back(), moving = std::accumulate(moves, moves + n, std::int64_t{0});
+      if (moving > 0) part.moving_at.add_line(at, n, moves, moving);
+      moves += n;
+    } while (verify::next_line(at, start, count));
   }
 
   DType dtype_;
@@ -304,7 +280,7 @@ class RunsPass {
   std::vector<arrays::BoxReader> readers_;
 };
 
-// The part of the array that what moves has to itself; empty: it follows no axis.
+// The part of the array with all moving elements; empty: they follow no axis.
 std::string followed(const Naming& naming, const std::vector<AxisDifferences>& axes, std::int64_t moving) {
   verify::Scope scope(axes.size());
   for (std::size_t d = 0; d < axes.size(); ++d) {
@@ -320,8 +296,7 @@ std::string followed(const Naming& naming, const std::vector<AxisDifferences>& a
   return naming.part(scope);
 }
 
-void add_where(const RunsPart& part, const Naming& naming, const verify::TileGrid& grid,
-               RunsComparison& result) {
+void add_where(const RunsPart& part, const Naming& naming, RunsComparison& result) {
   if (part.moving == 0) return;
   const auto at = [&](std::int64_t flat) { return core::index_of(result.shape, flat); };
   result.first_moving = at(part.first_moving);
@@ -332,12 +307,9 @@ void add_where(const RunsPart& part, const Naming& naming, const verify::TileGri
                                found.largest,      found.least_run,     found.largest_run};
   }
   if (result.shape.empty()) return;
-  verify::PassResult pass;
-  pass.differing_at = part.moving_at;
-  for (const std::int64_t length : result.shape) pass.zero_at.emplace_back(length);
-  result.axes = verify::axes_of(naming, pass);
-  result.parts = verify::runs_of(naming, pass);
-  if (grid.rows > 0) result.tiles = verify::tiles_of(grid, result.shape, part.tiles);
+  result.axes = verify::axes_of(naming, part.moving_at);
+  result.parts = verify::runs_of(naming, part.moving_at);
+  if (part.moving_at.grid.rows > 0) result.tiles = verify::tiles_of(result.shape, part.moving_at);
   result.follows = followed(naming, result.axes, part.moving);
 }
 
@@ -423,7 +395,7 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
     if (!is_first) continue;
     result.moving = part.moving;
     result.nonfinite = part.nonfinite;
-    add_where(part, naming, grid, result);
+    add_where(part, naming, result);
   }
   const std::vector<std::int64_t> groups = groups_of(firsts);
   for (std::size_t r = 0; r < runs.size(); ++r) {
@@ -467,203 +439,189 @@ std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs
   return (in_order ? 1 : threads()) * (copied + counted) + counted + planned;
 }
 
-Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names) {
-  const bool is_one = arrays.size() == 1 && arrays[0].array.empty();
-  bool close = true;
-  Firsts firsts(names.size(), 0);
-  std::vector<RunResult> results(names.size());
-  for (RunResult& result : results) result.has_array = result.has_type = true;
-  bool has_tolerance = false;
-  std::int64_t elements = 0, moving = 0, nonfinite = 0;
-  const RunsOfArray* widest = nullptr;
+namespace {
+
+// All arrays together: counts summed, runs equal that are equal in each array.
+struct RunsSum {
+  RunsComparison all;
+  std::vector<std::int64_t> groups;     // of equal runs
+  bool is_one = false;                  // array, without a name
+  const RunsOfArray* widest = nullptr;  // with the largest spread
+};
+
+RunsSum sum_of(std::span<const RunsOfArray> arrays, std::size_t runs) {
+  RunsSum sum;
+  RunsComparison& all = sum.all;
+  sum.is_one = arrays.size() == 1 && arrays[0].array.empty();
+  all.close = true;
+  all.runs.resize(runs);
+  for (RunResult& run : all.runs) run.has_array = run.has_type = true;
+  Firsts firsts(runs, 0);
   for (const RunsOfArray& one : arrays) {
-    close = close && one.why.empty() && one.found.close;
-    if (!one.why.empty()) continue;
     const RunsComparison& found = one.found;
-    has_tolerance = has_tolerance || found.rtol;
-    elements += found.elements, moving += found.moving, nonfinite += found.nonfinite;
-    if (found.max_spread &&
-        (widest == nullptr || found.max_spread->amount > widest->found.max_spread->amount))
-      widest = &one;
+    all.close = all.close && one.why.empty() && found.close;
+    if (!one.why.empty()) continue;
+    if (found.rtol) all.rtol = found.rtol, all.atol = found.atol;
+    all.elements += found.elements, all.moving += found.moving, all.nonfinite += found.nonfinite;
+    if (found.max_spread && (!sum.widest || found.max_spread->amount > sum.widest->found.max_spread->amount))
+      sum.widest = &one;
     Firsts groups;
-    for (std::size_t r = 0; r < names.size(); ++r) {
+    for (std::size_t r = 0; r < runs; ++r) {
       const RunResult& run = found.runs[r];
+      RunResult& total = all.runs[r];
       groups.push_back(run.group);
-      results[r].differing += run.differing;
-      results[r].beyond += run.beyond;
-      results[r].has_array = results[r].has_array && run.has_array;
-      results[r].has_type = results[r].has_type && run.has_type;
+      total.differing += run.differing, total.beyond += run.beyond;
+      total.has_array = total.has_array && run.has_array;
+      total.has_type = total.has_type && run.has_type;
       if (run.max_difference)
-        results[r].max_difference = std::max(results[r].max_difference.value_or(0), *run.max_difference);
+        total.max_difference = std::max(total.max_difference.value_or(0), *run.max_difference);
     }
     firsts = meet(firsts, groups);
   }
-  const std::vector<std::int64_t> groups = groups_of(firsts);
-  const std::int64_t distinct = distinct_in(groups);
+  sum.groups = groups_of(firsts);
+  all.distinct = distinct_in(sum.groups);
+  return sum;
+}
 
-  Report runs;
-  const auto count = static_cast<std::int64_t>(names.size());
-  const auto shape_or_null = [](const std::optional<Shape>& shape) {
-    return shape ? ReportValue(*shape) : ReportValue();
-  };
-  const auto run_name = [&](std::int64_t run) { return names[static_cast<std::size_t>(run)]; };
-  runs.add("count", "runs", count, Unit::count)
-      .add("distinct", "distinct", distinct, Unit::count)
-      .add("elements", "elements of a run", elements, Unit::count)
-      .add("moving", "that move", moving, Unit::count)
-      .add("moving_share", "share of those", verify::share_of(moving, elements), Unit::share)
-      .add("nonfinite", "NaN or infinite in some runs", nonfinite, Unit::count);
-  const Spread* spread = widest == nullptr ? nullptr : &*widest->found.max_spread;
-  runs.add("max_spread", "largest spread",
+void add_counts(const RunsSum& sum, std::span<const std::string> names, Report& report) {
+  const RunsComparison& all = sum.all;
+  const Spread* spread = sum.widest == nullptr ? nullptr : &*sum.widest->found.max_spread;
+  report.add("count", "runs", std::ssize(names), Unit::count)
+      .add("distinct", "distinct", all.distinct, Unit::count)
+      .add("elements", "elements of a run", all.elements, Unit::count)
+      .add("moving", "that move", all.moving, Unit::count)
+      .add("moving_share", "share of those", verify::share_of(all.moving, all.elements), Unit::share)
+      .add("nonfinite", "NaN or infinite in some runs", all.nonfinite, Unit::count)
+      .add("max_spread", "largest spread",
            spread != nullptr ? ReportValue(spread->amount)
-           : moving == 0     ? ReportValue(0.0)
+           : all.moving == 0 ? ReportValue(0.0)
                              : ReportValue())
       .add("max_spread_index", "at", spread != nullptr ? ReportValue(spread->index) : ReportValue());
-  if (!is_one)
-    runs.add("max_spread_array", "in", spread != nullptr ? ReportValue(widest->array) : ReportValue());
-  if (spread != nullptr) {
-    Table ends{"ends",
-               "the largest spread",
-               {{"least", "from", Unit::value},
-                {"largest", "to", Unit::value},
-                {"least_run", "in"},
-                {"largest_run", "and in"}},
-               {{verify::value_of(spread->least), verify::value_of(spread->largest),
-                 run_name(spread->least_run), run_name(spread->largest_run)}}};
-    runs.add(std::move(ends));
-  }
-  if (is_one) {
-    const RunsComparison& found = arrays[0].found;
-    runs.add("first_moving_index", "first that moves", shape_or_null(found.first_moving));
-    if (found.nonfinite > 0)
-      runs.add("first_nonfinite_index", "first that is NaN or infinite",
-               shape_or_null(found.first_nonfinite));
-    if (moving > 0)
-      runs.add("follows", "what moves follows",
-               found.follows.empty() ? ReportValue() : ReportValue(found.follows));
-  }
+  if (!sum.is_one)
+    report.add("max_spread_array", "in", spread != nullptr ? ReportValue(sum.widest->array) : ReportValue());
+  if (spread == nullptr) return;
+  const auto run_name = [&](std::int64_t run) { return names[static_cast<std::size_t>(run)]; };
+  report.add(Table{"ends",
+                   "the largest spread",
+                   {{"least", "from", Unit::value},
+                    {"largest", "to", Unit::value},
+                    {"least_run", "in"},
+                    {"largest_run", "and in"}},
+                   {{verify::value_of(spread->least), verify::value_of(spread->largest),
+                     run_name(spread->least_run), run_name(spread->largest_run)}}});
+}
 
-  // Which are equal.
+Table table_of_equal_runs(const RunsSum& sum, std::span<const std::string> names, bool all_compared) {
   constexpr std::size_t kNamed = 6;
-  const bool all_compared =
-      std::all_of(arrays.begin(), arrays.end(), [](const RunsOfArray& one) { return one.why.empty(); });
   Table equal{"groups",
               all_compared ? "runs that are equal bit for bit"
                            : "runs that are equal bit for bit in the arrays that could be compared",
               {{"group", "group"}, {"count", "runs"}, {"which", "which"}},
               {}};
-  for (std::int64_t group = 0; group < distinct; ++group) {
+  for (std::int64_t group = 0; group < sum.all.distinct; ++group) {
     std::vector<std::string> which;
-    std::int64_t members = 0;
-    for (std::size_t r = 0; r < names.size(); ++r) {
-      if (groups[r] != group) continue;
-      ++members;
-      if (which.size() < kNamed) which.push_back(names[r]);
-    }
-    const std::int64_t more = members - std::ssize(which);
+    std::int64_t count = 0;
+    for (std::size_t r = 0; r < names.size(); ++r)
+      if (sum.groups[r] == group && ++count <= static_cast<std::int64_t>(kNamed)) which.push_back(names[r]);
+    const std::int64_t more = count - std::ssize(which);
     equal.rows.push_back(
-        {group, members,
+        {group, count,
          fmt::format("{}{}", fmt::join(which, ", "), more > 0 ? fmt::format(" and {} more", more) : "")});
   }
-  runs.add(std::move(equal));
-  const bool any_beyond =
-      std::any_of(results.begin(), results.end(), [](const RunResult& run) { return run.beyond > 0; });
+  return equal;
+}
+
+Table table_of_runs(const RunsSum& sum, std::span<const std::string> names) {
+  const std::vector<RunResult>& results = sum.all.runs;
+  const auto is_beyond = [](const RunResult& run) { return run.beyond > 0; };
+  const auto has_type = [](const RunResult& run) { return run.has_type; };
   Table each{"results",
-             distinct > 1 ? "each beside the first" : "",
+             sum.all.distinct > 1 ? "each beside the first" : "",
              {{"run", "run"},
               {"group", "group"},
               {"differing", "differ"},
               {"max_difference", "by up to"},
-              {"beyond", "beyond the tolerance", Unit::none, !any_beyond},
-              {"why", "why", Unit::none, false}},
+              {"beyond", "beyond the tolerance", Unit::none,
+               std::none_of(results.begin(), results.end(), is_beyond)},
+              {"why", "why", Unit::none, std::all_of(results.begin(), results.end(), has_type)}},
              {}};
-  if (distinct == 1) each.text_rows = 0;
+  if (sum.all.distinct == 1) each.text_rows = 0;
   for (std::size_t r = 0; r < names.size(); ++r) {
     const RunResult& run = results[r];
-    const bool has_elements = run.has_type || !is_one;
-    const std::string why = why_apart(run, !is_one);
-    each.rows.push_back({names[r], groups[r], has_elements ? ReportValue(run.differing) : ReportValue(),
-                         run.max_difference ? ReportValue(*run.max_difference) : ReportValue(),
-                         has_elements ? ReportValue(run.beyond) : ReportValue(),
-                         why.empty() ? ReportValue() : ReportValue(why)});
+    const auto counted = [&](std::int64_t n) {
+      return run.has_type || !sum.is_one ? ReportValue(n) : ReportValue();
+    };
+    each.rows.push_back({names[r], sum.groups[r], counted(run.differing),
+                         verify::value_or_null(run.max_difference), counted(run.beyond),
+                         verify::text_or_null(why_apart(run, !sum.is_one))});
   }
-  if (std::all_of(results.begin(), results.end(), [](const RunResult& run) { return run.has_type; }))
-    each.columns.back().json_only = true;
-  runs.add(std::move(each));
+  return each;
+}
 
-  // Where.
-  if (!is_one) {
-    Table table{"arrays",
-                "arrays",
-                {{"array", "array"},
-                 {"close", "close"},
-                 {"distinct", "distinct"},
-                 {"elements", "elements", Unit::none, true},
-                 {"moving", "move"},
-                 {"max_spread", "spread"},
-                 {"max_spread_index", "at"},
-                 {"follows", "follows"},
-                 {"why", "why", Unit::none, true}},
-                {},
-                64};
-    for (const RunsOfArray& one : arrays) {
-      const RunsComparison& found = one.found;
-      const bool compared = one.why.empty();
-      std::string why = one.why;
-      for (std::size_t r = 0; r < names.size() && compared && why.empty(); ++r)
-        if (!found.runs[r].has_type)
-          why = (found.runs[r].has_array ? "another dtype or shape in " : "not in ") + names[r];
-      const auto where = [&](auto value) { return compared ? ReportValue(value) : ReportValue(); };
-      table.rows.push_back({one.array, compared && found.close, where(found.distinct), where(found.elements),
-                            where(found.moving),
-                            found.max_spread ? ReportValue(found.max_spread->amount) : ReportValue(),
-                            found.max_spread ? ReportValue(found.max_spread->index) : ReportValue(),
-                            found.follows.empty() ? ReportValue() : ReportValue(found.follows),
-                            why.empty() ? ReportValue() : ReportValue(why)});
-      if (!why.empty()) table.columns.back().json_only = false;
-    }
-    runs.add(std::move(table));
-  } else if (moving > 0 && !arrays[0].found.axes.empty()) {
-    const RunsComparison& found = arrays[0].found;
-    Table axes{"axes",
-               "where they move",
-               {{"axis", "axis"},
-                {"length", "length", Unit::none, true},
-                {"indices", "indices"},
-                {"ranges", "which"},
-                {"whole", "move wholly"}},
-               {}};
-    for (const AxisDifferences& axis : found.axes)
-      axes.rows.push_back({axis.name, axis.length, axis.indices,
-                           verify::ranges_value(axis.ranges, axis.length),
-                           verify::ranges_value(axis.whole, axis.length)});
-    runs.add(std::move(axes));
-    if (!found.parts.empty()) {
-      Table parts{"parts",
-                  "groups and sequences that move",
-                  {{"of", ""},
-                   {"index", "index"},
-                   {"begin", "from"},
-                   {"end", "to"},
-                   {"moving", "move"},
-                   {"moving_share", "share", Unit::share}},
-                  {},
-                  16};
-      for (const RunDifferences& part : found.parts)
-        parts.rows.push_back({part.name, part.index, part.begin, part.end, part.differing,
-                              verify::share_of(part.differing, part.elements)});
-      runs.add(std::move(parts));
-    }
-    if (found.tiles)
-      if (auto picture = verify::picture_of(*found.tiles, found.axes,
+Table table_of_arrays(std::span<const RunsOfArray> arrays, std::span<const std::string> names) {
+  Table table{"arrays",
+              "arrays",
+              {{"array", "array"},
+               {"close", "close"},
+               {"distinct", "distinct"},
+               {"elements", "elements", Unit::none, true},
+               {"moving", "move"},
+               {"max_spread", "spread"},
+               {"max_spread_index", "at"},
+               {"follows", "follows"},
+               {"why", "why", Unit::none, true}},
+              {},
+              64};
+  for (const RunsOfArray& one : arrays) {
+    const RunsComparison& found = one.found;
+    const bool compared = one.why.empty();
+    std::string why = one.why;
+    for (std::size_t r = 0; r < names.size() && compared && why.empty(); ++r)
+      if (!found.runs[r].has_type)
+        why = (found.runs[r].has_array ? "another dtype or shape in " : "not in ") + names[r];
+    const auto where = [&](auto value) { return compared ? ReportValue(value) : ReportValue(); };
+    table.rows.push_back({one.array, compared && found.close, where(found.distinct), where(found.elements),
+                          where(found.moving),
+                          found.max_spread ? ReportValue(found.max_spread->amount) : ReportValue(),
+                          found.max_spread ? ReportValue(found.max_spread->index) : ReportValue(),
+                          verify::text_or_null(found.follows), verify::text_or_null(why)});
+    if (!why.empty()) table.columns.back().json_only = false;
+  }
+  return table;
+}
+
+}  // namespace
+
+Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names) {
+  const RunsSum sum = sum_of(arrays, names.size());
+  const RunsComparison* const one = sum.is_one ? &arrays[0].found : nullptr;
+  Report runs;
+  add_counts(sum, names, runs);
+  if (one != nullptr) {
+    runs.add("first_moving_index", "first that moves", verify::value_or_null(one->first_moving));
+    if (one->nonfinite > 0)
+      runs.add("first_nonfinite_index", "first that is NaN or infinite",
+               verify::value_or_null(one->first_nonfinite));
+    if (one->moving > 0) runs.add("follows", "what moves follows", verify::text_or_null(one->follows));
+  }
+  runs.add(table_of_equal_runs(
+      sum, names,
+      std::all_of(arrays.begin(), arrays.end(), [](const RunsOfArray& array) { return array.why.empty(); })));
+  runs.add(table_of_runs(sum, names));
+  if (one == nullptr) runs.add(table_of_arrays(arrays, names));
+  if (one != nullptr && one->moving > 0 && !one->axes.empty()) {
+    runs.add(verify::table_of(one->axes, "where they move", "move wholly"));
+    if (!one->parts.empty())
+      runs.add(verify::table_of(one->parts, "parts", "groups and sequences that move", "moving", "move"));
+    if (one->tiles)
+      if (auto picture = verify::picture_of(*one->tiles, one->axes,
                                             {"nothing moves", "something moves", "everything moves"}))
         runs.add(*std::move(picture));
   }
   Report report;
-  const RunsComparison* found = is_one ? &arrays[0].found : nullptr;
-  report.add("close", has_tolerance ? "close" : "equal", close);
-  if (found != nullptr && found->rtol)
-    report.add("rtol", "rtol, of the first run", *found->rtol).add("atol", "atol", *found->atol);
+  report.add("close", sum.all.rtol ? "close" : "equal", sum.all.close);
+  if (one != nullptr && one->rtol)
+    report.add("rtol", "rtol, of the first run", *one->rtol).add("atol", "atol", *one->atol);
   report.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
   return report;
 }

@@ -1,5 +1,4 @@
-// Equal parts rather than rows at random altogether: no long run of rows is left out. Cost: that of the rows
-// chosen.
+// Stratified sampling: one row of each of equal parts, so that no long range of rows is without one.
 // tests: tests/verify/test_sample.cpp
 #include "verify/sample.hpp"
 

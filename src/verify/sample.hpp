@@ -1,4 +1,4 @@
-// Rows to look at where all of them would take too long.
+// Row samples, where all rows take too long.
 // tests: tests/verify/test_sample.cpp
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace ejk::verify {
 
-/// Of `rows` rows, in order: the first, the last, and `more` between them, one at random from each of as many
-/// equal parts; all where there are no more. The same for the same seed on any machine.
+/// Rows in order: the first, the last, and `more` between them, one at random from each of as many equal
+/// parts; all if there are no more. Deterministic for a seed.
 std::vector<std::int64_t> sample_rows(std::int64_t rows, std::int64_t more, std::int64_t seed = 0);
 
 }  // namespace ejk::verify

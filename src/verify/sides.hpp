@@ -1,4 +1,4 @@
-// The two sides of a comparison as doubles, by boxes, lines and elements, and when two numbers agree.
+// Both arrays of a comparison as doubles, by box, line or element, and the tolerance of a prediction.
 // tests: tests/verify/test_explain.cpp
 #pragma once
 
@@ -16,37 +16,50 @@
 
 namespace ejk::verify {
 
+/// The position of an index in C order.
+inline std::int64_t flat_index(const Shape& shape, const Shape& at) {
+  std::int64_t flat = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) flat = flat * shape[d] + at[d];
+  return flat;
+}
+
+/// Advances `at` to the next line of the last axis in a box; false after the last one.
+inline bool next_line(Shape& at, const Shape& start, const Shape& count) {
+  for (std::size_t d = at.size() - 1; d-- > 0;) {
+    if (++at[d] < start[d] + count[d]) return true;
+    at[d] = start[d];
+  }
+  return false;
+}
+
 /// Absolute tolerances of the lines of the last axis, in their order.
 struct LineTolerances {
   Shape shape;  // of the array
   std::vector<double> atol;
 };
 
-/// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN: of what a hypothesis predicts. Which elements
-/// of the arrays differ is said by the ElementComparer.
+/// The tolerance of a prediction: |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN.
+/// Elements of the arrays are compared by the ElementComparer.
 struct Agreement {
-  double rtol = 0, atol = 0;  // atol: of nearly all lines, where these have their own
+  double rtol = 0, atol = 0;  // with `lines`: of nearly all lines
   bool nan = true;
   const LineTolerances* lines = nullptr;
 
-  /// That of the line of element `flat` in C order.
+  /// Of the line of element `flat` in C order.
   Agreement at_flat(std::int64_t flat) const {
     if (lines == nullptr) return *this;
     return {rtol, lines->atol[static_cast<std::size_t>(flat / lines->shape.back())], nan};
   }
-  /// That of the line of an element.
+  /// Of the line of an element.
   Agreement at(const Shape& at) const {
-    if (lines == nullptr) return *this;
-    std::int64_t line = 0;
-    for (std::size_t d = 0; d + 1 < at.size(); ++d) line = line * lines->shape[d] + at[d];
-    return {rtol, lines->atol[static_cast<std::size_t>(line)], nan};
+    return lines == nullptr ? *this : at_flat(flat_index(lines->shape, at));
   }
 
   bool operator()(double a, double e) const {
     const double allowed = std::min(atol + rtol * std::abs(e), std::numeric_limits<double>::max());
     return std::abs(a - e) <= allowed || a == e || (nan && a != a && e != e);
   }
-  /// flags[i] = 1 where they do not agree, else 0; how many do not.
+  /// flags[i] = 1 where elements do not agree, else 0; returns how many do not.
   std::int64_t mark_differences(const double* a, const double* e, std::int64_t n, std::uint8_t* flags) const {
     return kernels::active().mark_differences(a, e, n, rtol, atol, nan, flags);
   }
@@ -62,10 +75,10 @@ class Side {
 
   const ArraySource& source() const { return source_; }
   const Shape& shape() const { return source_.shape(); }
-  /// Elements may be read in any order at little cost.
+  /// In memory or mapped: elements are cheap to read in any order.
   bool is_at_hand() const { return view_.has_value(); }
 
-  /// The elements in C order of a box whose elements follow one another, as they are: where they lie, or in `raw`.
+  /// The elements of a box that is contiguous in C order: in place, or copied to `raw`.
   const std::byte* bytes(const Shape& start, const Shape& count, std::vector<std::byte>& raw) const {
     if (view_) return view_->data + offset(start);
     raw.resize(static_cast<std::size_t>(element_count(count) * size_of(source_.dtype())));
@@ -94,17 +107,19 @@ class Side {
     read(at, count, raw, out);
   }
 
-  /// n elements, `step` apart, of the buffer of a side that is at hand; the first is its element `flat`.
+  /// n elements of the buffer, from `flat` on with stride `step`, of a side that is at hand.
   void strided(std::int64_t flat, std::int64_t step, std::int64_t n, std::vector<std::byte>& raw,
                double* out) const {
     const auto size = static_cast<std::size_t>(size_of(source_.dtype()));
-    raw.resize(static_cast<std::size_t>(n) * size);
     const std::byte* from = view_->data + flat * static_cast<std::int64_t>(size);
-    for (std::int64_t i = 0; i < n; ++i)
-      std::memcpy(raw.data() + static_cast<std::size_t>(i) * size,
-                  from + i * step * static_cast<std::int64_t>(size), size);
-    arrays::convert_elements(source_.dtype(), raw.data(), DType::float64, reinterpret_cast<std::byte*>(out),
-                             n);
+    if (step != 1) {
+      raw.resize(static_cast<std::size_t>(n) * size);
+      for (std::int64_t i = 0; i < n; ++i)
+        std::memcpy(raw.data() + static_cast<std::size_t>(i) * size,
+                    from + i * step * static_cast<std::int64_t>(size), size);
+      from = raw.data();
+    }
+    arrays::convert_elements(source_.dtype(), from, DType::float64, reinterpret_cast<std::byte*>(out), n);
   }
 
   double element(const Shape& at) const {

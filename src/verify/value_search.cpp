@@ -1,7 +1,5 @@
-// A proposal that holds in its scope, or in what is left of the scope without the indices where it fails, is
-// accepted. Rows of a result are laid out as an array first, by the axes of which each combination is one
-// row.
-//
+// A hypothesis is accepted if it holds in its scope, or in the scope without the indices at which it fails.
+// Results by rows are first laid out as an array.
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
 
@@ -12,7 +10,6 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "verify/sample.hpp"
 
 namespace ejk::verify {
 
@@ -30,9 +27,9 @@ bool holds(const Verdict& verdict) {
          explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
 }
 
-// Takes indices out of the scope for which it does not hold: first all of which it explains nothing, then
-// those of the axis that tells best where it holds. The axis that has become the most ragged; nothing where
-// none was taken out.
+// Removes indices from the scope for which the hypothesis fails: first those without an explained element,
+// then those of the axis that separates best. Returns the axis with the most ranges; none if nothing was
+// removed.
 std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
   struct Kept {
     std::vector<IndexRange> ranges;
@@ -41,7 +38,7 @@ std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdic
   };
   const auto kept = [&](std::size_t d, auto&& keep) {
     Kept result;
-    const IndexCounts &explained = verdict.explained_at[d], &failed = verdict.failed_at[d];
+    const IndexCounts &explained = verdict.explained_at.axes[d], &failed = verdict.failed_at.axes[d];
     std::size_t i = 0;
     result.ranges = explained.ranges([&](std::int64_t n, std::int64_t) {
       const std::int64_t failures = failed.counts[i++];
@@ -54,7 +51,7 @@ std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdic
   };
   std::optional<std::size_t> ragged;
   for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
-    const std::vector<std::int64_t>& counts = verdict.explained_at[d].counts;
+    const std::vector<std::int64_t>& counts = verdict.explained_at.axes[d].counts;
     const std::int64_t most = *std::max_element(counts.begin(), counts.end());
     Kept support = kept(d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; });
     if (!support.is_less) continue;
@@ -72,12 +69,12 @@ std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdic
   return ragged;
 }
 
-// Indices that were left over here and there: those for which it happens to hold.
+// Single indices here and there, for which it holds by chance.
 bool is_scattered(const std::vector<IndexRange>* ranges) {
   return ranges != nullptr && ranges->size() > 4 && indices_in(*ranges) < 4 * std::ssize(*ranges);
 }
 
-// An index here and there, with few elements each: those that happen to differ alike.
+// Indices here and there with few elements each, which differ alike by chance.
 bool is_sparse(const Scope& scope, std::int64_t explained) {
   return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
     return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
@@ -147,13 +144,13 @@ void ValueSearch::mark_left(std::uint8_t* left) const {
   run_pass(plan, {});
 }
 
-// Of all elements that it speaks of. What holds is set aside.
+// Tests a hypothesis on all elements in scope, and accepts it.
 bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   // Where nothing differs it has nothing to explain.
   for (std::size_t d = 0; d < subject_.naming.shape.size(); ++d) {
     if (!hypothesis->scope.axes[d].empty()) continue;
     std::vector<IndexRange> support =
-        rest_.differing_at[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
+        rest_.left_at.axes[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
     if (static_cast<double>(indices_in(support)) < 0.95 * static_cast<double>(subject_.naming.shape[d]))
       hypothesis->scope.axes[d] = std::move(support);
   }
@@ -184,87 +181,42 @@ bool ValueSearch::test(const HypothesisPtr& hypothesis) {
 
 namespace {
 
-// Rows of a result as an array: the axes of which each combination of indices is one row, and the columns.
+// Rows of a result as an array: ResultRows::array_axes, and the columns.
 struct RowArray {
-  std::vector<std::size_t> axes;
   Shape shape;
   std::vector<std::int64_t> first_of_row;  // element, by row
 };
 
-std::optional<RowArray> row_array(const ResultRows& result, const std::vector<std::size_t>& axes) {
-  RowArray array{axes, {}, std::vector<std::int64_t>(static_cast<std::size_t>(result.rows))};
-  std::int64_t rows = 1;
-  for (const std::size_t a : axes) {
-    array.shape.push_back(result.axes[a].length);
-    if (result.axes[a].length < 1 || rows > result.rows) return std::nullopt;
-    rows *= result.axes[a].length;
-  }
-  if (rows != result.rows) return std::nullopt;
+// Nothing where rows of the array are missing, as those of padding are.
+std::optional<RowArray> row_array(const ResultRows& result) {
+  RowArray array{{}, std::vector<std::int64_t>(static_cast<std::size_t>(result.rows))};
+  for (const std::size_t a : result.array_axes) array.shape.push_back(result.axes[a].length);
+  if (element_count(array.shape) != result.rows) return std::nullopt;
   array.shape.push_back(result.columns);
-  std::vector<bool> taken(static_cast<std::size_t>(rows));
   std::vector<std::int64_t> place(result.axes.size());
   for (std::int64_t row = 0; row < result.rows; ++row) {
     result.place(row, place.data());
-    std::int64_t at = 0;
-    for (const std::size_t a : axes) {
-      if (place[a] < 0) return std::nullopt;
-      at = at * result.axes[a].length + place[a];
-    }
-    if (taken[static_cast<std::size_t>(at)]) return std::nullopt;
-    taken[static_cast<std::size_t>(at)] = true;
-    array.first_of_row[static_cast<std::size_t>(row)] = at * result.columns;
+    Shape at;
+    for (const std::size_t a : result.array_axes) at.push_back(place[a]);
+    at.push_back(0);
+    array.first_of_row[static_cast<std::size_t>(row)] = flat_index(array.shape, at);
   }
   return array;
-}
-
-// Axes in the order of the memory of the array that was given, as far as its indices tell.
-void sort_as_given(const ResultRows& result, std::vector<std::size_t>& axes) {
-  std::vector<std::int64_t> place(result.axes.size());
-  std::vector<std::size_t> component(result.axes.size(), 0);
-  for (const std::size_t a : axes) {
-    const std::size_t rank = result.index(0, 0).size();
-    for (std::size_t d = 0; d < rank; ++d) {
-      bool is_its = true;
-      for (const std::int64_t row : sample_rows(result.rows, 64)) {
-        result.place(row, place.data());
-        is_its = is_its && result.index(row, 0)[d] == place[a];
-      }
-      if (is_its && result.axes[a].length > 1) component[a] = d;
-    }
-  }
-  std::stable_sort(axes.begin(), axes.end(),
-                   [&](std::size_t x, std::size_t y) { return component[x] < component[y]; });
-}
-
-// Of as many axes as can be.
-std::optional<RowArray> row_array(const ResultRows& result) {
-  std::vector<std::vector<std::size_t>> choices;
-  for (std::size_t set = 1; set < std::size_t{1} << result.axes.size(); ++set) {
-    auto& axes = choices.emplace_back();
-    for (std::size_t a = 0; a < result.axes.size(); ++a)
-      if ((set >> a & 1) != 0) axes.push_back(a);
-  }
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const auto& x, const auto& y) { return x.size() > y.size(); });
-  for (auto& axes : choices) {
-    sort_as_given(result, axes);
-    if (auto array = row_array(result, axes)) return array;
-  }
-  return std::nullopt;
 }
 
 Naming naming_of(const ResultRows& result, const RowArray& array) {
   Naming naming;
   naming.shape = array.shape;
-  for (const std::size_t a : array.axes) naming.axes.push_back(result.axes[a].name);
+  const std::vector<std::size_t>& axes = result.array_axes;
+  for (const std::size_t a : axes) naming.axes.push_back(result.axes[a].name);
   naming.axes.push_back(result.column.empty() ? "column" : result.column);
   // Parts that are runs of a position: groups of rows, sequences of queries.
   for (std::size_t a = 0; a < result.axes.size(); ++a) {
-    if (std::find(array.axes.begin(), array.axes.end(), a) != array.axes.end()) continue;
-    const auto of_axis = std::find_if(array.axes.begin(), array.axes.end(), [&](std::size_t other) {
+    if (std::find(axes.begin(), axes.end(), a) != axes.end() || result.axes[a].length == 1) continue;
+    const auto of_axis = std::find_if(axes.begin(), axes.end(), [&](std::size_t other) {
       return result.axes[other].kind == RowAxis::Kind::position;
     });
-    if (of_axis == array.axes.end()) continue;
+    if (of_axis == axes.end()) continue;
     std::vector<std::int64_t> part(static_cast<std::size_t>(result.axes[*of_axis].length), -1),
         place(result.axes.size());
     for (std::int64_t row = 0; row < result.rows; ++row) {
@@ -273,7 +225,7 @@ Naming naming_of(const ResultRows& result, const RowArray& array) {
     }
     const auto end = std::find(part.begin(), part.end(), -1);
     if (!std::is_sorted(part.begin(), end)) continue;
-    Naming::Run run{static_cast<std::size_t>(of_axis - array.axes.begin()), result.axes[a].name, {}};
+    Naming::Run run{static_cast<std::size_t>(of_axis - axes.begin()), result.axes[a].name, {}};
     for (std::int64_t p = 0; p <= result.axes[a].length; ++p)
       run.offsets.push_back(std::lower_bound(part.begin(), end, p) - part.begin());
     naming.runs.push_back(std::move(run));

@@ -1,11 +1,10 @@
-// What accounts for the differences of two arrays by their values alone: the one search for factors,
-// exchanges, shifts, transpositions, boxes never written and rounding, of `compare --explain` and of what the
-// models of a computation leave unexplained in `--against --explain`.
+// Search for explanations by values alone: factors, exchanges, shifts, transpositions, unwritten boxes and
+// rounding. Used by `compare --explain`, and by `--against --explain` for what no fault model explains.
 //
-// Again and again the finders of verify/hypothesis.hpp look at a sample of what is left. What they propose is
-// tested on all elements by a pass over the pieces that hold differences; what holds is set aside. A proposal
-// that holds in a part of its scope is tested once more for that part. Cost: a pass, and one or two for each
-// proposal.
+// Each finder of verify/hypothesis.hpp fits a hypothesis to a sample of the unexplained differences. It is
+// tested on all elements, in chunks with differences; one that holds in part of its scope is tested again in
+// that part. Accepted hypotheses are removed and the search continues. Cost: one pass, and one or two for
+// each hypothesis.
 // tests: tests/verify/test_explain.cpp, tests/verify/test_value_search.cpp
 #pragma once
 
@@ -23,19 +22,19 @@ namespace ejk::verify {
 
 struct ValueExplanation {
   std::string kind, text;     // as in ejk/explanation.hpp
-  std::int64_t elements = 0;  // that it accounts for; each belongs to the first explanation that covers it
+  std::int64_t elements = 0;  // explained; each counts for the first explanation that covers it
 };
 
 struct ValueExplanations {
   std::vector<ValueExplanation> explanations;
-  std::int64_t left = 0;  // elements that none accounts for
-  std::string not_tried;  // what was not tried, and why; empty: everything was
+  std::int64_t left = 0;  // unexplained elements
+  std::string not_tried;  // hypotheses not tried, and why; empty: all were
 };
 
 class ValueSearch {
  public:
   using Progress = std::function<void(std::int64_t done)>;
-  /// All of it outlives the search.
+  /// References outlive the search.
   struct Subject {
     const Side& actual;
     const Side& expected;
@@ -46,10 +45,10 @@ class ValueSearch {
     const std::uint8_t* differing = nullptr;  // as in PassPlan
   };
 
-  /// Makes the first pass.
+  /// Runs the first pass.
   ValueSearch(const Subject& subject, Progress progress);
 
-  /// What nothing accounts for yet: before run() all differences.
+  /// The unexplained differences: before run() all.
   const PassResult& rest() const { return rest_; }
   std::int64_t all() const { return all_; }
   ValueExplanations run();
@@ -68,12 +67,12 @@ class ValueSearch {
   int passes_ = 0;
 };
 
-/// Explanations for elements of a result: those with a 1 in `left`, (rows, columns), which becomes 0 where an explanation
-/// covers it. What is predicted agrees within the largest bound of its row, or where rows are mixed within
-/// that of 95 % of them. Memory: 18 bytes an element. Nothing where rows are no array of their axes.
+/// Explains elements of a result with a 1 in `left`, (rows, columns), and sets those that are covered to 0.
+/// The tolerance is the largest bound of a row, or that of 95 % of the rows where rows are mixed. Memory: 18
+/// bytes an element. Empty unless the rows are a whole array of ResultRows::array_axes.
 ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
 
-/// Elements of a result of which that is done, at most, and the bytes that it takes.
+/// The largest result, in elements, for explain_rows, and its memory.
 inline constexpr std::int64_t kMostValues = std::int64_t{1} << 26;
 inline std::int64_t bytes_of_values(std::int64_t elements) {
   return elements <= kMostValues ? 19 * elements : 0;

@@ -1,6 +1,4 @@
-// Names are the caller's, or numbers; tiles are cut so that a picture of them has 64 cells along an axis at
-// most.
-//
+// Axes have the names of the caller or numbers. By default a picture has at most 64 tiles along an axis.
 // tests: tests/verify/test_explain.cpp
 #include "verify/where.hpp"
 
@@ -13,6 +11,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "ejk/text.hpp"
+#include "verify/describe.hpp"
 
 namespace ejk::verify {
 
@@ -130,8 +129,8 @@ TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   return grid;
 }
 
-TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
-                         const std::vector<std::int64_t>& differing) {
+TileDifferences tiles_of(const Shape& shape, const PlaceCounts& counts) {
+  const TileGrid& grid = counts.grid;
   TileDifferences tiles{static_cast<std::int64_t>(grid.row_axis),
                         static_cast<std::int64_t>(grid.column_axis),
                         grid.tile_rows,
@@ -148,7 +147,7 @@ TileDifferences tiles_of(const TileGrid& grid, const Shape& shape,
     for (std::int64_t c = 0; c < grid.columns; ++c) {
       const std::int64_t all = length(r, grid.tile_rows, shape[grid.row_axis]) *
                                length(c, grid.tile_columns, shape[grid.column_axis]) * others;
-      const std::int64_t n = differing[static_cast<std::size_t>(r * grid.columns + c)];
+      const std::int64_t n = counts.tiles[static_cast<std::size_t>(r * grid.columns + c)];
       states.push_back(n == 0 ? 0 : n == all ? 2 : 1);
     }
   tiles.states = std::make_shared<const BlockStates>(grid.columns, std::move(states));
@@ -175,36 +174,33 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
 
 // --- where
 
-ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
-  if (ranges.empty()) return {};
-  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
-  return Naming::indices(ranges);
-}
-
-std::vector<AxisDifferences> axes_of(const Naming& naming, const PassResult& pass) {
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
+                                     const PlaceCounts* zeros) {
   std::vector<AxisDifferences> axes;
   const std::int64_t elements = element_count(naming.shape);
   for (std::size_t d = 0; d < naming.shape.size(); ++d) {
     AxisDifferences axis;
     axis.name = naming.axes[d];
     axis.length = naming.shape[d];
-    const IndexCounts &counts = pass.differing_at[d], &zeros = pass.zero_at[d];
+    const IndexCounts& counts = counted.axes[d];
     const std::int64_t each = elements / naming.shape[d];
     axis.ranges = counts.ranges([](std::int64_t n, std::int64_t) { return n > 0; });
     axis.indices = indices_in(axis.ranges);
     axis.whole = counts.ranges([&](std::int64_t n, std::int64_t indices) { return n == each * indices; });
-    std::size_t i = 0;  // both are asked in the same order
-    axis.zero = counts.ranges([&](std::int64_t n, std::int64_t) { return zeros.counts[i++] == n && n > 0; });
+    std::size_t i = 0;  // both in the same order
+    if (zeros != nullptr)
+      axis.zero = counts.ranges(
+          [&](std::int64_t n, std::int64_t) { return zeros->axes[d].counts[i++] == n && n > 0; });
     axes.push_back(std::move(axis));
   }
   return axes;
 }
 
-std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass) {
+std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counted) {
   std::vector<RunDifferences> runs;
   const std::int64_t elements = element_count(naming.shape);
   for (const Naming::Run& run : naming.runs) {
-    const IndexCounts& counts = pass.differing_at[run.axis];
+    const IndexCounts& counts = counted.axes[run.axis];
     if (counts.bin != 1) continue;  // bins are no groups
     for (std::size_t g = 0; g + 1 < run.offsets.size(); ++g) {
       const std::int64_t begin = run.offsets[g], end = run.offsets[g + 1];
@@ -216,6 +212,54 @@ std::vector<RunDifferences> runs_of(const Naming& naming, const PassResult& pass
     }
   }
   return runs;
+}
+
+namespace {
+
+// "0 to 3 and 7", "all"; null for no ranges.
+ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
+  if (ranges.empty()) return {};
+  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
+  return Naming::indices(ranges);
+}
+
+}  // namespace
+
+Table table_of(const std::vector<AxisDifferences>& axes, std::string title, std::string whole,
+               const std::string& zero) {
+  Table table{"axes",
+              std::move(title),
+              {{"axis", "axis"},
+               {"length", "length", Unit::none, true},
+               {"indices", "indices"},
+               {"ranges", "which"},
+               {"whole", std::move(whole)}},
+              {}};
+  if (!zero.empty()) table.columns.push_back({"zero", zero});
+  for (const AxisDifferences& axis : axes) {
+    table.rows.push_back({axis.name, axis.length, axis.indices, ranges_value(axis.ranges, axis.length),
+                          ranges_value(axis.whole, axis.length)});
+    if (!zero.empty()) table.rows.back().push_back(ranges_value(axis.zero, axis.length));
+  }
+  return table;
+}
+
+Table table_of(const std::vector<RunDifferences>& runs, std::string key, std::string title,
+               const std::string& counted, std::string label) {
+  Table table{std::move(key),
+              std::move(title),
+              {{"of", ""},
+               {"index", "index"},
+               {"begin", "from"},
+               {"end", "to"},
+               {counted, std::move(label)},
+               {counted + "_share", "share", Unit::share}},
+              {},
+              16};
+  for (const RunDifferences& run : runs)
+    table.rows.push_back(
+        {run.name, run.index, run.begin, run.end, run.differing, share_of(run.differing, run.elements)});
+  return table;
 }
 
 }  // namespace ejk::verify

@@ -1,7 +1,6 @@
 // The usual mistakes of attention and its gradients, each made by plain loops, are named; noise and rounding
 // get no explanation.
 #include <doctest/doctest.h>
-#include <map>
 
 #include <cmath>
 #include <functional>
@@ -9,196 +8,14 @@
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
-#include "support/arrays.hpp"
+#include "support/planted_attention.hpp"
 
 using namespace ejk;
 
 namespace {
 
-using Index = std::int64_t;
-
-// Attention by loops, of which a mistake replaces a part. Layout bshd.
-struct Loops {
-  Index batch = 2, heads = 4, kv_heads = 2, queries = 24, keys = 24, size = 8, value_size = 6;
-  DType type = DType::float32;
-  double scale = 0, softcap = 0;
-  std::shared_ptr<Array> q, k, v, dout, bias;
-  std::vector<double> qs, ks, vs, gs, bs;
-  AttentionOptions options;
-
-  std::function<double(double dot, double bias)> score;
-  std::function<bool(Index b, Index h, Index i, Index j)> allowed = [](Index, Index, Index, Index) {
-    return true;
-  };
-  std::function<Index(Index h)> kv_head;
-  std::function<double(double)> weight = [](double p) { return p; };
-  std::function<double(double most, double sum)> lse = [](double most, double sum) {
-    return most + std::log(sum);
-  };
-
-  void make(std::uint64_t seed) {
-    std::mt19937_64 engine(seed);
-    q = std::make_shared<Array>(plain::random(type, {batch, queries, heads, size}, engine));
-    k = std::make_shared<Array>(plain::random(type, {batch, keys, kv_heads, size}, engine));
-    v = std::make_shared<Array>(plain::random(type, {batch, keys, kv_heads, value_size}, engine));
-    dout = std::make_shared<Array>(plain::random(type, {batch, queries, heads, value_size}, engine));
-    qs = plain::doubles(q->view()), ks = plain::doubles(k->view()), vs = plain::doubles(v->view()),
-    gs = plain::doubles(dout->view());
-    scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(size)));
-    softcap = options.softcap.value_or(0);
-    if (options.bias) bs = plain::doubles(*options.bias);
-    score = [s = scale, c = softcap](double dot, double b) {
-      return (c > 0 ? c * std::tanh(s * dot / c) : s * dot) + b;
-    };
-    kv_head = [group = heads / kv_heads](Index h) { return h / group; };
-  }
-  static std::size_t at(Index a, Index b, Index c, Index d, Index nb, Index nc, Index nd) {
-    return static_cast<std::size_t>(((a * nb + b) * nc + c) * nd + d);
-  }
-  double bias_at(Index b, Index h, Index i, Index j) const {
-    return bs.empty() ? 0 : bs[at(b, h, i, j, heads, queries, keys)];
-  }
-  double raw_score(Index b, Index h, Index i, Index j) const {
-    double dot = 0;
-    for (Index d = 0; d < size; ++d)
-      dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv_head(h), d, keys, kv_heads, size)];
-    return score(dot, bias_at(b, h, i, j));
-  }
-
-  struct Made {
-    std::vector<double> out, lse;
-  };
-  Made forward() const {
-    Made made{std::vector<double>(static_cast<std::size_t>(batch * queries * heads * value_size)),
-              std::vector<double>(static_cast<std::size_t>(batch * heads * queries))};
-    for (Index b = 0; b < batch; ++b)
-      for (Index h = 0; h < heads; ++h)
-        for (Index i = 0; i < queries; ++i) {
-          std::vector<double> s;
-          std::vector<Index> seen;
-          for (Index j = 0; j < keys; ++j)
-            if (allowed(b, h, i, j)) s.push_back(raw_score(b, h, i, j)), seen.push_back(j);
-          double& l = made.lse[static_cast<std::size_t>((b * heads + h) * queries + i)];
-          l = -std::numeric_limits<double>::infinity();
-          if (s.empty()) continue;
-          const double most = *std::max_element(s.begin(), s.end());
-          double sum = 0;
-          for (const double x : s) sum += std::exp(x - most);
-          l = lse(most, sum);
-          for (std::size_t n = 0; n < s.size(); ++n)
-            for (Index d = 0; d < value_size; ++d)
-              made.out[at(b, i, h, d, queries, heads, value_size)] +=
-                  weight(std::exp(s[n] - most)) / sum *
-                  vs[at(b, seen[n], kv_head(h), d, keys, kv_heads, value_size)];
-        }
-    return made;
-  }
-  std::string explanation(const Made& made, DType result) const {
-    return told({{"out", result, {batch, queries, heads, value_size}, made.out},
-                 {"lse", DType::float32, {batch, heads, queries}, made.lse}},
-                false);
-  }
-
-  struct Gradient {
-    std::vector<double> dq, dk, dv;
-  };
-  // By the loops' own scores, with lse and delta of theirs or of others.
-  struct Backward {
-    bool slope = true;
-    const Loops* right = nullptr;  // whose lse and delta; null: their own
-  };
-  Gradient backward(const Backward& how) const {
-    const Loops& of = how.right ? *how.right : *this;
-    const Made made = of.forward();
-    Gradient g{std::vector<double>(qs.size()), std::vector<double>(ks.size()),
-               std::vector<double>(vs.size())};
-    for (Index b = 0; b < batch; ++b)
-      for (Index h = 0; h < heads; ++h)
-        for (Index i = 0; i < queries; ++i) {
-          double delta = 0;
-          for (Index d = 0; d < value_size; ++d)
-            delta += gs[at(b, i, h, d, queries, heads, value_size)] *
-                     made.out[at(b, i, h, d, queries, heads, value_size)];
-          for (Index j = 0; j < keys; ++j) {
-            if (!allowed(b, h, i, j)) continue;
-            const double p = std::exp(raw_score(b, h, i, j) -
-                                      made.lse[static_cast<std::size_t>((b * heads + h) * queries + i)]);
-            const Index kv = kv_head(h);
-            double dp = 0, dot = 0;
-            for (Index d = 0; d < value_size; ++d) {
-              const double dout_at = gs[at(b, i, h, d, queries, heads, value_size)];
-              dp += dout_at * vs[at(b, j, kv, d, keys, kv_heads, value_size)];
-              g.dv[at(b, j, kv, d, keys, kv_heads, value_size)] += p * dout_at;
-            }
-            for (Index d = 0; d < size; ++d)
-              dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv, d, keys, kv_heads, size)];
-            const double t = softcap > 0 && how.slope ? std::tanh(scale * dot / softcap) : 0;
-            const double ds =
-                p * (dp - delta) * (1 - t * t) *
-                (score(1, 0) - score(0, 0) > 0 && softcap == 0 ? score(1, 0) - score(0, 0) : scale);
-            for (Index d = 0; d < size; ++d) {
-              g.dq[at(b, i, h, d, queries, heads, size)] += ds * ks[at(b, j, kv, d, keys, kv_heads, size)];
-              g.dk[at(b, j, kv, d, keys, kv_heads, size)] += ds * qs[at(b, i, h, d, queries, heads, size)];
-            }
-          }
-        }
-    return g;
-  }
-  std::string explanation(const Gradient& made) const {
-    return told({{"dq", DType::float32, q->shape(), made.dq},
-                 {"dk", DType::float32, k->shape(), made.dk},
-                 {"dv", DType::float32, v->shape(), made.dv}},
-                true);
-  }
-
-  struct Given {
-    std::string name;
-    DType type;
-    Shape shape;
-    std::vector<double> values;
-  };
-  // The explanations that are given for results, as one text.
-  std::string told(const std::vector<Given>& given, bool gradients) const {
-    AttentionArrays arrays{q->view(), k->view(), v->view(), options.bias};
-    if (gradients) arrays.dout = dout->view();
-    const AttentionPlan plan(types_of(arrays), options);
-    std::vector<Array> own, mine;
-    std::vector<MutableArrayView> into;
-    std::vector<ArrayView> views;
-    for (const PlannedArray& result : plan.results()) {
-      own.emplace_back(result.type.dtype, result.type.shape);
-      into.push_back(own.back().mutable_view());
-    }
-    plan.run(arrays, into);
-    std::vector<std::optional<ArrayView>> results;
-    for (const Given& g : given) mine.push_back(plain::array_of(g.type, g.shape, g.values));
-    for (std::size_t n = 0; n < own.size(); ++n) {
-      views.push_back(own[n].view());
-      results.emplace_back(mine[n].view());
-    }
-    const Against against = plan.compare(arrays, views, results, Explain::yes, DType::float32);
-    std::string text = against.agrees() ? "agrees" : "";
-    std::map<std::string, double> shares;
-    // What is said of several arrays alike is one text, of some of them with their names.
-    for (std::size_t n = 0; n < against.explanations.size(); ++n) {
-      const auto& e = against.explanations[n];
-      shares[e.array] += e.share_explained;
-      const auto is_same = [&](const auto& other) { return other.kind == e.kind && other.text == e.text; };
-      const auto begin = against.explanations.begin(), at = begin + static_cast<std::ptrdiff_t>(n);
-      if (std::any_of(begin, at, is_same)) continue;
-      std::string names;
-      std::size_t arrays_of = 0;
-      for (auto other = at; other != against.explanations.end(); ++other)
-        if (is_same(*other)) names += (names.empty() ? "" : ", ") + other->array, ++arrays_of;
-      const bool is_said = e.text.starts_with("lse ") || e.text.starts_with(e.array + " ");
-      text +=
-          e.kind + ": " + (arrays_of < against.arrays.size() && !is_said ? names + ": " : "") + e.text + "; ";
-    }
-    for (const auto& u : against.unexplained) shares[u.array] += u.share;
-    for (const auto& [array, share] : shares) CHECK(share == doctest::Approx(1));
-    return text;
-  }
-};
+using plain::Index;
+using Loops = plain::PlantedAttention;
 
 bool has(const std::string& text, const std::string& part) {
   const bool found = text.find(part) != std::string::npos;

@@ -8,7 +8,7 @@
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
-#include "support/arrays.hpp"
+#include "support/planted_attention.hpp"
 
 using namespace ejk;
 
@@ -16,90 +16,52 @@ namespace planted_mistakes {
 
 namespace {
 
-using Index = std::int64_t;
-using Row = std::vector<double>;
+using plain::Index;
+using plain::Row;
+using Kernel = plain::PlantedAttention;
 
 constexpr Index kHeads = 2, kTokens = 128, kSize = 16, kTile = 32;
 const double kScale = 0.25;
 
-// A row of the kernel: what it reads, and what becomes of its weights, which are exp(score - the largest).
-struct Kernel {
-  std::function<bool(Index i, Index j)> allowed = [](Index i, Index j) { return j <= i; };
-  std::function<Index(Index j)> key = [](Index j) { return j; }, value = [](Index j) { return j; };
-  std::function<double(double score)> score = [](double s) { return s; };
-  std::function<Index(Index head)> value_head = [](Index h) { return h; };
-  bool values_are_keys = false, keys_are_values = false, halves = false;
-  // Factors of the accumulator and of the sum, by key; more in the sum.
-  std::function<void(const Row& scores, Row& of_out, Row& of_sum)> loop = [](const Row&, Row&, Row&) {};
-  double zero_keys = 0;
-};
+void set_mask(Kernel& kernel, std::function<bool(Index i, Index j)> allowed) {
+  kernel.allowed = [f = std::move(allowed)](Index, Index, Index i, Index j) { return f(i, j); };
+}
 
+// A problem, and results of kernels that round their weights to its type.
 struct Problem {
-  DType type;
-  Array q, k, v;
+  Kernel right;
 
-  explicit Problem(DType dtype, unsigned seed) : type(dtype) {
-    std::mt19937_64 engine(seed);
-    const Shape shape{1, kTokens, kHeads, kSize};
-    q = plain::random(dtype, shape, engine);
-    k = plain::random(dtype, shape, engine);
-    v = plain::random(dtype, shape, engine);
+  explicit Problem(DType type, std::uint64_t seed, const Mask& mask = causal_mask(kTokens, kTokens)) {
+    right.batch = 1;
+    right.heads = right.kv_heads = kHeads;
+    right.queries = right.keys = kTokens;
+    right.size = right.value_size = kSize;
+    right.type = type;
+    right.options.masks.push_back(head_masks({mask}));
+    right.make(seed);
+    right.weight = [type](double p) { return plain::rounded(p, type); };
+    set_mask(right, [](Index i, Index j) { return j <= i; });
   }
-
-  // out of a kernel, or of several: of each head and query that one.
-  Row made(const std::function<const Kernel*(Index h, Index i)>& kernel_of) const {
-    const Row queries = plain::doubles(q.view()), keys = plain::doubles(k.view()),
-              values = plain::doubles(v.view());
-    const auto at = [](Index i, Index h, Index d) {
-      return static_cast<std::size_t>((i * kHeads + h) * kSize + d);
-    };
-    Row out(queries.size());
-    for (Index h = 0; h < kHeads; ++h)
-      for (Index i = 0; i < kTokens; ++i) {
-        const Kernel& kernel = *kernel_of(h, i);
-        Row scores(kTokens, -HUGE_VAL);
-        for (Index j = 0; j < kTokens; ++j) {
-          if (!kernel.allowed(i, j)) continue;
-          double s = 0;
-          for (Index d = 0; d < kSize; ++d)
-            s += queries[at(i, h, kernel.halves ? (d + kSize / 2) % kSize : d)] *
-                 (kernel.keys_are_values ? values : keys)[at(kernel.key(j), h, d)];
-          scores[static_cast<std::size_t>(j)] = kernel.score(kScale * s);
-        }
-        const double most = *std::max_element(scores.begin(), scores.end());
-        if (most == -HUGE_VAL) continue;
-        Row of_out(kTokens, 1), of_sum(kTokens, 1);
-        kernel.loop(scores, of_out, of_sum);
-        double sum = kernel.zero_keys * std::exp(-most);
-        for (std::size_t j = 0; j < kTokens; ++j) sum += std::exp(scores[j] - most) * of_sum[j];
-        for (Index j = 0; j < kTokens; ++j) {
-          const auto n = static_cast<std::size_t>(j);
-          const double weight = plain::rounded(std::exp(scores[n] - most), type) * of_out[n] / sum;
-          for (Index d = 0; d < kSize && weight != 0; ++d)
-            out[at(i, h, d)] +=
-                weight *
-                (kernel.values_are_keys ? keys : values)[at(kernel.value(j), kernel.value_head(h), d)];
-        }
-      }
-    return out;
-  }
-  Row made(const Kernel& kernel) const {
-    return made([&](Index, Index) { return &kernel; });
-  }
-
-  Against against(const Row& out, const AttentionOptions& options) const {
-    const AttentionArrays arrays{q.view(), k.view(), v.view()};
-    const AttentionPlan plan(types_of(arrays), options);
-    const Attention own = attention(q.view(), k.view(), v.view(), options);
-    const Array given = plain::array_of(type, q.shape(), out);
-    return plan.compare(arrays, {own.out.view(), own.lse.view()}, {given.view(), std::nullopt}, Explain::yes);
+  Row made(const std::function<void(Kernel&)>& change = [](Kernel&) {}) const {
+    Kernel kernel = right;
+    change(kernel);
+    return kernel.forward().out;
   }
   Against against(const Row& out) const {
-    AttentionOptions options;
-    options.masks.push_back(head_masks({causal_mask(kTokens, kTokens)}));
-    return against(out, options);
+    std::vector<std::optional<Array>> actual(2);
+    actual[0] = plain::array_of(right.type, right.q->shape(), out);
+    return right.compare(actual);
   }
 };
+
+// Rows of `one`, or of `other` where that is chosen.
+Row mixed(Row one, const Row& other, const std::function<bool(Index h, Index i)>& choose) {
+  for (Index i = 0; i < kTokens; ++i)
+    for (Index h = 0; h < kHeads; ++h)
+      if (choose(h, i))
+        std::copy_n(other.begin() + (i * kHeads + h) * kSize, kSize, one.begin() + (i * kHeads + h) * kSize);
+  return one;
+}
 
 // The online softmax keeps the old maximum for what is chosen, in tile `at`; −1: in all.
 std::function<void(const Row&, Row&, Row&)> no_rescaling(bool of_out, bool of_sum, Index at) {
@@ -136,17 +98,16 @@ std::function<void(const Row&, Row&, Row&)> joined_parts(Index parts, bool by_me
 
 struct Planted {
   std::string wanted;
-  Kernel kernel;
+  std::function<void(Kernel&)> change;
 };
 
 std::vector<Planted> planted() {
   std::vector<Planted> all;
-  const auto add = [&](const char* wanted, const std::function<void(Kernel&)>& change) {
-    all.push_back({wanted, {}});
-    change(all.back().kernel);
+  const auto add = [&](const char* wanted, std::function<void(Kernel&)> change) {
+    all.push_back({wanted, std::move(change)});
   };
   const auto mask = [&](const char* wanted, std::function<bool(Index i, Index j)> allowed) {
-    add(wanted, [&](Kernel& k) { k.allowed = std::move(allowed); });
+    add(wanted, [f = std::move(allowed)](Kernel& k) { set_mask(k, f); });
   };
   mask("the mask is ignored", [](Index, Index) { return true; });
   mask("the causal edge is one key short", [](Index i, Index j) { return j < i; });
@@ -173,24 +134,26 @@ std::vector<Planted> planted() {
   const auto before = [](Index at) {
     return [at](Index j) { return j / kTile > 0 && (at < 0 || j / kTile == at) ? j - kTile : j; };
   };
-  add("keys of the tile before are read in tile 2 of 32 keys", [&](Kernel& k) { k.key = before(2); });
-  add("values of the tile before are read in tile 2 of 32 keys", [&](Kernel& k) { k.value = before(2); });
-  add("values are those of the tile before, in tiles of 32 keys", [&](Kernel& k) { k.value = before(-1); });
+  add("keys of the tile before are read in tile 2 of 32 keys", [=](Kernel& k) { k.key_row = before(2); });
+  add("values of the tile before are read in tile 2 of 32 keys", [=](Kernel& k) { k.value_row = before(2); });
+  add("values are those of the tile before, in tiles of 32 keys",
+      [=](Kernel& k) { k.value_row = before(-1); });
   add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.zero_keys = 24; });
   add("heads 0 and 1 hold the values of each other",
       [](Kernel& k) { k.value_head = [](Index h) { return 1 - h; }; });
   add("the keys are read for values", [](Kernel& k) { k.values_are_keys = true; });
   add("the values are read for keys", [](Kernel& k) { k.keys_are_values = true; });
-  add("the halves of queries, or of keys, are exchanged", [](Kernel& k) { k.halves = true; });
+  add("the halves of queries, or of keys, are exchanged", [](Kernel& k) { k.halves_exchanged = true; });
   add("keys are those of the row before",
-      [](Kernel& k) { k.key = [](Index j) { return (j + kTokens - 1) % kTokens; }; });
+      [](Kernel& k) { k.key_row = [](Index j) { return (j + kTokens - 1) % kTokens; }; });
   add("values are those of the row after",
-      [](Kernel& k) { k.value = [](Index j) { return (j + 1) % kTokens; }; });
-  add("all weights are equal", [](Kernel& k) { k.score = [](double) { return 0.0; }; });
-  add("the scale is left out", [](Kernel& k) { k.score = [](double s) { return s / kScale; }; });
-  add("the scale is 0.3, not 0.25", [](Kernel& k) { k.score = [](double s) { return s * 1.2; }; });
+      [](Kernel& k) { k.value_row = [](Index j) { return (j + 1) % kTokens; }; });
+  add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
+  add("the scale is left out", [](Kernel& k) { k.score = [](double dot, double) { return dot; }; });
+  add("the scale is 0.3, not 0.25",
+      [](Kernel& k) { k.score = [](double dot, double) { return 0.3 * dot; }; });
   add("a soft cap of 10 is applied, and there is none",
-      [](Kernel& k) { k.score = [](double s) { return 10 * std::tanh(s / 10); }; });
+      [](Kernel& k) { k.score = [](double dot, double) { return 10 * std::tanh(kScale * dot / 10); }; });
   mask("tile 1 of 32 keys is left out", [](Index i, Index j) { return j <= i && j / kTile != 1; });
   return all;
 }
@@ -203,10 +166,10 @@ TEST_CASE("a right kernel agrees, and planted mistakes are refused and named in 
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
     const Problem problem(type, 7);
-    CHECK(problem.against(problem.made(Kernel{})).agrees());
+    CHECK(problem.against(problem.made()).agrees());
     for (const Planted& p : planted()) {
       CAPTURE(p.wanted);
-      const Against found = problem.against(problem.made(p.kernel));
+      const Against found = problem.against(problem.made(p.change));
       CHECK_FALSE(found.agrees());
       REQUIRE(found.explanations.size() >= 1);
       CHECK(found.explanations[0].text == p.wanted);
@@ -227,8 +190,8 @@ TEST_CASE("two mistakes in different heads are both named, each with the share o
       const Planted &a = all[static_cast<std::size_t>(one)], &b = all[static_cast<std::size_t>(other)];
       CAPTURE(a.wanted);
       CAPTURE(b.wanted);
-      const Against found =
-          problem.against(problem.made([&](Index h, Index) { return h == 0 ? &a.kernel : &b.kernel; }));
+      const Against found = problem.against(
+          mixed(problem.made(a.change), problem.made(b.change), [](Index h, Index) { return h == 1; }));
       const auto share_of = [&](const std::string& text) {
         for (const auto& e : found.explanations)
           if (e.text.starts_with(text)) return e.share_explained;
@@ -247,8 +210,8 @@ TEST_CASE("a mistake in some queries of one head is named with them, and a lone 
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
     const Problem problem(type, 9);
-    const Kernel right, wrong = planted()[0].kernel;
-    Row out = problem.made([&](Index h, Index i) { return h == 1 && i >= 32 && i < 64 ? &wrong : &right; });
+    Row out = mixed(problem.made(), problem.made(planted()[0].change),
+                    [](Index h, Index i) { return h == 1 && i >= 32 && i < 64; });
     const auto lone = static_cast<std::size_t>((80 * kHeads + 0) * kSize + 5);
     out[lone] = 5;
     const Against found = problem.against(out);
@@ -265,28 +228,26 @@ TEST_CASE("a mistake in some queries of one head is named with them, and a lone 
 TEST_CASE("boundaries of documents that are off, and documents that are one, are named") {
   const std::vector<Index> cu{0, 20, 47, 90, kTokens};
   const auto of = [](const std::vector<Index>& begins, bool causal) {
-    Kernel kernel;
-    kernel.allowed = [=](Index i, Index j) {
-      const auto document = [&](Index t) {
-        return std::upper_bound(begins.begin(), begins.end(), t) - begins.begin();
-      };
-      return document(i) == document(j) && (!causal || j <= i);
+    return [=](Kernel& kernel) {
+      set_mask(kernel, [=](Index i, Index j) {
+        const auto document = [&](Index t) {
+          return std::upper_bound(begins.begin(), begins.end(), t) - begins.begin();
+        };
+        return document(i) == document(j) && (!causal || j <= i);
+      });
     };
-    return kernel;
   };
   for (const DType type : kTypes)
     for (const bool causal : {false, true}) {
       CAPTURE(name_of(type));
-      const Problem problem(type, 11);
-      AttentionOptions options;
       Mask mask = documents_mask(IntegerArray(cu));
       if (causal) mask = mask & causal_mask(kTokens, kTokens);
-      options.masks.push_back(head_masks({mask}));
+      const Problem problem(type, 11, mask);
       const auto told = [&](const std::vector<Index>& begins) {
-        const Against found = problem.against(problem.made(of(begins, causal)), options);
+        const Against found = problem.against(problem.made(of(begins, causal)));
         return found.explanations.empty() ? std::string() : found.explanations[0].text;
       };
-      CHECK(problem.against(problem.made(of(cu, causal)), options).agrees());
+      CHECK(problem.against(problem.made(of(cu, causal))).agrees());
       CHECK(told({0, 20, 48, 90, kTokens}) == "the boundary of documents at token 47 is one token late");
       CHECK(told({0, 20, 47, 89, kTokens}) == "the boundary of documents at token 90 is one token early");
       CHECK(told({0, 20, 90, kTokens}) == "the documents that meet at token 47 are one");
@@ -298,7 +259,7 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
     const Problem problem(type, 10);
-    const Row right = problem.made(Kernel{});
+    const Row right = problem.made();
     Row out = right;
     const auto row = [](Index i, Index h) { return (i * kHeads + h) * kSize; };
     for (Index i = 40; i < 48; ++i)
@@ -322,9 +283,10 @@ TEST_CASE("rows that hold those of others, and other factors in each head, are n
 
 TEST_CASE("scales that differ by head, and a scale beside rows that are moved or never written, are named") {
   const auto row = [](Index i, Index h) { return (i * kHeads + h) * kSize; };
-  Kernel right, smaller, larger;
-  smaller.score = [](double s) { return s * 0.8; };
-  larger.score = [](double s) { return s * 1.6; };
+  const auto scaled = [](double scale) {
+    return [=](Kernel& k) { k.score = [=](double dot, double) { return scale * dot; }; };
+  };
+  const auto first = [](Index h, Index) { return h == 0; };
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
     const Problem problem(type, 14);
@@ -334,10 +296,10 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
       std::sort(all.begin(), all.end());
       return all;
     };
-    CHECK(texts(problem.made([&](Index h, Index) { return h == 0 ? &smaller : &larger; })) ==
+    CHECK(texts(mixed(problem.made(scaled(0.4)), problem.made(scaled(0.2)), first)) ==
           std::vector<std::string>{"the scale is 0.2, not 0.25 in head 0",
                                    "the scale is 0.4, not 0.25 in head 1"});
-    const Row of_one = problem.made([&](Index h, Index) { return h == 0 ? &smaller : &right; });
+    const Row of_one = mixed(problem.made(), problem.made(scaled(0.2)), first);
     Row out = of_one;
     for (Index i = 32; i < 64; ++i)
       std::copy_n(of_one.begin() + row(i + 32, 1), kSize, out.begin() + row(i, 1));
@@ -356,13 +318,13 @@ TEST_CASE("dropout of weights, with and without their scale, is named with its s
     for (const bool is_scaled : {true, false}) {
       CAPTURE(name_of(type));
       const Problem problem(type, 12);
-      Kernel kernel;
       std::mt19937_64 engine(13);
       std::uniform_real_distribution<double> uniform;
-      kernel.loop = [&](const Row&, Row& of_out, Row&) {
-        for (double& factor : of_out) factor = uniform(engine) < 0.2 ? 0 : is_scaled ? 1.25 : 1;
-      };
-      const Against found = problem.against(problem.made(kernel));
+      const Against found = problem.against(problem.made([&](Kernel& kernel) {
+        kernel.loop = [&](const Row&, Row& of_out, Row&) {
+          for (double& factor : of_out) factor = uniform(engine) < 0.2 ? 0 : is_scaled ? 1.25 : 1;
+        };
+      }));
       REQUIRE(found.explanations.size() == 1);
       CAPTURE(found.explanations[0].text);
       CHECK(found.explanations[0].kind == "dropout");
@@ -377,7 +339,7 @@ TEST_CASE("noise gets no explanation") {
   for (unsigned n = 0; n < 140; ++n) {
     CAPTURE(n);
     const Problem problem(kTypes[n % kTypes.size()], 100 + n);
-    Row out = problem.made(Kernel{});
+    Row out = problem.made();
     std::mt19937_64 engine(n);
     std::normal_distribution<double> normal;
     // Of several sizes; in proportion to values, or not; in all rows, in one head, in some rows, in single

@@ -62,6 +62,7 @@ const std::map<std::string, std::string> kPublic{
     {"array_math", "arrays"},
     {"against", "verify"},
     {"compare", "verify"},
+    {"compare_files", "verify"},
     {"explain", "verify"},
     {"explanation", "verify"},
     {"layers", "verify"},

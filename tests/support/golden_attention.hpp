@@ -20,20 +20,6 @@ inline ejk::Mask mask_of(const nlohmann::json& m, std::int64_t q, std::int64_t k
   return mask_of(m.at("left"), q, kv) & mask_of(m.at("right"), q, kv);
 }
 
-/// The same as the program's expression.
-inline std::string expression_of(const nlohmann::json& m) {
-  const std::string kind = m.at("kind");
-  const auto side = [&](const char* name) {
-    return m.at(name).is_null() ? std::string("none") : m.at(name).dump();
-  };
-  if (kind == "causal") return fmt::format("causal(offset={})", m.at("offset").dump());
-  if (kind == "local")
-    return fmt::format("local(left={},right={},offset={})", side("left"), side("right"),
-                       m.at("offset").dump());
-  if (kind == "chunked") return fmt::format("chunked({})", m.at("chunk_size").dump());
-  return fmt::format("({}) & ({})", expression_of(m.at("left")), expression_of(m.at("right")));
-}
-
 inline ejk::AttentionLayout layout_of(const Case& c) {
   using Layout = ejk::AttentionLayout;
   const std::string name = c.params.at("layout");

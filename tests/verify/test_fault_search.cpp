@@ -82,18 +82,6 @@ TEST_CASE("what holds everywhere is found, in one head it is said where") {
   CHECK(one[0].where == " in head 5");
 }
 
-TEST_CASE("different mistakes in different heads are each told with their share") {
-  const auto both = found(
-      [](auto row, auto c) {
-        return (row / kQueries < 2 ? 3 : row / kQueries == 4 ? 5 : 1) * value(row, c);
-      },
-      kTimes);
-  REQUIRE(both.size() == 2);
-  CHECK(both[0].explanation.text + both[0].where == "3 times in heads 0-1");
-  CHECK(both[0].explanation.share_explained == doctest::Approx(2.0 / 3).epsilon(0.05));
-  CHECK(both[1].explanation.text + both[1].where == "5 times in head 4");
-}
-
 TEST_CASE("a mistake in some rows names them, where others are right") {
   const auto some =
       found([](auto row, auto c) { return (row % kQueries >= 30 ? 2 : 1) * value(row, c); }, kTimes);

@@ -1,33 +1,27 @@
-// ejk compare: are two arrays, or all arrays of two files or groups, the same within a tolerance; where and
-// by how much they are not, and with --explain why. Says nothing when they are.
+// ejk compare: two arrays, or all arrays of two files or groups, within a tolerance; with --explain where and why they
+// differ. Prints nothing when all are close, like diff.
 //
 // tests: tests/cli/compare/
-#include "ejk/compare.hpp"
+#include "ejk/compare_files.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <initializer_list>
 #include <limits>
-#include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "commands.hpp"
 #include "compare_modes.hpp"
-#include "ejk/explain.hpp"
-#include "ejk/layers.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
-#include "sources.hpp"
 
 namespace ejk::app {
 
 namespace {
-
-using Source = std::shared_ptr<const ArraySource>;
 
 struct CompareOptions {
   std::string actual, expected;
@@ -55,73 +49,10 @@ struct CompareOptions {
   bool explains() const { return explain || describes_one_array(); }
 };
 
-// One of the two words.
-struct Side {
-  std::string word;
-  std::vector<NamedInput> arrays;
-
-  // A file, group or folder, and none of its arrays named.
-  bool is_whole() const { return arrays.size() != 1 || !arrays[0].is_word; }
-};
-
-// Two arrays to be compared, or one that has no partner; or neither, where links of a name differ.
-struct Pair {
-  std::string name;
-  NamedInput* actual = nullptr;
-  NamedInput* expected = nullptr;
-  std::string why = {};                            // why it is not compared, then counted as a difference
-  ArrayType actual_type = {}, expected_type = {};  // where it is
-
-  bool is_link() const { return actual == nullptr && expected == nullptr; }
-};
-
-// The name of an array of ACTUAL in EXPECTED: by the first map that matches. Notes which do.
-std::string mapped_name(const std::string& name, const std::vector<NameMap>& maps, std::vector<bool>& used) {
-  for (std::size_t m = 0; m < maps.size(); ++m)
-    if (auto other = maps[m](name)) {
-      used[m] = true;
-      return *std::move(other);
-    }
-  return name;
-}
-
-std::vector<Pair> pairs_by_name(Side& actual, Side& expected, const std::vector<NameMap>& maps) {
-  std::map<std::string, Pair> pairs;  // by the name in EXPECTED
-  std::vector<bool> used(maps.size());
-  for (NamedInput& input : actual.arrays) {
-    const std::string name = mapped_name(input.name, maps, used);
-    if (const NamedInput* other = std::exchange(pairs[name].actual, &input))
-      throw usage(fmt::format("--map: {} and {} both become {}", printable(other->name),
-                              printable(input.name), printable(name)));
-  }
-  for (std::size_t m = 0; m < maps.size(); ++m)
-    if (!used[m])
-      throw usage(fmt::format("--map: no array of {} is called {}", printable(actual.word),
-                              printable(maps[m].left())))
-          .hint(actual.arrays.empty() ? ""
-                                      : fmt::format("one is called {}", printable(actual.arrays[0].name)));
-  for (NamedInput& input : expected.arrays) pairs[input.name].expected = &input;
-  std::vector<Pair> all;
-  for (auto& [name, pair] : pairs) {
-    pair.name = pair.actual != nullptr ? pair.actual->name : name;
-    if (pair.expected == nullptr) pair.why = "only in " + printable(actual.word);
-    if (pair.actual == nullptr) pair.why = "only in " + printable(expected.word);
-    all.push_back(std::move(pair));
-  }
-  return all;
-}
-
-// Where a link leads.
-struct Lead {
-  std::string to;    // a name in the side; to another file, which is not followed: FILE:/NAME
-  std::string text;  // as the link has it
-  bool outside = false;
-};
-
-// By the names of the links in a side.
-std::map<std::string, Lead> leads_of(Job& job, const Side& side) {
+// Targets of links by name, as names in the set; FILE:/NAME outside of it.
+std::map<std::string, ArraySet::Link> links_of(Job& job, const std::string& word) {
   namespace fs = std::filesystem;
-  const ArrayReference named = parse_input(side.word);
+  const ArrayReference named = parse_input(word);
   const std::string top = (fs::path("/") / named.member / "").lexically_normal();
   const auto below = [&](const fs::path& path) {
     const std::string name = path.lexically_normal();
@@ -129,413 +60,119 @@ std::map<std::string, Lead> leads_of(Job& job, const Side& side) {
     return name.starts_with(top) ? name.substr(top.size()) : name;
   };
   const fs::path file = fs::absolute(named.path).lexically_normal();
-  std::map<std::string, Lead> leads;
-  for (const ArrayLink& link : job.inputs.links_in(side.word)) {
-    Lead& lead = leads[below(link.name)];
-    lead.text = link.target;
-    lead.outside = link.kind == "external" || link.kind == "unknown";
-    lead.to = link.kind == "external" ? (file.parent_path() / link.target).lexically_normal().string()
-              : lead.outside          ? fmt::format("{}:{}", file.string(), link.name)
-                                      : below(fs::path(link.name).parent_path() / link.target);
+  std::map<std::string, ArraySet::Link> links;
+  for (const ArrayLink& link : job.inputs.links_in(word)) {
+    ArraySet::Link& one = links[below(link.name)];
+    one.target = link.target;
+    one.is_outside = link.kind == "external" || link.kind == "unknown";
+    one.resolved = link.kind == "external" ? (file.parent_path() / link.target).lexically_normal().string()
+                   : one.is_outside        ? fmt::format("{}:{}", file.string(), link.name)
+                                           : below(fs::path(link.name).parent_path() / link.target);
   }
-  return leads;
+  return links;
 }
 
-// Names that are links on both sides, and do not lead to the same place. Links on one side alone are no difference:
-// what they lead to has its own name, or is not in the file. Nor are links of one text that lead to no file at hand,
-// which shows where they are followed.
-std::vector<Pair> links_that_differ(Job& job, const Side& actual, const Side& expected) {
-  std::vector<Pair> differ;
-  const auto in_actual = leads_of(job, actual), in_expected = leads_of(job, expected);
-  for (const auto& [name, a] : in_actual) {
-    const auto found = in_expected.find(name);
-    if (found == in_expected.end()) continue;
-    const Lead& e = found->second;
-    const bool same_text = a.text == e.text, outside = a.outside || e.outside;
-    if (a.to == e.to || (same_text && outside && job.inputs.allow_external())) continue;
-    differ.push_back(
-        {name, nullptr, nullptr,
-         fmt::format("{}a link to {} against one to {}", outside ? "not followed: " : "",
-                     printable(same_text ? a.to : a.text), printable(same_text ? e.to : e.text))});
-  }
-  return differ;
+ArraySet set_of(Job& job, const std::string& word) {
+  const auto inputs = std::make_shared<std::vector<NamedInput>>(job.inputs.arrays_in(word));
+  ArraySet set{word, inputs->size() != 1 || !inputs->front().is_word, {}};
+  for (NamedInput& input : *inputs)
+    set.arrays.push_back(
+        {input.name, input.reference.text, [&job, &input, inputs] { return job.inputs.open(input); }});
+  return set;
 }
 
-Pair single_pair(Side& actual, Side& expected) {
-  for (const auto& [side, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
-    if (side->arrays.size() != 1)
-      throw Error(Error::Kind::input, fmt::format("{} holds {} arrays, and {} is one", printable(side->word),
-                                                  side->arrays.size(), printable(other->word)))
-          .hint(side->arrays.empty()
-                    ? "there is nothing to compare"
-                    : fmt::format("name one of them, as in {}", printable(side->arrays[0].reference.text)));
-  return {actual.arrays[0].name, actual.arrays.data(), expected.arrays.data()};
-}
-
-Table pairs_table() {
-  return {"arrays",
-          "",
-          {{"array", "array"},
-           {"actual_dtype", "dtype", Unit::none, true},
-           {"expected_dtype", "dtype, expected", Unit::none, true},
-           {"close", "close", Unit::none, true},
-           {"rtol", "rtol", Unit::none, true},
-           {"atol", "atol", Unit::none, true},
-           {"elements", "elements", Unit::none, true},
-           {"differing", "differ"},
-           {"differing_share", "share", Unit::share},
-           {"max_difference", "by up to"},
-           {"max_index", "at"},
-           {"max_relative", "relative", Unit::none, true},
-           {"max_ulps", "ulps", Unit::none, true},
-           {"rms", "root mean square", Unit::none, true},
-           {"cosine", "cosine", Unit::none, true},
-           {"snr", "dB", Unit::none, true},
-           {"rel", "rel", Unit::none, true},
-           {"one_sided_nans", "NaN", Unit::none, true},
-           {"one_sided_infinities", "infinite", Unit::none, true},
-           {"why", "why"}},
-          {},
-          64};
-}
-
-std::string dtypes_of(const Comparison& c) {
-  return fmt::format("{} against {}", name_of(c.actual_dtype), name_of(c.expected_dtype));
-}
-
-std::vector<ReportValue> row_of(const Pair& pair, const Comparison& c) {
-  const auto amount = [](const std::optional<Difference>& d) {
-    return d ? ReportValue(d->amount) : ReportValue();
-  };
-  std::string why = pair.why;
-  const bool opened = why.empty(), compared = opened && c.same_shape();
-  if (opened && !compared)
-    why = fmt::format("{} against {}", to_string(c.actual_shape), to_string(c.expected_shape));
-  if (compared && c.actual_dtype != c.expected_dtype) why = dtypes_of(c);
-  if (compared && c.one_sided_nans > 0)
-    why += fmt::format("{}NaN on one side: {}", why.empty() ? "" : "; ", c.one_sided_nans);
-  if (c.conditions > 1 && !c.failed.empty())
-    why += fmt::format("{}failed: {}", why.empty() ? "" : "; ", fmt::join(c.failed, ", "));
-  const auto where = [](bool there, auto value) { return there ? ReportValue(value) : ReportValue(); };
-  const auto share =
-      static_cast<double>(c.differing) / static_cast<double>(std::max<std::int64_t>(c.elements, 1));
-  return {printable(pair.name),
-          where(opened, std::string(name_of(c.actual_dtype))),
-          where(opened, std::string(name_of(c.expected_dtype))),
-          c.close,
-          where(opened, c.rtol),
-          where(opened, c.atol),
-          where(compared, c.elements),
-          where(compared, c.differing),
-          where(compared && c.elements > 0, share),
-          amount(c.largest_absolute),
-          c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
-          amount(c.largest_relative),
-          amount(c.largest_ulps),
-          report_value(c.rms),
-          report_value(c.cosine),
-          report_value(c.snr),
-          report_value(c.rel),
-          where(compared, c.one_sided_nans),
-          where(compared, c.one_sided_infinities),
-          why.empty() ? ReportValue() : ReportValue(why)};
-}
-
-// Everything that was found in many arrays.
-class Summary {
- public:
-  void add(const Pair& pair, const Comparison& c, bool list_all) {
-    if (pair.is_link()) {
-      ++links_;
-      rows_.rows.push_back(row_of(pair, c));
-      return;
-    }
-    ++arrays_;
-    if (!c.close) ++differing_;
-    if (pair.actual == nullptr) ++only_in_expected_;
-    if (pair.expected == nullptr) ++only_in_actual_;
-    if (!c.close || list_all) rows_.rows.push_back(row_of(pair, c));
-    elements_ += c.elements;
-    both_zero_ += proves_little(c) ? c.both_zero : 0;
-    if (pair.why.empty() && c.actual_dtype != c.expected_dtype)
-      other_dtypes_.push_back(fmt::format("{} ({})", printable(pair.name), dtypes_of(c)));
-    const auto& found = c.largest_absolute;
-    if (found && (!worst_ || found->amount > worst_->amount)) worst_ = found, worst_array_ = pair.name;
-  }
-
-  Report report() {
-    Report report;
-    report.add("close", "close", differing_ == 0 && links_ == 0)
-        .add("arrays_count", "arrays", arrays_, Unit::count)
-        .add("differing_arrays", "that differ", differing_, Unit::count)
-        .add("only_in_actual", "only in the first", only_in_actual_, Unit::count)
-        .add("only_in_expected", "only in the second", only_in_expected_, Unit::count);
-    if (links_ > 0) report.add("differing_links", "links that differ", links_, Unit::count);
-    report.add("max_difference", "largest difference", worst_ ? ReportValue(worst_->amount) : ReportValue())
-        .add("max_array", "in", worst_ ? ReportValue(printable(worst_array_)) : ReportValue())
-        .add("max_index", "at", worst_ ? ReportValue(worst_->index) : ReportValue())
-        .add(std::move(rows_));
-    if (!other_dtypes_.empty())
-      report.warnings.push_back(fmt::format("the dtypes differ: {}", fmt::join(other_dtypes_, ", ")));
-    if (elements_ > 0 && both_zero_ / 9 >= elements_ - both_zero_)
-      report.warnings.emplace_back("nearly all elements are 0 on both sides: the comparison proves little");
-    return report;
-  }
-
- private:
-  Table rows_ = pairs_table();
-  std::int64_t arrays_ = 0, differing_ = 0, only_in_actual_ = 0, only_in_expected_ = 0, links_ = 0;
-  std::int64_t elements_ = 0, both_zero_ = 0;
-  std::optional<Difference> worst_;
-  std::string worst_array_;
-  std::vector<std::string> other_dtypes_;
+struct Planned {
+  FilesPlan files;
+  bool is_whole;  // of files, groups or folders
+  Report head;    // above the result
 };
 
-// The report of --first, made of that of many arrays, which lists all of them: `pairs` in their order.
-// `in_order` are the comparisons of those that were compared.
-Report report_in_order(Report report, const std::vector<Pair>& pairs,
-                       const std::vector<Comparison>& in_order) {
-  const LayerErrors errors = layer_errors(in_order);
-  std::vector<const Pair*> compared;
-  for (const Pair& pair : pairs)
-    if (pair.why.empty()) compared.push_back(&pair);
-  const auto section = [&](const char* key, const char* title, const std::optional<std::size_t>& which) {
-    if (!which) {
-      report.add(key, title, {});
-      return;
+Planned plan_of(const CompareOptions& options, Job& job) {
+  ArraySet actual = set_of(job, options.actual), expected = set_of(job, options.expected);
+  const bool is_whole = actual.is_whole && expected.is_whole;
+  if (options.first && !is_whole)
+    throw usage(fmt::format("--first goes through files, groups or folders of arrays, and {} is one array",
+                            printable(actual.is_whole ? expected.name : actual.name)))
+        .hint(fmt::format("two arrays go without it: ejk compare {} {}", printable(actual.name),
+                          printable(expected.name)));
+  if (is_whole && options.describes_one_array())
+    throw usage(
+        "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
+        .hint("name one on each side, as in a.h5:/out");
+  if (is_whole)
+    for (ArraySet* set : {&actual, &expected}) set->links = links_of(job, set->name);
+  const auto planned = [&] {
+    try {
+      return FilesPlan(actual, expected,
+                       {options.maps, options.first, job.inputs.allow_external(), options.explains()});
+    } catch (Error& error) {
+      if (error.subject() == "maps") error.at("--map");
+      throw;
     }
-    const LayerErrors::Layer& layer = errors.layers[*which];
-    const auto& largest = in_order[*which].largest_absolute;
-    Report one;
-    one.add("name", "array", printable(compared[*which]->name))
-        .add("max_difference", "largest difference", largest ? ReportValue(largest->amount) : ReportValue())
-        .add("max_index", "at", largest ? ReportValue(largest->index) : ReportValue())
-        .add("rel", "rel", report_value(layer.rel))
-        .add("added", "adds", report_value(layer.added));
-    report.add(Section{key, title, std::make_shared<Report>(std::move(one))});
   };
-  const auto found = std::find_if(report.items.begin(), report.items.end(), [](const Report::Item& item) {
-    return std::holds_alternative<Table>(item);
-  });
-  Table table = std::move(std::get<Table>(*found));
-  report.items.erase(found);
-  section("first", "first out of tolerance", errors.first);
-  section("most_added", "adds the most", errors.most_added);
-
-  table.text_rows = std::numeric_limits<std::int64_t>::max();
-  table.columns[0] = {"name", "array"};
-  for (TableColumn& column : table.columns)
-    column.json_only = column.key != "name" && column.key != "close" && column.key != "max_difference" &&
-                       column.key != "rel" && column.key != "why";
-  bool has_other_names = false;
-  auto layer = errors.layers.begin();
-  for (std::size_t p = 0; p < pairs.size(); ++p) {
-    const Pair& pair = pairs[p];
-    std::vector<ReportValue>& row = table.rows[p];
-    const bool is_other = pair.expected != nullptr && pair.expected->name != pair.name;
-    has_other_names = has_other_names || is_other;
-    const auto [rel, added] = pair.why.empty() ? *layer++ : LayerErrors::Layer{};
-    for (std::size_t c = 0; c < table.columns.size(); ++c)
-      if (table.columns[c].key == "rel") row[c] = report_value(rel);
-    row.insert(row.end() - 1, report_value(added));
-    row.insert(row.begin() + 1,
-               pair.expected != nullptr ? ReportValue(printable(pair.expected->name)) : ReportValue());
-  }
-  const bool has_why = std::any_of(table.rows.begin(), table.rows.end(), [](const auto& row) {
-    return !std::holds_alternative<std::monostate>(row.back());
-  });
-  table.columns.back().json_only = !has_why;
-  table.columns.insert(table.columns.end() - 1, {"added", "adds"});
-  table.columns.insert(table.columns.begin() + 1,
-                       {"expected_name", "in EXPECTED", Unit::none, !has_other_names || has_why});
-  report.add(std::move(table));
-  return report;
+  Planned plan{planned(), is_whole, {}};
+  const std::vector<ArrayPair>& pairs = plan.files.pairs();
+  std::vector<std::string>& warnings = plan.head.warnings;
+  if (options.first && !pairs.empty() && std::none_of(pairs.begin(), pairs.end(), [](const ArrayPair& pair) {
+        return pair.open_actual && pair.open_expected;
+      }))
+    warnings.emplace_back(
+        "no array has a name that is on both sides; --map 'A*B=C*D' says what names of ACTUAL are in EXPECTED");
+  if (is_whole)
+    for (const ArraySet* set : {&actual, &expected}) warn_of_links(plan.head, set->name, job);
+  if (pairs.empty()) warnings.emplace_back("neither side holds an array");
+  return plan;
 }
 
-// The tables of --explain for many arrays: those of each, with its name in front of every row.
-class ExplainedTables {
- public:
-  void add(const std::string& array, const Explained& explained) {
-    if (explained.axes.empty()) return;
-    for (const Report::Item& item : describe(explained).items) {
-      const auto* table = std::get_if<Table>(&item);
-      if (table == nullptr || (table->key != "axes" && table->key != "explanations")) continue;
-      Table& all = table->key == "axes" ? axes_ : explanations_;
-      if (all.columns.empty()) {
-        all = {table->key, table->title, {{"array", "array"}}, {}};
-        all.columns.insert(all.columns.end(), table->columns.begin(), table->columns.end());
-      }
-      for (const std::vector<ReportValue>& row : table->rows) {
-        all.rows.push_back({printable(array)});
-        all.rows.back().insert(all.rows.back().end(), row.begin(), row.end());
-      }
-    }
-  }
-
-  void move_to(Report& report) {
-    for (Table* table : {&axes_, &explanations_})
-      if (!table->columns.empty()) report.add(std::move(*table));
-  }
-
- private:
-  Table axes_, explanations_;
-};
-
-// Where elements can be read in any order, as exchanges are looked for; as it is where there is no room for that.
-Source at_hand(const Source& source, std::int64_t room) {
-  const bool is_at_hand = source->mapped() && source->mapped()->is_c_contiguous();
-  return is_at_hand || byte_count(source->shape(), source->dtype()) > room ? source : in_memory(*source);
-}
-
-// Those that can be compared, for the library. Both arguments outlive them.
-std::vector<ArrayPair> compared_of(const std::vector<Pair>& pairs, Job& job) {
-  std::vector<ArrayPair> compared;
-  for (const Pair& pair : pairs) {
-    if (!pair.why.empty()) continue;
-    const auto opened = [&job](NamedInput* input) {
-      return [&job, input] { return job.inputs.open(*input); };
-    };
-    compared.push_back({pair.actual_type, pair.expected_type, opened(pair.actual), opened(pair.expected)});
-  }
-  return compared;
+// What --dry-run lists.
+Table planned_table(const std::vector<ArrayPair>& pairs) {
+  Table table{"arrays", "", {{"array", "array"}, {"actual", "actual"}, {"expected", "expected"}}, {}};
+  const auto header = [](const ArrayType& type) {
+    return fmt::format("{} {}", name_of(type.dtype), to_string(type.shape));
+  };
+  for (const ArrayPair& pair : pairs)
+    if (pair.why.empty())
+      table.rows.push_back({printable(pair.name), header(pair.actual), header(pair.expected)});
+    else
+      table.rows.push_back({printable(pair.name), pair.why, {}});
+  return table;
 }
 
 Outcome run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
   job.provenance.input("expected", options.expected);
+  Planned planned = job.phase(Phase::read, [&] { return plan_of(options, job); });
+  const FilesPlan& plan = planned.files;
+  Report report = std::move(planned.head);
+  report.add("reference", "reference", printable(options.expected));
+  job.show_options(report);
+  Report dry = report;
+  dry.add(planned_table(plan.pairs()));
+  if (job.plan(std::move(dry), plan.peak_bytes())) return Outcome::passed;
 
-  // All headers first.
-  Side actual, expected;
-  std::vector<Pair> pairs;
-  Report head;  // what stands above what was found
-  Table planned{"arrays", "", {{"array", "array"}, {"actual", "actual"}, {"expected", "expected"}}, {}};
-  std::int64_t peak = 0, bytes = 0, elements = 0;
-  bool by_name = false;
-  job.phase(Phase::read, [&] {
-    actual = {options.actual, job.inputs.arrays_in(options.actual)};
-    expected = {options.expected, job.inputs.arrays_in(options.expected)};
-    by_name = actual.is_whole() && expected.is_whole();
-    if (options.first && !by_name)
-      throw usage(fmt::format("--first goes through files, groups or folders of arrays, and {} is one array",
-                              printable(actual.is_whole() ? expected.word : actual.word)))
-          .hint(fmt::format("two arrays go without it: ejk compare {} {}", printable(actual.word),
-                            printable(expected.word)));
-    pairs =
-        by_name ? pairs_by_name(actual, expected, options.maps) : std::vector{single_pair(actual, expected)};
-    if (options.first && !pairs.empty() && std::none_of(pairs.begin(), pairs.end(), [](const Pair& pair) {
-          return pair.actual != nullptr && pair.expected != nullptr;
-        }))
-      head.warnings.emplace_back(
-          "no array has a name that is on both sides; --map 'A*B=C*D' says what names of ACTUAL are in "
-          "EXPECTED");
-    if (options.first)
-      std::stable_sort(pairs.begin(), pairs.end(),
-                       [](const Pair& x, const Pair& y) { return natural_less(x.name, y.name); });
-    if (by_name) {
-      for (Pair& link : links_that_differ(job, actual, expected)) pairs.push_back(std::move(link));
-      for (const Side* side : {&actual, &expected}) warn_of_links(head, side->word, job);
-    }
-    if (pairs.empty()) head.warnings.emplace_back("neither side holds an array");
-    if (by_name && options.describes_one_array())
-      throw usage(
-          "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these "
-          "are several")
-          .hint("name one on each side, as in a.h5:/out");
-    const auto header = [](const ArraySource& source) {
-      return fmt::format("{} {}", name_of(source.dtype()), to_string(source.shape()));
-    };
-    for (Pair& pair : pairs) {
-      if (!pair.why.empty()) {
-        planned.rows.push_back({printable(pair.name), pair.why, {}});
-        continue;
-      }
-      std::optional<Error> why_not_actual, why_not_expected;
-      const auto open = [&](NamedInput& input, std::optional<Error>& why) {
-        return by_name ? job.inputs.open_supported(input, why) : job.inputs.open(input);
-      };
-      const Source a = open(*pair.actual, why_not_actual);
-      const Source e = open(*pair.expected, why_not_expected);
-      if (!a || !e) {
-        // Whether it is the same is not known, so that the answer cannot be yes.
-        pair.why = "not compared: " + (a ? why_not_expected : why_not_actual)->message();
-        planned.rows.push_back({printable(pair.name), pair.why, {}});
-        continue;
-      }
-      planned.rows.push_back({printable(pair.name), header(*a), header(*e)});
-      pair.actual_type = {a->dtype(), a->shape()};
-      pair.expected_type = {e->dtype(), e->shape()};
-      if (options.explains()) peak = std::max(peak, explain_bytes(*a, *e));
-      if (a->shape() != e->shape()) continue;
-      peak = std::max(peak, compare_bytes(type_of(*a), type_of(*e)));
-      bytes += byte_count(a->shape(), a->dtype()) + byte_count(e->shape(), e->dtype());
-      elements += element_count(a->shape());
-    }
-  });
-  head.add("reference", "reference", printable(options.expected));
-  job.show_options(head);
-  Report plan = head;
-  plan.add(std::move(planned));
-  if (job.plan(std::move(plan), peak)) return Outcome::passed;
-
-  job.inputs.count_read(bytes);
+  job.inputs.count_read(plan.bytes());
   ExplainOptions explain{options.tolerance, options.axes, {}, {}, options.tile, options.tile_axes};
   if (!options.group_sizes.empty()) explain.group_sizes = job.open("group_sizes", options.group_sizes);
   if (!options.cu_seqlens.empty()) explain.cu_seqlens = job.open("cu_seqlens", options.cu_seqlens);
-  const auto progress = job.progress();
-  Summary summary;
-  ExplainedTables explained;
-  Explained last;
-  bool close = true;
-  std::vector<Comparison> in_order;
-  const auto add = [&](const Pair& pair, Explained found) {
-    close = close && found.comparison.close;
-    summary.add(pair, found.comparison, job.json() || options.first);
-    if (options.first && pair.why.empty()) in_order.push_back(found.comparison);
-    if (by_name && !found.not_tried.empty())
-      head.warnings.push_back(fmt::format("{}: not tried: {}", printable(pair.name), found.not_tried));
-    explained.add(pair.name, found);
-    last = std::move(found);
-  };
-  job.phase(Phase::compute, [&] {
-    if (!options.explains()) {
-      std::vector<Comparison> comparisons =
-          compare_pairs(compared_of(pairs, job), options.tolerance, progress);
-      auto comparison = comparisons.begin();
-      for (const Pair& pair : pairs) {
-        Explained found;
-        if (pair.why.empty()) found.comparison = std::move(*comparison++);
-        add(pair, std::move(found));
-      }
-      return;
-    }
-    std::int64_t before = 0;
-    for (const Pair& pair : pairs) {
-      Explained found;
-      if (pair.why.empty()) {
-        const Source a = job.inputs.open(*pair.actual);
-        const Source e = job.inputs.open(*pair.expected);
-        const std::int64_t room = (job.budget.bytes() - peak) / 2;
-        found = explain_difference(*at_hand(a, room), *at_hand(e, room), explain,
-                                   [&](std::int64_t n, std::int64_t) { progress(before + n, elements); });
-        before += found.comparison.elements;
-      }
-      add(pair, std::move(found));
-    }
+  const FilesComparison files = job.phase(Phase::compute, [&] {
+    return plan.run(explain, (job.budget.bytes() - plan.peak_bytes()) / 2, job.progress());
   });
-  Report found = by_name ? summary.report() : describe(last);
-  if (options.first) found = report_in_order(std::move(found), pairs, in_order);
-  if (by_name) explained.move_to(found);
+  if (!planned.is_whole)
+    append(report, describe(files.found[0]));
+  else if (options.first)
+    append(report, describe_layers(files));
+  else
+    append(report, describe(files, job.json() ? ListedPairs::all : ListedPairs::differing));
+  const Explained* const one = planned.is_whole ? nullptr : &files.found[0];
   const bool has_cause =
-      by_name || last.share_explained > 0.95 || (last.permuted && last.permuted->comparison.close);
-  if (options.explains() && !close && !has_cause)
-    found.add(Remark{
+      one == nullptr || one->share_explained > 0.95 || (one->permuted && one->permuted->comparison.close);
+  if (options.explains() && !files.close && !has_cause)
+    report.add(Remark{
         "attention, attention-grad, grouped-matmul and transposed-grouped-matmul try more: with the inputs, "
         "--against ACTUAL and --explain."});
-  Report report = std::move(head);
-  append(report, std::move(found));
-  report.without_text = close && !options.first;  // like diff
+  report.without_text = files.close && !options.first;  // like diff
   job.deliver(std::move(report), {});
-  return close ? Outcome::passed : Outcome::failed;
+  return files.close ? Outcome::passed : Outcome::failed;
 }
 
 // Refuses options that the modes have no use for.
@@ -604,7 +241,7 @@ double read_allowed(const std::string& word) {
 double read_tolerance(const std::string& word) {
   const double value = read_real(word);
   if (!(value >= 0)) throw usage(fmt::format("{} is not at least 0", value));
-  if (value > std::numeric_limits<double>::max()) throw usage("it is to be finite");
+  if (value > std::numeric_limits<double>::max()) throw usage("it must be finite");
   return value;
 }
 
@@ -638,8 +275,7 @@ A wrong kernel, step by step
     h / (H/G). There are 2 key heads, and 1, 3, 4 and 6 are the query heads
     for which h mod 2 and h / 4 are not the same.)";
 
-Run declare_compare(OptionSet& set) {
-  const auto options = std::make_shared<CompareOptions>();
+void declare_inputs(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
   add_reference(
       set, "ACTUAL", options->actual,
       "an array, or a file, HDF5 group or folder of arrays\n"
@@ -648,6 +284,9 @@ Run declare_compare(OptionSet& set) {
       .required();
   add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
   add_references(set, "RUN", options->more, "with --runs: more results of the same work");
+}
+
+void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
   add_word(
       set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
       "relative tolerance; that of the dtypes by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
@@ -683,6 +322,9 @@ Run declare_compare(OptionSet& set) {
       "one side is never close.");
   add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr");
   add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel");
+}
+
+void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
   add_flag(
       set, "--explain", options->explain,
       "say where they differ, and what accounts for it\n"
@@ -728,6 +370,9 @@ Run declare_compare(OptionSet& set) {
       .group(modes);
   add_word(set, "--top-k", options->top_k, at_least(1), "K", "with --routing: experts chosen of scores")
       .group(modes);
+}
+
+void declare_names(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
   const char* const group = "Names for --explain, which they imply, and for --runs";
   add_word(set, "--axes", options->axes, read_names, "NAMES", "what the axes are called, such as b,q,h,d")
       .group(group);
@@ -749,6 +394,14 @@ Run declare_compare(OptionSet& set) {
       "the axes of the picture of tiles\nNames of --axes, or numbers: 1,2. By default the last two with --block, else "
       "the two longest.")
       .group(group);
+}
+
+Run declare_compare(OptionSet& set) {
+  const auto options = std::make_shared<CompareOptions>();
+  declare_inputs(set, options);
+  declare_tolerance(set, options);
+  declare_modes(set, options);
+  declare_names(set, options);
   set_footer(set, kFooter);
   return [options](Job& job) {
     check_modes(*options);

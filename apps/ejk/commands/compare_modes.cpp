@@ -1,5 +1,5 @@
-// ejk compare --runs: results of the same work, all read at once, piece by piece; ejk compare --routing: the
-// experts of tokens. Both print their report whether all is equal or not, and are done by rank 0 alone.
+// ejk compare --runs: results of repeated runs; ejk compare --routing: experts of tokens. Both print a report in any
+// case, and run on rank 0.
 //
 // tests: tests/cli/compare/
 #include "compare_modes.hpp"
@@ -21,14 +21,14 @@ namespace {
 
 using Sources = std::vector<std::shared_ptr<const ArraySource>>;
 
-// An array that runs have; null where a run does not.
+// An array of all runs; null for a run without it.
 struct ArrayOfRuns {
   std::string name;  // empty: each run is one array
   Sources sources;
   std::string why = {};  // why it is not compared
 };
 
-// All arrays are held open: a file is opened once, and those of several files are read at the same time.
+// All arrays stay open: a file is opened once, and arrays of several files are read at the same time.
 std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& job, Report& head) {
   std::vector<std::vector<NamedInput>> runs;
   for (const std::string& word : words) runs.push_back(job.inputs.arrays_in(word));

@@ -1,4 +1,4 @@
-// What ejk compare does with --runs and --routing.
+// ejk compare --runs and --routing.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace ejk::app {
 
-/// Warns of links of `word` that are left out, unless that is in the report already.
+/// Warns of skipped links of `word`, once in a report.
 void warn_of_links(Report& report, const std::string& word, Job& job);
 
-/// Results of the same work.
+/// Results of repeated runs.
 struct RunsWords {
   std::vector<std::string> runs;
   RunsOptions options;  // without the two that are files

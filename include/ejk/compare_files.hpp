@@ -1,0 +1,92 @@
+// Comparison of two files, groups or folders, array by array.
+//
+// Arrays are paired by name. A name on one side only is a difference, as are links of one name with different
+// targets. Two single arrays are one pair, whatever their names. One pair is open at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/explain.hpp"
+#include "ejk/layers.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+/// The arrays and links of one side.
+struct ArraySet {
+  struct Member {
+    std::string name;       // within the file, group or folder
+    std::string reference;  // of this array alone, for messages
+    std::function<std::shared_ptr<const ArraySource>()> open;
+  };
+  struct Link {
+    std::string target;       // as stored
+    std::string resolved;     // a name in the set, or FILE:/NAME outside of it
+    bool is_outside = false;  // in another file, or of an unknown kind
+  };
+  std::string name;       // for messages
+  bool is_whole = false;  // a file, group or folder, not an array in it
+  std::vector<Member> arrays;
+  std::map<std::string, Link> links = {};
+};
+
+/// Two arrays, an array without a partner, or two links with different targets.
+struct ArrayPair {
+  std::string name, expected_name;
+  std::string why = {};                  // why it is not compared, which counts as a difference; else empty
+  ArrayType actual = {}, expected = {};  // of pairs that are compared
+  std::function<std::shared_ptr<const ArraySource>()> open_actual = {}, open_expected = {};
+
+  bool is_link() const { return !open_actual && !open_expected; }
+};
+
+struct FilesComparison {
+  std::vector<ArrayPair> pairs;
+  std::vector<Explained>
+      found;  // by pair; the comparison alone without explanations, empty where there is none
+  bool close = true;
+};
+
+struct FilesOptions {
+  std::vector<NameMap> maps = {};  // names of actual in expected: the first map that matches
+  bool in_layers = false;          // pairs in natural order of names
+  bool follow_links = false;       // links out of the file are followed: broken ones are no difference
+  bool explain = false;
+};
+
+class FilesPlan {
+ public:
+  /// Opens each array for its type. In whole sets an array of an unsupported type is not compared. Throws
+  /// Error{usage} about "maps" where two names become one and for a map that matches none, Error{input} for
+  /// one array beside several.
+  FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOptions options = {});
+
+  const std::vector<ArrayPair>& pairs() const { return pairs_; }
+  /// Bytes of the arrays that are compared.
+  std::int64_t bytes() const { return bytes_; }
+  std::int64_t peak_bytes() const { return peak_; }
+
+  /// `options`: the tolerance; the rest for explanations. Of `spare` bytes at most, compressed arrays are
+  /// decoded into memory, which more explanations need. `progress` counts elements of all pairs.
+  FilesComparison run(const ExplainOptions& options = {}, std::int64_t spare = 0,
+                      const std::function<void(std::int64_t done, std::int64_t all)>& progress = {}) const;
+
+ private:
+  FilesOptions options_;
+  std::vector<ArrayPair> pairs_;
+  std::int64_t bytes_ = 0, peak_ = 0, elements_ = 0;
+};
+
+/// Counts, the largest difference, pairs that differ or all, and explanations.
+enum class ListedPairs { differing, all };
+Report describe(const FilesComparison& files, ListedPairs listed = ListedPairs::differing);
+/// The same of all pairs in the order of layers: the first out of tolerance, and the error that each adds.
+Report describe_layers(const FilesComparison& files);
+
+}  // namespace ejk
