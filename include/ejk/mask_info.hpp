@@ -3,7 +3,7 @@
 // The query × key grid is cut into blocks. block_mask names the state of each block (0 empty, 1 partial,
 // 2 full); data_next says which key/value (forward) or query (dkv) block to fetch next, mask_next which
 // partial block; partial_mask_blocks holds the distinct partial blocks. Source: JAX's splash attention and
-// ejkernel's block-sparse attention, whose arrays these equal to the element; src/mask/mask_info.cpp states
+// ejkernel's block-sparse attention, whose arrays these equal to the element; src/blocks/mask_info.cpp states
 // the procedure.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 struct StoredInfo;
 }
 
@@ -149,7 +149,7 @@ class StoredMaskInfo {
   Mask visited(const Shape& shape, std::int64_t head) const;
 
  private:
-  std::shared_ptr<mask::StoredInfo> info_;
+  std::shared_ptr<blocks::StoredInfo> info_;
 };
 
 /// The arrays of a MaskInfo as they are stored, with what else is known of them as attributes; valid as long
@@ -157,7 +157,7 @@ class StoredMaskInfo {
 ArrayGroup stored_arrays(const MaskInfo& info);
 ArrayGroup stored_arrays(MaskInfo&&) = delete;
 
-namespace mask {
+namespace blocks {
 struct InfoPlan;
 }
 
@@ -216,7 +216,7 @@ class MaskInfoPlan {
 
  private:
   friend Report describe(const MaskInfoPlan& plan);
-  std::shared_ptr<const mask::InfoPlan> plan_;
+  std::shared_ptr<const blocks::InfoPlan> plan_;
 };
 
 /// Lengths, grid and arrays.

@@ -115,7 +115,7 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
                           const SparsityOptions& options = {}, const BlockProgress& progress = {},
                           std::int64_t max_pattern_bytes = 0);
 
-namespace mask {
+namespace blocks {
 struct SizesPlan;
 }
 
@@ -132,7 +132,7 @@ class SparsityPlan {
 
  private:
   friend Report describe(const SparsityPlan& plan);
-  std::shared_ptr<const mask::SizesPlan> plan_;
+  std::shared_ptr<const blocks::SizesPlan> plan_;
 };
 
 /// Lengths and grids.

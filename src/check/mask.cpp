@@ -10,21 +10,21 @@
 #include <mutex>
 #include <utility>
 
+#include "blocks/plan.hpp"
+#include "blocks/scan.hpp"
 #include "check/integers.hpp"
 #include "check/mask_pair.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "ejk/text.hpp"
-#include "mask/plan.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
 namespace {
 
+using blocks::known_same;
 using check::BlockDifference;
 using check::MaskPair;
-using mask::known_same;
 
 // Heads that share a mask are looked at once.
 struct Distinct {
@@ -174,7 +174,7 @@ class MaskCheck {
       const std::int64_t count = distinct.counts[d];
       const Mask& mask = heads_[distinct.first_heads[d]];
       const std::int64_t columns = core::ceil_div(mask.kv_length(), claims_.block.kv);
-      const mask::Scan scan = mask::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {
+      const blocks::Scan scan = blocks::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {
         progress_.add(count * blocks / columns);
       });
       pairs += count * scan.summary.true_elements;
@@ -218,7 +218,7 @@ class MaskCheck {
     const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
     if (offset < 0 || q < 2) return;
     const auto pairs_of = [&](const Mask& part) {
-      return mask::scan_mask(mask & part, claims_.block, nullptr).summary.true_elements;
+      return blocks::scan_mask(mask & part, claims_.block, nullptr).summary.true_elements;
     };
     if (pairs_of(local_mask(q, kv, 0, 0, offset)) > 0) return;
     const std::int64_t pairs = pairs_of(~causal_mask(q, kv, offset));
@@ -283,7 +283,7 @@ class MaskCheck {
 
 std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block) {
   const auto scan =
-      mask::scan_bytes(q_length, kv_length, block, mask::Patterns::dropped, mask::Reading::in_order);
+      blocks::scan_bytes(q_length, kv_length, block, blocks::Patterns::dropped, blocks::Reading::in_order);
   const auto blocks =
       core::checked_mul(core::ceil_div(q_length, block.q), core::ceil_div(kv_length, block.kv));
   // The state of each block, and the panels of one mask and of another.

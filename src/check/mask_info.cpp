@@ -6,7 +6,7 @@
 // Cost: two passes over the index arrays, one over the distinct partial blocks, and with a mask looking at
 // the blocks that are partial on either side. Memory: a few words for each block that is visited, 16 bytes a
 // distinct partial block, and for each run of steps that wait for the next one that computes.
-// Source of the rules: src/mask/mask_info.cpp and src/mask/stored_info.cpp.
+// Source of the rules: src/blocks/mask_info.cpp and src/blocks/layouts/splash.cpp.
 // tests: tests/check/test_mask_info.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,28 +20,28 @@
 #include <unordered_set>
 #include <utility>
 
+#include "blocks/layouts/splash.hpp"
+#include "blocks/plan.hpp"
 #include "check/integers.hpp"
 #include "check/mask_pair.hpp"
 #include "ejk/text.hpp"
 #include "mask/patterns.hpp"
-#include "mask/plan.hpp"
-#include "mask/stored_info.hpp"
 
 namespace ejk {
 
 namespace {
 
+using blocks::BlockGrid;
+using blocks::StoredArrays;
+using blocks::StoredFault;
+using blocks::StoredLayout;
+using blocks::StoredLine;
+using blocks::StoredSteps;
+using blocks::StoredVisit;
+using blocks::Take;
 using check::BlockDifference;
 using check::MaskPair;
-using mask::BlockGrid;
 using mask::BlockState;
-using mask::StoredArrays;
-using mask::StoredFault;
-using mask::StoredLayout;
-using mask::StoredLine;
-using mask::StoredSteps;
-using mask::StoredVisit;
-using mask::Take;
 
 // Steps that do not compute and hold one number, in the order of the walk.
 struct Waiting {
@@ -151,7 +151,7 @@ class MaskInfoCheck {
 
   bool open() {
     try {
-      arrays_ = mask::stored_arrays(group_, claims_.settings);
+      arrays_ = blocks::stored_arrays(group_, claims_.settings);
       Shape shape{arrays_.shape.heads, arrays_.shape.q_length, arrays_.shape.kv_length};
       if (!claims_.masks.empty()) {
         const Mask& first = claims_.masks.front();
@@ -173,7 +173,7 @@ class MaskInfoCheck {
         throw Error(Error::Kind::usage,
                     fmt::format("{}: nothing says how many queries and keys it is for", group_.name),
                     Error::Code::unknown_lengths);
-      layout_ = mask::stored_layout(arrays_, shape);
+      layout_ = blocks::stored_layout(arrays_, shape);
       return true;
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
@@ -230,7 +230,7 @@ class MaskInfoCheck {
     bool aligned = true;
     std::vector<char> begun, ended;
     for (std::int64_t row = 0; row < layout_.layout.rows && aligned; ++row)
-      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
+      blocks::for_each_line(arrays_, row, [&](const StoredLine& line) {
         if (arrays_.forward()) {
           const auto empty = std::find(line.states.begin(), line.states.end(), 0);
           aligned = aligned && std::all_of(empty, line.states.end(), [](auto state) { return state == 0; });
@@ -263,14 +263,14 @@ class MaskInfoCheck {
     std::vector<std::int64_t> last_data, last_mask;  // of the line before, for dkv
     for (std::int64_t row = first_row; row < end_row; ++row) {
       std::vector<StoredVisit> visits;
-      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
+      blocks::for_each_line(arrays_, row, [&](const StoredLine& line) {
         auto& [data, masks] = slabs[static_cast<std::size_t>(line.i / layout_.lines_per_shard)];
         const bool begins = line.i % layout_.lines_per_shard == 0;
         for (std::size_t p = 0; p < line.states.size(); ++p) {
           const std::size_t list = arrays_.forward() ? 0 : p;
           const Shape index{row, line.i, static_cast<std::int64_t>(p)};
           const bool computes = line.states[p] != 0;
-          const auto fault = mask::fault_of(arrays_, layout_, line, p, take());
+          const auto fault = blocks::fault_of(arrays_, layout_, line, p, take());
           if (fault) report(*fault, index);
           if (computes && !fault) {
             visits.push_back(layout_.visit(line, p, Take::elements));
@@ -295,8 +295,8 @@ class MaskInfoCheck {
         }
       });
       visited_ += std::ssize(visits) * (layout_.heads / layout_.layout.rows);
-      grids_.push_back(mask::grid_of(arrays_, layout_, visits,
-                                     [&](std::int64_t i, std::int64_t j) { report_second(row, i, j); }));
+      grids_.push_back(blocks::grid_of(arrays_, layout_, visits,
+                                       [&](std::int64_t i, std::int64_t j) { report_second(row, i, j); }));
     }
     for (auto& [data, masks] : slabs) data.end(), masks.end();
   }
@@ -393,7 +393,7 @@ class MaskInfoCheck {
   void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
     // Its steps are read anew only where the finding is kept.
     found_.add("twice", place_of_block(row, i, j), [&] {
-      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+      const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
       const Visits visits = visits_of(steps, steps.wanted, mask_of(row));
       const std::size_t again = visits.again ? *visits.again : *visits.step;
       return Finding{
@@ -406,7 +406,7 @@ class MaskInfoCheck {
 
   void check_patterns() {
     if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
-    mask::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
+    blocks::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
       if (p < std::ssize(patterns_.used)) {
         patterns_.by_hash.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
                                   static_cast<std::int32_t>(p));
@@ -442,7 +442,7 @@ class MaskInfoCheck {
         const auto state = decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)});
         if (!state) continue;
         found_.add("decided", place_of_block(row, i, j), [&] {
-          const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+          const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
           return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, mask_of(row)).step),
                          std::int64_t{1},
                          fmt::format("block ({}, {}) is {}", i, j,
@@ -462,9 +462,9 @@ class MaskInfoCheck {
 
   // What a row of the index arrays computes, in whole blocks.
   Mask padded_mask(std::int64_t row) {
-    return mask::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row),
-                           layout_.layout.q_blocks * arrays_.block.q,
-                           layout_.layout.kv_blocks * arrays_.block.kv, "");
+    return blocks::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row),
+                             layout_.layout.q_blocks * arrays_.block.q,
+                             layout_.layout.kv_blocks * arrays_.block.kv, "");
   }
   mask::Rectangle whole_block(std::int64_t i, std::int64_t j) const {
     return {i * arrays_.block.q, (i + 1) * arrays_.block.q, j * arrays_.block.kv, (j + 1) * arrays_.block.kv};
@@ -513,7 +513,7 @@ class MaskInfoCheck {
                       std::pair<std::int64_t, std::int64_t> pair) {
     const std::int64_t q = pair.first, k = pair.second;
     found_.add("padding", place_of_block(row, i, j), [&] {
-      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
+      const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
       const auto step = visits_of(steps, steps.wanted, mask_of(row)).step;
       const Shape index = steps.index(*step);
       const std::string what = fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j,
@@ -530,7 +530,7 @@ class MaskInfoCheck {
                       std::int64_t k) const {
     Shape index{pattern};
     if (arrays_.is_dynamic) {
-      const mask::Layout& layout = layout_.layout;
+      const blocks::Layout& layout = layout_.layout;
       const std::int64_t per_shard = layout.q_blocks_per_shard(), line = pattern / layout.kv_blocks;
       index = {row / layout.rows_per_shard() * layout.rows_per_shard() + line / per_shard,
                i / per_shard * per_shard + line % per_shard, pattern % layout.kv_blocks};
@@ -547,7 +547,7 @@ class MaskInfoCheck {
   Mask computed(std::int64_t row, const Mask& function) {
     const auto grid = grids_[static_cast<std::size_t>(row)];
     const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
-    if (!arrays_.is_computable()) return mask::grid_mask(grid, patterns_of(row), q, kv, group_.name);
+    if (!arrays_.is_computable()) return blocks::grid_mask(grid, patterns_of(row), q, kv, group_.name);
     const auto those = [&](bool full) {
       auto part = std::make_shared<BlockGrid>();
       part->block = grid->block, part->q_blocks = grid->q_blocks, part->kv_blocks = grid->kv_blocks;
@@ -558,7 +558,7 @@ class MaskInfoCheck {
             part->entries.push_back({entry.column, BlockGrid::kFull});
       }
       part->begins.push_back(std::ssize(part->entries));
-      return mask::grid_mask(part, nullptr, q, kv, group_.name);
+      return blocks::grid_mask(part, nullptr, q, kv, group_.name);
     };
     return those(true) | (those(false) & function);
   }
@@ -576,7 +576,7 @@ class MaskInfoCheck {
           claims_.masks.size() == 1 ? claims_.masks.front() : claims_.masks[static_cast<std::size_t>(head)];
       const std::int64_t row = layout_.row_of(head);
       const auto same = std::find_if(all.begin(), all.end(), [&](const Shared& other) {
-        return other.row == row && mask::known_same(other.wanted, wanted);
+        return other.row == row && blocks::known_same(other.wanted, wanted);
       });
       if (same == all.end())
         all.push_back({head, row, 1, wanted});
@@ -681,7 +681,7 @@ class MaskInfoCheck {
   Finding explain(const Shared& shared, const BlockDifference& d) const {
     const auto& [head, row, heads, wanted] = shared;
     const std::scoped_lock lock(reading_);  // index arrays may allow one reader at a time
-    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, d.i, d.j);
+    const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, d.i, d.j);
     const std::string what = fmt::format(
         "block ({}, {}, {}) {}, first ({}, {}, {}){}", head, d.i, d.j,
         d.missing > 0 ? fmt::format("lacks {}", counted_pairs(d.missing))
@@ -753,7 +753,7 @@ class MaskInfoCheck {
   }
 
   std::int64_t own_pattern(std::int64_t row, std::int64_t i, std::int64_t j) const {
-    const mask::Layout& layout = layout_.layout;
+    const blocks::Layout& layout = layout_.layout;
     return (row % layout.rows_per_shard() * layout.q_blocks_per_shard() + i % layout.q_blocks_per_shard()) *
                layout.kv_blocks +
            j;
@@ -792,7 +792,7 @@ class MaskInfoCheck {
 
   // ---
 
-  std::shared_ptr<const mask::BlockElements> patterns_of(std::int64_t row) {
+  std::shared_ptr<const blocks::BlockElements> patterns_of(std::int64_t row) {
     if (arrays_.is_computable()) return nullptr;
     if (!elements_) elements_.emplace(arrays_);
     return elements_->of_row(layout_, row);
@@ -815,7 +815,7 @@ class MaskInfoCheck {
   StoredArrays arrays_;
   StoredLayout layout_;
   std::vector<std::shared_ptr<const BlockGrid>> grids_;  // of each row
-  std::optional<mask::StoredPatterns> elements_;
+  std::optional<blocks::StoredPatterns> elements_;
   Patterns patterns_;
   std::int64_t visited_ = 0, pictures_ = 0;
   mutable std::mutex reading_;

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk::check {
 
@@ -60,7 +60,8 @@ void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
   const std::int64_t rows = q_end - q_begin;
   const auto of_block = core::checked_mul(rows, std::min(block_.kv, keys));
   const std::int64_t panel_blocks =
-      of_block ? std::max<std::int64_t>(1, 64 * mask::kPanelWords / std::max<std::int64_t>(1, *of_block)) : 1;
+      of_block ? std::max<std::int64_t>(1, 64 * blocks::kPanelWords / std::max<std::int64_t>(1, *of_block))
+               : 1;
   for (std::int64_t j = 0; j < columns_;) {
     if (both_decided(j)) {
       const BlockState a = state(scratch.first, j), b = state(scratch.second, j);

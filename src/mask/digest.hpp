@@ -6,7 +6,7 @@
 // name, 2^31, any two are merged with a chance below 2^-66. Keys are drawn anew by every run: no mask can be
 // made to collide.
 // Source: NH of "UMAC: Fast and Secure Message Authentication" (Black et al., CRYPTO 1999), twice.
-// tests: tests/mask/test_rank_scan.cpp
+// tests: tests/blocks/test_rank_scan.cpp
 #pragma once
 
 #include <array>

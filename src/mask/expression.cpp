@@ -15,7 +15,7 @@
 #include "core/require.hpp"
 #include "core/text.hpp"
 #include "mask/node.hpp"
-#include "mask/stored_info.hpp"
+#include "blocks/layouts/splash.hpp"
 
 namespace ejk {
 
@@ -404,7 +404,7 @@ class Parser {
     }
     if (parameter.value == Value::block || parameter.value == Value::shape) {
       const std::size_t most = parameter.value == Value::block ? 2 : 3;
-      const auto lengths = mask::lengths_in(value);
+      const auto lengths = blocks::lengths_in(value);
       if (!lengths || lengths->size() < 2 || lengths->size() > most)
         throw fail(fmt::format("{}={} is not {}", name, printable(value, 40), most == 2 ? "QxK" : "HxQxK"))
             .hint(kind.usage);
@@ -720,7 +720,7 @@ Mask make_prefix(const Node& node, const Wanted& wanted) {
 std::optional<BlockShape> block_of(const Node& node) {
   const std::string* text = node.argument("block");
   if (text == nullptr) return std::nullopt;
-  const Shape lengths = *mask::lengths_in(*text);
+  const Shape lengths = *blocks::lengths_in(*text);
   return BlockShape{lengths[0], lengths[1]};
 }
 
@@ -754,7 +754,7 @@ const StoredMaskInfo& info_of(const Node& node, const OpenArray& open) {
   StoredSettings settings;
   settings.block = block_of(node);
   if (const std::string* shape = node.argument("shape")) {
-    settings.shape = mask::lengths_in(*shape);
+    settings.shape = blocks::lengths_in(*shape);
     if (settings.shape->size() == 2) settings.shape->insert(settings.shape->begin(), 1);
   }
   if (const std::string* walk = node.argument("walk"))

@@ -1,6 +1,6 @@
 // A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by
 // name.
-#include "mask/stored_info.hpp"
+#include "blocks/layouts/splash.hpp"
 
 #include <doctest/doctest.h>
 

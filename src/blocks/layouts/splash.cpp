@@ -5,8 +5,8 @@
 // Source of the walk: the kernels of JAX's splash attention, which run a grid of (row, query block, step) in
 // forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
 // data_next names, and applies block mask_next of partial_mask_blocks where block_mask is 1.
-// tests: tests/mask/test_stored_info.cpp
-#include "mask/stored_info.hpp"
+// tests: tests/blocks/test_splash.cpp
+#include "blocks/layouts/splash.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -578,11 +578,11 @@ std::shared_ptr<const BlockElements> StoredPatterns::of_row(const StoredLayout& 
   return std::make_shared<DynamicElements>(bits_, layout.layout, row);
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 struct StoredInfo {
   using Key = std::tuple<Take, std::int64_t, Shape>;  // row, shape
@@ -596,10 +596,10 @@ struct StoredInfo {
   std::map<Key, std::optional<Mask>> masks;  // heads that share a row share its mask
 };
 
-}  // namespace mask
+}  // namespace blocks
 
 StoredMaskInfo::StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings)
-    : info_(std::make_shared<mask::StoredInfo>(arrays, settings)) {}
+    : info_(std::make_shared<blocks::StoredInfo>(arrays, settings)) {}
 
 const std::vector<std::string>& StoredMaskInfo::array_names() {
   static const std::vector<std::string> names{"data_next",           "mask_next",  "block_mask",
@@ -611,29 +611,29 @@ MaskShape StoredMaskInfo::shape() const { return info_->arrays.shape; }
 
 namespace {
 
-Mask stored(mask::StoredInfo& info, const Shape& shape, std::int64_t head, mask::Take take) {
+Mask stored(blocks::StoredInfo& info, const Shape& shape, std::int64_t head, blocks::Take take) {
   core::require_head(shape, head);
-  const mask::StoredLayout layout = mask::stored_layout(info.arrays, shape);
+  const blocks::StoredLayout layout = blocks::stored_layout(info.arrays, shape);
   const std::int64_t row = layout.row_of(head);
   const std::scoped_lock lock(info.mutex);
   auto& made = info.masks[{take, row, shape}];
   if (!made)
-    made = mask::grid_mask(
-        mask::visited_blocks(info.arrays, layout, row, take),
-        take == mask::Take::elements ? info.patterns.of_row(layout, row) : nullptr, layout.q_length,
+    made = blocks::grid_mask(
+        blocks::visited_blocks(info.arrays, layout, row, take),
+        take == blocks::Take::elements ? info.patterns.of_row(layout, row) : nullptr, layout.q_length,
         layout.kv_length,
-        fmt::format("{}({})", take == mask::Take::elements ? "from" : "visited", info.arrays.name));
+        fmt::format("{}({})", take == blocks::Take::elements ? "from" : "visited", info.arrays.name));
   return *made;
 }
 
 }  // namespace
 
 Mask StoredMaskInfo::mask(const Shape& shape, std::int64_t head) const {
-  return stored(*info_, shape, head, mask::Take::elements);
+  return stored(*info_, shape, head, blocks::Take::elements);
 }
 
 Mask StoredMaskInfo::visited(const Shape& shape, std::int64_t head) const {
-  return stored(*info_, shape, head, mask::Take::visits);
+  return stored(*info_, shape, head, blocks::Take::visits);
 }
 
 ArrayGroup stored_arrays(const MaskInfo& info) {

@@ -1,6 +1,6 @@
 // The checked arguments of a MaskInfo, and the rules for its arrays: how many rows they have, how wide
 // indices are, what is left to the kernel. The plan and the making both follow them.
-// tests: tests/mask/test_plan.cpp
+// tests: tests/blocks/test_plan.cpp
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "blocks/index_arrays.hpp"
+#include "blocks/rank_scan.hpp"
+#include "blocks/scan.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/mask_info.hpp"
-#include "mask/layout.hpp"
-#include "mask/rank_scan.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// The distinct ones among the masks of heads, in order of first appearance, and for each head the index of
 /// its mask.
@@ -109,4 +109,4 @@ std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& d
 /// "0-3, 7": the heads whose mask is `u`; `head_mask` has the mask of each head.
 std::string heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
@@ -256,16 +256,16 @@ TEST_CASE(
   };
   for (const std::vector<BlockShape>& blocks : all_blocks) {
     std::vector<std::unique_ptr<mask::PatternTable>> tables_alone;
-    std::vector<mask::Scan> alone;
+    std::vector<blocks::Scan> alone;
     for (const BlockShape block : blocks) {
       tables_alone.push_back(std::make_unique<mask::PatternTable>(block));
-      alone.push_back(mask::scan_mask(mask, block, tables_alone.back().get()));
+      alone.push_back(blocks::scan_mask(mask, block, tables_alone.back().get()));
     }
     std::vector<std::int64_t> pairs;
     std::vector<mask::Word> keys;
     for (const int threads : {1, 3}) {
       const Threads several(threads);
-      mask::QueryRuns runs(cuts, kv);
+      blocks::QueryRuns runs(cuts, kv);
       std::vector<std::unique_ptr<mask::PatternTable>> tables;
       std::vector<mask::PatternTable*> of_sizes;
       for (const BlockShape block : blocks) {
@@ -274,7 +274,7 @@ TEST_CASE(
       }
       std::int64_t done = 0, all = 0;
       const auto scans =
-          mask::scan_sizes(mask, blocks, of_sizes, &runs, 1, [&](std::int64_t more) { done += more; });
+          blocks::scan_sizes(mask, blocks, of_sizes, &runs, 1, [&](std::int64_t more) { done += more; });
       for (std::size_t s = 0; s < blocks.size(); ++s) {
         const MaskSummary &found = scans[s].summary, &expected = alone[s].summary;
         const auto same = [](const Array& a, const Array& b) {

@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "ejk/communicator.hpp"
 #include "mask/digest.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// What looking at the rows of blocks of a mask takes, each: found from some of them where there are many.
 struct RowCosts {
@@ -62,4 +62,4 @@ std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<Ban
 /// On all ranks the scan of a mask, without patterns.
 Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -4,21 +4,21 @@
 // learn of each no more than a digest, by which rank 0 finds those that several ranks have.
 //
 // Cost: of each different partial block one pass over its bits; of each block some bytes to rank 0.
-// tests: tests/mask/test_rank_scan.cpp
-#include "mask/rank_scan.hpp"
+// tests: tests/blocks/test_rank_scan.cpp
+#include "blocks/rank_scan.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
 
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "mask/digest.hpp"
 #include "mask/node.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -257,4 +257,4 @@ Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> m
   return completed(sum_of(mask, block, comm.all_gather(message), nullptr), 0);
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

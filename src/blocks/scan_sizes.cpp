@@ -10,7 +10,7 @@
 //
 // Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open
 // blocks.
-// tests: tests/mask/test_sparsity.cpp
+// tests: tests/blocks/test_sparsity.cpp
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -19,13 +19,13 @@
 #include <numeric>
 #include <utility>
 
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -432,4 +432,4 @@ std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const st
   return most;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

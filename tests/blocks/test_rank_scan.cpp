@@ -1,5 +1,5 @@
 // What ranks make of masks, for communicators of many sizes: every array and every number is that of one process.
-#include "mask/rank_scan.hpp"
+#include "blocks/rank_scan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "mask/plan.hpp"
+#include "blocks/plan.hpp"
 #include "support/arrays.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
@@ -213,14 +213,14 @@ TEST_CASE("all ranks get the scan of a mask that they share") {
     const std::int64_t q = between(random, 1, 200), kv = between(random, 1, 300);
     const Mask mask = plain::random_mask(random, q, kv, 3).mask;
     const BlockShape block{between(random, 1, 30), between(random, 1, 90)};
-    const MaskSummary expected = mask::scan_mask(mask, block, nullptr).summary;
+    const MaskSummary expected = blocks::scan_mask(mask, block, nullptr).summary;
     for (const std::int64_t ranks : kRankCounts) {
       std::atomic<std::int64_t> done{0};
       const auto found = test::results_of_ranks(ranks, [&](Communicator& comm) {
-        return mask::scan_mask(
+        return blocks::scan_mask(
             mask, block, nullptr, [&](std::int64_t more) { done += more; }, comm);
       });
-      for (const mask::Scan& scan : found) check_same(scan.summary, expected);
+      for (const blocks::Scan& scan : found) check_same(scan.summary, expected);
       CHECK(done == expected.states->blocks());
     }
   }
@@ -244,11 +244,11 @@ TEST_CASE("heads are told apart by any rank, wherever they differ") {
   }
   heads.push_back(stored());
   heads.push_back(causal_mask(q, kv));
-  const mask::DistinctMasks expected = mask::distinct_masks(heads, single_process());
+  const blocks::DistinctMasks expected = blocks::distinct_masks(heads, single_process());
   CHECK(expected.masks.size() == 1 + 3 * 3 + 1);
   for (const std::int64_t ranks : {2, 3, 16, 71})
     for (const auto& found : test::results_of_ranks(
-             ranks, [&](Communicator& comm) { return mask::distinct_masks(heads, comm).of_head; }))
+             ranks, [&](Communicator& comm) { return blocks::distinct_masks(heads, comm).of_head; }))
       CHECK(found == expected.of_head);
 }
 
@@ -304,21 +304,21 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
     CHECK(sum(shares, &RankWork::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
     const auto row = static_cast<double>(64 * n * 2);  // the costliest, about
     const std::int64_t blocks = (n / 64) * (n / 64);
-    const double indices = mask::kBytesOfIndices * static_cast<double>(blocks);
+    const double indices = blocks::kBytesOfIndices * static_cast<double>(blocks);
     for (std::size_t r = 0; r < shares.size(); ++r)
       CHECK(shares[r].cost <= one[0].cost / static_cast<double>(ranks) + row + (r == 0 ? indices : 0));
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
   }
   // The rows of a causal mask are the longer the later they are.
-  const mask::QueryPartition two(n, 64, 2, {mask::RowCosts(mask, {64, 64})});
+  const blocks::QueryPartition two(n, 64, 2, {blocks::RowCosts(mask, {64, 64})});
   CHECK(two.queries(0, 0).end > n / 2 + n / 8);
   CHECK(two.queries(1, 0).end == n);
 }
 
 TEST_CASE("the costs of many rows are told from some of them") {
   const std::int64_t n = std::int64_t{1} << 20;
-  const mask::RowCosts costs(causal_mask(n, n), {16, 16});
+  const blocks::RowCosts costs(causal_mask(n, n), {16, 16});
   REQUIRE(std::ssize(costs.bytes) == n / 16);
-  const mask::QueryPartition shares(n, 16, 4, {costs});
+  const blocks::QueryPartition shares(n, 16, 4, {costs});
   CHECK(shares.queries(3, 0).end == n);
 }

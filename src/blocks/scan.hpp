@@ -10,7 +10,9 @@
 #include "ejk/mask_info.hpp"
 #include "mask/patterns.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
+
+using namespace mask;  // bits, rectangles and states of blocks
 
 /// Words of bits that a panel has at the most, unless a single block has more.
 inline constexpr std::int64_t kPanelWords = std::int64_t{1} << 17;
@@ -105,4 +107,4 @@ std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_le
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -11,7 +11,9 @@
 #include "ejk/mask.hpp"
 #include "mask/node.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
+
+using namespace mask;  // bits, rectangles and states of blocks
 
 /// The blocks of a mask that hold True. As much memory as there are such blocks.
 struct BlockGrid {
@@ -49,4 +51,4 @@ class BlockElements {
 Mask grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
                std::int64_t q_length, std::int64_t kv_length, std::string text);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

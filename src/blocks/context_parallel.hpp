@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "ejk/sparsity.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// Where queries are cut: between blocks of `q_block`, and between the runs that ranks get. Ascending, from 0
 /// to q_length.
@@ -22,4 +22,4 @@ std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -18,7 +18,7 @@
 //
 // Dynamic masks skip 1, 3 and 4 to 7: every block is kept and every index says what is there and nothing
 // more.
-// tests: tests/mask/test_mask_info.cpp
+// tests: tests/blocks/test_mask_info.cpp
 #include "ejk/mask_info.hpp"
 
 #include <fmt/format.h>
@@ -27,23 +27,23 @@
 #include <mutex>
 #include <numeric>
 
+#include "blocks/index_arrays.hpp"
+#include "blocks/plan.hpp"
+#include "blocks/scan.hpp"
 #include "core/require.hpp"
-#include "mask/layout.hpp"
 #include "mask/node.hpp"
-#include "mask/plan.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
 namespace {
 
-using mask::BandScan;
-using mask::IndexArrays;
-using mask::InfoPlan;
-using mask::Layout;
-using mask::PatternTable;
-using mask::QueryPartition;
-using mask::Scan;
+using blocks::BandScan;
+using blocks::IndexArrays;
+using blocks::InfoPlan;
+using blocks::Layout;
+using blocks::PatternTable;
+using blocks::QueryPartition;
+using blocks::Scan;
 
 // Progress over several scans, called from one thread at a time.
 class Progress {
@@ -77,7 +77,7 @@ MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
   RankMessage types;
   if (share.info) {
     MaskInfo& info = *share.info;
-    share.arrays = mask::arrays_of(info);
+    share.arrays = blocks::arrays_of(info);
     types.put(std::ssize(share.arrays));
     for (const PlannedArray& array : share.arrays)
       types.put_text(array.name).put(array.type.dtype).put_all(array.type.shape);
@@ -118,56 +118,56 @@ std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks,
   std::vector<std::optional<BandScan>> found(masks.size());
   for (std::size_t u = 0; u < masks.size(); ++u)
     if (rows[u].begin < rows[u].end)
-      found[u] = mask::scan_band(masks[u], plan.block, rows[u], table, progress.counter());
+      found[u] = blocks::scan_band(masks[u], plan.block, rows[u], table, progress.counter());
   return found;
 }
 
 // On rank 0 the scans of all masks.
 std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
-                               std::vector<std::optional<BandScan>> found, const mask::RankPatterns* patterns,
-                               Communicator& comm) {
+                               std::vector<std::optional<BandScan>> found,
+                               const blocks::RankPatterns* patterns, Communicator& comm) {
   std::vector<Scan> scans;
   for (std::size_t u = 0; u < masks.size(); ++u)
-    if (auto scan = mask::joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
+    if (auto scan = blocks::joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
       scans.push_back(std::move(*scan));
   return scans;
 }
 
 MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes) {
   // 1. Distinct masks.
-  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, single_process());
+  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, single_process());
 
   // 2. and 4. States and partial blocks.
   const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
   Progress progress(report, plan.layout.grid() * static_cast<std::int64_t>(distinct.masks.size()));
   std::vector<Scan> scans;
   for (const Mask& m : distinct.masks)
-    scans.push_back(mask::scan_mask(m, plan.block, table.get(), progress.counter()));
+    scans.push_back(blocks::scan_mask(m, plan.block, table.get(), progress.counter()));
   return put_together(plan, std::move(distinct), std::move(scans),
-                      mask::pattern_source(table, plan.direction));
+                      blocks::pattern_source(table, plan.direction));
 }
 
 // The same by several ranks. Ids go by ranks, which have the rows of blocks in the order of the walk, so they are the
 // same as those of one process, and a rank's partial blocks are a run of them.
 MaskInfoShare fixed_share(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes,
                           Communicator& comm) {
-  mask::DistinctMasks distinct = mask::distinct_masks(plan.heads, comm);
+  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, comm);
   const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
   const QueryPartition shares = plan.query_partition(distinct.masks, comm.size());
   auto found = scan_shares(distinct.masks, plan, shares, table.get(), report, comm);
-  mask::RankPatterns patterns = mask::number_patterns(*table, comm);
+  blocks::RankPatterns patterns = blocks::number_patterns(*table, comm);
   std::vector<Scan> scans = joined_scans(distinct.masks, plan, std::move(found), &patterns, comm);
 
-  const ArrayType type = mask::blocks_type(plan, patterns.count);
+  const ArrayType type = blocks::blocks_type(plan, patterns.count);
   std::optional<MaskInfo> info;
   if (comm.is_first())
-    info = put_together(plan, std::move(distinct), std::move(scans), mask::type_alone(type));
+    info = put_together(plan, std::move(distinct), std::move(scans), blocks::type_alone(type));
   MaskInfoShare share = begun_share(std::move(info), comm);
   const std::int64_t own = std::ssize(patterns.own_here);
   if (has_blocks(share) && own > 0)
     share.parts.push_back({"partial_mask_blocks",
                            {{patterns.own.begin, 0, 0}, {own, type.shape[1], type.shape[2]}},
-                           mask::pattern_source(table, std::move(patterns.own_here), plan.direction)});
+                           blocks::pattern_source(table, std::move(patterns.own_here), plan.direction)});
   return share;
 }
 
@@ -187,17 +187,17 @@ class EveryBlock final : public ArraySource {
             void* out) const override {
     const std::scoped_lock lock(mutex_);
     auto* to = static_cast<std::uint8_t*>(out);
-    const std::int64_t row_words = mask::words_for(block_.kv);
-    std::vector<mask::Word> bits(static_cast<std::size_t>(block_.q * row_words));
-    const mask::Box part{start[3], count[3], start[4], count[4]};
+    const std::int64_t row_words = blocks::words_for(block_.kv);
+    std::vector<blocks::Word> bits(static_cast<std::size_t>(block_.q * row_words));
+    const blocks::Box part{start[3], count[3], start[4], count[4]};
     for (std::int64_t h = start[0]; h < start[0] + count[0]; ++h)
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
-          const mask::BitRows& row = row_of_blocks(h, first_row_ + i);
+          const blocks::BitRows& row = row_of_blocks(h, first_row_ + i);
           const std::int64_t column = j * block_.kv;
-          mask::gather(row, column, std::min(block_.kv, row.columns - column), row_words, bits.data());
-          std::fill(bits.begin() + row.rows * row_words, bits.end(), mask::Word{0});
-          mask::expand_part(bits.data(), row_words, part, direction_, to);
+          blocks::gather(row, column, std::min(block_.kv, row.columns - column), row_words, bits.data());
+          std::fill(bits.begin() + row.rows * row_words, bits.end(), blocks::Word{0});
+          blocks::expand_part(bits.data(), row_words, part, direction_, to);
           to += count[3] * count[4];
         }
   }
@@ -205,15 +205,15 @@ class EveryBlock final : public ArraySource {
  private:
   static ArrayType type_of(std::int64_t masks, IndexRange rows, std::int64_t kv_blocks, BlockShape block,
                            Direction direction) {
-    const Shape pattern = mask::pattern_shape(block, direction);
+    const Shape pattern = blocks::pattern_shape(block, direction);
     return {DType::boolean, {masks, rows.end - rows.begin, kv_blocks, pattern[0], pattern[1]}};
   }
 
-  const mask::BitRows& row_of_blocks(std::int64_t h, std::int64_t i) const {
+  const blocks::BitRows& row_of_blocks(std::int64_t h, std::int64_t i) const {
     if (h == held_head_ && i == held_row_) return held_;
     const MaskNode& node = masks_[static_cast<std::size_t>(h)].node();
-    const mask::Rectangle where{i * block_.q, std::min((i + 1) * block_.q, node.q_length()), 0,
-                                node.kv_length()};
+    const blocks::Rectangle where{i * block_.q, std::min((i + 1) * block_.q, node.q_length()), 0,
+                                  node.kv_length()};
     held_head_ = -1;  // in case filling fails
     held_ = buffer_.rows(where.rows(), where.columns());
     node.fill(where, held_);
@@ -227,8 +227,8 @@ class EveryBlock final : public ArraySource {
   BlockShape block_;
   Direction direction_;
   mutable std::mutex mutex_;
-  mutable mask::BitBuffer buffer_;
-  mutable mask::BitRows held_;
+  mutable blocks::BitBuffer buffer_;
+  mutable blocks::BitRows held_;
   mutable std::int64_t held_head_ = -1, held_row_ = -1;
 };
 
@@ -265,10 +265,10 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
   }
   // Narrowed by what the indices could be, not by what they are: the arrays of all masks of a shape are
   // alike.
-  const mask::IndexBounds bounds = plan.bounds(plan.known);
-  info.data_next = mask::narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
-  info.mask_next = mask::narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
-  info.block_mask = mask::narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
+  const blocks::IndexBounds bounds = plan.bounds(plan.known);
+  info.data_next = blocks::narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
+  info.mask_next = blocks::narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
+  info.block_mask = blocks::narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
   info.unshrunk_grid = shape;
   info.partial_mask_blocks = std::move(partial_blocks);
   return info;
@@ -284,7 +284,7 @@ MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
   Progress progress(report, plan.layout.grid() * plan.layout.rows);
   std::vector<Scan> scans;
   for (const Mask& m : plan.heads)
-    scans.push_back(mask::scan_mask(m, plan.block, nullptr, progress.counter()));
+    scans.push_back(blocks::scan_mask(m, plan.block, nullptr, progress.counter()));
   return dynamic_info(plan, std::move(scans), every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
 }
 
@@ -294,12 +294,12 @@ MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, C
   const QueryPartition shares = plan.query_partition(plan.heads, comm.size());
   auto found = scan_shares(plan.heads, plan, shares, nullptr, report, comm);
   std::vector<Scan> scans = joined_scans(plan.heads, plan, std::move(found), nullptr, comm);
-  const Shape pattern = mask::pattern_shape(plan.block, plan.direction);
+  const Shape pattern = blocks::pattern_shape(plan.block, plan.direction);
   std::optional<MaskInfo> info;
   if (comm.is_first()) {
     const ArrayType type(DType::boolean,
                          {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]});
-    info = dynamic_info(plan, std::move(scans), mask::type_alone(type));
+    info = dynamic_info(plan, std::move(scans), blocks::type_alone(type));
   }
   MaskInfoShare share = begun_share(std::move(info), comm);
   for (std::int64_t h = 0; h < layout.rows; ++h) {
@@ -334,7 +334,7 @@ MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction d
 
 }  // namespace
 
-std::shared_ptr<const ArraySource> mask::type_alone(const ArrayType& type) {
+std::shared_ptr<const ArraySource> blocks::type_alone(const ArrayType& type) {
   const auto nothing = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
     throw Error(Error::Kind::internal, "partial_mask_blocks: no element of it is held here");
   };
@@ -348,20 +348,20 @@ struct IndexInputs {
   bool is_left_to_kernel;
   std::int64_t kept;  // patterns that there are ids of
   Layout layout;
-  std::vector<mask::RowGrid> rows;
-  mask::Empty empty;
+  std::vector<blocks::RowGrid> rows;
+  blocks::Empty empty;
 };
 
-IndexInputs index_inputs(const InfoPlan& plan, const mask::DistinctMasks& distinct,
+IndexInputs index_inputs(const InfoPlan& plan, const blocks::DistinctMasks& distinct,
                          const std::vector<Scan>& scans, std::int64_t patterns) {
   // 7. A computable mask keeps no partial blocks.
   const bool is_left_to_kernel = plan.is_left_to_kernel(distinct);
-  IndexInputs inputs{
-      is_left_to_kernel,
-      is_left_to_kernel ? 0 : patterns,
-      plan.layout,
-      {},
-      plan.settings.shrink_grid && distinct.masks.size() == 1 ? mask::Empty::left_out : mask::Empty::kept};
+  IndexInputs inputs{is_left_to_kernel,
+                     is_left_to_kernel ? 0 : patterns,
+                     plan.layout,
+                     {},
+                     plan.settings.shrink_grid && distinct.masks.size() == 1 ? blocks::Empty::left_out
+                                                                             : blocks::Empty::kept};
   // 3. Leading rows.
   inputs.layout.rows = plan.rows(distinct);
   for (std::int64_t r = 0; r < inputs.layout.rows; ++r) {
@@ -376,8 +376,8 @@ IndexInputs index_inputs(const InfoPlan& plan, const mask::DistinctMasks& distin
 
 }  // namespace
 
-std::vector<PlannedArray> mask::arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
-                                          const std::vector<Scan>& scans, std::int64_t patterns) {
+std::vector<PlannedArray> blocks::arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
+                                            const std::vector<Scan>& scans, std::int64_t patterns) {
   const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
   const IndexTypes types = index_types(in.layout, in.rows, in.kept, in.empty,
                                        [&](std::int64_t largest) { return plan.index_dtype(largest); });
@@ -389,8 +389,8 @@ std::vector<PlannedArray> mask::arrays_of(const InfoPlan& plan, const DistinctMa
   return arrays;
 }
 
-MaskInfo mask::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                            std::shared_ptr<const ArraySource> partial_blocks) {
+MaskInfo blocks::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
+                              std::shared_ptr<const ArraySource> partial_blocks) {
   MaskInfo info = begun(plan);
   const std::int64_t patterns = partial_blocks->shape()[0];
   const IndexInputs in = index_inputs(plan, distinct, scans, patterns);

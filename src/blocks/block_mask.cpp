@@ -4,8 +4,8 @@
 //
 // Cost: filling a rectangle takes the time of its bits; the elements of a partial block are read when it is
 // looked at.
-// tests: tests/mask/test_grid_mask.cpp, test_mask.cpp
-#include "mask/grid_mask.hpp"
+// tests: tests/blocks/test_block_mask.cpp, test_mask.cpp
+#include "blocks/block_mask.hpp"
 
 #include <fmt/format.h>
 
@@ -19,20 +19,20 @@ namespace ejk {
 
 namespace {
 
-using mask::BitBuffer;
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockElements;
-using mask::BlockGrid;
-using mask::BlockState;
-using mask::Rectangle;
-using mask::Word;
+using blocks::BitBuffer;
+using blocks::BitRows;
+using blocks::BlockClassifier;
+using blocks::BlockElements;
+using blocks::BlockGrid;
+using blocks::BlockState;
+using blocks::Rectangle;
+using blocks::Word;
 
 // Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
 void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
   const std::int64_t shift = begin % 64;
   to += begin / 64;
-  for (std::int64_t w = 0; w < mask::words_for(n); ++w) {
+  for (std::int64_t w = 0; w < blocks::words_for(n); ++w) {
     to[w] |= from[w] << shift;
     if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
   }
@@ -83,7 +83,7 @@ class GridMask final : public MaskNode {
       for (; to != row.end() && to->column * bk < where.k_end; ++to) {
         const auto [k_begin, k_end] = keys(*to);
         if (to->pattern == BlockGrid::kFull)
-          mask::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
+          blocks::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
         else
           partial = true;
       }
@@ -196,8 +196,8 @@ bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
 
 }  // namespace
 
-Mask mask::grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
-                     std::int64_t q_length, std::int64_t kv_length, std::string text) {
+Mask blocks::grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
+                       std::int64_t q_length, std::int64_t kv_length, std::string text) {
   return Mask(
       std::make_shared<GridMask>(std::move(grid), std::move(elements), q_length, kv_length, std::move(text)));
 }
@@ -229,8 +229,8 @@ Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, st
         grid->entries.push_back({static_cast<std::int32_t>(j), BlockGrid::kFull});
   }
   grid->begins.push_back(std::ssize(grid->entries));
-  return mask::grid_mask(std::move(grid), nullptr, q_length, kv_length,
-                         fmt::format("blocks({}, {})", name, to_string(block)));
+  return blocks::grid_mask(std::move(grid), nullptr, q_length, kv_length,
+                           fmt::format("blocks({}, {})", name, to_string(block)));
 }
 
 }  // namespace ejk

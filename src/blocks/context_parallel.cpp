@@ -3,8 +3,8 @@
 //
 // Cost: for each distribution the union of the runs' keys, a bit each; a rank is chosen for each block of
 // queries from queues of ranks by their load.
-// tests: tests/mask/test_sparsity.cpp
-#include "mask/context_parallel.hpp"
+// tests: tests/blocks/test_sparsity.cpp
+#include "blocks/context_parallel.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -17,7 +17,7 @@
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -168,4 +168,4 @@ std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_le
   return *keys + *threads_keys + 128 * runs + 256 * ranks;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -4,7 +4,7 @@
 //
 // Cost: one pass over the masks, and for each size a few operations a block; with bands, for each size a few
 // operations for each query and each partial block that it sees keys of.
-// tests: tests/mask/test_sparsity.cpp
+// tests: tests/blocks/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
 #include <fmt/format.h>
@@ -19,19 +19,19 @@
 #include <utility>
 #include <vector>
 
+#include "blocks/context_parallel.hpp"
+#include "blocks/picture.hpp"
+#include "blocks/plan.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "core/text.hpp"
 #include "ejk/text.hpp"
-#include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
-#include "mask/picture.hpp"
-#include "mask/plan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 struct SizesPlan {
   std::vector<InfoPlan> sizes;  // of equal heads
@@ -47,15 +47,15 @@ struct SizesPlan {
   }
 };
 
-}  // namespace mask
+}  // namespace blocks
 
 namespace {
 
-using mask::InfoPlan;
-using mask::PatternTable;
-using mask::QueryRuns;
-using mask::RowCosts;
-using mask::Scan;
+using blocks::InfoPlan;
+using blocks::PatternTable;
+using blocks::QueryRuns;
+using blocks::RowCosts;
+using blocks::Scan;
 
 // Of each row of blocks those that a kernel visits.
 std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
@@ -75,7 +75,7 @@ std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t r
   return visited * block.kv - (last ? columns * block.kv - s.kv_length : 0);
 }
 
-BlockSizeCost cost_of(const InfoPlan& size, const mask::DistinctMasks& distinct,
+BlockSizeCost cost_of(const InfoPlan& size, const blocks::DistinctMasks& distinct,
                       const std::vector<Scan>& scans, std::int64_t patterns,
                       const std::vector<std::vector<std::int64_t>>& visited, std::int64_t block_cost) {
   BlockSizeCost cost;
@@ -104,12 +104,12 @@ BlockSizeCost cost_of(const InfoPlan& size, const mask::DistinctMasks& distinct,
   cost.cost = static_cast<double>(cost.pairs_computed) + static_cast<double>(block_cost) * visits;
   cost.mean_row_blocks = visits / static_cast<double>(heads * cost.q_blocks);
   cost.distinct_partial_blocks = patterns;
-  for (const PlannedArray& array : mask::arrays_of(size, distinct, scans, patterns))
+  for (const PlannedArray& array : blocks::arrays_of(size, distinct, scans, patterns))
     cost.metadata_bytes += array.type.bytes();
   if (std::ssize(scans) * first.states->blocks() <= BlockSizeCost::kMostDrawn)
     for (std::size_t u = 0; u < scans.size(); ++u) {
-      BlockPicture picture = mask::picture_of(distinct.masks[u], block, scans[u].summary);
-      const std::string of = mask::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
+      BlockPicture picture = blocks::picture_of(distinct.masks[u], block, scans[u].summary);
+      const std::string of = blocks::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
       picture.title =
           fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(block), u,
                       of.find_first_of(",-") == std::string::npos ? "" : "s", of);
@@ -146,8 +146,8 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
 
 // What the sizes from `first` on cost, from the scans of each, of each mask. `computed`: the pairs computed of
 // each run, by the first size of all.
-void add_costs(Sparsity& sparsity, const mask::SizesPlan& plan, std::size_t first,
-               const mask::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
+void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t first,
+               const blocks::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
                const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
                std::vector<std::int64_t>& computed) {
   double blocks = 0;
@@ -196,8 +196,8 @@ void add_masks(Report& report, const Sparsity& sparsity) {
   std::set<std::string> alignment;
   for (std::size_t u = 0; u < sparsity.masks.size(); ++u) {
     const auto number = static_cast<std::int64_t>(u);
-    mask::add_alignment(sparsity.masks[u].node(), alignment);
-    table.rows.push_back({number, mask::heads_with(sparsity.head_mask, number),
+    blocks::add_alignment(sparsity.masks[u].node(), alignment);
+    table.rows.push_back({number, blocks::heads_with(sparsity.head_mask, number),
                           core::printable(sparsity.masks[u].text(), 1000)});
   }
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
@@ -334,13 +334,13 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
 SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                            const SparsityOptions& options) {
   if (blocks.empty()) throw Error(Error::Kind::input, "there is no block size: at least one is needed");
-  auto plan = std::make_shared<mask::SizesPlan>();
+  auto plan = std::make_shared<blocks::SizesPlan>();
   plan->options = options;
   MaskInfoSettings settings;
   settings.pad = true;
   for (const BlockShape& block : blocks) {
     const InfoPlan& size = plan->sizes.emplace_back(
-        mask::checked(heads, block, Direction::forward, MaskInfoKind::fixed, settings));
+        blocks::checked(heads, block, Direction::forward, MaskInfoKind::fixed, settings));
     // Counts of pairs of all heads, with padding, fit 64 bits.
     element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
   }
@@ -370,22 +370,22 @@ std::int64_t SparsityPlan::work_bytes() const {
          std::span(plan_->sizes).subspan(s, std::min(at_once, plan_->sizes.size() - s))) {
       blocks.push_back(size.block);
       for (const Mask& mask : masks)
-        bytes = core::sum_of_bytes({bytes, mask::held_blocks(mask, size.block).all,
+        bytes = core::sum_of_bytes({bytes, blocks::held_blocks(mask, size.block).all,
                                     kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
     }
     const auto bits =
-        mask::sizes_bytes(masks, blocks, in_order ? mask::Reading::in_order : mask::Reading::any_order);
+        blocks::sizes_bytes(masks, blocks, in_order ? blocks::Reading::in_order : blocks::Reading::any_order);
     most = std::max(most, core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes)}));
   }
   const auto ranks = plan_->options.ranks == 0 ? 0
-                                               : mask::rank_bytes(first.q_length(), first.kv_length(),
-                                                                  first.block.q, plan_->options.ranks);
+                                               : blocks::rank_bytes(first.q_length(), first.kv_length(),
+                                                                    first.block.q, plan_->options.ranks);
   return core::sum_of_bytes({most, ranks.value_or(core::kMostBytes)});
 }
 
 Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
   const InfoPlan& first = plan_->first();
-  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, single_process());
+  const blocks::DistinctMasks distinct = blocks::distinct_masks(first.heads, single_process());
   std::int64_t blocks_done = 0, all_blocks = 0;
   for (const InfoPlan& size : plan_->sizes)
     all_blocks += std::ssize(distinct.masks) * size.layout.q_blocks * size.layout.kv_blocks;
@@ -394,12 +394,12 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
 
   const std::int64_t ranks = plan_->options.ranks;
   std::optional<QueryRuns> runs;
-  if (ranks > 0) runs.emplace(mask::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
+  if (ranks > 0) runs.emplace(blocks::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
   Sparsity result;
   result.options = plan_->options;
   result.shape = {first.head_count(), first.q_length(), first.kv_length()};
   result.sizes.resize(plan_->sizes.size());
-  const mask::Digester::Seed seed = mask::Digester::drawn_seed();
+  const blocks::Digester::Seed seed = blocks::Digester::drawn_seed();
   std::vector<std::int64_t> computed;
   const auto measure = [&](std::size_t begin, std::size_t end) {
     std::vector<BlockShape> blocks;
@@ -413,8 +413,8 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
     for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
       const std::int64_t heads =
           std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-      auto of_sizes = mask::scan_sizes(distinct.masks[u], blocks, table_of_size,
-                                       runs && begin == 0 ? &*runs : nullptr, heads, counter);
+      auto of_sizes = blocks::scan_sizes(distinct.masks[u], blocks, table_of_size,
+                                         runs && begin == 0 ? &*runs : nullptr, heads, counter);
       for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
     }
     std::vector<std::int64_t> patterns;
@@ -427,7 +427,7 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   choose(result);
   result.masks = distinct.masks;
   result.head_mask = distinct.of_head;
-  if (runs) result.parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
+  if (runs) result.parallel = blocks::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
   return result;
 }
 

@@ -7,7 +7,7 @@
 
 #include "ejk/mask_info.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// How heads and queries are cut up. A slab is the rows of one head shard × one query shard.
 struct Layout {
@@ -61,4 +61,4 @@ DType narrowest(std::int64_t largest);
 /// An int32 array as int8, int16 or int32.
 Array narrowed(Array array, DType dtype);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

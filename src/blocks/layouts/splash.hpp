@@ -14,11 +14,11 @@
 #include <string_view>
 #include <vector>
 
+#include "blocks/block_mask.hpp"
+#include "blocks/index_arrays.hpp"
 #include "ejk/mask_info.hpp"
-#include "mask/grid_mask.hpp"
-#include "mask/layout.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// Lengths of masks: "8x4096x4096" as (8, 4096, 4096). Nothing when it is something else.
 std::optional<Shape> lengths_in(std::string_view text);
@@ -169,4 +169,4 @@ class StoredPatterns {
   bool is_dynamic_;
 };
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -11,10 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 /// Before a block was looked at: its elements are needed, to tell its state or to count and keep them.
 inline bool is_open(BlockState state) {
@@ -135,4 +135,4 @@ class Scanner {
   Part all_;
 };
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -2,21 +2,21 @@
 // of blocks are, from what the pass over the mask counted, and which of the masks whose intersection this is
 // emptied a block, by asking each for its blocks once more. Elements are looked at only where none of them knows.
 //
-// tests: tests/mask/test_picture.cpp
-#include "mask/picture.hpp"
+// tests: tests/blocks/test_picture.cpp
+#include "blocks/picture.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 namespace {
 
@@ -138,7 +138,7 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
   return picture;
 }
 
-}  // namespace mask
+}  // namespace blocks
 
 namespace {
 
@@ -155,7 +155,7 @@ std::int64_t side_of(const Mask& mask) {
 BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
   const std::int64_t side = side_of(mask);
   BlockPicture picture =
-      mask::picture_of(mask, {side, side}, mask::scan_mask(mask, {side, side}, nullptr).summary);
+      blocks::picture_of(mask, {side, side}, blocks::scan_mask(mask, {side, side}, nullptr).summary);
   picture.key = std::move(key);
   picture.title = std::move(title);
   picture.page_only = true;
@@ -171,9 +171,9 @@ std::int64_t picture_bytes(const Mask& mask) {
   // The states, as the scan has them, as the picture and as a page cuts them up.
   constexpr std::int64_t kOfBlock = 3;
   const std::int64_t side = side_of(mask);
-  const auto reading = mask.node().random_access() ? mask::Reading::any_order : mask::Reading::in_order;
+  const auto reading = mask.node().random_access() ? blocks::Reading::any_order : blocks::Reading::in_order;
   const auto scan =
-      mask::scan_bytes(mask.q_length(), mask.kv_length(), {side, side}, mask::Patterns::dropped, reading);
+      blocks::scan_bytes(mask.q_length(), mask.kv_length(), {side, side}, blocks::Patterns::dropped, reading);
   return core::sum_of_bytes(
       {kOfBlock * core::ceil_div(mask.q_length(), side) * core::ceil_div(mask.kv_length(), side),
        scan.value_or(core::kMostBytes)});

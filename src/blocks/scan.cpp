@@ -4,8 +4,8 @@
 // A row's undecided and partial blocks are filled in panels: runs of neighbouring blocks whose bits fit the
 // second-level cache, wide enough that a stored mask is read in long pieces. From the panel each block's bits
 // are gathered into one piece and judged. Of a mask that tells its bands no element is filled.
-// tests: tests/mask/test_scan.cpp
-#include "mask/scan.hpp"
+// tests: tests/blocks/test_scan.cpp
+#include "blocks/scan.hpp"
 
 #include <fmt/format.h>
 
@@ -13,13 +13,13 @@
 #include <mutex>
 #include <utility>
 
+#include "blocks/rank_scan.hpp"
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
-#include "mask/rank_scan.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -66,7 +66,8 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexR
       block_(block),
       table_(table),
       kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
-      held_(mask::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
+      held_(
+          blocks::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
       row_words_(words_for(held_.kv)),
       pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
       classifier_(node_.classifier(block.q, block.kv)) {
@@ -521,4 +522,4 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   return reading == Reading::in_order ? std::max(*any_order, *of_row) : *any_order;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -2,8 +2,8 @@
 // the type that it is to have, and without the empty blocks that it is to be without: memory that is touched for the
 // first time costs more than all else here. Cost: two passes over the blocks that are held, in parallel.
 //
-// tests: tests/mask/test_mask_info.cpp
-#include "mask/layout.hpp"
+// tests: tests/blocks/test_mask_info.cpp
+#include "blocks/index_arrays.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -12,7 +12,7 @@
 #include "core/parallel.hpp"
 #include "mask/node.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -346,4 +346,4 @@ Array narrowed(Array array, DType dtype) {
   return array;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

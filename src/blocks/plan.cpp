@@ -4,8 +4,8 @@
 // that can be: every block of every mask that may differ is partial and unlike any other, nothing is shrunk.
 //
 // Cost: a look at each head; no array is read.
-// tests: tests/mask/test_plan.cpp
-#include "mask/plan.hpp"
+// tests: tests/blocks/test_plan.cpp
+#include "blocks/plan.hpp"
 
 #include <fmt/format.h>
 
@@ -15,16 +15,16 @@
 #include <unordered_map>
 #include <utility>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/errors.hpp"
 #include "core/require.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 namespace {
 
@@ -318,12 +318,12 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
   return plan;
 }
 
-}  // namespace mask
+}  // namespace blocks
 
 MaskInfoPlan::MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                            const MaskInfoSettings& settings)
-    : plan_(std::make_shared<const mask::InfoPlan>(
-          mask::checked(std::move(heads), block, direction, kind, settings))) {}
+    : plan_(std::make_shared<const blocks::InfoPlan>(
+          blocks::checked(std::move(heads), block, direction, kind, settings))) {}
 
 std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays(); }
 
@@ -335,7 +335,7 @@ std::vector<RankWork> MaskInfoPlan::shares(std::int64_t ranks) const {
 }
 
 Report describe(const MaskInfoPlan& plan) {
-  const mask::InfoPlan& p = *plan.plan_;
+  const blocks::InfoPlan& p = *plan.plan_;
   const Shape dense{p.head_count(), p.q_length(), p.kv_length()};
   Report report;
   report.add("heads", "heads", p.head_count())
