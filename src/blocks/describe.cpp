@@ -1,4 +1,4 @@
-// The sparsity report of a MaskInfo: what a block-sparse kernel will do with the masks.
+// Sparsity report of a MaskInfo: the work of a block-sparse kernel.
 // tests: tests/blocks/test_describe.cpp
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ std::int64_t length_of(const std::vector<IndexRange>& ranges) {
                          [](std::int64_t n, const IndexRange& r) { return n + r.end - r.begin; });
 }
 
-// Where queries without keys, or keys without queries, are.
+// Ranges of queries without keys, or of keys without queries.
 void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
                 std::vector<IndexRange> MaskSummary::*ranges) {
   constexpr std::size_t kMost = 10'000;  // ranges that a report lists
@@ -45,8 +45,8 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
   report.add(std::move(table));
 }
 
-// The load of what the kernel walks: a row of blocks is the work of one query block, a column (dkv) that of
-// one key block.
+// Loads of the kernel: a block row is the work of one query block, a block column (dkv) that of one key
+// block.
 void add_loads(Report& report, const MaskInfo& info) {
   const bool dkv = info.direction == Direction::dkv;
   Table table{dkv ? "columns_of_blocks" : "rows_of_blocks",
@@ -94,9 +94,11 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
               {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
               {}};
   std::int64_t bytes = 0;
-  for (const auto& [name, type] : blocks::arrays_of(info)) {
+  for (const MaskInfoArray& array : arrays_of(info)) {
+    if (!array.elements) continue;
+    const ArrayType type = type_of(*array.elements);
     bytes += type.bytes();
-    table.rows.push_back({name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
+    table.rows.push_back({array.name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
   }
   report.add(std::move(table));
   report.add("arrays", "all arrays", bytes, Unit::bytes);
@@ -104,7 +106,7 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
   report.add("arrays_of_dense", "arrays of dense mask", share(bytes, dense_bytes), Unit::share);
 }
 
-// Keys that the middle query sees: what a window's counts come to.
+// Keys of the middle query: the size of a window.
 std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
   if (!m.node().random_access()) return std::nullopt;
   blocks::BitBuffer buffer;
@@ -130,19 +132,6 @@ std::string blocks::heads_with(const std::vector<std::int64_t>& head_mask, std::
     h = std::max(end, h + 1);
   }
   return text;
-}
-
-std::vector<PlannedArray> blocks::arrays_of(const MaskInfo& info) {
-  std::vector<PlannedArray> arrays;
-  const auto add = [&](const char* name, const Array& array) {
-    arrays.push_back({name, {array.dtype(), array.shape()}});
-  };
-  add("data_next", info.data_next);
-  if (info.mask_next) add("mask_next", *info.mask_next);
-  add("block_mask", info.block_mask);
-  if (info.partial_mask_blocks) arrays.push_back({"partial_mask_blocks", type_of(*info.partial_mask_blocks)});
-  if (info.q_sequence) add("q_sequence", *info.q_sequence);
-  return arrays;
 }
 
 Report describe(const MaskInfo& info) {

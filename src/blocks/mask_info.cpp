@@ -1,23 +1,24 @@
-// The procedure (Q queries, K keys, H heads; block bq × bk; all of it for static masks):
+// MaskInfo from masks. The procedure (Q queries, K keys, H heads; block bq × bk), for static masks:
 //
 // 1. Equal masks are processed once, in order of first appearance over the heads.
 // 2. The state of each block: 0 empty, 1 partial, 2 full.
 // 3. The index arrays have one row a head shard if every shard holds a single mask, else one a head.
-// 4. Partial blocks are numbered by first appearance over the distinct masks, row by row of blocks; equal ones
+// 4. Partial blocks are numbered by first appearance over the distinct masks, row by row of blocks; equal
+// ones
 //    share a number. There is one table for all heads and shards; without any partial block neither the table
 //    nor mask_next exists.
-// 5. In each slab (head shard × query shard), in the order of the kernel's walk (forward: row, query block, key
+// 5. In each slab (head shard × query shard), in the order of the kernel's walk (forward: row, query block,
+// key
 //    block; dkv: key block, row, query block; last fastest), data_next is the coordinate of the first
 //    non-empty block at or after a position and mask_next the number of the first partial one; past the last
 //    they wrap around to the slab's first; 0 where the slab has none. Coordinates of query blocks count
 //    within the shard.
 // 6. Shrinking, with one distinct mask only: the empty blocks of each row (forward; the rest moves left) or
-//    column (dkv; the rest moves down) are left out, per query shard; shards are then extended to the widest.
+//    column (dkv; the rest moves down) are omitted, per query shard; shards are then extended to the widest.
 // 7. A single computable mask keeps no partial blocks and no mask_next: q_sequence and the mask function do.
 // 8. Index arrays are narrowed to what their largest value needs.
 //
-// Dynamic masks skip 1, 3 and 4 to 7: every block is kept and every index says what is there and nothing
-// more.
+// Dynamic masks skip 1, 3 and 4 to 7: every block is kept, and indices of empty blocks are 0.
 // tests: tests/blocks/test_mask_info.cpp
 #include "ejk/mask_info.hpp"
 
@@ -38,29 +39,21 @@ namespace ejk {
 namespace {
 
 using blocks::BandScan;
+using blocks::DistinctMasks;
 using blocks::IndexArrays;
 using blocks::InfoPlan;
 using blocks::Layout;
 using blocks::PatternTable;
-using blocks::QueryPartition;
+using blocks::RowPartition;
 using blocks::Scan;
 
 // Progress over several scans, called from one thread at a time.
-class Progress {
- public:
-  Progress(const BlockProgress& report, std::int64_t all) : report_(report), all_(all) {}
-  std::function<void(std::int64_t)> counter() {
-    if (!report_) return {};
-    return [this](std::int64_t blocks) { report_(done_ += blocks, all_); };
-  }
+std::function<void(std::int64_t)> counted(const BlockProgress& report, std::int64_t all) {
+  if (!report) return {};
+  return [&report, all, done = std::int64_t{0}](std::int64_t blocks) mutable { report(done += blocks, all); };
+}
 
- private:
-  const BlockProgress& report_;
-  std::int64_t all_;
-  std::int64_t done_ = 0;
-};
-
-// What a plan gives, before there are arrays.
+// A MaskInfo without arrays.
 MaskInfo begun(const InfoPlan& plan) {
   MaskInfo info;
   info.direction = plan.direction;
@@ -70,59 +63,52 @@ MaskInfo begun(const InfoPlan& plan) {
   return info;
 }
 
-// What rank 0 has made, as all ranks see it; its index arrays are its parts.
+// Names and types as rank 0 knows them, on all ranks; rank 0's parts are the index arrays.
 MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
   MaskInfoShare share;
   share.info = std::move(made);
   RankMessage types;
   if (share.info) {
-    MaskInfo& info = *share.info;
-    share.arrays = blocks::arrays_of(info);
-    types.put(std::ssize(share.arrays));
-    for (const PlannedArray& array : share.arrays)
-      types.put_text(array.name).put(array.type.dtype).put_all(array.type.shape);
-    const auto hold = [&](const char* name, const Array& array) {
-      share.parts.push_back({name, whole_box(array.shape()), make_source(array.view(), name)});
-    };
-    hold("data_next", info.data_next);
-    if (info.mask_next) hold("mask_next", *info.mask_next);
-    hold("block_mask", info.block_mask);
-    if (info.q_sequence) hold("q_sequence", *info.q_sequence);
+    std::vector<MaskInfoArray> arrays = arrays_of(*share.info);
+    types.put(std::ssize(arrays));
+    for (MaskInfoArray& array : arrays) {
+      const ArrayType type = array.elements ? type_of(*array.elements) : ArrayType();
+      types.put_text(array.name).put(array.absent).put(type.dtype).put_all(type.shape);
+      auto& shared = share.arrays.emplace_back(MaskInfoShare::Array{array.name, array.absent, type});
+      if (array.elements && array.elements != share.info->partial_mask_blocks)
+        shared.parts.push_back({whole_box(type.shape), std::move(array.elements)});
+    }
   }
   types = RankMessage(comm.broadcast(types.bytes()));
   if (share.info) return share;
   for (auto n = types.take<std::ptrdiff_t>(); n > 0; --n) {
     std::string name = types.take_text();
+    const auto absent = types.take<MaskInfoArray::Absent>();
     const auto dtype = types.take<DType>();
-    share.arrays.push_back({std::move(name), {dtype, types.take_all<std::int64_t>()}});
+    share.arrays.push_back({std::move(name), absent, {dtype, types.take_all<std::int64_t>()}});
   }
   return share;
 }
 
-bool has_blocks(const MaskInfoShare& share) {
-  return std::any_of(share.arrays.begin(), share.arrays.end(),
-                     [](const PlannedArray& array) { return array.name == "partial_mask_blocks"; });
-}
-
-// What this rank finds in its rows of blocks of each mask; nothing of a mask of which it has none.
+// The scans of this rank's block rows, by masks; nothing for a mask of which it has none.
 std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks, const InfoPlan& plan,
-                                                 const QueryPartition& shares, PatternTable* table,
+                                                 const RowPartition& shares, PatternTable* table,
                                                  const BlockProgress& report, const Communicator& comm) {
   std::vector<IndexRange> rows;
   std::int64_t blocks = 0;
   for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
-    rows.push_back(shares.rows(comm.rank(), u, plan.block));
+    rows.push_back(shares.rows(comm.rank(), u));
     blocks += (rows.back().end - rows.back().begin) * plan.layout.kv_blocks;
   }
-  Progress progress(report, blocks);
+  const auto progress = counted(report, blocks);
   std::vector<std::optional<BandScan>> found(masks.size());
   for (std::size_t u = 0; u < masks.size(); ++u)
     if (rows[u].begin < rows[u].end)
-      found[u] = blocks::scan_band(masks[u], plan.block, rows[u], table, progress.counter());
+      found[u] = blocks::scan_band(masks[u], plan.block, rows[u], table, progress);
   return found;
 }
 
-// On rank 0 the scans of all masks.
+// The scans of all masks, on rank 0.
 std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
                                std::vector<std::optional<BandScan>> found,
                                const blocks::RankPatterns* patterns, Communicator& comm) {
@@ -133,104 +119,52 @@ std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& p
   return scans;
 }
 
-MaskInfo fixed_info(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes) {
-  // 1. Distinct masks.
-  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, single_process());
+// The bits of one block row, filled once for the blocks that a reader takes from it in turn.
+struct BlockRow {
+  std::mutex mutex;
+  blocks::BitBuffer buffer;
+  blocks::BitRows bits;
+  std::int64_t head = -1, row = -1;
 
-  // 2. and 4. States and partial blocks.
-  const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
-  Progress progress(report, plan.layout.grid() * static_cast<std::int64_t>(distinct.masks.size()));
-  std::vector<Scan> scans;
-  for (const Mask& m : distinct.masks)
-    scans.push_back(blocks::scan_mask(m, plan.block, table.get(), progress.counter()));
-  return put_together(plan, std::move(distinct), std::move(scans),
-                      blocks::pattern_source(table, plan.direction));
-}
+  void fill(const MaskNode& node, BlockShape block, std::int64_t of_head, std::int64_t i) {
+    if (of_head == head && i == row) return;
+    const blocks::Rectangle where{i * block.q, std::min((i + 1) * block.q, node.q_length()), 0,
+                                  node.kv_length()};
+    head = -1;  // filling may throw
+    bits = buffer.rows(where.rows(), where.columns());
+    node.fill(where, bits);
+    head = of_head, row = i;
+  }
+};
 
-// The same by several ranks. Ids go by ranks, which have the rows of blocks in the order of the walk, so they are the
-// same as those of one process, and a rank's partial blocks are a run of them.
-MaskInfoShare fixed_share(const InfoPlan& plan, const BlockProgress& report, std::int64_t max_pattern_bytes,
-                          Communicator& comm) {
-  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, comm);
-  const auto table = std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
-  const QueryPartition shares = plan.query_partition(distinct.masks, comm.size());
-  auto found = scan_shares(distinct.masks, plan, shares, table.get(), report, comm);
-  blocks::RankPatterns patterns = blocks::number_patterns(*table, comm);
-  std::vector<Scan> scans = joined_scans(distinct.masks, plan, std::move(found), &patterns, comm);
-
-  const ArrayType type = blocks::blocks_type(plan, patterns.count);
-  std::optional<MaskInfo> info;
-  if (comm.is_first())
-    info = put_together(plan, std::move(distinct), std::move(scans), blocks::type_alone(type));
-  MaskInfoShare share = begun_share(std::move(info), comm);
-  const std::int64_t own = std::ssize(patterns.own_here);
-  if (has_blocks(share) && own > 0)
-    share.parts.push_back({"partial_mask_blocks",
-                           {{patterns.own.begin, 0, 0}, {own, type.shape[1], type.shape[2]}},
-                           blocks::pattern_source(table, std::move(patterns.own_here), plan.direction)});
-  return share;
-}
-
-// Every block of some rows of blocks of every mask as bools, made while it is read:
-// (H, q blocks, kv blocks, q, kv), or (…, kv, q). The bits of one row of blocks are kept, since a reader asks for its blocks one after the other.
-class EveryBlock final : public ArraySource {
- public:
-  EveryBlock(std::vector<Mask> masks, IndexRange rows, std::int64_t kv_blocks, BlockShape block,
-             Direction direction)
-      : ArraySource(type_of(std::ssize(masks), rows, kv_blocks, block, direction), "partial_mask_blocks"),
-        masks_(std::move(masks)),
-        first_row_(rows.begin),
-        block_(block),
-        direction_(direction) {}
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    const std::scoped_lock lock(mutex_);
+// partial_mask_blocks of dynamic masks: every block of these rows of blocks of the masks, computed while it
+// is read.
+std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector<Mask> masks,
+                                               IndexRange rows) {
+  ArrayType type = plan.blocks_type(0);
+  type.shape[0] = std::ssize(masks), type.shape[1] = rows.end - rows.begin;
+  const auto fill = [masks = std::move(masks), rows, block = plan.block, direction = plan.direction,
+                     row = std::make_shared<BlockRow>()](std::span<const std::int64_t> start,
+                                                         std::span<const std::int64_t> count, void* out) {
+    const std::scoped_lock lock(row->mutex);
     auto* to = static_cast<std::uint8_t*>(out);
-    const std::int64_t row_words = blocks::words_for(block_.kv);
-    std::vector<blocks::Word> bits(static_cast<std::size_t>(block_.q * row_words));
+    const std::int64_t row_words = blocks::words_for(block.kv);
+    std::vector<blocks::Word> bits(static_cast<std::size_t>(block.q * row_words));
     const blocks::Box part{start[3], count[3], start[4], count[4]};
     for (std::int64_t h = start[0]; h < start[0] + count[0]; ++h)
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
-          const blocks::BitRows& row = row_of_blocks(h, first_row_ + i);
-          const std::int64_t column = j * block_.kv;
-          blocks::gather(row, column, std::min(block_.kv, row.columns - column), row_words, bits.data());
-          std::fill(bits.begin() + row.rows * row_words, bits.end(), blocks::Word{0});
-          blocks::expand_part(bits.data(), row_words, part, direction_, to);
+          row->fill(masks[static_cast<std::size_t>(h)].node(), block, h, rows.begin + i);
+          const std::int64_t column = j * block.kv;
+          blocks::gather(row->bits, column, std::min(block.kv, row->bits.columns - column), row_words,
+                         bits.data());
+          std::fill(bits.begin() + row->bits.rows * row_words, bits.end(), blocks::Word{0});
+          blocks::expand_part(bits.data(), row_words, part, direction, to);
           to += count[3] * count[4];
         }
-  }
-
- private:
-  static ArrayType type_of(std::int64_t masks, IndexRange rows, std::int64_t kv_blocks, BlockShape block,
-                           Direction direction) {
-    const Shape pattern = blocks::pattern_shape(block, direction);
-    return {DType::boolean, {masks, rows.end - rows.begin, kv_blocks, pattern[0], pattern[1]}};
-  }
-
-  const blocks::BitRows& row_of_blocks(std::int64_t h, std::int64_t i) const {
-    if (h == held_head_ && i == held_row_) return held_;
-    const MaskNode& node = masks_[static_cast<std::size_t>(h)].node();
-    const blocks::Rectangle where{i * block_.q, std::min((i + 1) * block_.q, node.q_length()), 0,
-                                  node.kv_length()};
-    held_head_ = -1;  // in case filling fails
-    held_ = buffer_.rows(where.rows(), where.columns());
-    node.fill(where, held_);
-    held_head_ = h;
-    held_row_ = i;
-    return held_;
-  }
-
-  std::vector<Mask> masks_;
-  std::int64_t first_row_;
-  BlockShape block_;
-  Direction direction_;
-  mutable std::mutex mutex_;
-  mutable blocks::BitBuffer buffer_;
-  mutable blocks::BitRows held_;
-  mutable std::int64_t held_head_ = -1, held_row_ = -1;
-};
+  };
+  return generated_source(std::move(type), "partial_mask_blocks", fill);
+}
 
 MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
                       std::shared_ptr<const ArraySource> partial_blocks) {
@@ -263,8 +197,7 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
     }
     info.summaries.push_back(std::move(scan.summary));
   }
-  // Narrowed by what the indices could be, not by what they are: the arrays of all masks of a shape are
-  // alike.
+  // Types follow from the largest possible index: all masks of a shape have equal types.
   const blocks::IndexBounds bounds = plan.bounds(plan.known);
   info.data_next = blocks::narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
   info.mask_next = blocks::narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
@@ -272,45 +205,6 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
   info.unshrunk_grid = shape;
   info.partial_mask_blocks = std::move(partial_blocks);
   return info;
-}
-
-std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector<Mask> masks,
-                                               IndexRange rows) {
-  return std::make_shared<EveryBlock>(std::move(masks), rows, plan.layout.kv_blocks, plan.block,
-                                      plan.direction);
-}
-
-MaskInfo dynamic_info(const InfoPlan& plan, const BlockProgress& report) {
-  Progress progress(report, plan.layout.grid() * plan.layout.rows);
-  std::vector<Scan> scans;
-  for (const Mask& m : plan.heads)
-    scans.push_back(blocks::scan_mask(m, plan.block, nullptr, progress.counter()));
-  return dynamic_info(plan, std::move(scans), every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
-}
-
-// The same by several ranks. A rank reads its rows of blocks twice: to tell their states, and to write them.
-MaskInfoShare dynamic_share(const InfoPlan& plan, const BlockProgress& report, Communicator& comm) {
-  const Layout& layout = plan.layout;
-  const QueryPartition shares = plan.query_partition(plan.heads, comm.size());
-  auto found = scan_shares(plan.heads, plan, shares, nullptr, report, comm);
-  std::vector<Scan> scans = joined_scans(plan.heads, plan, std::move(found), nullptr, comm);
-  const Shape pattern = blocks::pattern_shape(plan.block, plan.direction);
-  std::optional<MaskInfo> info;
-  if (comm.is_first()) {
-    const ArrayType type(DType::boolean,
-                         {layout.rows, layout.q_blocks, layout.kv_blocks, pattern[0], pattern[1]});
-    info = dynamic_info(plan, std::move(scans), blocks::type_alone(type));
-  }
-  MaskInfoShare share = begun_share(std::move(info), comm);
-  for (std::int64_t h = 0; h < layout.rows; ++h) {
-    const IndexRange rows = shares.rows(comm.rank(), h, plan.block);
-    if (rows.begin == rows.end) continue;
-    share.parts.push_back(
-        {"partial_mask_blocks",
-         {{h, rows.begin, 0, 0, 0}, {1, rows.end - rows.begin, layout.kv_blocks, pattern[0], pattern[1]}},
-         every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
-  }
-  return share;
 }
 
 std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
@@ -332,21 +226,10 @@ MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction d
       .run(options.progress, options.max_pattern_bytes);
 }
 
-}  // namespace
-
-std::shared_ptr<const ArraySource> blocks::type_alone(const ArrayType& type) {
-  const auto nothing = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
-    throw Error(Error::Kind::internal, "partial_mask_blocks: no element of it is held here");
-  };
-  return generated_source(type, "partial_mask_blocks", nothing);
-}
-
-namespace {
-
-// Steps 3, 6 and 7: what the index arrays are made from.
+// Steps 3, 6 and 7: the sources of the index arrays.
 struct IndexInputs {
   bool is_left_to_kernel;
-  std::int64_t kept;  // patterns that there are ids of
+  std::int64_t kept;  // patterns with ids
   Layout layout;
   std::vector<blocks::RowGrid> rows;
   blocks::Empty empty;
@@ -384,13 +267,15 @@ std::vector<PlannedArray> blocks::arrays_of(const InfoPlan& plan, const Distinct
   std::vector<PlannedArray> arrays{{"data_next", {types.data_next, types.shape}}};
   if (in.kept > 0) arrays.push_back({"mask_next", {types.mask_next, types.shape}});
   arrays.push_back({"block_mask", {types.block_mask, types.shape}});
-  if (in.kept > 0) arrays.push_back({"partial_mask_blocks", blocks_type(plan, patterns)});
+  if (in.kept > 0) arrays.push_back({"partial_mask_blocks", plan.blocks_type(patterns)});
   if (in.is_left_to_kernel) arrays.push_back({"q_sequence", {DType::int32, {plan.q_length()}}});
   return arrays;
 }
 
-MaskInfo blocks::put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                              std::shared_ptr<const ArraySource> partial_blocks) {
+namespace {
+
+MaskInfo fixed_info(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
+                    std::shared_ptr<const ArraySource> partial_blocks) {
   MaskInfo info = begun(plan);
   const std::int64_t patterns = partial_blocks->shape()[0];
   const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
@@ -422,20 +307,98 @@ MaskInfo blocks::put_together(const InfoPlan& plan, DistinctMasks distinct, std:
   return info;
 }
 
-MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
-  return plan_->is_dynamic() ? dynamic_info(*plan_, progress)
-                             : fixed_info(*plan_, progress, max_pattern_bytes);
+// From the scans of the distinct masks.
+MaskInfo info_of(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
+                 std::shared_ptr<const ArraySource> partial_blocks) {
+  return plan.is_dynamic()
+             ? dynamic_info(plan, std::move(scans), std::move(partial_blocks))
+             : fixed_info(plan, std::move(distinct), std::move(scans), std::move(partial_blocks));
 }
 
+// 1.
+DistinctMasks distinct_of(const InfoPlan& plan, Communicator& comm) {
+  return plan.is_dynamic() ? plan.known : blocks::distinct_masks(plan.heads, comm);
+}
+
+std::shared_ptr<PatternTable> table_of(const InfoPlan& plan, std::int64_t max_pattern_bytes) {
+  return plan.is_dynamic() ? nullptr : std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
+}
+
+}  // namespace
+
+MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
+  const InfoPlan& plan = *plan_;
+  DistinctMasks distinct = distinct_of(plan, single_process());
+  const auto table = table_of(plan, max_pattern_bytes);
+  // 2. and 4. States and partial blocks.
+  const auto counter = counted(progress, plan.layout.grid() * std::ssize(distinct.masks));
+  std::vector<Scan> scans;
+  for (const Mask& m : distinct.masks)
+    scans.push_back(blocks::scan_mask(m, plan.block, table.get(), counter));
+  return info_of(plan, std::move(distinct), std::move(scans),
+                 table ? blocks::pattern_source(table, plan.direction)
+                       : every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
+}
+
+// Ranks scan contiguous block rows in the order of the walk, so pattern ids are those of one process, and a
+// rank's new patterns are a contiguous range of them. Rows of dynamic masks are read twice: for their states,
+// and to write them.
 MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& progress,
                                      std::int64_t max_pattern_bytes) const {
-  if (!comm.is_single())
-    return plan_->is_dynamic() ? dynamic_share(*plan_, progress, comm)
-                               : fixed_share(*plan_, progress, max_pattern_bytes, comm);
-  MaskInfoShare share = begun_share(run(progress, max_pattern_bytes), comm);
-  if (const auto& blocks = share.info->partial_mask_blocks)
-    share.parts.push_back({"partial_mask_blocks", whole_box(blocks->shape()), blocks});
+  const InfoPlan& plan = *plan_;
+  DistinctMasks distinct = distinct_of(plan, comm);
+  const auto table = table_of(plan, max_pattern_bytes);
+  const RowPartition partition = plan.row_partition(distinct.masks, comm.size());
+  auto found = scan_shares(distinct.masks, plan, partition, table.get(), progress, comm);
+  std::optional<blocks::RankPatterns> patterns;
+  if (table) patterns = blocks::number_patterns(*table, comm);
+  std::vector<Scan> scans =
+      joined_scans(distinct.masks, plan, std::move(found), patterns ? &*patterns : nullptr, comm);
+
+  const ArrayType type = plan.blocks_type(patterns ? patterns->count : 0);
+  std::optional<MaskInfo> info;
+  if (comm.is_first()) {
+    const auto nothing = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+      throw Error(Error::Kind::internal, "partial_mask_blocks: its elements are on other ranks");
+    };
+    info = info_of(plan, std::move(distinct), std::move(scans),
+                   generated_source(type, "partial_mask_blocks", nothing));
+  }
+  MaskInfoShare share = begun_share(std::move(info), comm);
+  auto& partial = *std::find_if(share.arrays.begin(), share.arrays.end(),
+                                [](const auto& array) { return array.name == "partial_mask_blocks"; });
+  if (partial.absent != MaskInfoArray::Absent::no) return share;
+  const Shape& shape = type.shape;
+  if (patterns) {
+    if (const std::int64_t own = std::ssize(patterns->own_here); own > 0)
+      partial.parts.push_back({{{patterns->own.begin, 0, 0}, {own, shape[1], shape[2]}},
+                               blocks::pattern_source(table, std::move(patterns->own_here), plan.direction)});
+    return share;
+  }
+  for (std::int64_t h = 0; h < shape[0]; ++h) {
+    const IndexRange rows = partition.rows(comm.rank(), h);
+    if (rows.begin == rows.end) continue;
+    partial.parts.push_back(
+        {{{h, rows.begin, 0, 0, 0}, {1, rows.end - rows.begin, shape[2], shape[3], shape[4]}},
+         every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
+  }
   return share;
+}
+
+std::vector<MaskInfoArray> arrays_of(const MaskInfo& info) {
+  using Absent = MaskInfoArray::Absent;
+  const Absent partial = info.partial_mask_blocks ? Absent::no
+                         : info.q_sequence        ? Absent::computed
+                                                  : Absent::no_partial_block;
+  const auto of = [](const char* name, const Array* array, Absent absent) {
+    return MaskInfoArray{name, array ? make_source(array->view(), name) : nullptr, absent};
+  };
+  return {of("data_next", &info.data_next, Absent::no),
+          of("mask_next", info.mask_next ? &*info.mask_next : nullptr, partial),
+          of("block_mask", &info.block_mask, Absent::no),
+          {"partial_mask_blocks", info.partial_mask_blocks, partial},
+          of("q_sequence", info.q_sequence ? &*info.q_sequence : nullptr,
+             info.q_sequence ? Absent::no : Absent::not_computable)};
 }
 
 MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block, const ProcessMaskOptions& options) {

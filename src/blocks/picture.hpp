@@ -6,8 +6,8 @@
 
 namespace ejk::blocks {
 
-/// The states that a pass over the mask found, with densities and what empties blocks for a page. Key and title
-/// are the caller's. It may outlive both.
+/// The scanned states, with densities and causes of empty blocks for a page. The caller sets key and title.
+/// It may outlive both arguments.
 BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary);
 
 }  // namespace ejk::blocks

@@ -1,5 +1,5 @@
-// The checked arguments of a MaskInfo, and the rules for its arrays: how many rows they have, how wide
-// indices are, what is left to the kernel. The plan and the making both follow them.
+// Checked arguments of a MaskInfo, and the rules for its arrays: number of rows, width of indices, elements
+// that the kernel computes. The plan and the computation share them.
 // tests: tests/blocks/test_plan.cpp
 #pragma once
 
@@ -16,21 +16,20 @@
 
 namespace ejk::blocks {
 
-/// The distinct ones among the masks of heads, in order of first appearance, and for each head the index of
-/// its mask.
+/// The distinct masks in order of first appearance, and the index of each head's mask.
 struct DistinctMasks {
   std::vector<Mask> masks;
   std::vector<std::int64_t> of_head;
 };
 
-/// What the values of the index arrays are at most.
+/// Largest values of the index arrays.
 struct IndexBounds {
   std::int64_t data_next;
   std::int64_t mask_next;
   std::int64_t block_mask;
 };
 
-/// What making the index arrays takes, for each block of theirs, as RowCosts::bytes. One process does it.
+/// Cost of the index arrays for each of their blocks, in the unit of RowCosts::bytes. Rank 0 computes them.
 inline constexpr double kBytesOfIndices = 64;
 
 struct InfoPlan {
@@ -40,7 +39,7 @@ struct InfoPlan {
   MaskInfoKind kind = MaskInfoKind::fixed;
   MaskInfoSettings settings;
   Layout layout;
-  /// As far as that can be told without reading an array. Of a dynamic mask each head counts as distinct.
+  /// As far as it is known without reading an array. Every head of a dynamic mask is distinct.
   DistinctMasks known;
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
@@ -51,27 +50,30 @@ struct InfoPlan {
     return layout.q_blocks * block.q != q_length() || layout.kv_blocks * block.kv != kv_length();
   }
 
-  /// Rows of the index arrays: one a head shard if every shard holds a single mask, else one a head.
+  /// Rows of the index arrays: one a head shard if every shard has a single mask, else one a head.
   std::int64_t rows(const DistinctMasks& distinct) const;
 
-  /// A single computable mask is evaluated by the kernel. One that is padded is not: its function would say
-  /// True outside.
+  /// Whether the kernel evaluates the mask: a single computable one, not padded (its function would be True
+  /// outside).
   bool is_left_to_kernel(const DistinctMasks& distinct) const;
 
-  /// They decide the dtypes of a dynamic mask; those of a fixed one are decided by the values themselves.
+  /// Dtypes of dynamic masks follow from these, those of fixed masks from the values.
   IndexBounds bounds(const DistinctMasks& distinct) const;
 
-  /// Memory that scanning and putting together take at the most, beside the partial blocks.
+  /// Workspace and index arrays, at most, without the partial blocks.
   std::int64_t work_bytes() const;
 
   /// As MaskInfoPlan::arrays().
   std::vector<PlannedArray> arrays() const;
 
-  /// What looking at rows of blocks of these masks takes, and which each rank looks at.
-  std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
-  QueryPartition query_partition(const std::vector<Mask>& masks, std::int64_t ranks) const;
+  /// The type of partial_mask_blocks; of dynamic masks the number of patterns does not matter.
+  ArrayType blocks_type(std::int64_t patterns) const;
 
-  /// What ranks do, by ranks, where all masks that may differ do.
+  /// Costs of the block rows of these masks, and their partition among ranks.
+  std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
+  RowPartition row_partition(const std::vector<Mask>& masks, std::int64_t ranks) const;
+
+  /// Work of each rank if all masks that may differ are distinct.
   std::vector<RankWork> shares(std::int64_t ranks) const;
 
   /// The dtype of indices up to `largest`.
@@ -80,29 +82,18 @@ struct InfoPlan {
   }
 };
 
-/// Whether masks are the same, as far as that can be told without reading an array.
+/// Whether masks are the same, as far as it is known without reading an array.
 bool known_same(const Mask& a, const Mask& b);
 
-/// The distinct masks by content; may read arrays, of which each rank compares some rows.
+/// The distinct masks by content. May read arrays; each rank compares some of their rows.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm);
 
 /// Throws what the constructor of MaskInfoPlan throws.
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
 
-/// The type of partial_mask_blocks of fixed masks, of which there are so many.
-ArrayType blocks_type(const InfoPlan& plan, std::int64_t patterns);
-
-/// A source that has the type of partial_mask_blocks and no element to read: it lies elsewhere, or nowhere.
-std::shared_ptr<const ArraySource> type_alone(const ArrayType& type);
-
-/// The MaskInfo of fixed masks, from the scans of the distinct ones and their partial blocks.
-MaskInfo put_together(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                      std::shared_ptr<const ArraySource> partial_blocks);
-
-/// The arrays that there are of those that a plan lists, without is_dynamic_mask.
-std::vector<PlannedArray> arrays_of(const MaskInfo& info);
-/// The same before they are put together from the scans of the distinct masks, which have so many patterns.
+/// The arrays of fixed masks, before they are built, from the scans of the distinct masks and the number of
+/// patterns.
 std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
                                     const std::vector<Scan>& scans, std::int64_t patterns);
 

@@ -1,9 +1,9 @@
-// Block sizes side by side. Each distinct mask is walked down once for all sizes; where all masks tell their
-// bands, once for each size, of which the next one needs nothing. Of a size the states of blocks are held, and
-// digests of the partial ones: they say what arrays mask-info would make, which are not made.
+// Comparison of block sizes. Each distinct mask is scanned once for all sizes, or once for each size if all
+// masks have known bands. Block states and digests of partial blocks determine the arrays of mask-info, which
+// are not built.
 //
 // Cost: one pass over the masks, and for each size a few operations a block; with bands, for each size a few
-// operations for each query and each partial block that it sees keys of.
+// operations for each query and each of its partial blocks.
 // tests: tests/blocks/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
@@ -38,7 +38,7 @@ struct SizesPlan {
   SparsityOptions options;
 
   const InfoPlan& first() const { return sizes.front(); }
-  /// Masks that tell their bands are scanned for one size after the other, others for all at once.
+  /// Masks with known bands are scanned size by size, others for all sizes at once.
   std::size_t sizes_at_once() const {
     const std::vector<Mask>& masks = first().known.masks;
     const bool tell =
@@ -57,7 +57,7 @@ using blocks::QueryRuns;
 using blocks::RowCosts;
 using blocks::Scan;
 
-// Of each row of blocks those that a kernel visits.
+// The number of visited blocks of each block row.
 std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
   const BlockStates& states = *summary.states;
   std::vector<std::int64_t> visited;
@@ -68,7 +68,7 @@ std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
   return visited;
 }
 
-// Keys of the mask in the visited blocks of a row: what is missing of the last column is padding.
+// Keys of the mask in the visited blocks of a row, without the padding of the last column.
 std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t row, std::int64_t visited) {
   const std::int64_t columns = s.states->columns();
   const bool last = s.states->at(row, columns - 1) != 0;
@@ -130,7 +130,7 @@ std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, con
   return least;
 }
 
-// Pairs computed of each run, from the rows of blocks of all heads.
+// Pairs computed for each range of queries, from the block rows of all heads.
 std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block,
                                          const std::vector<std::vector<std::int64_t>>& visited,
                                          const std::vector<std::int64_t>& head_mask) {
@@ -144,8 +144,8 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
   return pairs;
 }
 
-// What the sizes from `first` on cost, from the scans of each, of each mask. `computed`: the pairs computed of
-// each run, by the first size of all.
+// Adds the costs of the sizes from `first` on, from the scans by size and mask. `computed`: the pairs
+// computed for each range of queries at the first of all sizes.
 void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t first,
                const blocks::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
                const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
@@ -169,7 +169,7 @@ void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t fi
   });
 }
 
-// The sizes that cost least.
+// Chooses the sizes of least cost.
 void choose(Sparsity& sparsity) {
   const bool by_pairs = sparsity.options.measure == SparsityMeasure::pairs;
   sparsity.least = least_of(sparsity.sizes, sparsity.options, [&](const BlockSizeCost& size) {

@@ -1,6 +1,5 @@
-// Rows of blocks are compared in panels: runs of neighbouring blocks that are not decided alike, whose bits
-// fit a processor's cache. Cost: a few operations a block, and filling the blocks that one of the masks
-// cannot tell.
+// Comparison of two masks by block rows, in panels: ranges of neighbouring undecided blocks whose bits fit
+// the cache. Cost: a few operations a block, and filling the blocks that are undecided in either mask.
 // tests: tests/check/test_mask.cpp
 #include "check/mask_pair.hpp"
 
@@ -35,7 +34,7 @@ MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
     throw Error(Error::Kind::input, "masks of different shapes are compared");
 }
 
-// A mask that is read in order is read by one thread.
+// Sequential masks are read by one thread.
 int MaskPair::threads() const {
   if (!first_.node().random_access() || !second_.node().random_access()) return 1;
   return core::threads_for(

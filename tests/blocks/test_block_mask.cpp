@@ -32,7 +32,7 @@ Mask grid_of(std::int64_t q, std::int64_t kv, BlockShape block, const std::vecto
         grid->entries.push_back({static_cast<std::int32_t>(j), state == 1 ? blocks::BlockGrid::kFull : 0});
   }
   grid->begins.push_back(std::ssize(grid->entries));
-  return blocks::grid_mask(std::move(grid), std::make_shared<AllButTheFirst>(), q, kv, "grid");
+  return blocks::to_mask({std::move(grid), std::make_shared<AllButTheFirst>(), q, kv}, "grid");
 }
 
 }  // namespace

@@ -21,12 +21,9 @@ std::map<std::string, ArrayType> planned(const MaskInfoPlan& plan) {
 }
 
 std::map<std::string, ArrayType> made(const MaskInfo& info) {
-  std::map<std::string, ArrayType> arrays{{"data_next", type_of(info.data_next.view())},
-                                          {"block_mask", type_of(info.block_mask.view())},
-                                          {"is_dynamic_mask", {DType::boolean, {}}}};
-  if (info.mask_next) arrays.emplace("mask_next", type_of(info.mask_next->view()));
-  if (info.partial_mask_blocks) arrays.emplace("partial_mask_blocks", type_of(*info.partial_mask_blocks));
-  if (info.q_sequence) arrays.emplace("q_sequence", type_of(info.q_sequence->view()));
+  std::map<std::string, ArrayType> arrays{{"is_dynamic_mask", {DType::boolean, {}}}};
+  for (const MaskInfoArray& array : arrays_of(info))
+    if (array.elements) arrays.emplace(array.name, type_of(*array.elements));
   return arrays;
 }
 

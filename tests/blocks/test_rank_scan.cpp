@@ -1,4 +1,5 @@
-// What ranks make of masks, for communicators of many sizes: every array and every number is that of one process.
+// What ranks make of masks, for communicators of many sizes: every array and every number is that of one
+// process.
 #include "blocks/rank_scan.hpp"
 
 #include <doctest/doctest.h>
@@ -49,14 +50,15 @@ void check_same(const MaskSummary& a, const MaskSummary& b) {
 // The arrays that ranks hold in parts, put together; every element must be there once.
 std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoShare>& shares) {
   std::vector<std::pair<std::string, Array>> arrays;
-  for (const PlannedArray& planned : shares.front().arrays) {
+  for (std::size_t a = 0; a < shares.front().arrays.size(); ++a) {
+    const MaskInfoShare::Array& planned = shares.front().arrays[a];
+    if (planned.absent != MaskInfoArray::Absent::no) continue;
     const Shape& shape = planned.type.shape;
     const std::int64_t size = size_of(planned.type.dtype);
     Array array(planned.type.dtype, shape);
     std::vector<std::uint8_t> counts(static_cast<std::size_t>(array.size()));
     for (const MaskInfoShare& share : shares)
-      for (const MaskInfoShare::Part& part : share.parts) {
-        if (part.array != planned.name) continue;
+      for (const MaskInfoShare::Part& part : share.arrays[a].parts) {
         REQUIRE(part.elements->shape() == part.box.count);
         REQUIRE(part.elements->dtype() == planned.type.dtype);
         const Array elements = read_all(*part.elements);
@@ -81,15 +83,8 @@ std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoSh
 
 std::vector<std::pair<std::string, Array>> arrays_in(const MaskInfo& info) {
   std::vector<std::pair<std::string, Array>> arrays;
-  const auto add = [&](const char* name, const Array& array) {
-    arrays.emplace_back(name, Array::copy_of(array.view()));
-  };
-  add("data_next", info.data_next);
-  if (info.mask_next) add("mask_next", *info.mask_next);
-  add("block_mask", info.block_mask);
-  if (info.partial_mask_blocks)
-    arrays.emplace_back("partial_mask_blocks", read_all(*info.partial_mask_blocks));
-  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  for (const MaskInfoArray& array : arrays_of(info))
+    if (array.elements) arrays.emplace_back(array.name, read_all(*array.elements));
   return arrays;
 }
 
@@ -115,10 +110,6 @@ void check_ranks(const MaskInfoPlan& plan, std::int64_t ranks) {
     }
   }
   const MaskInfo& info = *shares[0].info;
-  REQUIRE(info.summaries.size() == alone_info.summaries.size());
-  for (std::size_t u = 0; u < info.summaries.size(); ++u)
-    check_same(info.summaries[u], alone_info.summaries[u]);
-  CHECK(info.head_mask == alone_info.head_mask);
   CHECK(text_of(describe(info)) == text_of(describe(alone_info)));
 }
 
@@ -198,11 +189,10 @@ TEST_CASE("ranks hold the partial blocks that they find first, and their limit i
       test::results_of_ranks(4, [&](Communicator& comm) { return plan.run_with(comm, {}, limit); });
   std::int64_t next = 0;
   for (const MaskInfoShare& share : shares)
-    for (const MaskInfoShare::Part& part : share.parts)
-      if (part.array == "partial_mask_blocks") {
-        CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
-        next += 16;
-      }
+    for (const MaskInfoShare::Part& part : share.arrays[3].parts) {
+      CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
+      next += 16;
+    }
   CHECK(next == 64);
   CHECK_THROWS_AS(test::run_ranks(4, [&](Communicator& comm) { plan.run_with(comm, {}, limit - 1); }), Error);
 }
@@ -310,15 +300,7 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
   }
   // The rows of a causal mask are the longer the later they are.
-  const blocks::QueryPartition two(n, 64, 2, {blocks::RowCosts(mask, {64, 64})});
-  CHECK(two.queries(0, 0).end > n / 2 + n / 8);
-  CHECK(two.queries(1, 0).end == n);
-}
-
-TEST_CASE("the costs of many rows are told from some of them") {
-  const std::int64_t n = std::int64_t{1} << 20;
-  const blocks::RowCosts costs(causal_mask(n, n), {16, 16});
-  REQUIRE(std::ssize(costs.bytes) == n / 16);
-  const blocks::QueryPartition shares(n, 16, 4, {costs});
-  CHECK(shares.queries(3, 0).end == n);
+  const blocks::RowPartition two(2, {blocks::RowCosts(mask, {64, 64})});
+  CHECK(64 * two.rows(0, 0).end > n / 2 + n / 8);
+  CHECK(64 * two.rows(1, 0).end == n);
 }

@@ -1,5 +1,4 @@
-// ejk check: are arrays that a kernel reads what they claim to be? An action for each kind of array.
-//
+// ejk check: whether arrays for kernels satisfy their rules. An action for each kind of array.
 // tests: tests/cli/check/
 #include "ejk/check.hpp"
 
@@ -20,37 +19,33 @@ namespace ejk::app {
 
 namespace {
 
-constexpr double kNumber = 8;  // bytes of a number that is kept
-
-// The arrays of a check by their roles, and what it does with them.
+// A check: its arrays by their roles, plan and report.
 class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array of which `bytes` an element are kept; 0 where it is read piece by piece. An empty word is
-  /// an array that was not given.
-  IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
+  /// An empty word: no array.
+  IntegerArray open(const char* role, const std::string& word) {
     if (word.empty()) return {};
-    return add(role, job_.open(role, word), bytes);
+    return add(role, job_.open(role, word));
   }
-  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source, double bytes) {
-    needs(bytes * static_cast<double>(element_count(source->shape())));
+  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source) {
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
-  /// The sizes of groups. Nothing is presumed of them: that they are others is for the check to find.
-  IntegerArray open_groups(const std::string& word, GroupsFrom from, double bytes = 0) {
-    const bool ends = from == GroupsFrom::ends;
-    IntegerArray array = open("group_sizes", word, ends ? 3 * kNumber : bytes);
-    if (!array || !ends) return array;
+  /// The sizes of groups, unchecked.
+  IntegerArray open_groups(const std::string& word, GroupsFrom from) {
+    IntegerArray array = open("group_sizes", word);
+    if (!array || from != GroupsFrom::ends) return array;
+    from_ends_ += 3 * 8 * element_count(array->shape());  // as read, as ends, as sizes
     return job_.phase(Phase::read, [&] { return make_source(group_sizes_from_ends(array), array->name()); });
   }
-  void needs(double bytes) { peak_ += bytes; }
 
-  /// Plans, and unless that is all, checks.
-  Outcome run(const std::function<Findings(const CheckOptions&)>& check) {
+  /// Plans a check with this memory, and runs it unless it is a dry run.
+  Outcome run(std::int64_t bytes, const std::function<Findings(const CheckOptions&)>& check) {
     constexpr double kMost = 9e18;
-    if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
+    const double peak = static_cast<double>(kPieceBytes + from_ends_) + static_cast<double>(bytes);
+    if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak, kMost))))
       return Outcome::passed;
     const CheckOptions options = flags_.options(job_);
     return deliver(job_.phase(Phase::compute, [&] { return check(options); }), flags_, job_);
@@ -60,10 +55,10 @@ class Inspection {
   Job& job_;
   const CheckFlags& flags_;
   Table arrays_{"arrays", "", {{"name", "array"}, {"dtype", "dtype"}, {"shape", "shape"}}, {}};
-  double peak_ = static_cast<double>(kPieceBytes + check_bytes());
+  std::int64_t from_ends_ = 0;  // bytes of sizes converted from ends
 };
 
-// What the options of one action were read into; it lives as long as the action's Run.
+// Options of an action, alive as long as its Run.
 template <class Claims>
 struct Words {
   CheckFlags flags;
@@ -77,11 +72,6 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       set, "--cu-seqlens", into,
       "where the sequences begin, (sequences + 1,)\nThe ids are then of one row of tokens. It must be right "
       "itself: ejk check cu-seqlens.");
-}
-
-// Beside pieces, for what is looked at row by row.
-double row_bytes(const ArraySource& source) {
-  return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
 }
 
 }  // namespace
@@ -99,8 +89,9 @@ Run check_cu_seqlens(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto cu = inspection.open("cu_seqlens", words->array);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_cu_seqlens(cu, words->claims, options); });
+    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
+      return ejk::check_cu_seqlens(cu, words->claims, options);
+    });
   };
 }
 
@@ -115,9 +106,10 @@ Run check_segment_ids(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
-    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_segment_ids(ids, words->claims, options); });
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
+    return inspection.run(check_segment_ids_bytes(words->claims), [&](const CheckOptions& options) {
+      return ejk::check_segment_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -144,10 +136,11 @@ Run check_position_ids(OptionSet& set) {
           .hint("cu_seqlens say where the tokens end; what is behind them may be anything");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
-    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
     words->claims.mask = inspection.open("mask", words->third);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, words->claims, options); });
+    return inspection.run(check_position_ids_bytes(words->claims), [&](const CheckOptions& options) {
+      return ejk::check_position_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -160,8 +153,9 @@ Run check_group_sizes(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto sizes = inspection.open_groups(words->array, words->from);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_group_sizes(sizes, words->claims, options); });
+    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
+      return ejk::check_group_sizes(sizes, words->claims, options);
+    });
   };
 }
 
@@ -206,14 +200,14 @@ Run check_group_metadata(OptionSet& set) {
     const GroupMetadataArrays arrays = group_metadata_in(group, words->claims);
     for (const auto& [name, source] : group.arrays) {
       job.inputs.count_read(type_of(*source).bytes());
-      inspection.add(name, source, 4 * kNumber);
+      inspection.add(name, source);
     }
-    words->claims.group_sizes = inspection.open_groups(words->second, words->from, 2 * kNumber);
+    words->claims.group_sizes = inspection.open_groups(words->second, words->from);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
-    inspection.needs(static_cast<double>(words->claims.experts) * kNumber);
-    return inspection.run([&](const CheckOptions& options) {
-      return ejk::check_group_metadata(arrays, words->claims, options);
-    });
+    return inspection.run(check_group_metadata_bytes(arrays, words->claims),
+                          [&](const CheckOptions& options) {
+                            return ejk::check_group_metadata(arrays, words->claims, options);
+                          });
   };
 }
 
@@ -226,10 +220,9 @@ Run check_topk_ids(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("topk_ids", words->array);
-    inspection.needs(static_cast<double>(words->claims.value_or(0)) * kNumber * (1 + threads()) +
-                     row_bytes(*ids));
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_topk_ids(ids, words->claims, options); });
+    return inspection.run(check_topk_ids_bytes(ids, words->claims), [&](const CheckOptions& options) {
+      return ejk::check_topk_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -249,9 +242,9 @@ Run check_indices(OptionSet& set) {
           .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);
-    inspection.needs(row_bytes(*indices));
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_indices(indices, words->claims, options); });
+    return inspection.run(check_indices_bytes(indices), [&](const CheckOptions& options) {
+      return ejk::check_indices(indices, words->claims, options);
+    });
   };
 }
 
@@ -271,14 +264,11 @@ Run check_block_table(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto table = inspection.open("block_table", words->array);
-    const auto lengths = inspection.open("seq_lens", words->second, kNumber);
-    constexpr double kOfAnyPage = 64;
-    const double of_entries = static_cast<double>(element_count(table->shape())) * kOfAnyPage;
-    const auto pages = words->claims.pages;
-    inspection.needs(pages ? std::min(of_entries, static_cast<double>(*pages) * kNumber) : of_entries);
-    return inspection.run([&](const CheckOptions& options) {
-      return ejk::check_block_table(table, lengths, words->claims, options);
-    });
+    const auto lengths = inspection.open("seq_lens", words->second);
+    return inspection.run(check_block_table_bytes(table, lengths, words->claims),
+                          [&](const CheckOptions& options) {
+                            return ejk::check_block_table(table, lengths, words->claims, options);
+                          });
   };
 }
 
