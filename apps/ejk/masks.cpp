@@ -1,5 +1,5 @@
-// From words to masks: the library joins them (ejk/mask_set.hpp), this names them as the command line does.
-//
+// Masks of a command, from its options: the library combines them (ejk/mask_set.hpp), this adds the names of
+// the command line.
 // tests: tests/app/test_masks.cpp
 #include "masks.hpp"
 
@@ -38,7 +38,7 @@ std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference,
   }
 }
 
-// Files are named inside of file(...): a word that ends as a file of arrays does is not an expression.
+// Whether a word has the suffix of a file of arrays, which belongs in file(...).
 bool names_file(const std::string& word) {
   const std::string file = word.substr(0, word.find_first_of(":["));
   if (word.find_first_of("&|~(") != std::string::npos || !std::filesystem::path(file).has_extension())
@@ -65,7 +65,7 @@ void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help)
       .group("Masks");
 }
 
-// What reports and written files say of the masks.
+// Records the masks for reports and attributes of files.
 void note_masks(const MaskOptions& options, Job& job) {
   std::string rules;
   for (const MaskExpression& expression : options.expressions) {
@@ -99,7 +99,7 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   return masks;
 }
 
-// A padding mask in the place of a mask: segments() takes ids of 1 for tokens, and True.
+// A padding mask instead of a mask: segments() accepts ids of 1 for tokens, and True.
 constexpr const char* kPaddingWords =
     "a padding mask (batch, tokens) is --segment-ids REF in attention; elsewhere row 0 of it is --mask "
     "'segments(REF[0])'";
@@ -107,7 +107,7 @@ constexpr const char* kOtherPaddingWords =
     "a padding mask (batch, tokens) is to be 1 for tokens and 0 for padding: then --segment-ids REF in attention, "
     "elsewhere row 0 as --mask 'segments(REF[0])'";
 
-// What is to be said of a stored mask (queries, keys) that may be (batch, tokens).
+// Messages for a stored mask (queries, keys) that may be (batch, tokens).
 struct PaddingDoubt {
   std::string warning, hint;  // empty: nothing
 };
@@ -115,7 +115,7 @@ PaddingDoubt doubt_of(const Mask& mask, Polarity polarity, const std::string& na
   PaddingGuess look = PaddingGuess::none;
   try {
     look = padding_guess(mask);
-  } catch (const Error&) {  // is said of the elements by what looks at them
+  } catch (const Error&) {  // reported when the elements are read
   }
   PaddingDoubt doubt;
   const char* const words = polarity == Polarity::keep ? kPaddingWords : kOtherPaddingWords;
@@ -135,7 +135,7 @@ PaddingDoubt doubt_of(const HeadMasks& part, Polarity polarity, const std::strin
   }
 }
 
-// Arrays that expressions name, as far as they were opened: file(REF) is of rank 2 or 3, ids and offsets of rank 1.
+// Opened arrays of expressions: file(REF) has rank 2 or 3, ids and offsets rank 1.
 using NamedArrays = std::map<std::string, std::shared_ptr<const ArraySource>>;
 
 PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
@@ -157,7 +157,7 @@ void warn_of_ids(const NamedArrays& arrays, std::vector<std::string>& warnings) 
   warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
-// Calls f(); where it fails without a hint, that is one.
+// Calls f(); errors without a hint get this one.
 template <class F>
 auto hinted(const std::string& hint, F&& f) {
   try {
@@ -330,16 +330,9 @@ OpenArray::Group group_opener(Job& job) {
   return [&job](const std::string& reference, const std::vector<std::string>& names) {
     ArrayGroup group =
         job.phase(Phase::read, [&] { return job.inputs.open_group("mask_info", reference, names); });
-    // Of indices what a kernel visits is kept; of elements that can be read in order alone, each as a bit.
-    constexpr std::int64_t kBytesPerEntry = 32, kMost = std::int64_t{1} << 50;  // no memory holds as many
-    std::int64_t held = 0;
-    for (const auto& [name, array] : group.arrays) {
-      const std::int64_t bytes = type_of(*array).bytes();
-      if (name == "block_mask") held += kBytesPerEntry * std::min(kMost, bytes);
-      if (name == "partial_mask_blocks") held += array->random_access() ? 0 : bytes / 8;
-      if (name != "partial_mask_blocks") job.inputs.count_read(bytes);
-    }
-    job.require_memory(held);
+    const StoredMaskInfo::Cost cost = StoredMaskInfo::cost(group);
+    job.inputs.count_read(cost.read);
+    job.require_memory(cost.buffered);
     return group;
   };
 }

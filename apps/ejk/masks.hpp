@@ -1,4 +1,4 @@
-// The masks of a command: MASK, --mask, --shape and --mask-kind, and what they come to.
+// Mask options of commands (MASK, --mask, --shape, --mask-kind), and the masks they result in.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct MaskOptions {
   Polarity polarity = Polarity::keep;
 };
 
-/// --mask-kind: what the elements of a stored mask mean.
+/// --mask-kind: meaning of the elements of a stored mask.
 Option& add_mask_kind(OptionSet& set, Polarity& into);
 
 /// "keep", "drop", "additive".
@@ -29,23 +29,22 @@ const char* name_of(Polarity polarity);
 
 void declare_masks(OptionSet& set, MaskOptions& into);
 
-/// Of a mask expression that aligns query 0 with key 0 without having been told to, where queries and keys
-/// differ in number.
+/// For a mask expression without an explicit alignment, if there are not as many queries as keys.
 std::string alignment_warning(const std::string& expression, const std::string& option = "--mask");
 
-/// The masks that were asked for, ANDed; headers are read, elements are not (but for documents and segments, and a
-/// MASK of few queries, which may be padding).
+/// The requested masks, ANDed. Headers are read; elements are not, except documents, segments, and a MASK of
+/// few queries, which may be padding.
 struct Masks {
   std::vector<Mask> heads;
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool has_head_axis = false;          // the shape was given or found with an axis of heads
-  std::string name;                    // what to call them in a message
+  bool has_head_axis = false;          // the shape has an axis of heads
+  std::string name;                    // in messages
   std::vector<std::string> remarks;    // broadcasts
-  std::vector<std::string> alignment;  // warnings of one that is likely not meant
-  std::vector<std::string> padding;    // a warning of an array that is likely a padding mask
-  std::vector<std::string> doubts;     // warnings of other arrays that are likely something else
-  std::string padding_hint;  // of blocks that do not divide one that may be a padding mask; or empty
+  std::vector<std::string> alignment;  // warnings: likely not the intended one
+  std::vector<std::string> padding;    // warning: likely a padding mask
+  std::vector<std::string> doubts;     // warnings: arrays that are likely something else
+  std::string padding_hint;            // for indivisible blocks of a likely padding mask; or empty
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
   std::vector<std::string> warnings() const {
@@ -56,15 +55,15 @@ struct Masks {
   }
 };
 
-/// Opens what the options name. Throws Error{usage} when they do not say enough, Error{input} when they or
-/// the arrays disagree.
+/// Opens the arrays of the options. Throws Error{usage} if the options are incomplete, Error{input} if they
+/// or the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
 /// "128x256".
 BlockShape read_block(const std::string& word);
 
-/// Calls f(), which plans work on the masks: its errors get the masks' name, and are usage errors where the
-/// lengths were typed and are no input's. Blocks that do not divide what may be a padding mask get its hint.
+/// Calls f(), which plans work on the masks. Its errors get the name of the masks, and are usage errors if
+/// the lengths are from the command line. Indivisible blocks of a likely padding mask get its hint.
 template <class F>
 auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   try {
@@ -79,38 +78,37 @@ auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   }
 }
 
-/// The masks of an option that takes expressions, for masks that are there: one a head. Warnings of their
-/// alignment are added to those.
+/// The masks of an option of expressions, one a head of the masks `of`, which gets their warnings.
 std::vector<Mask> resolve_expressions(const std::string& option,
                                       const std::vector<MaskExpression>& expressions, Polarity polarity,
                                       Masks& of, Job& job);
 
-/// Adds an option --name EXPR, which may be given once, or once for each head.
+/// Adds an option --name EXPR, given once, or once for each head.
 Option& add_mask_expressions(OptionSet& set, const std::string& name, std::vector<MaskExpression>& into,
                              const std::string& help);
 
-/// The same options for attention, whose inputs have the lengths: MASK may have axes of batch and heads.
+/// The same options for attention, whose inputs determine the lengths: MASK may have axes of batch and heads.
 void declare_attention_masks(OptionSet& set, MaskOptions& into);
 
 struct AttentionMasks {
   std::vector<HeadMasks> parts;     // ANDed
-  std::vector<std::string> titles;  // what remarks call each part
+  std::vector<std::string> titles;  // names of the parts in remarks
   std::vector<std::string> unaligned;
   std::int64_t held_bytes = 0;  // of arrays in memory
-  /// Once masks were made: warnings of ids in expressions that are likely positions.
+  /// After masks are created: warnings of ids in expressions that are likely positions.
   std::function<std::vector<std::string>()> doubts;
 };
 
-/// A mask that is tried in the place of those of attention.
+/// A mask tried instead of those of attention.
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);
 
-/// Opens what the options name. Arrays that can only be read in order are held in memory.
+/// Opens the arrays of the options. Sequential arrays are kept in memory.
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
 
-/// Opens the MaskInfo files that expressions name. Throws Error{budget} where one is too large.
+/// Opens the MaskInfo files of expressions. Throws Error{budget} if one is too large.
 OpenArray::Group group_opener(Job& job);
 
-/// What serves several entries or heads, in words.
+/// Remarks on parts that are broadcast to several entries or heads.
 std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks);
 
 /// The last paragraphs of the help of a command that takes masks.

@@ -1,14 +1,12 @@
-// Checks: is an artefact what it claims to be? cu_seqlens, ids, sizes, labels, tables and masks that kernels
-// read, whoever made them.
+// Checks of artefacts that kernels read: cu_seqlens, ids, sizes, labels, tables and masks, from any source.
 //
-// Each kind of artefact has rules. A rule has a stable name, a severity, and a sentence that says what holds.
-// A check reads the artefact once, piece by piece, and gives Findings: where a rule is broken, by which
-// value. An error is what makes a kernel wrong; a warning is what some kernels do not expect (an empty
-// sequence). Equal artefacts give equal findings for any number of threads.
+// Each kind of artefact has rules with a stable name, a severity, and a sentence that states what holds. A
+// check reads the artefact once, in chunks, and returns Findings: where a rule is broken, and by which value.
+// An error makes kernel results wrong; a warning is something that some kernels do not expect (an empty
+// sequence). Findings do not depend on the number of threads.
 //
-// Arrays are of any integer dtype. Throws Error{input} for what cannot be looked at: a float dtype, another rank, a
-// number beyond 63 bits, arrays whose shapes do not go together. Error{usage}: a
-// claim that makes no sense (an alignment of 0).
+// Arrays are of any integer dtype. Throws Error{input} for arrays that cannot be read: a float dtype, another
+// rank, a number beyond 63 bits, inconsistent shapes. Error{usage}: an invalid claim (an alignment of 0).
 #pragma once
 
 #include <cstdint>
@@ -49,30 +47,29 @@ struct CheckKind {
   std::span<const Rule> rules;
 };
 
-/// All kinds, each with its rules; they live as long as the program.
+/// All kinds with their rules; static.
 std::span<const CheckKind> check_kinds();
 
 /// The rules of the kind of this name. Throws Error{usage} where there is none.
 std::span<const Rule> rules_of(std::string_view kind);
 
-/// One place where a rule is broken.
+/// A violation of a rule.
 struct Finding {
-  std::string array;  // the argument that it is in: "cu_seqlens"
+  std::string array;  // the argument: "cu_seqlens"
   Shape index;        // of an element; empty: of the array as a whole
   ReportValue value;  // the element; null where there is none
   std::string message;
 };
 
-/// What a check found. All findings are counted, the first few of each rule are kept.
+/// Findings of a check. All are counted, the first few of each rule are kept.
 class Findings {
  public:
-  static constexpr std::int64_t kFew = 10;  // kept of each rule, unless more are asked for
+  static constexpr std::int64_t kFew = 10;  // kept of each rule, by default
 
   explicit Findings(std::span<const Rule> rules, std::int64_t most = kFew);
 
-  /// Counts a finding (or `count` of them) of the rule of this name. It is kept if fewer than the most were
-  /// found at places before it; then make() gives the Finding. Places are any numbers that put the findings
-  /// of a rule in order, such as flat indices.
+  /// Counts a finding (or `count` of them) of the rule of this name. If it is among the first at its place,
+  /// make() builds the Finding, which is kept. Places order the findings of a rule, such as flat indices.
   template <class Make>
   void add(std::string_view rule, std::int64_t place, Make&& make, std::int64_t count = 1) {
     OfRule& of = found_[row_of(rule)];
@@ -80,7 +77,7 @@ class Findings {
     if (keeps(of, place)) keep(of, place, make());
   }
 
-  /// Takes over the findings of a part of the same artefact, looked at by another thread.
+  /// Adds the findings of another thread for a part of the same artefact.
   void merge(Findings&& part);
 
   std::int64_t count(std::string_view rule) const;
@@ -91,18 +88,18 @@ class Findings {
     const Rule& rule;
     const Finding& finding;
   };
-  /// Those that were kept: errors before warnings, rules in the order of their table, then by place.
+  /// The kept findings: errors before warnings, rules in table order, then by place.
   std::vector<Kept> kept() const&;
   std::vector<Kept> kept() const&& = delete;
 
   std::span<const Rule> rules() const { return rules_; }
 
-  /// The artefact is of several arrays: the text of the report says which one a finding is in, also where all
-  /// are in one.
+  /// The artefact has several arrays: the text of the report names the array of each finding, even if all are
+  /// in one.
   void show_arrays() { shows_arrays_ = true; }
   bool shows_arrays() const { return shows_arrays_; }
 
-  /// What else is known of the artefact: the report has it before the findings.
+  /// Other facts about the artefact, which the report shows before the findings.
   Report& facts() { return facts_; }
   const Report& facts() const { return facts_; }
 
@@ -130,17 +127,16 @@ class Findings {
   bool shows_arrays_ = false;
 };
 
-/// The verdict first ("ok", "2 errors, 1 warning"), the facts, a table of the findings that were kept, and
-/// how many there are of each rule that was broken. `fails`: from which severity on a finding makes the answer
-/// no; then the verdict does not begin with "ok".
+/// The verdict ("ok", "2 errors, 1 warning"), the facts, a table of the kept findings, and their number for
+/// each broken rule. `fails`: the lowest severity of a finding that fails the check; then the verdict does
+/// not begin with "ok".
 Report describe(const Findings& findings, Severity fails = Severity::error);
 
 struct CheckOptions {
   std::int64_t most_findings = Findings::kFew;  // kept of each rule
   /// Counts elements; called by one thread at a time.
   std::function<void(std::int64_t done, std::int64_t all)> progress = {};
-  /// Bytes that what is kept of the elements may take before it is an Error{budget}, where their values
-  /// decide it; 0: no limit.
+  /// Limit for memory that depends on the values of the elements, in bytes; 0: none. Above it Error{budget}.
   std::int64_t max_bytes = 0;
 };
 
@@ -157,8 +153,8 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
                           const CheckOptions& options = {});
 
 struct SegmentIdsClaims {
-  /// The same sequences, (n + 1,); then the ids are of one row. Empty: not given. Throws Error{input} where
-  /// they are no cu_seqlens.
+  /// The same sequences, (n + 1,), for ids of one row. Empty: not given. Throws Error{input} for invalid
+  /// cu_seqlens.
   IntegerArray cu_seqlens = {};
   /// Which ids are padding: 0 and less (document), or those below 0.
   Convention convention = Convention::document;
@@ -171,12 +167,12 @@ Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& clai
                            const CheckOptions& options = {});
 
 struct PositionIdsClaims {
-  /// As for segment ids: sequences begin where they say, and what follows the last one means nothing.
+  /// As for segment ids: sequences begin there, and positions after the last one are ignored.
   IntegerArray cu_seqlens = {};
-  /// The position of padding, beside those below 0, where it is not one more than the position before it.
+  /// The position of padding, besides negative ones, unless it is one more than the previous position.
   std::optional<std::int64_t> padding = {};
-  /// Not 0 where there is a token, of bools or integers and the shape of the ids. Positions then count the tokens
-  /// of a row, not its places, and those of padding mean nothing. Excludes the others.
+  /// Non-zero for tokens: bools or integers of the shape of the ids. Positions then count the tokens of a
+  /// row, and those of padding are ignored. Excludes the others.
   IntegerArray mask = {};
 };
 
@@ -187,7 +183,7 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
 
 // --- groups
 
-/// Rows of each group, (groups,). `m`: all rows, if they are to belong to groups. The facts say how evenly
+/// Rows of each group, (groups,). `m`: all rows, if each should be in a group. The facts show how evenly
 /// groups are filled. Memory: a piece.
 Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m = std::nullopt,
                            const CheckOptions& options = {});
@@ -212,15 +208,16 @@ struct GroupMetadataClaims {
 };
 
 /// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the
-/// attributes, if ejk wrote them. Throws Error{input} where an array is missing or an attribute is no such number.
+/// attributes, if ejk wrote them. Throws Error{input} where an array is missing or an attribute is no such
+/// number.
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
 
-/// Do the steps of the kernel compute each row of the groups once? Only the first num_tiles entries are
-/// looked at. Memory: 32 bytes an entry.
+/// Whether the steps of the kernel compute each row of the groups once. Only the first num_tiles entries are
+/// read. Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 
-/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts say
+/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts show
 /// how evenly they are chosen. Memory: for each thread a piece, and 8 bytes an expert.
 Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t> experts = std::nullopt,
                         const CheckOptions& options = {});
@@ -229,7 +226,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
 
 struct IndicesClaims {
   std::optional<std::int64_t> keys = {};    // how many there are
-  bool causal = false;                      // query i sees key j where j ≤ i + offset
+  bool causal = false;                      // query i attends to key j ≤ i + offset
   std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
 };
 
@@ -241,14 +238,14 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
-  /// Holds nothing: servers put it where a sliding window has left a page behind. So it may stand in front of
-  /// the pages of a sequence, any number of times, which is a warning: how long the window is is not known.
+  /// An unused page: servers put it in place of pages that a sliding window has left. It may precede the
+  /// pages of a sequence any number of times, which is a warning, since the length of the window is unknown.
   std::optional<std::int64_t> null_page = {};
 };
 
 /// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size)
-/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and for each
-/// entry that is in use at most 64 bytes, or 8 for each page up to the largest where that is less.
+/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and
+/// for each entry that is in use at most 64 bytes, or 8 for each page up to the largest where that is less.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
@@ -258,37 +255,47 @@ struct MaskClaims {
   /// Masks that the mask is to be within, to cover, to equal: one a head, or one for all. Empty: not claimed.
   std::vector<Mask> within = {}, covers = {}, equals = {};
   BlockShape block{128, 128};  // findings against them are one a block
-  /// The array (Q, K) or (H, Q, K) that the mask was made of, and what its elements say. Null: there is none.
+  /// The array (Q, K) or (H, Q, K) of a stored mask, and the meaning of its elements. Null: none.
   std::shared_ptr<const ArraySource> stored = nullptr;
   Polarity polarity = Polarity::keep;
 };
 
-/// A mask, one a head. An additive one with elements that neither attend nor hide is looked at no further.
+/// A mask, one a head. An additive mask with elements that neither attend nor mask is not checked further.
 /// Memory: check_mask_bytes, and what the masks need. Throws Error{input} for masks of other lengths, or of
 /// other numbers of heads.
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims = {},
                     const CheckOptions& options = {});
-std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block);
 
 struct MaskInfoClaims {
   std::vector<Mask> masks = {};  // that it is to store: one a head, or one for all. Empty: not claimed
-  StoredSettings settings = {};  // what the arrays do not say
-  /// The facts have block pictures, for pages, of at most so many rows of the index arrays (with masks, of heads
-  /// with a row and a mask of their own): a byte a block each. Blocks that differ from the mask are marked.
+  StoredSettings settings = {};  // not in the arrays
+  /// Most block pictures for pages in the facts: of rows of the index arrays (with masks, of
+  /// heads with a row and a mask of their own): a byte a block each. Blocks that differ from the mask are
+  /// marked.
   std::int64_t pictures = 0;
 };
 
-/// The arrays of a MaskInfo, of ejk/mask_info.hpp. With masks this is a proof: what a kernel computes that
-/// walks the arrays is put together and compared with them, and a finding says which index is wrong and what
-/// it should be. Elements that a computable mask leaves to the kernel are those of the masks. Arrays that are
-/// missing or do not fit one another are a finding. Throws Error{usage} where nothing says the size of a
-/// block (Code::unknown_block) or the lengths (Code::unknown_lengths), and where settings contradict the file. Memory: 40 bytes for each element of block_mask, 32 for each distinct partial block, and
-/// check_mask_bytes.
+/// The arrays of a MaskInfo (ejk/mask_info.hpp). With masks this is a proof: the mask that a kernel computes
+/// from the arrays is compared with them, and a finding names the wrong index and its expected value.
+/// Elements that the kernel computes itself are those of the masks. Missing or inconsistent arrays are a
+/// finding. Throws Error{usage} for an unknown block size (Code::unknown_block) or lengths
+/// (Code::unknown_lengths), and for settings that contradict the file.
 Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims = {},
                          const CheckOptions& options = {});
 
-/// Bytes that a check takes at most for the pieces that it reads. `row`: the entries of a query in indices,
-/// or of a token in topk_ids.
-std::int64_t check_bytes(std::int64_t row = 0);
+// --- memory
+
+// Bytes that each check takes at most, beside the arrays it is given. The first is that of cu_seqlens and
+// group sizes, which every check takes for the pieces it reads.
+std::int64_t check_bytes();
+std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
+std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);
+std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims);
+std::int64_t check_topk_ids_bytes(const IntegerArray& topk_ids, std::optional<std::int64_t> experts);
+std::int64_t check_indices_bytes(const IntegerArray& indices);
+std::int64_t check_block_table_bytes(const IntegerArray& block_table, const IntegerArray& seq_lens,
+                                     const BlockTableClaims& claims);
+std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block);
+std::int64_t check_mask_info_bytes(const ArrayGroup& arrays, const MaskInfoClaims& claims);
 
 }  // namespace ejk

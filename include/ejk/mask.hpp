@@ -1,21 +1,20 @@
-// Attention masks as values: computed from a rule, backed by an array, or composed of others; never stored
-// whole. Element (q, k) is true when query q may attend to key k.
+// Attention masks as values: computed from a rule, read from an array, or composed of others; never stored
+// whole. Element (q, k) is true if query q may attend to key k.
 //
-// A mask answers two questions. Of a block of queries × keys: is it empty, full, partial, or can that not be
-// said without looking at its elements? And: which elements of this rectangle are true? Composition works on
-// the answers to the first question, so that the second is asked only for blocks that stay undecided.
+// A mask classifies blocks of queries × keys as empty, full, partial or undecided, and evaluates the elements
+// of a rectangle. Composition works on the classification, so that only undecided blocks are evaluated.
 //
 // Definitions, with 64-bit integers:
 //   full                        true
 //   causal(offset)              q + offset ≥ k
-//   local(left, right, offset)  q + offset - left ≤ k ≤ q + offset + right; a side left out has no bound
+//   local(left, right, offset)  q + offset - left ≤ k ≤ q + offset + right; an omitted side has no bound
 //   chunked(c, offset)          (q + offset) / c = k / c, rounded down, and q + offset ≥ k
 //   segments(a, b)              a[q] = b[k] and a[q] > 0 and b[k] > 0
 //   prefix(n)                   k < n
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
 //   array                       the element of an array
 //   blocks(array)               the element of an array (q blocks, kv blocks) for the block that holds (q, k)
-//   from(info), visited(info)   what a stored MaskInfo says: ejk/mask_info.hpp
+//   from(info), visited(info)   the masks of a stored MaskInfo: ejk/mask_info.hpp
 // Source: the mask kinds of JAX's splash attention; segments and documents as in packed attention.
 #pragma once
 
@@ -34,11 +33,11 @@
 
 namespace ejk {
 
-/// What a stored mask's elements say.
+/// Meaning of the elements of a stored mask.
 enum class Polarity {
   keep,      // true or non-zero: attends
-  drop,      // true or non-zero: hidden
-  additive,  // a float bias: 0 attends, -inf or ≤ -1e4 hides, anything else is an error
+  drop,      // true or non-zero: masked
+  additive,  // a float bias: 0 attends, -inf or ≤ -1e4 masks, other values are an error
 };
 
 struct BlockShape {
@@ -48,6 +47,10 @@ struct BlockShape {
 
 /// "128x256".
 std::string to_string(const BlockShape& block);
+
+/// The pass that a kernel runs over blocks: forward walks the key blocks of a query block, dkv (gradients of
+/// keys and values) the query blocks of a key block.
+enum class Direction { forward, dkv };
 
 class MaskNode;  // src/mask/node.hpp
 
@@ -69,8 +72,8 @@ class Mask {
   /// The mask as an expression, "causal & documents(cu.npy)".
   std::string text() const;
 
-  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end), which lies within the mask, to `out` as bools in
-  /// C order.
+  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end), within the mask, to `out` as bools
+  /// in C order.
   void read(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,
             bool* out) const;
 
@@ -90,24 +93,24 @@ Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std
 /// Errors: chunk < 1.
 Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk, std::int64_t offset = 0);
 
-/// Every query sees the first `keys` keys. Errors: a negative count.
+/// Every query attends to the first `keys` keys. Errors: a negative count.
 Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys);
 
 /// The elements of a bool array (q_length, kv_length). Errors: another rank or dtype.
 Mask array_mask(std::shared_ptr<const ArraySource> array);
-/// The same for a bool or integer array of declared polarity, or a float one that is additive. Integers are 0 and
-/// one other value, which is any; others are no mask but ids or positions: Error{input} when they are read
-/// (Code::ids_in_mask), as additive elements between 0 and -1e4.
+/// The same for a bool or integer array of declared polarity, or a float one that is additive. Integers are 0
+/// and one other value, which is any; others are no mask but ids or positions: Error{input} when they are
+/// read (Code::ids_in_mask), as additive elements between 0 and -1e4.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
-/// Whether the elements of a mask are those of a padding mask (batch, tokens), which is none of queries and keys.
-/// `possible`: fewer rows than columns, each one run of True from its begin or to its end, or empty, and no causal edge.
-/// `likely`: the rows differ, and of four and more not in one direction. Reads elements of at most 1,024
-/// rows, and none that can only be read in order.
+/// Whether the elements of a mask are those of a padding mask (batch, tokens), which is none of queries and
+/// keys. `possible`: fewer rows than columns, each one run of True from its begin or to its end, or empty,
+/// and no causal edge. `likely`: the rows differ, and of four and more not in one direction. Reads elements
+/// of at most 1,024 rows, and none that can only be read in order.
 enum class PaddingGuess { none, possible, likely };
 PaddingGuess padding_guess(const Mask& mask);
 
-/// Each element of an array (q blocks, kv blocks), as array_mask takes them, stands for a block of elements;
+/// Each element of an array (q blocks, kv blocks), as array_mask takes them, is a block of elements;
 /// the lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths
 /// that take another number of blocks; those of array_mask.
 Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
@@ -125,16 +128,18 @@ Mask operator&(const Mask& a, const Mask& b);
 Mask operator|(const Mask& a, const Mask& b);
 Mask operator~(const Mask& a);
 
-/// The slice `index` of an array's first axis as an array of its own. Throws Error{usage} where there is none.
+/// The slice `index` of an array's first axis as an array of its own. Throws Error{usage} where there is
+/// none.
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index);
 
 namespace mask {
-struct OpenedInfos;
-}
+class StoredMasks;  // src/mask/stored_masks.hpp
+struct OpenedMasks;
+}  // namespace mask
 
-/// Opens what the references inside of mask expressions name. Made of a function that opens an array, as
-/// open_array does, and for from(...) and visited(...) of one that gives those of some arrays that a file or
-/// group holds, as ArrayFile::group does. Copies share what was made of such a file.
+/// Opens the references of mask expressions, by a function that opens an array, as open_array does, and for
+/// from(...) and visited(...) one that opens the named arrays of a file or group, as ArrayFile::group does.
+/// Copies share the masks of such files.
 class OpenArray {
  public:
   using Array = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
@@ -149,7 +154,7 @@ class OpenArray {
     return array_(reference);
   }
   const Group& group() const { return group_; }
-  mask::OpenedInfos& infos() const { return *infos_; }
+  mask::OpenedMasks& opened() const { return *opened_; }
 
  private:
   struct Made {};
@@ -157,10 +162,10 @@ class OpenArray {
 
   Array array_;
   Group group_;
-  std::shared_ptr<mask::OpenedInfos> infos_;
+  std::shared_ptr<mask::OpenedMasks> opened_;
 };
 
-/// What arrays say of the shape of a mask; 0: nothing.
+/// The shape of a mask as far as arrays fix it; 0: unknown.
 struct MaskShape {
   std::int64_t heads = 0;  // 1: the same for any number
   std::int64_t q_length = 0;
@@ -172,7 +177,7 @@ struct MaskShape {
 /// Whether a text names the arrays that it refers to.
 enum class References { shown, hidden };
 
-/// A mask expression taken apart by its words alone:
+/// A parsed mask expression:
 ///
 ///   union  := inter ('|' inter)*
 ///   inter  := unary ('&' unary)*
@@ -185,15 +190,16 @@ enum class References { shown, hidden };
 /// Arguments may be named or, in the order above, not. left and right are counts or "none" and must be given.
 /// align=bottom-right means offset = keys - queries, and is given instead of offset. A reference with special
 /// characters goes in double quotes. from and visited take block=QxK, shape=HxQxK, walk=forward or dkv,
-/// head_shards= and q_seq_shards= for what the file does not say.
+/// head_shards= and q_seq_shards= for settings that are not in the file.
 class MaskExpression {
  public:
-  /// Throws Error{usage} that says where the text stops making sense. The hint is the expression that is meant,
-  /// or the nearest kind.
+  /// Throws Error{usage} with the position of the first error. The hint is the likely expression, or the
+  /// nearest kind.
   static MaskExpression parse(std::string_view text);
 
-  /// The expression that is meant by the words of other libraries and languages, "sliding_window(256) and
-  /// causal": "local(left=255, right=0) & causal". Nothing where the text is an expression, or makes none.
+  /// The expression for a text in the notation of other libraries and languages, "sliding_window(256) and
+  /// causal": "local(left=255, right=0) & causal". Nothing if the text is an expression, or has no
+  /// translation.
   static std::optional<std::string> meant_by(std::string_view text);
 
   /// Heads, queries and keys as far as the arrays in the expression fix them. Throws Error{input} when they
@@ -209,8 +215,8 @@ class MaskExpression {
   /// The same, with "..." for arguments that name arrays: "causal & file(...)".
   std::string text(References references) const;
 
-  /// Whether a causal, local or chunked mask in it says neither align nor offset: query 0 is aligned with key 0 then,
-  /// which is seldom meant where queries and keys differ in number.
+  /// Whether it has a causal, local or chunked mask without align and offset: query 0 is aligned with key 0
+  /// then, which is seldom intended if there are not as many queries as keys.
   bool leaves_alignment_open() const;
 
   struct Node;

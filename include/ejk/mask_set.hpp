@@ -1,8 +1,8 @@
-// Sets of masks: a mask for every batch entry and query head, from arrays, expressions and masks that are
-// joined by "and". One that several entries or heads share is made once.
+// Sets of masks: a mask for every batch entry and query head, the conjunction of arrays, expressions and
+// masks. A mask that entries or heads share is created once.
 //
-// A part of a set has a mask for all entries or one each, and for all heads or one each; an axis of 1 is
-// broadcast.
+// A part of a set has one mask for all entries or one each, and one for all heads or one each; an axis of 1
+// is broadcast.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ struct HeadMasks {
   /// 1: the same for all entries, packed ones as far as their lengths are equal; else as many as there are.
   std::int64_t batch = 1;
   std::int64_t heads = 1;  // 1: the same for all heads, else as many as there are
-  /// Queries and keys that it is for; 0: any. Packed sequences have lengths of their own and take no other.
+  /// Queries and keys; 0: any. Packed sequences have lengths of their own and accept no other.
   std::int64_t q_length = 0, kv_length = 0;
   bool lengths_at_most = false;  // whole blocks have them, whose last may be cut short
   /// The mask of one entry and head: of q_length queries × kv_length keys, which are at least 1.
   std::function<Mask(std::int64_t entry, std::int64_t head, std::int64_t q_length, std::int64_t kv_length)>
       mask;
-  bool is_array = false;        // stored; broadcasts() tells when it serves several entries, too
+  bool is_array = false;        // stored; broadcasts() also reports those to several entries
   bool has_head_axis = false;   // stored with one
   bool is_list = false;         // a mask was given for each head
-  bool heads_are_rows = false;  // as MaskShape says
+  bool heads_are_rows = false;  // as in MaskShape
   bool same_for_heads = false;  // heads can never differ, which broadcasts() passes over
-  /// The expressions in it that do not say how unequal numbers of queries and keys are aligned
+  /// Its expressions without an alignment of unequal numbers of queries and keys
   /// (MaskExpression::leaves_alignment_open).
   std::vector<std::string> unaligned;
 };
@@ -50,9 +50,9 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
 /// What the first of three axes of a stored mask is.
 enum class LeadingAxis { batch, heads };
 
-/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or
-/// (H, Q, K), none of them 0: bool or integer, float where it is additive. B may be 1 for all. Errors: other
-/// ranks; dtypes when the masks are made.
+/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or (H, Q,
+/// K), without empty axes: bool or integer, float if additive. B may be 1 for all. Errors: other ranks;
+/// dtypes when the masks are made.
 HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep,
                      LeadingAxis leading = LeadingAxis::batch);
 
@@ -64,7 +64,7 @@ struct MaskBroadcast {
   std::int64_t count = 0;  // how many it serves
 };
 
-/// The masks of a set, joined; entries and heads are 1 where all share.
+/// The combined masks of a set; entries and heads are 1 if all share.
 struct JoinedMasks {
   std::int64_t entries = 1, heads = 1;
   std::vector<std::optional<Mask>> masks;  // (entries, heads); nothing: an entry without queries or keys
@@ -81,7 +81,7 @@ struct JoinedMasks {
 
 class MaskSet {
  public:
-  /// Lengths that a caller fixes: (Q, K), which is one head, or (H, Q, K).
+  /// Lengths given by the caller: (Q, K), for one head, or (H, Q, K).
   struct Given {
     Shape shape;
     std::string name = "the shape";  // in messages
@@ -95,7 +95,7 @@ class MaskSet {
   /// lengths; Error{usage} where masks of a list are not as many as the heads that were given.
   explicit MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given = std::nullopt);
 
-  /// Of attention's inputs: so many entries, of so many queries and keys each, and heads. Packed entries may
+  /// For attention: entries with their queries and keys, and heads. Packed entries may
   /// differ in length. Throws Error{input} for parts of other entries or heads.
   enum class Entries { padded, packed };
   MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_t heads,
@@ -108,21 +108,21 @@ class MaskSet {
   /// One of the arrays, or the shape given, has an axis of heads, or there are several.
   bool has_head_axis() const { return has_head_axis_; }
 
-  /// Entries and heads whose masks are made and kept apart; 1: all share.
+  /// Entries and heads with masks of their own; 1: all share.
   std::int64_t distinct_entries() const;
   /// One of the entries that share the row `n` of those.
   std::int64_t entry_of_row(std::int64_t n) const {
     return first_.empty() ? n : first_[static_cast<std::size_t>(n)];
   }
   std::int64_t distinct_heads() const;
-  /// Memory that the masks take, about; ids and arrays that they read come on top.
+  /// Memory of the masks, about, without ids and arrays that they read.
   std::int64_t bytes() const;
 
   std::vector<MaskBroadcast> broadcasts() const;
   /// Of all parts.
   std::vector<std::string> unaligned() const;
 
-  /// Makes the masks. Throws what their parts throw, and Error{input} for a mask of other lengths.
+  /// Creates the masks. Throws the errors of their parts, and Error{input} for a mask of other lengths.
   JoinedMasks join() const;
 
  private:

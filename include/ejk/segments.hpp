@@ -1,4 +1,4 @@
-// Segment ids and the masks that they stand for: tokens attend to each other when their ids are equal.
+// Segment ids and their masks: tokens attend to each other if their ids are equal.
 //
 // In the documented convention ids count from 1 and an id of 0 or less is padding; masks are (batch, q, kv).
 // ejkernel counts from 0, takes -1 and less for padding, and gives masks an axis of heads: (batch, 1, q, kv).
@@ -16,8 +16,7 @@
 namespace ejk {
 
 struct SegmentMask {
-  /// (batch, q, kv) or, by ejkernel's convention, (batch, 1, q, kv). Made on demand while it is read: no
-  /// memory grows with it.
+  /// (batch, q, kv) or, by ejkernel's convention, (batch, 1, q, kv). Computed on read, in constant memory.
   std::shared_ptr<const ArraySource> attention_mask;
   std::optional<Array> q_mask;   // (batch, q): which tokens are no padding
   std::optional<Array> kv_mask;  // (batch, kv)
@@ -35,7 +34,7 @@ SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_
                                 const SegmentMaskOptions& options = {});
 SegmentMask segment_ids_to_mask(const ArraySource& ids, const SegmentMaskOptions& options = {});
 
-/// Memory that it takes beside the elements that are read.
+/// Memory, without the elements that are read.
 std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids);
 
 struct SegmentIdsOptions {
@@ -44,7 +43,7 @@ struct SegmentIdsOptions {
   bool per_head = false;
   Polarity polarity = Polarity::keep;
   Convention convention = Convention::document;
-  /// Bytes that distinct rows and columns may take before it is an Error{budget}; 0: no limit.
+  /// Limit for distinct rows and columns in bytes; 0: none. Above it Error{budget}.
   std::int64_t max_pattern_bytes = 0;
 };
 
@@ -52,8 +51,8 @@ struct SegmentIds {
   Array q_segment_ids;                  // (…, q) int32
   Array kv_segment_ids;                 // (…, kv) int32
   std::int64_t segments = 0;            // the most ids, of queries or keys, in any slice
-  std::int64_t elements = 0;            // of the masks looked at
-  std::int64_t differing_elements = 0;  // where the ids give another mask than the one they were made from
+  std::int64_t elements = 0;            // of the masks
+  std::int64_t differing_elements = 0;  // where the mask of the ids differs from the source
 };
 
 /// Ids of a mask (q, kv), (batch, q, kv) or (batch, heads, q, kv), each 2-D slice on its own: equal rows get
@@ -67,7 +66,7 @@ struct SegmentIds {
 SegmentIds mask_to_segment_ids(const std::shared_ptr<const ArraySource>& source,
                                const SegmentIdsOptions& options = {});
 
-/// Memory that it takes beside distinct rows and columns.
+/// Memory, without distinct rows and columns.
 std::int64_t segment_ids_bytes(const ArrayType& mask);
 
 }  // namespace ejk

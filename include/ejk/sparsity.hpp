@@ -1,26 +1,26 @@
-// Sparsity: what masks cost a block-sparse kernel at several block sizes, and what context-parallel ranks
-// that share the queries have to do. Stored masks are read once.
+// Sparsity: cost of masks for a block-sparse kernel at several block sizes, and loads of context-parallel
+// ranks. Stored masks are read once.
 //
 // Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and
-// a block that the edge cuts short is partial or empty. A kernel visits the blocks that are not empty. Of
-// each size, over all heads:
-//   pairs allowed       True elements: pairs of a query and a key that it sees
+// a block that the edge cuts short is partial or empty. A kernel visits the non-empty blocks. For each size,
+// over all heads:
+//   pairs allowed       True elements: pairs of a query and a key that it attends to
 //   pairs computed      pairs in visited blocks, each counted whole, as a kernel computes it
 //   padding             those of them beyond the edge of the mask
-//   cost                pairs computed, and for each visited block what its start costs, in pairs
+//   cost                pairs computed, plus the start of each visited block in pairs
 //   metadata            the bytes of the arrays that process_mask gives at that size
-// Equal heads are looked at once and counted as often as there are.
+// Equal heads are scanned once and counted for each head.
 //
 // Context parallelism: n ranks share the queries, and each holds the keys at the same places; where queries
 // and keys differ in number, the queries [a, b) of Q hold the keys [a K / Q, b K / Q) of K, rounded down.
-//   contiguous   rank r has run r of n
-//   zig-zag      of 2 n runs rank r has r and 2 n - 1 - r, as in ring attention of causal masks
+//   contiguous   rank r has range r of n
+//   zig-zag      of 2 n ranges rank r has r and 2 n - 1 - r, as in ring attention of causal masks
 //   balanced     the query blocks of the first block size go to ranks one by one, that with the most pairs
 //                allowed first, to the rank with the least so far; all ranks get equally many, or one more
-// Runs are as equal as can be: of c runs the first Q mod c have one query more. Of equal blocks and ranks the
-// first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask, of the
-// first size; queries of padding belong to no rank. A rank must receive the keys that one of its queries
-// sees, in any head, and that it does not hold.
+// Ranges are as equal as possible: of c ranges the first Q mod c have one query more. Of equal blocks and
+// ranks the first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask,
+// of the first size; queries of padding belong to no rank. A rank must receive the keys that its queries
+// attend to in any head and that it does not store.
 #pragma once
 
 #include <cstdint>
@@ -35,21 +35,21 @@
 
 namespace ejk {
 
-/// What the size that costs least has least of: cost, or bytes of metadata. Between equals the other one
-/// decides, then the order in which sizes were given.
+/// The measure by which the best size is chosen: cost, or bytes of metadata. The other one breaks ties, then
+/// the order of the sizes.
 enum class SparsityMeasure { pairs, metadata };
 
 /// "pairs", "metadata".
 const char* name_of(SparsityMeasure measure);
 
-/// Pairs that an H100 computes while it waits once for memory, as a kernel does when it follows an index to the
-/// next block and nothing hides the wait. 989 TFLOP/s of dense bfloat16 (NVIDIA's data sheet) are some 4,270 FLOP
-/// a cycle on each of 132 multiprocessors at 1.755 GHz; a pair takes 4 FLOP for each of 128 elements of a head, so
-/// 8 pairs a cycle; memory answers after some 480 cycles (arXiv:2402.13499).
+/// Pairs that an H100 computes while it waits once for memory, as a kernel does when it follows an index to
+/// the next block and no other work hides the latency. 989 TFLOP/s of dense bfloat16 (NVIDIA's data sheet)
+/// are some 4,270 FLOP a cycle on each of 132 multiprocessors at 1.755 GHz; a pair takes 4 FLOP for each of
+/// 128 elements of a head, so 8 pairs a cycle; memory answers after some 480 cycles (arXiv:2402.13499).
 inline constexpr std::int64_t kPairsOfBlock = 4096;
 
 struct SparsityOptions {
-  /// What visiting a block costs, beside its pairs and as many of them; not negative.
+  /// Cost of visiting a block in pairs, besides its own; not negative.
   std::int64_t block_cost = kPairsOfBlock;
   SparsityMeasure measure = SparsityMeasure::pairs;
   /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs
@@ -58,7 +58,7 @@ struct SparsityOptions {
   std::int64_t ranks = 0;  // of context parallelism; 0: none
 };
 
-/// What one block size costs, over all heads.
+/// Cost of one block size, over all heads.
 struct BlockSizeCost {
   BlockShape block;
   std::int64_t q_blocks = 0, kv_blocks = 0;  // of a head
@@ -83,7 +83,7 @@ enum class Distribution { contiguous, zigzag, balanced };
 /// "contiguous", "zig-zag", "balanced".
 const char* name_of(Distribution distribution);
 
-/// What a rank has and does. Pairs are those of all heads, keys are positions.
+/// Load of a rank. Pairs of all heads; keys are positions.
 struct RankLoad {
   std::int64_t queries = 0;
   std::int64_t pairs_allowed = 0;
@@ -109,30 +109,31 @@ struct Sparsity {
   std::vector<ContextParallel> parallel;  // one a distribution; none without ranks
 };
 
-/// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, a number of
-/// ranks below 0 or above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
+/// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, a
+/// number of ranks below 0 or above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all
+/// sizes together.
 Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                           const SparsityOptions& options = {}, const BlockProgress& progress = {},
                           std::int64_t max_pattern_bytes = 0);
 
-namespace mask {
+namespace blocks {
 struct SizesPlan;
 }
 
-/// The same before an element of a mask is read: throws what measure_sparsity throws of its arguments.
+/// Plan of measure_sparsity, with its errors of arguments. No element is read.
 class SparsityPlan {
  public:
   SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                const SparsityOptions& options = {});
 
-  /// Memory that run() takes at the most; some 130 bytes for each different partial block come on top.
+  /// Memory of run(), at most, plus some 130 bytes for each distinct partial block.
   std::int64_t work_bytes() const;
 
   Sparsity run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
 
  private:
   friend Report describe(const SparsityPlan& plan);
-  std::shared_ptr<const mask::SizesPlan> plan_;
+  std::shared_ptr<const blocks::SizesPlan> plan_;
 };
 
 /// Lengths and grids.

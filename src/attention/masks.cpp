@@ -10,9 +10,9 @@
 #include <mutex>
 
 #include "attention/plan.hpp"
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk::attn {
 
@@ -110,7 +110,7 @@ void MaskPlan::scan(const CheckedArguments& setup, JoinedMasks joined, Communica
     if (!tiles.mask) return;
     // What is computed costs less than messages.
     Communicator& readers = tiles.mask->node().stored_bytes() > 0 ? comm : single_process();
-    tiles.summary = mask::scan_mask(*tiles.mask, setup.block, nullptr, {}, readers).summary;
+    tiles.summary = blocks::scan_mask(*tiles.mask, setup.block, nullptr, {}, readers).summary;
     tiles.computed_pairs = computed_pairs(tiles.summary, setup.block);
   };
   // One mask is read by all threads, many are dealt out to them.

@@ -16,10 +16,10 @@
 #include "attention/decode.hpp"
 #include "attention/operands.hpp"
 #include "attention/part.hpp"
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/threads.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
@@ -55,8 +55,8 @@ std::int64_t Plan::mask_bytes() const {
                   static_cast<double>(core::ceil_div(s.kv_length(e), s.block.kv)) +
               static_cast<double>(sizeof(MaskTiles));
   }
-  const auto scan = mask::scan_bytes(s.longest_queries(), s.longest_keys(), s.block, mask::Patterns::dropped,
-                                     mask::Reading::in_order);
+  const auto scan = blocks::scan_bytes(s.longest_queries(), s.longest_keys(), s.block,
+                                       blocks::Patterns::dropped, blocks::Reading::in_order);
   return core::sum_of_bytes({masks.bytes(),
                              core::bytes_of_estimate(states * static_cast<double>(masks.distinct_heads())),
                              scan.value_or(core::kMostBytes)});

@@ -1,6 +1,6 @@
-// Block tables: row after row, only as far as the length of its sequence needs. For each page the last
-// sequence that has it is kept, which tells a page that a sequence has twice from one that several share: in an
-// array where there are not many more pages than entries, as in any cache that is in use, else in a map.
+// Block tables, row by row up to the pages that the length of a sequence needs. The last sequence of each
+// page is stored, which distinguishes a page that a sequence has twice from one that several share: in an
+// array if there are not many more pages than entries, as in any cache in use, else in a map.
 // tests: tests/check/test_block_table.cpp
 #include <fmt/format.h>
 
@@ -16,10 +16,10 @@ namespace {
 
 constexpr std::int64_t kUnowned = -1;
 
-// The last sequence that had a page.
+// The last sequence of each page.
 class Owners {
  public:
-  /// Of a table of which so many entries are in use.
+  /// `entries`: of the table, in use.
   explicit Owners(std::int64_t entries)
       : chunks_(static_cast<std::size_t>(core::ceil_div(kPagesPerEntry * entries, kChunk))) {}
 
@@ -34,7 +34,7 @@ class Owners {
  private:
   static constexpr std::int64_t kPagesPerEntry = 4;  // an entry of the map takes as much memory as 8 pages
   static constexpr std::int64_t kChunk = 4096;       // pages
-  std::vector<std::vector<std::int64_t>> chunks_;    // made when a page of theirs is used
+  std::vector<std::vector<std::int64_t>> chunks_;    // allocated on first use
   std::unordered_map<std::int64_t, std::int64_t> others_;
 };
 
@@ -73,7 +73,7 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
     if (needed > columns)
       of_length("beyond", [&] { return fmt::format("needs {} pages; a row holds {}", needed, columns); });
     const std::int64_t end = std::min(needed, columns);
-    std::int64_t left_behind = 0;  // null pages in front of the first other one
+    std::int64_t left_behind = 0;  // null pages before the first other one
     bool has_others = false;
     for (std::int64_t begin = 0; begin < end; begin += check::kPiece) {
       const std::int64_t stop = std::min(end, begin + check::kPiece);

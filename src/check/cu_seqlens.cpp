@@ -1,4 +1,4 @@
-// cu_seqlens: each offset is looked at beside the one before it, in one pass.
+// cu_seqlens: each offset is compared with the previous one, in one pass.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -44,7 +44,7 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
         add("decreasing", i, value, [&] { return check::less_than(before, value); });
         continue;
       }
-      // What follows is of sequence i − 1, and of its first token.
+      // Sequence i − 1, at its first token.
       const auto length = static_cast<std::uint64_t>(value) - static_cast<std::uint64_t>(before);
       longest = std::max(longest, length);
       if (length == 0) {

@@ -1,5 +1,5 @@
-// Findings are kept by rule, sorted by place, so that the first few are the same whatever order they come in.
-// A finding beyond those costs a comparison: its text is never made.
+// Findings, stored by rule and sorted by place, so that the first few do not depend on the order of
+// insertion. The text of further findings is never built.
 // tests: tests/check/test_findings.cpp
 #include <fmt/format.h>
 
@@ -82,7 +82,7 @@ std::vector<Findings::Kept> Findings::kept() const& {
 
 namespace {
 
-// "1 error, 3 warnings"; "ok" where nothing makes the answer no.
+// "1 error, 3 warnings"; "ok" if no finding fails.
 std::string verdict_of(const Findings& findings, Severity fails) {
   const auto counted = [](std::int64_t count, const char* what) {
     return count == 0 ? "" : fmt::format("{} {}{}", format_count(count), what, count == 1 ? "" : "s");
@@ -130,14 +130,6 @@ Report describe(const Findings& findings, Severity fails) {
             {std::string(rule.name), std::string(name_of(severity)), count, std::string(rule.text)});
   report.add(std::move(counts));
   return report;
-}
-
-std::int64_t check_bytes(std::int64_t row) {
-  // Of each thread: elements as they are and as numbers, and a table of the numbers in a row.
-  constexpr std::int64_t kOfNumber = 16, kOfTable = 64;
-  const auto of_row = core::checked_mul(row, (kOfNumber + kOfTable) * threads());
-  const auto all = of_row ? core::checked_add(*of_row, kOfNumber * check::kPiece * threads()) : of_row;
-  return all.value_or(std::numeric_limits<std::int64_t>::max());
 }
 
 }  // namespace ejk

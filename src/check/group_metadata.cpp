@@ -1,7 +1,6 @@
-// Group metadata: the steps that a kernel takes are put in order of group and tile, and compared with the
-// tiles that the rows of each group lie in: a tile without a step is dropped, one with two is computed twice.
-// Where the steps are in order, as they should be, sorting takes no time. Source of the meaning:
-// include/ejk/groups.hpp.
+// Group metadata: the steps of a kernel are sorted by group and tile, and compared with the tiles that
+// contain the rows of each group. A tile without a step is dropped, one with two is computed twice. Steps are
+// sorted already in valid metadata. Definitions: include/ejk/groups.hpp.
 // tests: tests/check/test_groups.cpp
 #include <fmt/format.h>
 
@@ -42,11 +41,11 @@ class Checker {
     if (claims_.group_sizes && claims_.topk_ids)
       throw Error(Error::Kind::usage, "sizes of the groups are given, and the experts of tokens as well");
 
-    look_at_offsets();
-    if (look_at_lengths()) {
+    check_offsets();
+    if (check_lengths()) {
       read_steps();
       // Steps are compared with rows that are known.
-      if (found_.count("begin") + found_.count("decreasing") == 0) look_at_rows();
+      if (found_.count("begin") + found_.count("decreasing") == 0) check_rows();
     }
     if (!claims_.tm)
       found_.add("unchecked", 0, [] {
@@ -76,7 +75,7 @@ class Checker {
   std::int64_t begin_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g)]; }
   std::int64_t end_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g) + 1]; }
 
-  void look_at_offsets() {
+  void check_offsets() {
     constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
     offsets_ = check::read_all_of(*arrays_.group_offsets);
     const char* const name = "group_offsets";
@@ -124,7 +123,7 @@ class Checker {
       return add_whole("shape", "group_offsets", {}, [&] {
         return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size());
       });
-    // A wrong size moves all offsets behind it, so that each group's own rows are what is compared.
+    // A wrong size shifts all later offsets, so the rows of each group are compared.
     for (std::size_t g = 0; g < sizes.size(); ++g) {
       const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
       const std::int64_t rows = counts ? offsets_[g + 1] - offsets_[g] : -1;
@@ -138,8 +137,8 @@ class Checker {
     }
   }
 
-  // Whether there is anything to look at beyond the offsets.
-  bool look_at_lengths() {
+  // Whether there are steps to check.
+  bool check_lengths() {
     groups_ = std::max<std::int64_t>(std::ssize(offsets_) - 1, 0);
     const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
     const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
@@ -184,18 +183,18 @@ class Checker {
                  claims_.m && claims_.tm ? core::ceil_div(*claims_.m, *claims_.tm) : tiles_;
              groups_ > 0 && tiles_ != wanted)
       room(fmt::format("there {} {}", wanted == 1 ? "is" : "are", wanted));
-    // Empty groups have steps without rows as well, for which there is no room.
+    // Steps of empty groups need entries as well.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
       add_whole("num-tiles", "num_tiles", num_tiles_, [&] {
         return length == 1 ? std::string("there is 1 entry") : fmt::format("there are {} entries", length);
       });
-    // Without tiles nothing is computed, whatever the labels say.
+    // Without tiles nothing is computed.
     steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
   }
 
-  // Steps with labels that mean something, and whether they are in order.
+  // Steps with valid labels, and whether they are in order.
   void read_steps() {
     steps_.reserve(static_cast<std::size_t>(steps_count_));
     check::Buffer of_groups, of_tiles;
@@ -232,7 +231,7 @@ class Checker {
       std::sort(steps_.begin(), steps_.end(), before);
   }
 
-  void look_at_rows() {
+  void check_rows() {
     bool any_has_step = false;  // of the empty groups
     std::optional<std::int64_t> without_step;
     auto at = steps_.begin();
@@ -242,7 +241,7 @@ class Checker {
       const std::span<const Step> steps(at, stop);
       at = stop;
       if (end_of(g) > begin_of(g)) {
-        look_at_group(g, steps);
+        check_group(g, steps);
         continue;
       }
       if (steps.empty()) {
@@ -252,7 +251,7 @@ class Checker {
       any_has_step = true;
       for (const Step& step : steps.subspan(1)) idle(step, [] { return "an empty group's second step"; });
     }
-    // Without tiles all groups are empty, and no label says which of them have the steps.
+    // Without tiles all groups are empty, and no label assigns steps to groups.
     if (tiles_ == 0) any_has_step = num_tiles_ > 0;
     const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
     if (tiles_ == 0 && must_have && num_tiles_ >= 0 && num_tiles_ < end_ - first_)
@@ -263,11 +262,11 @@ class Checker {
           [&] { return fmt::format("empty group {} has no step", *without_step); });
   }
 
-  // The steps of a group that has rows: one for each of its tiles.
-  void look_at_group(std::int64_t g, std::span<const Step> steps) {
+  // The steps of a group with rows: one for each of its tiles.
+  void check_group(std::int64_t g, std::span<const Step> steps) {
     if (steps.empty())
       return add("dropped", "group_offsets", g, begin_of(g), [] { return "it has no step"; });
-    // Without the rows of a tile, those between the first and the last that it has.
+    // If the rows of a tile are unknown, the tiles from the first to the last step.
     const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
     const auto dropped = [&](std::int64_t from, std::int64_t to) {
@@ -281,7 +280,7 @@ class Checker {
         return without_step("row", std::max(from * *claims_.tm, begin_of(g)), end - 1);
       });
     };
-    std::int64_t next = first;  // the first tile that no step has had
+    std::int64_t next = first;  // the first tile without a step
     for (const Step& step : steps) {
       if (step.tile < first || step.tile > last) {
         idle(step, [&] { return fmt::format("no row of it in tile {}", step.tile); });

@@ -1,4 +1,4 @@
-// Group sizes: one pass, the sum in 128 bits, which no number of sizes passes.
+// Group sizes, in one pass; their sum in 128 bits cannot overflow.
 // tests: tests/check/test_groups.cpp
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// How evenly rows are shared among groups, as reports say it.
+// Balance of group sizes, for reports.
 // tests: tests/check/test_groups.cpp
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace ejk::check {
 
-/// Sizes of groups, or loads of experts, as they come.
+/// Sizes of groups, or loads of experts, added one by one.
 class Load {
  public:
   void add(std::int64_t group, std::int64_t rows) {
@@ -19,7 +19,7 @@ class Load {
     if (groups_ == 1 || rows > largest_) largest_ = rows, largest_group_ = group;
   }
 
-  /// `group` is what one is called, in the plural `groups`.
+  /// Names in the report: `group`, plural `groups`.
   void describe(Report& report, const std::string& group) const {
     const double count = static_cast<double>(groups_), mean = groups_ > 0 ? sum_ / count : 0;
     const auto share = [](double part, double whole) {

@@ -1,5 +1,5 @@
-// The keys that queries have chosen: each query by itself, on several threads. Keys that were seen are kept
-// in a hash table of the length of a row, so that the order of keys and their number do not matter.
+// Indices of selected keys, query by query on several threads. A hash table of the row length finds
+// duplicates in any order and for any number of keys.
 // tests: tests/check/test_choices.cpp
 #include <fmt/format.h>
 
@@ -41,7 +41,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
           });
         };
         const std::int64_t query = row % queries;
-        // The last key that the query may see; saturated.
+        // The last key that the query may attend to; saturated.
         const std::int64_t last = core::checked_add(query, claims.offset.value_or(0)).value_or(INT64_MAX);
         bool in_gap = false;
         std::int64_t used = 0;

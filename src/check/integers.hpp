@@ -1,4 +1,4 @@
-// Integer arrays as 64-bit numbers, piece by piece or row by row.
+// Integer arrays as 64-bit integers, in chunks or row by row.
 // tests: tests/check/test_sequences.cpp
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace ejk::check {
 
-/// Elements of a piece: what fits a processor's cache as 64-bit numbers.
+/// Elements of a chunk, which fits the cache as 64-bit integers.
 inline constexpr std::int64_t kPiece = std::int64_t{1} << 15;
 
 /// The hint for an array with an axis too many.
@@ -32,8 +32,8 @@ inline std::string one_of(const ArraySource& source) {
   return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
 }
 
-/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`, which `form` says in
-/// words: "(batch, pages)".
+/// Throws Error{input} unless it is of integers and of a rank from `least` to `most`. `form` is the shape in
+/// messages: "(batch, pages)".
 inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
                              const char* form) {
   if (!is_integer(source.dtype()))
@@ -49,7 +49,7 @@ inline void require_integers(const ArraySource& source, const char* what, std::s
   throw std::move(error.at(source.name()));
 }
 
-/// Throws Error{input} unless it is (tokens,), or has other axes of length 1: cu_seqlens are of one row.
+/// Throws Error{input} unless it is (tokens,), or its other axes have length 1.
 inline void require_one_row(const ArraySource& source, const char* what) {
   if (element_count(source.shape()) != source.shape().back())
     throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
@@ -69,18 +69,19 @@ inline std::string there_are(std::int64_t count, const char* what) {
   return count == 1 ? fmt::format("there is 1 {}", what) : fmt::format("there are {} {}s", count, what);
 }
 
-/// What is wrong with an offset that is less than the one before it.
+/// The message for an offset less than the previous one.
 inline std::string less_than(std::int64_t before, std::int64_t value) {
   return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
 }
 
-/// Numbers, and the memory that they were read through.
+/// Integers, and the buffer that they are read through.
 struct Buffer {
   std::vector<std::byte> raw;
   std::vector<std::int64_t> values;
 };
 
-/// Elements begin … end − 1 in C order of an array of rank 1 or more. Throws Error{input} where 63 bits do not hold one.
+/// Elements begin … end − 1 in C order of an array of rank 1 or more. Throws Error{input} for one beyond 63
+/// bits.
 inline std::span<const std::int64_t> read_range(const ArraySource& source, std::int64_t begin,
                                                 std::int64_t end, Buffer& buffer) {
   buffer.values.resize(static_cast<std::size_t>(end - begin));
@@ -102,7 +103,7 @@ inline std::vector<std::int64_t> read_all_of(const ArraySource& source) {
   return std::move(buffer.values);
 }
 
-/// f(values, first) for consecutive pieces in C order: `first` is the flat index of values[0].
+/// Calls f(values, first) for consecutive chunks in C order: `first` is the flat index of values[0].
 template <class F>
 void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   const std::int64_t n = element_count(source.shape());
@@ -114,9 +115,9 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
   }
 }
 
-/// f(at, id, before, s) for the id of each token of one row, in order: s is the token's sequence of cu_seqlens, or
-/// their number past the last one; `before` is the id before it, 0 at first. Adds a finding of the rule "length" where
-/// there are fewer ids, which are called `what`, than tokens.
+/// Calls f(at, id, before, s) for each id of one row, in order: s is the token's sequence of cu_seqlens, or
+/// their number past the last one; `before` is the previous id, 0 at first. Adds a finding of the rule
+/// "length" if there are fewer ids (in messages: `what`) than tokens.
 template <class F>
 void scan_sequences(const ArraySource& source, const std::vector<std::int64_t>& cu,
                     const CheckOptions& options, Findings& found, const char* what, F&& f) {
@@ -141,9 +142,8 @@ void scan_sequences(const ArraySource& source, const std::vector<std::int64_t>& 
     });
 }
 
-/// work(part, row, values) for rows of `columns` elements that follow one another, in any order, on several
-/// threads, each with a part that make() made; then join(part) for each, in any order. An element takes one
-/// thread about `each` nanoseconds.
+/// Calls work(part, row, values) for rows of `columns` elements in any order, on several threads with a part
+/// make() each, then join(part) for each part in any order. `each`: nanoseconds of an element.
 template <class Make, class Work, class Join>
 void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptions& options, double each,
                Make&& make, Work&& work, Join&& join) {
@@ -153,7 +153,7 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
   const std::int64_t step = std::max<std::int64_t>(1, kPiece / columns);  // rows of a piece
   const std::int64_t pieces = core::ceil_div(rows, step);
   const int threads = source.random_access() ? core::threads_for(pieces, each * static_cast<double>(n)) : 1;
-  std::mutex telling;
+  std::mutex progress;
   std::int64_t done = 0;
   using Part = decltype(make());
   core::parallel_reduce(
@@ -166,14 +166,14 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
                values.subspan(static_cast<std::size_t>((row - first) * columns),
                               static_cast<std::size_t>(columns)));
         if (!options.progress) return;
-        const std::scoped_lock lock(telling);
+        const std::scoped_lock lock(progress);
         options.progress(done += (end - first) * columns, n);
       },
       [&](std::pair<Part, Buffer>& part) { join(part.first); });
 }
 
-/// The numbers that were put in since begin(), of at most so many: a hash table whose entries say when they
-/// were made, so that it need not be emptied.
+/// A set of integers of bounded size: a hash table whose entries have a generation, so begin() clears it in
+/// O(1).
 class IndexSet {
  public:
   explicit IndexSet(std::int64_t most) {
@@ -184,7 +184,7 @@ class IndexSet {
 
   void begin() { ++now_; }
 
-  /// Puts it in; false where it was there.
+  /// False if it is in the set already.
   bool insert(std::int64_t value) {
     const std::size_t last = entries_.size() - 1;
     std::size_t at = (static_cast<std::uint64_t>(value) * 0x9E3779B97F4A7C15u) >> shift_;
@@ -200,7 +200,7 @@ class IndexSet {
     std::int64_t when = 0;
   };
   std::vector<Entry> entries_;
-  int shift_ = 60;  // 64 − log2 of the places
+  int shift_ = 60;  // 64 − log2 of the table size
   std::int64_t now_ = 0;
 };
 

@@ -1,7 +1,6 @@
-// Masks: pairs against other masks, block by block; queries and keys without each other; what polarity looks
-// like.
-// Cost: that of one pass over the mask and of each comparison over both, where only blocks that are not known
-// to be empty or full are looked at.
+// Checks of a mask: its pairs against other masks, block by block; queries without keys and keys without
+// queries; signs of inverted polarity. Cost: one scan of the mask, and for each comparison one read of the
+// blocks of both masks that are not known to be empty or full.
 // tests: tests/check/test_mask.cpp
 #include <fmt/format.h>
 
@@ -9,51 +8,27 @@
 #include <atomic>
 #include <utility>
 
+#include "blocks/plan.hpp"
+#include "blocks/scan.hpp"
 #include "check/integers.hpp"
 #include "check/mask_pair.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "core/progress.hpp"
 #include "ejk/text.hpp"
-#include "mask/plan.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
 namespace {
 
+using blocks::known_same;
 using check::BlockDifference;
 using check::MaskPair;
-using mask::known_same;
-
-// Heads that share a mask are looked at once.
-struct Distinct {
-  std::vector<std::size_t> first_heads;
-  std::vector<std::int64_t> counts;  // heads that have it
-};
-
-template <class Same>
-Distinct distinct_heads(std::size_t heads, Same&& same) {
-  Distinct distinct;
-  for (std::size_t h = 0; h < heads; ++h) {
-    const auto found = std::find_if(distinct.first_heads.begin(), distinct.first_heads.end(),
-                                    [&](std::size_t other) { return same(other, h); });
-    if (found != distinct.first_heads.end()) {
-      ++distinct.counts[static_cast<std::size_t>(found - distinct.first_heads.begin())];
-      continue;
-    }
-    distinct.first_heads.push_back(h);
-    distinct.counts.push_back(1);
-  }
-  return distinct;
-}
+using check::of_head;
+using check::SharedHeads;
 
 std::string also(std::int64_t heads) {
   return heads == 1 ? "" : fmt::format("; {} heads share this mask", heads);
-}
-
-const Mask& of_head(const std::vector<Mask>& masks, std::size_t head) {
-  return masks.size() == 1 ? masks.front() : masks[head];
 }
 
 class MaskCheck {
@@ -91,8 +66,7 @@ class MaskCheck {
     return passes * rows * std::ssize(heads_);
   }
 
-  // What elements are before they are taken for truth values. An additive mask has two, and what lies
-  // between.
+  // Elements before they become truth values. An additive mask has two values; others are between them.
   void scan_values(const ArraySource& array) {
     const bool additive = claims_.polarity == Polarity::additive;
     std::optional<std::uint64_t> value;  // the first that is not 0
@@ -103,14 +77,14 @@ class MaskCheck {
       const std::int64_t n = element_count(count);
       raw.resize(static_cast<std::size_t>(n * size_of(array.dtype())));
       array.read(start, count, raw.data());
-      const auto look = [&]<class T>(const T* values, auto&& fine) {
+      const auto check_each = [&]<class T>(const T* values, auto&& fine) {
         for (std::int64_t i = 0; i < n; ++i)
           if (!fine(values[i]))
             report_value(array.shape(), done + i, values[i], additive ? "between" : "values");
       };
       dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
         if constexpr (std::is_same_v<T, bool>) {
-          look(reinterpret_cast<const std::uint8_t*>(raw.data()), [](auto v) { return v <= 1; });
+          check_each(reinterpret_cast<const std::uint8_t*>(raw.data()), [](auto v) { return v <= 1; });
         } else if constexpr (std::is_integral_v<T>) {
           const auto* values = reinterpret_cast<const T*>(raw.data());
           for (std::int64_t i = 0; i < n; ++i) {
@@ -124,8 +98,8 @@ class MaskCheck {
         } else {
           using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
           const auto hides = static_cast<Wide>(T(mask::kMaskedBias));
-          look(reinterpret_cast<const T*>(raw.data()),
-               [&](T v) { return static_cast<Wide>(v) == 0 || static_cast<Wide>(v) <= hides; });
+          check_each(reinterpret_cast<const T*>(raw.data()),
+                     [&](T v) { return static_cast<Wide>(v) == 0 || static_cast<Wide>(v) <= hides; });
         }
       });
       done += n;
@@ -152,24 +126,21 @@ class MaskCheck {
     });
   }
 
-  // Rows and keys without each other, and how many pairs there are.
+  // Queries without keys, keys without queries, and the number of pairs.
   void scan() {
-    const Distinct distinct =
-        distinct_heads(heads_.size(), [&](auto a, auto b) { return known_same(heads_[a], heads_[b]); });
     std::int64_t pairs = 0;
-    for (std::size_t d = 0; d < distinct.first_heads.size(); ++d) {
-      const auto h = static_cast<std::int64_t>(distinct.first_heads[d]);
-      const std::int64_t count = distinct.counts[d];
-      const Mask& mask = heads_[distinct.first_heads[d]];
+    const auto same = [&](auto a, auto b) { return known_same(of_head(heads_, a), of_head(heads_, b)); };
+    for (const auto& [h, count] : check::shared_heads(std::ssize(heads_), same)) {
+      const Mask& mask = of_head(heads_, h);
       const std::int64_t columns = core::ceil_div(mask.kv_length(), claims_.block.kv);
-      const mask::Scan scan = mask::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {
+      const blocks::Scan scan = blocks::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {
         progress_.add(count * blocks / columns);
       });
       pairs += count * scan.summary.true_elements;
       ranges("no-keys", h, count, scan.summary.rows_without_key, mask.q_length(), "query", "sees no key");
       ranges("unseen", h, count, scan.summary.keys_without_row, mask.kv_length(), "key",
              "is seen by no query");
-      look_at_polarity(h, count, mask);
+      check_polarity(h, count, mask);
       if (claims_.stored && padding_guess(mask) == PaddingGuess::likely)
         found_.add("padding-mask", h, [&] {
           return Finding{"mask",
@@ -200,13 +171,13 @@ class MaskCheck {
           heads * (range.end - range.begin));
   }
 
-  // No query sees the key at its own position, and some sees a later one: the complement of a causal mask, of
-  // a window, of packed documents is like that, and hardly a mask that is meant.
-  void look_at_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
+  // No query attends to the key at its own position, and some to a later one: true of the complement of a
+  // causal mask, a window or packed documents, and of hardly any intended mask.
+  void check_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
     const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
     if (offset < 0 || q < 2) return;
     const auto pairs_of = [&](const Mask& part) {
-      return mask::scan_mask(mask & part, claims_.block, nullptr).summary.true_elements;
+      return blocks::scan_mask(mask & part, claims_.block, nullptr).summary.true_elements;
     };
     if (pairs_of(local_mask(q, kv, 0, 0, offset)) > 0) return;
     const std::int64_t pairs = pairs_of(~causal_mask(q, kv, offset));
@@ -224,20 +195,19 @@ class MaskCheck {
   void compare(const std::vector<Mask>& others, std::string_view rule, std::int64_t BlockDifference::*pairs,
                const char* claim) {
     if (others.empty()) return;
-    const Distinct distinct = distinct_heads(heads_.size(), [&](auto a, auto b) {
-      return known_same(heads_[a], heads_[b]) && known_same(of_head(others, a), of_head(others, b));
-    });
+    const auto same = [&](auto a, auto b) {
+      return known_same(of_head(heads_, a), of_head(heads_, b)) &&
+             known_same(of_head(others, a), of_head(others, b));
+    };
     std::atomic<std::int64_t> blocks = 0;
-    for (std::size_t d = 0; d < distinct.first_heads.size(); ++d) {
-      const std::size_t h = distinct.first_heads[d];
-      const std::int64_t heads = distinct.counts[d];
-      const MaskPair pair(heads_[h], of_head(others, h), claims_.block);
+    for (const SharedHeads& shared : check::shared_heads(std::ssize(heads_), same)) {
+      const std::int64_t head = shared.first, heads = shared.count;
+      const MaskPair pair(of_head(heads_, head), of_head(others, head), claims_.block);
       pair.compare(
           found_, options_,
           [&](Findings& found, const BlockDifference& difference) {
             if (difference.*pairs == 0) return;
             blocks += heads;
-            const auto head = static_cast<std::int64_t>(h);
             const bool outside = pairs == &BlockDifference::outside;
             found.add(
                 rule, pair.place(head, difference),
@@ -268,16 +238,6 @@ class MaskCheck {
 };
 
 }  // namespace
-
-std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block) {
-  const auto scan =
-      mask::scan_bytes(q_length, kv_length, block, mask::Patterns::dropped, mask::Reading::in_order);
-  const auto blocks =
-      core::checked_mul(core::ceil_div(q_length, block.q), core::ceil_div(kv_length, block.kv));
-  // The state of each block, and the panels of one mask and of another.
-  return core::sum_of_bytes(
-      {blocks.value_or(core::kMostBytes), scan.value_or(core::kMostBytes), scan.value_or(core::kMostBytes)});
-}
 
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options) {
   if (heads.empty()) throw Error(Error::Kind::input, "there is no head: at least one mask is needed");

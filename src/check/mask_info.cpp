@@ -1,597 +1,109 @@
-// The arrays of a MaskInfo. They are walked as a kernel walks them, slab by slab: what each step computes
-// gives the blocks that are visited, what it fetches ahead is compared with the next step that computes. With
-// a mask the blocks are put together to the mask that a kernel computes, which is compared with the one
-// given.
+// `check mask-info`: the rules of the layout, then the proof. What a kernel computes from the arrays is
+// assembled to a mask, which is compared with the given one block by block. Pairs outside of the mask's
+// lengths are reported as well.
 //
-// Cost: two passes over the index arrays, one over the distinct partial blocks, and with a mask looking at
-// the blocks that are partial on either side. Memory: a few words for each block that is visited, 16 bytes a
-// distinct partial block, and for each run of steps that wait for the next one that computes.
-// Source of the rules: src/mask/mask_info.cpp and src/mask/stored_info.cpp.
+// Cost: that of the layout's rules, and filling the blocks that are partial in either mask. Memory:
+// check_mask_info_bytes.
 // tests: tests/check/test_mask_info.cpp
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
-#include "check/integers.hpp"
-#include "check/mask_pair.hpp"
+#include "blocks/layouts/layouts.hpp"
+#include "blocks/plan.hpp"
+#include "check/layout_check.hpp"
+#include "core/checked.hpp"
 #include "ejk/text.hpp"
-#include "mask/patterns.hpp"
-#include "mask/plan.hpp"
-#include "mask/stored_info.hpp"
 
 namespace ejk {
 
+namespace check {
+std::unique_ptr<LayoutCheck> splash_check(const ArrayGroup&, const MaskInfoClaims&, Findings&);
+}
+
 namespace {
 
+using blocks::BlockGrid;
+using blocks::BlockMask;
 using check::BlockDifference;
+using check::LayoutCheck;
 using check::MaskPair;
-using mask::BlockGrid;
-using mask::BlockState;
-using mask::StoredArrays;
-using mask::StoredFault;
-using mask::StoredLayout;
-using mask::StoredLine;
-using mask::StoredSteps;
-using mask::StoredVisit;
-using mask::Take;
 
-// Steps that do not compute and hold one number, in the order of the walk.
-struct Waiting {
-  Shape index;  // of the first
-  std::int64_t value = 0, count = 0;
-};
+// The rules of each layout of the table in blocks/layouts.
+constexpr std::pair<std::string_view, decltype(&check::splash_check)> kChecks[] = {
+    {"splash", check::splash_check}};
 
-// Steps that fetch ahead wait here for the next one that computes, whose number they should hold. One list
-// for each column of the index arrays in dkv, where the walk goes down one after the other while memory runs
-// along them; one in all in forward.
-class LookAhead {
+std::unique_ptr<LayoutCheck> check_of(const ArrayGroup& arrays, const MaskInfoClaims& claims,
+                                      Findings& found) {
+  const std::string_view layout = blocks::layout_of(arrays).name;
+  return std::find_if(std::begin(kChecks), std::end(kChecks),
+                      [&](const auto& row) { return row.first == layout; })
+      ->second(arrays, claims, found);
+}
+
+// Elements that a kernel computes from positions: those of a mask. The pattern of a block is its column.
+class ComputedElements final : public blocks::BlockElements {
  public:
-  LookAhead(const char* array, std::size_t lists, std::function<void(const Waiting&, std::int64_t)> wrong)
-      : array_(array), lists_(lists), wrong_(std::move(wrong)) {}
-
-  void wait(std::size_t list, const Shape& index, std::int64_t value) {
-    std::vector<Waiting>& waiting = lists_[list].waiting;
-    if (waiting.empty() || waiting.back().value != value)
-      waiting.push_back({index, value, 1});
-    else
-      ++waiting.back().count;
+  ComputedElements(Mask function, BlockShape block) : function_(std::move(function)), block_(block) {}
+  void fill(std::int64_t i, std::int32_t pattern, const mask::Rectangle& part,
+            const mask::BitRows& out) const override {
+    const std::int64_t q = i * block_.q, k = pattern * block_.kv;
+    function_.node().fill({q + part.q_begin, q + part.q_end, k + part.k_begin, k + part.k_end}, out);
   }
-
-  void computes(std::size_t list, std::int64_t value) {
-    List& of = lists_[list];
-    if (!of.first) of.first = value;
-    answer(of.waiting, value);
-  }
-
-  /// The end of a slab. What still waits is answered by the lists that follow, and past the last by the
-  /// first.
-  void end() {
-    std::optional<std::int64_t> next;
-    for (const List& list : lists_)
-      if (!next) next = list.first;
-    if (!next) next = 0;  // a slab that computes nothing
-    for (std::size_t l = lists_.size(); l-- > 0;) {
-      List& list = lists_[l];
-      answer(list.waiting, *next);
-      if (list.first) next = list.first;
-      list.first.reset();
-    }
-  }
-
-  const char* array() const { return array_; }
 
  private:
-  struct List {
-    std::vector<Waiting> waiting;
-    std::optional<std::int64_t> first;
-  };
-
-  void answer(std::vector<Waiting>& waiting, std::int64_t value) {
-    for (const Waiting& one : waiting)
-      if (one.value != value) wrong_(one, value);
-    waiting.clear();
-  }
-
-  const char* array_;
-  std::vector<List> lists_;
-  std::function<void(const Waiting&, std::int64_t)> wrong_;
-};
-
-// What is known of the distinct partial blocks.
-struct Patterns {
-  std::vector<bool> used;
-  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash;
+  Mask function_;
+  BlockShape block_;
 };
 
 class MaskInfoCheck {
  public:
   MaskInfoCheck(const ArrayGroup& group, const MaskInfoClaims& claims, const CheckOptions& options)
-      : group_(group),
+      : name_(group.name),
         claims_(claims),
         options_(options),
-        found_(rules_of("mask-info"), options.most_findings) {}
+        found_(rules_of("mask-info"), options.most_findings),
+        layout_(check_of(group, claims, found_)) {}
 
   Findings run() && {
     found_.show_arrays();
-    if (!open()) return std::move(found_);
-    describe_facts();
-    check_types();
-    check_positions();
-    may_be_shrunk_ = arrays_.is_dynamic || is_aligned();
-    if (arrays_.partial_mask_blocks && !arrays_.is_dynamic)
-      patterns_.used.resize(static_cast<std::size_t>(layout_.mask_limit));
-    const std::int64_t per_shard = layout_.layout.rows_per_shard();
-    for (std::int64_t shard = 0; shard < layout_.layout.head_shards; ++shard)
-      walk(shard * per_shard, (shard + 1) * per_shard);
-    check_patterns();
-    found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
+    if (!layout_->open()) return std::move(found_);
+    layout_->check_rules();
     if (!claims_.masks.empty())
       compare();
     else
-      for (std::int64_t row = 0; row < layout_.layout.rows; ++row)
-        add_picture(row * (layout_.heads / layout_.layout.rows), states_of(row));
-    for (std::int64_t row = 0; row < layout_.layout.rows; ++row) {
+      for (std::int64_t row = 0; row < layout_->row_count; ++row)
+        add_picture(row * (layout_->head_count / layout_->row_count), states_of(row));
+    for (std::int64_t row = 0; row < layout_->row_count; ++row) {
       check_padding(row);
-      check_dynamic_blocks(row);
+      layout_->check_elements(row, wrong_);
     }
-    check_elements();
     return std::move(found_);
   }
 
  private:
-  // --- shapes
-
-  bool open() {
-    try {
-      arrays_ = mask::stored_arrays(group_, claims_.settings);
-      Shape shape{arrays_.shape.heads, arrays_.shape.q_length, arrays_.shape.kv_length};
-      if (!claims_.masks.empty()) {
-        const Mask& first = claims_.masks.front();
-        const bool is_known = shape[1] > 0;  // else the heads are only as many as there are rows
-        if (is_known && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
-          throw Error(Error::Kind::input,
-                      fmt::format("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
-                                  first.q_length(), first.kv_length()))
-              .about("block_mask");
-        shape[1] = first.q_length(), shape[2] = first.kv_length();
-        const auto heads = std::ssize(claims_.masks);
-        if (is_known && heads > 1 && shape[0] != heads)
-          throw Error(Error::Kind::input,
-                      fmt::format("it has {} head{}, the mask {}", shape[0], shape[0] == 1 ? "" : "s", heads))
-              .about("block_mask");
-        if (heads > 1) shape[0] = heads;
-      }
-      if (shape[1] == 0)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: nothing says how many queries and keys it is for", group_.name),
-                    Error::Code::unknown_lengths);
-      layout_ = mask::stored_layout(arrays_, shape);
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
-      found_.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
-      return false;
-    }
+  const BlockMask& mask_of(std::int64_t row) const {
+    return layout_->row_masks[static_cast<std::size_t>(row)];
   }
 
-  void describe_facts() {
-    const char* walk = arrays_.forward() ? "forward" : "dkv";
-    found_.facts()
-        .add("direction", "walk", std::string(walk))
-        .add("kind", "kind", std::string(arrays_.is_dynamic ? "dynamic" : "static"))
-        .add("shape", "heads, queries, keys", Shape{layout_.heads, layout_.q_length, layout_.kv_length})
-        .add("block", "block", Shape{arrays_.block.q, arrays_.block.kv})
-        .add("grid", "grid of the arrays", arrays_.grid())
-        .add("patterns", "distinct partial blocks",
-             arrays_.partial_mask_blocks && !arrays_.is_dynamic ? ReportValue(layout_.mask_limit)
-                                                                : ReportValue());
-  }
-
-  void check_types() {
-    for (const char* name : {"data_next", "mask_next", "block_mask"}) {
-      const auto array = group_.find(name);
-      if (!array) continue;
-      const DType dtype = array->dtype();
-      if (dtype != DType::int8 && dtype != DType::int16 && dtype != DType::int32)
-        found_.add("dtype", 0, [&] {
-          return Finding{
-              name, {}, {}, fmt::format("{}; kernels take int8, int16 or int32", ejk::name_of(dtype))};
-        });
-    }
-  }
-
-  // The kernel computes elements of queries by these.
-  void check_positions() {
-    if (!arrays_.is_computable()) return;
-    check::scan(*arrays_.q_sequence, {}, [&](std::span<const std::int64_t> values, std::int64_t first) {
-      for (std::size_t k = 0; k < values.size(); ++k)
-        if (const std::int64_t i = first + static_cast<std::int64_t>(k); values[k] != i)
-          found_.add("positions", i, [&] {
-            return Finding{"q_sequence", {i}, values[k], fmt::format("query {} is at position {}", i, i)};
-          });
-    });
-  }
-
-  // --- the walk
-
-  // Whether empty steps stand only where shrinking leaves them: behind the others of a line in forward,
-  // before them in dkv, where whole lines may follow at the end of a shard.
-  bool is_aligned() {
-    const auto attribute = group_.attributes.find("shrink_grid");
-    if (attribute != group_.attributes.end() && attribute->second == "false") return false;
-    bool aligned = true;
-    std::vector<char> begun, ended;
-    for (std::int64_t row = 0; row < layout_.layout.rows && aligned; ++row)
-      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
-        if (arrays_.forward()) {
-          const auto empty = std::find(line.states.begin(), line.states.end(), 0);
-          aligned = aligned && std::all_of(empty, line.states.end(), [](auto state) { return state == 0; });
-          return;
-        }
-        if (line.i % layout_.lines_per_shard == 0) {
-          begun.assign(line.states.size(), false);
-          ended = begun;
-        }
-        const bool all_empty =
-            std::all_of(line.states.begin(), line.states.end(), [](auto s) { return s == 0; });
-        for (std::size_t j = 0; j < line.states.size(); ++j) {
-          if (line.states[j] != 0 && ended[j]) aligned = false;
-          if (line.states[j] == 0 && begun[j]) {
-            ended[j] = true;
-            aligned = aligned && all_empty;
-          }
-          begun[j] = begun[j] || line.states[j] != 0;
-        }
-      });
-    return aligned;
-  }
-
-  // The rows of one head shard: its slabs are the query shards.
-  void walk(std::int64_t first_row, std::int64_t end_row) {
-    const std::size_t lists = arrays_.forward() ? 1 : static_cast<std::size_t>(arrays_.grid()[2]);
-    std::vector<std::pair<LookAhead, LookAhead>> slabs;
-    for (std::int64_t t = 0; t < layout_.layout.q_shards; ++t)
-      slabs.emplace_back(look_ahead("data_next", lists), look_ahead("mask_next", lists));
-    std::vector<std::int64_t> last_data, last_mask;  // of the line before, for dkv
-    for (std::int64_t row = first_row; row < end_row; ++row) {
-      std::vector<StoredVisit> visits;
-      mask::for_each_line(arrays_, row, [&](const StoredLine& line) {
-        auto& [data, masks] = slabs[static_cast<std::size_t>(line.i / layout_.lines_per_shard)];
-        const bool begins = line.i % layout_.lines_per_shard == 0;
-        for (std::size_t p = 0; p < line.states.size(); ++p) {
-          const std::size_t list = arrays_.forward() ? 0 : p;
-          const Shape index{row, line.i, static_cast<std::int64_t>(p)};
-          const bool computes = line.states[p] != 0;
-          const auto fault = mask::fault_of(arrays_, layout_, line, p, take());
-          if (fault) report(*fault, index);
-          if (computes && !fault) {
-            visits.push_back(layout_.visit(line, p, Take::elements));
-            if (line.states[p] == 1 && !patterns_.used.empty() && !arrays_.is_computable())
-              patterns_.used[static_cast<std::size_t>(line.masks[p])] = true;
-          }
-          // What a step fetches, it fetches whether or not it computes.
-          const auto before = [&](std::span<const std::int64_t> values,
-                                  const std::vector<std::int64_t>& last) {
-            if (arrays_.forward() ? p == 0 : begins) return std::optional<std::int64_t>();
-            return std::optional(arrays_.forward() ? values[p - 1] : last[p]);
-          };
-          follow(data, list, index, line.data[p], before(line.data, last_data), computes, layout_.data_limit,
-                 fault && std::string_view(fault->array) == data.array());
-          if (arrays_.mask_next)
-            follow(masks, list, index, line.masks[p], before(line.masks, last_mask), line.states[p] == 1,
-                   layout_.mask_limit, fault && std::string_view(fault->array) == masks.array());
-        }
-        if (!arrays_.forward()) {
-          last_data.assign(line.data.begin(), line.data.end());
-          last_mask.assign(line.masks.begin(), line.masks.end());
-        }
-      });
-      visited_ += std::ssize(visits) * (layout_.heads / layout_.layout.rows);
-      grids_.push_back(mask::grid_of(arrays_, layout_, visits,
-                                     [&](std::int64_t i, std::int64_t j) { report_second(row, i, j); }));
-    }
-    for (auto& [data, masks] : slabs) data.end(), masks.end();
-  }
-
-  LookAhead look_ahead(const char* array, std::size_t lists) {
-    return {
-        array, lists, [this, array](const Waiting& waiting, std::int64_t next) {
-          found_.add(
-              "look-ahead", place(waiting.index),
-              [&] {
-                return Finding{
-                    array, waiting.index, waiting.value,
-                    fmt::format("fetched for nothing: {} is needed next{}", next,
-                                waiting.count == 1 ? "" : fmt::format("; so in {} steps", waiting.count))};
-              },
-              waiting.count);
-        }};
-  }
-
-  // One number of a step: in range, and if the step does not use it, what a later one needs. Where the grid
-  // is shrunk or dynamic, 0 and what was fetched before are as good.
-  void follow(LookAhead& ahead, std::size_t list, const Shape& index, std::int64_t value,
-              std::optional<std::int64_t> before, bool used, std::int64_t limit, bool reported) {
-    if (value < 0 || value >= std::max<std::int64_t>(limit, 1)) {
-      if (reported) return;
-      const bool data = ahead.array() == std::string_view("data_next");
-      found_.add("range", place(index), [&] {
-        return Finding{
-            ahead.array(), index, value,
-            fmt::format("it is fetched, and {}", data ? layout_.data_range() : layout_.mask_range())};
-      });
-    } else if (used) {
-      ahead.computes(list, value);
-    } else if (!may_be_shrunk_ || (value != 0 && value != before)) {
-      ahead.wait(list, index, value);
-    }
-  }
-
-  void report(const StoredFault& fault, const Shape& index) {
-    const char* rule = fault.kind == StoredFault::Kind::state   ? "state"
-                       : fault.kind == StoredFault::Kind::range ? "range"
-                                                                : "elements";
-    found_.add(rule, place(index), [&] { return Finding{fault.array, index, fault.value, fault.why}; });
-  }
-
-  // The step that is to visit a block: where several do, that which stands in the block's own place, else the first
-  // whose neighbours are of blocks before and behind it, else the first.
-  struct Visits {
-    std::optional<std::size_t> step, again;
-  };
-  Visits visits_of(const StoredSteps& steps, std::int64_t data, const Mask* wanted) const {
-    std::vector<std::size_t> all;
-    for (std::size_t p = 0; p < steps.states.size(); ++p)
-      if (steps.states[p] != 0 && steps.data[p] == data) all.push_back(p);
-    if (all.empty()) return {};
-    if (all.size() == 1) return {all[0], {}};
-    const std::optional<std::size_t> own = own_place(steps, data, wanted);
-    auto step = std::find_if(all.begin(), all.end(), [&](std::size_t p) { return p == own; });
-    if (step == all.end())
-      step = std::find_if(all.begin(), all.end(), [&](std::size_t p) { return is_in_order(steps, p); });
-    if (step == all.end()) step = all.begin();
-    return {*step, step == all.begin() ? all[1] : all[0]};
-  }
-  bool is_in_order(const StoredSteps& steps, std::size_t p) const {
-    const auto computes = [&](std::size_t q) { return q < steps.states.size() && steps.states[q] != 0; };
-    return (p == 0 || !computes(p - 1) || steps.data[p - 1] < steps.data[p]) &&
-           (!computes(p + 1) || steps.data[p] < steps.data[p + 1]);
-  }
-  // Where a block's step stands: in a grid that is not shrunk at the block's index, else among the blocks that the
-  // mask has, which come one after the other, at the begin of the line in forward and at its end in dkv.
-  std::optional<std::size_t> own_place(const StoredSteps& steps, std::int64_t data,
-                                       const Mask* wanted) const {
-    if (is_whole(steps)) return static_cast<std::size_t>(data);
-    if (wanted == nullptr) return std::nullopt;
-    std::int64_t before = 0, behind = 0;
-    for (std::int64_t other = 0; other < layout_.data_limit; ++other)
-      if (has_block(steps, other, *wanted)) ++(other < data ? before : behind);
-    const std::int64_t place = arrays_.forward() ? before : std::ssize(steps.states) - behind;
-    return place < 0 ? std::nullopt : std::optional(static_cast<std::size_t>(place));
-  }
-  bool has_block(const StoredSteps& steps, std::int64_t data, const Mask& wanted) const {
-    const std::int64_t i = arrays_.forward() ? steps.first[1] : layout_.q_block(steps.first[1], data);
-    return state_of(wanted, i, arrays_.forward() ? data : steps.first[2]) != BlockState::empty;
-  }
-  // The mask that a row of the index arrays is to store, as far as it is known.
-  const Mask* mask_of(std::int64_t row) const {
-    if (claims_.masks.size() <= 1) return claims_.masks.empty() ? nullptr : &claims_.masks.front();
-    for (std::int64_t head = 0; head < layout_.heads; ++head)
-      if (layout_.row_of(head) == row) return &claims_.masks[static_cast<std::size_t>(head)];
-    return nullptr;
-  }
-  bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
-
-  void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
-    // Its steps are read anew only where the finding is kept.
-    found_.add("twice", place_of_block(row, i, j), [&] {
-      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-      const Visits visits = visits_of(steps, steps.wanted, mask_of(row));
-      const std::size_t again = visits.again ? *visits.again : *visits.step;
-      return Finding{
-          "data_next", steps.index(again), steps.wanted,
-          fmt::format("step {} visits block ({}, {}), too", to_string(steps.index(*visits.step)), i, j)};
-    });
-  }
-
-  // --- distinct partial blocks
-
-  void check_patterns() {
-    if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
-    mask::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
-      if (p < std::ssize(patterns_.used)) {
-        patterns_.by_hash.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
-                                  static_cast<std::int32_t>(p));
-        if (!patterns_.used[static_cast<std::size_t>(p)])
-          found_.add("unused", p, [&] {
-            return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"};
-          });
-      }
-      if (const auto state = decided(bits))
-        found_.add("decided", p, [&] {
-          return Finding{"partial_mask_blocks",
-                         {p},
-                         {},
-                         state == BlockState::full ? "all True: a block with it is full (2)"
-                                                   : "all False: a block with it is empty (0)"};
-        });
-    });
-  }
-
-  // Dynamic masks have each block for itself.
-  void check_dynamic_blocks(std::int64_t row) {
-    if (!arrays_.is_dynamic || arrays_.is_computable()) return;
-    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
-    const Mask padded = padded_mask(row);
-    mask::BitBuffer buffer;
-    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
-      for (const BlockGrid::Entry& entry : grid.row(i)) {
-        const std::int64_t j = entry.column;
-        if (entry.pattern == BlockGrid::kFull || wrong_.contains(place_of_block(row, i, j))) continue;
-        const mask::Rectangle where = whole_block(i, j);
-        const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
-        padded.node().fill(where, bits);
-        const auto state = decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)});
-        if (!state) continue;
-        found_.add("decided", place_of_block(row, i, j), [&] {
-          const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-          return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, mask_of(row)).step),
-                         std::int64_t{1},
-                         fmt::format("block ({}, {}) is {}", i, j,
-                                     state == BlockState::full ? "all True: that is full (2)"
-                                                               : "all False: that is empty (0)")};
-        });
-      }
-  }
-
-  // Full or empty where all elements of a block, or none, are True.
-  std::optional<BlockState> decided(std::span<const mask::Word> bits) const {
-    const std::int64_t ones = count_bits(bits);
-    if (ones == 0) return BlockState::empty;
-    if (ones == arrays_.block.q * arrays_.block.kv) return BlockState::full;
-    return std::nullopt;
-  }
-
-  // What a row of the index arrays computes, in whole blocks.
-  Mask padded_mask(std::int64_t row) {
-    return mask::grid_mask(grids_[static_cast<std::size_t>(row)], patterns_of(row),
-                           layout_.layout.q_blocks * arrays_.block.q,
-                           layout_.layout.kv_blocks * arrays_.block.kv, "");
-  }
-  mask::Rectangle whole_block(std::int64_t i, std::int64_t j) const {
-    return {i * arrays_.block.q, (i + 1) * arrays_.block.q, j * arrays_.block.kv, (j + 1) * arrays_.block.kv};
-  }
-
-  static std::int64_t count_bits(std::span<const mask::Word> words) {
-    std::int64_t ones = 0;
-    for (const mask::Word word : words) ones += std::popcount(word);
-    return ones;
-  }
-
-  // --- beyond the lengths
-
-  // Elements where there is no query or no key: a kernel would compute them. Of blocks that the mask has otherwise that
-  // comparison says what is wrong.
-  void check_padding(std::int64_t row) {
-    const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
-    const std::int64_t all_q = layout_.layout.q_blocks * arrays_.block.q,
-                       all_kv = layout_.layout.kv_blocks * arrays_.block.kv;
-    if (all_q == q && all_kv == kv) return;
-    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
-    const Mask padded = padded_mask(row);
-    mask::BitBuffer buffer;
-    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
-      for (const BlockGrid::Entry& entry : grid.row(i)) {
-        const mask::Rectangle where = whole_block(i, entry.column);
-        if (where.q_end <= q && where.k_end <= kv) continue;
-        if (wrong_.contains(place_of_block(row, i, entry.column))) continue;  // what is wrong is said already
-        if (arrays_.is_computable() && entry.pattern != BlockGrid::kFull)
-          continue;  // its elements are not stored
-        const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
-        padded.node().fill(where, bits);
-        std::optional<std::pair<std::int64_t, std::int64_t>> first;
-        for (std::int64_t r = 0; r < bits.rows && !first; ++r)
-          mask::for_each_run(std::span(bits.row(r), static_cast<std::size_t>(bits.row_words)), bits.columns,
-                             true, [&](std::int64_t, std::int64_t end) {
-                               const bool beyond = where.q_begin + r >= q || where.k_begin + end > kv;
-                               if (beyond && !first) first = {where.q_begin + r, where.k_begin + end - 1};
-                             });
-        if (!first) continue;
-        report_padding(row, i, entry.column, *first);
-      }
-  }
-
-  void report_padding(std::int64_t row, std::int64_t i, std::int64_t j,
-                      std::pair<std::int64_t, std::int64_t> pair) {
-    const std::int64_t q = pair.first, k = pair.second;
-    found_.add("padding", place_of_block(row, i, j), [&] {
-      const StoredSteps steps = mask::steps_to(arrays_, layout_, row, i, j);
-      const auto step = visits_of(steps, steps.wanted, mask_of(row)).step;
-      const Shape index = steps.index(*step);
-      const std::string what = fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j,
-                                           q, k, layout_.q_length, layout_.kv_length);
-      if (steps.states[*step] == 2)
-        return Finding{"block_mask", index, std::int64_t{2}, "should be 1: " + what};
-      return Finding{"partial_mask_blocks", element_index(row, i, steps.masks[*step], q, k), std::int64_t{1},
-                     "should be 0: " + what};
-    });
-  }
-
-  // Of the element of pair (q, k) in the pattern of block (i, j).
-  Shape element_index(std::int64_t row, std::int64_t i, std::int64_t pattern, std::int64_t q,
-                      std::int64_t k) const {
-    Shape index{pattern};
-    if (arrays_.is_dynamic) {
-      const mask::Layout& layout = layout_.layout;
-      const std::int64_t per_shard = layout.q_blocks_per_shard(), line = pattern / layout.kv_blocks;
-      index = {row / layout.rows_per_shard() * layout.rows_per_shard() + line / per_shard,
-               i / per_shard * per_shard + line % per_shard, pattern % layout.kv_blocks};
-    }
-    index.push_back((arrays_.forward() ? q : k) % (arrays_.forward() ? arrays_.block.q : arrays_.block.kv));
-    index.push_back((arrays_.forward() ? k : q) % (arrays_.forward() ? arrays_.block.kv : arrays_.block.q));
-    return index;
-  }
-
-  // --- the proof
-
-  // What is computed in a row of the index arrays, for a head whose mask a kernel of a computable mask would
-  // compute.
-  Mask computed(std::int64_t row, const Mask& function) {
-    const auto grid = grids_[static_cast<std::size_t>(row)];
-    const std::int64_t q = layout_.q_length, kv = layout_.kv_length;
-    if (!arrays_.is_computable()) return mask::grid_mask(grid, patterns_of(row), q, kv, group_.name);
-    const auto those = [&](bool full) {
-      auto part = std::make_shared<BlockGrid>();
-      part->block = grid->block, part->q_blocks = grid->q_blocks, part->kv_blocks = grid->kv_blocks;
-      for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
-        part->begins.push_back(std::ssize(part->entries));
-        for (const BlockGrid::Entry& entry : grid->row(i))
-          if ((entry.pattern == BlockGrid::kFull) == full)
-            part->entries.push_back({entry.column, BlockGrid::kFull});
-      }
-      part->begins.push_back(std::ssize(part->entries));
-      return mask::grid_mask(part, nullptr, q, kv, group_.name);
-    };
-    return those(true) | (those(false) & function);
-  }
-
-  // Heads that share a row and a mask.
-  struct Shared {
-    std::int64_t head, row, heads;
-    const Mask& wanted;
-  };
-
-  std::vector<Shared> shared_heads() const {
-    std::vector<Shared> all;
-    for (std::int64_t head = 0; head < layout_.heads; ++head) {
-      const Mask& wanted =
-          claims_.masks.size() == 1 ? claims_.masks.front() : claims_.masks[static_cast<std::size_t>(head)];
-      const std::int64_t row = layout_.row_of(head);
-      const auto same = std::find_if(all.begin(), all.end(), [&](const Shared& other) {
-        return other.row == row && mask::known_same(other.wanted, wanted);
-      });
-      if (same == all.end())
-        all.push_back({head, row, 1, wanted});
-      else
-        ++same->heads;
-    }
-    return all;
+  // What a kernel computes for a row, with the elements of a head's mask if it computes them itself.
+  Mask computed(std::int64_t row, const Mask& function) const {
+    BlockMask mask = mask_of(row);
+    if (layout_->is_computed())
+      mask.elements = std::make_shared<ComputedElements>(function, layout_->block_shape);
+    return blocks::to_mask(std::move(mask), name_);
   }
 
   using States = std::shared_ptr<BlockStates>;
 
-  // What a kernel computes of a row of the index arrays, where a picture of it is still wanted.
+  // The blocks of a row for a picture; null if there are enough.
   States states_of(std::int64_t row) const {
     if (pictures_ == claims_.pictures) return nullptr;
-    const BlockGrid& grid = *grids_[static_cast<std::size_t>(row)];
+    const BlockGrid& grid = *mask_of(row).grid;
     auto states = std::make_shared<BlockStates>(
         grid.kv_blocks, std::vector<std::uint8_t>(static_cast<std::size_t>(grid.q_blocks * grid.kv_blocks)));
     for (std::int64_t i = 0; i < grid.q_blocks; ++i)
@@ -606,8 +118,8 @@ class MaskInfoCheck {
         fmt::format("picture_{}", pictures_++),
         fmt::format("blocks that a kernel computes for head {} (queries down, keys across)", head), states};
     if (!claims_.masks.empty()) picture.marked_name = "differs from the mask";
-    picture.row_axis = {"queries", arrays_.block.q, layout_.q_length};
-    picture.column_axis = {"keys", arrays_.block.kv, layout_.kv_length};
+    picture.row_axis = {"queries", layout_->block_shape.q, layout_->row_masks[0].q_length};
+    picture.column_axis = {"keys", layout_->block_shape.kv, layout_->row_masks[0].kv_length};
     picture.page_only = true;
     found_.facts().add(std::move(picture));
   }
@@ -615,212 +127,96 @@ class MaskInfoCheck {
   void compare() {
     std::atomic<std::int64_t> wrong_blocks = 0;
     std::int64_t done = 0;
-    const std::vector<Shared> all = shared_heads();
-    const std::int64_t steps = std::ssize(all) * layout_.layout.q_blocks;
-    for (const Shared& shared : all) {
-      const States states = states_of(shared.row);
-      const MaskPair pair(computed(shared.row, shared.wanted), shared.wanted, arrays_.block);
+    const auto all = check::shared_heads(layout_->head_count, [&](auto a, auto b) {
+      return layout_->row_of(a) == layout_->row_of(b) && blocks::known_same(wanted(a), wanted(b));
+    });
+    const std::int64_t steps = std::ssize(all) * layout_->row_masks[0].grid->q_blocks;
+    for (const check::SharedHeads& shared : all) {
+      const std::int64_t row = layout_->row_of(shared.first);
+      const Mask& mask = wanted(shared.first);
+      const BlockGrid& grid = *mask_of(row).grid;
+      const States states = states_of(row);
+      const MaskPair pair(computed(row, mask), mask, layout_->block_shape);
       pair.compare(
           found_, options_,
           [&](Findings& found, const BlockDifference& difference) {
-            wrong_blocks += shared.heads;
+            wrong_blocks += shared.count;
             if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
-            if ((difference.i + 1) * arrays_.block.q > layout_.q_length ||
-                (difference.j + 1) * arrays_.block.kv > layout_.kv_length) {
+            const mask::Rectangle block = grid.whole_block(difference.i, difference.j);
+            if (block.q_end > mask.q_length() || block.k_end > mask.kv_length()) {
               const std::scoped_lock lock(reading_);
-              wrong_.insert(place_of_block(shared.row, difference.i, difference.j));
+              wrong_.insert({row, difference.i, difference.j});
             }
             found.add(
-                difference.missing > 0 ? "missing" : "outside", pair.place(shared.head, difference),
-                [&] { return explain(shared, difference); }, shared.heads);
+                difference.missing > 0 ? "missing" : "outside", pair.place(shared.first, difference),
+                [&] { return explain(shared, difference); }, shared.count);
           },
           [&](std::int64_t rows) {
             if (options_.progress) options_.progress(done += rows, steps);
           });
-      add_picture(shared.head, states);
+      add_picture(shared.first, states);
     }
     found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
   }
 
-  // What a kernel computes from positions is stored nowhere, so that it cannot be compared.
-  void check_elements() {
-    std::int64_t partial = 0;
-    for (const auto& grid : grids_)
-      partial += std::count_if(grid->entries.begin(), grid->entries.end(), [](const BlockGrid::Entry& entry) {
-        return entry.pattern != BlockGrid::kFull;
-      });
-    if (!arrays_.is_computable() || partial == 0) return;
-    found_.add("assumed", 0, [&] {
-      return Finding{"block_mask",
-                     {},
-                     {},
-                     fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
-                                 format_count(partial), partial == 1 ? "" : "s")};
-    });
-  }
+  const Mask& wanted(std::int64_t head) const { return check::of_head(claims_.masks, head); }
 
-  static std::string counted_pairs(std::int64_t pairs) {
-    return fmt::format("{} pair{}", format_count(pairs), pairs == 1 ? "" : "s");
-  }
-
-  BlockState state_of(const Mask& mask, std::int64_t i, std::int64_t j) const {
-    const BlockShape block = arrays_.block;
-    const mask::Rectangle where{i * block.q, std::min((i + 1) * block.q, layout_.q_length), j * block.kv,
-                                std::min((j + 1) * block.kv, layout_.kv_length)};
-    mask::BitBuffer buffer;
-    const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
-    mask.node().fill(where, bits);
-    const std::int64_t ones =
-        count_bits(std::span(bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)));
-    return ones == 0                    ? BlockState::empty
-           : ones == block.q * block.kv ? BlockState::full
-                                        : BlockState::partial;
-  }
-
-  // Which index makes a block wrong, and what it should be.
-  Finding explain(const Shared& shared, const BlockDifference& d) const {
-    const auto& [head, row, heads, wanted] = shared;
-    const std::scoped_lock lock(reading_);  // index arrays may allow one reader at a time
-    const StoredSteps steps = mask::steps_to(arrays_, layout_, row, d.i, d.j);
-    const std::string what = fmt::format(
-        "block ({}, {}, {}) {}, first ({}, {}, {}){}", head, d.i, d.j,
-        d.missing > 0 ? fmt::format("lacks {}", counted_pairs(d.missing))
-                      : fmt::format("has {} too many", counted_pairs(d.outside)),
-        head, d.missing > 0 ? d.missing_q : d.outside_q, d.missing > 0 ? d.missing_k : d.outside_k,
-        heads == 1 ? "" : fmt::format("; so in {} heads", heads));
-    const auto finding = [&](const char* array, std::size_t p, const std::vector<std::int64_t>& values,
-                             const std::string& should) {
-      return Finding{array, steps.index(p), values[p], fmt::format("{}: {}", should, what)};
-    };
-    const auto should_be = [](std::int64_t value) { return fmt::format("should be {}", value); };
-    const BlockState wanted_state = state_of(wanted, d.i, d.j);
-    const Visits visits = visits_of(steps, steps.wanted, &wanted);
-    if (visits.again) return finding("data_next", *visits.again, steps.data, "visits it as well");
-    if (const auto p = visits.step) {
-      if (wanted_state == BlockState::empty) {
-        if (const auto other = not_visited(steps, wanted))
-          return finding("data_next", *p, steps.data, should_be(*other));
-        return finding("block_mask", *p, steps.states, should_be(0));
-      }
-      if (steps.states[*p] != static_cast<std::int64_t>(wanted_state))
-        return finding("block_mask", *p, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
-      if (steps.masks.empty()) return finding("block_mask", *p, steps.states, "it has no elements");
-      if (arrays_.is_dynamic) {
-        const std::int64_t own = own_pattern(row, d.i, d.j);
-        if (steps.masks[*p] != own) return finding("mask_next", *p, steps.masks, should_be(own));
-      } else if (const auto pattern = pattern_with(wanted, d.i, d.j);
-                 pattern && *pattern != steps.masks[*p]) {
-        return finding("mask_next", *p, steps.masks, should_be(*pattern));
-      }
-      return element(row, d, steps, *p, what);
-    }
-    // Not visited: by a step that was to do it and visits something else, or nothing.
-    for (std::size_t p = 0; p < steps.states.size(); ++p)
-      if (steps.states[p] != 0 && !is_wanted(steps, p, wanted))
-        return finding("data_next", p, steps.data, should_be(steps.wanted));
-    const auto own = static_cast<std::size_t>(steps.wanted);
-    if (is_whole(steps) && steps.states[own] == 0 && steps.data[own] == steps.wanted)
-      return finding("block_mask", own, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
-    for (std::size_t p = 0; p < steps.states.size(); ++p)
-      if (steps.states[p] == 0 && steps.data[p] == steps.wanted)
-        return finding("block_mask", p, steps.states, should_be(static_cast<std::int64_t>(wanted_state)));
-    return Finding{
-        "data_next",
-        steps.index(0),
-        {},
-        fmt::format("no step of this {} visits it: {}", arrays_.forward() ? "row" : "column", what)};
-  }
-
-  // Whether the block that a step visits holds a True of the mask that is wanted.
-  bool is_wanted(const StoredSteps& steps, std::size_t p, const Mask& wanted) const {
-    const std::int64_t data = steps.data[p];
-    if (data < 0 || data >= layout_.data_limit) return false;
-    if (visits_of(steps, data, &wanted).step != p) return false;  // it is visited by another one
-    return has_block(steps, data, wanted);
-  }
-
-  // A block of the same line that the mask has and no step visits.
-  std::optional<std::int64_t> not_visited(const StoredSteps& steps, const Mask& wanted) const {
-    std::vector<bool> visited(static_cast<std::size_t>(layout_.data_limit));
-    for (std::size_t p = 0; p < steps.states.size(); ++p)
-      if (steps.states[p] != 0 && steps.data[p] >= 0 && steps.data[p] < layout_.data_limit)
-        visited[static_cast<std::size_t>(steps.data[p])] = true;
-    for (std::int64_t data = 0; data < layout_.data_limit; ++data) {
-      if (visited[static_cast<std::size_t>(data)]) continue;
-      if (has_block(steps, data, wanted)) return data;
-    }
-    return std::nullopt;
-  }
-
-  std::int64_t own_pattern(std::int64_t row, std::int64_t i, std::int64_t j) const {
-    const mask::Layout& layout = layout_.layout;
-    return (row % layout.rows_per_shard() * layout.q_blocks_per_shard() + i % layout.q_blocks_per_shard()) *
-               layout.kv_blocks +
-           j;
-  }
-
-  // The distinct partial block with the elements that are wanted, which are False beyond the lengths.
-  std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
-    const auto [bq, bk] = arrays_.block;
-    const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
-                                std::min((j + 1) * bk, layout_.kv_length)};
-    mask::BitBuffer buffer;
-    const mask::BitRows rows = buffer.rows(where.rows(), where.columns());
-    wanted.node().fill(where, rows);
-    std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(bq * bk)));
-    for (std::int64_t r = 0; r < rows.rows; ++r)
-      for (std::int64_t c = 0; c < rows.columns; ++c) {
-        const std::int64_t at = arrays_.forward() ? r * bk + c : c * bq + r;
-        bits[static_cast<std::size_t>(at / 64)] |= (rows.row(r)[c / 64] >> (c % 64) & 1u) << (at % 64);
-      }
-    const auto [begin, end] = patterns_.by_hash.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
-    std::optional<std::int64_t> found;
-    for (auto at = begin; at != end; ++at)
-      if (!found || at->second < *found) found = at->second;
-    return found;
-  }
-
-  // The element of the partial block that is wrong.
-  Finding element(std::int64_t row, const BlockDifference& d, const StoredSteps& steps, std::size_t p,
-                  const std::string& what) const {
+  Finding explain(const check::SharedHeads& shared, const BlockDifference& d) const {
     const bool missing = d.missing > 0;
-    const Shape index = element_index(row, d.i, steps.masks[p], missing ? d.missing_q : d.outside_q,
-                                      missing ? d.missing_k : d.outside_k);
-    return {"partial_mask_blocks", index, std::int64_t{!missing},
-            fmt::format("should be {}: {}", missing ? 1 : 0, what)};
+    const std::int64_t head = shared.first, pairs = missing ? d.missing : d.outside;
+    const std::string counted = fmt::format("{} pair{}", format_count(pairs), pairs == 1 ? "" : "s");
+    const std::scoped_lock lock(reading_);  // arrays may allow one reader at a time
+    return layout_->explain(
+        layout_->row_of(head), d, wanted(head),
+        fmt::format("block ({}, {}, {}) {}, first ({}, {}, {}){}", head, d.i, d.j,
+                    missing ? "lacks " + counted : "has " + counted + " too many", head,
+                    missing ? d.missing_q : d.outside_q, missing ? d.missing_k : d.outside_k,
+                    shared.count == 1 ? "" : fmt::format("; so in {} heads", shared.count)));
   }
 
-  // ---
-
-  std::shared_ptr<const mask::BlockElements> patterns_of(std::int64_t row) {
-    if (arrays_.is_computable()) return nullptr;
-    if (!elements_) elements_.emplace(arrays_);
-    return elements_->of_row(layout_, row);
+  // Elements outside of the lengths, which a kernel would compute. Blocks that differ from the mask are
+  // already reported.
+  void check_padding(std::int64_t row) {
+    const BlockMask& mask = mask_of(row);
+    const BlockGrid& grid = *mask.grid;
+    const std::int64_t q = mask.q_length, kv = mask.kv_length;
+    const Mask padded = blocks::to_mask(mask.padded(), name_);
+    if (padded.q_length() == q && padded.kv_length() == kv) return;
+    mask::BitBuffer buffer;
+    for (std::int64_t i = 0; i < grid.q_blocks; ++i)
+      for (const BlockGrid::Entry& entry : grid.row(i)) {
+        const mask::Rectangle where = grid.whole_block(i, entry.column);
+        if (where.q_end <= q && where.k_end <= kv) continue;
+        if (wrong_.contains({row, i, entry.column})) continue;
+        if (layout_->is_computed() && entry.pattern != BlockGrid::kFull) continue;
+        const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
+        padded.node().fill(where, bits);
+        std::optional<std::pair<std::int64_t, std::int64_t>> first;
+        for (std::int64_t r = 0; r < bits.rows && !first; ++r)
+          mask::for_each_run(std::span(bits.row(r), static_cast<std::size_t>(bits.row_words)), bits.columns,
+                             true, [&](std::int64_t, std::int64_t end) {
+                               const bool outside = where.q_begin + r >= q || where.k_begin + end > kv;
+                               if (outside && !first) first = {where.q_begin + r, where.k_begin + end - 1};
+                             });
+        if (!first) continue;
+        const std::int64_t j = entry.column, place = (row * grid.q_blocks + i) * grid.kv_blocks + j;
+        found_.add("padding", place, [&] {
+          return layout_->explain_padding(
+              row, i, j, first->first, first->second,
+              fmt::format("block ({}, {}) has pair ({}, {}), of {} queries x {} keys", i, j, first->first,
+                          first->second, q, kv));
+        });
+      }
   }
 
-  Take take() const { return arrays_.is_computable() ? Take::visits : Take::elements; }
-
-  std::int64_t place_of_block(std::int64_t row, std::int64_t i, std::int64_t j) const {
-    return (row * layout_.layout.q_blocks + i) * layout_.layout.kv_blocks + j;
-  }
-
-  std::int64_t place(const Shape& index) const {
-    return (index[0] * arrays_.grid()[1] + index[1]) * arrays_.grid()[2] + index[2];
-  }
-
-  const ArrayGroup& group_;
+  std::string name_;
   const MaskInfoClaims& claims_;
   const CheckOptions& options_;
   Findings found_;
-  StoredArrays arrays_;
-  StoredLayout layout_;
-  std::vector<std::shared_ptr<const BlockGrid>> grids_;  // of each row
-  std::optional<mask::StoredPatterns> elements_;
-  Patterns patterns_;
-  std::int64_t visited_ = 0, pictures_ = 0;
+  std::unique_ptr<LayoutCheck> layout_;
+  std::int64_t pictures_ = 0;
   mutable std::mutex reading_;
-  std::unordered_set<std::int64_t> wrong_;  // blocks beyond the lengths that differ from the mask
-  bool may_be_shrunk_ = false;
+  check::BlockSet wrong_;  // of those that reach outside of the lengths
 };
 
 }  // namespace

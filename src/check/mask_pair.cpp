@@ -1,14 +1,13 @@
-// Rows of blocks are compared in panels: runs of neighbouring blocks that are not decided alike, whose bits
-// fit a processor's cache. Cost: a few operations a block, and filling the blocks that one of the masks
-// cannot tell.
+// Comparison of two masks by block rows, in panels: ranges of neighbouring undecided blocks whose bits fit
+// the cache. Cost: a few operations a block, and filling the blocks that are undecided in either mask.
 // tests: tests/check/test_mask.cpp
 #include "check/mask_pair.hpp"
 
 #include <algorithm>
 #include <bit>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk::check {
 
@@ -35,7 +34,7 @@ MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
     throw Error(Error::Kind::input, "masks of different shapes are compared");
 }
 
-// A mask that is read in order is read by one thread.
+// Sequential masks are read by one thread.
 int MaskPair::threads() const {
   if (!first_.node().random_access() || !second_.node().random_access()) return 1;
   return core::threads_for(
@@ -60,7 +59,8 @@ void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
   const std::int64_t rows = q_end - q_begin;
   const auto of_block = core::checked_mul(rows, std::min(block_.kv, keys));
   const std::int64_t panel_blocks =
-      of_block ? std::max<std::int64_t>(1, 64 * mask::kPanelWords / std::max<std::int64_t>(1, *of_block)) : 1;
+      of_block ? std::max<std::int64_t>(1, 64 * blocks::kPanelWords / std::max<std::int64_t>(1, *of_block))
+               : 1;
   for (std::int64_t j = 0; j < columns_;) {
     if (both_decided(j)) {
       const BlockState a = state(scratch.first, j), b = state(scratch.second, j);

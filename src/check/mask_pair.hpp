@@ -1,8 +1,9 @@
-// Two masks of one shape, compared block by block: where both are known to be empty or full no element is
-// looked at.
+// Comparison of two masks of one shape, block by block. Blocks that are known to be empty or full in both are
+// compared without their elements.
 // tests: tests/check/test_mask.cpp
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,29 +17,52 @@
 
 namespace ejk::check {
 
-/// A block of which two masks differ.
+/// A block in which two masks differ.
 struct BlockDifference {
-  std::int64_t i = 0, j = 0;                  // row and column of blocks
-  std::int64_t missing = 0;                   // pairs of the second alone
-  std::int64_t outside = 0;                   // pairs of the first alone
+  std::int64_t i = 0, j = 0;                  // block row and column
+  std::int64_t missing = 0;                   // pairs of the second mask only
+  std::int64_t outside = 0;                   // pairs of the first mask only
   std::int64_t missing_q = 0, missing_k = 0;  // the first of each, row by row
   std::int64_t outside_q = 0, outside_k = 0;
   std::int64_t wanted = 0;  // pairs of the second
 };
 
+/// Heads that share a mask, which is checked once.
+struct SharedHeads {
+  std::int64_t first, count;
+};
+template <class Same>
+std::vector<SharedHeads> shared_heads(std::int64_t heads, Same&& same) {
+  std::vector<SharedHeads> all;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& of) { return same(of.first, h); });
+    if (found == all.end())
+      all.push_back({h, 1});
+    else
+      ++found->count;
+  }
+  return all;
+}
+
+/// The mask of a head, from one a head or one for all.
+inline const Mask& of_head(const std::vector<Mask>& masks, std::int64_t head) {
+  return masks.size() == 1 ? masks.front() : masks[static_cast<std::size_t>(head)];
+}
+
 class MaskPair {
  public:
   MaskPair(const Mask& first, const Mask& second, BlockShape block);
 
-  /// f(found, difference) for each block that differs, on several threads, each with findings of its own,
-  /// which are then taken over into `into`. done(rows) counts rows of blocks, one thread at a time.
+  /// Calls f(found, difference) for each differing block, on several threads with findings of their own,
+  /// which are merged into `into`. done(rows) counts block rows, one thread at a time.
   template <class F, class Done>
   void compare(Findings& into, const CheckOptions& options, F&& f, Done&& done) const {
     struct Part {
       Findings found;
       Scratch scratch;
     };
-    std::mutex telling;
+    std::mutex progress;
     core::parallel_reduce(
         rows_, threads(),
         [&] {
@@ -47,13 +71,13 @@ class MaskPair {
         [&](Part& part, std::int64_t i) {
           find_differences(i, part.scratch,
                            [&](const BlockDifference& difference) { f(part.found, difference); });
-          const std::scoped_lock lock(telling);
+          const std::scoped_lock lock(progress);
           done(1);
         },
         [&](Part& part) { into.merge(std::move(part.found)); });
   }
 
-  /// Puts differences in order: by head, then by block.
+  /// Sort key of differences: by head, then by block.
   std::int64_t place(std::int64_t head, const BlockDifference& d) const {
     return (head * rows_ + d.i) * columns_ + d.j;
   }
@@ -65,7 +89,7 @@ class MaskPair {
   };
 
   int threads() const;
-  /// The blocks of row i that differ, in order.
+  /// The differing blocks of row i, in order.
   void find_differences(std::int64_t i, Scratch& scratch,
                         const std::function<void(const BlockDifference&)>& found) const;
 

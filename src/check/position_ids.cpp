@@ -1,6 +1,6 @@
-// Position ids: each is one more than the one before it, or begins a sequence. Where sequences begin is said
-// by cu_seqlens, or by the zeros among the positions. With a mask of tokens the one before is the token before:
-// cumsum(mask) - 1, and not the place in the row.
+// Position ids: each is one more than the previous one, or begins a sequence. Sequences begin at cu_seqlens,
+// or at the zeros of the positions. With a token mask only tokens count: cumsum(mask) - 1, not the index in
+// the row.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -57,7 +57,7 @@ void walk_rows(PositionWalk& walk, std::optional<std::int64_t> padding, const Ch
 
 void walk_tokens(PositionWalk& walk, const ArraySource& mask, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
-  std::int64_t before = -1, gap = 0, column = 0;  // padding since the token before
+  std::int64_t before = -1, gap = 0, column = 0;  // padding since the previous token
   bool has_tokens = false;
   check::Buffer buffer;
   check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
@@ -89,7 +89,7 @@ void walk_tokens(PositionWalk& walk, const ArraySource& mask, const CheckOptions
 }
 
 void walk_sequences(PositionWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
-  const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
+  const auto check = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     if (s + 1 == cu.size()) {
       ++walk.padding;
     } else if (at == cu[s]) {
@@ -99,7 +99,7 @@ void walk_sequences(PositionWalk& walk, const std::vector<std::int64_t>& cu, con
       walk.add("jump", at, id, [&] { return fmt::format("after {}, in sequence {}", before, s); });
     }
   };
-  check::scan_sequences(walk.source, cu, options, walk.found, "positions", look);
+  check::scan_sequences(walk.source, cu, options, walk.found, "positions", check);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The rules of every kind of artefact: one table a kind. A name is stable; a text says what holds, in the
-// length of a line of help.
+// Rules of every kind of artefact, one table a kind. Names are stable; texts state what holds, and fit a line
+// of help.
 // tests: tests/check/test_rules.cpp
 #pragma once
 

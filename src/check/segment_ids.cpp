@@ -1,5 +1,5 @@
-// Segment ids: the runs of equal ids are walked, and the ids of earlier runs kept as ranges, which for ids
-// that count up is one range. With cu_seqlens the boundaries of the runs are known, and compared.
+// Segment ids, by ranges of equal ids. Earlier ids are stored as ranges of numbers: a single one if ids count
+// up. With cu_seqlens the boundaries are known, and compared.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -15,15 +15,15 @@ namespace ejk {
 
 namespace {
 
-// Numbers as ranges of consecutive ones.
+// A set of numbers as ranges of consecutive ones.
 class IdSet {
  public:
-  /// Ranges may take so many bytes; 0: any number.
+  /// `max_bytes`: limit for the ranges; 0: none.
   explicit IdSet(std::int64_t max_bytes) : most_(core::ceil_div(max_bytes, kOfRange)) {}
 
-  /// False where it was there.
+  /// False if the number is in the set already.
   bool insert(std::int64_t id) {
-    auto after = ranges_.upper_bound(id);  // the first range that begins behind it
+    auto after = ranges_.upper_bound(id);  // the first range after it
     const bool joins_after = after != ranges_.end() && id == after->first - 1;
     if (after != ranges_.begin()) {
       const auto before = std::prev(after);
@@ -76,7 +76,7 @@ struct SegmentWalk {
 // Each row by itself.
 void walk_rows(SegmentWalk& walk, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
-  std::int64_t run = 0, gap = -1;  // the id of this run; where padding behind tokens began
+  std::int64_t run = 0, gap = -1;  // the current id; where padding after tokens began
   std::int64_t gap_id = 0, column = 0;
   bool has_tokens = false;
   check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
@@ -109,7 +109,7 @@ void walk_rows(SegmentWalk& walk, const CheckOptions& options) {
 
 // One row, and its sequences.
 void walk_sequences(SegmentWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
-  const auto look = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
+  const auto check = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     const bool is_padding = walk.is_padding(id);
     walk.padding += is_padding;
     if (s + 1 == cu.size()) {
@@ -126,7 +126,7 @@ void walk_sequences(SegmentWalk& walk, const std::vector<std::int64_t>& cu, cons
       walk.add("boundary", at, id, [&] { return fmt::format("{} before it, in sequence {}", before, s); });
     }
   };
-  check::scan_sequences(walk.source, cu, options, walk.found, "ids", look);
+  check::scan_sequences(walk.source, cu, options, walk.found, "ids", check);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The experts of tokens: each token by itself, on several threads; choices are counted by expert on the way.
+// Expert ids of tokens, token by token on several threads, with the load of each expert.
 // tests: tests/check/test_choices.cpp
 #include <fmt/format.h>
 
@@ -11,10 +11,10 @@ namespace ejk {
 
 namespace {
 
-// Of more experts reports do not give each one's load.
+// Most experts whose loads are reported one by one.
 constexpr std::size_t kMostListed = 65'536;
 
-// What one thread has seen.
+// Results of one thread.
 struct ChoicesPart {
   Findings found;
   check::IndexSet seen;
@@ -29,7 +29,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
   const ArraySource& source = *topk_ids;
   check::require_integers(source, "topk_ids", 1, SIZE_MAX, "(tokens, k)");
   check::require_claim("experts", experts.value_or(0), 0);
-  // One expert a token may come without an axis for it.
+  // With one expert a token its axis may be missing.
   const bool has_axis = source.shape().size() > 1;
   const std::int64_t k = has_axis ? source.shape().back() : 1;
   const std::int64_t tokens =
@@ -37,7 +37,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
   ChoicesPart all{Findings(rules_of("topk-ids"), options.most_findings), check::IndexSet(k),
                   std::vector<std::int64_t>(static_cast<std::size_t>(experts.value_or(0)))};
 
-  const auto look = [&](ChoicesPart& part, std::int64_t token, std::span<const std::int64_t> ids) {
+  const auto check = [&](ChoicesPart& part, std::int64_t token, std::span<const std::int64_t> ids) {
     const auto add = [&](std::string_view rule, std::size_t column, auto&& message) {
       const std::int64_t at = token * k + static_cast<std::int64_t>(column);
       part.found.add(rule, at, [&] {
@@ -71,7 +71,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
       [&] {
         return ChoicesPart{Findings(all.found.rules(), options.most_findings), all.seen, all.load};
       },
-      look,
+      check,
       [&](ChoicesPart& part) {
         all.found.merge(std::move(part.found));
         all.choices += part.choices;

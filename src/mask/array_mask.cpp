@@ -1,8 +1,8 @@
-// Masks that are stored: the elements of an array, in a file or in memory.
+// Stored masks: the elements of an array, in a file or in memory.
 //
-// Elements become bits as they are read: a mapped, row-contiguous array goes through the bit kernels at the
-// speed of memory; anything else is first copied, a few rows at a time. Integers are first looked at for a second
-// value beside 0, while they lie in the cache.
+// Elements become bits as they are read: mapped, row-contiguous arrays by the bit kernels at memory
+// bandwidth, others after a copy of a few rows. Integers are first tested for a second non-zero value, while
+// they are in the cache.
 // tests: tests/mask/test_array_mask.cpp
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ using mask::BlockState;
 using mask::Rectangle;
 using mask::Word;
 
-// Throws for the first value that is neither 0 nor hiding.
+// Throws for the first value that is neither 0 nor masking.
 template <class T>
 void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t k, const std::string& name) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -49,8 +49,8 @@ void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t 
   }
 }
 
-// Truth of an additive bias. Without branches, which random masks would mostly mispredict: of negative numbers the bits
-// rise, as an unsigned integer, up to those of -infinity.
+// Truth of an additive bias, without branches, which random masks would mispredict: the bits of negative
+// numbers, as an unsigned integer, increase up to those of -infinity.
 template <class T>
 void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
                    const std::string& name) {
@@ -122,8 +122,8 @@ class ArrayMask final : public MaskNode {
   }
 
  private:
-  // f(where) for these queries, some rows at a time: `in_order`, or by several threads. False from f ends it soon.
-  // A source that is read in order is the slower the more often reading goes back and forth: so in 64 MiB of bits.
+  // Calls f(where) for chunks of rows: `in_order`, or on several threads. False from f stops early.
+  // Sequential sources are read in chunks of 64 MiB of bits, since going back is slow.
   template <class F>
   void for_each_stripe(IndexRange queries, bool in_order, F&& f) const {
     const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
@@ -190,7 +190,7 @@ class ArrayMask final : public MaskNode {
     if (!value_.holds(elements, n)) throw several_values(elements, n, q, k);
   }
 
-  // Of elements that can be read again the first place in the array is named, for any number of threads.
+  // With random access the first position in the array is named, for any number of threads.
   template <class T>
   Error several_values(const T* elements, std::int64_t n, std::int64_t q, std::int64_t k) const {
     T first = random_access() ? T{0} : static_cast<T>(value_.value()), second = 0;
@@ -280,7 +280,7 @@ bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
   return same;
 }
 
-// A sum over rows, which does not show how they were cut into stripes.
+// A sum over rows, independent of their partition into stripes.
 std::uint64_t ArrayMask::stored_hash(IndexRange queries) const {
   std::atomic<std::uint64_t> sum{0};
   for_each_stripe(queries, !random_access(), [&](const Rectangle& where) {
@@ -361,7 +361,7 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
 }
 
 PaddingGuess padding_guess(const Mask& mask) {
-  constexpr std::int64_t kMost = 1024, kFew = 64, kTimes = 4;  // rows, and how much longer few of them are
+  constexpr std::int64_t kMost = 1024, kFew = 64, kTimes = 4;  // rows, and the ratio of columns to few rows
   const std::int64_t rows = mask.q_length(), columns = mask.kv_length();
   if (rows < 1 || rows > kMost || columns <= rows || !mask.node().random_access()) return PaddingGuess::none;
   BitBuffer buffer;
@@ -380,12 +380,12 @@ PaddingGuess padding_guess(const Mask& mask) {
     changes += q > 0 && (run.begin != before.begin || run.end != before.end);
     up += q > 0 && (run.begin > before.begin || run.end > before.end);
     down += q > 0 && (run.begin < before.begin || run.end < before.end);
-    // One key more than the query before, or one less: as a causal edge has it, and a window's.
+    // One key more or less than the previous query: the edge of a causal mask or window.
     steps += q > 0 && (run.end == before.end + 1 || run.begin == before.begin + 1);
     before = run;
   }
   if (rows > 1 && steps >= rows - 1) return PaddingGuess::none;
-  // Edges of several rows that go one way are rather those of blocks, or of a window.
+  // Monotone edges of several rows are rather those of blocks or a window.
   constexpr std::int64_t kSeveral = 4;
   if (changes > 0 && (rows < kSeveral || (up > 0 && down > 0))) return PaddingGuess::likely;
   return rows <= kFew && columns >= kTimes * rows ? PaddingGuess::possible : PaddingGuess::none;

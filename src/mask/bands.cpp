@@ -1,7 +1,7 @@
-// Masks that are bands: full, causal, local, chunked, prefix, documents. Query q sees the keys of one
-// interval [first(q), last(q)] whose ends never go back as q grows, and the intervals of neighbouring queries
-// overlap or touch. So the first and the last query of a block decide: it is full when both see all of its
-// keys, empty when the union of the intervals misses it, else partial. No element is ever looked at to tell.
+// Band masks: full, causal, local, chunked, prefix, documents. Query q attends to one interval of keys
+// [first(q), last(q)] whose ends never decrease with q, and intervals of neighbouring queries overlap or
+// touch. So the first and the last query of a block determine its state: full if both attend to all of its
+// keys, empty if it does not intersect the union of the intervals, else partial. No element is evaluated.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
@@ -22,8 +22,8 @@ using mask::BlockState;
 using mask::NearbyMask;
 using mask::Rectangle;
 
-// Ends of intervals are added up exactly, then bounded: beyond any length, which is at most 2^48, they behave
-// alike.
+// Ends of intervals are added exactly, then clamped: all values beyond the longest length, 2^48, are
+// equivalent.
 __extension__ using Exact = __int128;
 constexpr std::int64_t kFar = std::int64_t{1} << 60;
 std::int64_t bounded(Exact key) { return static_cast<std::int64_t>(std::clamp<Exact>(key, -kFar, kFar)); }
@@ -32,7 +32,7 @@ class BandMask : public MaskNode {
  public:
   using MaskNode::MaskNode;
 
-  /// The interval of keys that query q sees, ends included; may reach past the mask.
+  /// The interval of keys of query q, ends included; may exceed the mask.
   virtual std::int64_t first(std::int64_t q) const = 0;
   virtual std::int64_t last(std::int64_t q) const = 0;
 
@@ -58,7 +58,7 @@ class BandClassifier final : public BlockClassifier {
  public:
   BandClassifier(const BandMask& band, std::int64_t kv_block) : band_(band), kv_block_(kv_block) {}
 
-  // The blocks with keys that some query of the row sees.
+  // The blocks with keys of any query of the row.
   IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
     const std::int64_t seen = cut(band_.first(q_begin)), seen_end = cut(band_.last(q_end - 1) + 1);
     if (seen >= seen_end) return {};
@@ -75,7 +75,7 @@ class BandClassifier final : public BlockClassifier {
     const auto [first, last] = run(q_begin, q_end);
     if (first >= last) return;
     fill(first, last, BlockState::partial);
-    // Keys that all of them see.
+    // Keys of all of them.
     const std::int64_t keys = band_.kv_length();
     const std::int64_t common = cut(band_.first(q_end - 1)), common_end = cut(band_.last(q_begin) + 1);
     fill(core::ceil_div(common, kv_block_),
@@ -241,7 +241,7 @@ class ChunkedMask final : public BandMask {
   std::vector<NearbyMask> nearby() const override;
 
  private:
-  // The chunk of keys in which query q stands; below 0 where it stands before all keys.
+  // The chunk of keys of query q; negative before all keys.
   Exact chunk_of(std::int64_t q) const {
     const Exact at = Exact{q} + offset_;
     return at >= 0 ? at / chunk_ : (at + 1) / chunk_ - 1;

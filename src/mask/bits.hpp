@@ -1,7 +1,7 @@
-// Rectangles of truth values as bits: the form in which masks are evaluated, composed, compared and kept.
+// Bit matrices, in which masks are evaluated, composed, compared and stored.
 //
-// Row r begins at word r · row_words; column c is bit c % 64 of word c / 64 in its row; bits behind the last
-// column are 0 in its word. A row may have more words than its columns take: what is in those does not matter.
+// Row r begins at word r · row_words; column c is bit c % 64 of word c / 64 in its row; bits after the last
+// column are 0 in its word. Further words of a row may have any value.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::int64_t words_for(std::int64_t bits) { return (bits + 63) / 64; }
 /// The `n` lowest bits, 0 ≤ n ≤ 64.
 constexpr Word low_bits(std::int64_t n) { return n >= 64 ? ~Word{0} : (Word{1} << n) - 1; }
 
-/// Sets bits [begin, end) of a run.
+/// Sets bits [begin, end).
 inline void set_bits(Word* words, std::int64_t begin, std::int64_t end) {
   if (begin >= end) return;
   const std::int64_t first = begin / 64, last = (end - 1) / 64;
@@ -33,7 +33,7 @@ inline void set_bits(Word* words, std::int64_t begin, std::int64_t end) {
   words[last] |= tail;
 }
 
-/// Bits [begin, begin + count) of a run that has no bits behind word `words_end`, count ≤ 64.
+/// Bits [begin, begin + count), count ≤ 64, of words that end before `words_end`.
 inline Word get_bits(const Word* words, std::int64_t begin, std::int64_t count, const Word* words_end) {
   const Word* w = words + begin / 64;
   const std::int64_t shift = begin % 64;
@@ -53,7 +53,7 @@ inline void transpose_64(Word* rows) {
     }
 }
 
-/// Rows of bits in memory of the caller.
+/// Rows of bits in the caller's memory.
 struct BitRows {
   Word* words = nullptr;
   std::int64_t row_words = 0;
@@ -90,15 +90,15 @@ inline void gather(const BitRows& panel, std::int64_t column, std::int64_t width
   }
 }
 
-/// Rows of bits in memory that is kept from one use to the next.
+/// Reusable workspace for rows of bits.
 class BitBuffer {
  public:
-  /// Room for rows × columns; the contents are left as they were.
+  /// rows × columns bits, uninitialised.
   BitRows rows(std::int64_t row_count, std::int64_t columns) {
     return rows(row_count, columns, words_for(columns));
   }
-  /// The same with rows an odd number of cache lines apart: what lies below one another does not meet in one set
-  /// of a cache when columns are gathered.
+  /// The same with rows an odd number of cache lines apart, to avoid conflict misses when columns are
+  /// gathered.
   BitRows rows_for_gather(std::int64_t row_count, std::int64_t columns) {
     constexpr std::int64_t kLine = 8;  // words
     const std::int64_t lines = (words_for(columns) + kLine - 1) / kLine;
@@ -115,7 +115,7 @@ class BitBuffer {
   std::vector<Word> words_;
 };
 
-/// Calls f(begin, end) for every run of ones (`value` true) or zeros among the first n bits.
+/// Calls f(begin, end) for every maximal range of ones (`value` true) or zeros among the first n bits.
 template <class F>
 void for_each_run(std::span<const Word> words, std::int64_t n, bool value, F&& f) {
   const auto next = [&](std::int64_t from, bool wanted) {

@@ -1,5 +1,5 @@
-// Composition: ~ & | of masks. Block states follow three-valued logic; where one side decides, the other is
-// not looked at.
+// Composition of masks by ~ & |. Block states follow three-valued logic; if one operand decides, the other is
+// not evaluated.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ BlockState negate(BlockState a) {
   return a == BlockState::empty ? BlockState::full : a == BlockState::full ? BlockState::empty : a;
 }
 
-// Of two blocks that are both partial, the intersection may be empty; so nothing is known of it.
+// The intersection of two partial blocks may be empty: its state is unknown.
 BlockState intersect(BlockState a, BlockState b) {
   if (a == BlockState::empty || b == BlockState::empty) return BlockState::empty;
   if (a == BlockState::full) return b;
@@ -36,7 +36,7 @@ BlockState intersect(BlockState a, BlockState b) {
 
 BlockState unite(BlockState a, BlockState b) { return negate(intersect(negate(a), negate(b))); }
 
-// Leaves of each run what is in the other one too.
+// Intersects each range with the other one.
 void cut(std::span<const IndexRange> others, IndexRange* runs) {
   for (const IndexRange& other : others) {
     *runs = {std::max(runs->begin, other.begin), std::min(runs->end, other.end)};
@@ -78,7 +78,7 @@ class NotMask final : public MaskNode {
     }
   }
 
-  // What is in no band is, of each, on its left or on its right.
+  // The complement of a band is on its left and on its right.
   std::int64_t bands() const override { return bands_; }
   void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {
     std::vector<IndexRange> runs(static_cast<std::size_t>(queries.end - queries.begin));

@@ -1,12 +1,12 @@
-// Digests of 32 bytes, which stand for the bits of a block where there are too many to keep or send.
+// Digests of 32 bytes for the bits of blocks that are too many to store or send.
 //
-// A digest is two sums of products, Σ (w[2i] + k[2i]) (w[2i+1] + k[2i+1]) modulo 2^128 with sums modulo 2^64, of the
-// words w of the block under two keys k. For keys drawn at random, and independently of the blocks, two
-// different blocks have the same digest with a chance of at most 2^-128, so that among as many as ids can
-// name, 2^31, any two are merged with a chance below 2^-66. Keys are drawn anew by every run: no mask can be
-// made to collide.
+// A digest is two sums of products, Σ (w[2i] + k[2i]) (w[2i+1] + k[2i+1]) modulo 2^128 with sums modulo 2^64,
+// of the words w of the block under two keys k. For keys drawn at random, and independently of the blocks,
+// two different blocks have equal digests with a probability of at most 2^-128, so among 2^31 blocks, the
+// most that ids number, any two collide with a probability below 2^-66. Keys are drawn for each run: no mask
+// can be constructed to collide.
 // Source: NH of "UMAC: Fast and Secure Message Authentication" (Black et al., CRYPTO 1999), twice.
-// tests: tests/mask/test_rank_scan.cpp
+// tests: tests/blocks/test_rank_scan.cpp
 #pragma once
 
 #include <array>
@@ -60,9 +60,9 @@ class Digester {
   }
 
   /// The digest of a block from its non-zero words, added one by one.
-  class Telling {
+  class Builder {
    public:
-    explicit Telling(const Digester& of) : of_(of), sums_(of.of_zeros_) {}
+    explicit Builder(const Digester& of) : of_(of), sums_(of.of_zeros_) {}
 
     /// Bits of word `at` of the block, which come in order.
     void add(std::int64_t at, Word word) {

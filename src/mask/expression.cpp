@@ -1,7 +1,6 @@
-// The language of mask expressions: one function a line of the grammar in ejk/mask.hpp.
-//
-// Parsing looks at words only and gives a tree; resolving the tree opens arrays and makes masks of one shape.
-// What a kind of mask takes, how it is made and what fixes its shape stand in its row of the table of kinds.
+// Mask expressions: parser, translation from other notations, resolution. The parser has one function for
+// each line of the grammar in ejk/mask.hpp and returns a tree; resolving the tree opens arrays and creates
+// masks of one shape. Parameters, construction and shape of a kind of mask are its row of the table of kinds.
 // tests: tests/mask/test_expression.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,24 +14,24 @@
 #include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "mask/node.hpp"
-#include "mask/stored_info.hpp"
+#include "mask/stored_masks.hpp"
 
 namespace ejk {
 
-// The stored MaskInfos that were opened, by what was said of them.
-struct mask::OpenedInfos {
-  std::map<std::map<std::string, std::string>, std::optional<StoredMaskInfo>> by_arguments;
+// Stored masks by the arguments they were opened with. Heads, and equal nodes of an expression, share them.
+struct mask::OpenedMasks {
+  std::map<std::map<std::string, std::string>, std::shared_ptr<const StoredMasks>> by_arguments;
 };
 
 OpenArray::OpenArray(Array array, Group group, Made)
-    : array_(std::move(array)), group_(std::move(group)), infos_(std::make_shared<mask::OpenedInfos>()) {}
+    : array_(std::move(array)), group_(std::move(group)), opened_(std::make_shared<mask::OpenedMasks>()) {}
 
 namespace {
 
-// What an argument may be.
+// Types of arguments.
 enum class Value {
   integer,
-  align,       // where query 0 stands among the keys: an offset by its name, instead of `offset`
+  align,       // the position of query 0 among the keys, by name instead of `offset`
   neighbours,  // a count, or none: no bound
   size,        // at least 1
   count,       // at least 0
@@ -65,7 +64,7 @@ struct MaskExpression::Node {
     const auto found = arguments.find(name);
     return found == arguments.end() ? nullptr : &found->second;
   }
-  // An integer argument; "none" and a missing one are nothing.
+  // An integer argument; nothing if it is "none" or missing.
   std::optional<std::int64_t> integer(const std::string& name) const {
     const std::string* text = argument(name);
     if (text == nullptr || *text == "none") return std::nullopt;
@@ -79,7 +78,7 @@ using Node = MaskExpression::Node;
 using NodePtr = std::shared_ptr<const Node>;
 using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
 
-// What a mask is made for.
+// The mask to create.
 struct Wanted {
   const Shape& shape;  // heads, queries, keys
   std::int64_t head;
@@ -100,9 +99,9 @@ struct Kind {
   std::vector<Parameter> parameters;
   std::string usage;  // in hints
   Mask (*make)(const Node&, const Wanted&);
-  /// Joins what its arrays say of the shape with what is known; null: it has none.
+  /// Merges the shapes of its arrays into `known`; null: no arrays.
   void (*find_shape)(const Node&, const OpenArray&, KnownShape& known) = nullptr;
-  /// The hint where a required argument is missing; null: the usage.
+  /// The hint for a missing required argument; null: the usage.
   std::string (*missing)(const Kind&, const Node&) = nullptr;
 
   bool takes(Value value) const {
@@ -124,7 +123,7 @@ std::string lower_case(std::string_view word) {
   return lower;
 }
 
-// Words of other libraries and languages, and what says the same here.
+// Notations of other libraries and languages, and their equivalents.
 struct Foreign {
   std::string_view words;
   std::int64_t values;  // that the word has
@@ -157,7 +156,7 @@ constexpr Foreign kForeign[] = {
     {"bidirectional no_mask", 0, "full", "full"},
 };
 
-// The row of a word, with so many values; -1: any.
+// The row of a word with this number of values; -1: any.
 const Foreign* foreign(std::string_view word, std::int64_t values = -1) {
   for (const Foreign& row : kForeign)
     for (std::string_view rest = row.words; !rest.empty() && (values < 0 || values == row.values);) {
@@ -176,7 +175,7 @@ class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
 
-  /// Where the arguments that name arrays stand in what was parsed.
+  /// Positions in the text of arguments that name arrays.
   Spans references() const { return references_; }
 
   NodePtr parse() {
@@ -194,7 +193,7 @@ class Parser {
   }
 
  private:
-  // Deeper nesting than this is no mask, and would exhaust the stack.
+  // Deeper nesting would exhaust the stack.
   static constexpr int kDeepest = 200;
   static constexpr int kMostJoins = 1000;
 
@@ -276,7 +275,7 @@ class Parser {
       parse_arguments(*kind, *node);
       if (kind->takes(Value::reference)) references_.emplace_back(open + 1, text_.rfind(')', at_ - 1));
     }
-    const std::size_t end_of_kind = std::exchange(at_, begin);  // messages point at the kind
+    const std::size_t end_of_kind = std::exchange(at_, begin);  // for messages
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
         throw fail(fmt::format("{} needs its argument '{}'", word, p.name))
@@ -431,12 +430,12 @@ class Parser {
   int joins_ = 0;
 };
 
-// A text with the words of other libraries replaced. Arguments stay as they are.
+// Replaces the words of other libraries in a text, and keeps arguments.
 class Translation {
  public:
   explicit Translation(std::string_view text) : text_(text) {}
 
-  /// Nothing where no word was another library's, or its arguments make no mask.
+  /// Nothing if there is no such word, or its arguments make no mask.
   std::optional<std::string> run() {
     while (at_ < text_.size() && !failed_) step();
     // In Python and C "or", "and", || and && bind less than "|", here they would bind alike.
@@ -508,7 +507,7 @@ class Translation {
     out_ += !is_whole && is_joined ? "(" + text + ")" : text;
   }
 
-  // What stands before or behind is joined to it by "or".
+  // Combined with its neighbours by "or".
   bool is_alternative() const {
     const std::size_t before = out_.find_last_not_of(' '), behind = text_.find_first_not_of(' ', at_);
     return (before != std::string::npos && out_[before] == '|') ||
@@ -560,7 +559,7 @@ class Translation {
   bool has_words_ = false, has_signs_ = false;  // and, or, not, &&, ||, !; & or |
 };
 
-// What there is of an array with an axis of heads or without: `axes` are its last two.
+// An array with or without an axis of heads; `axes` names its last two.
 std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open, const char* axes,
                                               std::int64_t least_elements = 1) {
   auto array = open(*node.argument("array"));
@@ -575,7 +574,7 @@ std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray&
   throw error;
 }
 
-// Joins what is known of a shape with what another array says; 0 is not known.
+// Merges a shape with that of another array; 0 is unknown.
 void agree(KnownShape& shape, const Shape& more, const std::string& name) {
   Shape& known = shape.lengths;
   for (std::size_t d = 0; d < 3; ++d) {
@@ -591,7 +590,7 @@ void agree(KnownShape& shape, const Shape& more, const std::string& name) {
   }
 }
 
-// What a mask of all keys and fewer queries may be.
+// How a mask of all keys and fewer queries may be meant.
 enum class FewerRows { wrong, may_be_padding };
 
 Mask checked_shape(Mask mask, const Shape& shape, const std::string& name,
@@ -658,7 +657,7 @@ void find_shape_of_segments(const Node& node, const OpenArray& open, KnownShape&
   if (q->shape().size() == 1 && kv->shape().size() == 1)
     agree(known, {1, q->shape()[0], kv->shape()[0]}, q->name());
   else
-    segments_mask(*q, *kv);  // says what is wrong with them
+    segments_mask(*q, *kv);  // throws
 }
 
 Mask make_segments(const Node& node, const Wanted& wanted) {
@@ -669,7 +668,7 @@ Mask make_segments(const Node& node, const Wanted& wanted) {
 void find_shape_of_documents(const Node& node, const OpenArray& open, KnownShape& known) {
   const auto cu = open(*node.argument("cu_seqlens"));
   const std::int64_t tokens = core::read_last_offset(*cu);
-  if (tokens < 1) documents_mask(*cu);  // says what is wrong with it
+  if (tokens < 1) documents_mask(*cu);  // throws
   agree(known, {1, tokens, tokens}, cu->name());
 }
 
@@ -687,14 +686,14 @@ constexpr const char* kElementAxes = "queries, keys";
 constexpr const char* kBlockAxes = "query blocks, key blocks";
 
 void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
-  // Where there are no queries or no keys, no mask is made of it: 0 fixes no length.
+  // Without queries or keys no mask is created: 0 fixes no length.
   const auto array = open_dense(node, open, kElementAxes, 0);
   Shape shape = array->shape();
   if (shape.size() == 2) shape.insert(shape.begin(), 1);
   agree(known, shape, array->name());
 }
 
-// The slice of the head that is wanted, or the only one.
+// The slice of the wanted head, or the only one.
 std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> array, const Wanted& wanted) {
   if (array->shape().size() == 2) return array;
   const std::int64_t heads = array->shape()[0];
@@ -740,52 +739,42 @@ Mask make_blocks(const Node& node, const Wanted& wanted) {
                      wanted.shape[1], wanted.shape[2], wanted.polarity);
 }
 
-// The MaskInfo that a node names. Heads, and the nodes of an expression that say the same of it, share it.
-const StoredMaskInfo& info_of(const Node& node, const OpenArray& open) {
+const mask::StoredMasks& stored_masks(const Node& node, const OpenArray& open) {
   if (!open.group())
     throw Error(Error::Kind::usage,
                 fmt::format("{}(...) names a file of several arrays, which cannot be opened "
                             "here",
                             node.kind->word));
-  auto& opened = open.infos().by_arguments[node.arguments];
-  if (opened) return *opened;
-  StoredSettings settings;
-  settings.block = block_of(node);
-  if (const std::string* shape = node.argument("shape")) {
-    settings.shape = mask::lengths_in(*shape);
-    if (settings.shape->size() == 2) settings.shape->insert(settings.shape->begin(), 1);
-  }
-  if (const std::string* walk = node.argument("walk"))
-    settings.direction = *walk == "dkv" ? Direction::dkv : Direction::forward;
-  settings.head_shards = node.integer("head_shards");
-  settings.q_seq_shards = node.integer("q_seq_shards");
-  return opened.emplace(open.group()(*node.argument("info"), StoredMaskInfo::array_names()), settings);
+  auto& masks = open.opened().by_arguments[node.arguments];
+  if (!masks) masks = mask::open_stored_masks(open.group(), node.arguments);
+  return *masks;
 }
 
-void find_shape_of_info(const Node& node, const OpenArray& open, KnownShape& known) {
-  const MaskShape shape = info_of(node, open).shape();
+void find_shape_of_stored(const Node& node, const OpenArray& open, KnownShape& known) {
+  const MaskShape shape = stored_masks(node, open).shape();
   known.heads_are_rows = known.heads_are_rows || shape.heads_are_rows;
   agree(known, {shape.heads, shape.q_length, shape.kv_length}, *node.argument("info"));
 }
 
 Mask make_from(const Node& node, const Wanted& wanted) {
-  return info_of(node, wanted.open).mask(wanted.shape, wanted.head);
+  return stored_masks(node, wanted.open).mask(wanted.shape, wanted.head);
 }
 
 Mask make_visited(const Node& node, const Wanted& wanted) {
-  return info_of(node, wanted.open).visited(wanted.shape, wanted.head);
+  return stored_masks(node, wanted.open).visited(wanted.shape, wanted.head);
 }
 
-const std::vector<Parameter>& parameters_of_info() {
-  static const std::vector<Parameter> parameters{
-      {"info", Value::reference, true},
-      {"block", Value::block},
-      {"shape", Value::shape},
-      {"walk", Value::walk},
-      {"head_shards", Value::size, false, "number of head shards"},
-      {"q_seq_shards", Value::size, false, "number of query shards"},
-  };
-  return parameters;
+Kind stored_kind(const char* word, Mask (*make)(const Node&, const Wanted&)) {
+  constexpr Value kForms[] = {Value::block, Value::shape, Value::walk, Value::size};
+  Kind kind{word, {{"info", Value::reference, true}}, "", make, find_shape_of_stored};
+  for (const mask::StoredSetting& setting : mask::stored_settings())
+    kind.parameters.push_back(
+        {setting.parameter, kForms[static_cast<std::size_t>(setting.form)], false, setting.noun});
+  kind.usage = fmt::format(
+      "{}(REF) of a MaskInfo, with block=QxK, shape=HxQxK, walk=dkv, head_shards=N or q_seq_shards=N where the file "
+      "does not say it",
+      word);
+  return kind;
 }
 
 const std::vector<Kind>& kinds() {
@@ -825,14 +814,8 @@ const std::vector<Kind>& kinds() {
        "blocks(REF, QxK)",
        make_blocks,
        find_shape_of_blocks},
-      {"from", parameters_of_info(),
-       "from(REF) of a MaskInfo, with block=QxK, shape=HxQxK, walk=dkv, head_shards=N or q_seq_shards=N "
-       "where the file does not say it",
-       make_from, find_shape_of_info},
-      {"visited", parameters_of_info(),
-       "visited(REF) of a MaskInfo, with block=QxK, shape=HxQxK, walk=dkv, head_shards=N or q_seq_shards=N "
-       "where the file does not say it",
-       make_visited, find_shape_of_info},
+      stored_kind("from", make_from),
+      stored_kind("visited", make_visited),
   };
   return table;
 }

@@ -1,6 +1,5 @@
-// Segment ids of 64 bits as labels of 32: 0 and less become 0, which is padding, and where an id does not fit, ids
-// are replaced by their ranks. Cost: one pass over the ids, and with such ids a sort.
-//
+// Labels of 32 bits for segment ids of 64: ids ≤ 0 become 0, which is padding; if an id does not fit, ids are
+// replaced by their ranks. Cost: one pass over the ids, and a sort for such ids.
 // tests: tests/mask/test_mask.cpp
 #include "mask/labels.hpp"
 

@@ -1,4 +1,4 @@
-// Mask: the value around a node.
+// Mask: a value that shares an immutable node.
 // tests: tests/mask/test_mask.cpp
 #include "ejk/mask.hpp"
 
@@ -25,7 +25,7 @@ MaskNode::MaskNode(std::int64_t q_length, std::int64_t kv_length)
 
 namespace {
 
-// Only read, never scanned: of its blocks nothing is known.
+// Only read, never scanned: block states are unknown.
 class TransposedMask final : public MaskNode {
  public:
   explicit TransposedMask(Mask of) : MaskNode(of.kv_length(), of.q_length()), of_(std::move(of)) {}

@@ -1,6 +1,5 @@
-// Sets of masks: their parts are brought to one number of entries, heads, queries and keys, made, and joined.
-//
-// What all entries or heads share is made once, so the cost is that of the distinct masks.
+// Sets of masks: the parts are broadcast to one number of entries, heads, queries and keys, created, and
+// combined. Masks that entries or heads share are created once, so the cost is that of the distinct masks.
 // tests: tests/mask/test_mask_set.cpp
 #include "ejk/mask_set.hpp"
 
@@ -199,7 +198,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
           .hint("one mask serves all heads, else each head has its own");
     if (!heads) heads = Claim{&part.name, part.heads, part.q_length, part.kv_length};
   }
-  if (!lengths)  // blocks are as long as they look where nothing says otherwise
+  if (!lengths)  // by default blocks are whole
     for (const HeadMasks& part : parts_)
       if (part.q_length > 0 && (!lengths || part.q_length < lengths->q))
         lengths = Claim{&part.name, part.heads, part.q_length, part.kv_length};

@@ -1,4 +1,4 @@
-// MaskNode: what every kind of mask must be able to do. A Mask is a shared, immutable node.
+// MaskNode: the interface of every kind of mask. A Mask is a shared, immutable node.
 //
 // To add a kind: derive from MaskNode, give it a function in ejk/mask.hpp and a word in expression.cpp.
 #pragma once
@@ -16,15 +16,15 @@ namespace ejk {
 
 namespace mask {
 
-/// What is known of a block. The first three are the values that block_mask holds.
+/// State of a block. The first three are the values of block_mask.
 enum class BlockState : std::uint8_t {
   empty = 0,
   partial = 1,
   full = 2,
-  undecided = 3,  // only its elements can tell
+  undecided = 3,  // depends on its elements
 };
 
-/// A partial block, where states are bytes.
+/// A partial block, as a byte.
 inline constexpr std::uint8_t kPartial = static_cast<std::uint8_t>(BlockState::partial);
 
 /// Queries [q_begin, q_end) × keys [k_begin, k_end), within the mask.
@@ -38,23 +38,23 @@ struct Rectangle {
   std::int64_t columns() const { return k_end - k_begin; }
 };
 
-/// The most bands of a mask: with more, runs take as long as elements.
+/// Most bands of a mask: more would cost as much as elements.
 inline constexpr std::int64_t kMostBands = 4;
 
-/// A mask that is easily taken for another one, and what is wrong with it then: "the causal edge is one key too
-/// far". The text does not tell one batch entry from another.
+/// A mask that is easily mistaken for another one, and its fault: "the causal edge is one key too far". The
+/// text is the same for all batch entries.
 struct NearbyMask {
   std::string text;
   Mask mask;
 };
 
-/// Tells the states of the blocks of one mask cut at one size; the last block of a row or column may be cut
-/// short. Made once, asked for every row of blocks, by several threads.
+/// Classifies the blocks of one mask at one block size; the last block of a row or column may be cut short.
+/// Thread-safe.
 class BlockClassifier {
  public:
   virtual ~BlockClassifier() = default;
-  /// Of the blocks whose queries are [q_begin, q_end), one of the rows of blocks: columns outside of which all are
-  /// empty. Takes less time than a look at each column, so that what is sparse costs what is in it.
+  /// The block columns that may be non-empty in the block row of queries [q_begin, q_end). Takes less time
+  /// than the number of columns, so that sparse masks cost as much as their blocks.
   virtual IndexRange run(std::int64_t q_begin, std::int64_t q_end) const = 0;
   /// The states of these columns of the row.
   virtual void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
@@ -63,8 +63,7 @@ class BlockClassifier {
 
 }  // namespace mask
 
-/// The most queries or keys of a mask: far beyond any sequence, and small enough that sums of positions and
-/// padded lengths fit 64 bits.
+/// Most queries or keys of a mask: sums of positions and padded lengths fit 64 bits.
 inline constexpr std::int64_t kLongestMask = std::int64_t{1} << 48;
 
 class MaskNode {
@@ -79,24 +78,23 @@ class MaskNode {
 
   virtual bool is_computable() const { return false; }
 
-  /// By how many keys each part that goes by positions is moved: 0 aligns query 0 with key 0. A mask without
-  /// such parts adds nothing; of one with them the alignment matters where queries and keys differ in number.
+  /// Offsets in keys of each positional part: 0 aligns query 0 with key 0. Masks without such parts add
+  /// nothing. The alignment matters if there are not as many queries as keys.
   virtual void add_offsets(std::set<std::int64_t>&) const {}
 
-  /// `other` has the same dynamic type and shape. Of stored elements those of the queries [begin, end) are
-  /// compared: the two are the same where the answer is true for each of some ranges that hold all queries.
-  /// For an empty range nothing is read.
+  /// `other` has the same dynamic type and shape. Stored elements are compared for the queries [begin, end):
+  /// masks are equal if this is true for ranges that cover all queries. An empty range reads nothing.
   virtual bool same_as(const MaskNode& other, IndexRange queries) const = 0;
 
-  /// Of the stored elements of the queries [begin, end): equal where same_as() is true of them. 0 where none are
-  /// stored.
+  /// Hash of the stored elements of the queries [begin, end), equal if same_as() is true of them; 0 without
+  /// elements.
   virtual std::uint64_t stored_hash(IndexRange) const { return 0; }
 
-  /// The masks of the same shape that this one is taken for by mistake: edges that are off by one, parts that
-  /// are left out. None of these is necessarily another mask.
+  /// Masks of the same shape that this one is mistaken for: edges off by one, parts omitted. Some may equal
+  /// this mask.
   virtual std::vector<mask::NearbyMask> nearby() const { return {}; }
 
-  /// The masks whose intersection this is; none where it is not made as one.
+  /// The masks whose intersection this is; none if it is not composed so.
   virtual std::vector<Mask> factors() const { return {}; }
 
   virtual std::string text() const = 0;
@@ -109,19 +107,19 @@ class MaskNode {
   /// Writes the elements of a rectangle; out has its rows and columns.
   virtual void fill(const mask::Rectangle& where, const mask::BitRows& out) const = 0;
 
-  /// The number of bands that the mask is the union of, at most mask::kMostBands; 0: unknown. A band has one
-  /// range of keys for each query; both ends never decrease from query to query. Bands may overlap. Where they
-  /// are known no element is read.
+  /// The number of bands whose union the mask is, at most mask::kMostBands; 0: unknown. A band has one range
+  /// of keys for each query, whose ends never decrease from query to query. Bands may overlap. With known
+  /// bands no element is read.
   virtual std::int64_t bands() const { return 0; }
-  /// The run of each of these queries in a band. It may reach past the mask, and is empty where it ends before it
-  /// begins.
+  /// The range of each of these queries in a band. It may exceed the mask; it is empty if its end is before
+  /// its begin.
   virtual void band(std::int64_t, IndexRange, IndexRange*) const {}
 
-  /// fill() may be called by several threads, in any order. When false: by one thread, cheapest in order of
-  /// rows and for whole rows.
+  /// fill() is thread-safe and may be called in any order. If false: one thread, cheapest in row order and
+  /// for whole rows.
   virtual bool random_access() const { return true; }
 
-  /// Bytes of inputs that fill() reads for each element, about: 0 where it computes them.
+  /// Bytes of inputs that fill() reads for each element, about; 0 if it computes them.
   virtual std::int64_t stored_bytes() const { return 0; }
 
  private:
@@ -131,21 +129,21 @@ class MaskNode {
 
 namespace mask {
 
-/// Mask::same_as, as far as the queries [begin, end) tell: see MaskNode::same_as.
+/// Mask::same_as for the queries [begin, end): see MaskNode::same_as.
 bool same_as(const Mask& first, const Mask& second, IndexRange queries);
 
-/// The masks that any mask is taken for by mistake, after its own nearby(): none at all, its opposite, its
-/// transpose, and it without some keys.
+/// Masks that any mask is mistaken for, after its own nearby(): none at all, its complement, its transpose,
+/// and it without some keys.
 std::vector<NearbyMask> nearby_masks(const Mask& of);
 /// The same mask without some keys: the first or last one, or those after whole tiles.
 std::vector<NearbyMask> masks_without_keys(const Mask& of);
 
-/// A bias of this and less hides: what frameworks use for "minus infinity" (the dtype's lowest among it). It
-/// is taken as the array's dtype rounds it: in bfloat16 it is -9984.
+/// A bias of this or less masks: frameworks use such values for "minus infinity" (among them the lowest of
+/// the dtype). It is rounded to the dtype of the array: -9984 in bfloat16.
 inline constexpr float kMaskedBias = -1e4f;
 
-/// How the positions of queries and keys meet, for the report, one entry a manner: "top left: query 0 at key
-/// 0". Nothing where it does not matter: as many queries as keys, or no part that goes by positions.
+/// Alignments of queries and keys for the report: "top left: query 0 at key 0". Nothing if they do not
+/// matter: as many queries as keys, or no positional part.
 void add_alignment(const MaskNode& node, std::set<std::string>& into);
 
 }  // namespace mask

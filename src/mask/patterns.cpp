@@ -1,7 +1,5 @@
-// A table of the distinct partial blocks as bits, found by hash and compared in full. Cost: an eighth of the blocks
-// as bools, and one comparison for each block that was seen before. Where blocks are only counted, digests take the
-// place of bits.
-//
+// Pattern table: open addressing over the hashes of patterns. Memory: an eighth of the patterns as bools.
+// Time: one hash a lookup, and one comparison for each pattern that is already stored.
 // tests: tests/mask/test_patterns.cpp
 #include "mask/patterns.hpp"
 
@@ -74,10 +72,10 @@ void PatternTable::count_bytes(std::int64_t bytes) const {
         .hint("larger blocks have fewer partial ones");
 }
 
-// Chunks grow, so that few patterns cost little and many lie on huge pages.
+// Chunks grow: few patterns take little memory, and many are on huge pages.
 Word* PatternTable::next_pattern_slot() {
   constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
-  constexpr std::int64_t kBookkeeping = 96;  // bytes that an entry and its place in the index take
+  constexpr std::int64_t kBookkeeping = 96;  // bytes of an entry and its index
   count_bytes(pattern_words() * static_cast<std::int64_t>(sizeof(Word)) + kBookkeeping);
   if (free_words_ < pattern_words()) {
     const std::int64_t next =
@@ -124,7 +122,7 @@ std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
     place(hash, slot);
     return slot;
   }
-  // At most half full, so that what is not there is seen soon.
+  // At most half full, for short probes of absent patterns.
   index_.assign(std::max(kFirstPlaces, 2 * index_.size()), Place{});
   for (std::int32_t s = 0; s <= slot; ++s) place(entries_[static_cast<std::size_t>(s)].hash, s);
   return slot;

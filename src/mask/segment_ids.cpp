@@ -1,4 +1,4 @@
-// Segment ids to masks and back.
+// Segment ids from masks, and masks from segment ids.
 // tests: tests/mask/test_segment_ids.cpp
 #include "mask/segment_ids.hpp"
 
@@ -25,8 +25,7 @@ using mask::Word;
 
 // --- ids to mask ---
 
-// Ids of (batch, length) as the 32-bit labels that the bit kernels compare: equal where the ids are, 0 for
-// padding.
+// Ids of (batch, length) as 32-bit labels for the bit kernels: equal if the ids are, 0 for padding.
 struct LabelRows {
   std::int64_t batch = 0;
   std::int64_t length = 0;
@@ -103,7 +102,7 @@ class SegmentMaskSource final : public ArraySource {
       const std::int32_t* keys = kv_.row(b) + start[kv_axis];
       const std::int32_t* queries = q_.row(b) + start[q_axis];
       for (std::int64_t i = 0; i < count[q_axis]; ++i, to += row_bytes) {
-        if (i > 0 && queries[i] == queries[i - 1]) {  // a query's neighbour mostly has the same row
+        if (i > 0 && queries[i] == queries[i - 1]) {  // neighbouring queries mostly have equal rows
           std::copy(to - row_bytes, to, to);
           continue;
         }
@@ -132,7 +131,7 @@ Array padding_mask(const LabelRows& labels, DType dtype) {
 
 // --- mask to ids ---
 
-// Distinct runs of bits, numbered by place; runs without a bit have no number.
+// Distinct rows of bits, numbered by position; rows without a bit have no number.
 struct Classes {
   std::vector<std::int32_t> class_of;  // per run, -1 without a bit
   std::shared_ptr<PatternTable> patterns;
@@ -140,8 +139,8 @@ struct Classes {
   std::int64_t count() const { return patterns->size(); }
 };
 
-// Groups `runs` runs of `bits` bits. read(first, n, out) gives n of them; by several threads if `access` says
-// so.
+// Groups `runs` rows of `bits` bits. read(first, n, out) reads n of them, on several threads if `access`
+// allows.
 enum class Access { any_order, in_order };
 template <class Read>
 Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64_t max_bytes,
@@ -172,7 +171,7 @@ Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64
           const Word* row = rows.row(r);
           const auto at = static_cast<std::size_t>(first + r);
           if (std::all_of(row, row + rows.row_words, [](Word w) { return w == 0; })) continue;
-          // Neighbours are mostly equal: then no hash is needed.
+          // Neighbours are mostly equal, without hashing.
           const bool repeats = r > 0 && last >= 0 && some[at - 1] != 0 &&
                                std::equal(row, row + rows.row_words, row - rows.row_words);
           last = repeats ? last : part.table->find_or_add(row);
@@ -194,7 +193,7 @@ Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64
   return classes;
 }
 
-// Two columns are equal in all rows if they are in the distinct ones.
+// Columns that are equal in the distinct rows are equal in all.
 Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t max_bytes,
                          PatternTable::Hash hash) {
   const std::int64_t distinct = std::max<std::int64_t>(rows.count(), 1);
@@ -213,7 +212,7 @@ Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t
                   });
 }
 
-// Elements of these rows where equality of ids differs from the mask.
+// Elements of these rows in which equality of ids differs from the mask.
 std::int64_t count_differences(const Classes& rows, const std::vector<std::int32_t>& kv_classes) {
   std::vector<std::int64_t> members(static_cast<std::size_t>(rows.count()));
   for (const std::int32_t c : rows.class_of)
@@ -236,8 +235,8 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
   return differing;
 }
 
-// A row class and a column class of the same number get the same id, though they are numbered apart: that is
-// how the documented procedure makes ids meet.
+// Row classes and column classes are numbered separately, and equal numbers get equal ids: so the documented
+// procedure.
 void write_ids(const std::vector<std::int32_t>& class_of, Convention convention, std::int32_t* out) {
   const std::int32_t first = convention == Convention::document ? 1 : 0;
   for (std::size_t i = 0; i < class_of.size(); ++i) out[i] = class_of[i] < 0 ? -1 : class_of[i] + first;
@@ -286,7 +285,7 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
   if (merge_heads && shape[1] == 0)
     throw Error(Error::Kind::input, fmt::format("{}: a mask of shape {} has no heads; ids are made of head 0",
                                                 source->name(), to_string(shape)));
-  // By ejkernel's convention head 0 of each batch entry alone counts.
+  // In ejkernel's convention only head 0 of each batch entry counts.
   const Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));
   const std::int64_t slices = element_count(leading), q = shape[shape.size() - 2], kv = shape.back();
   const auto with = [&](std::int64_t length) {

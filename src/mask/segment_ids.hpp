@@ -1,4 +1,4 @@
-// mask_to_segment_ids with the hash function open, so that a test can force collisions.
+// mask_to_segment_ids with a hash function as a test hook for collisions.
 #pragma once
 
 #include "ejk/segments.hpp"

@@ -1,8 +1,8 @@
-// Masks from ids: a query sees the keys that carry its id.
+// Segment masks: a query attends to the keys with its id.
 //
-// A block is told from the ranges of positive ids on its two sides: disjoint ranges make it empty, one and
-// the same id without padding on both sides makes it full. Ranges of the key blocks are found once. Where ids
-// ascend, as those of packed sequences do, each has one run of keys.
+// The state of a block follows from the ranges of positive ids of its queries and its keys: empty if they are
+// disjoint, full if both are one and the same id without padding. Ranges of key blocks are computed once.
+// Ascending ids, as of packed sequences, have one contiguous range of keys each.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
@@ -30,7 +30,7 @@ using mask::Word;
 
 using Labels = std::vector<std::int32_t>;  // labels: 0 is padding
 
-// The positive ids of a run, and whether it holds padding. No positive id: low > high.
+// Range of the positive ids, and whether there is padding. No positive id: low > high.
 struct IdRange {
   std::int32_t low = INT32_MAX;
   std::int32_t high = 0;
@@ -79,7 +79,7 @@ class SegmentsMask final : public MaskNode {
 
   std::int64_t bands() const override { return runs_ ? 1 : 0; }
   void band(std::int64_t, IndexRange queries, IndexRange* out) const override {
-    std::int32_t last = 0;  // a query of padding sees no key, behind those that the one before it sees
+    std::int32_t last = 0;  // a padding query attends to no key, after those of the previous query
     IndexRange keys{0, 0};
     for (std::int64_t q = queries.begin; q < queries.end; ++q) {
       const std::int32_t id = q_ids()[static_cast<std::size_t>(q)];
@@ -116,7 +116,7 @@ class SegmentsMask final : public MaskNode {
     std::int32_t id;
     IndexRange keys;
   };
-  // Whether each id has one run, and those of larger ids come later; padding may stand between them.
+  // Whether ids ascend, each in one range; padding may be between them.
   static bool ascends(const Labels& ids) {
     std::int32_t most = 0, before = 0;
     for (const std::int32_t id : ids) {
@@ -128,7 +128,7 @@ class SegmentsMask final : public MaskNode {
 
   std::shared_ptr<const Labels> q_ids_, kv_ids_;
   std::string text_;
-  std::optional<std::vector<Run>> runs_;  // of keys, where they ascend and the ids of queries do
+  std::optional<std::vector<Run>> runs_;  // of keys, if the ids of keys and queries ascend
 };
 
 std::vector<NearbyMask> SegmentsMask::nearby() const {
@@ -160,7 +160,7 @@ class SegmentsClassifier final : public BlockClassifier {
       const std::int64_t begin = static_cast<std::int64_t>(j) * kv_block;
       ranges_[j].add(mask.kv_ids().data() + begin, std::min(kv_block, keys - begin));
     }
-    // The least id from here on, and the largest up to here: they never decrease, whatever the ids do.
+    // The least id from here on, and the largest up to here, both monotone.
     high_.resize(ranges_.size()), low_.resize(ranges_.size());
     for (std::size_t j = 0; j < ranges_.size(); ++j)
       high_[j] = std::max(ranges_[j].high, j > 0 ? high_[j - 1] : 0);

@@ -230,27 +230,6 @@ TEST_CASE("what a file of ejk says that cannot be is an error of the file") {
   }
 }
 
-TEST_CASE("one of something is not called several") {
-  Random random(26);
-  Metadata m(make_group_metadata(integers({10, 6}), 16, 5));
-  m.tiles[0] = 3;  // of group 0, which has tiles 0 and 1
-  m.groups[0] = 1;
-  const Findings found = m.check(random, {.tm = 5});
-  std::string messages;
-  for (const auto& [rule, finding] : found.kept()) messages += finding.message + "\n";
-  CHECK(test::contains(messages, "rows 0 to 4 have no step"));
-  Metadata one(make_group_metadata(integers({3}), 3, 4));
-  one.tiles[0] = 1;
-  const Findings of_one = one.check(random, {.tm = 4});
-  CHECK(of_one.kept()[0].finding.message == "there is 1 tile");
-  Metadata last(make_group_metadata(integers({4, 1}), 5, 4));
-  last.tiles[1] = 0;
-  const Findings of_last = last.check(random, {.tm = 4});
-  CHECK(of_last.count("dropped") == 1);
-  for (const auto& [rule, finding] : of_last.kept())
-    if (rule.name == "dropped") CHECK(finding.message == "row 4 has no step");
-}
-
 TEST_CASE("the message says which rows are left out") {
   Random random(25);
   Metadata m(make_group_metadata(integers({10, 6}), 16, 4));

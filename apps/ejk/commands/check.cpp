@@ -42,37 +42,33 @@ Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
 
 namespace {
 
-constexpr double kNumber = 8;  // bytes of a number in memory
-
-// The arrays of a check by their roles, its memory, and its run.
+// A check: its arrays by their roles, plan and report.
 class Inspection {
  public:
   Inspection(Job& job, const CheckFlags& flags) : job_(job), flags_(flags) {}
 
-  /// Opens an array that needs `bytes` an element in memory; 0 if it is read in chunks. An empty reference is an array
-  /// that was not given.
-  IntegerArray open(const char* role, const std::string& word, double bytes = 0) {
+  /// Opens an array; an empty reference is an array that was not given.
+  IntegerArray open(const char* role, const std::string& word) {
     if (word.empty()) return {};
-    return add(role, job_.open(role, word), bytes);
+    return add(role, job_.open(role, word));
   }
-  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source, double bytes) {
-    needs(bytes * static_cast<double>(element_count(source->shape())));
+  IntegerArray add(const std::string& role, std::shared_ptr<const ArraySource> source) {
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
   /// Group sizes, without warnings about their form: the check reports it.
-  IntegerArray open_groups(const std::string& word, GroupsFrom from, double bytes = 0) {
-    const bool ends = from == GroupsFrom::ends;
-    IntegerArray array = open("group_sizes", word, ends ? 3 * kNumber : bytes);
-    if (!array || !ends) return array;
+  IntegerArray open_groups(const std::string& word, GroupsFrom from) {
+    IntegerArray array = open("group_sizes", word);
+    if (!array || from != GroupsFrom::ends) return array;
+    from_ends_ += 3 * 8 * element_count(array->shape());  // as read, as ends, as sizes
     return job_.phase(Phase::read, [&] { return make_source(group_sizes_from_ends(array), array->name()); });
   }
-  void needs(double bytes) { peak_ += bytes; }
 
-  /// Plans, and unless it is a dry run, checks.
-  Outcome run(const std::function<Findings(const CheckOptions&)>& check) {
+  /// Plans a check with this memory, and runs it unless it is a dry run.
+  Outcome run(std::int64_t bytes, const std::function<Findings(const CheckOptions&)>& check) {
     constexpr double kMost = 9e18;
-    if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak_, kMost))))
+    const double peak = static_cast<double>(kPieceBytes + from_ends_) + static_cast<double>(bytes);
+    if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak, kMost))))
       return Outcome::passed;
     const CheckOptions options = flags_.options(job_);
     return deliver(job_.phase(Phase::compute, [&] { return check(options); }), flags_, job_);
@@ -82,7 +78,7 @@ class Inspection {
   Job& job_;
   const CheckFlags& flags_;
   Table arrays_{"arrays", "", {{"name", "array"}, {"dtype", "dtype"}, {"shape", "shape"}}, {}};
-  double peak_ = static_cast<double>(kPieceBytes + check_bytes());
+  std::int64_t from_ends_ = 0;  // bytes of sizes converted from ends
 };
 
 // The options of one action; shared with its Run.
@@ -101,11 +97,6 @@ void add_cu_seqlens(OptionSet& set, std::string& into) {
       "itself: ejk check cu-seqlens.");
 }
 
-// Memory beside chunks for a check of whole rows.
-double row_bytes(const ArraySource& source) {
-  return source.shape().size() < 2 ? 0 : static_cast<double>(check_bytes(source.shape().back()));
-}
-
 Run declare_check_cu_seqlens(OptionSet& set) {
   const auto words = std::make_shared<Words<CuSeqlensClaims>>();
   add_reference(set, "CU_SEQLENS", words->array, "where each sequence begins, and the number of tokens")
@@ -119,8 +110,9 @@ Run declare_check_cu_seqlens(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto cu = inspection.open("cu_seqlens", words->array);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_cu_seqlens(cu, words->claims, options); });
+    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
+      return ejk::check_cu_seqlens(cu, words->claims, options);
+    });
   };
 }
 
@@ -135,9 +127,10 @@ Run declare_check_segment_ids(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
-    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_segment_ids(ids, words->claims, options); });
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
+    return inspection.run(check_segment_ids_bytes(words->claims), [&](const CheckOptions& options) {
+      return ejk::check_segment_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -164,10 +157,11 @@ Run declare_check_position_ids(OptionSet& set) {
           .hint("cu_seqlens define the end of the tokens; later elements are not checked");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
-    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second, 2 * kNumber);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
     words->claims.mask = inspection.open("mask", words->third);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_position_ids(ids, words->claims, options); });
+    return inspection.run(check_position_ids_bytes(words->claims), [&](const CheckOptions& options) {
+      return ejk::check_position_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -180,8 +174,9 @@ Run declare_check_group_sizes(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto sizes = inspection.open_groups(words->array, words->from);
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_group_sizes(sizes, words->claims, options); });
+    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
+      return ejk::check_group_sizes(sizes, words->claims, options);
+    });
   };
 }
 
@@ -225,14 +220,14 @@ Run declare_check_group_metadata(OptionSet& set) {
     const GroupMetadataArrays arrays = group_metadata_in(group, words->claims);
     for (const auto& [name, source] : group.arrays) {
       job.inputs.count_read(type_of(*source).bytes());
-      inspection.add(name, source, 4 * kNumber);
+      inspection.add(name, source);
     }
-    words->claims.group_sizes = inspection.open_groups(words->second, words->from, 2 * kNumber);
+    words->claims.group_sizes = inspection.open_groups(words->second, words->from);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
-    inspection.needs(static_cast<double>(words->claims.experts) * kNumber);
-    return inspection.run([&](const CheckOptions& options) {
-      return ejk::check_group_metadata(arrays, words->claims, options);
-    });
+    return inspection.run(check_group_metadata_bytes(arrays, words->claims),
+                          [&](const CheckOptions& options) {
+                            return ejk::check_group_metadata(arrays, words->claims, options);
+                          });
   };
 }
 
@@ -245,10 +240,9 @@ Run declare_check_topk_ids(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("topk_ids", words->array);
-    inspection.needs(static_cast<double>(words->claims.value_or(0)) * kNumber * (1 + threads()) +
-                     row_bytes(*ids));
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_topk_ids(ids, words->claims, options); });
+    return inspection.run(check_topk_ids_bytes(ids, words->claims), [&](const CheckOptions& options) {
+      return ejk::check_topk_ids(ids, words->claims, options);
+    });
   };
 }
 
@@ -268,9 +262,9 @@ Run declare_check_indices(OptionSet& set) {
           .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);
-    inspection.needs(row_bytes(*indices));
-    return inspection.run(
-        [&](const CheckOptions& options) { return ejk::check_indices(indices, words->claims, options); });
+    return inspection.run(check_indices_bytes(indices), [&](const CheckOptions& options) {
+      return ejk::check_indices(indices, words->claims, options);
+    });
   };
 }
 
@@ -290,14 +284,11 @@ Run declare_check_block_table(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto table = inspection.open("block_table", words->array);
-    const auto lengths = inspection.open("seq_lens", words->second, kNumber);
-    constexpr double kOfAnyPage = 64;
-    const double of_entries = static_cast<double>(element_count(table->shape())) * kOfAnyPage;
-    const auto pages = words->claims.pages;
-    inspection.needs(pages ? std::min(of_entries, static_cast<double>(*pages) * kNumber) : of_entries);
-    return inspection.run([&](const CheckOptions& options) {
-      return ejk::check_block_table(table, lengths, words->claims, options);
-    });
+    const auto lengths = inspection.open("seq_lens", words->second);
+    return inspection.run(check_block_table_bytes(table, lengths, words->claims),
+                          [&](const CheckOptions& options) {
+                            return ejk::check_block_table(table, lengths, words->claims, options);
+                          });
   };
 }
 

@@ -1,5 +1,4 @@
-// ejk check mask, ejk check mask-info: masks, and the arrays that block-sparse kernels read of them.
-//
+// ejk check mask, ejk check mask-info: checks of masks, and of the arrays of block-sparse kernels.
 // tests: tests/cli/check/mask.case, mask-info.case
 #include <fmt/format.h>
 
@@ -34,7 +33,7 @@ struct MaskInfoWords {
   bool dkv = false;
 };
 
-// What was assumed of masks is a finding: it counts with --strict.
+// Assumptions about masks are findings: they count with --strict.
 void add_assumptions(const std::vector<std::string>& warnings, Findings& found) {
   for (std::size_t n = 0; n < warnings.size(); ++n)
     found.add("assumed", static_cast<std::int64_t>(n) + 1, [&] {
@@ -60,12 +59,12 @@ Outcome run(const MaskWords& words, Job& job) {
   if (job.plan(std::move(plan), peak)) return Outcome::passed;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
-  if (claims.stored) masks.padding.clear();  // has a rule of its own
+  if (claims.stored) masks.padding.clear();  // a rule of its own
   add_assumptions(masks.warnings(), found);
   return deliver(found, words.flags, job);
 }
 
-// What the file says of its shape: perhaps nothing. No answer where it is no MaskInfo, which is a finding.
+// The shape in the file, empty if it has none. Nothing if it is no MaskInfo, which is a finding.
 std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& settings) {
   try {
     const MaskShape shape = StoredMaskInfo(group, settings).shape();
@@ -88,38 +87,16 @@ Outcome run(const MaskInfoWords& words, Job& job) {
   const ArrayGroup group = group_opener(job)(words.file, StoredMaskInfo::array_names());
   Report plan;
   const std::optional<Shape> shape = shape_in(group, claims.settings);
+  if (shape && !shape->empty()) claims.settings.shape = shape;
   if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
     if (masks.shape.empty() && masks.array.empty()) masks.shape = *shape;
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
     plan.warnings = given.warnings();
   }
-  constexpr std::int64_t kOfEntry = 40, kOfPattern = 32, kMost = std::int64_t{1} << 50;
-  std::int64_t peak = 0;
-  if (const auto array = group.find("block_mask"))
-    peak += kOfEntry * std::min(kMost, element_count(array->shape()));
-  BlockShape block{128, 128};
-  if (const auto array = group.find("partial_mask_blocks"); array && array->shape().size() > 1) {
-    const Shape& stored = array->shape();
-    peak += kOfPattern * std::min(kMost, stored[0]);
-    // One as bytes and bits; all as bits where they can only be read in order.
-    const Shape one(stored.end() - 2, stored.end());
-    block = {std::max<std::int64_t>(one[0], 1), std::max<std::int64_t>(one[1], 1)};
-    const std::int64_t bytes = std::min(kMost, element_count(one));
-    peak += bytes + bytes / 8;
-    if (!array->random_access()) peak += std::min(kMost, element_count(stored)) / 8;
-  }
-  if (!claims.masks.empty()) {
-    const Mask& mask = claims.masks.front();
-    peak += ejk::check_mask_bytes(mask.q_length(), mask.kv_length(), block);
-  }
-  if (job.wants_picture()) {
-    claims.pictures = kMostPictures;
-    for (std::int64_t n = 0; shape && shape->size() == 3 && n < std::min(kMostPictures, (*shape)[0]); ++n)
-      peak += ((*shape)[1] / block.q + 1) * ((*shape)[2] / block.kv + 1);
-  }
+  if (job.wants_picture()) claims.pictures = kMostPictures;
   const std::vector<std::string> assumptions = plan.warnings;
-  if (job.plan(std::move(plan), peak)) return Outcome::passed;
+  if (job.plan(std::move(plan), ejk::check_mask_info_bytes(group, claims))) return Outcome::passed;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
   add_assumptions(assumptions, found);

@@ -1,5 +1,4 @@
-// ejk mask: a mask written out as bools, made while it is written.
-//
+// ejk mask: a mask as bools, computed while it is written.
 // tests: tests/cli/mask/
 #include <fmt/format.h>
 
@@ -13,12 +12,13 @@
 #include "ejk/text.hpp"
 #include "masks.hpp"
 #include "schema.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-// The elements of the masks as an array (H, Q, K) or (Q, K) that is nowhere in memory.
+// The elements of the masks as an array (H, Q, K) or (Q, K), computed on read.
 std::shared_ptr<const ArraySource> elements_of(Masks masks) {
   Shape shape{masks.q_length, masks.kv_length};
   if (masks.has_head_axis) shape.insert(shape.begin(), masks.head_count());
@@ -36,7 +36,7 @@ std::shared_ptr<const ArraySource> elements_of(Masks masks) {
                           ArrayAccess(ArrayAccess::Order::sequential));
 }
 
-// Those that are drawn: each that is another than those before it.
+// The distinct masks, which are drawn.
 std::vector<std::pair<std::size_t, Mask>> distinct(const std::vector<Mask>& heads) {
   std::vector<std::pair<std::size_t, Mask>> all;
   for (std::size_t h = 0; h < heads.size(); ++h)
@@ -63,8 +63,7 @@ Outcome run(const MaskOptions& options, Job& job) {
   report.add("shape", "shape", elements->shape())
       .add("dtype", "dtype", std::string("bool"))
       .add("size", "size", byte_count(elements->shape(), DType::boolean), Unit::bytes);
-  constexpr std::int64_t a_piece = std::int64_t{16} << 20;  // of what is written, and of what it is made of
-  std::int64_t peak = std::min(a_piece, byte_count(elements->shape(), DType::boolean));
+  std::int64_t peak = std::min(kPieceBytes, byte_count(elements->shape(), DType::boolean));
   for (std::size_t n = 0; n < std::min<std::size_t>(kMostPictures, drawn.size()); ++n)
     peak += picture_bytes(drawn[n].second);
   if (job.plan(report, peak)) return Outcome::passed;

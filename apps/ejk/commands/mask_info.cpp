@@ -1,5 +1,4 @@
-// ejk mask-info: the MaskInfo arrays of masks, and a report of how sparse they are.
-//
+// ejk mask-info: the MaskInfo arrays of masks, and a sparsity report.
 // tests: tests/cli/mask-info/
 #include "ejk/mask_info.hpp"
 
@@ -23,41 +22,39 @@ struct MaskInfoOptions {
   MaskInfoSettings how;
 };
 
-// Of a communicator each rank gives what it holds; one process gives what it has, as it is.
-std::vector<Output> outputs_of(const MaskInfoShare& share, const Job& job) {
-  const auto has = [&](const std::string& name) {
-    return std::any_of(share.arrays.begin(), share.arrays.end(),
-                       [&](const PlannedArray& array) { return array.name == name; });
-  };
-  const std::string no_partial = has("q_sequence")
-                                     ? "a kernel computes a single causal, local or chunked mask; "
-                                       "--no-computable writes it"
-                                     : "no block is partial";
-  const auto reason = [&](const std::string& name) {
-    return name == "q_sequence" ? "only a single causal, local or chunked mask has one" : no_partial;
-  };
+Output absent(const std::string& name, MaskInfoArray::Absent why) {
+  using Absent = MaskInfoArray::Absent;
+  return {name, nullptr,
+          why == Absent::not_computable ? "only a single causal, local or chunked mask has one"
+          : why == Absent::computed
+              ? "a kernel computes a single causal, local or chunked mask; --no-computable writes it"
+              : "no block is partial"};
+}
+
+std::vector<Output> outputs_of(const MaskInfo& info) {
   std::vector<Output> outputs;
-  for (const char* name : {"data_next", "mask_next", "block_mask", "partial_mask_blocks", "q_sequence"}) {
+  for (MaskInfoArray& array : arrays_of(info))
+    outputs.push_back(array.elements ? Output{array.name, std::move(array.elements), {}}
+                                     : absent(array.name, array.absent));
+  return outputs;
+}
+
+std::vector<Output> outputs_of(const MaskInfoShare& share) {
+  std::vector<Output> outputs;
+  for (const MaskInfoShare::Array& array : share.arrays) {
     std::vector<OutputPart> parts;
-    for (const MaskInfoShare::Part& part : share.parts)
-      if (part.array == name) parts.push_back({part.box, part.elements});
-    if (!has(name)) {
-      outputs.push_back({name, nullptr, reason(name)});
-    } else if (job.comm.is_single()) {
-      outputs.push_back({name, parts.front().elements, {}});
-    } else {
-      const auto array = std::find_if(share.arrays.begin(), share.arrays.end(),
-                                      [&](const PlannedArray& planned) { return planned.name == name; });
-      outputs.push_back(output_in_parts(name, array->type, std::move(parts)));
-    }
+    for (const MaskInfoShare::Part& part : array.parts) parts.push_back({part.box, part.elements});
+    outputs.push_back(array.absent == MaskInfoArray::Absent::no
+                          ? output_in_parts(array.name, array.type, std::move(parts))
+                          : absent(array.name, array.absent));
   }
   return outputs;
 }
 
-// What the plan takes, by the ranks of the job.
+// Memory and work of the plan on the ranks of the job.
 struct PlannedWork {
-  std::int64_t peak_bytes = 0;     // of the rank that takes most
-  std::int64_t pattern_bytes = 0;  // that are left for the partial blocks that this rank finds
+  std::int64_t peak_bytes = 0;     // largest of all ranks
+  std::int64_t pattern_bytes = 0;  // left for the partial blocks of this rank
   Division division;
 };
 
@@ -89,8 +86,14 @@ Outcome run(const MaskInfoOptions& options, Job& job) {
     return Outcome::passed;
 
   const auto progress = job.progress();
-  const MaskInfoShare share =
-      job.phase(Phase::compute, [&] { return plan.run_with(job.comm, progress, work.pattern_bytes); });
+  // A single process runs the plan; several ranks run their shares, and only rank 0 reports.
+  MaskInfoShare share;
+  job.phase(Phase::compute, [&] {
+    if (job.comm.is_single())
+      share.info = plan.run(progress, work.pattern_bytes);
+    else
+      share = plan.run_with(job.comm, progress, work.pattern_bytes);
+  });
 
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
@@ -99,11 +102,11 @@ Outcome run(const MaskInfoOptions& options, Job& job) {
         "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
         "mask from positions. --no-computable writes them."});
   report.warnings = masks.warnings();
-  if (share.info) append(report, describe(*share.info));  // rank 0's report alone is shown
+  if (share.info) append(report, describe(*share.info));
 
   Array dynamic(DType::boolean, {});
   dynamic.elements<bool>()[0] = options.dynamic;
-  std::vector<Output> outputs = outputs_of(share, job);
+  std::vector<Output> outputs = job.comm.is_single() ? outputs_of(*share.info) : outputs_of(share);
   outputs.push_back({"is_dynamic_mask", make_source(dynamic.view()), {}});
   job.deliver(std::move(report), outputs);
   return Outcome::passed;

@@ -1,5 +1,4 @@
-// ejk segment-ids, segment-mask: masks to segment ids, and back.
-//
+// ejk segment-ids, segment-mask: segment ids of masks, and masks of segment ids.
 // tests: tests/cli/segment-ids/, tests/cli/segment-mask/
 #include "ejk/segments.hpp"
 
@@ -80,7 +79,7 @@ Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   const std::int64_t peak = 2 * kPieceBytes + segment_mask_bytes(type_of(*q), type_of(*kv));
   job.require_memory(peak);
 
-  // Ids are looked at even when nothing else is done: shapes and dtypes are checked with them.
+  // Also for a dry run: reading the ids checks shapes and dtypes.
   const SegmentMask mask =
       job.phase(Phase::compute, [&] { return segment_ids_to_mask(*q, *kv, options.how); });
   const Shape& shape = mask.attention_mask->shape();

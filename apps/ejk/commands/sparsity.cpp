@@ -1,5 +1,4 @@
-// ejk sparsity: what masks cost a block-sparse kernel at several block sizes.
-//
+// ejk sparsity: cost of masks for a block-sparse kernel at several block sizes.
 // tests: tests/cli/sparsity/
 #include "ejk/sparsity.hpp"
 

@@ -1,5 +1,5 @@
 // A plan says what a MaskInfo will hold before an element is read, and the MaskInfo keeps to it.
-#include "mask/plan.hpp"
+#include "blocks/plan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -21,12 +21,9 @@ std::map<std::string, ArrayType> planned(const MaskInfoPlan& plan) {
 }
 
 std::map<std::string, ArrayType> made(const MaskInfo& info) {
-  std::map<std::string, ArrayType> arrays{{"data_next", type_of(info.data_next.view())},
-                                          {"block_mask", type_of(info.block_mask.view())},
-                                          {"is_dynamic_mask", {DType::boolean, {}}}};
-  if (info.mask_next) arrays.emplace("mask_next", type_of(info.mask_next->view()));
-  if (info.partial_mask_blocks) arrays.emplace("partial_mask_blocks", type_of(*info.partial_mask_blocks));
-  if (info.q_sequence) arrays.emplace("q_sequence", type_of(info.q_sequence->view()));
+  std::map<std::string, ArrayType> arrays{{"is_dynamic_mask", {DType::boolean, {}}}};
+  for (const MaskInfoArray& array : arrays_of(info))
+    if (array.elements) arrays.emplace(array.name, type_of(*array.elements));
   return arrays;
 }
 
@@ -178,7 +175,7 @@ TEST_CASE("different heads are told apart with few reads, equal ones wherever th
         heads.push_back(composed ? ~(mask | causal_mask(kLength, kLength)) : mask);
       }
       heads.push_back(heads[3]);
-      const mask::DistinctMasks found = mask::distinct_masks(heads, single_process());
+      const blocks::DistinctMasks found = blocks::distinct_masks(heads, single_process());
       // With ~(mask | causal) elements may be equal where the masks are not.
       CHECK(found.masks.size() == 30);
       for (std::int64_t h = 0; h <= kHeads; ++h)
@@ -201,8 +198,8 @@ TEST_CASE("what is known to be empty takes no memory, and little time") {
     for (const Direction direction : {Direction::forward, Direction::dkv}) {
       CAPTURE(mask.text());
       const MaskInfoPlan plan({mask}, {64, 64}, direction, MaskInfoKind::fixed);
-      const auto working = mask::scan_bytes(kTokens, kTokens, {64, 64}, mask::Patterns::kept,
-                                            mask::Reading::any_order);  // on all threads that there are
+      const auto working = blocks::scan_bytes(kTokens, kTokens, {64, 64}, blocks::Patterns::kept,
+                                              blocks::Reading::any_order);  // on all threads that there are
       CHECK(plan.work_bytes() - *working < kSide * 1000);
       const MaskInfo info = plan.run();
       CHECK(std::ssize(info.summaries[0].states->held()) <= 3 * kSide);

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
@@ -68,10 +68,9 @@ std::int64_t allowed(const Heads& heads, std::size_t h, BlockShape block, std::i
 }
 
 std::int64_t metadata_of(const MaskInfo& info) {
-  std::int64_t bytes = info.data_next.bytes() + info.block_mask.bytes();
-  if (info.mask_next) bytes += info.mask_next->bytes();
-  if (info.partial_mask_blocks) bytes += type_of(*info.partial_mask_blocks).bytes();
-  if (info.q_sequence) bytes += info.q_sequence->bytes();
+  std::int64_t bytes = 0;
+  for (const MaskInfoArray& array : arrays_of(info))
+    if (array.elements) bytes += type_of(*array.elements).bytes();
   return bytes;
 }
 
@@ -256,16 +255,16 @@ TEST_CASE(
   };
   for (const std::vector<BlockShape>& blocks : all_blocks) {
     std::vector<std::unique_ptr<mask::PatternTable>> tables_alone;
-    std::vector<mask::Scan> alone;
+    std::vector<blocks::Scan> alone;
     for (const BlockShape block : blocks) {
       tables_alone.push_back(std::make_unique<mask::PatternTable>(block));
-      alone.push_back(mask::scan_mask(mask, block, tables_alone.back().get()));
+      alone.push_back(blocks::scan_mask(mask, block, tables_alone.back().get()));
     }
     std::vector<std::int64_t> pairs;
     std::vector<mask::Word> keys;
     for (const int threads : {1, 3}) {
       const Threads several(threads);
-      mask::QueryRuns runs(cuts, kv);
+      blocks::QueryRuns runs(cuts, kv);
       std::vector<std::unique_ptr<mask::PatternTable>> tables;
       std::vector<mask::PatternTable*> of_sizes;
       for (const BlockShape block : blocks) {
@@ -274,7 +273,7 @@ TEST_CASE(
       }
       std::int64_t done = 0, all = 0;
       const auto scans =
-          mask::scan_sizes(mask, blocks, of_sizes, &runs, 1, [&](std::int64_t more) { done += more; });
+          blocks::scan_sizes(mask, blocks, of_sizes, &runs, 1, [&](std::int64_t more) { done += more; });
       for (std::size_t s = 0; s < blocks.size(); ++s) {
         const MaskSummary &found = scans[s].summary, &expected = alone[s].summary;
         const auto same = [](const Array& a, const Array& b) {
@@ -375,30 +374,6 @@ TEST_CASE(
   const Sparsity full =
       measure_sparsity({full_mask(64, 64)}, {{8, 8}, {32, 32}, {64, 16}, {32, 32}}, pairs_alone);
   CHECK(full.least == 1);
-}
-
-TEST_CASE("blocks beyond the mask are counted whole") {
-  const Sparsity sparsity = measure_sparsity({full_mask(10, 10)}, {{64, 32}});
-  const BlockSizeCost& size = sparsity.sizes[0];
-  CHECK(size.partial_blocks == 1);
-  CHECK(size.pairs_computed == 64 * 32);
-  CHECK(size.padding_pairs == 64 * 32 - 100);
-  CHECK(sparsity.pairs_allowed == 100);
-}
-
-TEST_CASE("a causal mask is even in zig-zag order and not in order") {
-  SparsityOptions options;
-  options.ranks = 4;
-  const Sparsity sparsity = measure_sparsity({causal_mask(64, 64)}, {{4, 4}}, options);
-  const auto& zig_zag = sparsity.parallel[1].ranks;
-  for (const RankLoad& rank : zig_zag) CHECK(rank.pairs_allowed == 64 * 65 / 2 / 4);
-  const auto& contiguous = sparsity.parallel[0].ranks;
-  CHECK(contiguous[0].pairs_allowed == 16 * 17 / 2);
-  CHECK(contiguous[0].keys_received == 0);
-  CHECK(contiguous[3].keys_received == 48);
-  // Rank 0 has queries 0-7 and 56-63: all keys between.
-  CHECK(zig_zag[0].keys_received == 48);
-  CHECK(zig_zag[3].keys_received == 24);
 }
 
 TEST_CASE("arguments that make no sense are refused") {

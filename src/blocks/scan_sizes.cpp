@@ -1,16 +1,12 @@
-// One pass over a mask for several block sizes.
+// Scan of a mask for several block sizes in one pass, by stripes of queries. In each stripe every size
+// classifies the block rows that begin there; the elements that any size needs are filled once; every size
+// scans its block rows that end there. If all sizes divide the stripe and the mask allows random access,
+// stripes are processed in parallel. Otherwise they are processed in order, each by all threads, and block
+// rows that reach into the next stripe keep their bits. Masks with known bands are scanned size by size
+// without filling.
 //
-// The walk goes down the queries in stripes. In each, every size tells the states of the rows of blocks that
-// begin there; then the elements that any size has to see are filled, once, into the bits that are held; then
-// every size looks at its rows of blocks that end there. Where all sizes divide the stripe, and the mask can
-// be read in any order, each thread takes stripes of its own. Else they follow one another, all threads work
-// on one, and rows of blocks that reach into the next stripe keep their bits.
-//
-// Where a mask tells its bands nothing is filled, and each size is scanned by itself.
-//
-// Cost: the elements are filled once, whatever the number of sizes; each size reads the bits of its open
-// blocks.
-// tests: tests/mask/test_sparsity.cpp
+// Cost: each element is filled at most once; each size reads the bits of its open blocks.
+// tests: tests/blocks/test_sparsity.cpp
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -19,24 +15,24 @@
 #include <numeric>
 #include <utility>
 
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
-constexpr std::int64_t kStripeWords = std::int64_t{1} << 22;  // of bits, unless a row of blocks has more
-constexpr std::int64_t kBandRows = 64;                        // that are filled together
+constexpr std::int64_t kStripeWords = std::int64_t{1} << 22;  // of bits, unless a block row has more
+constexpr std::int64_t kBandRows = 64;                        // filled together
 
-// How the queries are cut into stripes.
+// Partition of the queries into stripes.
 struct Stripes {
-  bool apart = false;        // each can be worked on by itself
+  bool apart = false;        // processed independently
   std::int64_t queries = 1;  // of a stripe
-  std::int64_t held = 1;     // queries whose bits are held at the most, for each stripe that is worked on
+  std::int64_t held = 1;     // most queries whose bits are in memory, for each stripe in flight
 };
 
 Stripes stripes_of(std::int64_t q_length, std::int64_t kv_length, const std::vector<BlockShape>& blocks,
@@ -66,7 +62,8 @@ std::int64_t ones(const Word* row, std::int64_t begin, std::int64_t end) {
          kernels::active().count_bits(row + first + 1, last - first - 1);
 }
 
-// What the runs see in row `i` of the blocks of a size, which were looked at in `rows`, from `first_word` on.
+// Adds what the ranges of queries attend to in block row `i` of a size, scanned from `rows`, which begin at
+// `first_word`.
 void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockShape block, std::int64_t i,
              const BitRows& rows, std::int64_t first_word) {
   const std::span<const BlockState> states = size.states(i);
@@ -89,7 +86,7 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
         set_bits(keys, k_begin, k_end);
         continue;
       }
-      // The words at both ends are whole: what else is in them is the mask's as well.
+      // Words at both ends are taken whole: their other bits belong to the mask too.
       for (std::int64_t q = begin; q < end; ++q) {
         const Word* row = rows.row(q - q_begin);
         pairs += ones(row, k_begin - 64 * first_word, k_end - 64 * first_word);
@@ -100,7 +97,7 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
   }
 }
 
-// The same in these queries of a mask that tells its bands; a run of queries begins with the first.
+// The same for these queries of a mask with known bands; a range begins with the first.
 void add_bands(QueryRuns& runs, std::int64_t weight, const MaskNode& node, IndexRange queries) {
   constexpr std::int64_t kQueriesAtOnce = 4096;
   std::vector<IndexRange> seen(static_cast<std::size_t>(kQueriesAtOnce * node.bands()));
@@ -109,7 +106,7 @@ void add_bands(QueryRuns& runs, std::int64_t weight, const MaskNode& node, Index
   for (; runs.bounds[static_cast<std::size_t>(run)] < queries.end; ++run) {
     const std::int64_t end = runs.bounds[static_cast<std::size_t>(run) + 1];
     std::int64_t pairs = 0;
-    IndexRange keys;  // of neighbouring queries, which see much of the same
+    IndexRange keys;  // of neighbouring queries, which overlap
     for (std::int64_t q = runs.bounds[static_cast<std::size_t>(run)]; q < end; q += kQueriesAtOnce) {
       const std::int64_t count = std::min(kQueriesAtOnce, end - q);
       for (std::int64_t b = 0; b < node.bands(); ++b)
@@ -160,15 +157,15 @@ class Walk {
     std::size_t size;
     std::int64_t i;
   };
-  // What a thread finds of each size; made when it is needed.
+  // A thread's results for each size, created on demand.
   using Parts = std::vector<std::unique_ptr<Scanner::Part>>;
-  // The bits of some queries, of the words that are needed.
+  // The bits of a range of queries, limited to the words that are needed.
   struct Held {
     BitBuffer buffer;
     BitRows bits;
     std::int64_t first = 0, first_word = 0;
-    std::vector<std::int64_t> next;  // of each size the first row of blocks that is not looked at
-    std::vector<std::int64_t> open;  // of each size the elements of open blocks that begin in the stripe
+    std::vector<std::int64_t> next;  // for each size the first block row that is not scanned
+    std::vector<std::int64_t> open;  // for each size the elements of open blocks that begin in the stripe
   };
   struct FillPart {
     std::vector<Word> needed;
@@ -177,18 +174,17 @@ class Walk {
 
   Held make_held() const {
     Held held;
-    held.first = 0;
+    held.next.resize(sizes_.size());
     held.open.resize(sizes_.size());
-    for (const auto& size : sizes_) held.next.push_back(size->rows().begin);
     return held;
   }
 
-  // Behind the last row of blocks of a size, of those that are scanned, that begins before a query.
+  // One past the last block row of a size that begins before a query.
   std::int64_t last_before(std::size_t size, std::int64_t query) const {
-    return std::min(core::ceil_div(query, blocks_[size].q), sizes_[size]->rows().end);
+    return core::ceil_div(query, blocks_[size].q);
   }
 
-  // Nanoseconds that filling or looking at so many elements takes.
+  // Nanoseconds for filling or scanning elements.
   static double work(std::int64_t elements) { return static_cast<double>(elements) / 8; }
 
   void run_apart() {
@@ -210,28 +206,28 @@ class Walk {
           classify(part.held, begin, end);
           hold(part.held, needed_words(begin, end));
           fill(part.held, begin, end);
-          for (const Row& row : filled_rows(part.held, end)) look(part.parts, part.held, row);
+          for (const Row& row : filled_rows(part.held, end)) scan(part.parts, part.held, row);
         },
         [&](Part& part) { join(part.parts); });
   }
 
   void run_in_order() {
     Held held = make_held();
-    hold(held, {0, row_words_});  // of queries that are kept from one stripe to the next
+    hold(held, {0, row_words_});
     for (std::int64_t begin = 0; begin < end_; begin += stripes_.queries) {
       const std::int64_t end = std::min(end_, begin + stripes_.queries);
       drop_before(held, begin);
       classify(held, begin, end);
       fill(held, begin, end);
       std::vector<Row> rows = filled_rows(held, end);
-      // The tallest first: they take the longest.
+      // The tallest first: they take longest.
       std::stable_sort(rows.begin(), rows.end(),
                        [&](const Row& a, const Row& b) { return blocks_[a.size].q > blocks_[b.size].q; });
       const std::int64_t open = std::accumulate(held.open.begin(), held.open.end(), std::int64_t{0});
       core::parallel_reduce(
           std::ssize(rows), core::threads_for(std::ssize(rows), work(open)),
           [&] { return Parts(sizes_.size()); },
-          [&](Parts& parts, std::int64_t n) { look(parts, held, rows[static_cast<std::size_t>(n)]); },
+          [&](Parts& parts, std::int64_t n) { scan(parts, held, rows[static_cast<std::size_t>(n)]); },
           [&](Parts& parts) { join(parts); });
     }
   }
@@ -240,15 +236,16 @@ class Walk {
     return {held.bits.row(begin - held.first), held.bits.row_words, end - begin, held.bits.columns};
   }
 
-  // Makes room for these words of as many queries as are held at a time.
+  // Allocates these words for stripes_.held queries.
   void hold(Held& held, IndexRange words) const {
-    if (words.end - words.begin > held.bits.row_words) held.buffer = BitBuffer();  // before there are two
+    if (words.end - words.begin > held.bits.row_words)
+      held.buffer = BitBuffer();  // release before allocating
     held.first_word = words.begin;
     held.bits =
         held.buffer.rows(stripes_.held, std::min(64 * words.end, node_.kv_length()) - 64 * words.begin);
   }
 
-  // What any size needs of the rows of blocks that begin in a stripe.
+  // The words that any size needs of the block rows that begin in a stripe.
   IndexRange needed_words(std::int64_t begin, std::int64_t end) const {
     IndexRange all{row_words_, 0};
     for (std::size_t s = 0; s < sizes_.size(); ++s)
@@ -260,8 +257,7 @@ class Walk {
     return all.begin < all.end ? all : IndexRange{};
   }
 
-  // Moves the bits of rows of blocks that are not looked at yet to the front; those before `filled` are
-  // there.
+  // Moves the bits of block rows that are not scanned yet, up to query `filled`, to the front.
   void drop_before(Held& held, std::int64_t filled) const {
     std::int64_t keep = filled;
     for (std::size_t s = 0; s < sizes_.size(); ++s)
@@ -305,16 +301,14 @@ class Walk {
         [](FillPart&) {});
   }
 
-  // The band's rows begin at query `begin`, its words at `first_word`.
+  // The rows of the band begin at query `begin`, its words at `first_word`.
   void fill_band(FillPart& part, const BitRows& band, std::int64_t begin, std::int64_t first_word) const {
     const std::int64_t end = begin + band.rows;
     part.needed.assign(static_cast<std::size_t>(words_for(band.row_words)), Word{0});
     for (std::size_t s = 0; s < sizes_.size(); ++s)
-      for (std::int64_t i = std::max(begin / blocks_[s].q, sizes_[s]->rows().begin),
-                        last = last_before(s, end);
-           i < last; ++i)
+      for (std::int64_t i = begin / blocks_[s].q, last = last_before(s, end); i < last; ++i)
         sizes_[s]->add_needed_words(i, first_word, part.needed.data());
-    if (!node_.random_access()) {  // across what is not needed, so that a source is read in order
+    if (!node_.random_access()) {  // across words that are not needed, to read in order
       std::int64_t first = band.row_words, last = 0;
       for_each_run(part.needed, band.row_words, true,
                    [&](std::int64_t from, std::int64_t to) { first = std::min(first, from), last = to; });
@@ -336,7 +330,7 @@ class Walk {
     });
   }
 
-  // The rows of blocks that were not looked at, and whose queries are all before `filled`.
+  // The block rows that are not scanned and end before query `filled`.
   std::vector<Row> filled_rows(Held& held, std::int64_t filled) const {
     std::vector<Row> rows;
     for (std::size_t s = 0; s < sizes_.size(); ++s)
@@ -346,12 +340,12 @@ class Walk {
     return rows;
   }
 
-  void look(Parts& parts, Held& held, const Row& row) {
+  void scan(Parts& parts, Held& held, const Row& row) {
     Scanner& size = *sizes_[row.size];
     std::unique_ptr<Scanner::Part>& part = parts[row.size];
     if (!part) part = std::make_unique<Scanner::Part>(size.make_part());
     const BitRows bits = rows_of(held, size.queries(row.i).begin, size.queries(row.i).end);
-    size.look(*part, row.i, bits, 64 * held.first_word);
+    size.scan(*part, row.i, bits, 64 * held.first_word);
     part->rows.push_back({row.i, row.i + 1});
     if (runs_ != nullptr && row.size == 0)
       add_row(*runs_, weight_, size, blocks_[0], row.i, bits, held.first_word);
@@ -406,7 +400,7 @@ std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const st
                                         Reading reading) {
   const std::int64_t q_length = masks[0].q_length(), kv_length = masks[0].kv_length();
   const std::int64_t words = words_for(kv_length);
-  // What a row of the tallest blocks needs of a row of bits, cut at whole blocks of any size.
+  // The words of a row of bits that a row of the tallest blocks needs, rounded to whole blocks of any size.
   std::int64_t tallest = 1, longest = 1, widest = 0;
   for (const BlockShape& block : blocks)
     tallest = std::max(tallest, std::min(block.q, q_length)), longest = std::max(longest, block.kv);
@@ -417,13 +411,13 @@ std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const st
     const Stripes stripes = stripes_of(q_length, kv_length, blocks, in);
     const std::int64_t width = stripes.apart ? needed : words;
     most_words = std::max(most_words, width);
-    // The bits, and as much of a band on each thread: a panel and an operand of a composed mask.
+    // The bits, and on each thread a panel and an operand of a composed mask for one band.
     const auto bits = core::checked_mul(8 * width * (stripes.apart ? threads() : 1), stripes.held);
     const auto bands = core::checked_mul(2 * 8 * kBandRows * width, threads());
     if (!bits || !bands || std::max(*bits, *bands) > core::kMostBytes) return std::nullopt;
     most = std::max(most, *bits + *bands);
   }
-  for (const BlockShape& block : blocks) {  // of each thread, and joined
+  for (const BlockShape& block : blocks) {  // of each thread, and reduced
     const auto part = part_bytes(q_length, kv_length, block, Patterns::kept, 2 * most_words);
     const auto parts = part ? core::checked_mul(*part, threads() + 1) : std::nullopt;
     if (!parts || *parts > core::kMostBytes) return std::nullopt;
@@ -432,4 +426,4 @@ std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const st
   return most;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

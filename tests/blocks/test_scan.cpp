@@ -1,5 +1,5 @@
 // One pass over a mask: the same bytes for any number of threads, on every route through the scan.
-#include "mask/scan.hpp"
+#include "blocks/scan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -95,18 +95,18 @@ TEST_CASE("progress counts all blocks, never backwards") {
 
 TEST_CASE("blocks far longer than the mask are scanned as if they ended where it does") {
   const Mask mask = causal_mask(16, 40);
-  const MaskSummary near = mask::scan_mask(mask, {17, 41}, nullptr).summary;
+  const MaskSummary near = blocks::scan_mask(mask, {17, 41}, nullptr).summary;
   constexpr std::int64_t k32 = std::int64_t{1} << 32, k38 = std::int64_t{1} << 38,
                          k47 = std::int64_t{1} << 47;
   // Products of some of these are 0 modulo 2^64.
   for (const BlockShape block : {BlockShape{k47, k47}, BlockShape{k32, k38}, BlockShape{k47, 64}}) {
-    const MaskSummary far = mask::scan_mask(mask, block, nullptr).summary;
+    const MaskSummary far = blocks::scan_mask(mask, block, nullptr).summary;
     CHECK(far.partial_blocks == near.partial_blocks);
     CHECK(far.true_elements == near.true_elements);
     CHECK(far.rows_without_key.size() == near.rows_without_key.size());
     CHECK(far.keys_without_row.size() == near.keys_without_row.size());
-    CHECK(mask::scan_bytes(16, 40, block, mask::Patterns::dropped, mask::Reading::in_order) ==
-          mask::scan_bytes(16, 40, {16, 40}, mask::Patterns::dropped, mask::Reading::in_order));
+    CHECK(blocks::scan_bytes(16, 40, block, blocks::Patterns::dropped, blocks::Reading::in_order) ==
+          blocks::scan_bytes(16, 40, {16, 40}, blocks::Patterns::dropped, blocks::Reading::in_order));
   }
 }
 
@@ -115,7 +115,7 @@ TEST_CASE("a partial block that no memory can hold is refused, whatever its size
   options.pad = true;
   for (const BlockShape block : {BlockShape{std::int64_t{1} << 47, std::int64_t{1} << 47},
                                  BlockShape{std::int64_t{1} << 32, std::int64_t{1} << 38}}) {
-    CHECK_FALSE(mask::scan_bytes(16, 16, block, mask::Patterns::kept, mask::Reading::any_order));
+    CHECK_FALSE(blocks::scan_bytes(16, 16, block, blocks::Patterns::kept, blocks::Reading::any_order));
     CHECK_THROWS_AS(process_mask({causal_mask(16, 16)}, block, options), Error);
     const MaskInfoPlan plan({causal_mask(16, 16)}, block, Direction::forward, MaskInfoKind::fixed, options);
     CHECK(plan.work_bytes() == INT64_MAX);

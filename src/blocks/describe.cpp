@@ -1,5 +1,5 @@
-// The sparsity report of a MaskInfo: what a block-sparse kernel will do with the masks.
-// tests: tests/mask/test_describe.cpp
+// Sparsity report of a MaskInfo: the work of a block-sparse kernel.
+// tests: tests/blocks/test_describe.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 #include <set>
 #include <string>
 
+#include "blocks/picture.hpp"
+#include "blocks/plan.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
 #include "mask/node.hpp"
-#include "mask/picture.hpp"
-#include "mask/plan.hpp"
 
 namespace ejk {
 
@@ -26,7 +26,7 @@ std::int64_t length_of(const std::vector<IndexRange>& ranges) {
                          [](std::int64_t n, const IndexRange& r) { return n + r.end - r.begin; });
 }
 
-// Where queries without keys, or keys without queries, are.
+// Ranges of queries without keys, or of keys without queries.
 void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
                 std::vector<IndexRange> MaskSummary::*ranges) {
   constexpr std::size_t kMost = 10'000;  // ranges that a report lists
@@ -45,8 +45,8 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
   report.add(std::move(table));
 }
 
-// The load of what the kernel walks: a row of blocks is the work of one query block, a column (dkv) that of
-// one key block.
+// Loads of the kernel: a block row is the work of one query block, a block column (dkv) that of one key
+// block.
 void add_loads(Report& report, const MaskInfo& info) {
   const bool dkv = info.direction == Direction::dkv;
   Table table{dkv ? "columns_of_blocks" : "rows_of_blocks",
@@ -94,9 +94,11 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
               {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
               {}};
   std::int64_t bytes = 0;
-  for (const auto& [name, type] : mask::arrays_of(info)) {
+  for (const MaskInfoArray& array : arrays_of(info)) {
+    if (!array.elements) continue;
+    const ArrayType type = type_of(*array.elements);
     bytes += type.bytes();
-    table.rows.push_back({name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
+    table.rows.push_back({array.name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
   }
   report.add(std::move(table));
   report.add("arrays", "all arrays", bytes, Unit::bytes);
@@ -104,11 +106,11 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
   report.add("arrays_of_dense", "arrays of dense mask", share(bytes, dense_bytes), Unit::share);
 }
 
-// Keys that the middle query sees: what a window's counts come to.
+// Keys of the middle query: the size of a window.
 std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
   if (!m.node().random_access()) return std::nullopt;
-  mask::BitBuffer buffer;
-  const mask::BitRows row = buffer.rows(1, m.kv_length());
+  blocks::BitBuffer buffer;
+  const blocks::BitRows row = buffer.rows(1, m.kv_length());
   const std::int64_t q = m.q_length() / 2;
   m.node().fill({q, q + 1, 0, m.kv_length()}, row);
   std::int64_t keys = 0;
@@ -118,7 +120,7 @@ std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
 
 }  // namespace
 
-std::string mask::heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u) {
+std::string blocks::heads_with(const std::vector<std::int64_t>& head_mask, std::int64_t u) {
   std::string text;
   const auto heads = static_cast<std::int64_t>(head_mask.size());
   for (std::int64_t h = 0; h < heads;) {
@@ -130,19 +132,6 @@ std::string mask::heads_with(const std::vector<std::int64_t>& head_mask, std::in
     h = std::max(end, h + 1);
   }
   return text;
-}
-
-std::vector<PlannedArray> mask::arrays_of(const MaskInfo& info) {
-  std::vector<PlannedArray> arrays;
-  const auto add = [&](const char* name, const Array& array) {
-    arrays.push_back({name, {array.dtype(), array.shape()}});
-  };
-  add("data_next", info.data_next);
-  if (info.mask_next) add("mask_next", *info.mask_next);
-  add("block_mask", info.block_mask);
-  if (info.partial_mask_blocks) arrays.push_back({"partial_mask_blocks", type_of(*info.partial_mask_blocks)});
-  if (info.q_sequence) add("q_sequence", *info.q_sequence);
-  return arrays;
 }
 
 Report describe(const MaskInfo& info) {
@@ -166,7 +155,7 @@ Report describe(const MaskInfo& info) {
   if (info.settings.head_shards > 1) report.add("head_shards", "head shards", info.settings.head_shards);
   if (info.settings.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.settings.q_seq_shards);
   std::set<std::string> alignment;
-  for (const Mask& m : info.masks) mask::add_alignment(m.node(), alignment);
+  for (const Mask& m : info.masks) blocks::add_alignment(m.node(), alignment);
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
 
   // Sums over heads, not over distinct masks.
@@ -197,7 +186,7 @@ Report describe(const MaskInfo& info) {
     const std::int64_t grid = s.states->blocks();
     const auto middle = keys_of_middle_query(info.masks[u]);
     masks.rows.push_back({static_cast<std::int64_t>(u),
-                          mask::heads_with(info.head_mask, static_cast<std::int64_t>(u)),
+                          blocks::heads_with(info.head_mask, static_cast<std::int64_t>(u)),
                           printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
                           s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
                           info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),
@@ -233,7 +222,7 @@ Report describe(const MaskInfo& info) {
 
   constexpr std::size_t kScreens = 4;  // of distinct masks
   for (std::size_t u = 0; u < std::min<std::size_t>(kMostPictures, info.summaries.size()); ++u) {
-    BlockPicture picture = mask::picture_of(info.masks[u], info.block, info.summaries[u]);
+    BlockPicture picture = blocks::picture_of(info.masks[u], info.block, info.summaries[u]);
     picture.key = fmt::format("picture_{}", u);
     picture.title = fmt::format("blocks of mask {} (queries down, keys across)", u);
     picture.page_only = u >= kScreens;

@@ -1,4 +1,4 @@
-// The index arrays of a MaskInfo, made from the states of blocks: look-ahead, shrinking, downcasting.
+// Index arrays of a MaskInfo from the states of blocks: look-ahead, shrinking, downcasting.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 #include "ejk/mask_info.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
-/// How heads and queries are cut up. A slab is the rows of one head shard × one query shard.
+/// Partition of heads and queries into shards. A slab is one head shard × one query shard.
 struct Layout {
   Direction direction = Direction::forward;
   std::int64_t head_shards = 1;
@@ -23,25 +23,25 @@ struct Layout {
   std::int64_t grid() const { return q_blocks * kv_blocks; }
 };
 
-/// What a row of the index arrays is made from: states, (q blocks, kv blocks), and for each that is held the id of
-/// a pattern.
+/// Source of a row of the index arrays: the states, (q blocks, kv blocks), and a pattern id for each stored
+/// state.
 struct RowGrid {
   const BlockStates* states;
-  const std::int32_t* patterns;  // null when there are no partial blocks
+  const std::int32_t* patterns;  // null if there are no partial blocks
 };
 
-/// The three arrays, (rows, height, width), mask_next empty when there are no partial blocks.
+/// The three arrays, (rows, height, width); mask_next is empty if there are no partial blocks.
 struct IndexArrays {
   Array data_next;
   Array mask_next;
   Array block_mask;
 };
 
-/// Step 6: `left_out`, the empty blocks of each row (forward) or column (dkv) of blocks have no place; the
-/// states of all rows are then the same.
+/// Step 6: `left_out` omits the empty blocks of each row (forward) or column (dkv) of blocks; all rows have
+/// the same states then.
 enum class Empty { kept, left_out };
 
-/// Their types, which take no more than a look at the states.
+/// Types of the arrays, from the states alone.
 struct IndexTypes {
   Shape shape;
   DType data_next, mask_next, block_mask;
@@ -49,16 +49,16 @@ struct IndexTypes {
 IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                        Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
-/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with its wrap-around in
-/// each slab, each in the type that `dtype_of` gives for its largest value (int8, int16 or int32). The pattern
-/// ids in `rows` are all those below `patterns`.
+/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with wrap-around in
+/// each slab, each of the type `dtype_of` its largest value (int8, int16 or int32). Pattern ids in `rows` are
+/// below `patterns`.
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
-/// The narrowest of int8, int16 and int32 that holds values up to `largest`.
+/// The narrowest of int8, int16 and int32 for values up to `largest`.
 DType narrowest(std::int64_t largest);
 
 /// An int32 array as int8, int16 or int32.
 Array narrowed(Array array, DType dtype);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

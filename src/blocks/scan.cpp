@@ -1,11 +1,12 @@
-// Rows of blocks are worked on in parallel and in any order. What threads find is joined by sums and unions,
-// and partial blocks are numbered afterwards by where they stand, so ids and bytes do not depend on threads.
+// Scan of a mask by block rows, in parallel and in any order. Results of threads are reduced by sums and
+// unions, and partial blocks are numbered afterwards by position, so ids and bytes do not depend on the
+// number of threads.
 //
-// A row's undecided and partial blocks are filled in panels: runs of neighbouring blocks whose bits fit the
-// second-level cache, wide enough that a stored mask is read in long pieces. From the panel each block's bits
-// are gathered into one piece and judged. Of a mask that tells its bands no element is filled.
-// tests: tests/mask/test_scan.cpp
-#include "mask/scan.hpp"
+// Undecided and partial blocks of a row are filled in panels: ranges of neighbouring blocks whose bits fit
+// the L2 cache, wide enough for long reads of a stored mask. The bits of each block are gathered from the
+// panel and classified. No element of a mask with known bands is filled.
+// tests: tests/blocks/test_scan.cpp
+#include "blocks/scan.hpp"
 
 #include <fmt/format.h>
 
@@ -13,19 +14,18 @@
 #include <mutex>
 #include <utility>
 
+#include "blocks/rank_scan.hpp"
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
-#include "mask/rank_scan.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
-constexpr std::int64_t kTaskElements = std::int64_t{1}
-                                       << 21;  // rows of blocks are handed out in at least so much
-constexpr std::int64_t kMostCells = 128;       // a side, of the grid in which True elements are counted
+constexpr std::int64_t kTaskElements = std::int64_t{1} << 21;  // at least, in the block rows of a task
+constexpr std::int64_t kMostCells = 128;  // a side of the grid in which True elements are counted
 
 BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
   if (patterns == Patterns::kept) return block;
@@ -38,7 +38,7 @@ std::int64_t at_most(std::int64_t most, std::int64_t rows, std::int64_t columns)
   return elements ? std::max<std::int64_t>(1, most / std::max<std::int64_t>(1, *elements)) : 1;
 }
 
-// The columns of some rows of blocks that are not known to be empty.
+// The block columns of each row that may be non-empty.
 std::vector<IndexRange> runs_of(const Mask& mask, BlockShape block, const IndexRange& rows) {
   const auto classifier = mask.node().classifier(block.q, block.kv);
   std::vector<IndexRange> runs;
@@ -47,7 +47,7 @@ std::vector<IndexRange> runs_of(const Mask& mask, BlockShape block, const IndexR
   return runs;
 }
 
-// What each column of the panel has in any row and in all rows: read along the rows, as the panel lies.
+// Or and and of the rows of the panel, read row by row as they are stored.
 void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, std::int64_t end_word) {
   const auto words = static_cast<std::size_t>(panel.row_words);
   if (part.any.size() < words) part.any.resize(words), part.all.resize(words);
@@ -66,7 +66,8 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexR
       block_(block),
       table_(table),
       kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
-      held_(mask::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
+      held_(
+          blocks::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
       row_words_(words_for(held_.kv)),
       pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
       classifier_(node_.classifier(block.q, block.kv)) {
@@ -110,14 +111,14 @@ void Scanner::classify(std::int64_t i) {
   const std::span<BlockState> found = states(i);
   if (found.empty()) return;
   classifier_->classify(q_begin, q_end, run(i), found.data());
-  // A full block that the edge cuts short is partial: what is missing of it is False.
+  // A full block that the edge cuts short is partial: its missing elements are False.
   if (q_end - q_begin < block_.q)
     std::replace(found.begin(), found.end(), BlockState::full, BlockState::partial);
   else if (run(i).end * block_.kv > mask_.kv_length() && found.back() == BlockState::full)
     found.back() = BlockState::partial;
 }
 
-// Calls f(begin, end) for every run of open blocks of a row, of at most so many.
+// Calls f(begin, end) for every range of at most `most_blocks` open blocks of a row.
 template <class F>
 void Scanner::for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const {
   const auto [first, last] = run(i);
@@ -152,14 +153,14 @@ void Scanner::add_needed_words(std::int64_t i, std::int64_t first_word, Word* wo
   });
 }
 
-void Scanner::look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key) {
+void Scanner::scan(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key) {
   for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
     classify_run(part, rows, i, {j, end}, first_key);
   });
   count(part, i);
 }
 
-void Scanner::look(Part& part, std::int64_t i) {
+void Scanner::scan(Part& part, std::int64_t i) {
   if (node_.bands() > 0) return scan_bands(part, i);
   const IndexRange queries_of_row = queries(i);
   const auto fill = [&](std::int64_t j, std::int64_t end) {
@@ -174,7 +175,7 @@ void Scanner::look(Part& part, std::int64_t i) {
       classify_run(part, fill(j, end), i, {j, end}, j * block_.kv);
     });
   } else {
-    // Across decided blocks, so that a source that wants order is read in order.
+    // Across decided blocks, so that a sequential source is read in order.
     std::int64_t first = kv_blocks_, last = 0;
     for_each_open_run(i, kv_blocks_,
                       [&](std::int64_t j, std::int64_t end) { first = std::min(first, j), last = end; });
@@ -196,7 +197,7 @@ void Scanner::classify_run(Part& part, const BitRows& panel, std::int64_t i, Ind
   }
 }
 
-// Of a row whose blocks are all decided.
+// Counts of a row whose blocks are all decided.
 void Scanner::count(Part& part, std::int64_t i) {
   const std::span<const BlockState> found = states(i);
   part.empty_blocks += kv_blocks_ - std::ssize(found);
@@ -275,8 +276,8 @@ void Scanner::scan_bands(Part& part, std::int64_t i) {
   count(part, i);
 }
 
-// The same as classify(), from the runs of keys that the queries see: nothing is done for words without a bit, or
-// for the first and last queries that see nothing of the block.
+// The same as classify(), from the ranges of keys of the queries. Words without a bit, and the first and last
+// queries without a key in the block, are skipped.
 BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j) {
   const IndexRange keys{j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length())};
   const std::int64_t rows = queries(i).end - queries(i).begin, bands = node_.bands();
@@ -300,7 +301,7 @@ BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j
   if (core::checked_mul(block_.q, block_.kv) == elements) return BlockState::full;
   enter_partial(part, i, j, elements);
 
-  // Neighbouring queries see much of the same keys, which are noted once.
+  // Neighbouring queries attend to mostly the same keys, which are recorded once.
   IndexRange rows_seen, keys_seen;
   const auto note = [&] {
     set_bits(part.rows_seen.data(), i * block_.q + rows_seen.begin, i * block_.q + rows_seen.end);
@@ -326,23 +327,23 @@ BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j
     enter_pattern(i, j, part.patterns->find_or_add(bits));
     return BlockState::partial;
   }
-  Digester::Telling told(part.patterns->digester());
+  Digester::Builder digest(part.patterns->digester());
   for_each_run([&](std::int64_t r, std::int64_t begin, std::int64_t end) {
     for (std::int64_t w = begin / 64; w < words_for(end); ++w)
-      told.add(r * row_words_ + w,
-               low_bits(end - 64 * w) & ~low_bits(std::max<std::int64_t>(begin - 64 * w, 0)));
+      digest.add(r * row_words_ + w,
+                 low_bits(end - 64 * w) & ~low_bits(std::max<std::int64_t>(begin - 64 * w, 0)));
   });
-  part.patterns->find_or_add(told.digest());
+  part.patterns->find_or_add(digest.digest());
   return BlockState::partial;
 }
 
-// Notes which queries of a partial block have a key to see: 64 of them, a word of rows_seen, at a time.
+// Records which queries of a partial block attend to a key: 64 of them, a word of rows_seen, at a time.
 void Scanner::mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
   for (std::int64_t r = 0; r < rows;) {
     const std::int64_t first = (q + r) % 64, end = std::min(rows, r + 64 - first);
     Word& seen = part.rows_seen[static_cast<std::size_t>((q + r) / 64)];
     const Word all = low_bits(end - r) << first;
-    if ((seen & all) == all) {  // by the blocks before
+    if ((seen & all) == all) {  // in earlier blocks
       r = end;
       continue;
     }
@@ -430,7 +431,7 @@ Scan completed(BandScan all, std::int64_t patterns) {
 
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t)>& done) {
-  kernels::active();  // an instruction set that is not there is an error of masks without elements too
+  kernels::active();  // an unsupported instruction set is an error for masks without elements too
   Scanner scanner(mask, block, table, rows);
   const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
   const std::int64_t tasks = core::ceil_div(rows.end - rows.begin, rows_at_once);
@@ -445,7 +446,7 @@ BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternT
                            end = std::min(rows.end, begin + rows_at_once);
         for (std::int64_t i = begin; i < end; ++i) {
           scanner.classify(i);
-          scanner.look(part, i);
+          scanner.scan(part, i);
         }
         part.rows.push_back({begin, end});
         if (done) {
@@ -465,21 +466,21 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
   }
   if (table != nullptr)
     throw Error(Error::Kind::internal, "scan_mask: patterns of several ranks are not joined here");
-  const QueryPartition shares(mask.q_length(), block.q, comm.size(), {RowCosts(mask, block)});
-  const IndexRange rows = shares.rows(comm.rank(), 0, block);
+  const IndexRange rows = RowPartition(comm.size(), {RowCosts(mask, block)}).rows(comm.rank(), 0);
   std::optional<BandScan> mine;
   if (rows.begin < rows.end) mine = scan_band(mask, block, rows, nullptr, done);
   return joined_by_all(mask, block, std::move(mine), comm);
 }
 
 HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
-  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // that are asked, in a fraction of a second
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 24;  // classified in a fraction of a second
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
                      columns = core::ceil_div(mask.kv_length(), block.kv);
   if (rows > kMostRows || columns > kMostRows)
     return {core::checked_mul(rows, columns).value_or(core::kMostBytes), columns, rows};
   HeldBlocks held;
-  std::vector<std::int64_t> steps(static_cast<std::size_t>(columns + 1));  // of rows that hold a column
+  std::vector<std::int64_t> steps(
+      static_cast<std::size_t>(columns + 1));  // changes of the rows that store a column
   for (const IndexRange& run : runs_of(mask, block, {0, rows})) {
     held.all += run.end - run.begin;
     held.widest = std::max(held.widest, run.end - run.begin);
@@ -499,7 +500,7 @@ std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_le
   if (!one || std::max(*one, panel_words) > std::int64_t{1} << 52) return std::nullopt;
   const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *
                              std::min(core::ceil_div(kv_length, block.kv), kMostCells);
-  // One block, a bit for each query and each key, a byte for each column of blocks, the counts.
+  // One block, a bit for each query and each key, a byte for each block column, the counts.
   return 8 * (panel_words + *one + words_for(q_length) + words_for(kv_length) + 2) +
          core::ceil_div(kv_length, block.kv) + cells;
 }
@@ -511,7 +512,7 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   const BlockShape whole = held(block, q_length, kv_length, patterns);
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
   if (!row || !one || *row > std::int64_t{1} << 52) return std::nullopt;
-  // A panel of bits and as much for an operand of a composed mask.
+  // A panel of bits, and another for an operand of a composed mask.
   const auto part = [&](std::int64_t panel) {
     return part_bytes(q_length, kv_length, block, patterns, 2 * panel + 16 * std::min(block.q, q_length));
   };
@@ -521,4 +522,4 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   return reading == Reading::in_order ? std::max(*any_order, *of_row) : *any_order;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -1,22 +1,21 @@
-// Block pictures of masks. What a page says beside the states is worked out when a page is made: how dense cells
-// of blocks are, from what the pass over the mask counted, and which of the masks whose intersection this is
-// emptied a block, by asking each for its blocks once more. Elements are looked at only where none of them knows.
-//
-// tests: tests/mask/test_picture.cpp
-#include "mask/picture.hpp"
+// Block pictures of masks. Details for pages are computed on demand: densities of cells, from the counts of
+// the scan, and for an empty block of an intersection the factors that are empty in it, by classifying the
+// factors again. Elements are read only if no classification decides.
+// tests: tests/blocks/test_picture.cpp
+#include "blocks/picture.hpp"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 namespace {
 
@@ -50,8 +49,8 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
   return shares;
 }
 
-// Which factors are empty in an empty block. Where none is known to be, those that can only be read are read, if
-// that may be done in any order.
+// The factors that are empty in an empty block. If none is known to be, undecided ones are read if they allow
+// random access.
 class Causes {
  public:
   Causes(const Mask& mask, BlockShape block)
@@ -138,11 +137,11 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
   return picture;
 }
 
-}  // namespace mask
+}  // namespace blocks
 
 namespace {
 
-// Of a block of the picture of a whole mask.
+// The block size of the picture of a whole mask.
 std::int64_t side_of(const Mask& mask) {
   constexpr std::int64_t kMost = 2048;
   std::int64_t side = 1;
@@ -155,7 +154,7 @@ std::int64_t side_of(const Mask& mask) {
 BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
   const std::int64_t side = side_of(mask);
   BlockPicture picture =
-      mask::picture_of(mask, {side, side}, mask::scan_mask(mask, {side, side}, nullptr).summary);
+      blocks::picture_of(mask, {side, side}, blocks::scan_mask(mask, {side, side}, nullptr).summary);
   picture.key = std::move(key);
   picture.title = std::move(title);
   picture.page_only = true;
@@ -168,12 +167,12 @@ BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
 }
 
 std::int64_t picture_bytes(const Mask& mask) {
-  // The states, as the scan has them, as the picture and as a page cuts them up.
+  // The states of the scan, of the picture and of a page.
   constexpr std::int64_t kOfBlock = 3;
   const std::int64_t side = side_of(mask);
-  const auto reading = mask.node().random_access() ? mask::Reading::any_order : mask::Reading::in_order;
+  const auto reading = mask.node().random_access() ? blocks::Reading::any_order : blocks::Reading::in_order;
   const auto scan =
-      mask::scan_bytes(mask.q_length(), mask.kv_length(), {side, side}, mask::Patterns::dropped, reading);
+      blocks::scan_bytes(mask.q_length(), mask.kv_length(), {side, side}, blocks::Patterns::dropped, reading);
   return core::sum_of_bytes(
       {kOfBlock * core::ceil_div(mask.q_length(), side) * core::ceil_div(mask.kv_length(), side),
        scan.value_or(core::kMostBytes)});

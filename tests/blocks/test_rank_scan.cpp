@@ -1,5 +1,6 @@
-// What ranks make of masks, for communicators of many sizes: every array and every number is that of one process.
-#include "mask/rank_scan.hpp"
+// What ranks make of masks, for communicators of many sizes: every array and every number is that of one
+// process.
+#include "blocks/rank_scan.hpp"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "mask/plan.hpp"
+#include "blocks/plan.hpp"
 #include "support/arrays.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
@@ -49,14 +50,15 @@ void check_same(const MaskSummary& a, const MaskSummary& b) {
 // The arrays that ranks hold in parts, put together; every element must be there once.
 std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoShare>& shares) {
   std::vector<std::pair<std::string, Array>> arrays;
-  for (const PlannedArray& planned : shares.front().arrays) {
+  for (std::size_t a = 0; a < shares.front().arrays.size(); ++a) {
+    const MaskInfoShare::Array& planned = shares.front().arrays[a];
+    if (planned.absent != MaskInfoArray::Absent::no) continue;
     const Shape& shape = planned.type.shape;
     const std::int64_t size = size_of(planned.type.dtype);
     Array array(planned.type.dtype, shape);
     std::vector<std::uint8_t> counts(static_cast<std::size_t>(array.size()));
     for (const MaskInfoShare& share : shares)
-      for (const MaskInfoShare::Part& part : share.parts) {
-        if (part.array != planned.name) continue;
+      for (const MaskInfoShare::Part& part : share.arrays[a].parts) {
         REQUIRE(part.elements->shape() == part.box.count);
         REQUIRE(part.elements->dtype() == planned.type.dtype);
         const Array elements = read_all(*part.elements);
@@ -81,15 +83,8 @@ std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoSh
 
 std::vector<std::pair<std::string, Array>> arrays_in(const MaskInfo& info) {
   std::vector<std::pair<std::string, Array>> arrays;
-  const auto add = [&](const char* name, const Array& array) {
-    arrays.emplace_back(name, Array::copy_of(array.view()));
-  };
-  add("data_next", info.data_next);
-  if (info.mask_next) add("mask_next", *info.mask_next);
-  add("block_mask", info.block_mask);
-  if (info.partial_mask_blocks)
-    arrays.emplace_back("partial_mask_blocks", read_all(*info.partial_mask_blocks));
-  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  for (const MaskInfoArray& array : arrays_of(info))
+    if (array.elements) arrays.emplace_back(array.name, read_all(*array.elements));
   return arrays;
 }
 
@@ -115,10 +110,6 @@ void check_ranks(const MaskInfoPlan& plan, std::int64_t ranks) {
     }
   }
   const MaskInfo& info = *shares[0].info;
-  REQUIRE(info.summaries.size() == alone_info.summaries.size());
-  for (std::size_t u = 0; u < info.summaries.size(); ++u)
-    check_same(info.summaries[u], alone_info.summaries[u]);
-  CHECK(info.head_mask == alone_info.head_mask);
   CHECK(text_of(describe(info)) == text_of(describe(alone_info)));
 }
 
@@ -198,11 +189,10 @@ TEST_CASE("ranks hold the partial blocks that they find first, and their limit i
       test::results_of_ranks(4, [&](Communicator& comm) { return plan.run_with(comm, {}, limit); });
   std::int64_t next = 0;
   for (const MaskInfoShare& share : shares)
-    for (const MaskInfoShare::Part& part : share.parts)
-      if (part.array == "partial_mask_blocks") {
-        CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
-        next += 16;
-      }
+    for (const MaskInfoShare::Part& part : share.arrays[3].parts) {
+      CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
+      next += 16;
+    }
   CHECK(next == 64);
   CHECK_THROWS_AS(test::run_ranks(4, [&](Communicator& comm) { plan.run_with(comm, {}, limit - 1); }), Error);
 }
@@ -213,14 +203,14 @@ TEST_CASE("all ranks get the scan of a mask that they share") {
     const std::int64_t q = between(random, 1, 200), kv = between(random, 1, 300);
     const Mask mask = plain::random_mask(random, q, kv, 3).mask;
     const BlockShape block{between(random, 1, 30), between(random, 1, 90)};
-    const MaskSummary expected = mask::scan_mask(mask, block, nullptr).summary;
+    const MaskSummary expected = blocks::scan_mask(mask, block, nullptr).summary;
     for (const std::int64_t ranks : kRankCounts) {
       std::atomic<std::int64_t> done{0};
       const auto found = test::results_of_ranks(ranks, [&](Communicator& comm) {
-        return mask::scan_mask(
+        return blocks::scan_mask(
             mask, block, nullptr, [&](std::int64_t more) { done += more; }, comm);
       });
-      for (const mask::Scan& scan : found) check_same(scan.summary, expected);
+      for (const blocks::Scan& scan : found) check_same(scan.summary, expected);
       CHECK(done == expected.states->blocks());
     }
   }
@@ -244,11 +234,11 @@ TEST_CASE("heads are told apart by any rank, wherever they differ") {
   }
   heads.push_back(stored());
   heads.push_back(causal_mask(q, kv));
-  const mask::DistinctMasks expected = mask::distinct_masks(heads, single_process());
+  const blocks::DistinctMasks expected = blocks::distinct_masks(heads, single_process());
   CHECK(expected.masks.size() == 1 + 3 * 3 + 1);
   for (const std::int64_t ranks : {2, 3, 16, 71})
     for (const auto& found : test::results_of_ranks(
-             ranks, [&](Communicator& comm) { return mask::distinct_masks(heads, comm).of_head; }))
+             ranks, [&](Communicator& comm) { return blocks::distinct_masks(heads, comm).of_head; }))
       CHECK(found == expected.of_head);
 }
 
@@ -304,21 +294,13 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
     CHECK(sum(shares, &RankWork::read_bytes) == doctest::Approx(static_cast<double>(one[0].read_bytes)));
     const auto row = static_cast<double>(64 * n * 2);  // the costliest, about
     const std::int64_t blocks = (n / 64) * (n / 64);
-    const double indices = mask::kBytesOfIndices * static_cast<double>(blocks);
+    const double indices = blocks::kBytesOfIndices * static_cast<double>(blocks);
     for (std::size_t r = 0; r < shares.size(); ++r)
       CHECK(shares[r].cost <= one[0].cost / static_cast<double>(ranks) + row + (r == 0 ? indices : 0));
     for (std::size_t r = 1; r < shares.size(); ++r) CHECK(shares[r].peak_bytes <= shares[0].peak_bytes);
   }
   // The rows of a causal mask are the longer the later they are.
-  const mask::QueryPartition two(n, 64, 2, {mask::RowCosts(mask, {64, 64})});
-  CHECK(two.queries(0, 0).end > n / 2 + n / 8);
-  CHECK(two.queries(1, 0).end == n);
-}
-
-TEST_CASE("the costs of many rows are told from some of them") {
-  const std::int64_t n = std::int64_t{1} << 20;
-  const mask::RowCosts costs(causal_mask(n, n), {16, 16});
-  REQUIRE(std::ssize(costs.bytes) == n / 16);
-  const mask::QueryPartition shares(n, 16, 4, {costs});
-  CHECK(shares.queries(3, 0).end == n);
+  const blocks::RowPartition two(2, {blocks::RowCosts(mask, {64, 64})});
+  CHECK(64 * two.rows(0, 0).end > n / 2 + n / 8);
+  CHECK(64 * two.rows(1, 0).end == n);
 }

@@ -1,6 +1,6 @@
 // A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by
 // name.
-#include "mask/stored_info.hpp"
+#include "blocks/layouts/splash.hpp"
 
 #include <doctest/doctest.h>
 
@@ -91,31 +91,6 @@ TEST_CASE("what process_mask stores is read back to the element, in every settin
     else if (!blocks)
       group.arrays.erase("partial_mask_blocks");
     check_read_back(e, StoredMaskInfo(group, settings));
-  }
-}
-
-TEST_CASE("a MaskInfo of a MaskInfo is the same again") {
-  Random random(18);
-  for (int n = 0; n < 300; ++n) {
-    CAPTURE(n);
-    const Example e = random_example(random);
-    const MaskInfo info = info_of(e);
-    const StoredMaskInfo stored(stored_arrays(info));
-    std::vector<Mask> heads;
-    for (std::int64_t h = 0; h < std::ssize(e.heads); ++h)
-      heads.push_back(stored.mask({std::ssize(e.heads), e.q, e.kv}, h));
-    const MaskInfo again = plain::processed(heads, e.block, e.setting);
-    // Heads whose elements are equal are the same once they are stored, whatever made them.
-    if (again.masks.size() != info.masks.size()) continue;
-    const ArrayGroup a = stored_arrays(info), b = stored_arrays(again);
-    REQUIRE(a.arrays.size() == b.arrays.size());
-    for (const auto& one : a.arrays) {
-      CAPTURE(one.first);
-      const Array x = read_all(*one.second), y = read_all(*b.arrays.at(one.first));
-      REQUIRE(x.dtype() == y.dtype());
-      REQUIRE(x.shape() == y.shape());
-      REQUIRE(std::equal(x.data(), x.data() + x.bytes(), y.data()));
-    }
   }
 }
 

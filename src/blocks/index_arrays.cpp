@@ -1,9 +1,7 @@
-// The index arrays of a MaskInfo, from the states of its blocks: what to fetch next, shrinking. Each is made in
-// the type that it is to have, and without the empty blocks that it is to be without: memory that is touched for the
-// first time costs more than all else here. Cost: two passes over the blocks that are held, in parallel.
-//
-// tests: tests/mask/test_mask_info.cpp
-#include "mask/layout.hpp"
+// Index arrays of a MaskInfo: look-ahead and shrinking. Each array is written once, in its final type and
+// shape, since page faults of new memory dominate the time. Cost: two parallel passes over the stored states.
+// tests: tests/blocks/test_mask_info.cpp
+#include "blocks/index_arrays.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -12,17 +10,17 @@
 #include "core/parallel.hpp"
 #include "mask/node.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
-// The look-ahead of a position is the value of the first block that counts at or after it. It is worked out
-// backwards, from what follows the end: first all but the wrap-around, by one value a line (a line is a row
-// of blocks in forward, a column in dkv), then within the lines, in parallel.
+// Look-ahead of a position: the value of the next counting block in walk order, wrapping at the end of a
+// slab. Computed backwards: one carry per line (block row in forward, block column in dkv) sequentially, then
+// all lines in parallel.
 constexpr std::int32_t kNone = -1;
 
-// The value that line l starts with from behind: that of the first counting block after it, of the slab's
-// first one past the last line, of none 0.
+// The carry into line l: the value of the first counting block after it, wrapping to the first of the slab; 0
+// if there is none.
 std::vector<std::int32_t> carries(const std::vector<std::int32_t>& first_of_line) {
   const auto first =
       std::find_if(first_of_line.begin(), first_of_line.end(), [](auto v) { return v != kNone; });
@@ -35,7 +33,7 @@ std::vector<std::int32_t> carries(const std::vector<std::int32_t>& first_of_line
   return result;
 }
 
-// f(T{}) with the type that an array of indices has.
+// Calls f(T{}) with the element type of an index array.
 template <class F>
 void with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -54,7 +52,7 @@ struct Slab {
   IndexArrays& out;
   std::int64_t first_row;
   std::int64_t first_block;  // of the query shard
-  double work;               // nanoseconds for a pass over it
+  double work;               // nanoseconds of a pass
 
   std::int64_t lines() const { return layout.rows_per_shard() * layout.q_blocks_per_shard(); }
   // Line l: row of the arrays, row of blocks within the shard.
@@ -62,7 +60,7 @@ struct Slab {
   std::int64_t local(std::int64_t l) const { return l % layout.q_blocks_per_shard(); }
   std::int64_t block(std::int64_t l) const { return first_block + local(l); }
   const RowGrid& grid(std::int64_t l) const { return rows[static_cast<std::size_t>(row(l))]; }
-  // What is not empty lies in these columns; their states, and the pattern ids of their blocks.
+  // The columns that may be non-empty, their states, and their pattern ids.
   IndexRange run(std::int64_t l) const { return grid(l).states->run(block(l)); }
   const std::uint8_t* states(std::int64_t l) const { return grid(l).states->states(block(l)).data(); }
   const std::int32_t* patterns(std::int64_t l) const {
@@ -74,9 +72,8 @@ struct Slab {
   }
 };
 
-// Where the non-empty blocks of a grid go. A line is a row (forward) or a column (dkv) of blocks of one query
-// shard; the most blocks that any line of a shard keeps is the shard's extent, the widest extent the new
-// axis. Each slab has one row of the arrays, all alike.
+// Shrunk positions of non-empty blocks. The extent of a query shard is the largest number of blocks of any of
+// its lines; the widest extent is the new axis. Each slab has one row of the arrays, all equal.
 struct Shrink {
   const Layout& layout;
   const BlockStates& states;
@@ -112,7 +109,7 @@ struct Shrink {
   }
 };
 
-// What fills a shard up to the widest: zeros, or its own last column (row).
+// Extension of a shard to the widest: by zeros, or by its last column (row).
 enum class Extend { zeros, last };
 
 void fill_forward(const Slab& slab, const Shrink* shrink) {
@@ -135,7 +132,7 @@ void fill_forward(const Slab& slab, const Shrink* shrink) {
     const IndexRange run = slab.run(l);
     const std::int64_t length = run.end - run.begin;
     const std::uint8_t* states = slab.states(l);
-    // make(to) makes the run of a line of an array, which has `after` behind it, and gives what is before it.
+    // make(to) writes the range of a line, which `after` follows, and returns the value before it.
     const auto fill = [&](Array& array, std::int32_t after, Extend extend, auto&& make) {
       with_type(array.dtype(), [&]<class T>(T) {
         if (shrink == nullptr) {
@@ -182,16 +179,15 @@ void fill_forward(const Slab& slab, const Shrink* shrink) {
   });
 }
 
-// The lines are columns here, but memory runs along rows: columns are done side by side, a tile at a time. With a
-// plan to shrink, what a column keeps is at the bottom of the shard's extent.
+// Lines are columns, and memory is row-major: columns are processed side by side, a tile at a time. Shrunk
+// columns are at the bottom of the shard's extent.
 void fill_dkv(const Slab& slab, const Shrink* shrink) {
   constexpr std::int64_t kTile = 256;
   const std::int64_t width = slab.layout.kv_blocks, lines = slab.lines();
   const std::int64_t tiles = (width + kTile - 1) / kTile;
   const bool masks = slab.out.mask_next.size() > 0;
   std::vector<std::int32_t> first_data(static_cast<std::size_t>(width), kNone), first_mask = first_data;
-  // f(l, j, k) for the blocks of the tile that may not be empty, bottom up: block k of the run of line l is in
-  // column j.
+  // Calls f for the blocks of the tile that may be non-empty, bottom up.
   const auto for_each_line = [&](std::int64_t tile, auto&& f) {
     const std::int64_t begin = tile * kTile, end = std::min(width, begin + kTile);
     for (std::int64_t l = lines; l-- > 0;) {
@@ -215,7 +211,7 @@ void fill_dkv(const Slab& slab, const Shrink* shrink) {
   const std::int64_t extent = shrink != nullptr ? shrink->extent(slab.first_block) : 0;
   std::vector<std::int64_t> place(static_cast<std::size_t>(shrink != nullptr ? width : 0), extent);
   const std::int64_t shard = slab.first_block / slab.layout.q_blocks_per_shard();
-  // Where the shard begins in an array without empty blocks.
+  // The begin of the shard in a shrunk array.
   const auto top_of = [&]<class T>(Array& array, T) {
     return reinterpret_cast<T*>(array.data()) +
            (slab.first_row * slab.layout.q_shards + shard) * shrink->widest * width;
@@ -231,7 +227,7 @@ void fill_dkv(const Slab& slab, const Shrink* shrink) {
         if (masks && state == kPartial) mask_next[static_cast<std::size_t>(j)] = patterns[j - first];
         if (shrink != nullptr && state != 0) --place[static_cast<std::size_t>(j)];
       }
-      // value(j) is the array's for a column of the run, or of the tile.
+      // value(j): the element in column j.
       const auto fill = [&](Array& array, IndexRange columns, auto&& value) {
         with_type(array.dtype(), [&]<class T>(T type) {
           if (shrink == nullptr) {
@@ -263,7 +259,7 @@ void fill_dkv(const Slab& slab, const Shrink* shrink) {
       });
 }
 
-// What data_next holds at the most: the last coordinate of a block that is not empty. Else it holds zeros.
+// The largest value of data_next: the last coordinate of a non-empty block.
 std::int64_t largest_coordinate(const Layout& layout, const std::vector<const BlockStates*>& grids) {
   std::int64_t largest = 0;
   for (const BlockStates* grid : grids)
@@ -285,7 +281,7 @@ std::uint8_t largest_state(const std::vector<const BlockStates*>& grids) {
   return largest;
 }
 
-// The states that there are: many rows may have the same.
+// The distinct grids: rows may share one.
 std::vector<const BlockStates*> distinct_grids(const std::vector<RowGrid>& rows) {
   std::vector<const BlockStates*> grids;
   for (const RowGrid& row : rows) grids.push_back(row.states);
@@ -346,4 +342,4 @@ Array narrowed(Array array, DType dtype) {
   return array;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -1,11 +1,8 @@
-// Masks that are known block by block: blocks(...) of an array, and what a MaskInfo stores. A row of the grid
-// lists the blocks that hold True, so that a mask of many blocks takes no more memory than it has such
-// blocks, and is told about without a look at an element where the blocks asked for are those of the grid.
-//
-// Cost: filling a rectangle takes the time of its bits; the elements of a partial block are read when it is
-// looked at.
-// tests: tests/mask/test_grid_mask.cpp, test_mask.cpp
-#include "mask/grid_mask.hpp"
+// Block masks as Mask: blocks(...) of an array, and stored block masks. Each block row lists its non-empty
+// blocks. Queries aligned to the grid are classified without reading elements; elements of partial blocks are
+// read on demand.
+// tests: tests/blocks/test_block_mask.cpp, test_mask.cpp
+#include "blocks/block_mask.hpp"
 
 #include <fmt/format.h>
 
@@ -19,27 +16,27 @@ namespace ejk {
 
 namespace {
 
-using mask::BitBuffer;
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockElements;
-using mask::BlockGrid;
-using mask::BlockState;
-using mask::Rectangle;
-using mask::Word;
+using blocks::BitBuffer;
+using blocks::BitRows;
+using blocks::BlockClassifier;
+using blocks::BlockElements;
+using blocks::BlockGrid;
+using blocks::BlockMask;
+using blocks::BlockState;
+using blocks::Rectangle;
+using blocks::Word;
 
 // Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
 void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
   const std::int64_t shift = begin % 64;
   to += begin / 64;
-  for (std::int64_t w = 0; w < mask::words_for(n); ++w) {
+  for (std::int64_t w = 0; w < blocks::words_for(n); ++w) {
     to[w] |= from[w] << shift;
     if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
   }
 }
 
-// Of two parts of a block. `partial` has a True and a False, whatever else there is; of `undecided` nothing
-// is known.
+// State of a block with two parts. `partial` has a True and a False, whatever the other part is.
 BlockState state_of_both(BlockState a, BlockState b) {
   if (a == BlockState::partial || b == BlockState::partial) return BlockState::partial;
   if (a == BlockState::undecided || b == BlockState::undecided) return BlockState::undecided;
@@ -48,11 +45,10 @@ BlockState state_of_both(BlockState a, BlockState b) {
 
 class GridMask final : public MaskNode {
  public:
-  GridMask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
-           std::int64_t q_length, std::int64_t kv_length, std::string text)
-      : MaskNode(q_length, kv_length),
-        grid_(std::move(grid)),
-        elements_(std::move(elements)),
+  GridMask(BlockMask blocks, std::string text)
+      : MaskNode(blocks.q_length, blocks.kv_length),
+        grid_(std::move(blocks.grid)),
+        elements_(std::move(blocks.elements)),
         text_(std::move(text)) {}
 
   std::string text() const override { return text_; }
@@ -83,7 +79,7 @@ class GridMask final : public MaskNode {
       for (; to != row.end() && to->column * bk < where.k_end; ++to) {
         const auto [k_begin, k_end] = keys(*to);
         if (to->pattern == BlockGrid::kFull)
-          mask::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
+          blocks::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
         else
           partial = true;
       }
@@ -127,7 +123,7 @@ class GridClassifier final : public BlockClassifier {
   void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange blocks, BlockState* out) const override {
     const BlockGrid& grid = mask_.grid();
     const std::int64_t bk = grid.block.kv, keys = mask_.kv_length();
-    // The rows of the grid that the blocks reach over as one, of its columns that they reach over.
+    // The grid rows that the blocks cover, reduced to one, in the grid columns that they cover.
     const std::int64_t first = blocks.begin * kv_block_ / bk,
                        last = core::ceil_div(std::min(blocks.end * kv_block_, keys), bk);
     std::vector<BlockState> columns, more;
@@ -159,7 +155,7 @@ std::unique_ptr<BlockClassifier> GridMask::classifier(std::int64_t, std::int64_t
   return std::make_unique<GridClassifier>(*this, kv_block);
 }
 
-// Blocks of another size are another mask; elements are looked at where one of two blocks is partial.
+// Grids of different block sizes are different masks. Elements are read where one of two blocks is partial.
 bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
   const auto& o = static_cast<const GridMask&>(other);
   if (grid_ == o.grid_ && elements_ == o.elements_) return true;
@@ -182,7 +178,7 @@ bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
       const bool in_mine = a != row.end() && (b == their_row.end() || a->column <= b->column);
       const bool in_theirs = b != their_row.end() && (a == row.end() || b->column <= a->column);
       const std::int32_t column = in_mine ? a->column : b->column;
-      // A block of one alone is no difference only if all of its elements are False.
+      // A block in only one of the grids is equal only if all of its elements are False.
       const bool known = in_mine && in_theirs && a->pattern == b->pattern &&
                          (a->pattern == BlockGrid::kFull || elements_ == o.elements_);
       const bool differ = in_mine != in_theirs && (in_mine ? a : b)->pattern == BlockGrid::kFull;
@@ -196,10 +192,8 @@ bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
 
 }  // namespace
 
-Mask mask::grid_mask(std::shared_ptr<const BlockGrid> grid, std::shared_ptr<const BlockElements> elements,
-                     std::int64_t q_length, std::int64_t kv_length, std::string text) {
-  return Mask(
-      std::make_shared<GridMask>(std::move(grid), std::move(elements), q_length, kv_length, std::move(text)));
+Mask blocks::to_mask(BlockMask blocks, std::string text) {
+  return Mask(std::make_shared<GridMask>(std::move(blocks), std::move(text)));
 }
 
 Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
@@ -229,7 +223,7 @@ Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, st
         grid->entries.push_back({static_cast<std::int32_t>(j), BlockGrid::kFull});
   }
   grid->begins.push_back(std::ssize(grid->entries));
-  return mask::grid_mask(std::move(grid), nullptr, q_length, kv_length,
+  return blocks::to_mask({std::move(grid), nullptr, q_length, kv_length},
                          fmt::format("blocks({}, {})", name, to_string(block)));
 }
 

@@ -1,5 +1,5 @@
 // Masks known block by block: block states and rectangles at sizes of their own and others, equality.
-#include "mask/grid_mask.hpp"
+#include "blocks/block_mask.hpp"
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 // 1 full, 2 partial (its first element False), 0 empty.
 Mask grid_of(std::int64_t q, std::int64_t kv, BlockShape block, const std::vector<std::uint8_t>& states) {
-  class AllButTheFirst final : public mask::BlockElements {
+  class AllButTheFirst final : public blocks::BlockElements {
     void fill(std::int64_t, std::int32_t, const mask::Rectangle& part,
               const mask::BitRows& out) const override {
       for (std::int64_t r = 0; r < out.rows; ++r) {
@@ -21,7 +21,7 @@ Mask grid_of(std::int64_t q, std::int64_t kv, BlockShape block, const std::vecto
       }
     }
   };
-  auto grid = std::make_shared<mask::BlockGrid>();
+  auto grid = std::make_shared<blocks::BlockGrid>();
   grid->block = block;
   grid->q_blocks = (q + block.q - 1) / block.q;
   grid->kv_blocks = (kv + block.kv - 1) / block.kv;
@@ -29,10 +29,10 @@ Mask grid_of(std::int64_t q, std::int64_t kv, BlockShape block, const std::vecto
     grid->begins.push_back(std::ssize(grid->entries));
     for (std::int64_t j = 0; j < grid->kv_blocks; ++j)
       if (const auto state = states[static_cast<std::size_t>(i * grid->kv_blocks + j)]; state != 0)
-        grid->entries.push_back({static_cast<std::int32_t>(j), state == 1 ? mask::BlockGrid::kFull : 0});
+        grid->entries.push_back({static_cast<std::int32_t>(j), state == 1 ? blocks::BlockGrid::kFull : 0});
   }
   grid->begins.push_back(std::ssize(grid->entries));
-  return mask::grid_mask(std::move(grid), std::make_shared<AllButTheFirst>(), q, kv, "grid");
+  return blocks::to_mask({std::move(grid), std::make_shared<AllButTheFirst>(), q, kv}, "grid");
 }
 
 }  // namespace

@@ -1,25 +1,25 @@
-// Queries shared among ranks, and what each rank has to do.
+// Context parallelism: distributions of queries among ranks, and the load of each rank.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "ejk/sparsity.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
-/// Where queries are cut: between blocks of `q_block`, and between the runs that ranks get. Ascending, from 0
-/// to q_length.
+/// Bounds of the ranges of queries: of blocks of `q_block`, and of the ranks' ranges. Ascending, from 0 to
+/// q_length.
 std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks);
 
-/// The loads under each distribution. `computed`: pairs computed of each run of queries.
+/// The loads under each distribution. `computed`: pairs computed for each range of queries.
 std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
                                         std::int64_t kv_length, std::int64_t q_block, std::int64_t ranks);
 
-/// Bytes that both take, with the keys that runs see. Nothing where that is more than any memory has.
+/// Memory of both, with the keys of the ranges, in bytes. Nothing if it exceeds any memory.
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks);
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

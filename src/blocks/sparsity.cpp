@@ -1,10 +1,10 @@
-// Block sizes side by side. Each distinct mask is walked down once for all sizes; where all masks tell their
-// bands, once for each size, of which the next one needs nothing. Of a size the states of blocks are held, and
-// digests of the partial ones: they say what arrays mask-info would make, which are not made.
+// Comparison of block sizes. Each distinct mask is scanned once for all sizes, or once for each size if all
+// masks have known bands. Block states and digests of partial blocks determine the arrays of mask-info, which
+// are not built.
 //
 // Cost: one pass over the masks, and for each size a few operations a block; with bands, for each size a few
-// operations for each query and each partial block that it sees keys of.
-// tests: tests/mask/test_sparsity.cpp
+// operations for each query and each of its partial blocks.
+// tests: tests/blocks/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
 #include <fmt/format.h>
@@ -19,25 +19,25 @@
 #include <utility>
 #include <vector>
 
+#include "blocks/context_parallel.hpp"
+#include "blocks/picture.hpp"
+#include "blocks/plan.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
-#include "mask/context_parallel.hpp"
 #include "mask/node.hpp"
-#include "mask/picture.hpp"
-#include "mask/plan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 struct SizesPlan {
   std::vector<InfoPlan> sizes;  // of equal heads
   SparsityOptions options;
 
   const InfoPlan& first() const { return sizes.front(); }
-  /// Masks that tell their bands are scanned for one size after the other, others for all at once.
+  /// Masks with known bands are scanned size by size, others for all sizes at once.
   std::size_t sizes_at_once() const {
     const std::vector<Mask>& masks = first().known.masks;
     const bool tell =
@@ -46,17 +46,17 @@ struct SizesPlan {
   }
 };
 
-}  // namespace mask
+}  // namespace blocks
 
 namespace {
 
-using mask::InfoPlan;
-using mask::PatternTable;
-using mask::QueryRuns;
-using mask::RowCosts;
-using mask::Scan;
+using blocks::InfoPlan;
+using blocks::PatternTable;
+using blocks::QueryRuns;
+using blocks::RowCosts;
+using blocks::Scan;
 
-// Of each row of blocks those that a kernel visits.
+// The number of visited blocks of each block row.
 std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
   const BlockStates& states = *summary.states;
   std::vector<std::int64_t> visited;
@@ -67,14 +67,14 @@ std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
   return visited;
 }
 
-// Keys of the mask in the visited blocks of a row: what is missing of the last column is padding.
+// Keys of the mask in the visited blocks of a row, without the padding of the last column.
 std::int64_t visited_keys(const MaskSummary& s, BlockShape block, std::int64_t row, std::int64_t visited) {
   const std::int64_t columns = s.states->columns();
   const bool last = s.states->at(row, columns - 1) != 0;
   return visited * block.kv - (last ? columns * block.kv - s.kv_length : 0);
 }
 
-BlockSizeCost cost_of(const InfoPlan& size, const mask::DistinctMasks& distinct,
+BlockSizeCost cost_of(const InfoPlan& size, const blocks::DistinctMasks& distinct,
                       const std::vector<Scan>& scans, std::int64_t patterns,
                       const std::vector<std::vector<std::int64_t>>& visited, std::int64_t block_cost) {
   BlockSizeCost cost;
@@ -103,12 +103,12 @@ BlockSizeCost cost_of(const InfoPlan& size, const mask::DistinctMasks& distinct,
   cost.cost = static_cast<double>(cost.pairs_computed) + static_cast<double>(block_cost) * visits;
   cost.mean_row_blocks = visits / static_cast<double>(heads * cost.q_blocks);
   cost.distinct_partial_blocks = patterns;
-  for (const PlannedArray& array : mask::arrays_of(size, distinct, scans, patterns))
+  for (const PlannedArray& array : blocks::arrays_of(size, distinct, scans, patterns))
     cost.metadata_bytes += array.type.bytes();
   if (std::ssize(scans) * first.states->blocks() <= BlockSizeCost::kMostDrawn)
     for (std::size_t u = 0; u < scans.size(); ++u) {
-      BlockPicture picture = mask::picture_of(distinct.masks[u], block, scans[u].summary);
-      const std::string of = mask::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
+      BlockPicture picture = blocks::picture_of(distinct.masks[u], block, scans[u].summary);
+      const std::string of = blocks::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
       picture.title =
           fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(block), u,
                       of.find_first_of(",-") == std::string::npos ? "" : "s", of);
@@ -129,7 +129,7 @@ std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, con
   return least;
 }
 
-// Pairs computed of each run, from the rows of blocks of all heads.
+// Pairs computed for each range of queries, from the block rows of all heads.
 std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block,
                                          const std::vector<std::vector<std::int64_t>>& visited,
                                          const std::vector<std::int64_t>& head_mask) {
@@ -143,10 +143,10 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
   return pairs;
 }
 
-// What the sizes from `first` on cost, from the scans of each, of each mask. `computed`: the pairs computed of
-// each run, by the first size of all.
-void add_costs(Sparsity& sparsity, const mask::SizesPlan& plan, std::size_t first,
-               const mask::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
+// Adds the costs of the sizes from `first` on, from the scans by size and mask. `computed`: the pairs
+// computed for each range of queries at the first of all sizes.
+void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t first,
+               const blocks::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
                const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
                std::vector<std::int64_t>& computed) {
   double blocks = 0;
@@ -168,7 +168,7 @@ void add_costs(Sparsity& sparsity, const mask::SizesPlan& plan, std::size_t firs
   });
 }
 
-// The sizes that cost least.
+// Chooses the sizes of least cost.
 void choose(Sparsity& sparsity) {
   const bool by_pairs = sparsity.options.measure == SparsityMeasure::pairs;
   sparsity.least = least_of(sparsity.sizes, sparsity.options, [&](const BlockSizeCost& size) {
@@ -195,9 +195,9 @@ void add_masks(Report& report, const Sparsity& sparsity) {
   std::set<std::string> alignment;
   for (std::size_t u = 0; u < sparsity.masks.size(); ++u) {
     const auto number = static_cast<std::int64_t>(u);
-    mask::add_alignment(sparsity.masks[u].node(), alignment);
+    blocks::add_alignment(sparsity.masks[u].node(), alignment);
     table.rows.push_back(
-        {number, mask::heads_with(sparsity.head_mask, number), printable(sparsity.masks[u].text(), 1000)});
+        {number, blocks::heads_with(sparsity.head_mask, number), printable(sparsity.masks[u].text(), 1000)});
   }
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
   report.add(std::move(table));
@@ -333,13 +333,13 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
 SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                            const SparsityOptions& options) {
   if (blocks.empty()) throw Error(Error::Kind::input, "there is no block size: at least one is needed");
-  auto plan = std::make_shared<mask::SizesPlan>();
+  auto plan = std::make_shared<blocks::SizesPlan>();
   plan->options = options;
   MaskInfoSettings settings;
   settings.pad = true;
   for (const BlockShape& block : blocks) {
     const InfoPlan& size = plan->sizes.emplace_back(
-        mask::checked(heads, block, Direction::forward, MaskInfoKind::fixed, settings));
+        blocks::checked(heads, block, Direction::forward, MaskInfoKind::fixed, settings));
     // Counts of pairs of all heads, with padding, fit 64 bits.
     element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
   }
@@ -369,22 +369,22 @@ std::int64_t SparsityPlan::work_bytes() const {
          std::span(plan_->sizes).subspan(s, std::min(at_once, plan_->sizes.size() - s))) {
       blocks.push_back(size.block);
       for (const Mask& mask : masks)
-        bytes = core::sum_of_bytes({bytes, mask::held_blocks(mask, size.block).all,
+        bytes = core::sum_of_bytes({bytes, blocks::held_blocks(mask, size.block).all,
                                     kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
     }
     const auto bits =
-        mask::sizes_bytes(masks, blocks, in_order ? mask::Reading::in_order : mask::Reading::any_order);
+        blocks::sizes_bytes(masks, blocks, in_order ? blocks::Reading::in_order : blocks::Reading::any_order);
     most = std::max(most, core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes)}));
   }
   const auto ranks = plan_->options.ranks == 0 ? 0
-                                               : mask::rank_bytes(first.q_length(), first.kv_length(),
-                                                                  first.block.q, plan_->options.ranks);
+                                               : blocks::rank_bytes(first.q_length(), first.kv_length(),
+                                                                    first.block.q, plan_->options.ranks);
   return core::sum_of_bytes({most, ranks.value_or(core::kMostBytes)});
 }
 
 Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
   const InfoPlan& first = plan_->first();
-  const mask::DistinctMasks distinct = mask::distinct_masks(first.heads, single_process());
+  const blocks::DistinctMasks distinct = blocks::distinct_masks(first.heads, single_process());
   std::int64_t blocks_done = 0, all_blocks = 0;
   for (const InfoPlan& size : plan_->sizes)
     all_blocks += std::ssize(distinct.masks) * size.layout.q_blocks * size.layout.kv_blocks;
@@ -393,12 +393,12 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
 
   const std::int64_t ranks = plan_->options.ranks;
   std::optional<QueryRuns> runs;
-  if (ranks > 0) runs.emplace(mask::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
+  if (ranks > 0) runs.emplace(blocks::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
   Sparsity result;
   result.options = plan_->options;
   result.shape = {first.head_count(), first.q_length(), first.kv_length()};
   result.sizes.resize(plan_->sizes.size());
-  const mask::Digester::Seed seed = mask::Digester::drawn_seed();
+  const blocks::Digester::Seed seed = blocks::Digester::drawn_seed();
   std::vector<std::int64_t> computed;
   const auto measure = [&](std::size_t begin, std::size_t end) {
     std::vector<BlockShape> blocks;
@@ -412,8 +412,8 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
     for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
       const std::int64_t heads =
           std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-      auto of_sizes = mask::scan_sizes(distinct.masks[u], blocks, table_of_size,
-                                       runs && begin == 0 ? &*runs : nullptr, heads, counter);
+      auto of_sizes = blocks::scan_sizes(distinct.masks[u], blocks, table_of_size,
+                                         runs && begin == 0 ? &*runs : nullptr, heads, counter);
       for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
     }
     std::vector<std::int64_t> patterns;
@@ -426,7 +426,7 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   choose(result);
   result.masks = distinct.masks;
   result.head_mask = distinct.of_head;
-  if (runs) result.parallel = mask::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
+  if (runs) result.parallel = blocks::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
   return result;
 }
 

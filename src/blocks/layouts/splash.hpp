@@ -1,7 +1,6 @@
-// The arrays of a MaskInfo as they are stored, and what follows from them when they are walked as a kernel
-// does: step by step through block_mask, fetching the block that data_next names and, where block_mask says
-// partial, the elements that mask_next names. Nothing follows from where an entry stands but its row of
-// blocks (forward) or its column (dkv).
+// Layout of JAX's splash attention (MaskInfo): its arrays, and the walk of the kernel over them. The kernel
+// steps through block_mask, loads the block that data_next names and, for a partial block, the elements that
+// mask_next names. The position of an entry determines only its block row (forward) or block column (dkv).
 #pragma once
 
 #include <algorithm>
@@ -14,16 +13,14 @@
 #include <string_view>
 #include <vector>
 
+#include "blocks/block_mask.hpp"
+#include "blocks/index_arrays.hpp"
+#include "blocks/layouts/layouts.hpp"
 #include "ejk/mask_info.hpp"
-#include "mask/grid_mask.hpp"
-#include "mask/layout.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
-/// Lengths of masks: "8x4096x4096" as (8, 4096, 4096). Nothing when it is something else.
-std::optional<Shape> lengths_in(std::string_view text);
-
-/// The arrays, and what is known before the lengths are. Shapes and dtypes fit one another; no element was
+/// The arrays, with consistent shapes and dtypes, and the settings. Lengths may be unknown; no element is
 /// read.
 struct StoredArrays {
   std::string name;
@@ -37,7 +34,7 @@ struct StoredArrays {
 
   const Shape& grid() const { return block_mask->shape(); }  // rows, height, width
   bool forward() const { return direction == Direction::forward; }
-  /// The elements of partial blocks are left to the kernel.
+  /// The kernel computes the elements of partial blocks.
   bool is_computable() const { return q_sequence && !mask_next; }
   std::shared_ptr<const ArraySource> find(std::string_view array) const {
     return array == "data_next" ? data_next : array == "mask_next" ? mask_next : block_mask;
@@ -51,33 +48,44 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
 struct StoredLine {
   std::int64_t i = 0;
   std::span<const std::int64_t> states, data;
-  std::span<const std::int64_t> masks;  // empty where there is no mask_next
+  std::span<const std::int64_t> masks;  // empty without mask_next
 };
 
-/// What of the blocks that a kernel visits is wanted: their elements, or that they are visited.
+/// The elements of visited blocks, or all pairs in them.
 enum class Take { elements, visits };
 
-/// A block that a kernel visits, where it stands in the mask.
+/// The position of a visited block in the mask.
 struct StoredVisit {
   std::int32_t q_block, column, pattern;
 };
 
-/// How the arrays are laid out for a mask of heads × queries × keys.
+/// Shards and ranges of the arrays for a mask of heads × queries × keys.
 struct StoredLayout {
   Layout layout;
   std::int64_t heads = 1, q_length = 0, kv_length = 0;
-  std::int64_t lines_per_shard = 1;  // of the height of the index arrays, one query shard
+  std::int64_t lines_per_shard = 1;  // height of the index arrays for one query shard
 
   std::int64_t row_of(std::int64_t head) const { return head / (heads / layout.rows); }
-  /// Numbers that data_next and mask_next may hold are below these. No partial blocks: 0.
+  /// Dynamic masks: the number of block (i, j) in its slab (heads of the shard, block rows of the shard,
+  /// block columns), and the axes of partial_mask_blocks for a number found in block row i.
+  std::int64_t own_pattern(std::int64_t row, std::int64_t i, std::int64_t j) const {
+    const std::int64_t per_shard = layout.q_blocks_per_shard();
+    return (row % layout.rows_per_shard() * per_shard + i % per_shard) * layout.kv_blocks + j;
+  }
+  Shape pattern_index(std::int64_t row, std::int64_t i, std::int64_t pattern) const {
+    if (!is_dynamic) return {pattern};
+    const std::int64_t per_shard = layout.q_blocks_per_shard(), line = pattern / layout.kv_blocks;
+    return {row / layout.rows_per_shard() * layout.rows_per_shard() + line / per_shard,
+            i / per_shard * per_shard + line % per_shard, pattern % layout.kv_blocks};
+  }
+  /// Exclusive limits of data_next and mask_next; 0 without partial blocks.
   std::int64_t data_limit = 0, mask_limit = 0;
   bool is_dynamic = false;
   /// "there are 8 key blocks", "partial_mask_blocks has 3".
   std::string data_range() const;
   std::string mask_range() const;
 
-  /// The row of blocks that a number in line i of the index arrays is in, of dkv: `data` counts within the
-  /// shard.
+  /// The block row of an entry in line i of the index arrays; in dkv `data` counts within the shard.
   std::int64_t q_block(std::int64_t i, std::int64_t data) const {
     return layout.direction == Direction::forward ? i
                                                   : i / lines_per_shard * layout.q_blocks_per_shard() + data;
@@ -85,13 +93,13 @@ struct StoredLayout {
   std::int64_t kv_block(std::int64_t j, std::int64_t data) const {
     return layout.direction == Direction::forward ? data : j;
   }
-  /// What an entry without a fault visits.
+  /// The block of an entry without a fault. Without mask_next its pattern is its column.
   StoredVisit visit(const StoredLine& line, std::size_t p, Take take) const {
     const bool full = take == Take::visits || line.states[p] == 2;
-    return {static_cast<std::int32_t>(q_block(line.i, line.data[p])),
-            static_cast<std::int32_t>(kv_block(static_cast<std::int64_t>(p), line.data[p])),
+    const auto column = static_cast<std::int32_t>(kv_block(static_cast<std::int64_t>(p), line.data[p]));
+    return {static_cast<std::int32_t>(q_block(line.i, line.data[p])), column,
             full                 ? BlockGrid::kFull
-            : line.masks.empty() ? 0
+            : line.masks.empty() ? column
                                  : static_cast<std::int32_t>(line.masks[p])};
   }
 };
@@ -99,11 +107,11 @@ struct StoredLayout {
 /// Throws Error{input} where the arrays are not those of such a mask.
 StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape);
 
-/// The lines of a row in order. What does not fit 63 bits is the largest number.
+/// The lines of a row in order. Values beyond 63 bits become the largest.
 void for_each_line(const StoredArrays& arrays, std::int64_t row,
                    const std::function<void(const StoredLine&)>& f);
 
-/// What no kernel can do with an entry of the index arrays.
+/// An entry of the index arrays that no kernel can use.
 struct StoredFault {
   enum class Kind { state, range, elements };
   Kind kind;
@@ -112,26 +120,26 @@ struct StoredFault {
   std::string why;
 };
 
-/// Of an entry that makes a kernel compute. Nothing is wrong with a block that is empty.
+/// Only for entries of non-empty blocks.
 std::optional<StoredFault> fault_of(const StoredArrays& arrays, const StoredLayout& layout,
                                     const StoredLine& line, std::size_t p, Take take);
 
-/// The blocks that are visited, as a grid. Of a block that is there again, `twice` is told the place in the
-/// mask; the first one counts.
+/// The visited blocks as a grid. `twice` is called with the position of every block that is visited again;
+/// its first visit counts.
 std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
                                          std::span<const StoredVisit> visits,
                                          const std::function<void(std::int64_t i, std::int64_t j)>& twice);
 
 /// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} that names array and
-/// index for a number out of range, a block that is visited twice, elements that are not stored.
+/// index: a number out of range, a block that is visited twice, elements that are not stored.
 std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, const StoredLayout& layout,
                                                 std::int64_t row, Take take);
 
-/// The steps among which a kernel visits block (i, j): a line of the index arrays along one axis.
+/// The steps that may visit block (i, j): a line of the index arrays along one axis.
 struct StoredSteps {
-  Shape first;              // index of the first one
-  std::size_t axis = 2;     // along which they follow
-  std::int64_t wanted = 0;  // the number that data_next has for the block
+  Shape first;              // index of the first step
+  std::size_t axis = 2;     // of the line
+  std::int64_t wanted = 0;  // the value of data_next for the block
   std::vector<std::int64_t> states, data, masks;
 
   Shape index(std::size_t p) const {
@@ -149,13 +157,12 @@ struct StoredSteps {
 StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
                      std::int64_t j);
 
-/// The distinct partial blocks in order, the elements of each as bits one after the other, as the array has
-/// them.
+/// The distinct partial blocks in order, each as bits in the order of the array.
 void for_each_pattern(const StoredArrays& arrays,
                       const std::function<void(std::int64_t pattern, std::span<const Word> bits)>& f);
 
-/// The elements in partial_mask_blocks, for a row of the index arrays. Read when they are looked at; where
-/// that can only be done in order, all are read at the first time and kept as bits.
+/// The elements in partial_mask_blocks, for a row of the index arrays. Read on demand; if the array can only
+/// be read in order, all are read at first use and kept as bits.
 class StoredPatterns {
  public:
   explicit StoredPatterns(const StoredArrays& arrays);
@@ -165,8 +172,7 @@ class StoredPatterns {
 
  private:
   std::shared_ptr<const Bits> bits_;
-  std::shared_ptr<const BlockElements> of_all_rows_;  // of fixed masks
-  bool is_dynamic_;
+  std::shared_ptr<const BlockElements> of_all_rows_;  // of fixed masks, whose rows share the patterns
 };
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

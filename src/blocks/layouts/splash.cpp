@@ -1,12 +1,10 @@
-// A stored MaskInfo, walked as a kernel walks it.
-//
-// Cost: one pass over the index arrays of a row, piece by piece, and memory for the blocks that it visits.
-// Elements of partial blocks are read when a mask is looked at.
+// Layout of splash attention: reading a MaskInfo, and its attributes. A row of the index arrays is read once
+// in chunks; memory is proportional to the visited blocks. Elements of partial blocks are read on demand.
 // Source of the walk: the kernels of JAX's splash attention, which run a grid of (row, query block, step) in
 // forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
 // data_next names, and applies block mask_next of partial_mask_blocks where block_mask is 1.
-// tests: tests/mask/test_stored_info.cpp
-#include "mask/stored_info.hpp"
+// tests: tests/blocks/test_splash.cpp
+#include "blocks/layouts/splash.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +24,7 @@
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
@@ -34,41 +32,33 @@ Error wrong(std::string_view array, std::string why) {
   return Error(Error::Kind::input, std::move(why)).about(array);
 }
 
-// --- what the attributes of a file say
+// --- attributes
+
+constexpr StoredSetting kSettings[] = {
+    {"block", "block", StoredSetting::Form::block, "block"},
+    {"shape", "shape", StoredSetting::Form::shape, "shape"},
+    {"walk", "dkv", StoredSetting::Form::walk, "direction"},
+    {"head_shards", "head_shards", StoredSetting::Form::size, "number of head shards"},
+    {"q_seq_shards", "q_seq_shards", StoredSetting::Form::size, "number of query shards"},
+};
 
 StoredSettings settings_in(const ArrayGroup& group) {
   StoredSettings found;
   const auto& attributes = group.attributes;
-  // Another command's options have other meanings.
+  // The attributes of another command have other meanings.
   if (const auto command = attributes.find("ejk_command");
       command != attributes.end() && command->second != "mask-info")
     return found;
-  const auto text = [&](const char* key) -> const std::string* {
-    const auto at = attributes.find(key);
-    return at == attributes.end() ? nullptr : &at->second;
-  };
-  const auto refuse = [&](const char* key) {
-    return wrong(key,
-                 fmt::format("{}: the attribute {} is '{}'", group.name, key, printable(*text(key), 40)));
-  };
-  const auto lengths = [&](const char* key, std::size_t least, std::size_t most) {
-    const std::string* value = text(key);
-    if (value == nullptr) return Shape();
-    const auto all = lengths_in(*value);
-    if (!all || all->size() < least || all->size() > most) throw refuse(key);
-    return *all;
-  };
-  if (const auto block = lengths("block", 2, 2); !block.empty()) found.block = BlockShape{block[0], block[1]};
-  if (auto shape = lengths("shape", 2, 3); !shape.empty()) {
-    if (shape.size() == 2) shape.insert(shape.begin(), 1);
-    found.shape = shape;
+  for (const StoredSetting& setting : kSettings) {
+    const auto at = attributes.find(setting.attribute);
+    if (at == attributes.end()) continue;
+    std::string text = at->second;
+    if (setting.form == StoredSetting::Form::walk)  // the attribute is that of a flag
+      text = text == "true" ? "dkv" : text == "false" ? "forward" : "";
+    if (!read_setting(setting, text, found))
+      throw wrong(setting.attribute, fmt::format("{}: the attribute {} is '{}'", group.name,
+                                                 setting.attribute, printable(at->second, 40)));
   }
-  if (const std::string* dkv = text("dkv")) {
-    if (*dkv != "true" && *dkv != "false") throw refuse("dkv");
-    found.direction = *dkv == "true" ? Direction::dkv : Direction::forward;
-  }
-  if (const auto shards = lengths("head_shards", 1, 1); !shards.empty()) found.head_shards = shards[0];
-  if (const auto shards = lengths("q_seq_shards", 1, 1); !shards.empty()) found.q_seq_shards = shards[0];
   return found;
 }
 
@@ -78,7 +68,7 @@ std::string text_of(const Shape& shape) { return to_string(shape); }
 std::string text_of(const BlockShape& block) { return to_string(block); }
 std::string text_of(Direction direction) { return name_of(direction); }
 
-// What the file says and what the caller gave must be one.
+// File and caller must agree.
 template <class T>
 std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
                         const std::optional<T>& given) {
@@ -111,18 +101,6 @@ bool read_bool(const ArraySource& array) {
 }
 
 }  // namespace
-
-std::optional<Shape> lengths_in(std::string_view text) {
-  Shape lengths;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('x', begin), text.size());
-    const auto length = parse_integer(text.substr(begin, end - begin));
-    if (!length || *length < 1 || *length > kLongestMask) return std::nullopt;
-    lengths.push_back(*length);
-    begin = end + 1;
-  }
-  return lengths;
-}
 
 StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given) {
   StoredArrays s;
@@ -261,7 +239,7 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
 
 namespace {
 
-// A box of an integer array, each number as one of 64 bits.
+// A box of an integer array as 64-bit integers.
 void read_integers(const ArraySource& array, const Shape& start, const Shape& count,
                    std::vector<std::byte>& raw, std::vector<std::int64_t>& out) {
   out.resize(static_cast<std::size_t>(element_count(count)));
@@ -324,7 +302,7 @@ std::string StoredLayout::mask_range() const {
 std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
                                          std::span<const StoredVisit> visits,
                                          const std::function<void(std::int64_t, std::int64_t)>& twice) {
-  // By rows of blocks, and in each by columns.
+  // By block rows, and in each by columns.
   auto grid = std::make_shared<BlockGrid>();
   grid->block = arrays.block;
   grid->q_blocks = layout.layout.q_blocks;
@@ -437,7 +415,7 @@ void for_each_pattern(const StoredArrays& arrays,
   }
 }
 
-// Rows of bits of the stored blocks, which those of dkv are the transposes of.
+// The stored blocks as rows of bits; blocks of dkv are transposed.
 class StoredPatterns::Bits {
  public:
   Bits(std::shared_ptr<const ArraySource> array, bool forward) : array_(std::move(array)), forward_(forward) {
@@ -447,7 +425,7 @@ class StoredPatterns::Bits {
     leading_.assign(shape.begin(), shape.end() - 2);
   }
 
-  // A part of the block at these places along the first axes.
+  // A part of the block with these leading indices.
   void fill(const Shape& block, const Rectangle& part, const BitRows& out) const {
     if (forward_) {
       read(block, part.q_begin, part.rows(), part.k_begin, part.columns(), out);
@@ -531,122 +509,110 @@ class StoredPatterns::Bits {
 
 namespace {
 
-// Of fixed masks: the pattern is the block's place.
-class FixedElements final : public BlockElements {
+class SplashElements final : public BlockElements {
  public:
-  explicit FixedElements(std::shared_ptr<const StoredPatterns::Bits> bits) : bits_(std::move(bits)) {}
-  void fill(std::int64_t, std::int32_t pattern, const Rectangle& part, const BitRows& out) const override {
-    bits_->fill({pattern}, part, out);
-  }
-
- private:
-  std::shared_ptr<const StoredPatterns::Bits> bits_;
-};
-
-// Of dynamic masks: the pattern counts the blocks of the slab, (heads of the shard, rows of blocks of the
-// shard, columns of blocks).
-class DynamicElements final : public BlockElements {
- public:
-  DynamicElements(std::shared_ptr<const StoredPatterns::Bits> bits, const Layout& layout, std::int64_t row)
-      : bits_(std::move(bits)),
-        layout_(layout),
-        first_row_(row / layout.rows_per_shard() * layout.rows_per_shard()) {}
+  SplashElements(std::shared_ptr<const StoredPatterns::Bits> bits, const StoredLayout& layout,
+                 std::int64_t row)
+      : bits_(std::move(bits)), layout_(layout), row_(row) {}
   void fill(std::int64_t i, std::int32_t pattern, const Rectangle& part, const BitRows& out) const override {
-    const std::int64_t per_shard = layout_.q_blocks_per_shard(), line = pattern / layout_.kv_blocks;
-    bits_->fill({first_row_ + line / per_shard, i / per_shard * per_shard + line % per_shard,
-                 pattern % layout_.kv_blocks},
-                part, out);
+    bits_->fill(layout_.pattern_index(row_, i, pattern), part, out);
   }
 
  private:
   std::shared_ptr<const StoredPatterns::Bits> bits_;
-  Layout layout_;
-  std::int64_t first_row_;
+  StoredLayout layout_;
+  std::int64_t row_;
 };
 
 }  // namespace
 
-StoredPatterns::StoredPatterns(const StoredArrays& arrays) : is_dynamic_(arrays.is_dynamic) {
+StoredPatterns::StoredPatterns(const StoredArrays& arrays) {
   if (!arrays.partial_mask_blocks) return;
   bits_ = std::make_shared<Bits>(arrays.partial_mask_blocks, arrays.forward());
-  if (!is_dynamic_) of_all_rows_ = std::make_shared<FixedElements>(bits_);
+  if (!arrays.is_dynamic) of_all_rows_ = std::make_shared<SplashElements>(bits_, StoredLayout(), 0);
 }
 
 std::shared_ptr<const BlockElements> StoredPatterns::of_row(const StoredLayout& layout,
                                                             std::int64_t row) const {
-  if (!bits_ || !is_dynamic_) return of_all_rows_;
-  return std::make_shared<DynamicElements>(bits_, layout.layout, row);
+  if (!bits_ || of_all_rows_) return of_all_rows_;
+  return std::make_shared<SplashElements>(bits_, layout, row);
 }
-
-}  // namespace ejk::mask
-
-namespace ejk {
-
-namespace mask {
-
-struct StoredInfo {
-  using Key = std::tuple<Take, std::int64_t, Shape>;  // row, shape
-
-  explicit StoredInfo(const ArrayGroup& group, const StoredSettings& settings)
-      : arrays(stored_arrays(group, settings)), patterns(arrays) {}
-
-  StoredArrays arrays;
-  StoredPatterns patterns;
-  std::mutex mutex;
-  std::map<Key, std::optional<Mask>> masks;  // heads that share a row share its mask
-};
-
-}  // namespace mask
-
-StoredMaskInfo::StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings)
-    : info_(std::make_shared<mask::StoredInfo>(arrays, settings)) {}
-
-const std::vector<std::string>& StoredMaskInfo::array_names() {
-  static const std::vector<std::string> names{"data_next",           "mask_next",  "block_mask",
-                                              "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
-  return names;
-}
-
-MaskShape StoredMaskInfo::shape() const { return info_->arrays.shape; }
 
 namespace {
 
-Mask stored(mask::StoredInfo& info, const Shape& shape, std::int64_t head, mask::Take take) {
-  core::require_head(shape, head);
-  const mask::StoredLayout layout = mask::stored_layout(info.arrays, shape);
-  const std::int64_t row = layout.row_of(head);
-  const std::scoped_lock lock(info.mutex);
-  auto& made = info.masks[{take, row, shape}];
-  if (!made)
-    made = mask::grid_mask(
-        mask::visited_blocks(info.arrays, layout, row, take),
-        take == mask::Take::elements ? info.patterns.of_row(layout, row) : nullptr, layout.q_length,
-        layout.kv_length,
-        fmt::format("{}({})", take == mask::Take::elements ? "from" : "visited", info.arrays.name));
-  return *made;
+class SplashMasks final : public StoredMasks {
+ public:
+  SplashMasks(const ArrayGroup& group, const StoredSettings& settings)
+      : arrays_(stored_arrays(group, settings)), patterns_(arrays_) {}
+
+  MaskShape shape() const override { return arrays_.shape; }
+  Mask mask(const Shape& shape, std::int64_t head) const override {
+    return stored(shape, head, Take::elements);
+  }
+  Mask visited(const Shape& shape, std::int64_t head) const override {
+    return stored(shape, head, Take::visits);
+  }
+
+ private:
+  Mask stored(const Shape& shape, std::int64_t head, Take take) const {
+    core::require_head(shape, head);
+    const StoredLayout layout = stored_layout(arrays_, shape);
+    const std::int64_t row = layout.row_of(head);
+    const std::scoped_lock lock(mutex_);
+    std::optional<Mask>& mask = masks_[{take, row, shape}];
+    if (!mask)
+      mask = to_mask({visited_blocks(arrays_, layout, row, take),
+                      take == Take::elements ? patterns_.of_row(layout, row) : nullptr, layout.q_length,
+                      layout.kv_length},
+                     fmt::format("{}({})", take == Take::elements ? "from" : "visited", arrays_.name));
+    return *mask;
+  }
+
+  using Key = std::tuple<Take, std::int64_t, Shape>;  // row, shape
+
+  StoredArrays arrays_;
+  StoredPatterns patterns_;
+  mutable std::mutex mutex_;
+  mutable std::map<Key, std::optional<Mask>> masks_;  // heads that share a row share its mask
+};
+
+// Index arrays are read whole, and the visited blocks are kept. Elements of partial blocks are read on
+// demand; if only in order, all are kept as bits.
+StoredMaskInfo::Cost cost_of(const ArrayGroup& arrays) {
+  constexpr std::int64_t kBytesPerEntry = 32, kMost = std::int64_t{1} << 50;
+  StoredMaskInfo::Cost cost;
+  for (const auto& [name, array] : arrays.arrays) {
+    const std::int64_t bytes = type_of(*array).bytes();
+    if (name == "block_mask") cost.buffered += kBytesPerEntry * std::min(kMost, bytes);
+    if (name != "partial_mask_blocks")
+      cost.read += bytes;
+    else if (!array->random_access())
+      cost.buffered += bytes / 8;
+  }
+  return cost;
+}
+
+constexpr MaskLayout::ArrayName kArrays[] = {{"data_next", true},     {"mask_next"},  {"block_mask", true},
+                                             {"partial_mask_blocks"}, {"q_sequence"}, {"is_dynamic_mask"}};
+
+std::shared_ptr<const StoredMasks> read_splash(const ArrayGroup& group, const StoredSettings& settings) {
+  return std::make_shared<SplashMasks>(group, settings);
 }
 
 }  // namespace
 
-Mask StoredMaskInfo::mask(const Shape& shape, std::int64_t head) const {
-  return stored(*info_, shape, head, mask::Take::elements);
-}
+extern const MaskLayout kSplash;
+const MaskLayout kSplash{"splash", kArrays, kSettings, read_splash, cost_of};
 
-Mask StoredMaskInfo::visited(const Shape& shape, std::int64_t head) const {
-  return stored(*info_, shape, head, mask::Take::visits);
-}
+}  // namespace ejk::blocks
+
+namespace ejk {
 
 ArrayGroup stored_arrays(const MaskInfo& info) {
   ArrayGroup group;
   group.name = "the MaskInfo";
-  const auto add = [&](const char* name, const Array& array) {
-    group.arrays.emplace(name, make_source(array.view(), name));
-  };
-  add("data_next", info.data_next);
-  if (info.mask_next) add("mask_next", *info.mask_next);
-  add("block_mask", info.block_mask);
-  if (info.partial_mask_blocks) group.arrays.emplace("partial_mask_blocks", info.partial_mask_blocks);
-  if (info.q_sequence) add("q_sequence", *info.q_sequence);
+  for (MaskInfoArray& array : arrays_of(info))
+    if (array.elements) group.arrays.emplace(array.name, std::move(array.elements));
   Array dynamic(DType::boolean, {});
   dynamic.elements<bool>()[0] = info.is_dynamic_mask;
   group.arrays.emplace("is_dynamic_mask", make_source(std::move(dynamic), "is_dynamic_mask"));

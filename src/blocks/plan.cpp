@@ -1,11 +1,8 @@
-// MaskInfoPlan: a MaskInfo before any element of a mask is read.
-//
-// How many masks differ and how many blocks are partial is known only afterwards, so the plan takes the most
-// that can be: every block of every mask that may differ is partial and unlike any other, nothing is shrunk.
-//
-// Cost: a look at each head; no array is read.
-// tests: tests/mask/test_plan.cpp
-#include "mask/plan.hpp"
+// Plan of a MaskInfo. The numbers of distinct masks and of partial blocks are known only after the scan, so
+// the plan takes upper bounds: every block of every mask that may differ is partial and distinct, nothing is
+// shrunk. No array is read.
+// tests: tests/blocks/test_plan.cpp
+#include "blocks/plan.hpp"
 
 #include <fmt/format.h>
 
@@ -15,21 +12,21 @@
 #include <unordered_map>
 #include <utility>
 
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
-#include "mask/scan.hpp"
 
 namespace ejk {
 
-namespace mask {
+namespace blocks {
 
 namespace {
 
 using core::invalid;
 
-// The documented checks in the documented order; gives the numbers of blocks.
+// The documented checks in the documented order; returns the numbers of blocks.
 Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const MaskInfoSettings& settings,
                       Direction direction) {
   if (heads.empty()) throw invalid("there is no head: at least one mask is needed");
@@ -50,7 +47,7 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
     throw indivisible(fmt::format("{} query rows do not divide into blocks of {}", q, block.q));
   if (!settings.pad && kv % block.kv != 0)
     throw indivisible(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv));
-  // With padding a block may be longer than the mask, but not longer than any mask.
+  // With padding a block may be longer than its mask, but not longer than the longest of masks.
   if (std::max(block.q, block.kv) > kLongestMask)
     throw invalid(
         fmt::format("a block of {} x {} is longer than any mask, {}", block.q, block.kv, kLongestMask));
@@ -72,7 +69,7 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
   return {direction, settings.head_shards, shards, head_count, q_blocks, kv_blocks};
 }
 
-// Heads are compared with those that have the same key: `keys` has one for each, equal where they are the same.
+// Heads are compared only if their keys are equal.
 template <class Key, class Same>
 DistinctMasks distinct_by(const std::vector<Mask>& heads, const std::vector<Key>& keys, Same&& same) {
   DistinctMasks distinct;
@@ -94,7 +91,7 @@ DistinctMasks distinct_by(const std::vector<Mask>& heads, const std::vector<Key>
 }
 
 DistinctMasks known_distinct(const std::vector<Mask>& heads) {
-  std::vector<std::string> keys;  // of a computable mask what it is, of others which
+  std::vector<std::string> keys;  // text of a computable mask, identity of others
   for (const Mask& head : heads)
     keys.push_back(head.is_computable() ? head.text()
                                         : fmt::format("{}", static_cast<const void*>(&head.node())));
@@ -122,7 +119,7 @@ bool InfoPlan::is_left_to_kernel(const DistinctMasks& distinct) const {
 IndexBounds InfoPlan::bounds(const DistinctMasks& distinct) const {
   constexpr std::int64_t kFull = 2;
   const std::int64_t next = direction == Direction::forward ? layout.kv_blocks : layout.q_blocks_per_shard();
-  // In dynamic masks the number of blocks decides, as in the original packages; in fixed ones the last index.
+  // Dynamic masks: the number of blocks, as in the original packages. Fixed masks: the last index.
   if (is_dynamic())
     return {next, head_count() / settings.head_shards * layout.q_blocks_per_shard() * layout.kv_blocks,
             kFull};
@@ -131,7 +128,7 @@ IndexBounds InfoPlan::bounds(const DistinctMasks& distinct) const {
 
 std::int64_t InfoPlan::work_bytes() const {
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
-  // A state and an id of each block that is held, some numbers of each row and column, and three arrays.
+  // State and id of each stored block, some numbers for each block row and column, and three arrays.
   constexpr std::int64_t kOfBlock = 1 + 4, kOfLine = 64;
   const auto times = [](std::int64_t a, std::int64_t b) {
     return core::checked_mul(a, b).value_or(core::kMostBytes);
@@ -151,25 +148,26 @@ std::int64_t InfoPlan::work_bytes() const {
             : times(layout.q_shards * std::clamp<std::int64_t>(held.tallest, 1, layout.q_blocks_per_shard()),
                     layout.kv_blocks);
   const IndexBounds most = bounds(known);
-  // Those of dynamic masks are made in 32 bits, and one of them is there twice.
+  // Arrays of dynamic masks are computed in 32 bits, and narrowed one at a time.
   const std::int64_t of_place = is_dynamic() ? 4 * 4
                                              : size_of(index_dtype(most.data_next)) +
                                                    size_of(index_dtype(most.mask_next)) +
                                                    size_of(index_dtype(most.block_mask));
   bytes = core::sum_of_bytes({bytes, times(times(of_place, layout.rows), places)});
-  return bytes < core::kMostBytes ? bytes : INT64_MAX;  // no memory holds as much
+  return bytes < core::kMostBytes ? bytes : INT64_MAX;
 }
 
-ArrayType blocks_type(const InfoPlan& plan, std::int64_t patterns) {
-  const Shape pattern = pattern_shape(plan.block, plan.direction);
-  return {DType::boolean, {patterns, pattern[0], pattern[1]}};
+ArrayType InfoPlan::blocks_type(std::int64_t patterns) const {
+  Shape shape = is_dynamic() ? Shape{layout.rows, layout.q_blocks, layout.kv_blocks} : Shape{patterns};
+  const Shape pattern = pattern_shape(block, direction);
+  shape.insert(shape.end(), pattern.begin(), pattern.end());
+  return {DType::boolean, std::move(shape)};
 }
 
 std::vector<PlannedArray> InfoPlan::arrays() const {
   const IndexBounds most = bounds(known);
   const Shape grid{layout.rows, layout.q_blocks, layout.kv_blocks};
   const auto index = [&](std::int64_t bound) { return ArrayType(index_dtype(bound), grid); };
-  const Shape pattern = pattern_shape(block, direction);
 
   std::vector<PlannedArray> arrays{{"data_next", index(most.data_next)}};
   if (is_left_to_kernel(known)) {
@@ -178,17 +176,15 @@ std::vector<PlannedArray> InfoPlan::arrays() const {
   } else {
     arrays.push_back({"mask_next", index(most.mask_next)});
     arrays.push_back({"block_mask", index(most.block_mask)});
-    Shape blocks = is_dynamic() ? grid : Shape{most.mask_next + 1};
-    blocks.insert(blocks.end(), pattern.begin(), pattern.end());
-    arrays.push_back({"partial_mask_blocks", {DType::boolean, std::move(blocks)}});
+    arrays.push_back({"partial_mask_blocks", blocks_type(most.mask_next + 1)});
   }
   arrays.push_back({"is_dynamic_mask", {DType::boolean, {}}});
   return arrays;
 }
 
-// Masks are compared only where all of their stored elements have one hash. Rows are hashed in steps that grow,
-// and masks that are told apart are hashed no further: mostly the first rows are enough. Each rank has some of
-// the rows, and all agree after each step.
+// Masks are compared only if the hashes of their stored elements are equal. Rows are hashed in growing steps,
+// and masks with distinct hashes no further: mostly the first rows are enough. Each rank hashes some of the
+// rows, and all exchange hashes after each step.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm) {
   constexpr std::int64_t kFirstStep = std::int64_t{1} << 21,
                          kFirstInOrder = std::int64_t{1} << 29;  // elements
@@ -212,7 +208,7 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
   for (std::int64_t at = 0; at < longest; at += step, step *= 2) {
     std::unordered_map<std::uint64_t, std::int64_t> with_hash;
     for (const std::uint64_t hash : hashes) ++with_hash[hash];
-    std::vector<std::size_t> open;  // of two, a comparison tells as much
+    std::vector<std::size_t> open;  // more than two: a pair is compared directly
     for (std::size_t u = 0; u < masks.size(); ++u)
       if (with_hash[hashes[u]] > 2) open.push_back(u);
     if (open.empty()) break;
@@ -227,7 +223,7 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
   }
 
   DistinctMasks distinct = distinct_by(masks, hashes, [&](const Mask& a, const Mask& b) {
-    if (!same_as(a, b, {0, 0})) return false;  // which all ranks see alike
+    if (!same_as(a, b, {0, 0})) return false;  // the same on all ranks
     const std::uint64_t same = first == last || same_as(a, b, {first, last});
     const auto answers = agreed(std::span(&same, 1));
     return std::all_of(answers.begin(), answers.end(), [](const auto& answer) { return answer[0] != 0; });
@@ -241,23 +237,23 @@ std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const 
   std::vector<RowCosts> costs;
   for (const Mask& mask : masks) {
     RowCosts& of_mask = costs.emplace_back(mask, block);
-    // The blocks of a dynamic mask are read once more while they are written, all of them.
+    // All blocks of a dynamic mask are read again when they are written.
     if (is_dynamic())
       for (double& row : of_mask.bytes) row += elements * (of_mask.stored_bytes + 1);
   }
   return costs;
 }
 
-QueryPartition InfoPlan::query_partition(const std::vector<Mask>& masks, std::int64_t ranks) const {
-  return {q_length(), block.q, ranks, row_costs(masks)};
+RowPartition InfoPlan::row_partition(const std::vector<Mask>& masks, std::int64_t ranks) const {
+  return {ranks, row_costs(masks)};
 }
 
-// A rank has the states and ids of its rows of blocks, and as much once more as a message; rank 0 has those of
-// all masks, what is made of them, and the messages about one of them.
+// A rank has the states and ids of its block rows, and the same again as a message; rank 0 has those of all
+// masks, the index arrays, and the messages for one mask.
 std::vector<RankWork> InfoPlan::shares(std::int64_t ranks) const {
   constexpr std::int64_t kBytesPerBlock = 1 + 4;
   const std::vector<RowCosts> costs = row_costs(known.masks);
-  const QueryPartition of_ranks(q_length(), block.q, ranks, costs);
+  const RowPartition of_ranks(ranks, costs);
   const auto elements_of_row = static_cast<double>(block.q) * static_cast<double>(kv_length());
   const auto scan = scan_bytes(q_length(), kv_length(), block, Patterns::kept, Reading::any_order);
   const auto block_bytes = static_cast<double>(block.q) * static_cast<double>(block.kv);
@@ -271,7 +267,7 @@ std::vector<RankWork> InfoPlan::shares(std::int64_t ranks) const {
     double read = 0, written = 0;
     std::int64_t blocks = 0;
     for (std::size_t u = 0; u < costs.size(); ++u) {
-      const IndexRange rows = of_ranks.rows(rank, static_cast<std::int64_t>(u), block);
+      const IndexRange rows = of_ranks.rows(rank, static_cast<std::int64_t>(u));
       blocks += (rows.end - rows.begin) * layout.kv_blocks;
       for (std::int64_t row = rows.begin; row < rows.end; ++row) {
         const auto at = static_cast<std::size_t>(row);
@@ -317,12 +313,12 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
   return plan;
 }
 
-}  // namespace mask
+}  // namespace blocks
 
 MaskInfoPlan::MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                            const MaskInfoSettings& settings)
-    : plan_(std::make_shared<const mask::InfoPlan>(
-          mask::checked(std::move(heads), block, direction, kind, settings))) {}
+    : plan_(std::make_shared<const blocks::InfoPlan>(
+          blocks::checked(std::move(heads), block, direction, kind, settings))) {}
 
 std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays(); }
 
@@ -334,7 +330,7 @@ std::vector<RankWork> MaskInfoPlan::shares(std::int64_t ranks) const {
 }
 
 Report describe(const MaskInfoPlan& plan) {
-  const mask::InfoPlan& p = *plan.plan_;
+  const blocks::InfoPlan& p = *plan.plan_;
   const Shape dense{p.head_count(), p.q_length(), p.kv_length()};
   Report report;
   report.add("heads", "heads", p.head_count())

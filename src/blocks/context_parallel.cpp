@@ -1,10 +1,10 @@
-// Context parallelism: queries are cut into runs at every place where some distribution cuts them, so that
-// what a rank does is the sum over its runs, and what it sees the union.
+// Context parallelism. Queries are partitioned at every bound of any distribution: the work of a rank is the
+// sum over its ranges, its keys their union.
 //
-// Cost: for each distribution the union of the runs' keys, a bit each; a rank is chosen for each block of
-// queries from queues of ranks by their load.
-// tests: tests/mask/test_sparsity.cpp
-#include "mask/context_parallel.hpp"
+// Cost: for each distribution the union of the ranges' keys, a bit each; the balanced one assigns each block
+// of queries from a queue of ranks by load.
+// tests: tests/blocks/test_sparsity.cpp
+#include "blocks/context_parallel.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -17,18 +17,18 @@
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
 __extension__ using Exact = __int128;
 
-// Where chunk `c` of `chunks` begins.
+// The begin of chunk `c` of `chunks`.
 std::int64_t chunk_begin(std::int64_t length, std::int64_t chunks, std::int64_t c) {
   return length / chunks * c + std::min(c, length % chunks);
 }
 
-// For each run the chunk that holds it; bounds of chunks are bounds of runs.
+// The rank of each range, by the chunk that contains it.
 template <class RankOf>
 std::vector<std::int64_t> by_chunk(const QueryRuns& runs, std::int64_t chunks, RankOf&& rank_of) {
   const std::int64_t length = runs.bounds.back();
@@ -52,7 +52,7 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
     return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
   });
 
-  // So many ranks get one block more than `most`. Ranks by load, then by number: those with fewer blocks than
+  // `extra` ranks get one block more than `most`. Queues by load, then by rank: ranks with fewer blocks than
   // `most`, and those with as many, which may take one more.
   const std::int64_t most = blocks / ranks;
   std::int64_t extra = blocks % ranks;
@@ -78,7 +78,7 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
   return of_runs;
 }
 
-// The runs of each rank.
+// The ranges of each rank.
 std::vector<std::vector<std::int64_t>> by_rank(const std::vector<std::int64_t>& rank_of, std::int64_t ranks) {
   std::vector<std::vector<std::int64_t>> runs_of(static_cast<std::size_t>(ranks));
   for (std::size_t r = 0; r < rank_of.size(); ++r)
@@ -86,7 +86,7 @@ std::vector<std::vector<std::int64_t>> by_rank(const std::vector<std::int64_t>& 
   return runs_of;
 }
 
-// The keys that some runs see.
+// The union of the keys of ranges.
 std::vector<Word> keys_seen(const QueryRuns& runs, const std::vector<std::int64_t>& of) {
   std::vector<Word> seen(static_cast<std::size_t>(runs.row_words));
   for (const std::int64_t r : of) {
@@ -96,7 +96,7 @@ std::vector<Word> keys_seen(const QueryRuns& runs, const std::vector<std::int64_
   return seen;
 }
 
-// Of a rank that has the runs `of`, whose queries see the keys `seen`.
+// The load of a rank with the ranges `of`, whose queries attend to the keys `seen`.
 RankLoad load_of(const QueryRuns& runs, const std::vector<std::int64_t>& computed, std::int64_t kv_length,
                  const std::vector<std::int64_t>& of, std::vector<Word> seen) {
   const auto key_at = [&](std::int64_t query) {
@@ -158,8 +158,8 @@ std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector
 
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks) {
-  // A run has bounds, pairs twice and a rank; so has a block, and a rank has loads of three distributions.
-  // Each thread holds the keys that a rank sees and those that it holds.
+  // A range has bounds, pairs twice and a rank; so has a block, and a rank has loads of three distributions.
+  // Each thread has the keys that a rank attends to and those that it stores.
   const std::int64_t runs = core::ceil_div(q_length, q_block) + 3 * ranks, words = words_for(kv_length);
   const auto keys = core::checked_mul(8 * words, runs),
              threads_keys = core::checked_mul(16 * words, threads());
@@ -168,4 +168,4 @@ std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_le
   return *keys + *threads_keys + 128 * runs + 256 * ranks;
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

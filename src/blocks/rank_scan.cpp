@@ -1,62 +1,27 @@
-// Ranks look at runs of rows of blocks, and what they find is joined in the order of their ranks.
+// Scan of masks by several ranks. Each rank scans contiguous ranges of block rows; results are reduced in
+// rank order. States and sums are sent as they are. Partial blocks stay on the rank that found them, which
+// sends a digest of each; rank 0 finds equal ones by digest.
 //
-// States and sums are put together as they are. Partial blocks stay with the rank that found them: others
-// learn of each no more than a digest, by which rank 0 finds those that several ranks have.
-//
-// Cost: of each different partial block one pass over its bits; of each block some bytes to rank 0.
-// tests: tests/mask/test_rank_scan.cpp
-#include "mask/rank_scan.hpp"
+// Cost: one pass over the bits of each distinct partial block, and some bytes for each block sent to rank 0.
+// tests: tests/blocks/test_rank_scan.cpp
+#include "blocks/rank_scan.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <functional>
 #include <utility>
 
+#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "mask/digest.hpp"
 #include "mask/node.hpp"
-#include "mask/scanner.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
 namespace {
 
-// Different digests, numbered in the order in which they are entered. A digest's own bits say where its number is
-// looked for: in the first place from there on that is free or has it.
-class DigestTable {
- public:
-  explicit DigestTable(std::size_t most)
-      : places_(std::bit_ceil(2 * most + 1), kFree), mask_(places_.size() - 1) {
-    digests_.reserve(most);
-  }
-
-  std::int64_t size() const { return std::ssize(digests_); }
-
-  /// The number of a digest, the next one where it is new.
-  std::int32_t number(const Digest& digest) {
-    for (std::size_t at = digest[0] & mask_;; at = (at + 1) & mask_) {
-      std::int32_t& number = places_[at];
-      if (number == kFree) {
-        if (size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
-        number = static_cast<std::int32_t>(size());
-        digests_.push_back(digest);
-        return number;
-      }
-      if (digests_[static_cast<std::size_t>(number)] == digest) return number;
-    }
-  }
-
- private:
-  static constexpr std::int32_t kFree = -1;
-  std::vector<std::int32_t> places_;
-  std::size_t mask_;
-  std::vector<Digest> digests_;
-};
-
-std::vector<Digest> digests_of(const PatternTable& table, const Digester::Seed& seed) {
-  const Digester digester(table.pattern_words(), seed);
+std::vector<Digest> digests_of(const PatternTable& table, const Digester& digester) {
   std::vector<Digest> digests(static_cast<std::size_t>(table.size()));
   const double words = static_cast<double>(table.size()) * static_cast<double>(table.pattern_words());
   core::parallel_for(table.size(), words, [&](std::int64_t id) {
@@ -65,26 +30,8 @@ std::vector<Digest> digests_of(const PatternTable& table, const Digester::Seed& 
   return digests;
 }
 
-template <class T>
-std::span<const T> part_of(const std::vector<T>& values, std::int64_t begin, std::int64_t end) {
-  return std::span(values).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-}
-
-std::int64_t cell_columns(const MaskSummary& s) { return core::ceil_div(s.states->columns(), s.cell_blocks); }
-
-// The cells in which rows of blocks lie.
-IndexRange cells_of(const MaskSummary& s, const IndexRange& rows) {
-  const std::int64_t columns = cell_columns(s);
-  return {rows.begin / s.cell_blocks * columns, core::ceil_div(rows.end, s.cell_blocks) * columns};
-}
-
-// The words in which the bits of the queries of rows of blocks lie.
-IndexRange words_of(const MaskSummary& s, const IndexRange& rows, BlockShape block) {
-  return {rows.begin * block.q / 64, words_for(std::min(rows.end * block.q, s.q_length))};
-}
-
-// The ids of partial blocks alone, as of others there is none.
-Bytes message_of(const std::optional<BandScan>& mine, BlockShape block) {
+// Ids of partial blocks only.
+Bytes message_of(const std::optional<BandScan>& mine) {
   RankMessage message;
   if (!mine) return {};
   const MaskSummary& s = mine->summary;
@@ -96,15 +43,19 @@ Bytes message_of(const std::optional<BandScan>& mine, BlockShape block) {
   for (std::size_t b = 0; b < all_ids.size(); ++b)
     if (states[b] == kPartial) ids.push_back(all_ids[b]);
   message.put_all(ids);
-  const IndexRange words = words_of(s, mine->rows, block), cells = cells_of(s, mine->rows);
-  message.put_all(part_of(mine->rows_seen, words.begin, words.end)).put_all(mine->keys_seen);
-  message.put_all(part_of(s.partial_elements, cells.begin, cells.end));
+  message.put_all(mine->rows_seen).put_all(mine->keys_seen).put_all(s.partial_elements);
   const auto bytes = message.bytes();
   return {bytes.begin(), bytes.end()};
 }
 
-// Adds what a rank found. `ids`: for each of its patterns the id; null where none are kept.
-void add(BandScan& all, BlockShape block, RankMessage message, const std::vector<std::int32_t>* ids) {
+template <class T, class Reduce>
+void merge(std::vector<T>& into, const std::vector<T>& from, Reduce&& reduce) {
+  into.resize(from.size());
+  std::transform(into.begin(), into.end(), from.begin(), into.begin(), reduce);
+}
+
+// Adds the scan of a rank. `ids`: the id of each of its patterns; null if none are kept.
+void add(BandScan& all, RankMessage message, const std::vector<std::int32_t>* ids) {
   MaskSummary& s = all.summary;
   const auto rows = message.take<IndexRange>();
   s.empty_blocks += message.take<std::int64_t>();
@@ -121,29 +72,21 @@ void add(BandScan& all, BlockShape block, RankMessage message, const std::vector
     for (std::size_t b = 0; b < states.size(); ++b)
       if (states[b] == kPartial) to[b] = (*ids)[static_cast<std::size_t>(*next++)];
   }
-  const auto merge = [](std::vector<Word>& into, std::int64_t at, const std::vector<Word>& words) {
-    for (const Word word : words) into[static_cast<std::size_t>(at++)] |= word;
-  };
-  merge(all.rows_seen, words_of(s, rows, block).begin, message.take_all<Word>());
-  merge(all.keys_seen, 0, message.take_all<Word>());
-  std::int64_t cell = cells_of(s, rows).begin;
-  for (const std::int64_t elements : message.take_all<std::int64_t>())
-    s.partial_elements[static_cast<std::size_t>(cell++)] += elements;
+  merge(all.rows_seen, message.take_all<Word>(), std::bit_or<>());
+  merge(all.keys_seen, message.take_all<Word>(), std::bit_or<>());
+  merge(s.partial_elements, message.take_all<std::int64_t>(), std::plus<>());
 }
 
 BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, const RankPatterns* patterns) {
   const IndexRange rows{0, core::ceil_div(mask.q_length(), block.q)};
   BandScan all = begun_scan(mask, block, rows, patterns ? Patterns::kept : Patterns::dropped);
-  all.summary.partial_elements.resize(static_cast<std::size_t>(cells_of(all.summary, rows).end));
-  all.rows_seen.resize(static_cast<std::size_t>(words_for(mask.q_length())));
-  all.keys_seen.resize(static_cast<std::size_t>(words_for(mask.kv_length()) + 1));  // as ranks have them
   for (std::size_t r = 0; r < found.size(); ++r)
     if (!found[r].empty())
-      add(all, block, RankMessage(std::exchange(found[r], {})), patterns ? &patterns->ids[r] : nullptr);
+      add(all, RankMessage(std::exchange(found[r], {})), patterns ? &patterns->ids[r] : nullptr);
   return all;
 }
 
-// Keys for digests, the same for all ranks.
+// The same seed on all ranks.
 Digester::Seed drawn_seed(Communicator& comm) {
   const auto seed = comm.is_first() ? Digester::drawn_seed() : Digester::Seed();
   return RankMessage(comm.broadcast(RankMessage().put(seed).bytes())).take<Digester::Seed>();
@@ -151,31 +94,24 @@ Digester::Seed drawn_seed(Communicator& comm) {
 
 }  // namespace
 
-QueryPartition::QueryPartition(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks,
-                               const std::vector<RowCosts>& costs)
-    : q_length_(q_length), q_block_(q_block), rows_(core::ceil_div(q_length, q_block)) {
+RowPartition::RowPartition(std::int64_t ranks, const std::vector<RowCosts>& costs)
+    : rows_(std::ssize(costs.front().bytes)) {
   std::vector<double> all;
   for (const RowCosts& of_mask : costs) all.insert(all.end(), of_mask.bytes.begin(), of_mask.bytes.end());
   bounds_ = core::even_runs(all, ranks);
 }
 
-IndexRange QueryPartition::queries(std::int64_t rank, std::int64_t mask) const {
-  const std::int64_t first = mask * rows_;
-  const auto query = [&](std::int64_t bound) {
-    return std::min(std::clamp<std::int64_t>(bound - first, 0, rows_) * q_block_, q_length_);
+IndexRange RowPartition::rows(std::int64_t rank, std::int64_t mask) const {
+  const auto row = [&](std::int64_t bound) {
+    return std::clamp<std::int64_t>(bounds_[static_cast<std::size_t>(bound)] - mask * rows_, 0, rows_);
   };
-  return {query(bounds_[static_cast<std::size_t>(rank)]), query(bounds_[static_cast<std::size_t>(rank) + 1])};
-}
-
-IndexRange QueryPartition::rows(std::int64_t rank, std::int64_t mask, BlockShape block) const {
-  const auto [begin, end] = queries(rank, mask);
-  return {core::ceil_div(begin, block.q), core::ceil_div(end, block.q)};
+  return {row(rank), row(rank + 1)};
 }
 
 RowCosts::RowCosts(const Mask& mask, BlockShape block)
     : stored_bytes(static_cast<double>(mask.node().stored_bytes())) {
-  // Telling the state of a block and noting it takes as long as looking at so many bytes, unless a run of blocks
-  // is known to be empty; an element that is not stored is filled and judged among others of its word.
+  // Classifying and recording a block costs as much as reading kBlockBytes, unless a range of blocks is known
+  // to be empty; an element that is not stored costs kElementBytes, filled and tested as a bit of a word.
   constexpr double kBlockBytes = 16, kElementBytes = 0.25;
   constexpr std::int64_t kAskedRows = 1024, kAskedBlocks = std::int64_t{1} << 22;
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
@@ -204,7 +140,8 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
 
 RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
   RankPatterns patterns;
-  const std::vector<Digest> mine = digests_of(table, drawn_seed(comm));
+  PatternTable numbers = PatternTable::of_digests(table.block(), 0, drawn_seed(comm));
+  const std::vector<Digest> mine = digests_of(table, numbers.digester());
   std::vector<Bytes> found = comm.gather(RankMessage().put_all(mine).bytes());
   if (!comm.is_first()) {
     RankMessage answer(comm.receive(0));
@@ -213,11 +150,10 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
     patterns.own_here = answer.take_all<std::int32_t>();
     return patterns;
   }
-  constexpr std::int64_t kBytes = 96;  // of a digest: as it came, in the table, and numbers
+  constexpr std::int64_t kBytes = 96;  // of a digest: as received, in the table, and ids
   std::size_t digests_of_all = 0;
   for (const Bytes& bytes : found) digests_of_all += bytes.size() / sizeof(Digest);
   table.count_bytes(kBytes * static_cast<std::int64_t>(digests_of_all));
-  DigestTable numbers(digests_of_all);
   std::vector<IndexRange> own;
   std::vector<std::vector<std::int32_t>> own_there;
   for (Bytes& bytes : found) {
@@ -228,7 +164,7 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
     const std::int64_t first = numbers.size();
     for (const Digest& digest : digests) {
       const std::int64_t known = numbers.size();
-      const std::int32_t id = numbers.number(digest);
+      const std::int32_t id = numbers.find_or_add(digest);
       if (id == known) held.push_back(static_cast<std::int32_t>(std::ssize(ids)));
       ids.push_back(id);
     }
@@ -245,7 +181,7 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
 
 std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
                            const RankPatterns* patterns, Communicator& comm) {
-  const Bytes message = message_of(mine, block);
+  const Bytes message = message_of(mine);
   mine.reset();
   std::vector<Bytes> found = comm.gather(message);
   if (!comm.is_first()) return std::nullopt;
@@ -253,9 +189,9 @@ std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<Ban
 }
 
 Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm) {
-  const Bytes message = message_of(mine, block);
+  const Bytes message = message_of(mine);
   mine.reset();
   return completed(sum_of(mask, block, comm.all_gather(message), nullptr), 0);
 }
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

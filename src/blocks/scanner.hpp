@@ -1,7 +1,6 @@
-// One block size of a pass over a mask. Its rows of blocks are classified, then looked at in any order and by
-// several threads, each with a part of its own; what the parts found is joined, and finish() gives the scan.
-// Who drives it decides where the elements come from: scan.cpp fills them row by row, scan_sizes.cpp shares
-// them between block sizes.
+// Scanner of one block size. Block rows are classified, then scanned in any order by several threads, each
+// with a part of its own; parts are joined, and finish() returns the scan. Elements come from the caller:
+// scan.cpp fills them row by row, scan_sizes.cpp shares them among block sizes.
 #pragma once
 
 #include <algorithm>
@@ -11,18 +10,18 @@
 #include <span>
 #include <vector>
 
+#include "blocks/scan.hpp"
 #include "mask/node.hpp"
-#include "mask/scan.hpp"
 
-namespace ejk::mask {
+namespace ejk::blocks {
 
-/// Before a block was looked at: its elements are needed, to tell its state or to count and keep them.
+/// Whether a block that is not scanned needs its elements: to classify it, or to count and keep them.
 inline bool is_open(BlockState state) {
   return state == BlockState::partial || state == BlockState::undecided;
 }
 
-/// Calls f(begin, end) for the runs of a query within these keys, in order and none touching the next. Its runs
-/// in `bands` bands lie `stride` apart.
+/// Calls f(begin, end) for the maximal ranges of a query within these keys, in order. Its ranges in `bands`
+/// bands are `stride` apart.
 template <class F>
 void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t stride, const IndexRange& keys,
                      F&& f) {
@@ -34,7 +33,7 @@ void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t st
     if (run.begin < run.end) f(run.begin, run.end);
     return;
   }
-  IndexRange here[kMostBands];  // by where they begin
+  IndexRange here[kMostBands];  // by begin
   std::int64_t count = 0;
   for (std::int64_t b = 0; b < bands; ++b) {
     const IndexRange run = cut(runs[b * stride]);
@@ -52,60 +51,60 @@ void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t st
 
 class Scanner {
  public:
-  /// What one thread has found in the rows of blocks it worked on, and the memory it works in.
+  /// Results of one thread for its block rows, and its workspace.
   struct Part {
     std::int64_t empty_blocks = 0;
     std::int64_t partial_blocks = 0;
     std::int64_t full_blocks = 0;
     std::int64_t true_elements = 0;
-    std::vector<Word> rows_seen;                 // all queries: those that see a key
-    std::vector<Word> keys_seen;                 // all keys: those of partial blocks that some query sees
-    std::vector<char> full_columns;              // columns of blocks that hold a full block
+    std::vector<Word> rows_seen;     // a bit for each query that attends to a key
+    std::vector<Word> keys_seen;     // a bit for each key of partial blocks that a query attends to
+    std::vector<char> full_columns;  // block columns with a full block
     std::vector<std::int64_t> partial_elements;  // as in MaskSummary
     std::optional<PatternTable> patterns;
-    std::vector<IndexRange> rows;  // of blocks, that were worked on
+    std::vector<IndexRange> rows;  // scanned block rows
 
     BitBuffer panel;
-    std::vector<Word> any, all;    // the columns of the panel, over its rows
-    std::vector<IndexRange> runs;  // of the queries of a row of blocks, in one band behind the other
+    std::vector<Word> any, all;    // or and and of the panel's rows
+    std::vector<IndexRange> runs;  // of the queries of a block row, band by band
     std::vector<Word> block;
   };
 
-  /// Of some rows of blocks. The mask and the table outlive this. Throws Error{budget} for a block that no
-  /// memory can hold.
+  /// For a range of block rows. Mask and table outlive this. Throws Error{budget} for a block larger than any
+  /// memory.
   Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
 
   const IndexRange& rows() const { return scan_.rows; }
   std::int64_t kv_blocks() const { return kv_blocks_; }
   std::int64_t kv_length() const { return mask_.kv_length(); }
-  /// The columns of row `i` that are not known to be empty: no other block is looked at, or held.
+  /// The block columns of row `i` that may be non-empty: no other block is scanned or stored.
   IndexRange run(std::int64_t i) const { return scan_.summary.states->run(i - scan_.rows.begin); }
-  /// As much of a block as is held in memory.
+  /// The part of a block that is kept in memory.
   BlockShape held() const { return held_; }
-  /// The queries of row `i` of blocks.
+  /// The queries of block row `i`.
   IndexRange queries(std::int64_t i) const;
 
   Part make_part() const;
-  /// Tells the states of row `i` as far as that goes without its elements.
+  /// Classifies the blocks of row `i` without reading elements.
   void classify(std::int64_t i);
-  /// The states of run(i): what classify() knows, or after look() what is.
+  /// The states of run(i): as classified, or final after scan().
   std::span<const BlockState> states(std::int64_t i) const;
-  /// Of a row that was classified: the words of a row of the mask's bits that look() will read lie in these.
+  /// For a classified row: a range that contains the words of a row of bits that scan() will read.
   IndexRange needed_words(std::int64_t i) const;
-  /// Sets a bit for each of them, the first one for `first_word`.
+  /// Sets a bit for each of these words, bit 0 for `first_word`.
   void add_needed_words(std::int64_t i, std::int64_t first_word, Word* words) const;
-  /// Looks into what is open of a row that was classified. `rows`: its queries, and the keys from `first_key` on, a
-  /// multiple of 64; words that are not needed may hold anything.
-  void look(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key);
-  /// The same, filling what it needs.
-  void look(Part& part, std::int64_t i);
+  /// Scans the open blocks of a classified row. `rows`: the bits of its queries from key `first_key` on, a
+  /// multiple of 64; words that are not needed may have any value.
+  void scan(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key);
+  /// The same, filling the bits.
+  void scan(Part& part, std::int64_t i);
 
-  /// Takes over what a part found in `part.rows`.
+  /// Adds the results of a part for `part.rows`.
   void join(Part& part);
   BandScan finish();
 
  private:
-  /// Where blocks are only counted they have no ids.
+  /// Blocks that are only counted have no ids.
   bool keeps_ids() const { return table_ != nullptr && table_->keeps_bits(); }
   std::span<BlockState> states(std::int64_t i);
   template <class F>
@@ -135,4 +134,4 @@ class Scanner {
   Part all_;
 };
 
-}  // namespace ejk::mask
+}  // namespace ejk::blocks

@@ -1,0 +1,110 @@
+// A pass over a mask: the state of every block, the distinct partial blocks, and the counts of the report.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "ejk/communicator.hpp"
+#include "ejk/mask_info.hpp"
+#include "mask/patterns.hpp"
+
+namespace ejk::blocks {
+
+using namespace mask;  // bits, rectangles and states of blocks
+
+/// Most words of bits in a panel, unless a single block has more.
+inline constexpr std::int64_t kPanelWords = std::int64_t{1} << 17;
+
+enum class Patterns { kept, dropped };
+enum class Reading { any_order, in_order };
+
+struct Scan {
+  MaskSummary summary;
+  Array pattern_ids;  // int32, for each stored state: the pattern of a partial block, else 0
+};
+
+/// The part of a Scan for a range of block rows.
+struct BandScan {
+  IndexRange rows;              // of blocks
+  MaskSummary summary;          // states and sums of these rows; without ranges and distinct blocks
+  Array pattern_ids;            // by first appearance in the table
+  std::vector<Word> rows_seen;  // a bit for each query: of these rows, and attends to a key
+  std::vector<Word> keys_seen;  // a bit for each key: a query of these rows attends to it
+};
+
+BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Patterns patterns);
+
+/// The Scan, from the scan of all rows of blocks. `patterns`: more than the largest id.
+Scan completed(BandScan all, std::int64_t patterns);
+
+/// Classifies the blocks of a mask and reads those that stay undecided. The last block of a row or column may
+/// be cut short; its missing elements count as False. Partial blocks enter `table` in row-major order;
+/// without a table no pattern is kept. A table of digests counts patterns and assigns no ids.
+///
+/// Time: a few operations a block, and one read of every undecided or partial block; for a mask with known
+/// bands a few operations for each query that attends to keys of such a block. Memory: the states, the ids,
+/// and scan_bytes; with a table the bits of whole blocks, else only elements of the mask. Throws
+/// Error{budget} for a block larger than any memory.
+///
+/// A communicator shares the rows of blocks, and all ranks get the whole; `table` is null unless it is a
+/// communicator of one rank (mask/rank_scan.hpp joins the tables of several).
+Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
+               const std::function<void(std::int64_t blocks)>& done = {},
+               Communicator& comm = single_process());
+
+/// The same for a range of block rows, by this process.
+BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
+                   const std::function<void(std::int64_t blocks)>& done = {});
+
+/// Contiguous ranges of queries that partition all of them, and the keys that each attends to in the scanned
+/// masks.
+struct QueryRuns {
+  /// Range r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
+  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
+
+  std::int64_t count() const { return static_cast<std::int64_t>(pairs.size()); }
+  Word* keys_of(std::int64_t run) { return keys.data() + run * row_words; }
+  const Word* keys_of(std::int64_t run) const { return keys.data() + run * row_words; }
+
+  std::vector<std::int64_t> bounds;
+  std::int64_t row_words;
+  std::vector<std::int64_t> pairs;  // True elements of each range, summed over scans
+  std::vector<Word> keys;  // (ranges, row_words): keys that a query of the range attends to in any scan
+};
+
+/// scan_mask for several block sizes in one pass over the elements: each is filled at most once, and none of
+/// a mask with known bands. tables[s] is for blocks[s]. `runs` may be null; else its bounds include those of
+/// the rows of blocks[0], and True elements count `weight` times.
+///
+/// Time: scan_mask for each size, with the elements filled once. Memory: sizes_bytes, and for each size the
+/// states, the ids, the partial blocks and scan_bytes.
+std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
+                             const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
+                             const std::function<void(std::int64_t blocks)>& done = {});
+
+/// Workspace of scan_sizes for any of these masks, in bytes. Nothing if it exceeds any memory.
+std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,
+                                        Reading reading);
+
+/// The blocks whose states and ids a scan stores.
+struct HeldBlocks {
+  std::int64_t all = 0;
+  std::int64_t widest = 0;   // most in a block row
+  std::int64_t tallest = 0;  // most in a block column
+};
+HeldBlocks held_blocks(const Mask& mask, BlockShape block);
+
+/// Workspace of a thread for one block size and a panel of this size, in bytes. Nothing if it exceeds any
+/// memory.
+std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, std::int64_t panel_words);
+
+/// Workspace of scan_mask on all threads, in bytes, beside the states, the ids and the partial blocks.
+/// Reading in order takes whole block rows on one thread, which is an upper bound for any mask. Nothing if it
+/// exceeds any memory.
+std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
+                                       Patterns patterns, Reading reading);
+
+}  // namespace ejk::blocks

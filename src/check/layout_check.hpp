@@ -1,0 +1,48 @@
+// What `check mask-info` needs of a layout of stored block masks: its rules, the masks that a kernel computes
+// from the arrays, and which index or element makes a block wrong. The proof in mask_info.cpp knows no
+// layout.
+// tests: tests/check/test_mask_info.cpp
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "blocks/block_mask.hpp"
+#include "check/mask_pair.hpp"
+#include "ejk/check.hpp"
+
+namespace ejk::check {
+
+/// Blocks by row of the arrays, block row and block column.
+using BlockSet = std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
+
+class LayoutCheck {
+ public:
+  virtual ~LayoutCheck() = default;
+  /// False if the arrays are not those of a mask, which is then a finding.
+  virtual bool open() = 0;
+  /// Applies the rules that need no other mask, and fills `row_masks`.
+  virtual void check_rules() = 0;
+  /// The same after the comparison, for blocks of a row that do not differ from the given mask.
+  virtual void check_elements(std::int64_t row, const BlockSet& wrong) = 0;
+
+  virtual std::int64_t row_of(std::int64_t head) const = 0;
+  /// Elements of partial blocks are not stored: a kernel computes them from positions. The pattern of a block
+  /// is its column then.
+  virtual bool is_computed() const = 0;
+  /// The finding for a block that differs from the wanted mask; `what` describes the difference.
+  virtual Finding explain(std::int64_t row, const BlockDifference& difference, const Mask& wanted,
+                          const std::string& what) const = 0;
+  /// The same for a pair (q, k) outside of the mask in block (i, j).
+  virtual Finding explain_padding(std::int64_t row, std::int64_t i, std::int64_t j, std::int64_t q,
+                                  std::int64_t k, const std::string& what) const = 0;
+
+  std::int64_t head_count = 1, row_count = 1;  // rows: stored masks
+  BlockShape block_shape;
+  std::vector<blocks::BlockMask> row_masks;
+};
+
+}  // namespace ejk::check
