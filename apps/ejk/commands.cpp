@@ -6,23 +6,17 @@
 
 namespace ejk::app {
 
-#define EJK_COMMANDS(COMMAND)                                                                              \
-  COMMAND(cu_seqlens)                                                                                      \
-  COMMAND(lens)                                                                                            \
-  COMMAND(position_ids)                                                                                    \
-  COMMAND(sequence_ids)                                                                                    \
-  COMMAND(token_indices)                                                                                   \
-  COMMAND(chunk_indices)                                                                                   \
-  COMMAND(chunk_offsets)                                                                                   \
-  COMMAND(cdiv)                                                                                            \
-  COMMAND(reorder_sequence)                                                                                \
-  COMMAND(pack)                                                                                            \
-  COMMAND(unpack) COMMAND(bin_pack) COMMAND(seq_info) COMMAND(segment_ids) COMMAND(segment_mask)           \
-      COMMAND(mask_info) COMMAND(sparsity) COMMAND(mask) COMMAND(group_metadata) COMMAND(grouped_matmul)   \
-          COMMAND(transposed_grouped_matmul) COMMAND(attention) COMMAND(attention_grad) COMMAND(info)      \
-              COMMAND(convert) COMMAND(compare) COMMAND(check) COMMAND(generate) COMMAND(chunk)            \
-                  COMMAND(unchunk) COMMAND(log_sum_exp) COMMAND(safe_divide) COMMAND(params) COMMAND(hash) \
-                      COMMAND(sharding) COMMAND(fingerprint)
+// clang-format off
+#define EJK_COMMANDS(COMMAND) \
+  COMMAND(cu_seqlens) COMMAND(lens) COMMAND(position_ids) COMMAND(sequence_ids) \
+  COMMAND(token_indices) COMMAND(chunk_indices) COMMAND(chunk_offsets) COMMAND(cdiv) \
+  COMMAND(reorder_sequence) COMMAND(pack) COMMAND(unpack) COMMAND(bin_pack) COMMAND(seq_info) \
+  COMMAND(segment_ids) COMMAND(segment_mask) COMMAND(mask_info) COMMAND(sparsity) COMMAND(mask) \
+  COMMAND(group_metadata) COMMAND(grouped_matmul) COMMAND(transposed_grouped_matmul) \
+  COMMAND(attention) COMMAND(attention_grad) COMMAND(info) COMMAND(convert) COMMAND(compare) \
+  COMMAND(check) COMMAND(generate) COMMAND(chunk) COMMAND(unchunk) COMMAND(log_sum_exp) \
+  COMMAND(safe_divide) COMMAND(params) COMMAND(hash) COMMAND(sharding) COMMAND(fingerprint)
+// clang-format on
 
 #define EJK_DECLARED(NAME) extern const Command NAME##_command;
 #define EJK_LISTED(NAME) &NAME##_command,

@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 
+#include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
 #include "integers.hpp"
 #include "sources.hpp"

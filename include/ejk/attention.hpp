@@ -60,7 +60,7 @@ struct AttentionSettings {
   AttentionLayout layout = AttentionLayout::bshd;
   std::optional<double> scale;                        // finite
   std::optional<double> softcap;                      // c > 0
-  std::vector<HeadMasks> masks;                       // a pair attends where all of them say so
+  std::vector<HeadMasks> masks;                       // a pair attends where all of them allow it
   std::shared_ptr<const ArraySource> q_segment_ids;   // (B, Q), packed (Tq,): ids ≤ 0 are padding
   std::shared_ptr<const ArraySource> kv_segment_ids;  // (B, K), packed (Tk,); absent: those of the queries
   /// Packed inputs: sequence i is queries cu_seqlens_q[i] … and keys cu_seqlens_kv[i] …; 0 first, never
@@ -79,8 +79,8 @@ struct AttentionSettings {
   /// Gradients are cast to this at the end, as identity_dtype_convert does. Without `dtype` they are rounded
   /// once, to this.
   std::optional<DType> grad_dtype;
-  /// Who reads stored masks together: all ranks then make the plan's first call that reads masks (work(),
-  /// run(), check(), an AttentionDivision) at the same time. Null: each process by itself.
+  /// Ranks that read stored masks together: all of them then make the plan's first call that reads masks
+  /// (work(), run(), check(), an AttentionDivision) at the same time. Null: each process by itself.
   Communicator* comm = nullptr;
 };
 
@@ -92,13 +92,13 @@ struct AttentionOptions : AttentionSettings {
   PairProgress progress;
 };
 
-/// The arrays that attention takes, or something of each: types, boxes, files. q, k, v, dout, out: float16,
+/// The arrays that attention reads, or something of each: types, boxes, files. q, k, v, dout, out: float16,
 /// bfloat16, float32 or float64, any strides.
 template <class T>
 struct AttentionOperands {
   std::optional<T> q = {}, k = {}, v = {};
   std::optional<T> bias = {};  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
-  std::optional<T> dout = {};  // shaped as out: gradients are wanted
+  std::optional<T> dout = {};  // shaped as out: requests gradients
   /// For gradients: out and lse of a forward pass. Both or neither; without them it is run again.
   std::optional<T> out = {}, lse = {};
 };
@@ -145,7 +145,7 @@ struct AttentionWork {
   double backward_seconds = 0;
 };
 
-/// A mask that a given result may have been made with, and what to call it.
+/// A mask that another implementation may have used, and its name in reports.
 struct TriedMask {
   std::string text;
   HeadMasks masks;
@@ -176,7 +176,7 @@ class AttentionPlan {
   const std::vector<PlannedArray>& results() const;
   std::int64_t result_bytes() const;
 
-  /// Memory that run() takes beside the arrays, on as many threads as there are now, and check().
+  /// Workspace of run(), for the current number of threads, and of check().
   std::int64_t work_bytes() const;
   std::int64_t check_bytes() const;
 
@@ -214,7 +214,7 @@ class AttentionPlan {
                   const std::vector<std::string>& tiles = {}) const;
   /// That of v where it has 16 bits and arithmetic is float32; else float32.
   DType weights_dtype() const;
-  /// Memory that compare() takes beside the arrays.
+  /// Workspace of compare().
   std::int64_t compare_bytes(Explain explain) const;
 
  private:

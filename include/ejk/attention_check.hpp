@@ -60,7 +60,7 @@ struct AttentionCheck {
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
 
-/// The same for gradients: dq, dk, dv are what attention_grad gave, with a bias dbias, too. Sampled keys take
+/// The same for gradients: dq, dk, dv are results of attention_grad, with a bias dbias, too. Sampled keys use
 /// lse and out from a forward pass of the library.
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,

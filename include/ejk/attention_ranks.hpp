@@ -6,9 +6,9 @@
 // gradients are divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the
 // ranks that need them; then dk and dv of some keys, with all queries, and dq of some queries, with all keys.
 // That computes scores and dP twice, 7 products instead of 5; the masks determine which of the two takes less
-// time. With a bias it is always the latter, and some ranks make dbias of some of its queries or keys, with
-// all entries and heads that share them. All bits are those of the plan's own run(), however many ranks there
-// are.
+// time. With a bias it is always the latter, and some ranks compute dbias of some of its queries or keys,
+// with all entries and heads that share them. All bits are those of the plan's own run(), however many ranks
+// there are.
 #pragma once
 
 #include <cstdint>
@@ -41,10 +41,10 @@ struct AttentionPart {
   IndexRange entries;
   IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's
   IndexRange positions;  // within each entry; clipped to its end
-  double share = 1;      // of the work for all that is made in this way
+  double share = 1;      // of the work of all parts of this kind
 };
 
-/// What a program keeps in memory beside the run of a plan.
+/// Memory that a program needs beside the workspace of a plan.
 struct AttentionMemory {
   AttentionOperands<bool> read = {};  // operands that are read into memory, box by box; the others are mapped
   bool check = false;                 // rank 0 calls AttentionPlan::check() in the end,
@@ -65,9 +65,9 @@ class AttentionDivision {
   /// heads.
   std::vector<AttentionPart> parts(std::int64_t rank, std::int64_t round) const;
 
-  /// The boxes of the arrays that a part takes; none of what it does not read.
+  /// The boxes of the arrays that a part reads; none of others.
   AttentionOperands<ArrayBox> needs(const AttentionPart& part) const;
-  /// The boxes of the plan's results that it makes, in their order; none of others.
+  /// The boxes of the plan's results that it computes, in their order; none of others.
   std::vector<std::optional<ArrayBox>> makes(const AttentionPart& part) const;
 
   /// Cost in operations, of which the softmax of a pair is about 80; the peak is the workspace of run().

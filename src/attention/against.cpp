@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <mutex>
 
 #include "attention/backward.hpp"
 #include "attention/fault_models.hpp"
@@ -31,7 +30,6 @@ struct Right {
   SummedWeights weights;  // of gradients
   bool is_own = false;    // the library's result, with its own error
   Reference::Saved saved;
-  std::once_flag saved_once;
 };
 
 verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const ArrayView& given,
@@ -97,7 +95,7 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
     else
       std::fill_n(allowed, columns, 0.0);
     load_expected(place, values);
-    double of_row = which == Result::lse ? *values : 0;  // as Bounds::Part::of() takes it
+    double of_row = which == Result::lse ? *values : 0;  // for Bounds::Part::of()
     if (which == Result::out) of_row = load_lse(right.results[1], rows.index_in_lse(place));
     if (row_of(which).form.rows == RowsOf::keys)
       load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
@@ -148,7 +146,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
                                                 own.size(), plan.results.size()));
-  // One that is not float64 may have been made in float32, whatever the arguments are.
+  // A result that is not float64 may have been computed in float32, whatever the arguments are.
   DType arithmetic = setup.shape.arithmetic;
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (!given[r]) continue;
@@ -170,14 +168,11 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       rounding_of_weights(setup, blocks, weights, setup.gradients ? arrays.dout : std::optional<ArrayView>()),
       {}};
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
-  std::vector<double> lse;  // for gradients
   if (right.is_own) {
     right.results = own;
     if (setup.gradients) {
-      const Array of_rows = lse_by_kernels(setup, blocks);
-      right.weights = summed_weights(setup, blocks, of_rows, setup.bias.has_value());
-      lse.resize(static_cast<std::size_t>(of_rows.size()));
-      load(of_rows.dtype(), of_rows.data(), size_of(of_rows.dtype()), of_rows.size(), lse.data());
+      right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
+      right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
     }
   } else if (setup.gradients) {
     Reference::Backward made = reference.backward(*arrays.dout);
@@ -186,7 +181,6 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     right.held.push_back(std::move(made.dv));
     if (setup.bias) right.held.push_back(std::move(made.dbias));
     right.weights = {std::move(made.weights), std::move(made.bias_weights)};
-    lse = made.saved.lse;
     right.saved = std::move(made.saved);
   } else {
     Reference::Forward made = reference.forward();
@@ -196,18 +190,13 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   for (const Array& array : right.held) right.results.push_back(array.view());
   if (setup.gradients)
     for (Bounds* bounds : {&it.bounds, &of_own}) {
-      bounds->set(*arrays.dout, lse);
+      bounds->set(*arrays.dout, right.saved.lse);
       bounds->set_most(&Bounds::Part::dq_most, RowsOf::queries, right.results[0]);
       bounds->set_most(&Bounds::Part::dk_most, RowsOf::keys, right.results[1]);
       bounds->set_most(&Bounds::Part::dv_most, RowsOf::keys, right.results[2]);
       if (setup.bias) bounds->set_most_of_bias(right.results[3]);
     }
-  it.saved = [&]() -> const Reference::Saved& {
-    std::call_once(right.saved_once, [&] {
-      if (right.saved.lse.empty()) right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
-    });
-    return right.saved;
-  };
+  it.saved = &right.saved;
 
   Against against;
   against.score_range = it.bounds.score_range();
@@ -264,7 +253,7 @@ std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
                static_cast<double>(bias_bytes(s, s.whole_bias()));
     }
     if (is_own) bytes += of(plan.types.q->shape) + of(plan.types.k->shape) + 2 * of(s.shape.lse);
-    // lse and δ, also of a mistake that is remembered, and lse for the bounds.
+    // lse and δ, also of a remembered fault, and lse for the bounds.
     bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
   }
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -17,22 +16,22 @@
 
 namespace ejk::attn {
 
-/// One array that was given, row by row.
+/// One actual array, row by row.
 struct ActualArray {
   Result which;
   verify::ResultRows rows;
   verify::RowCounts counts;
 };
 
-/// The arguments of the results that were given.
+/// The arguments of the actual results.
 struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
   const AttentionArrays& arrays;
   Rows queries, keys, bias;
   Bounds bounds;
-  WeightRounding rounding;                         // of the kernel's weights
-  std::function<const Reference::Saved&()> saved;  // of the right forward pass; for gradients
+  WeightRounding rounding;                  // of the kernel's weights
+  const Reference::Saved* saved = nullptr;  // lse and δ of the expected forward pass; of gradients
 
   const Rows& rows_of(Result which) const {
     const RowsOf of = row_of(which).form.rows;
@@ -40,7 +39,7 @@ struct ActualAttention {
   }
 };
 
-/// `own` is what the library made of the arguments; `given`, in the same order, may be of any float dtype,
+/// `own`: the library's results for the arguments; `given`, in the same order, may be of any float dtype,
 /// and some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or
 /// type.
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
@@ -48,7 +47,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                 double effort, const std::vector<TriedMask>& tried = {},
                 const std::vector<std::string>& tiles = {});
 
-/// Memory that this takes beside the arrays.
+/// Workspace of compare().
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
 }  // namespace ejk::attn

@@ -182,7 +182,7 @@ void check_shape(const ArrayType& array, const char* name, const Shape& shape) {
   require_float(array.dtype, name);
 }
 
-// What gradients take besides.
+// The additional arguments of gradients.
 void check_gradients(const AttentionTypes& types, const Sizes& shape) {
   if (types.out.has_value() != types.lse.has_value())
     throw invalid("out and lse come from one forward pass: both are given or neither");

@@ -73,7 +73,7 @@ BlockShape block_of_passes(const CheckedArguments& setup) {
           std::min(setup.block.kv, longest)};
 }
 
-// f(entry, head, queries) for all blocks of a region, which takes little work for each element.
+// f(entry, head, queries) for all blocks of a region, with little work for each element.
 template <class F>
 void for_each_block(const CheckedArguments& setup, const Region& queries, std::int64_t block, F&& f) {
   const auto length = [&](std::int64_t e) { return setup.q_length(e); };
@@ -111,7 +111,7 @@ void find_deltas_as(const CheckedArguments& setup, const Region& region, const A
 template <class Real>
 class Backward {
  public:
-  // Results that are not wanted may be null.
+  // Results that are not requested may be null.
   Backward(const CheckedArguments& setup, const MaskPlan& plan, Wanted wanted, const Region& queries,
            const Saved& saved, const RowWriter* dq, const RowWriter* dk, const RowWriter* dv)
       : setup_(setup),
@@ -270,44 +270,20 @@ class Backward {
           ds(b.gemm_, keys, b.query_block_),
           dk_stride(core::round_up(b.setup_.shape.head_size, 64 / kSize)),
           dv_stride(core::round_up(b.setup_.shape.value_size, 64 / kSize)) {
-      const std::int64_t row = b.query_block_ * kSize;
-      const std::int64_t k_at = memory.add(k.bytes(keys)), v_at = memory.add(v.bytes(keys)),
-                         kt_at = memory.add(k_transposed.bytes(b.setup_.shape.head_size)),
-                         qt_at = memory.add(q_transposed.bytes()),
-                         dot_at = memory.add(dout_transposed.bytes()), q_at = memory.add(q.bytes()),
-                         do_at = memory.add(dout.bytes()), ds_at = memory.add(ds.bytes()),
-                         weights_at = memory.add(b.group_ * b.gemm_.a_stride),
-                         gradients_at = memory.add(b.group_ * b.gemm_.a_stride), lse_at = memory.add(row),
-                         delta_at = memory.add(row), bias_at = memory.add(row), slopes_at = memory.add(row),
-                         dk_at = memory.add(keys * dk_stride * kSize),
-                         dv_at = memory.add(keys * dv_stride * kSize);
+      k.reserve(memory, keys);
+      v.reserve(memory, keys);
+      memory.add(k_transposed_memory, k_transposed.bytes(b.setup_.shape.head_size));
+      for (PackedB* factor : {&q_transposed, &dout_transposed, &q, &dout, &ds}) factor->reserve(memory);
+      for (Real** of_keys : {&weights, &gradients}) memory.add(*of_keys, b.group_ * b.gemm_.a_stride / kSize);
+      for (Real** of_queries : {&lse, &delta, &bias, &slopes}) memory.add(*of_queries, b.query_block_);
+      memory.add(dk, keys * dk_stride);
+      memory.add(dv, keys * dv_stride);
+      memory.add(few, b.decode_rows_ * b.few_.stride());
       const std::int64_t keys_together = b.decode_rows_ == 0 ? 0 : std::min(b.group_, keys);
-      const std::int64_t few_at = memory.add(b.decode_rows_ * b.few_.stride() * kSize),
-                         room_at = memory.add(keys_together * moved_stride(b.setup_.shape.head_size) * kSize),
-                         products_at = memory.add(b.decode_rows_ * b.products_stride() * kSize);
-      const std::int64_t dq_at =
-          memory.add(b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * row : 0);
+      memory.add(room, keys_together * moved_stride(b.setup_.shape.head_size));
+      memory.add(products, b.decode_rows_ * b.products_stride());
+      memory.add(dq, b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * b.query_block_ : 0);
       memory.take();
-      k.bind(memory.at(k_at));
-      v.bind(memory.at(v_at));
-      q_transposed.bind(memory.at(qt_at));
-      dout_transposed.bind(memory.at(dot_at));
-      q.bind(memory.at(q_at));
-      dout.bind(memory.at(do_at));
-      ds.bind(memory.at(ds_at));
-      weights = memory.at<Real>(weights_at);
-      gradients = memory.at<Real>(gradients_at);
-      lse = memory.at<Real>(lse_at);
-      delta = memory.at<Real>(delta_at);
-      bias = memory.at<Real>(bias_at);
-      slopes = memory.at<Real>(slopes_at);
-      dk = memory.at<Real>(dk_at);
-      dv = memory.at<Real>(dv_at);
-      few = memory.at<Real>(few_at);
-      room = memory.at<Real>(room_at);
-      products = memory.at<Real>(products_at);
-      dq = memory.at<Real>(dq_at);
-      k_transposed_memory = memory.at(kt_at);
     }
 
     PackedA k, v, k_transposed;
@@ -526,7 +502,7 @@ class Backward {
              static_cast<const Real*>(saved_.squared->rows) + p.first_row + queries.begin + columns.begin);
   }
 
-  // P and dS of a key and some queries to what SquaredFactors says.
+  // P and dS of a key and some queries to the terms of SquaredFactors.
   static void square(Real* p, Real* ds, std::int64_t count, const Real* slopes, Real scale,
                      const Real* rows) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -546,7 +522,7 @@ class Backward {
   const kernels::Gemm &score_gemm_, &value_gemm_, &gemm_;
   const kernels::Softmax<Real>& softmax_;
   RowProducts<Real> few_;
-  std::int64_t decode_rows_;  // the most that queries of an entry take that has few
+  std::int64_t decode_rows_;  // the most of any entry on the decode path
   std::int64_t group_, key_block_, query_block_;
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;

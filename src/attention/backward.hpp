@@ -15,7 +15,7 @@ struct SquaredFactors {
 };
 
 /// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows
-/// that setup holds, of the arithmetic's dtype.
+/// of setup, of the arithmetic's dtype.
 struct Saved {
   ArrayView dout;
   const void *lse, *delta;
@@ -46,7 +46,7 @@ void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, co
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress);
 
-/// What a thread takes for it, and what all take.
+/// Its workspace: of a thread, and of all of them together.
 std::int64_t bias_thread_bytes(const CheckedArguments& setup);
 std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias);
 

@@ -68,12 +68,12 @@ class Bounds {
     double of_dbias(double weight) const { return unit * (1e-4 * most + floor * std::max(1.0, weight)); }
   };
 
-  /// `arithmetic`: float32 or float64, in which results were made.
+  /// `arithmetic`: of the results, float32 or float64.
   Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithmetic);
   /// For gradients: `lse` is in the order of setup.shape.lse.
   void set(const ArrayView& dout, const std::vector<double>& lse);
 
-  /// For gradients: what their bounds take of one of them, a view in the layout.
+  /// For gradients: the largest element of one of them, a view in the layout.
   void set_most(double Part::*most, RowsOf of, const ArrayView& gradient);
 
   /// The same for the gradient of a bias.

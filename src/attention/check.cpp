@@ -95,13 +95,13 @@ void conclude(AttentionCheck& check, const std::vector<const Compared*>& arrays)
   if (worst != nullptr) check.worst = worst->difference(worst->stats.worst);
 }
 
-// How many rows the effort allows, of `count` rows that take so much work in all.
+// The number of rows that the effort allows, of `count` rows with so much work in all.
 std::int64_t affordable(std::int64_t count, double work, double effort) {
   if (work <= effort || count == 0) return count;
   return std::max<std::int64_t>(16, static_cast<std::int64_t>(effort / (work / static_cast<double>(count))));
 }
 
-// What `chosen` of `count` rows take of the work of all.
+// The work of `chosen` of `count` rows.
 double share(std::size_t chosen, std::int64_t count, double work) {
   return work * static_cast<double>(chosen) / static_cast<double>(std::max<std::int64_t>(count, 1));
 }
@@ -171,7 +171,7 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
 }
 
 // Rows are cut into elements where each of these is a sum over all queries. What is a sum over all keys is 0,
-// since Σ P = 1, and worked out only where that takes no longer than the rest.
+// since Σ P = 1, and computed only where that takes no longer than the rest.
 std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
                                            const ArrayView& dout, const Reference::Saved& saved,
                                            double effort) {

@@ -11,7 +11,7 @@
 
 namespace ejk::attn {
 
-/// Multiply-adds of the plain form: up to that all rows are evaluated, else as many as it takes.
+/// Multiply-adds of the reference: up to this number all rows are evaluated, else as many as it allows.
 inline constexpr double kCheckEffort = 0x1p30;
 
 /// `results` are those of the plan, in their order.

@@ -137,18 +137,17 @@ class Decode {
     return heads.rows() * keys.count();
   }
 
-  // Rows of an entry and head whose keys were several runs.
+  // Merges the ranges of an entry and head.
   void merge(std::int64_t entry, std::int64_t head) {
     const std::int64_t runs = runs_of(setup_, entry), size = setup_.shape.value_size;
     if (!few(entry) || runs == 1) return;
     const Problem p = setup_.problem(entry, head);
     const Positions some = queries_.positions_of(p.q_length);
     ScratchLayout memory;
-    const std::int64_t value_at = memory.add(size * kSize), most_at = memory.add(kSize),
-                       total_at = memory.add(kSize);
+    RowSums<Real> sums{};
+    sums.stride = size;
+    sums.reserve(memory, 1);
     memory.take();
-    const RowSums<Real> sums{memory.at<Real>(value_at), memory.at<Real>(most_at), memory.at<Real>(total_at),
-                             size};
     for (std::int64_t query = some.begin; query < some.end; ++query) {
       sums.clear(1);
       for (std::int64_t run = 0; run < runs; ++run)
@@ -308,23 +307,17 @@ class Decode {
     const std::int64_t entry = heads.problems.front().entry,
                        of_kv_head =
                            products_.rows_held(entry, of_head * heads_at_once(entry)) * products_.stride();
-    const std::int64_t q_at = memory.add(std::ssize(heads.rows_of_kv) * of_kv_head * kSize),
-                       k_at = memory.add(most_keys * moved_stride(head_size) * kSize),
-                       v_at = memory.add(most_keys * moved_stride(size) * kSize),
-                       weights_at = memory.add((rows * weight_stride_ + kSpare) * kSize),
-                       bias_at = memory.add((step_ + kSpare) * kSize);
+    Real *q = nullptr, *k_copy = nullptr, *v_copy = nullptr, *weights = nullptr, *bias = nullptr;
+    memory.add(q, std::ssize(heads.rows_of_kv) * of_kv_head);
+    memory.add(k_copy, most_keys * moved_stride(head_size));
+    memory.add(v_copy, most_keys * moved_stride(size));
+    memory.add(weights, rows * weight_stride_ + kSpare);
+    memory.add(bias, step_ + kSpare);
     RowSums<Real> sums{};
     sums.stride = columns_;
-    const std::int64_t sums_at = memory.add(rows * sums.stride * kSize), most_at = memory.add(rows * kSize),
-                       total_at = memory.add(rows * kSize);
+    sums.reserve(memory, rows);
     memory.take();
-    sums.value = memory.at<Real>(sums_at);
-    sums.most = memory.at<Real>(most_at);
-    sums.total = memory.at<Real>(total_at);
     sums.clear(rows);
-    auto* const q = memory.at<Real>(q_at);
-    auto* const weights = memory.at<Real>(weights_at);
-    auto* const bias = memory.at<Real>(bias_at);
     for (std::int64_t h = 0; h < std::ssize(heads.rows_of_kv); ++h) {
       const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
       for (std::int64_t r = of_kv.begin; r < of_kv.end; r += of_head)
@@ -377,8 +370,8 @@ class Decode {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
           if (!any(has_pairs, of_kv)) continue;
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
-          const kernels::StridedMatrix k = products_.keys(entry, heads.of_row(of_kv.begin).k.at(some),
-                                                          some.count(), memory.at<Real>(k_at));
+          const kernels::StridedMatrix k =
+              products_.keys(entry, heads.of_row(of_kv.begin).k.at(some), some.count(), k_copy);
           const auto multiply = [&](Positions at) {
             products_.run(entry, q + h * of_kv_head, {at.begin - of_kv.begin, at.end - of_kv.begin}, k,
                           some.count(), weights + of_kv.begin * weight_stride_ + some.begin - step.begin,
@@ -404,8 +397,7 @@ class Decode {
       const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
                                   kernels::Ahead next) {
         if (!any(has_weight, of_kv)) return;
-        const kernels::StridedMatrix side =
-            side_by_side(setup_, values, some.count(), size, memory.at<Real>(v_at));
+        const kernels::StridedMatrix side = side_by_side(setup_, values, some.count(), size, v_copy);
         each_run(
             of_kv, [&](std::int64_t r) { return has_weight[r]; },
             [&](Positions at) {
@@ -476,7 +468,7 @@ class Decode {
   std::int64_t together_;                 // key/value heads of a task
   std::vector<std::int64_t> first_task_;  // of each entry, and at last all
   std::vector<std::int64_t> first_part_;  // of each entry, in parts_
-  std::vector<Real> parts_;               // what rows have of a run, run by run of an entry
+  std::vector<Real> parts_;               // states of rows, range by range of an entry
 };
 
 template <class Real>

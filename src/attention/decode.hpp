@@ -17,11 +17,11 @@ inline constexpr std::int64_t kMostDecodeRows = 32;
 /// alone, a head's queries are few only if there are fewer. Shapes, dtypes and the instruction set decide it.
 bool is_decode(const CheckedArguments& setup, std::int64_t entry);
 
-/// What a thread's own memory holds for them, and what the parts of their results take.
+/// Workspace of a thread, and memory of the states to merge.
 std::int64_t decode_thread_bytes(const CheckedArguments& setup);
 std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries);
 
-/// As forward(), of those entries of a region alone; all of it takes one thread about `work` nanoseconds.
+/// As forward(), of those entries of a region alone; `work`: nanoseconds of one thread for all of it.
 void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
                     const RowWriter& out, void* lse, Progress& progress);
 

@@ -196,7 +196,7 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t ranks) {
   std::vector<Line> lines{line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)};
   if (setup.bias) lines.push_back(line(Makes::dbias, setup.bias_has(BiasAxis::queries) ? block.q : block.kv));
   auto along = round_of(plan, pairs, std::move(lines), ranks);
-  // What a bias shares takes lse and δ of others.
+  // An element that a bias shares needs lse and δ of other ranks.
   if (setup.bias) return {std::move(saved), std::move(along)};
   auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, ranks);
   if (most_of(by_heads) <= most_of(saved) + most_of(along)) return {std::move(by_heads)};

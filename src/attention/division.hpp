@@ -14,7 +14,7 @@ namespace ejk::attn {
 /// positions of a head, or all of its positions, or all heads of an entry.
 class Line {
  public:
-  /// `makes` says what the line is of: queries and query heads, keys and key/value heads, or a bias's own
+  /// `makes` determines the line: queries and query heads, keys and key/value heads, or a bias's own
   /// axes. Units are multiples of `step`, as many as go with about `wanted` of them.
   Line(const CheckedArguments& setup, AttentionPart::Makes makes, std::int64_t step, std::int64_t wanted);
 

@@ -90,7 +90,6 @@ class FaultModels {
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
     if (nanoseconds > kLongest && array.which == Result::dbias) return search.report({}, against);
-    if (is_of_key(array)) it_.saved();  // now, on all threads
     const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
     if (allowed > 0) search.set_most_left(0.5);
     std::vector<verify::Found> found = run(array, search, allowed);
@@ -121,7 +120,8 @@ class FaultModels {
   static constexpr double kOpen = 0.05;
   static constexpr int kMostScales = 3;
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
-  // Where a fault is: in both passes, or in the backward pass alone, which then has lse and δ of the reference.
+  // Where a fault is: in both passes, or in the backward pass alone, which then has lse and δ of the
+  // reference.
   enum class Pass { both, backward };
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
@@ -257,7 +257,7 @@ class FaultModels {
     v.sizes = true;
     const Reference made(setup_, blocks_, v);
     return row_of(array.which, it_.rows_of(array.which).at(n), made, v,
-                  is_of_key(array) ? &it_.saved() : nullptr, made);
+                  is_of_key(array) ? it_.saved : nullptr, made);
   }
 
   double row_nanoseconds(Result which) const {
@@ -374,7 +374,7 @@ class FaultModels {
     return all;
   }
 
-  // A mask of the caller's, of each problem made once.
+  // A mask of the caller, made once for each problem.
   static Change change_of(const TriedMask& tried) {
     struct Masks {
       HeadMasks of;
@@ -473,7 +473,7 @@ class FaultModels {
       };
     h.values = [=, this, &array, least = rounding_of(array).least](
                    std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? &it_.saved() : nullptr;
+      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? it_.saved : nullptr;
       if (is_of_key(array) && statistics == nullptr) return false;
       const RowOf row =
           row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics, saved ? right_ : *made);
@@ -489,7 +489,7 @@ class FaultModels {
     return h;
   }
 
-  // One tile: of many candidates those that make a few rows agree.
+  // Faults of one tile: of many candidates those that make a few rows agree.
   template <class Add>
   void add_tiles(const ActualArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
                  Pass pass, double unit, Add&& add) {
@@ -565,7 +565,7 @@ class FaultModels {
                                     }
                                     return true;
                                   }};
-    // In heads and entries whose differences are as large as that makes them.
+    // It holds in heads and entries whose differences have that size.
     std::vector<std::vector<double>> sums(2), counts(2);
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
       for (auto* of : {&sums, &counts})
@@ -617,7 +617,7 @@ class FaultModels {
                        const std::shared_ptr<const Reference>& reference, bool is_saved, double unit) const {
     const bool of_forward = array.which == Result::out || array.which == Result::lse;
     if (const auto key = std::tuple(text, is_saved, unit); !by_kernels_ || by_kernels_->first != key) {
-      const auto saved = [&] { return is_saved ? &it_.saved() : saved_of(text, v, reference)->get(); };
+      const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
       auto results = of_forward ? forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit))
                                 : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout,
                                                        weights_of_unit(unit));
@@ -722,7 +722,7 @@ class FaultModels {
     const double about = (least - kMiddle) * kQuarter,
                  near = least_between(about - kQuarter, about + kQuarter, few, 1e-4),
                  nearest = least_between(near - 0.01, near + 0.01, more, 1e-7);
-    // The number that one would write: of those that fit as well as the nearest, but for chance.
+    // The shortest number among those that fit as well as the best, up to noise.
     const double scale = setup_.scale * std::exp(nearest), least_error = error(nearest, more),
                  allowed_error = least_error + 16 / static_cast<double>(columns.size());
     const auto fits = [&](double value) {

@@ -53,20 +53,17 @@ class Forward {
     PackedB k(score_gemm_, setup_.shape.head_size, most_keys), v(gemm_, most_keys, size);
     RowSums<Real> sums{};
     ScratchLayout memory;
-    const std::int64_t q_at = memory.add(q.bytes(count)), k_at = memory.add(k.bytes()),
-                       v_at = memory.add(v.bytes()), weights_at = memory.add(group_ * stride_ * kSize),
-                       parts_at = memory.add(split_ ? (kParts * group_ + gemm_.mr) * gemm_.a_stride : 0),
-                       bias_at = memory.add((key_block_ + kSpare) * kSize);
+    Real *weights = nullptr, *bias_row = nullptr;
+    std::byte* parts = nullptr;
+    q.reserve(memory, count);
+    k.reserve(memory);
+    v.reserve(memory);
+    memory.add(weights, group_ * stride_);
+    memory.add(parts, split_ ? (kParts * group_ + gemm_.mr) * gemm_.a_stride : 0);
+    memory.add(bias_row, key_block_ + kSpare);
     sums.stride = core::round_up(size, 64 / kSize);
-    const std::int64_t sums_at = memory.add(count * sums.stride * kSize), most_at = memory.add(count * kSize),
-                       total_at = memory.add(count * kSize);
+    sums.reserve(memory, count);
     memory.take();
-    q.bind(memory.at(q_at));
-    k.bind(memory.at(k_at));
-    v.bind(memory.at(v_at));
-    sums.value = memory.at<Real>(sums_at);
-    sums.most = memory.at<Real>(most_at);
-    sums.total = memory.at<Real>(total_at);
     sums.clear(count);
 
     const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : gemm_);
@@ -82,16 +79,15 @@ class Forward {
         const Positions pairs = mask.columns(rows);
         const Positions columns{pairs.begin / score_gemm_.nr * score_gemm_.nr, pairs.end};
         if (columns.count() == 0) continue;
-        auto* const weights = memory.at<Real>(weights_at);
         k.times(q, first / group_, rows.count(), columns.begin, columns.end, weights, stride_);
         for (std::int64_t r = rows.begin; r < rows.end; ++r) {
           const Positions some{keys.begin + columns.begin, keys.begin + columns.end};
-          const Real* const bias = p.bias.of_query(queries.begin + r, some, memory.at<Real>(bias_at));
+          const Real* const bias = p.bias.of_query(queries.begin + r, some, bias_row);
           sums.weigh(setup_, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias,
                      mask.row(r));
         }
         if (split_)
-          add_values(v, sums, rows, split(rows, columns, weights, memory.at(parts_at)), memory.at(parts_at));
+          add_values(v, sums, rows, split(rows, columns, weights, parts), parts);
         else
           add_values(v, sums, rows, pairs, weights);
         for (const std::int64_t j : values.rows())

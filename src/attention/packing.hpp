@@ -37,26 +37,34 @@ inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   return matrix;
 }
 
-/// Layout of a thread's scratch memory: buffers are added first, each at a cache line, then allocated
-/// together.
+/// A thread's scratch memory: pointers are added first, each for a buffer that starts at a cache line, and
+/// set together.
 class ScratchLayout {
  public:
-  /// The offset of a buffer of `bytes` bytes.
-  std::int64_t add(std::int64_t bytes) {
-    const std::int64_t at = bytes_;
-    bytes_ += core::round_up(bytes, kLine);
-    return at;
+  /// `to` points to `count` elements after take(); it is not moved before.
+  template <class T>
+  void add(T*& to, std::int64_t count) {
+    buffers_[count_++] = {&to, bytes_};
+    bytes_ += core::round_up(count * static_cast<std::int64_t>(sizeof(T)), kLine);
   }
-  void take() { memory_ = core::Workspace::of_this_thread().at_least(bytes_); }
-  template <class T = std::byte>
-  T* at(std::int64_t place) const {
-    return reinterpret_cast<T*>(memory_ + place);
+  void take() {
+    std::byte* const memory = core::Workspace::of_this_thread().at_least(bytes_);
+    for (std::size_t n = 0; n < count_; ++n) {
+      const void* const at = memory + buffers_[n].at;
+      std::memcpy(buffers_[n].to, &at, sizeof at);
+    }
   }
 
  private:
   static constexpr std::int64_t kLine = 64;
+  static constexpr std::size_t kMost = 24;
+  struct Buffer {
+    void* to;  // a pointer
+    std::int64_t at;
+  };
+  Buffer buffers_[kMost];
+  std::size_t count_ = 0;
   std::int64_t bytes_ = 0;
-  std::byte* memory_ = nullptr;
 };
 
 /// A left factor, rows × k: groups of rows, each of them cut along k. Its memory is the caller's.
@@ -69,9 +77,10 @@ class PackedA {
         chunk_bytes_(core::round_up(gemm.mr * gemm.a_stride, 64)),  // tiles may read all their rows
         group_bytes_(chunk_bytes_ * std::max<std::int64_t>(1, core::ceil_div(k, gemm.kc))) {}
 
-  std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
-
+  /// The memory of `rows` rows, at `memory` or in a layout.
   void bind(std::byte* memory) { memory_ = memory; }
+  void reserve(ScratchLayout& memory, std::int64_t rows) { memory.add(memory_, bytes(rows)); }
+  std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
 
   void pack(const kernels::StridedMatrix& from, std::int64_t rows) {
     for (std::int64_t r = 0; r < rows; r += group_)
@@ -89,7 +98,7 @@ class PackedA {
   std::byte* memory_ = nullptr;
 };
 
-/// A right factor, k × columns: panels of columns, cut along k as the left one is.
+/// A right factor, k × columns: panels of columns, cut along k like the left one.
 class PackedB {
  public:
   PackedB(const kernels::Gemm& gemm, std::int64_t k, std::int64_t columns)
@@ -98,9 +107,7 @@ class PackedB {
         panel_bytes_(core::round_up(std::min(k, gemm.kc), gemm.k_step) / gemm.kr * gemm.unit * gemm.nr),
         chunk_bytes_(panel_bytes_ * core::ceil_div(columns, gemm.nr)) {}
 
-  std::int64_t bytes() const { return chunk_bytes_ * core::ceil_div(k_, gemm_->kc); }
-
-  void bind(std::byte* memory) { memory_ = memory; }
+  void reserve(ScratchLayout& memory) { memory.add(memory_, chunk_bytes_ * core::ceil_div(k_, gemm_->kc)); }
 
   /// k may be shorter than in the constructor, but for the first kc of them.
   void pack(const kernels::StridedMatrix& from, std::int64_t k, std::int64_t columns) {
@@ -231,7 +238,7 @@ class NonFiniteRows {
     return {clean_.data(), from.dtype, columns * size, size};
   }
 
-  /// Rows (from the first of those given on) with elements that are not finite.
+  /// Rows (relative to the first) with elements that are not finite.
   const std::vector<std::int64_t>& rows() const { return rows_; }
 
   /// out += weight · the separated elements of a row.

@@ -12,7 +12,7 @@ namespace ejk::attn {
 
 AttentionPart whole_part(const Plan& plan);
 
-/// The queries and keys of a part: those that it makes something of, and the heads that go with them.
+/// The queries and keys of a part: those of its results, and the heads that belong to them.
 Region queries_of(const CheckedArguments& setup, const AttentionPart& part);
 Region keys_of(const CheckedArguments& setup, const AttentionPart& part);
 
@@ -21,7 +21,7 @@ std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPa
 
 /// lse and δ of its queries.
 std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
-/// Memory that its run takes beside the arrays, the masks and what threads work in; where lse and δ are kept
+/// Workspace of its run beside the arrays, the masks and the threads' workspaces; where lse and δ are kept
 /// from round to round, beside those, too.
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
 
@@ -45,9 +45,9 @@ struct PartWork {
   void put_into(AttentionWork& work) const;
 };
 
-/// Runs it on the boxes that it needs. `rows`: what a part that makes `saved` leaves, and those of a second
-/// round begin with; of their queries. Throws Error{input} for arrays of other types. Masks are read before
-/// anything is written.
+/// Runs it on the boxes that it reads. `rows`: the output of a part that makes `saved`, and the input of a
+/// second round begin with; of their queries. Throws Error{input} for arrays of other types. Masks are read
+/// before anything is written.
 PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
                   const std::vector<MutableArrayView>& results, SavedRows* rows,
                   const PairProgress& progress);

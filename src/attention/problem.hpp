@@ -144,8 +144,8 @@ struct CheckedArguments {
   double softcap = 0;  // 0: none
   BlockShape block;
   Sizes shape;
-  bool gradients = false;  // are wanted
-  RowSteps row_steps;      // of lse, or the part of it that is held
+  bool gradients = false;  // else out and lse
+  RowSteps row_steps;      // of lse, or of a part of it
 
   bool packed() const { return layout == AttentionLayout::thd; }
   bool has_padding() const { return !q_lengths.empty(); }
@@ -190,7 +190,7 @@ struct CheckedArguments {
     return keys;
   }
 
-  /// From here on lse, and what goes with it, is held of these queries alone.
+  /// From here on lse, and arrays with its rows, have only these queries.
   void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
   /// Their index then; and their number.
   RowSteps steps_of(const Region& queries) const;
@@ -275,7 +275,7 @@ MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& setting
 class MaskPlan {
  public:
   /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  /// Stored ones are read by `comm` together, which then makes this plan together.
+  /// The ranks of `comm` read stored masks together, and all make this plan.
   MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Communicator& comm = single_process());
   MaskPlan(const CheckedArguments& setup, JoinedMasks masks);
 
@@ -303,7 +303,7 @@ class MaskPlan {
 
   const AttentionWork& work() const { return work_; }
 
-  /// What the forward pass of so many pairs and queries takes one thread, about; and that of all.
+  /// Estimated time of one thread for the forward pass of some pairs and queries; and of all.
   static double nanoseconds(const CheckedArguments& setup, double computed_pairs, double rows) {
     return computed_pairs * (2 + static_cast<double>(setup.shape.head_size + setup.shape.value_size) / 20) +
            rows * static_cast<double>(setup.shape.value_size);

@@ -108,7 +108,7 @@ struct AttentionRank::State {
       if (rows.any(theirs, want)) rows.unpack(comm.receive(from), theirs, wanted);
     };
     rows.unpack(rows.packed(saved, want), have, wanted);
-    // Pairs of ranks go in one order, by how far apart they are; the lower rank gives first. So nobody waits
+    // Pairs of ranks go in one order, by how far apart they are; the lower rank gives first. So no rank waits
     // for one that waits for him.
     for (std::int64_t apart = 1; apart < comm.size(); ++apart) {
       if (me >= apart) take(me - apart), give(me - apart);

@@ -51,7 +51,8 @@ struct KeptHead {
   std::vector<double> first, second;
 };
 
-// The few that a thread has used last. Null: it was not used before, and a single row is not worth it.
+// The heads that a thread has used last. Null: this one was not used before, and a single row is not worth
+// caching.
 constexpr std::size_t kKept = 4;
 constexpr double kMostKept = 0x1p24;  // bytes of one
 KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::int64_t head, double bytes) {
@@ -244,7 +245,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   return result;
 }
 
-// The rows of K and V that are taken for key j.
+// The rows of K and V that are read for key j.
 Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
   if (!is_moved_) return {j, j};
   const auto stepped = [&](std::int64_t step) { return ((j + step) % keys + keys) % keys; };
@@ -258,7 +259,7 @@ Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
   return rows;
 }
 
-// Weights exp(s − most) of a row become what a loop over tiles makes of them, and lse what its sum is.
+// Applies a faulty loop over tiles to the weights exp(s − most) of a row, and sets its lse.
 void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
   using Loop = Variation::Loop;
   const std::size_t n = weights.size(),
@@ -404,22 +405,26 @@ double reference_bytes(const CheckedArguments& setup) {
   return head > kMostKept ? 0 : static_cast<double>(static_cast<std::size_t>(threads()) * kKept) * head;
 }
 
+// f(problem, query) for all of them; `work` is that of the reference.
+template <class F>
+void Reference::each_query(double work, F&& f) const {
+  core::parallel_for(setup_.problems(), work, [&](std::int64_t n) {
+    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+    for (std::int64_t i = 0; i < p.q_length; ++i) f(p, i);
+  });
+}
+
 Reference::Saved Reference::saved(const ArrayView& dout) const {
   const ArrayView g = in_one_form(dout, setup_.layout);
   Saved saved;
   const auto rows = static_cast<std::size_t>(element_count(setup_.shape.lse));
   saved.lse.resize(rows);
   saved.delta.resize(rows);
-  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
-    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    const kernels::StridedMatrix rows_of_dout = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets);
-    for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const ReferenceRow r = row(p, i);
-      const auto at = static_cast<std::size_t>(p.first_row + i);
-      const Statistics of_row = statistics(r, rows_of_dout, i);
-      saved.lse[at] = of_row.lse;
-      saved.delta[at] = of_row.delta;
-    }
+  each_query(reference_work(setup_), [&](const Problem& p, std::int64_t i) {
+    const auto at = static_cast<std::size_t>(p.first_row + i);
+    const Statistics of_row = statistics(row(p, i), setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
+    saved.lse[at] = of_row.lse;
+    saved.delta[at] = of_row.delta;
   });
   return saved;
 }
@@ -427,13 +432,11 @@ Reference::Saved Reference::saved(const ArrayView& dout) const {
 std::vector<double> Reference::deltas(const ArrayView& dout, const ArrayView& out) const {
   const ArrayView g = in_one_form(dout, setup_.layout), o = in_one_form(out, setup_.layout);
   std::vector<double> delta(static_cast<std::size_t>(element_count(setup_.shape.lse)));
-  core::parallel_for(setup_.problems(), static_cast<double>(element_count(dout.shape)), [&](std::int64_t n) {
-    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    const kernels::StridedMatrix a = setup_.rows_of(g, p.entry, p.head, setup_.q_offsets),
-                                 b = setup_.rows_of(o, p.entry, p.head, setup_.q_offsets);
-    for (std::int64_t i = 0; i < p.q_length; ++i)
-      delta[static_cast<std::size_t>(p.first_row + i)] =
-          dot(row_of(a, i, setup_.shape.value_size), row_of(b, i, setup_.shape.value_size));
+  each_query(static_cast<double>(element_count(dout.shape)), [&](const Problem& p, std::int64_t i) {
+    const auto values = [&](const ArrayView& of) {
+      return row_of(setup_.rows_of(of, p.entry, p.head, setup_.q_offsets), i, setup_.shape.value_size);
+    };
+    delta[static_cast<std::size_t>(p.first_row + i)] = dot(values(g), values(o));
   });
   return delta;
 }
@@ -520,7 +523,7 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
           if (s.value == kNothing) continue;
           const double probability = std::exp(s.value - saved.lse[of_query]);
           const double dp = dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
-          // It is added after the soft cap, whose derivative it does not see, unless that is varied.
+          // It is added after the soft cap, whose derivative does not apply, unless that is varied.
           const double slope = variation_.cap == Variation::Cap::after_bias ? s.slope : 1;
           const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;
           const auto at = static_cast<std::size_t>(has_keys ? j - columns.begin : 0);
@@ -557,13 +560,10 @@ Reference::Forward Reference::forward() const {
   Forward result{Array(DType::float64, setup_.shape.out), Array(DType::float64, setup_.shape.lse)};
   const auto lse = result.lse.elements<double>();
   std::fill(lse.begin(), lse.end(), kNothing);  // of padding, which no problem has
-  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
-    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const ReferenceRow r = row(p, i);
-      lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
-      std::copy(r.out.begin(), r.out.end(), row_in(setup_, result.out, p, p.head, setup_.q_offsets, i));
-    }
+  each_query(reference_work(setup_), [&](const Problem& p, std::int64_t i) {
+    const ReferenceRow r = row(p, i);
+    lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
+    std::copy(r.out.begin(), r.out.end(), row_in(setup_, result.out, p, p.head, setup_.q_offsets, i));
   });
   return result;
 }
@@ -578,14 +578,11 @@ Reference::Backward Reference::backward(const ArrayView& dout, Saved saved) cons
                   {},
                   std::move(saved)};
   const ArrayView g = in_one_form(dout, setup_.layout);
-  core::parallel_for(setup_.problems(), reference_work(setup_), [&](std::int64_t n) {
-    const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-    for (std::int64_t i = 0; i < p.q_length; ++i) {
-      const auto at = static_cast<std::size_t>(p.first_row + i);
-      const Row of_query = dq(p, row(p, i), {result.saved.lse[at], result.saved.delta[at]},
-                              setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
-      std::copy(of_query.begin(), of_query.end(), row_in(setup_, result.dq, p, p.head, setup_.q_offsets, i));
-    }
+  each_query(reference_work(setup_), [&](const Problem& p, std::int64_t i) {
+    const auto at = static_cast<std::size_t>(p.first_row + i);
+    const Row of_query = dq(p, row(p, i), {result.saved.lse[at], result.saved.delta[at]},
+                            setup_.rows_of(g, p.entry, p.head, setup_.q_offsets), i);
+    std::copy(of_query.begin(), of_query.end(), row_in(setup_, result.dq, p, p.head, setup_.q_offsets, i));
   });
   const std::int64_t kv_heads = setup_.shape.kv_heads;
   core::parallel_for(setup_.shape.entries * kv_heads, reference_work(setup_), [&](std::int64_t n) {

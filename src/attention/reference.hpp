@@ -20,7 +20,7 @@ namespace ejk::attn {
 /// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
   enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
-  /// What becomes of out: divided by the sum of exponentials, or not, these being taken over that of the
+  /// The division of out: by the sum of exponentials, or none, with exponentials relative to that of the
   /// largest score or as they are.
   enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
@@ -73,10 +73,10 @@ struct Variation {
   double scale_of_gradient = 1;  // times the scale of dq and dk
   bool slope = true;             // the derivative of the soft cap
   Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
-  bool sizes = false;            // of the terms of sums are wanted, too
+  bool sizes = false;            // compute the terms of sums, too
 };
 
-/// Of the terms of each sum that makes an element: the sum of their sizes, and of their squares.
+/// Of the terms of the sum of each element: the sum of their absolute values, and of their squares.
 struct Terms {
   std::vector<double> sizes, squares;
 
@@ -101,7 +101,7 @@ struct ReferenceRow {
   double lse = 0;
   double factor = 1;        // of out: 1 where it is divided by its sum
   std::vector<double> out;  // (Dv)
-  Terms terms;              // P · v, where wanted
+  Terms terms;              // P · v, with sizes
 };
 
 class Reference {
@@ -120,7 +120,7 @@ class Reference {
   Statistics statistics(const ReferenceRow& row, const kernels::StridedMatrix& dout,
                         std::int64_t query) const;
 
-  /// The gradient of one query; `dout` is that of its problem. `row` is its row. Where they are wanted,
+  /// The gradient of one query; `dout` is that of its problem. `row` is its row. If not null,
   /// `terms` gets those of its sums.
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
                          std::int64_t query) const {
@@ -130,7 +130,7 @@ class Reference {
                          const kernels::StridedMatrix& dout, std::int64_t query,
                          Terms* terms = nullptr) const;
 
-  /// lse and δ of every query, in the order of lse; what dk and dv are made of.
+  /// lse and δ of every query, in the order of lse: the input of dk and dv.
   struct Saved {
     std::vector<double> lse, delta;
   };
@@ -142,7 +142,7 @@ class Reference {
   struct KeyGradients {
     std::vector<double> dk, dv;
     double weight = 0;         // Σ P
-    Terms dk_terms, dv_terms;  // where wanted
+    Terms dk_terms, dv_terms;  // with sizes
   };
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
@@ -152,7 +152,7 @@ class Reference {
   struct BiasGradients {
     std::vector<double> dbias;
     std::vector<double> weights;  // Σ P
-    Terms terms;                  // where wanted
+    Terms terms;                  // with sizes
   };
   BiasGradients bias(std::int64_t entry, std::int64_t head, std::int64_t row, Positions keys,
                      const ArrayView& dout, const Saved& saved) const;
@@ -187,6 +187,8 @@ class Reference {
   Rows rows_of(std::int64_t j, std::int64_t keys) const;
   void weigh(ReferenceRow& r, std::vector<double>& weights) const;
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
+  template <class F>
+  void each_query(double work, F&& f) const;
   class HeadRows;
   HeadRows keys_of(const Problem& p) const;
   HeadRows queries_of(const Problem& p, const kernels::StridedMatrix& dout) const;
@@ -198,7 +200,7 @@ class Reference {
   std::uint64_t id_;  // of rows that threads keep
 };
 
-/// What all rows, or all keys, take one thread: about so many nanoseconds.
+/// Estimated nanoseconds of one thread for all rows, or all keys.
 double reference_work(const CheckedArguments& setup);
 /// What threads keep of heads.
 double reference_bytes(const CheckedArguments& setup);

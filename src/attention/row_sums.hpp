@@ -20,6 +20,12 @@ struct RowSums {
   Real *value, *most, *total;
   std::int64_t stride;  // of value's rows
 
+  void reserve(ScratchLayout& memory, std::int64_t rows) {
+    memory.add(value, rows * stride);
+    memory.add(most, rows);
+    memory.add(total, rows);
+  }
+
   Real* row(std::int64_t r) const { return value + r * stride; }
 
   void clear(std::int64_t rows) const {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "attention/backward.hpp"
@@ -80,6 +79,13 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   return varied;
 }
 
+// Numbers of all queries, as lse, in the type of the arithmetic.
+Array rounded_rows(const CheckedArguments& setup, const std::vector<double>& values) {
+  Array array(setup.shape.arithmetic, setup.shape.lse);
+  store(values.data(), array.size(), array.dtype(), array.data());
+  return array;
+}
+
 const MaskPlan& varied_blocks(const Varied& varied, const MaskPlan& plan) {
   return varied.masks ? *varied.masks : plan;
 }
@@ -93,6 +99,21 @@ std::vector<Array> forward_of(const Varied& varied, const MaskPlan& plan) {
   forward(setup, varied_blocks(varied, plan), RowWriter(setup, made[0].mutable_view()), made[1].data(), {});
   return made;
 }
+
+ArrayView uniform(const float& value, const Shape& shape) {
+  return {reinterpret_cast<const std::byte*>(&value), DType::float32, shape, Shape(shape.size(), 0)};
+}
+
+// The same problem with values of size 1.
+CheckedArguments with_values(const CheckedArguments& setup, const float& value) {
+  CheckedArguments narrow = setup;
+  Shape values = setup.v.shape;
+  values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
+  narrow.v = uniform(value, values);
+  return narrow;
+}
+
+constexpr float kZeroValue = 0, kOneValue = 1;
 
 }  // namespace
 
@@ -131,17 +152,12 @@ std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, con
   for (double& lse : used.lse) lse = lse == RowEnd<double>::kEmpty ? -lse : v.lse * lse;
   for (double& delta : used.delta) delta *= v.delta;
   const DType type = setup.shape.arithmetic;
-  const auto rounded = [&](const std::vector<double>& values) {
-    Array array(type, setup.shape.lse);
-    store(values.data(), array.size(), type, array.data());
-    return array;
-  };
-  const Array lse = rounded(used.lse), delta = rounded(used.delta);
+  const Array lse = rounded_rows(setup, used.lse), delta = rounded_rows(setup, used.delta);
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   ByKernels made{{},
                  rounding_of_weights(own, masks, weights, dout, &used),
-                 summed_weights(own, masks, lse, false).keys,
+                 summed_weights(own, masks, used.lse, false).keys,
                  v.scale_of_gradient};
   std::vector<RowWriter> writers;
   for (const Shape& shape : {of_q, in_layout(setup.k, setup.layout), in_layout(setup.v, setup.layout)})
@@ -152,34 +168,16 @@ std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, con
   return made;
 }
 
-namespace {
-
-ArrayView uniform(const float& value, const Shape& shape) {
-  return {reinterpret_cast<const std::byte*>(&value), DType::float32, shape, Shape(shape.size(), 0)};
-}
-
-// The same problem with values of size 1.
-CheckedArguments with_values(const CheckedArguments& setup, const float& value) {
-  CheckedArguments narrow = setup;
-  Shape values = setup.v.shape;
-  values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
-  narrow.v = uniform(value, values);
-  return narrow;
-}
-
-constexpr float kZeroValue = 0, kOneValue = 1;
-
-}  // namespace
-
 // dv where dout is 1 and values are 0, and dbias where both are 1 and δ is 0.
-SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse,
-                             bool of_bias) {
+SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan,
+                             const std::vector<double>& lse, bool of_bias) {
   const CheckedArguments narrow = with_values(setup, kZeroValue);
   const DType type = setup.shape.arithmetic;
   SummedWeights sums{Array(type, in_layout(narrow.v, setup.layout)), {}};
-  Array dk(type, in_layout(setup.k, setup.layout)), delta(type, narrow.shape.lse);
-  std::memset(delta.data(), 0, static_cast<std::size_t>(delta.bytes()));
-  const Saved saved{in_one_form(uniform(kOneValue, narrow.shape.out), setup.layout), lse.data(),
+  Array dk(type, in_layout(setup.k, setup.layout));
+  const Array of_rows = rounded_rows(setup, lse),
+              delta = rounded_rows(setup, std::vector<double>(lse.size()));
+  const Saved saved{in_one_form(uniform(kOneValue, narrow.shape.out), setup.layout), of_rows.data(),
                     delta.data()};
   backward_of_keys(narrow, plan, narrow.all_keys(), 1, saved, RowWriter(narrow, dk.mutable_view()),
                    RowWriter(narrow, sums.keys.mutable_view()), {});
@@ -190,13 +188,6 @@ SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan
                          std::nullopt, RowsOf::bias);
   backward_of_bias(ones, plan, ones.whole_bias(), 1, saved, writer, {});
   return sums;
-}
-
-Array lse_by_kernels(const CheckedArguments& setup, const MaskPlan& plan) {
-  const CheckedArguments narrow = with_values(setup, kOneValue);
-  Array out(setup.shape.arithmetic, narrow.shape.out), lse(setup.shape.arithmetic, narrow.shape.lse);
-  forward(narrow, plan, RowWriter(narrow, out.mutable_view()), lse.data(), {});
-  return lse;
 }
 
 }  // namespace ejk::attn

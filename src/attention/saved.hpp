@@ -37,15 +37,12 @@ std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, con
                                               const std::function<const Reference::Saved*()>& saved,
                                               const ArrayView& dout, DType weights);
 
-/// Σ P of each key (shaped as k, but for a last axis of 1) and of each element of a bias (float64, its four
-/// axes), for an lse in the arithmetic of the kernels: backward passes with values and dout of size 1.
-/// `of_bias`: of that, too.
+/// Σ P of each key (shaped as k, but for a last axis of 1) and, with `of_bias`, of each element of a bias
+/// (float64, its four axes): backward passes with values and dout of size 1.
 struct SummedWeights {
   Array keys, bias;
 };
-SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan, const Array& lse,
-                             bool of_bias);
-/// That lse: a forward pass with values of size 1.
-Array lse_by_kernels(const CheckedArguments& setup, const MaskPlan& plan);
+SummedWeights summed_weights(const CheckedArguments& setup, const MaskPlan& plan,
+                             const std::vector<double>& lse, bool of_bias);
 
 }  // namespace ejk::attn

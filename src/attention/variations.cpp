@@ -33,7 +33,7 @@ Mask tiles_on_diagonal(std::int64_t q_length, std::int64_t kv_length, std::int64
   return segments_mask(ids(q_length, kv_length - q_length), ids(kv_length, 0));
 }
 
-// What loops over tiles of keys, or over parts of them, make of a mask.
+// Masks that result from faulty loops over tiles or parts of keys.
 void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std::int64_t keys,
                     std::vector<mask::NearbyMask>& all) {
   const Mask of = masked ? *masked : full_mask(queries, keys);
@@ -152,7 +152,7 @@ class NearbyMasks {
     return tiles ? &*tiles->mask : nullptr;
   }
 
-  /// It is what a loop over tiles of keys makes of a mask.
+  /// It results from a faulty loop over tiles of keys.
   bool is_of_loop(const std::string& text) const { return of_loops_.contains(text); }
 
   std::vector<std::string> texts(const CheckedArguments& setup) {

@@ -28,7 +28,7 @@ inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// The usual mistakes for one set of arguments, the likely ones first.
+/// Known faults for one set of arguments, likely ones first.
 class Changes {
  public:
   Changes(const Plan& plan, const CheckedArguments& setup);

@@ -35,13 +35,13 @@ struct WeightRounding {
 };
 
 /// Of weights of this type, of results for these arguments; of gradients with `dout`, an array of the layout.
-/// Nothing for float32 weights, and float64 arithmetic. `saved`: the lse and δ that gradients are made with;
+/// Nothing for float32 weights, and float64 arithmetic. `saved`: the lse and δ of the gradients;
 /// null: those of the arguments.
 WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
                                    const std::optional<ArrayView>& dout,
                                    const Reference::Saved* saved = nullptr);
 
-/// Memory of it, while it is made.
+/// Workspace of it.
 double bytes_of_weight_rounding(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

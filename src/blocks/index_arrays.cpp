@@ -14,6 +14,8 @@ namespace ejk::blocks {
 
 namespace {
 
+using mask::kPartial;
+
 // Look-ahead of a position: the value of the next counting block in walk order, wrapping at the end of a
 // slab. Computed backwards: one carry per line (block row in forward, block column in dkv) sequentially, then
 // all lines in parallel.

@@ -114,11 +114,11 @@ std::string to_json(const Report& report, const ReportEnvelope& envelope) {
     out.key("ejk_version").put(version());
     out.key("command").put(envelope.command);
     out.key("inputs").list([&] {
-      for (const auto& [role, value] : envelope.inputs)
+      for (const auto& input : envelope.inputs)
         out.object([&] {
-          out.key("role").put(role);
+          out.key("role").put(input.first);
           out.key("value");
-          json.put_text(value);
+          json.put_text(input.second);
         });
     });
     out.key("result").object([&] { json.add_all(report); });

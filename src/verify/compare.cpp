@@ -13,7 +13,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -22,6 +21,7 @@
 #include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 #include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "verify/describe.hpp"
@@ -639,7 +639,7 @@ namespace {
 
 // What the boxes of a pair have, in order.
 std::vector<Part> parts_of(const ArraySource& actual, const ArraySource& expected, const Comparer& comparer,
-                           const std::function<void(std::int64_t)>& examined) {
+                           core::Progress& progress) {
   const arrays::Boxes boxes(actual.shape(), elements_of_a_piece(type_of(actual), type_of(expected)));
   const arrays::BoxReader a(actual), e(expected);
   const std::int64_t count = boxes.size();
@@ -655,7 +655,7 @@ std::vector<Part> parts_of(const ArraySource& actual, const ArraySource& expecte
                          boxes.before[static_cast<std::size_t>(box)], parts[static_cast<std::size_t>(box)]);
         a.release(boxes, box);
         e.release(boxes, box);
-        examined(n);
+        progress.add(n);
       },
       [](const Buffers&) {});
   return parts;
@@ -767,17 +767,11 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   verify::require_tolerances({tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol});
   Comparison result = headers_of(actual, expected, tolerance);
   if (!result.same_shape()) return result;
-  std::mutex mutex;
-  std::int64_t done = 0;
-  const auto examined = [&](std::int64_t n) {
-    if (!progress) return;
-    const std::lock_guard lock(mutex);
-    progress(done += n, result.elements);
-  };
+  core::Progress done(progress, result.elements);
   const Comparer comparer(result.actual_dtype, result.expected_dtype, verify::rule_of(result, tolerance));
   Part sum;
   if (result.elements > 0)
-    for (const Part& part : parts_of(actual, expected, comparer, examined)) join(sum, part);
+    for (const Part& part : parts_of(actual, expected, comparer, done)) join(sum, part);
   add_found(sum, result);
   result.failed = failures_of(result, tolerance);
   result.close = result.failed.empty();
@@ -808,6 +802,53 @@ bool proves_little(const Comparison& comparison) {
   return !is_bool && comparison.elements > 0 &&
          comparison.both_zero / 9 >= comparison.elements - comparison.both_zero;
 }
+
+namespace {
+
+Table table_of_special(const Comparison& c) {
+  Table special{"special",
+                "NaN and infinities",
+                {{"kind", ""},
+                 {"actual", "actual"},
+                 {"expected", "expected"},
+                 {"one_sided", "on one side"},
+                 {"first_index", "first there"}},
+                {}};
+  const auto kind = [&](const char* name, std::int64_t actual, std::int64_t expected, std::int64_t one_sided,
+                        const std::optional<Shape>& first) {
+    if (actual > 0 || expected > 0)
+      special.rows.push_back({std::string(name), actual, expected, one_sided, verify::value_or_null(first)});
+  };
+  kind("NaN", c.actual_nans, c.expected_nans, c.one_sided_nans, c.first_one_sided_nan);
+  kind("infinite", c.actual_infinities, c.expected_infinities, c.one_sided_infinities,
+       c.first_one_sided_infinity);
+  return special;
+}
+
+Table table_of_worst(const Comparison& c) {
+  Table worst{"worst",
+              "the largest differences",
+              {{"by", "by"},
+               {"difference", "difference"},
+               {"index", "index"},
+               {"actual", "actual", Unit::value},
+               {"expected", "expected", Unit::value}},
+              {}};
+  const auto row = [&](const char* by, const std::optional<Difference>& d) {
+    if (d)
+      worst.rows.push_back(
+          {std::string(by), d->amount, d->index, value_of(d->actual), value_of(d->expected)});
+  };
+  row("absolute", c.largest_absolute);
+  row("relative", c.largest_relative);
+  row("ulps", c.largest_ulps);
+  // Of all differences the largest may be one that the tolerance allows.
+  if (c.violation && !(c.largest_absolute && c.violation->index == c.largest_absolute->index))
+    row("beyond the tolerance", c.violation);
+  return worst;
+}
+
+}  // namespace
 
 Report describe(const Comparison& comparison) {
   Report report;
@@ -850,46 +891,8 @@ Report describe(const Comparison& comparison) {
       .add("cosine", "cosine", verify::value_or_null(c.cosine))
       .add("snr", "signal to noise, dB", verify::value_or_null(c.snr))
       .add("rel", "rel", verify::value_or_null(c.rel));
-  if (is_float(c.actual_dtype) || is_float(c.expected_dtype)) {
-    Table special{"special",
-                  "NaN and infinities",
-                  {{"kind", ""},
-                   {"actual", "actual"},
-                   {"expected", "expected"},
-                   {"one_sided", "on one side"},
-                   {"first_index", "first there"}},
-                  {}};
-    const auto kind = [&](const char* name, std::int64_t actual, std::int64_t expected,
-                          std::int64_t one_sided, const std::optional<Shape>& first) {
-      if (actual > 0 || expected > 0)
-        special.rows.push_back(
-            {std::string(name), actual, expected, one_sided, verify::value_or_null(first)});
-    };
-    kind("NaN", c.actual_nans, c.expected_nans, c.one_sided_nans, c.first_one_sided_nan);
-    kind("infinite", c.actual_infinities, c.expected_infinities, c.one_sided_infinities,
-         c.first_one_sided_infinity);
-    report.add(std::move(special));
-  }
-  Table worst{"worst",
-              "the largest differences",
-              {{"by", "by"},
-               {"difference", "difference"},
-               {"index", "index"},
-               {"actual", "actual", Unit::value},
-               {"expected", "expected", Unit::value}},
-              {}};
-  const auto row = [&](const char* by, const std::optional<Difference>& d) {
-    if (d)
-      worst.rows.push_back(
-          {std::string(by), d->amount, d->index, value_of(d->actual), value_of(d->expected)});
-  };
-  row("absolute", c.largest_absolute);
-  row("relative", c.largest_relative);
-  row("ulps", c.largest_ulps);
-  // Of all differences the largest may be one that the tolerance allows.
-  if (c.violation && !(c.largest_absolute && c.violation->index == c.largest_absolute->index))
-    row("beyond the tolerance", c.violation);
-  report.add(std::move(worst));
+  if (is_float(c.actual_dtype) || is_float(c.expected_dtype)) report.add(table_of_special(c));
+  report.add(table_of_worst(c));
   if (proves_little(c))
     report.warnings.push_back(
         fmt::format("{:.3g} % of the elements are 0 on both sides: the comparison proves little",

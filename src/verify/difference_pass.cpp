@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
 
 #include "arrays/boxes.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 #include "core/splitmix64.hpp"
 
 namespace ejk::verify {
@@ -284,7 +284,7 @@ void Verdict::join(const Verdict& other) {
   failed_at.join(other.failed_at);
 }
 
-PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress) {
+PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report) {
   const Shape& shape = plan.actual.shape();
   const arrays::Boxes boxes(shape, kPieceElements);
   const arrays::BoxReader a(plan.actual.source()), e(plan.expected.source());
@@ -294,8 +294,7 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
   std::vector<std::uint8_t> has_left(static_cast<std::size_t>(boxes.size()));
 
   Counter sum(plan);
-  std::mutex mutex;
-  std::int64_t done = 0;
+  core::Progress progress(report, element_count(shape));
   core::parallel_reduce(
       boxes.size(), std::min(a.threads(boxes, 2), e.threads(boxes, 2)), [&] { return Counter(plan); },
       [&](Counter& c, std::int64_t box) {
@@ -308,9 +307,7 @@ PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)
           a.release(boxes, box);
           e.release(boxes, box);
         }
-        if (!progress) return;
-        const std::lock_guard lock(mutex);
-        progress(done += boxes.elements(box));
+        progress.add(boxes.elements(box));
       },
       [&](const Counter& c) {
         sum.differing += c.differing;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/progress.hpp"
 #include "verify/element_comparer.hpp"
 #include "verify/hypothesis.hpp"
 
@@ -77,7 +78,7 @@ struct PassPlan {
   std::uint8_t* left = nullptr;
 };
 
-PassResult run_pass(const PassPlan& plan, const std::function<void(std::int64_t)>& progress);
+PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report);
 
 /// The pieces with elements of a scope.
 std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);

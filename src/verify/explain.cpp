@@ -135,9 +135,7 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
                                       verify::rule_of(c, options.tolerance));
   const verify::Agreement agree = agreement_of(c, options.tolerance.nan);
   const Side a(actual), e(expected);
-  verify::ValueSearch search({a, e, judge, agree, naming, grid}, [&](std::int64_t done) {
-    if (progress) progress(done, c.elements);
-  });
+  verify::ValueSearch search({a, e, judge, agree, naming, grid}, progress);
   const verify::PlaceCounts& differing = search.rest().left_at;
   explained.axes = axes_of(naming, differing, &search.rest().zeros_at);
   explained.runs = runs_of(naming, differing);

@@ -12,7 +12,6 @@
 #include <functional>
 #include <iterator>
 #include <limits>
-#include <mutex>
 #include <span>
 #include <utility>
 
@@ -21,6 +20,7 @@
 #include "core/offsets.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
+#include "core/progress.hpp"
 #include "ejk/threads.hpp"
 #include "verify/describe.hpp"
 
@@ -280,8 +280,7 @@ RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& 
       in_order
           ? 1
           : core::threads_for(pieces, 4.0 * static_cast<double>(result.tokens * (a.width() + e.width())));
-  std::mutex mutex;
-  std::int64_t done = 0;
+  core::Progress done(progress, result.tokens);
   RoutingPart all;
   core::parallel_reduce(
       pieces, threads, [] { return RoutingPart(); },
@@ -294,9 +293,7 @@ RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& 
           e.choose(begin, i, experts, part.expected_room, part.e);
           part.see(begin + i);
         }
-        if (!progress) return;
-        const std::scoped_lock lock(mutex);
-        progress(done += end - begin, result.tokens);
+        done.add(end - begin);
       },
       [&](RoutingPart& part) { all.join(part); });
   result.tokens_equal = all.tokens_equal, result.tokens_tied = all.tokens_tied;

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "arrays/cast.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 #include "verify/describe.hpp"
 #include "verify/difference_pass.hpp"
 #include "verify/element_comparer.hpp"
@@ -129,7 +129,7 @@ class RunsPass {
     for (const auto& run : runs) readers_.emplace_back(*run);
   }
 
-  RunsPart run(const std::function<void(std::int64_t)>& examined) const {
+  RunsPart run(core::Progress& progress) const {
     const arrays::Boxes boxes(shape_, elements_of_run(readers_.size(), dtype_));
     const double each = static_cast<double>(readers_.size());
     const int threads = threads_of(boxes, each);
@@ -141,7 +141,7 @@ class RunsPass {
             part.data[r] = readers_[r].acquire(boxes, box, part.buffers[r]);
           look_at_box(boxes, box, part);
           for (const arrays::BoxReader& reader : readers_) reader.release(boxes, box);
-          examined(boxes.elements(box));
+          progress.add(boxes.elements(box));
         },
         [&](const RunsPart& part) { all.join(part); });
     return all;
@@ -366,23 +366,17 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
     judge.emplace(result.dtype, result.dtype, verify::ElementComparer::Rule{*result.rtol, *result.atol});
   }
 
-  std::int64_t all = 0, done = 0;
+  std::int64_t all = 0;
   for (const auto& others : alike)
     if (runs[others[0]]) all += element_count(runs[others[0]]->shape());
-  std::mutex mutex;
-  const auto examined = [&](std::int64_t n) {
-    if (!progress) return;
-    const std::scoped_lock lock(mutex);
-    progress(done += n, all);
-  };
+  core::Progress done(progress, all);
   for (const auto& others : alike) {
     if (!runs[others[0]]) continue;
     const bool is_first = &others == &*first;
     Sources sources;
     for (const std::size_t r : others) sources.push_back(runs[r]);
     const RunsPart part =
-        RunsPass(sources, is_first ? grid : verify::TileGrid{}, is_first ? judge : std::nullopt)
-            .run(examined);
+        RunsPass(sources, is_first ? grid : verify::TileGrid{}, is_first ? judge : std::nullopt).run(done);
     for (std::size_t i = 0; i < others.size(); ++i) {
       const RunsPart::OfRun& of = part.runs[i];
       firsts[others[i]] = static_cast<std::int64_t>(others[static_cast<std::size_t>(part.firsts[i])]);

@@ -89,7 +89,7 @@ PassPlan plan_of(const ValueSearch::Subject& subject, std::vector<HypothesisPtr>
 
 }  // namespace
 
-ValueSearch::ValueSearch(const Subject& subject, Progress progress)
+ValueSearch::ValueSearch(const Subject& subject, core::Progress::Report progress)
     : subject_(subject), progress_(std::move(progress)) {
   rest_ = run_pass(plan_of(subject_, {}, subject_.grid, {}), progress_);
   all_ = rest_.left;

@@ -33,7 +33,6 @@ struct ValueExplanations {
 
 class ValueSearch {
  public:
-  using Progress = std::function<void(std::int64_t done)>;
   /// References outlive the search.
   struct Subject {
     const Side& actual;
@@ -46,7 +45,7 @@ class ValueSearch {
   };
 
   /// Runs the first pass.
-  ValueSearch(const Subject& subject, Progress progress);
+  ValueSearch(const Subject& subject, core::Progress::Report progress);
 
   /// The unexplained differences: before run() all.
   const PassResult& rest() const { return rest_; }
@@ -60,7 +59,7 @@ class ValueSearch {
   std::vector<HypothesisPtr> accepted() const;
 
   Subject subject_;
-  Progress progress_;
+  core::Progress::Report progress_;
   PassResult rest_;
   std::int64_t all_ = 0;  // differences
   std::vector<std::pair<HypothesisPtr, std::int64_t>> accepted_;

@@ -1,5 +1,5 @@
-// Given results of attention are judged element by element, whatever the size, and the report says in which
-// heads, entries and queries they are wrong.
+// Comparison of actual results: every element, at any size; the report names the heads, entries and queries
+// that are out of tolerance.
 #include "attention/against.hpp"
 
 #include "attention/check.hpp"

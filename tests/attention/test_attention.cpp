@@ -1,4 +1,4 @@
-// Attention forward: golden cases, random ones against the plain form, what masks hide, what is refused.
+// Forward pass: golden cases, random problems against the reference, masked elements, errors.
 #include "ejk/attention.hpp"
 
 #include <array>

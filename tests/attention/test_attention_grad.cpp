@@ -1,5 +1,4 @@
-// The gradient of attention: golden cases, random ones against the plain form and central
-// differences.
+// Gradients of attention: golden cases, random problems against the reference and central differences.
 #include <limits>
 #include <numeric>
 #include <stdexcept>

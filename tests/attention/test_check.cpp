@@ -1,4 +1,4 @@
-// The check of attention: right results pass, whole and in samples; wrong ones do not.
+// Check of attention: correct results pass, whole and in samples; wrong ones do not.
 #include "attention/check.hpp"
 
 #include <algorithm>

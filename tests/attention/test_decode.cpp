@@ -1,5 +1,5 @@
-// Few queries over many keys: what the plain form gives, and the same bits for any number of threads and
-// ranks, whatever lies beside.
+// Decode path: the results of the reference, and the same bits on any number of threads, for any strides and
+// any contents of masked elements.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

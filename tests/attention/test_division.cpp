@@ -1,4 +1,4 @@
-// Attention by any number of ranks: the same bits as by one, and no element of a result made twice.
+// Attention on any number of ranks: the same bits as on one, and no element of a result computed twice.
 #include <doctest/doctest.h>
 
 #include <algorithm>

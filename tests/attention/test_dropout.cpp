@@ -1,4 +1,4 @@
-// Weights follow from rows of few keys, and dropped ones are told from others that are off.
+// Softmax weights are recovered from rows of few keys, and dropped ones are distinguished from other errors.
 #include "attention/dropout.hpp"
 
 #include <doctest/doctest.h>

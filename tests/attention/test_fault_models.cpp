@@ -1,5 +1,5 @@
-// The usual mistakes of attention and its gradients, each made by plain loops, are named; noise and rounding
-// get no explanation.
+// Known faults of attention and its gradients, planted in plain loops, are named; noise and rounding have no
+// explanation.
 #include <doctest/doctest.h>
 
 #include <cmath>

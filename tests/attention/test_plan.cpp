@@ -1,4 +1,4 @@
-// Plans of attention: what they say before there are elements, and that masks are read once.
+// Plans of attention: results and costs before there are elements; masks are read once.
 #include <doctest/doctest.h>
 
 #include "ejk/attention.hpp"

@@ -1,5 +1,5 @@
-// Mistakes of kernels that go through keys in tiles, planted in plain loops: each is refused in float32,
-// bfloat16 and float16, named with its place, and its share is what the wrong elements are.
+// Faults of kernels that process keys in tiles, planted in plain loops: each is out of tolerance in float32,
+// bfloat16 and float16, and named with its place and its fraction of the wrong elements.
 #include <doctest/doctest.h>
 
 #include <cmath>

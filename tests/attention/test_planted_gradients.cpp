@@ -1,5 +1,5 @@
-// Mistakes of backward passes, planted in plain loops with P and dS rounded to the type of the inputs: each
-// is refused in float32, bfloat16 and float16, named with its place, and its share is that of all wrong
+// Faults of backward passes, planted in plain loops that round P and dS to the type of the inputs: each is
+// out of tolerance in float32, bfloat16 and float16, and named with its place and its fraction of the wrong
 // elements.
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Statistics of varied forward passes by the kernels, held to the plain form with the same variation.
+// Passes of the kernels under a variation against the reference under the same variation.
 #include "attention/saved.hpp"
 
 #include <doctest/doctest.h>
@@ -108,7 +108,7 @@ TEST_CASE("the kernels compute some variations of the bias and the soft cap, and
 }
 
 TEST_CASE(
-    "gradients of variations are those of the plain form, with lse and delta of their own and with given ones") {
+    "gradients of variations are those of the reference, with lse and delta of their own and of others") {
   const auto is_near = [](const Array& got, const std::vector<double>& right, double factor = 1) {
     const std::vector<double> values = plain::doubles(got.view());
     REQUIRE(values.size() == right.size());

@@ -1,5 +1,5 @@
-// Kernels that round the softmax weights to 16 bits are within the bound, forward and backward, and with no
-// more than that: against plain loops that do what such a kernel does.
+// Error bounds of rounded softmax weights: kernels (plain loops) that round them to 16 bits are within the
+// bounds, forward and backward, and larger errors are not.
 #include "attention/weights.hpp"
 
 #include <cmath>

@@ -34,6 +34,7 @@ std::string example_of(const std::string& name) {
 }  // namespace
 
 TEST_CASE("the example of every command's help is run as it stands by a case") {
+  CHECK(commands().contains("mask-info"));
   for (const std::string& name : commands()) {
     const std::string example = example_of(name);
     REQUIRE_MESSAGE(example.starts_with("ejk " + name), "ejk help ", name, " does not begin with an example");
@@ -44,23 +45,6 @@ TEST_CASE("the example of every command's help is run as it stands by a case") {
         found = found || (line.starts_with("run: ") && line.find(example) != std::string::npos);
     }
     CHECK_MESSAGE(found, "no case in tests/cli/", name, " runs its example: ", example);
-  }
-}
-
-TEST_CASE("every command has an example in its help and a case") {
-  const auto names = commands();
-  CHECK(names.contains("mask-info"));
-  for (const std::string& name : names) {
-    const auto help = house::output_of(EJK_PROGRAM " " + name + " --help");
-    CHECK_MESSAGE(help.status == 0, "ejk ", name, " --help");
-    const auto example = help.text.find("xample");
-    CHECK_MESSAGE(
-        (example != std::string::npos && help.text.find("ejk " + name + " ", example) != std::string::npos),
-        "ejk ", name, " --help has no example");
-    bool found = false;
-    for (const std::string& file : house::files_below("tests/cli/" + name))
-      found = found || file.ends_with(".case");
-    CHECK_MESSAGE(found, "tests/cli/", name, " has no .case");
   }
 }
 
@@ -76,8 +60,8 @@ TEST_CASE("the keys of every command's JSON report are written down") {
 
 #else
 
-TEST_CASE("every command has an example in its help and a case") {
-  MESSAGE("left out: the program ejk is not part of this build");
+TEST_CASE("the example of every command's help is run as it stands by a case") {
+  MESSAGE("skipped: the program ejk is not part of this build");
 }
 
 #endif

@@ -175,7 +175,7 @@ struct PlantedAttention {
     return told(compare(made, DType::float32, DType::float32));
   }
 
-  /// What the library says of results: out and lse, or gradients. `weights`: the type that the kernel rounds P to.
+  /// The library's comparison of results: out and lse, or gradients. `weights`: the type to which P is rounded.
   Against compare(const std::vector<std::optional<Array>>& actual, std::optional<DType> weights = {}) const {
     AttentionArrays arrays{q->view(), k->view(), v->view(), options.bias};
     if (actual.size() > 2) arrays.dout = dout->view();

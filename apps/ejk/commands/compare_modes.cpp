@@ -69,6 +69,46 @@ std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& j
   return all;
 }
 
+// Arrays of runs, the memory of their comparison, and the plan.
+struct PlannedRuns {
+  std::vector<ArrayOfRuns> arrays;
+  std::vector<std::string> names;  // of the runs
+  std::int64_t bytes = 0, peak = 0, elements = 0;
+  Report plan = {};
+};
+
+PlannedRuns plan_runs(const RunsWords& words, Job& job, Report& head) {
+  PlannedRuns planned{arrays_of(words.runs, job, head), {}};
+  const bool names_parts = !words.options.axes.empty() || !words.options.tile.empty() ||
+                           !words.options.tile_axes.empty() || !words.group_sizes.empty() ||
+                           !words.cu_seqlens.empty();
+  if (names_parts && (planned.arrays.size() != 1 || !planned.arrays[0].name.empty()))
+    throw usage(
+        "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
+        .hint("name one in each, as in a.h5:/out");
+  Table table{
+      "planned", "", {{"run", "run"}, {"arrays", "arrays", Unit::count}, {"size", "bytes", Unit::bytes}}, {}};
+  for (std::size_t r = 0; r < words.runs.size(); ++r) {
+    std::int64_t held = 0, bytes = 0;
+    for (const ArrayOfRuns& array : planned.arrays) {
+      if (!array.sources[r]) continue;
+      ++held;
+      bytes += byte_count(array.sources[r]->shape(), array.sources[r]->dtype());
+      planned.elements += element_count(array.sources[r]->shape());
+    }
+    planned.bytes += bytes;
+    planned.names.push_back(printable(words.runs[r]));
+    table.rows.push_back({planned.names.back(), held, bytes});
+  }
+  for (const ArrayOfRuns& array : planned.arrays)
+    planned.peak = std::max(planned.peak, runs_bytes(array.sources, words.options));
+  Report runs;
+  runs.add("count", "runs", std::ssize(planned.names), Unit::count).add(std::move(table));
+  planned.plan = head;
+  planned.plan.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
+  return planned;
+}
+
 }  // namespace
 
 void warn_of_links(Report& report, const std::string& word, Job& job) {
@@ -81,42 +121,12 @@ void warn_of_links(Report& report, const std::string& word, Job& job) {
 Outcome compare_runs_of(RunsWords& words, Job& job) {
   for (const std::string& word : words.runs) job.provenance.input("run", word);
   Report head;
-  std::vector<ArrayOfRuns> arrays;
-  std::int64_t bytes = 0, peak = 0, elements = 0;
-  std::vector<std::int64_t> held(words.runs.size()), bytes_of(words.runs.size());
-  job.phase(Phase::read, [&] {
-    arrays = arrays_of(words.runs, job, head);
-    const bool names_parts = !words.options.axes.empty() || !words.options.tile.empty() ||
-                             !words.options.tile_axes.empty() || !words.group_sizes.empty() ||
-                             !words.cu_seqlens.empty();
-    if (names_parts && (arrays.size() != 1 || !arrays[0].name.empty()))
-      throw usage(
-          "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
-          .hint("name one in each, as in a.h5:/out");
-    for (const ArrayOfRuns& array : arrays) {
-      peak = std::max(peak, runs_bytes(array.sources, words.options));
-      for (std::size_t r = 0; r < array.sources.size(); ++r) {
-        if (!array.sources[r]) continue;
-        ++held[r];
-        bytes_of[r] += byte_count(array.sources[r]->shape(), array.sources[r]->dtype());
-        elements += element_count(array.sources[r]->shape());
-      }
-    }
-  });
-  Table planned{
-      "planned", "", {{"run", "run"}, {"arrays", "arrays", Unit::count}, {"size", "bytes", Unit::bytes}}, {}};
-  std::vector<std::string> names;
-  for (std::size_t r = 0; r < words.runs.size(); ++r) {
-    bytes += bytes_of[r];
-    names.push_back(printable(words.runs[r]));
-    planned.rows.push_back({names.back(), held[r], bytes_of[r]});
-  }
-  Report plan = head, runs;
-  runs.add("count", "runs", std::ssize(names), Unit::count).add(std::move(planned));
-  plan.add(Section{"runs", "runs", std::make_shared<Report>(std::move(runs))});
-  if (job.plan(std::move(plan), peak)) return Outcome::passed;
+  PlannedRuns planned = job.phase(Phase::read, [&] { return plan_runs(words, job, head); });
+  const std::vector<ArrayOfRuns>& arrays = planned.arrays;
+  const std::vector<std::string>& names = planned.names;
+  if (job.plan(std::move(planned.plan), planned.peak)) return Outcome::passed;
 
-  job.inputs.count_read(bytes);
+  job.inputs.count_read(planned.bytes);
   if (!words.group_sizes.empty()) words.options.group_sizes = job.open("group_sizes", words.group_sizes);
   if (!words.cu_seqlens.empty()) words.options.cu_seqlens = job.open("cu_seqlens", words.cu_seqlens);
   const auto progress = job.progress();
@@ -124,7 +134,7 @@ Outcome compare_runs_of(RunsWords& words, Job& job) {
   bool close = true;
   job.phase(Phase::compute, [&] {
     std::int64_t before = 0;
-    const std::int64_t all = elements / std::max<std::int64_t>(1, std::ssize(names));
+    const std::int64_t all = planned.elements / std::max<std::int64_t>(1, std::ssize(names));
     for (const ArrayOfRuns& array : arrays) {
       RunsOfArray& one = found.emplace_back();
       one.array = printable(array.name);

@@ -51,26 +51,6 @@ std::vector<Output> outputs_of(const MaskInfoShare& share) {
   return outputs;
 }
 
-// Memory and work of the plan on the ranks of the job.
-struct PlannedWork {
-  std::int64_t peak_bytes = 0;     // largest of all ranks
-  std::int64_t pattern_bytes = 0;  // left for the partial blocks of this rank
-  Division division;
-};
-
-PlannedWork planned_work(const MaskInfoPlan& plan, const Job& job) {
-  PlannedWork work;
-  work.division = [plan](std::int64_t ranks) { return plan.shares(ranks); };
-  std::int64_t own = work.peak_bytes = plan.work_bytes();
-  if (!job.comm.is_single()) {
-    const std::vector<RankWork> shares = plan.shares(job.comm.size());
-    own = shares[static_cast<std::size_t>(job.comm.rank())].peak_bytes;
-    for (const RankWork& share : shares) work.peak_bytes = std::max(work.peak_bytes, share.peak_bytes);
-  }
-  work.pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - own, 1);
-  return work;
-}
-
 Outcome run(const MaskInfoOptions& options, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",
@@ -81,18 +61,25 @@ Outcome run(const MaskInfoOptions& options, Job& job) {
   });
   Report description = describe(plan);
   description.warnings = masks.warnings();
-  const PlannedWork work = planned_work(plan, job);
-  if (job.plan(std::move(description), work.peak_bytes, work.division, CostUnit::bytes))
+  std::vector<RankWork> work{{.peak_bytes = plan.work_bytes()}};
+  if (!job.comm.is_single()) work = plan.shares(job.comm.size());
+  const auto peak = [](const RankWork& a, const RankWork& b) { return a.peak_bytes < b.peak_bytes; };
+  if (job.plan(
+          std::move(description), std::max_element(work.begin(), work.end(), peak)->peak_bytes,
+          [&](std::int64_t ranks) { return plan.shares(ranks); }, CostUnit::bytes))
     return Outcome::passed;
+  // What is left for the partial blocks of this rank.
+  const std::int64_t max_pattern_bytes = std::max<std::int64_t>(
+      job.budget.bytes() - work[static_cast<std::size_t>(job.comm.rank())].peak_bytes, 1);
 
   const auto progress = job.progress();
   // A single process runs the plan; several ranks run their shares, and only rank 0 reports.
   MaskInfoShare share;
   job.phase(Phase::compute, [&] {
     if (job.comm.is_single())
-      share.info = plan.run(progress, work.pattern_bytes);
+      share.info = plan.run(progress, max_pattern_bytes);
     else
-      share = plan.run_with(job.comm, progress, work.pattern_bytes);
+      share = plan.run_with(job.comm, progress, max_pattern_bytes);
   });
 
   Report report;
