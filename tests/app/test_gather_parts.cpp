@@ -1,4 +1,4 @@
-// gather_parts: arrays of which each rank has boxes.
+// gather_parts: assembly of arrays whose boxes are on different ranks.
 #include "write_together.hpp"
 
 #include <doctest/doctest.h>

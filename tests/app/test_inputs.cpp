@@ -1,4 +1,4 @@
-// Inputs: each opened once and noted, all arrays of a file, JSON within the memory allowed.
+// Inputs: each file is opened once and recorded, all arrays of a file, JSON within the memory limit.
 #include "inputs.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// The words of masks on the command line, and what they come to.
+// Masks on the command line: options, and the masks they specify.
 #include "masks.hpp"
 
 #include <doctest/doctest.h>

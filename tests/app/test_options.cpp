@@ -1,4 +1,4 @@
-// An option is declared once: how its word is read, and what files and reports say of it.
+// Options: parsing of each type of value, and their descriptions in files and reports.
 #include "options.hpp"
 
 #include <doctest/doctest.h>

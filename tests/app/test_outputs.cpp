@@ -1,4 +1,4 @@
-// Where arrays go, and what is refused before any work is done.
+// Outputs: targets of arrays, and those refused before any computation.
 #include "outputs.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// The line of the progress bar on terminals of any width.
+// The progress line on terminals of any width.
 #include "progress.hpp"
 
 #include <doctest/doctest.h>

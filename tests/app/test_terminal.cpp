@@ -1,4 +1,4 @@
-// Properties of a terminal, here a pseudo-terminal.
+// Properties of a terminal, tested on a pseudo-terminal.
 #include "terminal.hpp"
 
 #include <doctest/doctest.h>

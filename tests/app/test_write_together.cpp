@@ -1,4 +1,5 @@
-// Arrays that the ranks hold in parts, or can all read: the files are those of one process.
+// write_together: arrays distributed over ranks or readable by all; the files are identical to those of one
+// process.
 #include "write_together.hpp"
 
 #include <doctest/doctest.h>

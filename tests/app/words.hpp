@@ -1,4 +1,4 @@
-// The options that a test declares, and a command line parsed by them.
+// Command lines parsed by the options that a test declares.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Chunks and back: golden cases, every box against a plain loop, sources that are mapped, turned and forward.
+// Chunks and back: golden cases, every box against a plain loop, mapped, transposed and forward-only sources.
 #include <doctest/doctest.h>
 
 #include <cstring>

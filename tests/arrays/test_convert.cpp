@@ -1,5 +1,5 @@
-// Conversions: every pair of types against long double, all 16-bit patterns there and back, halfway cases,
-// and what cannot be held.
+// Conversions: every pair of types against long double, all 16-bit patterns in both directions, halfway
+// cases, overflow.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Generated inputs: golden cases of JAX, and what the distributions promise.
+// Generated inputs: golden cases of JAX, and moments of the distributions.
 #include "ejk/generate.hpp"
 
 #include <doctest/doctest.h>

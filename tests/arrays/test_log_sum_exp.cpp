@@ -1,4 +1,4 @@
-// log_sum_exp: golden cases, plain loops on every axis, sums larger than a piece, any number of threads.
+// log_sum_exp: golden cases, plain loops on every axis, sums longer than a chunk, any number of threads.
 #include <doctest/doctest.h>
 
 #include <cmath>

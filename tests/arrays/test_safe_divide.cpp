@@ -1,4 +1,4 @@
-// safe_divide: golden cases, broadcasting against a plain loop, types that meet.
+// safe_divide: golden cases, broadcasting against a plain loop, mixed types.
 #include <doctest/doctest.h>
 
 #include <cmath>

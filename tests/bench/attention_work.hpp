@@ -1,4 +1,4 @@
-// Attention as kernels meet it: one batch entry, 8 heads, and a mask by name.
+// Benchmark problems of attention: one batch entry, 8 heads, and a mask by name.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Comparing and converting 1 GiB: as a share of reading the same bytes, from memory and from mapped files,
-// and of writing a new file.
+// Comparison and conversion of 1 GiB, as a fraction of the bandwidth of reading the same bytes (memory,
+// mapped files) and of writing a new file.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 

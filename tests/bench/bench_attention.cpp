@@ -1,6 +1,5 @@
-// Attention as a share of the roofline measured just before: operations count for the pairs alone that the
-// mask allows, but all pairs of a mask of random elements, of which no block can be left out. Results go into
-// memory that is there already.
+// Attention as a fraction of the roofline measured just before. Operations are counted for unmasked pairs
+// only, but for all pairs of a random mask, which has no empty block. Results go into allocated memory.
 #include <benchmark/benchmark.h>
 
 #include <string>

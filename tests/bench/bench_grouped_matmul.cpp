@@ -1,5 +1,5 @@
-// Grouped products of the sizes that layers of experts have, and of awkward ones, as a share of the roofline
-// measured just before. Results have the factors' dtype and go into memory that is there already.
+// Grouped products of typical and of awkward sizes of expert layers, as a fraction of the roofline measured
+// just before. Results have the dtype of the factors and go into allocated memory.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

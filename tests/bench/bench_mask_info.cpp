@@ -1,5 +1,5 @@
-// MaskInfo at the sizes people have, with the share of the read bandwidth (of memory, or of a mapped file)
-// measured just before.
+// MaskInfo at typical sizes, with the fraction of the read bandwidth (memory or mapped file) measured just
+// before.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Masks to segment ids, as a share of the read bandwidth, and ids to a mask in a file, as a share of writing
-// a new file.
+// Masks to segment ids, as a fraction of the read bandwidth, and ids to a mask in a file, as a fraction of
+// writing a new file.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>

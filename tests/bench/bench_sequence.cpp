@@ -1,5 +1,5 @@
-// Ids of packed tokens: into memory that is there already, as a share of the fill bandwidth, and from file to
-// file, as a share of writing a new file.
+// Ids of packed tokens: in allocated memory, as a fraction of the fill bandwidth, and from file to file, as a
+// fraction of writing a new file.
 #include <benchmark/benchmark.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What this machine can do at most, measured beside the work: the denominators of every ratio.
+// Peak rates of this machine, measured beside the work: the denominators of all ratios.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the benchmarks share: timing against a limit, and packed documents.
+// Helpers of the benchmarks: timing against a peak rate, and packed documents.
 #pragma once
 
 #include <benchmark/benchmark.h>

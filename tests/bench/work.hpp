@@ -1,4 +1,4 @@
-// Inputs of benchmarks: the kind of work that the kernels' users have.
+// Inputs of benchmarks.
 #pragma once
 
 #include <algorithm>

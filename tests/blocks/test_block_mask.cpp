@@ -1,4 +1,4 @@
-// Masks known block by block: block states and rectangles at sizes of their own and others, equality.
+// Block masks: block states and rectangles at their own and other block sizes, equality.
 #include "blocks/block_mask.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// The sparsity report says what a plain count says.
+// The sparsity report against plain counts.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// process_mask and its kin give, to the element and the dtype, the arrays of the original packages.
+// process_mask and its relatives: element by element and in dtype equal to the original packages.
 #include "ejk/mask_info.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What a page says of a mask's blocks, against a count over the elements.
+// Block pictures of pages against a count over the elements.
 #include <doctest/doctest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// A plan says what a MaskInfo will hold before an element is read, and the MaskInfo keeps to it.
+// Plans of MaskInfo: sizes known before an element is read equal those of the result.
 #include "blocks/plan.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What ranks make of masks, for communicators of many sizes: every array and every number is that of one
+// Mask scans divided among ranks, for communicators of many sizes: every array and number equals that of one
 // process.
 #include "blocks/rank_scan.hpp"
 

@@ -1,4 +1,4 @@
-// One pass over a mask: the same bytes for any number of threads, on every route through the scan.
+// The scan of a mask: the same bytes on any number of threads, on every path.
 #include "blocks/scan.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,4 @@
-// A MaskInfo read back gives the very mask that it was made from, and what cannot be walked is refused by
-// name.
+// MaskInfo read back is the mask that it was built from; arrays that cannot be walked are refused by name.
 #include "blocks/layouts/splash.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Integer arrays to check, and one number of them changed.
+// Valid integer artefacts, and copies with one number changed.
 #pragma once
 
 #include <doctest/doctest.h>

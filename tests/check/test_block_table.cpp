@@ -1,4 +1,4 @@
-// Block tables: one number of a right table, or of the lengths, is changed, and a plain loop says whether
+// Block tables: one number of a valid table or of the lengths is changed; a plain loop determines whether
 // each token still has a page of its own sequence.
 #include <algorithm>
 #include <map>

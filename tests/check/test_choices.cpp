@@ -1,5 +1,5 @@
-// Experts of tokens and keys of queries: one number of a right artefact is changed, and a plain loop says
-// whether it is still one.
+// Experts of tokens and keys of queries: one number of a valid artefact is changed; a plain loop determines
+// whether it is still valid.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>

@@ -1,4 +1,4 @@
-// Findings: which are kept, in which order, and what the report says of them.
+// Findings: which are kept, their order, and their report.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
-// Group sizes and group metadata: one number of a right artefact is changed, and a plain loop over steps and
-// rows says whether each row is still computed once.
+// Group sizes and group metadata: one number of a valid artefact is changed; a plain loop over steps and rows
+// determines whether each row is still computed once.
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,5 @@
-// Every change of one number that alters what a kernel computes is an error, and no other one is; which index
-// is wrong is named, and what it should be.
+// MaskInfo with one number changed: exactly the changes that alter the result of a kernel are errors, and the
+// finding has the wrong index and its correct value.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Each rule of each kind has an artefact that breaks it, and one beside it that just does not.
+// Each rule of each kind has an artefact that violates it, and one that just does not.
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,5 +1,5 @@
-// cu_seqlens, segment ids and position ids: one number of a right artefact is changed, and a plain loop says
-// whether it is still one.
+// cu_seqlens, segment ids and position ids: one number of a valid artefact is changed; a plain loop
+// determines whether it is still valid.
 #include <algorithm>
 #include <limits>
 

@@ -1,4 +1,4 @@
-// A report is walked key by key beside the rows of its command. Rows that were seen are kept for the end.
+// Walks a report key by key beside the rows of its command, and records the rows that occurred.
 #include "report_keys.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Completion scripts and manual pages, as the tools that read them take them. What is completed: completion.case.
+// Completion scripts and manual pages, run by the shells and formatters that read them. Candidates of
+// completion: completion.case.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// Golden cases of MaskInfo through the program, from files to files: a sample of every family. All golden cases
-// are run through the library.
+// Golden cases of MaskInfo through the program, from files to files: a sample of every family. The library
+// runs all of them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Percentiles against NumPy's, bins against counting by hand.
+// Percentiles against NumPy's, bins against a plain count.
 #include "core/distribution.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Small integers as arguments: whatever a caller has them in gives the same.
+// Integer arguments: the same result from every container and type.
 #include "ejk/integer_array.hpp"
 
 #include <doctest/doctest.h>

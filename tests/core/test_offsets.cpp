@@ -1,4 +1,4 @@
-// cu_seqlens and other integers are read as they are, or refused with the index at fault.
+// cu_seqlens and other integer arrays: read exactly, or refused with the index at fault.
 #include "core/offsets.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Pieces: together they are the array, in order, and none is larger than asked.
+// Pieces cover the array once, in order, within the requested size.
 #include "core/pieces.hpp"
 
 #include <algorithm>

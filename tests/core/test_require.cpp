@@ -1,4 +1,4 @@
-// What a caller forgets, or asks for beyond what there is, ends in Error{usage}, not in foreign memory.
+// Missing or out-of-range arguments are Error{usage}, not memory errors.
 #include "core/require.hpp"
 
 #include <doctest/doctest.h>

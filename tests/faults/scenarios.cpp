@@ -1,5 +1,5 @@
-// Small inputs: a run takes a few milliseconds. Between them the commands write every container, new and in place
-// of an old one, and read every container.
+// Scenarios on small inputs: a run takes milliseconds. Together they write every container, new and replaced,
+// and read every container.
 #include "scenarios.hpp"
 
 #include <sstream>

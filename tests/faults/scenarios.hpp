@@ -1,4 +1,4 @@
-// The commands whose calls are made to fail.
+// The commands whose system calls are made to fail.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Files in memory, what is asked of arrays, and the changes that more than one target makes.
+// In-memory files, operations on arrays, and mutations that several targets share.
 #include "fuzz.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Checks of artefacts: the input says which kind, of which dtype, what is claimed, and has the elements. A check ends in
-// findings, the same ones when it is asked again, whose report can be written.
+// Checks of artefacts: the input selects kind and dtype and has the elements. A check returns findings, the
+// same ones when repeated, with a printable report.
 #include <algorithm>
 
 #include "ejk/check.hpp"

@@ -1,5 +1,5 @@
-// Mask expressions: parsed, and resolved over arrays of any small kind. What a mask says of a rectangle must be what it
-// says of each of its parts, and its text must parse again.
+// Mask expressions: parsed, and resolved over small arrays. The state of a rectangle must agree with those of
+// its parts, and the text of a mask must parse again.
 #include <algorithm>
 
 #include "ejk/mask.hpp"

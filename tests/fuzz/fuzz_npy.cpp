@@ -1,5 +1,5 @@
-// .npy files: opened and read where they lie, and once more as a stream, which takes them in another way. What both
-// take must be the same array, and what is written of it must read back.
+// .npy files: opened and read in place, and again as a stream. Both must give the same array, and what is
+// written of it must read back.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// References: taken apart as inputs and as targets, split at commas, and their slices laid over a small array.
+// References: parsed as inputs and as targets, split at commas, and their slices applied to a small array.
 #include "fuzz.hpp"
 #include "io/slice.hpp"
 

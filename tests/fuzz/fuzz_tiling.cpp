@@ -1,4 +1,4 @@
-// Tables of tilings: parsed, and each row found by the shape that it names unless one before it fits as well.
+// Tiling tables: parsed; each row is found by its shape unless an earlier row matches.
 #include "ejk/tiling.hpp"
 #include "fuzz.hpp"
 

@@ -1,5 +1,4 @@
-// Every command explains itself with an example and has cases under tests/cli, one of which is that example.
-// The keys of its JSON report are written down.
+// Every command has an example that a case runs, and documents the keys of its JSON report.
 #include <doctest/doctest.h>
 
 #include <regex>

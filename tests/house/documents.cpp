@@ -1,4 +1,4 @@
-// What README.md shows is what is tested.
+// README.md's commands and output are those that the tests run.
 #include <doctest/doctest.h>
 
 #include <fstream>

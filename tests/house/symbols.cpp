@@ -1,6 +1,6 @@
-// Code for wider instruction sets stays by itself. An inline function or template that such an object exports
-// is a weak symbol, and the linker may pick that copy for everybody: the program then dies on a smaller CPU.
-// And libraries that only some files need stay out of a start.
+// Symbols of objects for wider instruction sets: they export no inline function or template, since the linker
+// may select such a weak symbol for all callers, and a lesser CPU would fail. Libraries for some file formats
+// only are not linked.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

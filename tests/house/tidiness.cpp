@@ -1,4 +1,4 @@
-// What lies at the top level, and what must not be found in any file.
+// The top level, and text that no file may contain.
 #include <doctest/doctest.h>
 
 #include <regex>

@@ -1,4 +1,4 @@
-// The files of the repository, as the house checks look at them.
+// The files of the repository.
 #pragma once
 
 #include <filesystem>

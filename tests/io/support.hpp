@@ -1,4 +1,4 @@
-// What the tests of files share: a folder of their own, bytes in and out, errors looked at.
+// Helpers of file tests: a temporary folder, bytes in and out, errors.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Files appear whole or not at all.
+// Atomic files: complete or absent.
 #include "io/atomic_file.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Streaming: all bytes in order, and never more than a piece at once.
+// Element streams: all bytes in order, at most one chunk in memory.
 #include "io/element_stream.hpp"
 
 #include "io/support.hpp"

@@ -1,4 +1,4 @@
-// Elements written into a file that is laid out: the bytes are those of a file that is written in one go.
+// Elements written into a pre-sized file: the bytes are those of a file written sequentially.
 #include <doctest/doctest.h>
 
 #include <random>

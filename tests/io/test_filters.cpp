@@ -1,4 +1,4 @@
-// Filters undone: against what the definitions give, computed here byte by byte.
+// Decoded filters against their definitions, computed byte by byte.
 #include "io/hdf5/filters.hpp"
 
 #include <zlib.h>

@@ -1,4 +1,4 @@
-// HDF5 files: what h5py writes is read to the bit, what is hostile is refused, what is written h5py reads.
+// HDF5 files: files of h5py are read exactly, hostile ones refused, and h5py reads what is written.
 #include "io/hdf5/client.hpp"
 
 #include <fmt/format.h>

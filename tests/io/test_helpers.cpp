@@ -1,4 +1,4 @@
-// Threads beside the one that has them, in this process and in a forked one.
+// Helper threads of one owner, in this process and in a forked one.
 #include "io/helpers.hpp"
 
 #include <doctest/doctest.h>

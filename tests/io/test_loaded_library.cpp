@@ -1,4 +1,4 @@
-// What is said of a library that is not there.
+// Messages for a library that is not installed.
 #include "io/loaded_library.hpp"
 
 #include <doctest/doctest.h>

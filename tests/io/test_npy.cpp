@@ -1,4 +1,4 @@
-// .npy files: what NumPy writes is read to the bit, what is broken is refused with the reason.
+// .npy files: files of NumPy are read exactly, damaged ones refused with the reason.
 #include "io/npy.hpp"
 
 #include <fcntl.h>

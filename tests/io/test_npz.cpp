@@ -1,4 +1,4 @@
-// .npz files: stored and deflated members, damaged archives, and what is written.
+// .npz files: stored and deflated members, damaged archives, writing.
 #include "io/npz.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Elements at their place in a file, whatever stands around them.
+// Elements at their offset in a file, whatever surrounds them.
 #include "io/parallel_write.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// References taken apart by their words.
+// Parsing of references.
 #include <sys/stat.h>
 
 #include "io/support.hpp"

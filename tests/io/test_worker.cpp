@@ -1,4 +1,4 @@
-// What happens to the child is an Error in the parent.
+// Worker process: any failure of the child is an Error in the parent.
 #include "io/worker.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Writing through the public door: what goes where, all or nothing.
+// write_arrays: targets, and all or nothing.
 #include <fmt/format.h>
 #include <unistd.h>
 

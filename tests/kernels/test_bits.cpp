@@ -1,5 +1,5 @@
-// Every instruction set this machine has gives the bits of a plain loop, at every length around its tiles and
-// at any alignment, and touches nothing behind the run.
+// Bit kernels: on every instruction set of this machine the bits of a plain loop, at every length around the
+// tiles and any alignment, and no access past the end.
 #include <doctest/doctest.h>
 
 #include <cstring>

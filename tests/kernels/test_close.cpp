@@ -1,4 +1,4 @@
-// Every instruction set this machine has says of pairs together what a plain loop says, at every length.
+// Difference statistics: on every instruction set of this machine those of a plain loop, at every length.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Dot products of few rows with many on every instruction set: what plain sums give, whatever rows and keys they
-// are computed with, and no element beyond those that are said to be written.
+// Dot products of few rows with many, on every instruction set: plain sums, independent of the rows and keys
+// computed with them; nothing else is written.
 #include <doctest/doctest.h>
 
 #include <bit>

@@ -1,4 +1,4 @@
-// A CPU that has wide registers under a system that does not save them must not be told to use them.
+// Dispatch: wide registers are not used where the system does not save them.
 #include "kernels/isa.hpp"
 
 #include <doctest/doctest.h>

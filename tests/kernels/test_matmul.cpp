@@ -1,6 +1,5 @@
-// Every instruction set this machine has gives the sums of a plain loop, for every size of a tile, every
-// dtype and layout that is packed, and touches nothing around its result. AMX's tile runs here on plain loops
-// as well.
+// Product kernels: on every instruction set of this machine the sums of a plain loop, for every tile size,
+// dtype and packed layout, and no write outside the result. AMX's tiles run on emulation, too.
 #include "kernels/matmul.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Every instruction set this machine has writes the progressions of a plain loop, at every length, alignment
-// and place where two runs meet, and nothing around them.
+// Progressions: on every instruction set of this machine those of a plain loop, at every length, alignment
+// and boundary of two ranges, and no write outside.
 #include <doctest/doctest.h>
 
 #include <random>

@@ -1,5 +1,5 @@
-// Every instruction set this machine has finishes rows of scores as plain loops in long double do, at every
-// length, within the error that the header states, and keeps what is hidden apart.
+// Softmax kernels: on every instruction set of this machine within the stated error of plain loops in long
+// double, at every length, with masked scores separate.
 #include "kernels/softmax.hpp"
 
 #include <doctest/doctest.h>

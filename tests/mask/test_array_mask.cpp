@@ -1,4 +1,4 @@
-// Stored masks of every dtype, polarity and layout, mapped or only readable, give the bits of a plain loop.
+// Stored masks of every dtype, polarity and layout, mapped or readable: the bits of a plain loop.
 #include <doctest/doctest.h>
 
 #include <algorithm>

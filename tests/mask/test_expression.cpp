@@ -1,4 +1,4 @@
-// The language of mask expressions: what it reads, and how it says where it cannot.
+// The language of mask expressions: parsing, and the positions of errors.
 #include <doctest/doctest.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// Sets of masks: what their parts agree on, what is broadcast, and what is made once.
+// Sets of masks: common properties, broadcasting, sharing of equal masks.
 #include "ejk/mask_set.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Equal hashes never merge different blocks, and ids are given by place and not by the order of discovery.
+// Patterns: equal hashes never merge different blocks, and ids follow positions, not the order of discovery.
 #include "mask/patterns.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// A given product is judged element by element, whatever its size, and the report says in which groups and rows it
-// is wrong.
+// Comparison of an actual product: every element, at any size; the report names the groups and rows that are
+// out of tolerance.
 #include "matmul/against.hpp"
 
 #include <doctest/doctest.h>

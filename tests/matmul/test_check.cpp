@@ -1,4 +1,4 @@
-// The check of grouped products: it passes what is right and finds what is wrong, whole or by samples.
+// Check of grouped products: correct ones pass, wrong ones fail, whole and in samples.
 #include "matmul/check.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// The report of group metadata: its rows against those of a plain loop over every row of every tile visited.
+// The report of group metadata against a plain loop over every row of every visited tile.
 #include <doctest/doctest.h>
 
 #include <limits>

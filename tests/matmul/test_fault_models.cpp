@@ -1,4 +1,5 @@
-// The usual mistakes of grouped products, each made by a plain loop, are named; noise and rounding get no explanation.
+// Known faults of grouped products, planted in plain loops, are named; noise and rounding have no
+// explanation.
 #include <doctest/doctest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Grouped products: golden cases; random ones against the plain evaluation; what must not be touched.
+// Grouped products: golden cases; random ones against the reference; memory that must not be written.
 #include "ejk/grouped_matmul.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// Grouped products in parts: the same bits as undivided from what a part needs alone, all of the result once,
-// even shares, and what is no part.
+// Partition of grouped products: the bits of the undivided product from the inputs of a part alone, full and
+// disjoint coverage, balance, invalid parts.
 #include "matmul/parts.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// One product over its blocks: every length of contraction on every instruction set, in both ways through B,
-// into poisoned memory and onto what is there.
+// One product in blocks: every length of contraction on every instruction set, both paths through B, into
+// poisoned memory and accumulating.
 #include "matmul/product.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,4 @@
-// The plain evaluation of grouped products, with which results are checked: golden cases, loops written out
-// here, and its pieces.
+// The float64 reference of grouped products: golden cases, plain loops, partial sums.
 #include "matmul/reference.hpp"
 
 #include <doctest/doctest.h>

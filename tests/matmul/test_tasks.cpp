@@ -1,4 +1,4 @@
-// Tasks cover their products once, whatever the cut, and progress counts all of them.
+// Tasks cover their products once for any partition; progress counts all of them.
 #include "matmul/tasks.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Tables of tilings: what is found, and what is refused with the number of its line.
+// Tiling tables: lookups, and errors with their line number.
 #include "ejk/tiling.hpp"
 
 #include <doctest/doctest.h>

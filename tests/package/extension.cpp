@@ -1,4 +1,4 @@
-// What the author of a kernel links ejk into: an extension like Python's, loaded at run time and handed pointers.
+// An extension like Python's that links ejk: loaded at run time, called with pointers.
 #include <ejk/ejk.hpp>
 
 #define EXPORTED extern "C" [[gnu::visibility("default")]]

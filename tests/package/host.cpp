@@ -1,4 +1,4 @@
-// Loads the extension as Python would, and catches ejk::Error across its border.
+// Loads the extension as Python would, and catches ejk::Error across the boundary.
 #include <dlfcn.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Pages: what they hold, that nothing from outside can become markup, and that the map's data are the blocks.
+// Pages: their content, no markup from outside, and block data of the map.
 #include <doctest/doctest.h>
 
 #include <algorithm>

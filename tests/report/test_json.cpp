@@ -1,4 +1,4 @@
-// Reports as JSON: keys, units, and numbers that JSON does not have.
+// Reports as JSON: keys, units, and numbers that JSON cannot represent.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Pictures as PNG, read back by libpng: each pixel is the block's colour.
+// Pictures as PNG, read back by libpng: each pixel has its block's colour.
 #include <doctest/doctest.h>
 #include <png.h>
 

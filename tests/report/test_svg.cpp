@@ -1,4 +1,4 @@
-// Pictures as SVG: the rectangles that are drawn are the blocks, and names cannot leave their element.
+// Pictures as SVG: one rectangle per contiguous range of blocks; names cannot close their element.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Reports as text: a report in, what a person sees out.
+// Reports as text.
 #include "ejk/report.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// describe_sequences: its numbers against those of a plain loop.
+// describe_sequences against a plain loop.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// Sequences from the ids of their tokens, in one row and several, and what the elements of an array suggest; against
-// plain loops.
+// Sequences from the ids of their tokens, in one row and several, and the likely form of an integer array;
+// against plain loops.
 #include <doctest/doctest.h>
 
 #include <random>

@@ -1,4 +1,4 @@
-// Reordering for a ring: golden cases, exact inverses on any axis, and the balance it is for.
+// Reordering for a ring: golden cases, exact inverses on any axis, balance.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

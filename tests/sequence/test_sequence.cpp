@@ -1,5 +1,4 @@
-// cu_seqlens and what is made from it: golden cases of both conventions, round trips, and errors that name
-// indices.
+// cu_seqlens and derived arrays: golden cases of both conventions, round trips, errors with their index.
 #include "ejk/sequence.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// A file system made for a test, as the functions that look at the machine take one.
+// A temporary root file system for functions that inspect the machine.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The digests against the tools of coreutils, which everybody trusts.
+// Digests against the tools of coreutils.
 #include "settings/digest.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Fingerprints: golden cases, and machines made for the test.
+// Fingerprints: golden cases, and machines in a temporary file system.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// The driver's tool, played by scripts that answer, fail, hang or are not there.
+// The driver's tool, replaced by scripts that answer, fail, hang or are missing.
 #include <doctest/doctest.h>
 #include <stdlib.h>
 

@@ -1,5 +1,4 @@
-// Stable JSON and short hashes: golden cases of both conventions, floats of random bits, and texts that are
-// no JSON.
+// Stable JSON and short hashes: golden cases of both conventions, floats of random bits, invalid JSON.
 #include "ejk/hash.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What the process may use, read from a file system made for the test.
+// Resources of the process, from a temporary file system.
 #include "ejk/machine.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Parameters of kernels: golden cases, equality and hashes, and JSON that holds no parameters.
+// Parameters of kernels: golden cases, equality and hashes, invalid JSON.
 #include "ejk/params.hpp"
 
 #include <doctest/doctest.h>

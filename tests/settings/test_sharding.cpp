@@ -1,4 +1,4 @@
-// Corrected shardings: golden cases, what each reason says, and shapes on each device against a plain count.
+// Corrected shardings: golden cases, reasons, and per-device shapes against a plain count.
 #include "ejk/sharding.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Small arrays: of given numbers, at random, with any strides; and their elements as numbers.
+// Small arrays of given or random numbers, with any strides, and their elements as numbers.
 #pragma once
 
 #include <doctest/doctest.h>

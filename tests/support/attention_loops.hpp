@@ -1,4 +1,4 @@
-// Attention and its gradient by plain loops, also as a kernel computes them that rounds its weights.
+// Attention and its gradients by plain loops, also with rounded weights.
 #pragma once
 
 #include <functional>

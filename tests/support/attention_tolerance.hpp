@@ -1,4 +1,4 @@
-// The tolerances of attention that stand with the golden files.
+// Tolerances of the golden attention cases.
 #pragma once
 
 #include <doctest/doctest.h>

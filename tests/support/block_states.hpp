@@ -1,4 +1,4 @@
-// The states of all blocks, those that are not held among them.
+// The states of all blocks, including those not stored.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Arrays in boxes, as ranks hold them.
+// Arrays in boxes, distributed over ranks.
 #pragma once
 
 #include <cstdint>

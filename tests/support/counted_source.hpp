@@ -1,4 +1,4 @@
-// A source that says how much of it was read.
+// A source that counts the elements read.
 #pragma once
 
 #include <cstdint>

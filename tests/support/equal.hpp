@@ -1,4 +1,4 @@
-// An array against what a golden case says it is: dtype, shape and bytes.
+// An array compared with a golden one: dtype, shape and bytes.
 #pragma once
 
 #include <doctest/doctest.h>

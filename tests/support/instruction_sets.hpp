@@ -1,4 +1,4 @@
-// The instruction sets that tests go through.
+// The instruction sets under test.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,4 @@
-// Grouped products: plans and checked arguments of what options ask for, random sizes of groups, and the
-// options of golden cases.
+// Grouped products: plans and checked arguments from options, random group sizes, options of golden cases.
 #pragma once
 
 #include <limits>

@@ -1,6 +1,5 @@
-// Portable kernels whose tiles have sizes that no other row has: 5 × 3 sums of float32, 3 × 3 of float64,
-// and contractions of at most 101 and 83. What relies on even sizes, or on powers of two, fails with them
-// on any machine.
+// Portable kernels with tiles of unusual sizes: 5 × 3 sums of float32, 3 × 3 of float64, and contractions of
+// at most 101 and 83. Code that assumes even sizes or powers of two fails with them on any machine.
 #pragma once
 
 #include "kernels/kernels.hpp"

@@ -1,5 +1,5 @@
-// All unit tests run with poisoned memory: what is never written shows. (What malloc gives is poisoned by the C
-// library, as tests/CMakeLists.txt and run_cases ask it to.)
+// Poisoned memory for all unit tests: reads of uninitialised memory show. (The C library poisons malloc, by
+// the environment set in tests/CMakeLists.txt and run_cases.)
 #include "core/workspace.hpp"
 
 namespace {

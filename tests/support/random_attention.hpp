@@ -1,4 +1,4 @@
-// Random attention: inputs of odd lengths under random masks, as the library takes them and by definition.
+// Random attention problems: inputs of odd lengths under random masks, for the library and by definition.
 #pragma once
 
 #include <algorithm>

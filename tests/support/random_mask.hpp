@@ -1,4 +1,4 @@
-// Masks written out element by element from their definitions: what lazy evaluation is compared with.
+// Masks evaluated element by element from their definitions, the reference of lazy evaluation.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Random masks of several heads, and settings by which MaskInfo arrays are made of them.
+// Random masks of several heads, and MaskInfo settings.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Command lines that tests run.
+// Command lines of tests.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// A communicator whose ranks are threads of the test: what a function does in processes can be seen in one.
+// A communicator whose ranks are threads of the test.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// A number of threads for a while.
+// A number of threads for a scope.
 #pragma once
 
 #include "core/parallel.hpp"

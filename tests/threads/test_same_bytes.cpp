@@ -1,6 +1,6 @@
-// The same bytes on any number of threads and for any strides, on every instruction set: random problems with NaN and
-// infinities in them. (Instruction sets may differ from one another.) Each function has tests of its own beside its
-// source; here all that share out work meet the same troublesome numbers.
+// The same bytes on any number of threads and for any strides, on every instruction set, with NaN and
+// infinities among random inputs. (Instruction sets may differ from each other.) All parallel functions run
+// here on the same inputs; their other tests are in their modules.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// Rows beside what they should be: counts by axis, ranges, the worst elements.
+// Actual rows against expected ones: counts by axis, ranges, worst elements.
 #include "verify/against.hpp"
 
 #include <doctest/doctest.h>

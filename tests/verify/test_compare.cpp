@@ -1,4 +1,5 @@
-// Comparison of arrays: golden cases, a plain loop for every pair of types, NaN and infinities, ulps, metrics.
+// Comparison of arrays: golden cases, a plain loop for every pair of types, NaN and infinities, ulps,
+// metrics.
 #include "ejk/compare.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Sets of arrays: pairs by name, by maps and in the order of layers, links, types that are not supported.
+// Comparison of array sets: pairs by name, by maps and in the order of layers, links, unsupported types.
 #include "ejk/compare_files.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What all reports of checks say.
+// The common part of the reports of checks.
 #include "verify/describe.hpp"
 
 #include <doctest/doctest.h>

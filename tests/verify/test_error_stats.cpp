@@ -1,4 +1,4 @@
-// Which elements stand out, and which violate their tolerance.
+// Error statistics: worst elements, and those out of tolerance.
 #include "verify/error_stats.hpp"
 
 #include <doctest/doctest.h>

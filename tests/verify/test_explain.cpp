@@ -1,4 +1,4 @@
-// What accounts for a difference: faults that kernels have, planted by plain loops, are named; noise gets no explanation.
+// Explanations of differences: faults of kernels, planted by plain loops, are named; noise has none.
 #include "ejk/explain.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Mistakes that hold are found, everywhere or in parts; those that do not hold are never told.
+// Fault search: models that hold are found, globally or in parts; those that do not are never reported.
 #include "verify/fault_search.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// The limits of the float types, against what the types themselves do.
+// Limits of the float formats against the types themselves.
 #include "verify/float_type.hpp"
 
 #include <doctest/doctest.h>

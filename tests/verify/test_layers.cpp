@@ -1,4 +1,4 @@
-// The order of layers, names that are mapped, and what each layer adds.
+// The order of layers, mapped names, and the error added by each layer.
 #include "ejk/layers.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Routings: sets of experts counted by plain loops, and ties by every choice that there is.
+// Routings: sets of experts counted by plain loops, ties by enumeration of all choices.
 #include "ejk/routing.hpp"
 
 #include <doctest/doctest.h>

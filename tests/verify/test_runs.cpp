@@ -1,5 +1,4 @@
-// Runs of the same work: plain loops over whole arrays for every dtype, bits that are not values, types that
-// differ, and what follows an axis.
+// Repeated runs: plain loops over whole arrays for every dtype, NaN bits, mixed types, dependence on an axis.
 #include "ejk/runs.hpp"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Samples of rows: the ends, no long gap, as many as were asked for, the same every time.
+// Samples of rows: both ends, no long gap, the requested number, deterministic.
 #include "verify/sample.hpp"
 
 #include <doctest/doctest.h>

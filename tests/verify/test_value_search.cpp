@@ -1,5 +1,5 @@
-// What the values of a result tell by themselves is found in the rows that no model of the computation
-// accounts for, and each share is that of all elements; noise gets no explanation.
+// Value search: faults visible in the values alone are found in the rows that no model explains, with
+// fractions of all elements; noise has no explanation.
 #include "verify/value_search.hpp"
 
 #include <doctest/doctest.h>

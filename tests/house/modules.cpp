@@ -1,4 +1,4 @@
-// The rooms of src/ and the arrows between them: who may include what.
+// The modules of src/ and their dependencies: allowed includes.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// A room and the rooms that it may know.
+// A module and the modules that it may know.
 const std::map<std::string, Names> kArrows{
     {"core", {}},
     {"io", {"core"}},
@@ -31,7 +31,7 @@ const std::map<std::string, Names> kArrows{
     {"check", {"blocks", "core", "mask", "matmul"}},
 };
 
-// A public header and the room that it speaks for; one a line, so that two who add one do not meet.
+// A public header and the module that it speaks for; one a line, so that two who add one do not meet.
 // clang-format off
 const std::map<std::string, std::string> kPublic{
     {"array", "core"},
@@ -103,12 +103,12 @@ bool begins_with_any(const std::string& path, const Names& places) {
   return std::any_of(places.begin(), places.end(), [&](const auto& p) { return path.starts_with(p + "/"); });
 }
 
-// The room of an #include "...", empty for a neighbour in the same folder; nothing for one that no room has.
-std::optional<std::string> room_of(const std::string& included) {
+// The module of an #include "...", empty for a neighbour in the same folder; nothing for one that no module has.
+std::optional<std::string> module_of(const std::string& included) {
   if (included.find('/') == std::string::npos) return "";
   if (!included.starts_with("ejk/")) {
-    const std::string room = first_part(included);
-    return kArrows.contains(room) ? std::optional(room) : std::nullopt;
+    const std::string module = first_part(included);
+    return kArrows.contains(module) ? std::optional(module) : std::nullopt;
   }
   const std::string name = included.substr(4, included.rfind(".hpp") - 4);
   const auto it = kPublic.find(name);
@@ -129,19 +129,20 @@ std::string fault(const std::string& file, const std::string& included, bool quo
     return "";
   }
   if (file.starts_with("apps/")) {
-    if (included.starts_with("ejk/") && included != "ejk/ejk.hpp" && !room_of(included))
-      return "unknown public header: give it a room in tests/house/rooms.cpp";
+    if (included.starts_with("ejk/") && included != "ejk/ejk.hpp" && !module_of(included))
+      return "unknown public header: give it a module in tests/house/modules.cpp";
     const bool own = std::filesystem::exists(house::kRoot / "apps/ejk" / included) ||
                      std::filesystem::exists((house::kRoot / file).parent_path() / included);
     return included.starts_with("ejk/") || own ? "" : "apps see public headers only";
   }
   if (file == "include/ejk/ejk.hpp") return "";
-  const auto theirs = room_of(included);
-  if (!theirs) return "no room has this file; tests/house/rooms.cpp lists rooms and public headers";
+  const auto theirs = module_of(included);
+  if (!theirs) return "no module has this file; tests/house/modules.cpp lists modules and public headers";
   if (theirs->empty()) return file.starts_with("src/") ? "" : "public headers are included as \"ejk/...\"";
   const bool is_public = file.starts_with("include/");
-  const std::string mine = is_public ? room_of(file.substr(8)).value_or("") : first_part(file.substr(4));
-  if (!kArrows.contains(mine)) return "unknown room or public header: give it a row in tests/house/rooms.cpp";
+  const std::string mine = is_public ? module_of(file.substr(8)).value_or("") : first_part(file.substr(4));
+  if (!kArrows.contains(mine))
+    return "unknown module or public header: give it a row in tests/house/modules.cpp";
   if (is_public && !included.starts_with("ejk/")) return "public headers include public headers only";
   if (mine == "kernels") {
     const bool once = file == kTableOfKernels && (included == "ejk/error.hpp" || included == "ejk/text.hpp");
@@ -157,7 +158,7 @@ std::string fault(const std::string& file, const std::string& included, bool quo
 
 }  // namespace
 
-TEST_CASE("every #include follows the arrows between the rooms") {
+TEST_CASE("every #include follows the arrows between the modules") {
   static const std::regex include(R"(^\s*#\s*include\s*([<"])([^>"]+)[>"])");
   int seen = 0;
   for (const char* folder : {"include", "src", "apps"})
@@ -209,11 +210,11 @@ TEST_CASE("kernels neither throw nor allocate nor start threads") {
   CHECK_FALSE(std::regex_search("int renewed = retry;", kKernelWords));
 }
 
-TEST_CASE("each folder of src is a room of the map, and each room of the map is in src/README.md") {
+TEST_CASE("each folder of src is a module of the map, and each module of the map is in src/README.md") {
   for (const auto& entry : std::filesystem::directory_iterator(house::kRoot / "src"))
     if (entry.is_directory()) {
-      const std::string room = entry.path().filename();
-      CHECK_MESSAGE(kArrows.contains(room), "src/", room, " has no row in tests/house/rooms.cpp");
+      const std::string module = entry.path().filename();
+      CHECK_MESSAGE(kArrows.contains(module), "src/", module, " has no row in tests/house/modules.cpp");
     }
   const std::string map = house::read_file(house::kRoot / "src/README.md");
   for (const auto& row : kArrows)
