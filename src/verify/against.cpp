@@ -1,6 +1,4 @@
-// Rows are compared in parallel into counts by row. One pass then sums these by axis, independent of the
-// number of threads.
-//
+// Rows are compared in parallel into counts by row, which one pass then sums by axis.
 // tests: tests/verify/test_against.cpp
 #include "verify/against.hpp"
 
@@ -49,8 +47,8 @@ std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& 
   return std::nullopt;
 }
 
-// Elements out of tolerance by tiles of two axes, at most kPictureCells along each. None if the array lacks
-// an axis or all tiles are alike. Cost: an index a row; tiles of columns load rows out of tolerance again.
+// Elements out of tolerance by tiles of two axes. None if the array lacks an axis or all tiles are alike.
+// Cost: an index a row; tiles of columns load rows out of tolerance again.
 std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCounts& counts) {
   if (result.tiles.size() != 2) return std::nullopt;
   const std::size_t of_columns = result.axes.size();

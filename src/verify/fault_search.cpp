@@ -1,7 +1,6 @@
-// Fault search on two samples of the rows that are out of tolerance: one to find models, a larger one to
-// confirm them. A model that fails on a dozen rows cannot hold everywhere; if none does, models are tried on
-// a row of each part of the array as far as a time limit allows. Accepted models are counted on all rows.
-//
+// Fault search on two samples of the rows out of tolerance: one to find models, a larger one to confirm them.
+// If none holds everywhere, models are tried on a row of each part, within a time limit. Accepted models are
+// counted on all rows.
 // tests: tests/verify/test_fault_search.cpp
 #include "verify/fault_search.hpp"
 
@@ -82,7 +81,6 @@ bool FaultSearch::is_of_parts(std::size_t axis) const {
   return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
 }
 
-// By axis; past the last index for rows without one.
 void FaultSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
   const std::size_t axes = result_.axes.size();
   place.resize(axes + 1);
@@ -125,8 +123,7 @@ FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) c
   return s;
 }
 
-// At least `least` rows of each part of each axis, or of each of their intersections where that is no more
-// than `most` rows; equally many of each.
+// At least `least` rows of each part of each axis, or of their intersections if these are at most `most`.
 FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
                                         std::int64_t seed) const {
   struct Cell {  // an intersection of parts
@@ -253,8 +250,7 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
-// The fraction of the rows within tolerance that the model contradicts: in parts that have others out of
-// tolerance, and in parts without.
+// The fraction of the rows within tolerance that the model contradicts, in parts with and without others.
 FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, const Scope& scope) const {
   std::vector<char> wrong(within_.size());
   core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
@@ -309,7 +305,6 @@ bool FaultSearch::explains_numbers(const Sample& sample, const Agreement& agreem
   return false;
 }
 
-// By index of an axis, of the rows that are left and in the scope.
 std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const Scope& scope,
                                                        const Agreement& first,
                                                        const Agreement* second) const {
@@ -372,8 +367,7 @@ FaultSearch::Scope FaultSearch::agreeing_parts(const Agreement& first, const Agr
   return scope;
 }
 
-// The parts of an axis in which all rows agree, of the axis where that explains most, and more than
-// `explained`.
+// The parts of an axis in which all rows agree, for the axis that explains most, and more than `explained`.
 std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, const Agreement* second,
                                                         const Scope& within, bool needs_numbers,
                                                         double& explained) const {
@@ -403,8 +397,7 @@ std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, 
   return best;
 }
 
-// Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds
-// of 16 bits are wide, and ln 2 is near 0.7.
+// Whether rows that agree within wide bounds are all off by more than a hundredth: ln 2 is near 0.7.
 bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                                    const Scope& scope) const {
   double products = 0, squares = 0;
@@ -427,8 +420,7 @@ bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample
   return std::abs(products / squares - 1) > std::max(kMostOff, 6 / std::sqrt(3 * squares));
 }
 
-// Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
-// left out.
+// Confirms it on the second sample, in the scope or wherever it holds; then explained rows are removed.
 std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreement& first,
                                          std::optional<Scope> scope) {
   Agreement second;
@@ -543,7 +535,6 @@ std::vector<std::vector<bool>> FaultSearch::flags_of(
   return flags;
 }
 
-// " in head 3, queries 8-15": axes of which some indices are flagged and others are not.
 std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
                                std::optional<std::size_t> but) const {
   std::string text;
@@ -560,7 +551,6 @@ std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool
   return text;
 }
 
-// Elements that are 0, NaN or infinite for another number, which no model predicts.
 std::optional<Found> FaultSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
@@ -799,8 +789,8 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
   against.counted_rows += counted;
 }
 
-// Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as
-// far away, and the one that holds what belongs to this.
+// All candidates are tried for a few parts; for others first what was found for these: the same, the same
+// distance, the inverse.
 std::vector<std::int64_t> FaultSearch::partners(
     std::size_t axis, std::int64_t candidates,
     const std::function<FaultModel(std::int64_t candidate)>& model) const {
@@ -916,7 +906,6 @@ bool FaultSearch::is_plausible(const FaultModel& model) const {
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {
   std::vector<std::int64_t> exchanged(from.size(), -1), others = from;
   for (std::size_t part = 0; part < from.size(); ++part) {
-    // It comes back to itself.
     std::size_t at = part;
     for (std::size_t n = 0; n < from.size() && from[at] >= 0; ++n) {
       at = static_cast<std::size_t>(from[at]);
@@ -993,7 +982,6 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
     return agreements[h];
   };
   const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
-    // Explained rows are removed.
     auto found = accept(models[h], agreement_of(h, first_.size()), scope);
     if (!found) return false;
     found->model = h;

@@ -1,8 +1,6 @@
-// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts.
-//
-// A fit must be more than chance. Numbers agree by chance as often as tolerance and spread allow, so that a
-// factor or an offset must exceed the tolerance well, and an index must match another one in more places than
-// any would by chance. The test on all elements is in value_search.cpp.
+// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts. A
+// fit must be more than chance: a factor or an offset must exceed the tolerance well, and an index match
+// another one in more places than any would by chance. The test on all elements is in value_search.cpp.
 // tests: tests/verify/test_explain.cpp
 #include <fmt/format.h>
 
@@ -36,7 +34,6 @@ Samples all_of(const Evidence& evidence) {
   return samples;
 }
 
-// At most `most` of them, from all parts of the array.
 Samples some_of(const Evidence& evidence, std::size_t most) {
   const std::size_t n = evidence.samples.size();
   if (n <= most) return all_of(evidence);
@@ -64,7 +61,6 @@ bool is_nearer(double actual, double expected, double predicted, const Agreement
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
 }
 
-// holds[i] = the actual element agrees with the prediction.
 void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
@@ -123,16 +119,13 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
 struct Constant {
   // Results of it may be off by as many times what the expected ones may be.
   double (*scale)(double constant);
-  // The constant of one element; none where it is ill-conditioned.
   std::optional<double> (*of)(const Sample&, const Agreement&);
   double (*apply)(double expected, double constant);
   // The uncertainty of a constant, from the tolerances of these samples.
   double (*spread)(double constant, const Samples&, const Agreement&);
-  // The one that changes nothing.
   double none;
 };
 
-// The tolerance of an element of this size.
 double tolerance(const Sample& s, double size, const Agreement& agree) {
   return agree.at(s.at).atol + agree.rtol * std::abs(size);
 }
@@ -222,7 +215,6 @@ std::optional<double> fit_factor(const Samples& samples, const Agreement& agree)
   return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
 }
 
-// The constant of nearly all of these.
 std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
   if (&constant == &kFactor && agree.lines != nullptr) return fit_factor(samples, agree);
   std::vector<double> values;
@@ -257,7 +249,6 @@ std::optional<double> fit(const Constant& constant, const Samples& samples, cons
   return fit_one(other, samples, agree) ? std::nullopt : c;
 }
 
-// A factor that has a name, and that name.
 struct NamedFactor {
   double value;
   std::string name;
@@ -312,7 +303,6 @@ class ConstantHypothesis final : public Hypothesis {
   std::string text_;
 };
 
-// A factor by its name, or in as few digits as do.
 HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
   std::string name;
   const double spread = kFactor.spread(c, samples, e.agree) / std::abs(c);
@@ -407,8 +397,7 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 
 // --- a factor for each line of the last axis
 
-// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements
-// that are not all the same. Nothing where there is none but 1.
+// The factor with which nearly all differing nonzero elements of a line agree, if these are not all the same.
 std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
                                      const Agreement& agree) {
   std::vector<double> ratios, sizes;
@@ -494,7 +483,6 @@ HypothesisPtr find_line_factors(const Evidence& e) {
 
 // --- elements from other indices
 
-// Elements of the expected array's buffer; first < 0: none.
 struct Strip {
   std::int64_t first, step, length;
 };
@@ -502,7 +490,6 @@ struct Strip {
 // The actual array holds elements of the expected one from elsewhere.
 class Moved : public Hypothesis {
  public:
-  // Where the element at an index comes from, and those after it along the last axis.
   using Source = std::function<Strip(const Shape& at)>;
 
   Moved(std::string kind, const Evidence& e, Source source, std::string text)
@@ -576,7 +563,6 @@ struct Said {
 };
 Said say(const Moves& from, std::size_t axis, const Naming& naming);
 
-// Index by index.
 class MatchedIndices final : public Moved {
  public:
   MatchedIndices(const Evidence& e, std::size_t axis, Moves from)
@@ -610,7 +596,6 @@ class MatchedIndices final : public Moved {
   Moves from_;
 };
 
-// Lines along an axis, of either side.
 struct CrossLines {
   std::vector<std::vector<double>> actual, expected;
   std::vector<std::vector<double>> atol;  // of each element; empty: that of all
@@ -643,8 +628,7 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
   return lines;
 }
 
-// The source of each index with elements of another one, by a vote of lines: values of `actual` are searched
-// among the sorted values of `expected`.
+// The source of each index, by a vote of lines: values of `actual` are searched among the sorted `expected`.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
   // A value with too many similar ones is no evidence; the limit is higher where few differ.
@@ -689,7 +673,6 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
         if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
     }
     if (asked < 3 || voted.empty()) continue;
-    // Of equals the first index.
     const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
     const std::int64_t best =
         *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
@@ -840,7 +823,6 @@ Moved moved_by(const Evidence& e, std::size_t axis, const From& from) {
   return {"", e, from_index(e.naming.shape, axis, from), ""};
 }
 
-// The share of samples that a rule for an axis predicts, of those that it predicts anything for.
 double share_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
   const Votes votes = votes_for(moved_by(e, axis, from), samples);
   std::set<std::int64_t> indices;
@@ -849,8 +831,8 @@ double share_moved(const Evidence& e, std::size_t axis, const From& from, const 
   return votes.share(std::max(kFewestSamples, samples.size() / 2));
 }
 
-// If all matched indices have one shift, cyclic or not, and it predicts nearly all samples, it is extended to
-// indices that could not be matched within wide tolerances.
+// If all matched indices have one shift that predicts nearly all samples, it is extended to unmatched
+// indices.
 void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (from.size() < 3) return;
@@ -874,7 +856,6 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
     if (is_circle || is_inside(i)) from.emplace(i, rule(i));
 }
 
-// The number of lines to match.
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
 }
@@ -1419,8 +1400,7 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
 }
 
 std::int64_t finder_bytes(const Shape& shape) {
-  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a
-  // list.
+  // Of matched lines both sides and one sorted; of an index its match, in a tree and in a list.
   constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
   std::int64_t bytes = kGrowAtOnce * 2 * 8;
   for (const std::int64_t length : shape)
