@@ -8,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <numeric>
 #include <span>
 
 #include "core/checked.hpp"
@@ -131,6 +130,18 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
     begin = end;
   }
   return text;
+}
+
+void require_given(const ArrayView& given, const Shape& shape, const std::string& name,
+                   const std::string& subject) {
+  if (given.shape != shape)
+    throw Error(Error::Kind::input, fmt::format("the given {} has the shape {}, not {}", name,
+                                                to_string(given.shape), to_string(shape)))
+        .about(subject);
+  if (!is_float(given.dtype))
+    throw Error(Error::Kind::input,
+                fmt::format("the given {} is {}, not of a float type", name, name_of(given.dtype)))
+        .about(subject);
 }
 
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {

@@ -90,6 +90,10 @@ struct RowCounts {
   std::int64_t bad_rows() const;
 };
 
+/// Throws Error{input} about `subject` for another shape, or another than a float type.
+void require_given(const ArrayView& given, const Shape& shape, const std::string& name,
+                   const std::string& subject);
+
 /// Throws Error{usage} unless some result has these axes.
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
 

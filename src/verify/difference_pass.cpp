@@ -145,8 +145,9 @@ class Pass {
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
       std::fill_n(c.in_scope.begin(), n, std::uint8_t{0});
-      if (!plan_.hypotheses[h]->evaluate({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch))
-        continue;
+      const Hypothesis& hypothesis = *plan_.hypotheses[h];
+      const ComparedLine line{at, n, a, e, c.in_scope.data(), c.holds.data()};
+      if (!hypothesis.evaluate(hypothesis.scope, line, c.scratch)) continue;
       Verdict& verdict = c.verdicts[h];
       // Flags of what it explains, of what it fails at, and of differences that are left.
       std::uint8_t* __restrict explains = c.holds.data();

@@ -30,7 +30,7 @@ using verify::TileGrid;
 
 using verify::axes_of, verify::grid_of, verify::naming_of, verify::runs_of, verify::tiles_of;
 
-// When an element agrees with what is predicted: within the tolerance, or so many units in the last place.
+// When an element agrees with a prediction: within the tolerance, or max_ulp units in the last place.
 verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
   verify::Agreement agree{c.rtol, c.atol, nan == NanEqual::yes};
   if (c.by_size || !c.max_ulp) return agree;

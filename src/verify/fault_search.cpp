@@ -299,12 +299,6 @@ void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scop
   agreement.whole = true;
 }
 
-bool FaultSearch::explains_numbers(const Sample& sample, const Agreement& agreement) {
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && agreement.agree[i] != 0 && sample[i].place.back() != zeros) return true;
-  return false;
-}
-
 std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const Scope& scope,
                                                        const Agreement& first,
                                                        const Agreement* second) const {
@@ -355,16 +349,6 @@ FaultSearch::Scope FaultSearch::without_failing(const Agreement& first, const Ag
     if (flags.empty()) flags.assign(worst.size(), true);
     for (std::size_t p = 0; p < worst.size(); ++p) flags[p] = flags[p] && worst[p];
   }
-}
-
-FaultSearch::Scope FaultSearch::agreeing_parts(const Agreement& first, const Agreement& second) const {
-  Scope scope;
-  scope.parts.resize(result_.axes.size() + 1);
-  for (std::size_t a = 0; a < result_.axes.size(); ++a)
-    if (is_of_parts(a))
-      for (const Share& share : shares_of(a, {}, first, &second))
-        scope.parts[a].push_back(share.rows_agreeing > 0);
-  return scope;
 }
 
 // The parts of an axis in which all rows agree, for the axis that explains most, and more than `explained`.
@@ -448,7 +432,11 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
   // It holds in all parts, or in those alone that have rows which it explains, where others contradict it.
   Contradicted against = contradicted(model, *scope);
   if (scope->everywhere() && against.same_parts > 1 - kMost) {
-    Scope parts = agreeing_parts(first, second);
+    Scope parts;
+    parts.parts.resize(result_.axes.size() + 1);
+    for (std::size_t a = 0; a < result_.axes.size(); ++a)
+      for (const Share& share : is_of_parts(a) ? shares_of(a, {}, first, &second) : std::vector<Share>())
+        parts.parts[a].push_back(share.rows_agreeing > 0);
     const Contradicted in_parts = contradicted(model, parts);
     if (in_parts.same_parts <= 1 - kMost) scope = std::move(parts), against = in_parts;
   }
@@ -1008,10 +996,13 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
       if (refuted[h]) continue;
       const Agreement& agreement = agreement_of(h, kFirst);
       double weight = 0;
-      for (std::size_t i = 0; i < first_.size(); ++i)
-        if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
-      if (weight < kMost * open || (models[h].needs_numbers && !explains_numbers(first_, agreement)))
-        continue;
+      bool has_numbers = !models[h].needs_numbers;
+      for (std::size_t i = 0; i < first_.size(); ++i) {
+        if (!first_[i].left || agreement.agree[i] == 0) continue;
+        weight += first_[i].weight;
+        has_numbers = has_numbers || first_[i].place.back() != zeros;
+      }
+      if (weight < kMost * open || !has_numbers) continue;
       // A model that contradicts other rows is less likely.
       const double contradictions = contradicted(models[h], {}).same_parts;
       if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;

@@ -133,11 +133,9 @@ class FaultSearch {
   bool is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                         const Scope& scope) const;
   Against::Element worst_of(const std::vector<std::uint8_t>& elements) const;
-  static bool explains_numbers(const Sample& sample, const Agreement& agreement);
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
   Scope without_failing(const Agreement& first, const Agreement& second) const;
-  Scope agreeing_parts(const Agreement& first, const Agreement& second) const;
   std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
                                 bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const FaultModel& model, const Agreement& first, std::optional<Scope> scope);

@@ -45,23 +45,14 @@ struct ComparedLine {
   std::uint8_t* holds;     // the prediction is right; undefined out of scope
 };
 
-class Hypothesis {
- public:
-  Hypothesis(std::string kind, std::size_t rank) : scope(rank), kind_(std::move(kind)) {}
-  virtual ~Hypothesis() = default;
-  Hypothesis(const Hypothesis&) = delete;
-  Hypothesis& operator=(const Hypothesis&) = delete;
-
-  virtual bool evaluate(const ComparedLine& line, Scratch& scratch) const = 0;
-  virtual std::string text() const = 0;
-  virtual std::vector<std::size_t> named_axes() const { return {}; }
-
-  const std::string& kind() const { return kind_; }
-
+struct Hypothesis {
+  std::string kind;
   Scope scope;
-
- private:
-  std::string kind_;
+  /// Sets the flags of a line; false where nothing of it is in scope.
+  std::function<bool(const Scope& scope, const ComparedLine& line, Scratch& scratch)> evaluate;
+  /// The explanation, without the scope's name.
+  std::function<std::string(const Scope& scope)> text;
+  std::vector<std::size_t> named_axes = {};  // by text
 };
 
 using HypothesisPtr = std::shared_ptr<Hypothesis>;

@@ -280,7 +280,7 @@ std::string followed(const Naming& naming, const std::vector<AxisDifferences>& a
     const auto length = static_cast<double>(axes[d].length);
     const auto indices = static_cast<double>(axes[d].indices), elements = static_cast<double>(moving);
     const double expected = length * -std::expm1(elements * std::log1p(-1 / length));
-    // How likely so many elements, each anywhere, are on so few indices: of each choice of these (k / n)^m.
+    // Likelihood of m random elements on k of n indices: (k / n)^m for each choice of these.
     const double log_chance = std::lgamma(length + 1) - std::lgamma(indices + 1) -
                               std::lgamma(length - indices + 1) + elements * std::log(indices / length);
     if (axes[d].length > 1 && indices <= 0.75 * expected && log_chance < std::log(0.01))

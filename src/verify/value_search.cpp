@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "core/checked.hpp"
@@ -126,10 +125,9 @@ ValueExplanations ValueSearch::run() {
     }
   }
   for (const auto& [hypothesis, explained] : accepted_) {
-    const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes());
-    found.explanations.push_back({hypothesis->kind(),
-                                  part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
-                                  explained});
+    const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes);
+    const std::string text = hypothesis->text(hypothesis->scope);
+    found.explanations.push_back({hypothesis->kind, part.empty() ? text : part + ": " + text, explained});
   }
   found.left = rest_.left;
   return found;
