@@ -25,6 +25,7 @@ struct ActualArray {
 struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
+  const WideArguments& wide;  // of the reference
   const AttentionArrays& arrays;
   Rows queries, keys, bias;
   Bounds bounds;
