@@ -295,8 +295,6 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
   });
 }
 
-// --- rows for dots()
-
 template <class U, class Element>
 void turn_elements(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out,
                    std::int64_t out_stride) {

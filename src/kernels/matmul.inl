@@ -32,8 +32,6 @@ void with_dtype(DType dtype, F&& f) {
   }
 }
 
-// --- tiles
-
 // f(std::integral_constant<int, rows>), for Least to Most rows. Inlined: captures through memory cost 7 of
 // 114 ns (64 steps of a tile, AVX2, Zen 4).
 template <int Most, int Least = 1, class F>

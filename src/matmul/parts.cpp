@@ -45,8 +45,6 @@ IndexRange covered_rows(const Problem& p, const Part& part) {
   return both(part.rows, {p.begin(0), p.begin(p.groups)});
 }
 
-// --- the cut
-
 // Rows and columns of the result as a matrix; of transposed products the groups' rows in turn.
 struct Piece {
   IndexRange rows, columns;

@@ -172,8 +172,6 @@ bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   return false;
 }
 
-// --- results by rows
-
 namespace {
 
 // Rows of a result as an array: ResultRows::array_axes, and the columns.
