@@ -1,6 +1,7 @@
 // --against: another program's results for the same inputs, found by the names of the arrays.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

@@ -79,7 +79,7 @@ class AttentionDivision {
 /// Work of a rank: in each round run() of its parts, then end_round(); at last work().
 class AttentionRank {
  public:
-  /// `comm` outlives this, and has the division's number of ranks.
+  /// `comm` outlives this, and has as many ranks as the division.
   AttentionRank(AttentionDivision division, Communicator& comm);
 
   /// `arrays`, `results`: the boxes of the part, others empty. Throws Error{input} for other types.

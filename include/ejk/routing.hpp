@@ -26,7 +26,7 @@ struct RoutingSide {
   std::int64_t ties = 0;        // tied tokens
   std::int64_t duplicates = 0;  // tokens with an expert twice, which is a fault
   std::optional<std::int64_t> first_duplicate;
-  /// How often each expert is chosen; (experts,), or empty where those are many.
+  /// How often each expert is chosen; as many as RoutingComparison::experts, or none where those are many.
   std::vector<std::int64_t> loads;
 };
 

@@ -25,7 +25,6 @@ struct ActualArray {
 struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
-  const WideArguments& wide;  // of the reference
   const AttentionArrays& arrays;
   Rows queries, keys, bias;
   Bounds bounds;

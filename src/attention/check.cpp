@@ -111,8 +111,7 @@ void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
 
 AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& out,
                              const ArrayView& lse, double effort) {
-  const WideArguments wide(setup, std::nullopt);
-  const Reference reference(wide.setup, plan);
+  const Reference reference(setup, plan);
   const Rows queries(setup, RowsOf::queries);
   AttentionCheck result;
   result.elements = queries.count() * (setup.shape.value_size + 1);
@@ -124,7 +123,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   std::vector<ReferenceRow> rows(chosen.size());
   core::parallel_for(std::ssize(chosen), share(chosen.size(), queries.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
-    rows[at] = reference.row(wide.setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
+    rows[at] = reference.row(setup.problem(chosen[at].entry, chosen[at].head), chosen[at].row);
     // Release the vectors with an element for each key.
     rows[at].scores = std::vector<double>();
     rows[at].slopes = std::vector<double>();
@@ -197,8 +196,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
                                const std::vector<ArrayView>& results, std::optional<DType> rounded_first,
                                double effort) {
   const ArrayView &dq = results[0], &dk = results[1], &dv = results[2];
-  const WideArguments wide(setup, dout);
-  const Reference reference(wide.setup, plan);
+  const Reference reference(setup, plan);
   const Rows queries(setup, RowsOf::queries), keys(setup, RowsOf::keys);
   AttentionCheck result;
   result.elements = queries.count() * setup.shape.head_size +
@@ -210,28 +208,31 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   const bool whole = std::ssize(some_queries) == queries.count() && std::ssize(some_keys) == keys.count();
   if (!whole) result.method = AttentionCheck::Method::sampled_rows;
 
-  const ArrayView g = in_one_form(*wide.dout, setup.layout);
-  const Reference::Saved saved =
-      whole ? reference.saved(*wide.dout) : *saved_by_kernels(setup, plan, {}, dout);
+  Reference::Saved saved;
+  const ArrayView g = in_one_form(dout, setup.layout);
+  if (whole) {
+    saved = reference.saved(dout);
+  } else {
+    saved = *saved_by_kernels(setup, plan, {}, dout);
+  }
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
   core::parallel_for(
       std::ssize(some_queries), share(some_queries.size(), queries.count(), work), [&](std::int64_t n) {
         const auto at = static_cast<std::size_t>(n);
         const Place& place = some_queries[at];
-        const Problem p = wide.setup.problem(place.entry, place.head);
+        const Problem p = setup.problem(place.entry, place.head);
         dq_rows[at] = reference.dq(p, reference.row(p, place.row),
                                    setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row);
       });
   std::vector<Reference::KeyGradients> key_rows(some_keys.size());
   core::parallel_for(std::ssize(some_keys), share(some_keys.size(), keys.count(), work), [&](std::int64_t n) {
     const auto at = static_cast<std::size_t>(n);
-    key_rows[at] =
-        reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, *wide.dout, saved);
+    key_rows[at] = reference.key(some_keys[at].entry, some_keys[at].head, some_keys[at].row, dout, saved);
   });
 
   std::vector<BiasElements> of_bias;
-  if (setup.bias) of_bias = elements_of_bias(setup, reference, *wide.dout, saved, effort / 2);
+  if (setup.bias) of_bias = elements_of_bias(setup, reference, dout, saved, effort / 2);
 
   Bounds bounds(setup, plan, setup.shape.arithmetic);
   bounds.set(dout, saved.lse);
@@ -292,7 +293,7 @@ AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std:
 
 std::int64_t check_bytes(const Plan& plan) {
   const Sizes& s = plan.setup.shape;
-  std::int64_t all = core::bytes_of_estimate(WideArguments::bytes(plan.setup));
+  std::int64_t all = core::bytes_of_estimate(reference_bytes(plan.setup));
   for (const PlannedArray& result : plan.results)
     all = core::sum_of_bytes({all, byte_count(result.type.shape, DType::float64)});
   if (!plan.setup.gradients) return all;

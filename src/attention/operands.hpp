@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "attention/problem.hpp"
 #include "ejk/attention_ranks.hpp"

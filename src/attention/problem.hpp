@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "attention/numbers.hpp"
@@ -20,7 +21,10 @@
 
 namespace ejk::attn {
 
-using Positions = IndexRange;
+struct Positions {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+};
 
 /// Keys or values of one head, by position.
 class KeyRows {

@@ -3,12 +3,16 @@
 #include "attention/reference.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <numeric>
-#include <utility>
 
 #include "attention/numbers.hpp"
 #include "core/parallel.hpp"
+#include "ejk/threads.hpp"
 
 namespace ejk::attn {
 
@@ -33,26 +37,92 @@ void add(Row& to, double factor, const double* row) {
   kernels::active().add_64(to.data(), factor, row, std::ssize(to));
 }
 
+std::uint64_t new_id() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+struct KeptHead {
+  std::uint64_t id = 0;  // of the reference; 0: none
+  bool of_queries = false, is_kept = false;
+  std::int64_t entry = 0, head = 0;
+  std::vector<double> first, second;
+};
+
+// The heads that a thread used last. Null: not used before, as a single row is not worth caching.
+constexpr std::size_t kKept = 4;
+constexpr double kMostKept = 0x1p24;  // bytes of one
+KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::int64_t head, double bytes) {
+  thread_local std::array<KeptHead, kKept> heads;
+  thread_local std::size_t next = 0;
+  for (KeptHead& kept : heads)
+    if (kept.id == id && kept.of_queries == of_queries && kept.entry == entry && kept.head == head)
+      return bytes <= kMostKept ? &kept : nullptr;
+  KeptHead& kept = heads[next++ % kKept];
+  kept.id = id, kept.of_queries = of_queries, kept.entry = entry, kept.head = head;
+  kept.is_kept = false;
+  return nullptr;
+}
+
 }  // namespace
 
-WideArguments::WideArguments(const CheckedArguments& of, const std::optional<ArrayView>& gradient)
-    : setup(of), dout(gradient) {
-  if (bytes(of) == 0) return;
-  const auto widen = [&](ArrayView& view) {
-    copies.push_back(identity_dtype_convert_backward(view, DType::float64));
-    view = copies.back().view();
-  };
-  for (ArrayView* view : {&setup.q, &setup.k, &setup.v}) widen(*view);
-  if (dout) widen(*dout);
-}
+// Rows of two matrices of one head, with the rounding of inputs: cached, or one at a time.
+class Reference::HeadRows {
+ public:
+  HeadRows(const Reference& reference, KeptHead* kept, const kernels::StridedMatrix& first,
+           std::int64_t columns, const kernels::StridedMatrix& second, std::int64_t more_columns,
+           std::int64_t rows)
+      : reference_(reference),
+        first_(first),
+        second_(second),
+        columns_(columns),
+        more_columns_(more_columns),
+        kept_(kept) {
+    if (is_plain(first) && is_plain(second)) kept_ = nullptr;
+    if (kept_ == nullptr || kept->is_kept) return;
+    kept->first.resize(static_cast<std::size_t>(rows * columns));
+    kept->second.resize(static_cast<std::size_t>(rows * more_columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load(first, r, columns, kept->first.data() + r * columns);
+      load(second, r, more_columns, kept->second.data() + r * more_columns);
+    }
+    kept->is_kept = true;
+  }
 
-double WideArguments::bytes(const CheckedArguments& of) {
-  constexpr double kMost = 0x1p30;
-  const auto size = [](const Shape& shape) { return static_cast<double>(element_count(shape)); };
-  const double all =
-      8 * (size(of.q.shape) + size(of.k.shape) + size(of.v.shape) + (of.gradients ? size(of.shape.out) : 0));
-  return all > kMost ? 0 : all;
-}
+  const double* first(std::int64_t row) {
+    return row_of(first_, row, columns_, kept_ ? &kept_->first : nullptr, one_);
+  }
+  const double* second(std::int64_t row) {
+    return row_of(second_, row, more_columns_, kept_ ? &kept_->second : nullptr, other_);
+  }
+
+ private:
+  bool is_plain(const kernels::StridedMatrix& matrix) const {
+    return matrix.dtype == DType::float64 && matrix.column_stride == 8 && matrix.row_stride % 8 == 0 &&
+           reinterpret_cast<std::uintptr_t>(matrix.data) % alignof(double) == 0 &&
+           !reference_.variation_.inputs;
+  }
+  void load(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
+            double* values) const {
+    load_row(matrix, row, 0, columns, values);
+    if (reference_.variation_.inputs)
+      for (std::int64_t c = 0; c < columns; ++c) values[c] = reference_.variation_.inputs(values[c]);
+  }
+  const double* row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
+                       const std::vector<double>* kept, Row& one) const {
+    if (kept) return kept->data() + row * columns;
+    if (is_plain(matrix)) return reinterpret_cast<const double*>(matrix.data) + row * (matrix.row_stride / 8);
+    one.resize(static_cast<std::size_t>(columns));
+    load(matrix, row, columns, one.data());
+    return one.data();
+  }
+
+  const Reference& reference_;
+  kernels::StridedMatrix first_, second_;
+  std::int64_t columns_, more_columns_;
+  KeptHead* kept_;
+  Row one_, other_;
+};
 
 Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation)
     : setup_(setup),
@@ -60,7 +130,26 @@ Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variat
       variation_(std::move(variation)),
       is_moved_(variation_.key_step != 0 || variation_.value_step != 0 ||
                 variation_.loop == Variation::Loop::keys_before ||
-                variation_.loop == Variation::Loop::values_before) {}
+                variation_.loop == Variation::Loop::values_before),
+      id_(new_id()) {}
+
+Reference::HeadRows Reference::keys_of(const Problem& p) const {
+  const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+  const double bytes = 8 * static_cast<double>(p.kv_length) * static_cast<double>(size + value_size);
+  return {*this,
+          kept_head(id_, false, p.entry, kv_head_of(p.head), bytes),
+          p.k.at({0, p.kv_length}),
+          size,
+          p.v.at({0, p.kv_length}),
+          value_size,
+          p.kv_length};
+}
+
+Reference::HeadRows Reference::queries_of(const Problem& p, const kernels::StridedMatrix& dout) const {
+  const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
+  const double bytes = 8 * static_cast<double>(p.q_length) * static_cast<double>(size + value_size);
+  return {*this, kept_head(id_, true, p.entry, p.head, bytes), p.q, size, dout, value_size, p.q_length};
+}
 
 std::int64_t Reference::kv_head_of(std::int64_t head) const {
   return variation_.interleaved ? head % setup_.shape.kv_heads : head / setup_.group();
@@ -112,24 +201,12 @@ std::unique_ptr<bool[]> Reference::allowed(const Problem& problem, const mask::R
   return out;
 }
 
-const double* Reference::read_row(const kernels::StridedMatrix& matrix, std::int64_t row,
-                                  std::int64_t columns, std::vector<double>& buffer) const {
-  const auto* data = static_cast<const std::byte*>(matrix.data) + row * matrix.row_stride;
-  if (matrix.dtype == DType::float64 && matrix.column_stride == 8 && !variation_.inputs &&
-      reinterpret_cast<std::uintptr_t>(data) % alignof(double) == 0)
-    return reinterpret_cast<const double*>(data);
-  buffer.resize(static_cast<std::size_t>(columns));
-  load_row(matrix, row, 0, columns, buffer.data());
-  if (variation_.inputs)
-    for (double& value : buffer) value = variation_.inputs(value);
-  return buffer.data();
-}
-
 std::vector<double> Reference::loaded(const kernels::StridedMatrix& matrix, std::int64_t row,
                                       std::int64_t columns) const {
-  Row buffer;
-  const double* const values = read_row(matrix, row, columns, buffer);
-  return {values, values + columns};
+  Row values = row_of(matrix, row, columns);
+  if (variation_.inputs)
+    for (double& value : values) value = variation_.inputs(value);
+  return values;
 }
 
 Reference::Score Reference::score(const Problem& p, double product, std::int64_t i, std::int64_t j) const {
@@ -235,18 +312,12 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
   Row q = loaded(p.q, query, setup_.shape.head_size);
   if (variation_.halves_exchanged) std::rotate(q.begin(), q.begin() + std::ssize(q) / 2, q.end());
-  Row buffer;
-  const auto key_row = [&](std::int64_t j) {
-    return read_row(p.k.at({j, j + 1}), 0, setup_.shape.head_size, buffer);
-  };
-  const auto value_row = [&](std::int64_t j) {
-    return read_row(p.v.at({j, j + 1}), 0, setup_.shape.value_size, buffer);
-  };
+  HeadRows keys = keys_of(p);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (!attends[at]) continue;
-    const Score s = score(p, dot(q.data(), key_row(rows_of(j, p.kv_length).key), q.size()), query, j);
+    const Score s = score(p, dot(q.data(), keys.first(rows_of(j, p.kv_length).key), q.size()), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -256,7 +327,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     if (variation_.no_key == Variation::NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
     if (variation_.no_key == Variation::NoKey::mean)
       for (std::int64_t j = 0; j < p.kv_length; ++j)
-        add(r.out, 1 / static_cast<double>(p.kv_length), value_row(j));
+        add(r.out, 1 / static_cast<double>(p.kv_length), keys.second(j));
     return r;
   }
   std::vector<double> weights(r.scores.size());
@@ -270,7 +341,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing) continue;
-    const double* const v = value_row(rows_of(j, p.kv_length).value);
+    const double* const v = keys.second(rows_of(j, p.kv_length).value);
     const double weight = sum == 0 ? 0 : variation_.weights(weights[at]) / sum * r.factor;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
@@ -283,7 +354,7 @@ Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels
   return {r.lse, dot(row_of(dout, query, setup_.shape.value_size), r.out)};
 }
 
-// Of gradients: a key, or a query of those of a key, in a skipped tile.
+// Of gradients: a key, or a query of those of a key, in a tile that is left out.
 bool Reference::is_left_out(std::int64_t n) const {
   return variation_.loop == Variation::Loop::left_out && n / variation_.tile == variation_.at;
 }
@@ -297,15 +368,14 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   if (statistics.lse == kNothing) return gradient;
   const Row g = loaded(dout, query, setup_.shape.value_size);
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
-  Row buffer;
+  HeadRows keys = keys_of(p);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing || is_left_out(j)) continue;
-    const double dp =
-        dot(g.data(), read_row(p.v.at({j, j + 1}), 0, setup_.shape.value_size, buffer), g.size());
+    const double dp = dot(g.data(), keys.second(j), g.size());
     const double ds = std::exp(r.scores[at] - variation_.lse * statistics.lse) *
                       (dp - variation_.delta * statistics.delta) * r.slopes[at];
-    const double* const k = read_row(p.k.at({j, j + 1}), 0, setup_.shape.head_size, buffer);
+    const double* const k = keys.first(j);
     add(gradient, scale * ds, k);
     if (terms) terms->add(scale * ds, k);
   }
@@ -318,6 +388,12 @@ double reference_work(const CheckedArguments& setup) {
     pairs += static_cast<double>(setup.q_length(e)) * static_cast<double>(setup.kv_length(e));
   pairs *= static_cast<double>(setup.shape.heads);
   return pairs * static_cast<double>(setup.shape.head_size + setup.shape.value_size + 32);
+}
+
+double reference_bytes(const CheckedArguments& setup) {
+  const double rows = static_cast<double>(std::max(setup.longest_queries(), setup.longest_keys())),
+               head = 8 * rows * static_cast<double>(setup.shape.head_size + setup.shape.value_size);
+  return head > kMostKept ? 0 : static_cast<double>(static_cast<std::size_t>(threads()) * kKept) * head;
 }
 
 template <class F>
@@ -385,14 +461,14 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     const Positions own{key, key + 1};
     const Row k = loaded(p.k.at(own), 0, setup_.shape.head_size),
               v = loaded(p.v.at(own), 0, setup_.shape.value_size);
-    Row q_buffer, dout_buffer;
+    HeadRows queries = queries_of(p, g);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
       if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing || is_left_out(i)) continue;
-      const double* const q = read_row(p.q, i, setup_.shape.head_size, q_buffer);
+      const double* const q = queries.first(i);
       const Score s = score(p, dot(q, k.data(), k.size()), i, key);
       if (s.value == kNothing) continue;
-      const double* const dout_row = read_row(g, i, setup_.shape.value_size, dout_buffer);
+      const double* const dout_row = queries.second(i);
       const double probability = std::exp(s.value - variation_.lse * saved.lse[at]);
       const double weight = part * variation_.weights(probability);
       add(sum.dv, weight, dout_row);
@@ -423,7 +499,7 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
     for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h) {
       const Problem p = varied(setup_.problem(e, h));
       const kernels::StridedMatrix g = setup_.rows_of(gradients, e, h, setup_.q_offsets);
-      Row buffer;
+      HeadRows keys_and_values = keys_of(p);
       for (std::int64_t i = queries.begin; i < queries.end; ++i) {
         const auto of_query = static_cast<std::size_t>(p.first_row + i);
         if (saved.lse[of_query] == kNothing) continue;
@@ -432,14 +508,10 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
                   dout_row = loaded(g, i, setup_.shape.value_size);
         for (std::int64_t j = columns.begin; j < columns.end; ++j) {
           if (!attends[static_cast<std::size_t>(j - columns.begin)]) continue;
-          const Score s = score(
-              p, dot(q.data(), read_row(p.k.at({j, j + 1}), 0, setup_.shape.head_size, buffer), q.size()), i,
-              j);
+          const Score s = score(p, dot(q.data(), keys_and_values.first(j), q.size()), i, j);
           if (s.value == kNothing) continue;
           const double probability = std::exp(s.value - saved.lse[of_query]);
-          const double dp =
-              dot(dout_row.data(), read_row(p.v.at({j, j + 1}), 0, setup_.shape.value_size, buffer),
-                  dout_row.size());
+          const double dp = dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
           // It is added after the soft cap, whose derivative does not apply, unless that is varied.
           const double slope = variation_.cap == Variation::Cap::after_bias ? s.slope : 1;
           const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;

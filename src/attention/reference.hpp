@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -99,16 +98,6 @@ struct ReferenceRow {
   Terms terms;              // P · v, with sizes
 };
 
-/// The same arguments as float64, which references read without conversion; unchanged beyond 1 GiB.
-struct WideArguments {
-  std::vector<Array> copies;
-  CheckedArguments setup;
-  std::optional<ArrayView> dout;
-
-  WideArguments(const CheckedArguments& of, const std::optional<ArrayView>& gradient);
-  static double bytes(const CheckedArguments& of);  // of the copies
-};
-
 class Reference {
  public:
   Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation = {});
@@ -175,9 +164,6 @@ class Reference {
   bool is_left_out(std::int64_t n) const;
   std::int64_t kv_head_of(std::int64_t head) const;
   std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;
-  /// With the rounding of inputs; in place, or in the buffer.
-  const double* read_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
-                         std::vector<double>& buffer) const;
   std::vector<double> loaded(const kernels::StridedMatrix& matrix, std::int64_t row,
                              std::int64_t columns) const;
   struct Score {
@@ -191,14 +177,20 @@ class Reference {
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
   template <class F>
   void each_query(double work, F&& f) const;
+  class HeadRows;
+  HeadRows keys_of(const Problem& p) const;
+  HeadRows queries_of(const Problem& p, const kernels::StridedMatrix& dout) const;
 
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
   Variation variation_;
-  bool is_moved_;  // rows of K or V are others
+  bool is_moved_;     // rows of K or V are others
+  std::uint64_t id_;  // of rows that threads keep
 };
 
 /// Estimated nanoseconds of one thread for all rows, or all keys.
 double reference_work(const CheckedArguments& setup);
+/// What threads keep of heads.
+double reference_bytes(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

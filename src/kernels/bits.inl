@@ -12,7 +12,7 @@ void prefetch_ahead(const void* p) {
   for (int i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(ahead) + 64 * i);
 }
 
-// The last, incomplete word reads from a copy padded with zeros: nothing past the end is read.
+// The last, incomplete word reads from a copy padded with zeros: nothing behind the run is touched.
 #define EJK_NONZERO_BITS(width, bytes)                                   \
   void nonzero_bits_##width(const void* in, std::int64_t n, Word* out) { \
     const auto* p = static_cast<const unsigned char*>(in);               \

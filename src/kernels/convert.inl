@@ -20,7 +20,7 @@ inline void convert_16(const float* from, std::int64_t n, DType dtype, std::uint
   round_16(from, n, out);
 }
 
-// Blocks of 32 results, a cache line, each by f(first, count, out).
+// Runs of 32 results, a cache line; each is made by f(first, count, out).
 template <class F>
 void by_lines(std::int64_t n, bool stream, std::uint16_t* out, F&& f) {
   constexpr std::int64_t kLineElements = 32;

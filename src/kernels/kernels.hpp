@@ -17,7 +17,7 @@ inline constexpr std::int64_t kLargerThanCaches = std::int64_t{32} << 20;
 template <class V>
 struct PairStats {
   bool finite = false;
-  /// All are close. Rounded differently by instruction set, so allow a margin.
+  /// All are close. An allowance may be rounded otherwise on each instruction set, so leave room for that.
   bool close = false;
   std::int64_t zeros = 0;   // how many are 0 on both sides
   V difference = 0;         // the largest |a - e|

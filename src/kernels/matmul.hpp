@@ -23,7 +23,7 @@ struct StridedMatrix {
 /// The sums of a tile are the result, are added to it, or are written past the caches (then stream_fence()).
 enum class Store { overwrite, accumulate, stream };
 
-/// Memory to prefetch: rows of some bytes; by default none.
+/// Memory that is read next: rows of so many bytes; by default none.
 struct Ahead {
   const void* data = nullptr;
   std::int64_t rows = 0, row_bytes = 0, row_stride = 0;

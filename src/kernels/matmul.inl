@@ -220,7 +220,7 @@ template <class U, DType D, int NV, Columns Of>
 template <class U>
 constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine ? 64 : 32) * U::kKr;
 
-// Up to this many rows B is read once, in place, instead of packed. (Zen 4, float32, B of 2,048 x 1,408 and
+// Up to so many rows B is read once, in place, instead of packed. (Zen 4, float32, B of 2,048 x 1,408 and
 // 1,024 x 4,096, direct() / packing: AVX2 24 rows 0.6, 48 rows 0.75 to 0.8, 96 rows 0.85 to 1; AVX-512 48
 // rows 0.8, 96 rows 0.95.)
 constexpr std::int64_t kSmallM = 96;
@@ -300,7 +300,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
     }
 }
 
-// One tile of rows. Full strips, then the rest.
+// One tile of rows. Full strips, then one of as many vectors as are left.
 template <class U, DType D, int R, int NV>
 void strips(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
@@ -613,7 +613,7 @@ void pack_b(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void*
   });
 }
 
-// The table of an arithmetic: MR rows, NV vectors of columns, Registers vector registers.
+// The table of an arithmetic: MR rows, NV vectors of columns, on so many vector registers.
 template <class U, int MR, int NV, int Registers, std::int64_t KStep = U::kKr>
 constexpr Gemm gemm(const char* name) {
   decltype(Gemm::tile_bf16) tile_bf16 = nullptr;

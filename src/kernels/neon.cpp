@@ -29,7 +29,7 @@ std::uint64_t word_of(uint8x16_t a, uint8x16_t b, uint8x16_t c, uint8x16_t d) {
   return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(all, all)), 0);
 }
 
-// The truth of 16 elements of 2, 4 or 8 bytes, in a byte each.
+// The truth of 16 elements, given as that of twice, four, eight times as many bytes, in a byte each.
 uint8x16_t bytes_of_16(uint16x8_t a, uint16x8_t b) {
   return vuzp1q_u8(vreinterpretq_u8_u16(a), vreinterpretq_u8_u16(b));
 }

@@ -2,6 +2,8 @@
 // tests: tests/cli/grouped-matmul/, tests/cli/transposed-grouped-matmul/
 #include "ejk/grouped_matmul.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
