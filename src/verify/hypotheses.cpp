@@ -162,8 +162,56 @@ double spread_of(Constant kind, double constant, const Samples& samples, const A
                                   : *std::max_element(spreads.begin(), spreads.end());
 }
 
+// a = c e by least squares, each element by its tolerance, without outliers.
+struct LeastSquares {
+  double c = 0;
+  double deviation = 0;      // of c, from the tolerances
+  double left = 0, all = 0;  // Σ of squares over tolerances, of the residuals and of a - e
+  std::size_t elements = 0;
+};
+
+LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
+  LeastSquares fit;
+  for (int turn = 0; turn < 3; ++turn) {
+    const double before = fit.c;
+    double products = 0, squares = 0;
+    fit.left = fit.all = 0;
+    fit.elements = 0;
+    for (const Sample* s : samples) {
+      if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
+      const double tolerance = agree.at(s->at).atol, rest = s->actual - before * s->expected;
+      if (!(tolerance > 0) ||
+          (turn > 0 && std::abs(rest) > 4 * tolerance * scale_of(Constant::factor, before)))
+        continue;
+      const double weight = 1 / (tolerance * tolerance), was = s->actual - s->expected;
+      products += weight * s->actual * s->expected;
+      squares += weight * s->expected * s->expected;
+      fit.left += weight * rest * rest;
+      fit.all += weight * was * was;
+      ++fit.elements;
+    }
+    if (!(squares > 0)) return {};
+    fit.c = products / squares;
+    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors distributed uniformly within the tolerance
+  }
+  return fit;
+}
+
+// The factor of nearly all of these, where tolerances may be wide relative to the elements.
+std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
+  const LeastSquares fit = least_squares(samples, agree);
+  if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
+      fit.left > fit.all / 16)
+    return std::nullopt;
+  const auto holds = [&](const Sample* s) {
+    return scaled(agree.at(s->at), scale_of(Constant::factor, fit.c))(s->actual, s->expected * fit.c);
+  };
+  return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
+}
+
 std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
   const bool is_factor = kind == Constant::factor;
+  if (is_factor && agree.lines != nullptr) return fit_factor(samples, agree);
   std::vector<double> values;
   for (const Sample* s : samples)
     if (const auto value = constant_of(kind, *s, agree)) values.push_back(*value);
@@ -239,7 +287,11 @@ HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Sa
                                fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
   std::string name;
   const double spread = spread_of(kind, c, samples, e.agree) / std::abs(c);
-  const double apart = std::max(1e-4, 2 * spread);
+  // Rounding differs between the results: it moves a factor by a fraction of their tolerance.
+  const double apart = e.agree.lines == nullptr
+                           ? std::max(1e-4, 2 * spread)
+                           : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
+                                      std::clamp(0.2 * spread, 1e-4, 4e-3));
   const auto share_with = [&](double factor) {
     return share_of(samples, [&](const Sample* s) {
       return scaled(e.agree.at(s->at), scale_of(kind, factor))(s->actual, s->expected * factor);
@@ -720,6 +772,32 @@ double share_moved(const Evidence& e, std::size_t axis, const From& from, const 
   return votes.share(std::max(kFewestSamples, samples.size() / 2));
 }
 
+// If all matched indices have one shift that predicts nearly all samples, it is extended to unmatched
+// indices.
+void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  if (from.size() < 3) return;
+  const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
+  const auto rule = [by = step(*from.begin()), length](std::int64_t i) { return (i + by) % length; };
+  const auto follows = [&](const auto& move) { return move.second == rule(move.first); };
+  if (!std::all_of(from.begin(), from.end(), follows) ||
+      share_moved(e, axis, rule, some_of(e, 512)) < kMostlyHolds)
+    return;
+  std::set<std::int64_t> left;
+  for (const Sample& s : e.samples) left.insert(s.at[axis]);
+  if (e.samples.size() < 20 * left.size()) return;  // others may not be among the samples
+  // At the end, where a circular shift wraps, the samples must show it.
+  const std::int64_t shorter = 2 * rule(0) > length ? rule(0) - length : rule(0);
+  const auto is_inside = [&](std::int64_t i) { return i + shorter >= 0 && i + shorter < length; };
+  Samples at_the_end;
+  for (const Sample& s : e.samples)
+    if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
+  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, rule), "");
+  const bool is_circle = votes_for(*moved, at_the_end).share(1) >= kMostlyHolds;
+  for (const std::int64_t i : left)
+    if (is_circle || is_inside(i)) from.emplace(i, rule(i));
+}
+
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
 }
@@ -732,6 +810,7 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   Moves from = match_indices(lines, e.agree);
   keep_what_is_left(from, e, axis);
   keep_one_step(from, length);
+  complete_step(from, e, axis);
   if (from.empty()) return nullptr;
   return matched_hypothesis(e, axis, std::move(from));
 }
@@ -834,6 +913,33 @@ HypothesisPtr find_transposed(const Evidence& e) {
         return hypothesis;
     }
   }
+  return nullptr;
+}
+
+// Whole blocks of an axis and the last one are transposed; partial blocks at the ends are not.
+MovedSource from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
+  return [=, step = element_strides(shape)[axis]](Shape at) -> Strip {
+    const std::size_t last = shape.size() - 1;
+    const std::int64_t row = at[axis] % size, column = at[last] % size;
+    for (const std::size_t d : {axis, last})
+      if (at[d] / size * size + size > shape[d]) return {-1, 1, size - column};
+    at[axis] += column - row, at[last] += row - column;
+    return {flat_index(shape, at), step, size - column};
+  };
+}
+
+HypothesisPtr find_transposed_blocks(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  const std::size_t last = shape.size() - 1;
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples) return nullptr;
+  for (std::size_t axis = 0; axis < last; ++axis)
+    for (std::int64_t size = 4; size <= std::min({shape[axis], shape[last], std::int64_t{256}}); size *= 2) {
+      auto hypothesis = moved_hypothesis("transposed", e, from_transposed_blocks(shape, axis, size),
+                                         fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
+                                                     size, e.naming.axes[axis], e.naming.axes[last]));
+      if (votes_for(*hypothesis, samples).share(2 * kFewestSamples) >= kMostlyHolds) return hypothesis;
+    }
   return nullptr;
 }
 
@@ -1238,6 +1344,7 @@ std::vector<Finder> finders(const Naming& naming) {
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});
+  if (rank > 1) all.push_back({find_transposed_blocks, true});
   all.push_back({find_unwritten, true});
   all.push_back({find_rounded});
   return all;
