@@ -32,14 +32,11 @@ struct RowGrid {
 
 /// The three arrays, (rows, height, width); mask_next is empty if there are no partial blocks.
 struct IndexArrays {
-  Array data_next;
-  Array mask_next;
-  Array block_mask;
+  Array data_next, mask_next, block_mask;
 };
 
-/// Step 6: `left_out` omits the empty blocks of each row (forward) or column (dkv) of blocks; all rows have
-/// the same states then.
-enum class Empty { kept, left_out };
+/// Whether step 6 applies; all rows have the same states then.
+enum class Empty { kept, omitted };
 
 /// Types of the arrays, from the states alone.
 struct IndexTypes {
@@ -49,9 +46,8 @@ struct IndexTypes {
 IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                        Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
-/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with wrap-around in
-/// each slab, each of the type `dtype_of` its largest value (int8, int16 or int32). Pattern ids in `rows` are
-/// below `patterns`.
+/// Steps 5, 6 and 8 of the procedure in mask_info.cpp, with arrays of the type `dtype_of` their largest value
+/// (int8, int16 or int32). Pattern ids in `rows` are below `patterns`.
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 

@@ -1,10 +1,8 @@
-// Checked arguments of a MaskInfo, and the rules for its arrays: number of rows, width of indices, elements
-// that the kernel computes. The plan and the computation share them.
+// Checked arguments of a MaskInfo, and the rules for its arrays, which the plan and the computation share.
 // tests: tests/blocks/test_plan.cpp
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,9 +22,7 @@ struct DistinctMasks {
 
 /// Largest values of the index arrays.
 struct IndexBounds {
-  std::int64_t data_next;
-  std::int64_t mask_next;
-  std::int64_t block_mask;
+  std::int64_t data_next, mask_next, block_mask;
 };
 
 /// Cost of the index arrays for each of their blocks, in the unit of RowCosts::bytes. Rank 0 computes them.
@@ -53,8 +49,7 @@ struct InfoPlan {
   /// Rows of the index arrays: one a head shard if every shard has a single mask, else one a head.
   std::int64_t rows(const DistinctMasks& distinct) const;
 
-  /// Whether the kernel evaluates the mask: a single computable one, not padded (its function would be True
-  /// outside).
+  /// Whether the kernel evaluates the mask: a single computable one, not padded.
   bool is_left_to_kernel(const DistinctMasks& distinct) const;
 
   /// Dtypes of dynamic masks follow from these, those of fixed masks from the values.
@@ -69,9 +64,8 @@ struct InfoPlan {
   /// The type of partial_mask_blocks; of dynamic masks the number of patterns does not matter.
   ArrayType blocks_type(std::int64_t patterns) const;
 
-  /// Costs of the block rows of these masks, and their partition among ranks.
+  /// Costs of the block rows of these masks.
   std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
-  RowPartition row_partition(const std::vector<Mask>& masks, std::int64_t ranks) const;
 
   /// Work of each rank if all masks that may differ are distinct.
   std::vector<RankWork> shares(std::int64_t ranks) const;
@@ -92,8 +86,7 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
 
-/// The arrays of fixed masks, before they are built, from the scans of the distinct masks and the number of
-/// patterns.
+/// The types of the arrays of fixed masks, from the scans of the distinct masks and the number of patterns.
 std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
                                     const std::vector<Scan>& scans, std::int64_t patterns);
 
