@@ -31,8 +31,8 @@ class ProgressBar {
   Clock::time_point last_ = begin_;
 };
 
-/// The bar, the percentage and the remaining time, after `elapsed` seconds with `fraction` of the work done: as much as
-/// fits in a line of `columns`, the percentage first.
+/// The bar, the percentage and the remaining time after `elapsed` seconds, as far as they fit in a line of
+/// `columns`.
 std::string progress_line(double fraction, double elapsed, int columns);
 
 /// Clears a bar from within a signal handler.

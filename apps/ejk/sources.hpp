@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
@@ -41,8 +40,7 @@ struct BufferedInput {
   }
 };
 
-/// Returns f(). An error about one of these arguments is prefixed with the name of its input: the library names
-/// the argument, users know the file.
+/// Returns f(). An error about one of these arguments is prefixed with the name of its input.
 template <class Inputs, class F>
 auto naming(const Inputs& inputs, F&& f) {
   try {
