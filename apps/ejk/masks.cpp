@@ -154,7 +154,6 @@ void warn_of_ids(const NamedArrays& arrays, std::vector<std::string>& warnings) 
   warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
-// Calls f(); errors without a hint get this one.
 template <class F>
 auto hinted(const std::string& hint, F&& f) {
   try {

@@ -33,7 +33,6 @@ class Provenance {
   /// recorded where they are declared (options.hpp).
   void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
 
-  /// What was typed, as a shell reads it.
   void command_line(std::string text) { command_line_ = std::move(text); }
   const std::string& command_line() const { return command_line_; }
 

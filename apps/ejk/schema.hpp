@@ -7,9 +7,8 @@
 //   check | section | the comparison with float64 | with --check
 //     passed | boolean | whether no element is out of tolerance
 //
-// that is names, type, meaning, and the condition under which the key is in its report, section or row:
-// `done` (without --dry-run), `plan` (with it) or other text. `some machines` in a fifth column: no case has
-// to produce it.
+// that is names, type, meaning, and the condition for the key in its report, section or row: `done` (without
+// --dry-run), `plan` (with it) or other text. `some machines` in a fifth column: no case has to produce it.
 #pragma once
 
 #include <initializer_list>
@@ -45,7 +44,6 @@ std::span<const KeyType> key_types();
 const std::vector<ReportKey>& envelope_keys();
 /// Keys of `result` that are the same for all commands.
 const std::vector<ReportKey>& shared_keys();
-/// Keys of a picture.
 const std::vector<ReportKey>& picture_keys();
 /// The other keys of `result`; those of an action are its command's. None for an unknown command.
 std::vector<ReportKey> keys_of(std::string_view command);
@@ -53,7 +51,6 @@ std::vector<ReportKey> keys_of(std::string_view command);
 /// "integer or null, bytes": the type, and the unit that the end of the key implies.
 std::string form_of(const ReportKey& key);
 
-/// One text of several.
 std::string joined(std::initializer_list<std::string_view> texts);
 
 // Keys that several commands have.

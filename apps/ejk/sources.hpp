@@ -13,7 +13,6 @@ namespace ejk::app {
 /// The buffer of an array that is read or written in pieces, for plans.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
-/// All of an input in memory, under its own name.
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
 }

@@ -24,15 +24,12 @@ int terminal_width(std::FILE* stream);
 /// By default on a terminal that takes control sequences, unless NO_COLOR is set.
 bool wants_color(std::FILE* stream, When when);
 
-/// Width, color and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
 
-/// If the reader of a pipe has closed it before reading everything, ends the program by SIGPIPE, as a write
-/// would.
+/// Ends the program by SIGPIPE if the reader of a pipe has closed it before reading everything.
 void end_if_unread(std::FILE* stream);
 
-/// Flushes and closes stdout. Throws if output was lost (a full disk), unless that was `reported`.
-/// Idempotent.
+/// Flushes and closes stdout, once. Throws if output was lost (a full disk), unless that was `reported`.
 void close_stdout(bool reported = false);
 
 /// Writes to stderr. A failure is ignored.

@@ -29,7 +29,6 @@ class Unreadable {
     }
   }
 
-  /// Adds the table `unreadable`, if there are such inputs.
   void add_to(Report& report) const {
     if (table_.rows.empty()) return;
     Table table = table_;

@@ -23,8 +23,7 @@ struct Layout {
   std::int64_t grid() const { return q_blocks * kv_blocks; }
 };
 
-/// Source of a row of the index arrays: the states, (q blocks, kv blocks), and a pattern id for each stored
-/// state.
+/// Source of a row of the index arrays; a pattern id for each stored state.
 struct RowGrid {
   const BlockStates* states;
   const std::int32_t* patterns;  // null if there are no partial blocks
@@ -38,7 +37,6 @@ struct IndexArrays {
 /// Whether step 6 applies; all rows have the same states then.
 enum class Empty { kept, omitted };
 
-/// Types of the arrays, from the states alone.
 struct IndexTypes {
   Shape shape;
   DType data_next, mask_next, block_mask;
@@ -54,7 +52,6 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows,
 /// The narrowest of int8, int16 and int32 for values up to `largest`.
 DType narrowest(std::int64_t largest);
 
-/// An int32 array as int8, int16 or int32.
 Array narrowed(Array array, DType dtype);
 
 }  // namespace ejk::blocks

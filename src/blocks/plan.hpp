@@ -20,7 +20,6 @@ struct DistinctMasks {
   std::vector<std::int64_t> of_head;
 };
 
-/// Largest values of the index arrays.
 struct IndexBounds {
   std::int64_t data_next, mask_next, block_mask;
 };
@@ -58,19 +57,16 @@ struct InfoPlan {
   /// Workspace and index arrays, at most, without the partial blocks.
   std::int64_t work_bytes() const;
 
-  /// As MaskInfoPlan::arrays().
   std::vector<PlannedArray> arrays() const;
 
   /// The type of partial_mask_blocks; of dynamic masks the number of patterns does not matter.
   ArrayType blocks_type(std::int64_t patterns) const;
 
-  /// Costs of the block rows of these masks.
   std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
 
   /// Work of each rank if all masks that may differ are distinct.
   std::vector<RankWork> shares(std::int64_t ranks) const;
 
-  /// The dtype of indices up to `largest`.
   DType index_dtype(std::int64_t largest) const {
     return settings.downcast ? narrowest(largest) : DType::int32;
   }

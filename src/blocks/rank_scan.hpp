@@ -26,7 +26,6 @@ class RowPartition {
  public:
   RowPartition(std::int64_t ranks, const std::vector<RowCosts>& costs);
 
-  /// The block rows of a mask, by its index, that a rank has.
   IndexRange rows(std::int64_t rank, std::int64_t mask) const;
 
  private:
@@ -50,7 +49,6 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm);
 std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
                            const RankPatterns* patterns, Communicator& comm);
 
-/// On all ranks the scan of a mask, without patterns.
 Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm);
 
 }  // namespace ejk::blocks

@@ -52,7 +52,6 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
                const std::function<void(std::int64_t blocks)>& done = {},
                Communicator& comm = single_process());
 
-/// The same for a range of block rows, by this process.
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t blocks)>& done = {});
 
@@ -94,8 +93,7 @@ struct HeldBlocks {
 };
 HeldBlocks held_blocks(const Mask& mask, BlockShape block);
 
-/// Workspace of a thread for one block size and a panel of this size, in bytes. Nothing if it exceeds any
-/// memory.
+/// Workspace of a thread for a panel of this size, in bytes. Nothing if it exceeds any memory.
 std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, std::int64_t panel_words);
 

@@ -19,8 +19,7 @@ inline bool is_open(BlockState state) {
   return state == BlockState::partial || state == BlockState::undecided;
 }
 
-/// Calls f(begin, end) for the maximal ranges of a query within these keys, in order. Its ranges in `bands`
-/// bands are `stride` apart.
+/// Calls f(begin, end) for the maximal ranges of a query within these keys; bands are `stride` apart.
 template <class F>
 void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t stride, const IndexRange& keys,
                      F&& f) {
@@ -67,8 +66,7 @@ class Scanner {
     std::vector<Word> block;
   };
 
-  /// For a range of block rows. Mask and table outlive this. Throws Error{budget} for a block larger than any
-  /// memory.
+  /// Mask and table outlive this. Throws Error{budget} for a block larger than any memory.
   Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
 
   const IndexRange& rows() const { return scan_.rows; }
@@ -76,9 +74,7 @@ class Scanner {
   std::int64_t kv_length() const { return mask_.kv_length(); }
   /// The block columns of row `i` that may be non-empty; others are not stored.
   IndexRange run(std::int64_t i) const { return scan_.summary.states->run(i - scan_.rows.begin); }
-  /// The part of a block that is kept in memory.
   BlockShape held() const { return held_; }
-  /// The queries of block row `i`.
   IndexRange queries(std::int64_t i) const;
 
   Part make_part() const;
