@@ -1,6 +1,5 @@
-// Members of .npz through libzip. A member's claimed size is compared with its stored bytes, so that a small
-// archive cannot claim much memory. Cost: reading forward decompresses once; going back in a deflated member
-// restarts it.
+// A member's claimed size is checked against its stored bytes. Cost: reading forward decompresses once;
+// reading backwards restarts a deflated member.
 // tests: tests/io/test_npz.cpp
 #include "io/npz.hpp"
 
@@ -79,7 +78,6 @@ Error input_error(std::string_view name, std::string_view why) {
 
 Error invalid(std::string_view why) { return Error(Error::Kind::input, printable(why)); }
 
-// Whether it was the system that failed, and not what is in the archive.
 bool is_of_the_system(const zip_error_t* error) {
   return zip_error_system_type(error) == ZIP_ET_SYS && zip_error_code_system(error) != 0;
 }
@@ -107,7 +105,7 @@ Zip open_zip(const std::string& path) {
                     code == ZIP_ER_NOZIP ? "not an .npz (no zip archive, or cut off before its end)" : why);
 }
 
-// What cannot be read is no array, unless it is the system that fails.
+// Unreadable members are no arrays, unless the system failed.
 bool begins_as_npy(zip_t* zip, zip_uint64_t index) {
   const ZipFile file(zip_fopen_index(zip, index, 0));
   std::string begin(kNpyMagic.size(), '\0');
@@ -118,8 +116,8 @@ bool begins_as_npy(zip_t* zip, zip_uint64_t index) {
   return got == wanted && begin == kNpyMagic;
 }
 
-// "x.npy" is x, and what has another name is an array if it begins as one, as in NumPy. Where x is another
-// member's own name, or the empty name would be one of several, the name stays as it is stored.
+// "x.npy" is x; other names are arrays by their first bytes, as in NumPy. The stored name is kept if x is
+// another member's, or empty among several.
 std::vector<Member> members_of(zip_t* zip) {
   std::vector<Member> members;
   std::unordered_set<std::string_view> stored;
@@ -188,8 +186,7 @@ struct Archive {
   std::mutex mutex;
 };
 
-// One member's bytes, at any offset: forward as they are decompressed, back from the start again. There may
-// be thousands, and only a few are open at a time: an inflater takes 50 KB. Its errors do not name the
+// One member's bytes at any offset. Few are open at a time: an inflater takes 50 KB. Errors do not name the
 // member.
 class MemberReader {
  public:
@@ -289,7 +286,7 @@ class MemberReader {
   std::int64_t at_ = 0;
 };
 
-// An .npy member, read box by box: each run of elements that lie together is one read of the member.
+// An .npy member; each contiguous range of a box is one read.
 class MemberSource final : public ArraySource {
  public:
   MemberSource(std::unique_ptr<MemberReader> reader, ArrayLayout layout, std::string name)
@@ -397,8 +394,8 @@ std::shared_ptr<const OpenContainer> open_npz(const std::string& path, const Ope
   return std::make_shared<NpzFile>(path);
 }
 
-// Writing. libzip pulls a member's bytes from one function (MemberBytes) and pushes the archive's to another
-// (ArchiveFile). Exceptions cannot pass through it: the first is kept and thrown when libzip has given up.
+// Writing. libzip reads members through MemberBytes and writes through ArchiveFile. Exceptions cannot pass
+// through it: the first is stored, and thrown after libzip has failed.
 
 namespace {
 
@@ -422,7 +419,7 @@ zip_int64_t report_failure(void* data, zip_uint64_t size, zip_error_t& error) {
   return zip_error_to_data(&error, data, size);
 }
 
-// An array as the bytes of its .npy file, asked for bit by bit.
+// An array as the bytes of its .npy file.
 class MemberBytes {
  public:
   MemberBytes(const ArraySource& source, FirstException& first)
@@ -584,8 +581,7 @@ void write_npz(const WriteJob& job) {
     if (index < 0) zip_source_free(source);
     check(index >= 0, zip_strerror(zip.get()));
     const auto at = static_cast<zip_uint64_t>(index);
-    // Stored unless asked otherwise, so that it is read back without cost; dated 1980, so that the same work
-    // gives the same bytes.
+    // Stored by default, for reading without cost; dated 1980, for reproducible bytes.
     constexpr zip_uint16_t kMidnight = 0, kFirstOfJanuary1980 = 1 << 5 | 1;
     const auto level = static_cast<zip_uint32_t>(job.options.compression);
     check(zip_set_file_compression(zip.get(), at, level > 0 ? ZIP_CM_DEFLATE : ZIP_CM_STORE, level) == 0 &&
