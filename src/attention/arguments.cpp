@@ -382,16 +382,16 @@ RowSteps CheckedArguments::steps_of(const Region& queries) const {
     return {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
   }
   const Positions some = queries.positions_of(q.shape[kPositions]);
-  const std::int64_t of_entry = (queries.heads.end - queries.heads.begin) * some.count();
+  const std::int64_t of_entry = queries.heads.count() * some.count();
   return {-(queries.entries.begin * of_entry + queries.heads.begin * some.count() + some.begin), of_entry,
           some.count()};
 }
 
 std::int64_t CheckedArguments::rows(const Region& queries) const {
-  const std::int64_t of_head = packed() ? token_range(queries, q_offsets, q_lengths).count()
-                                        : queries.positions_of(q.shape[kPositions]).count() *
-                                              (queries.entries.end - queries.entries.begin);
-  return of_head * (queries.heads.end - queries.heads.begin);
+  const std::int64_t of_head =
+      packed() ? token_range(queries, q_offsets, q_lengths).count()
+               : queries.positions_of(q.shape[kPositions]).count() * queries.entries.count();
+  return of_head * queries.heads.count();
 }
 
 }  // namespace attn

@@ -208,13 +208,8 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   const bool whole = std::ssize(some_queries) == queries.count() && std::ssize(some_keys) == keys.count();
   if (!whole) result.method = AttentionCheck::Method::sampled_rows;
 
-  Reference::Saved saved;
   const ArrayView g = in_one_form(dout, setup.layout);
-  if (whole) {
-    saved = reference.saved(dout);
-  } else {
-    saved = *saved_by_kernels(setup, plan, {}, dout);
-  }
+  const Reference::Saved saved = whole ? reference.saved(dout) : *saved_by_kernels(setup, plan, {}, dout);
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
   core::parallel_for(

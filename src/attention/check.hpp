@@ -11,7 +11,7 @@
 
 namespace ejk::attn {
 
-/// Multiply-adds of the reference: up to this number all rows are evaluated, else as many as it allows.
+/// Multiply-adds of the reference: up to this number all rows are evaluated, else a sample.
 inline constexpr double kCheckEffort = 0x1p30;
 
 AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,

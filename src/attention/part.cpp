@@ -37,8 +37,6 @@ bool goes_by_keys(const AttentionPart& part) {
 
 Region own(const AttentionPart& part) { return {part.entries, part.heads, part.positions}; }
 
-std::int64_t length_of(const IndexRange& range) { return range.end - range.begin; }
-
 // The positions of a region in an array of (B, heads, positions, elements).
 Positions positions_in(const CheckedArguments& setup, const Region& region, const ArrayView& array,
                        const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& lengths) {
@@ -49,15 +47,15 @@ Positions positions_in(const CheckedArguments& setup, const Region& region, cons
 ArrayBox box_in_layout(const CheckedArguments& setup, const Region& r, Positions p, std::int64_t size) {
   switch (setup.layout) {
     case AttentionLayout::thd:
-      return {{p.begin, r.heads.begin, 0}, {p.count(), length_of(r.heads), size}};
+      return {{p.begin, r.heads.begin, 0}, {p.count(), r.heads.count(), size}};
     case AttentionLayout::bshd:
       return {{r.entries.begin, p.begin, r.heads.begin, 0},
-              {length_of(r.entries), p.count(), length_of(r.heads), size}};
+              {r.entries.count(), p.count(), r.heads.count(), size}};
     case AttentionLayout::bhsd:
       break;
   }
   return {{r.entries.begin, r.heads.begin, p.begin, 0},
-          {length_of(r.entries), length_of(r.heads), p.count(), size}};
+          {r.entries.count(), r.heads.count(), p.count(), size}};
 }
 
 struct Boxes {
@@ -80,20 +78,20 @@ struct Boxes {
   }
   ArrayBox of_lse() const {
     const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths);
-    if (setup.packed()) return {{queries.heads.begin, p.begin}, {length_of(queries.heads), p.count()}};
+    if (setup.packed()) return {{queries.heads.begin, p.begin}, {queries.heads.count(), p.count()}};
     return {{queries.entries.begin, queries.heads.begin, p.begin},
-            {length_of(queries.entries), length_of(queries.heads), p.count()}};
+            {queries.entries.count(), queries.heads.count(), p.count()}};
   }
   // Axes of length 1 serve all.
   ArrayBox of_bias(const Shape& shape) const {
     const Positions q = queries.positions_of(setup.q.shape[2]), k = keys.positions_of(setup.k.shape[2]);
-    const IndexRange all[] = {queries.entries, queries.heads, {q.begin, q.end}, {k.begin, k.end}};
+    const IndexRange all[] = {queries.entries, queries.heads, q, k};
     ArrayBox box = whole_box(shape);
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (shape[d] == 1) continue;
       const IndexRange& range = all[4 - shape.size() + d];
       box.start[d] = range.begin;
-      box.count[d] = length_of(range);
+      box.count[d] = range.count();
     }
     return box;
   }
@@ -238,12 +236,12 @@ class Run {
               store(&empty, 1, type,
                     results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
       };
-      core::parallel_for(length_of(region.entries),
-                         kRow * static_cast<double>(tokens * length_of(region.heads)), write);
+      core::parallel_for(region.entries.count(), kRow * static_cast<double>(tokens * region.heads.count()),
+                         write);
     }
   }
 
-  // Progress of the next of the passes, which come one after the other.
+  // Progress of the next pass.
   PairProgress part() {
     if (!progress_) return {};
     return [this, from = reported_, all = reported_pairs(plan_, part_)](std::int64_t done, std::int64_t) {
