@@ -30,7 +30,7 @@ namespace ejk::app {
 inline Error usage(std::string message) { return {Error::Kind::usage, std::move(message)}; }
 template <class First, class... Rest>
 Error usage(fmt::format_string<First, Rest...> message, First&& first, Rest&&... rest) {
-  return usage(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
+  return usage(message, std::forward<First>(first), std::forward<Rest>(rest)...);
 }
 
 struct SharedOptions {
@@ -181,6 +181,11 @@ struct Parser {
   OptionSet set;
   Run run;
 };
+
+/// The error for an option that `command`, whose options are `set`, does not have: it may be one of another
+/// program or command, or misspelt. `arguments` are all that were given.
+Error unknown_option(const Command& command, const OptionSet& set, const std::string& option,
+                     const std::vector<std::string>& arguments);
 
 /// --picture, for commands whose reports have block pictures.
 inline void declare_picture(OptionSet& set) { set.shared().has_picture = true; }

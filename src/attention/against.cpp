@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "attention/backward.hpp"
-#include "attention/fault_models.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
+#include "core/require.hpp"
 #include "verify/value_search.hpp"
 
 namespace ejk::attn {
@@ -130,8 +130,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                 double effort, const std::vector<TriedMask>& tried, const std::vector<std::string>& tiles) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
-    throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
-                                                own.size(), plan.results.size()));
+    throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
+                        plan.results.size());
   // A result that is not float64 may have been computed in float32, whatever the arguments are.
   DType arithmetic = setup.shape.arithmetic;
   for (std::size_t r = 0; r < given.size(); ++r) {

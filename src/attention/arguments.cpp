@@ -290,7 +290,7 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
   const IndexRange& entries = region.entries;
   if (entries.begin == entries.end) return {};
   const auto first = static_cast<std::size_t>(entries.begin), after = static_cast<std::size_t>(entries.end);
-  if (entries.end - entries.begin > 1) return {offsets[first], offsets[after]};
+  if (entries.count() > 1) return {offsets[first], offsets[after]};
   const std::int64_t length = lengths.empty() ? offsets[after] - offsets[first] : lengths[first];
   const Positions some = region.positions_of(length);
   return {offsets[first] + some.begin, some.end == length ? offsets[after] : offsets[first] + some.end};

@@ -15,7 +15,7 @@
 #include <numeric>
 #include <thread>
 
-#include "attention/decode.hpp"
+#include "attention/forward.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_products.hpp"
 #include "attention/tasks.hpp"

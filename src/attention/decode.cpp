@@ -8,7 +8,7 @@
 // Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; it is
 // computed again with those values separated.
 // tests: tests/attention/test_decode.cpp
-#include "attention/decode.hpp"
+#include "attention/forward.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 // in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. Accepted models are
 // counted by the library's kernels where these have the variation, else row by row.
 // tests: tests/attention/test_fault_models.cpp
-#include "attention/fault_models.hpp"
+#include "attention/against.hpp"
 
 #include <fmt/format.h>
 

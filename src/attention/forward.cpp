@@ -6,7 +6,6 @@
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
-#include "attention/decode.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_sums.hpp"
 #include "attention/row_writer.hpp"

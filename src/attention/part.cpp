@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "attention/backward.hpp"
-#include "attention/decode.hpp"
 #include "attention/forward.hpp"
 #include "attention/operands.hpp"
 #include "attention/tasks.hpp"
@@ -107,7 +106,8 @@ Array as(const ArrayView& view, DType dtype) {
 
 // Rows may lose all their keys to a bias of −∞, too; lse knows.
 template <class Real>
-void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse, PartWork& work) {
+void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse,
+                AttentionPasses& work) {
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
     for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h) {
       const std::int64_t first = setup.first_row(setup.row_steps, e, h);
@@ -124,7 +124,8 @@ void count_rows(const CheckedArguments& setup, const Region& queries, const Real
     }
 }
 
-void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse, PartWork& work) {
+void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse,
+                     AttentionPasses& work) {
   in_arithmetic(setup,
                 [&]<class Real>(Real) { count_rows(setup, queries, static_cast<const Real*>(lse), work); });
 }
@@ -149,7 +150,7 @@ class Run {
     plan.blocks();
   }
 
-  PartWork run(SavedRows* rows) {
+  AttentionPasses run(SavedRows* rows) {
     if (setup_.has_padding()) write_padding();
     switch (part_.makes) {
       case Makes::out:
@@ -304,7 +305,7 @@ class Run {
   Boxes boxes_;
   ArrayView dout_;
   std::int64_t reported_ = 0;  // pairs, by passes that are done
-  PartWork work_;
+  AttentionPasses work_;
 };
 
 }  // namespace
@@ -394,27 +395,18 @@ std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part) {
   }
 }
 
-void PartWork::add(const PartWork& next) {
-  rows_without_key += next.rows_without_key;
-  rows_not_finite += next.rows_not_finite;
-  if (first_row_without_key.empty()) first_row_without_key = next.first_row_without_key;
-  if (first_row_not_finite.empty()) first_row_not_finite = next.first_row_not_finite;
-  forward_seconds += next.forward_seconds;
-  backward_seconds += next.backward_seconds;
+void add(AttentionPasses& sum, const AttentionPasses& next) {
+  sum.rows_without_key += next.rows_without_key;
+  sum.rows_not_finite += next.rows_not_finite;
+  if (sum.first_row_without_key.empty()) sum.first_row_without_key = next.first_row_without_key;
+  if (sum.first_row_not_finite.empty()) sum.first_row_not_finite = next.first_row_not_finite;
+  sum.forward_seconds += next.forward_seconds;
+  sum.backward_seconds += next.backward_seconds;
 }
 
-void PartWork::put_into(AttentionWork& work) const {
-  work.rows_without_key = rows_without_key;
-  work.first_row_without_key = first_row_without_key;
-  work.rows_not_finite = rows_not_finite;
-  work.first_row_not_finite = first_row_not_finite;
-  work.forward_seconds = forward_seconds;
-  work.backward_seconds = backward_seconds;
-}
-
-PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-                  const std::vector<MutableArrayView>& results, SavedRows* rows,
-                  const PairProgress& progress) {
+AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+                         const std::vector<MutableArrayView>& results, SavedRows* rows,
+                         const PairProgress& progress) {
   return Run(plan, part, arrays, results, progress).run(rows);
 }
 

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "verify/float_type.hpp"
-#include "verify/rounding.hpp"
 
 namespace ejk::attn {
 

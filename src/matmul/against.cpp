@@ -10,7 +10,6 @@
 #include <span>
 
 #include "core/parallel.hpp"
-#include "matmul/fault_models.hpp"
 #include "verify/against.hpp"
 #include "verify/value_search.hpp"
 

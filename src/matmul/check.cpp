@@ -4,7 +4,7 @@
 // x_j e_j| > s · ‖e‖₂ has a probability below 2 exp(−s²/2), with ‖e‖₂ ≤ Σ_p |a_p| · ‖b_p‖₂ · bound + …; s =
 // 9, or √n, with which it is certain.
 // tests: tests/matmul/test_check.cpp
-#include "matmul/check.hpp"
+#include "matmul/against.hpp"
 
 #include <algorithm>
 #include <cmath>

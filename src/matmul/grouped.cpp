@@ -15,7 +15,6 @@
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 #include "matmul/against.hpp"
-#include "matmul/check.hpp"
 #include "matmul/parts.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/product.hpp"

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 
@@ -212,9 +213,8 @@ Part part_of(const Problem& p, const ArrayBox& box) {
     is_part = begin % step == 0 && (end % step == 0 || end == p.n);
   }
   if (!is_part)
-    throw Error(Error::Kind::input,
-                fmt::format("{} elements from {} on are no part of the result {}", to_string(box.count),
-                            to_string(box.start), to_string(shape)));
+    throw core::invalid("{} elements from {} on are no part of the result {}", to_string(box.count),
+                        to_string(box.start), to_string(shape));
   const auto range = [&](std::size_t axis) {
     return IndexRange{box.start[axis], box.start[axis] + box.count[axis]};
   };
