@@ -30,7 +30,7 @@ namespace ejk::app {
 inline Error usage(std::string message) { return {Error::Kind::usage, std::move(message)}; }
 template <class First, class... Rest>
 Error usage(fmt::format_string<First, Rest...> message, First&& first, Rest&&... rest) {
-  return usage(message, std::forward<First>(first), std::forward<Rest>(rest)...);
+  return usage(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
 struct SharedOptions {
