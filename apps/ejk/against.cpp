@@ -42,8 +42,7 @@ std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArr
   for (const PlannedArray& result : results)
     if (result.type.shape == source.shape()) alike.push_back(result);
   if (alike.size() > 1)
-    throw usage(fmt::format("--against: {} may be any of {}, which have the same shape", source.name(),
-                            names_of(alike)))
+    throw usage("--against: {} may be any of {}, which have the same shape", source.name(), names_of(alike))
         .hint(fmt::format("a file or an array of the name says which it is: {}.npy, FILE.npz:{}",
                           alike[0].name, alike[0].name));
   const auto found = std::find_if(results.begin(), results.end(), [&](const PlannedArray& result) {

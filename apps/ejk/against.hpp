@@ -1,7 +1,6 @@
 // --against: another program's results for the same inputs, found by the names of the arrays.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

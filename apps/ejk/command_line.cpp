@@ -18,7 +18,6 @@
 #include "options.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
-#include "unknown_option.hpp"
 
 namespace ejk::app {
 

@@ -135,6 +135,13 @@ PaddingDoubt doubt_of(const HeadMasks& part, Polarity polarity, const std::strin
 // Opened arrays of expressions: file(REF) has rank 2 or 3, ids and offsets rank 1.
 using NamedArrays = std::map<std::string, std::shared_ptr<const ArraySource>>;
 
+OpenArray opener(Job& job, const char* role, NamedArrays& opened) {
+  return {[&job, role, &opened](const std::string& reference) {
+            return opened[reference] = job.open(role, reference);
+          },
+          group_opener(job)};
+}
+
 PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
   PaddingDoubt first;
   for (const auto& [name, array] : arrays) {
@@ -211,17 +218,9 @@ std::string alignment_warning(const std::string& expression, const std::string& 
 Masks resolve_masks(const MaskOptions& options, Job& job) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
-  const auto named = std::make_shared<NamedArrays>();
-  const auto opener = [&](const char* role, bool in_expression) -> OpenArray {
-    return {[&job, role, named, in_expression](const std::string& reference) {
-              auto array = job.open(role, reference);
-              if (in_expression) (*named)[reference] = array;
-              return array;
-            },
-            group_opener(job)};
-  };
-  const AttentionMasks masks =
-      open_masks(options, LeadingAxis::heads, opener("mask", false), opener("mask_array", true), job);
+  NamedArrays arrays, named;
+  const AttentionMasks masks = open_masks(options, LeadingAxis::heads, opener(job, "mask", arrays),
+                                          opener(job, "mask_array", named), job);
   std::optional<MaskSet::Given> given;
   if (!options.shape.empty()) given = {options.shape, "--shape"};
   const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };
@@ -230,7 +229,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
         .hint("for example --shape 8x4096x4096 for 8 heads");
   Masks result;
   PaddingDoubt doubt = doubt_of(masks.parts.front(), options.polarity, options.array);
-  if (doubt.hint.empty()) doubt = doubt_of(*named, options.polarity);
+  if (doubt.hint.empty()) doubt = doubt_of(named, options.polarity);
   const MaskSet set = hinted(doubt.hint, [&] { return MaskSet(masks.parts, given); });
   job.require_memory(set.bytes());
   const JoinedMasks joined = set.join();
@@ -244,7 +243,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
     for (const std::string& text : set.unaligned()) result.alignment.push_back(alignment_warning(text));
   if (!doubt.warning.empty()) result.padding.push_back(doubt.warning);
   result.padding_hint = doubt.hint;
-  warn_of_ids(*named, result.doubts);
+  warn_of_ids(named, result.doubts);
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
 }
@@ -254,10 +253,7 @@ std::vector<Mask> resolve_expressions(const std::string& option,
                                       Masks& of, Job& job) {
   if (expressions.empty()) return {};
   NamedArrays named;
-  const OpenArray open(
-      [&](const std::string& reference) { return named[reference] = job.open("mask_array", reference); },
-      group_opener(job));
-  const MaskSet set({head_masks(expressions, polarity, open)},
+  const MaskSet set({head_masks(expressions, polarity, opener(job, "mask_array", named))},
                     MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
   const JoinedMasks joined = set.join();
   if (of.q_length != of.kv_length)

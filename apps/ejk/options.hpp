@@ -182,6 +182,11 @@ struct Parser {
   Run run;
 };
 
+/// The error for an option that `command`, whose options are `set`, does not have: it may be one of another
+/// program or command, or misspelt. `arguments` are all that were given.
+Error unknown_option(const Command& command, const OptionSet& set, const std::string& option,
+                     const std::vector<std::string>& arguments);
+
 /// --picture, for commands whose reports have block pictures.
 inline void declare_picture(OptionSet& set) { set.shared().has_picture = true; }
 

@@ -1,5 +1,5 @@
 // Hints for unknown options, the most specific first.
-#include "unknown_option.hpp"
+#include "options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

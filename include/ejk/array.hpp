@@ -27,8 +27,8 @@ using Number = std::variant<std::int64_t, std::uint64_t, double>;
 
 /// Indices [begin, end) of an axis.
 struct IndexRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
 };
 
 /// Product of the lengths; 1 for rank 0. Throws Error{input} where it overflows or a length is negative.

@@ -107,7 +107,17 @@ void for_each_operand(F&& f, Operands&&... operands) {
 
 AttentionTypes types_of(const AttentionArrays& arrays);
 
-struct AttentionWork {
+/// Of the passes over queries.
+struct AttentionPasses {
+  std::int64_t rows_without_key = 0;  // that the masks leave nothing to attend to
+  /// The first of them: (entry, head, query within the entry); empty when there is none.
+  Shape first_row_without_key;
+  std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
+  Shape first_row_not_finite;
+  double forward_seconds = 0, backward_seconds = 0;
+};
+
+struct AttentionWork : AttentionPasses {
   std::int64_t problems = 0;        // pairs of an entry and a query head
   std::int64_t distinct_masks = 0;  // that were read
   BlockShape block;
@@ -117,19 +127,12 @@ struct AttentionWork {
   std::int64_t empty_blocks = 0;    // skipped
   std::int64_t partial_blocks = 0;  // whose mask is read pair by pair
   std::int64_t full_blocks = 0;
-  std::int64_t rows = 0;              // queries
-  std::int64_t rows_without_key = 0;  // that the masks leave nothing to attend to
-  /// The first of them: (entry, head, query within the entry); empty when there is none.
-  Shape first_row_without_key;
-  std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
-  Shape first_row_not_finite;
+  std::int64_t rows = 0;  // queries
   /// The alignment of queries and keys, where a mask by positions applies to unequal numbers of them.
   std::set<std::string> alignment;
   double forward_flop = 0;              // 2 (D + Dv) an allowed pair
   std::optional<double> backward_flop;  // 2 (3 D + 2 Dv) an allowed pair, of gradients alone
   double mask_seconds = 0;              // reading masks and sorting blocks
-  double forward_seconds = 0;
-  double backward_seconds = 0;
 };
 
 /// A mask that another implementation may have used, and its name in reports.

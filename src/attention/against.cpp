@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "attention/backward.hpp"
-#include "attention/fault_models.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
+#include "core/require.hpp"
 #include "verify/value_search.hpp"
 
 namespace ejk::attn {
@@ -123,17 +123,6 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   return r;
 }
 
-void check_given(const ArrayView& given, const PlannedArray& planned) {
-  if (given.shape != planned.type.shape)
-    throw Error(Error::Kind::input, fmt::format("the given {} has the shape {}, not {}", planned.name,
-                                                to_string(given.shape), to_string(planned.type.shape)))
-        .about(planned.name);
-  if (!is_float(given.dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("the given {} is {}, not of a float type", planned.name, name_of(given.dtype)))
-        .about(planned.name);
-}
-
 }  // namespace
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
@@ -141,29 +130,30 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                 double effort, const std::vector<TriedMask>& tried, const std::vector<std::string>& tiles) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
-    throw Error(Error::Kind::input, fmt::format("{} results are to be compared with {}, not {}", given.size(),
-                                                own.size(), plan.results.size()));
+    throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
+                        plan.results.size());
   // A result that is not float64 may have been computed in float32, whatever the arguments are.
   DType arithmetic = setup.shape.arithmetic;
   for (std::size_t r = 0; r < given.size(); ++r) {
     if (!given[r]) continue;
-    check_given(*given[r], plan.results[r]);
+    const PlannedArray& planned = plan.results[r];
+    verify::require_given(*given[r], planned.type.shape, planned.name, planned.name);
     if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
   }
   const MaskPlan& blocks = plan.blocks();
   const Reference reference(setup, blocks);
   Right right;
   right.is_own = reference_work(setup) > effort;
-  ActualAttention it{
-      plan,
-      setup,
-      arrays,
-      Rows(setup, RowsOf::queries),
-      Rows(setup, RowsOf::keys),
-      Rows(setup, RowsOf::bias),
-      Bounds(setup, blocks, arithmetic),
-      rounding_of_weights(setup, blocks, weights, setup.gradients ? arrays.dout : std::optional<ArrayView>()),
-      {}};
+  const std::optional<ArrayView> dout = setup.gradients ? arrays.dout : std::nullopt;
+  ActualAttention it{plan,
+                     setup,
+                     arrays,
+                     Rows(setup, RowsOf::queries),
+                     Rows(setup, RowsOf::keys),
+                     Rows(setup, RowsOf::bias),
+                     Bounds(setup, blocks, arithmetic),
+                     rounding_of_weights(setup, blocks, weights, dout),
+                     {}};
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
   if (right.is_own) {
     right.results = own;
@@ -172,7 +162,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
     }
   } else if (setup.gradients) {
-    Reference::Backward made = reference.backward(*arrays.dout);
+    Reference::Backward made = reference.backward(*dout);
     right.held.push_back(std::move(made.dq));
     right.held.push_back(std::move(made.dk));
     right.held.push_back(std::move(made.dv));

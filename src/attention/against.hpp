@@ -1,7 +1,9 @@
-// Comparison of another implementation's results of attention with the reference.
+// Comparison with the reference: of the library's results, and of another implementation's. The effort is a
+// parameter: tests sample small problems with it.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,9 +14,19 @@
 #include "attention/rows.hpp"
 #include "attention/weights.hpp"
 #include "ejk/against.hpp"
+#include "ejk/attention_check.hpp"
 #include "verify/against.hpp"
 
 namespace ejk::attn {
+
+/// Multiply-adds of the reference: up to this number all rows are evaluated, else a sample.
+inline constexpr double kCheckEffort = 0x1p30;
+
+AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
+                     double effort);
+
+/// Workspace of it: rows of the reference, and for gradients lse, δ and a forward pass.
+std::int64_t check_bytes(const Plan& plan);
 
 struct ActualArray {
   Result which;
@@ -43,5 +55,12 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                 const std::vector<std::string>& tiles = {});
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
+
+/// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: masks to
+/// try first.
+void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
+             const std::vector<TriedMask>& tried, Against& against);
+
+double explain_bytes(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

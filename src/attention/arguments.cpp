@@ -290,7 +290,7 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
   const IndexRange& entries = region.entries;
   if (entries.begin == entries.end) return {};
   const auto first = static_cast<std::size_t>(entries.begin), after = static_cast<std::size_t>(entries.end);
-  if (entries.end - entries.begin > 1) return {offsets[first], offsets[after]};
+  if (entries.count() > 1) return {offsets[first], offsets[after]};
   const std::int64_t length = lengths.empty() ? offsets[after] - offsets[first] : lengths[first];
   const Positions some = region.positions_of(length);
   return {offsets[first] + some.begin, some.end == length ? offsets[after] : offsets[first] + some.end};
@@ -382,16 +382,16 @@ RowSteps CheckedArguments::steps_of(const Region& queries) const {
     return {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
   }
   const Positions some = queries.positions_of(q.shape[kPositions]);
-  const std::int64_t of_entry = (queries.heads.end - queries.heads.begin) * some.count();
+  const std::int64_t of_entry = queries.heads.count() * some.count();
   return {-(queries.entries.begin * of_entry + queries.heads.begin * some.count() + some.begin), of_entry,
           some.count()};
 }
 
 std::int64_t CheckedArguments::rows(const Region& queries) const {
-  const std::int64_t of_head = packed() ? token_range(queries, q_offsets, q_lengths).count()
-                                        : queries.positions_of(q.shape[kPositions]).count() *
-                                              (queries.entries.end - queries.entries.begin);
-  return of_head * (queries.heads.end - queries.heads.begin);
+  const std::int64_t of_head =
+      packed() ? token_range(queries, q_offsets, q_lengths).count()
+               : queries.positions_of(q.shape[kPositions]).count() * queries.entries.count();
+  return of_head * queries.heads.count();
 }
 
 }  // namespace attn

@@ -39,10 +39,10 @@ AttentionTypes types_of(const AttentionArrays& arrays) {
 AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
                                  const PairProgress& progress) const {
   attn::bound(plan_->setup, plan_->types, arrays);  // all that were planned for are there
-  const attn::PartWork done =
+  const AttentionPasses done =
       attn::run_part(*plan_, attn::whole_part(*plan_), arrays, results, nullptr, progress);
   AttentionWork work = plan_->blocks().work();
-  done.put_into(work);
+  static_cast<AttentionPasses&>(work) = done;
   return work;
 }
 

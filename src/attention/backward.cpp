@@ -11,13 +11,11 @@
 #include "attention/backward.hpp"
 
 #include <atomic>
-#include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <thread>
 
-#include "attention/decode.hpp"
+#include "attention/forward.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_products.hpp"
 #include "attention/tasks.hpp"
@@ -74,7 +72,7 @@ void for_each_block(const CheckedArguments& setup, const Region& queries, std::i
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
     rows += static_cast<double>(queries.positions_of(length(e)).count());
   for_each_piece(queries, length, block, Order::first_first,
-                 rows * static_cast<double>(queries.heads.end - queries.heads.begin) *
+                 rows * static_cast<double>(queries.heads.count()) *
                      static_cast<double>(setup.shape.head_size + setup.shape.value_size),
                  f);
 }
@@ -555,19 +553,17 @@ void each_sharing(const CheckedArguments& setup, const Region& served, std::int6
     for (std::int64_t h = heads.begin; h < heads.end; ++h) f(e, h);
 }
 
-std::int64_t count_of(const IndexRange& range) { return range.end - range.begin; }
-
 // Of a bias with queries and keys: a task has a block of its elements, and goes through all that share them.
 template <class Real>
 void run_elements(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
                   const RowWriter& out, Progress& progress) {
   const Region served = setup.queries_of_bias(bias);
   const Positions queries = served.positions_of(setup.q.shape[2]);
-  const std::int64_t keys = setup.k.shape[2], heads = count_of(bias.heads);
+  const std::int64_t keys = setup.k.shape[2], heads = bias.heads.count();
   constexpr std::int64_t kLine = 8;  // doubles of a cache line
   const std::int64_t q_blocks = core::ceil_div(queries.count(), pass.query_block()),
                      kv_blocks = core::ceil_div(keys, pass.key_block());
-  core::parallel_for(count_of(bias.entries) * heads * q_blocks * kv_blocks, work, [&](std::int64_t n) {
+  core::parallel_for(bias.entries.count() * heads * q_blocks * kv_blocks, work, [&](std::int64_t n) {
     const std::int64_t place = n / kv_blocks / q_blocks, entry = bias.entries.begin + place / heads,
                        head = bias.heads.begin + place % heads;
     const Positions of_queries = block_of(n / kv_blocks % q_blocks, pass.query_block(), queries.count()),
@@ -604,12 +600,12 @@ void run_sums(const CheckedArguments& setup, const Backward<Real>& pass, const R
   const bool has_keys = setup.bias_has(BiasAxis::keys), has_queries = setup.bias_has(BiasAxis::queries);
   const Positions own = has_keys ? keys : queries;
   const std::int64_t block = has_keys ? pass.key_block() : pass.query_block(),
-                     blocks = core::ceil_div(own.count(), block), heads = count_of(served.heads);
-  std::vector<double> sums(static_cast<std::size_t>(count_of(served.entries) * heads * own.count()));
+                     blocks = core::ceil_div(own.count(), block), heads = served.heads.count();
+  std::vector<double> sums(static_cast<std::size_t>(served.entries.count() * heads * own.count()));
   const auto sums_of = [&](std::int64_t entry, std::int64_t head) {
     return sums.data() + ((entry - served.entries.begin) * heads + head - served.heads.begin) * own.count();
   };
-  core::parallel_for(count_of(served.entries) * heads * blocks, work, [&](std::int64_t n) {
+  core::parallel_for(served.entries.count() * heads * blocks, work, [&](std::int64_t n) {
     const std::int64_t entry = served.entries.begin + n / blocks / heads,
                        head = served.heads.begin + n / blocks % heads;
     const Positions at = block_of(n % blocks, block, own.count()),
@@ -698,8 +694,8 @@ std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias) {
   const Positions own = has_keys ? setup.keys_of_bias(bias).positions_of(setup.k.shape[2])
                                  : served.positions_of(setup.q.shape[2]);
   return core::bytes_of_estimate(8.0 * static_cast<double>(own.count()) *
-                                 static_cast<double>(count_of(served.entries)) *
-                                 static_cast<double>(count_of(served.heads)));
+                                 static_cast<double>(served.entries.count()) *
+                                 static_cast<double>(served.heads.count()));
 }
 
 BlockShape gradient_block(const CheckedArguments& setup) {

@@ -1,6 +1,6 @@
 // Check of results against the reference, row by row; of large problems a sample of the rows.
 // tests: tests/attention/test_check.cpp
-#include "attention/check.hpp"
+#include "attention/against.hpp"
 
 #include <fmt/format.h>
 
@@ -15,6 +15,7 @@
 #include "attention/saved.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
 #include "verify/sample.hpp"
@@ -104,9 +105,8 @@ double share(std::size_t chosen, std::int64_t count, double work) {
 
 void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
   if (array.shape != shape || !is_float(array.dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("{} to be checked is {} of {}, not of {}", name, name_of(array.dtype),
-                            to_string(array.shape), to_string(shape)));
+    throw core::invalid("{} to be checked is {} of {}, not of {}", name, name_of(array.dtype),
+                        to_string(array.shape), to_string(shape));
 }
 
 AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan, const ArrayView& out,
@@ -208,13 +208,8 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   const bool whole = std::ssize(some_queries) == queries.count() && std::ssize(some_keys) == keys.count();
   if (!whole) result.method = AttentionCheck::Method::sampled_rows;
 
-  Reference::Saved saved;
   const ArrayView g = in_one_form(dout, setup.layout);
-  if (whole) {
-    saved = reference.saved(dout);
-  } else {
-    saved = *saved_by_kernels(setup, plan, {}, dout);
-  }
+  const Reference::Saved saved = whole ? reference.saved(dout) : *saved_by_kernels(setup, plan, {}, dout);
 
   std::vector<std::vector<double>> dq_rows(some_queries.size());
   core::parallel_for(
@@ -283,8 +278,7 @@ AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std:
                      double effort) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (results.size() != plan.results.size())
-    throw Error(Error::Kind::input,
-                fmt::format("{} results are to be checked, not {}", plan.results.size(), results.size()));
+    throw core::invalid("{} results are to be checked, not {}", plan.results.size(), results.size());
   for (std::size_t r = 0; r < results.size(); ++r)
     check_shape(results[r], plan.results[r].name.c_str(), plan.results[r].type.shape);
   if (!setup.gradients) return check_forward(setup, plan.blocks(), results[0], results[1], effort);

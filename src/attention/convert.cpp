@@ -7,6 +7,7 @@
 #include "attention/numbers.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "ejk/attention.hpp"
 
 namespace ejk {
@@ -15,8 +16,7 @@ namespace {
 
 void check_float(DType dtype, const char* what) {
   if (!is_float(dtype))
-    throw Error(Error::Kind::input, fmt::format("{} must be float16, bfloat16, float32 or float64, not {}",
-                                                what, name_of(dtype)));
+    throw core::invalid("{} must be float16, bfloat16, float32 or float64, not {}", what, name_of(dtype));
 }
 
 }  // namespace

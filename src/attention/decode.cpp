@@ -8,7 +8,7 @@
 // Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; it is
 // computed again with those values separated.
 // tests: tests/attention/test_decode.cpp
-#include "attention/decode.hpp"
+#include "attention/forward.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -214,7 +214,7 @@ class Decode {
     return std::clamp(keys / gemm_.direct_k * gemm_.direct_k, gemm_.direct_k, step_);
   }
 
-  // The query heads of a task, those of a key/value head one after the other, and where these begin and end.
+  // The query heads of a task in the order of key/value heads, and the rows of each of these.
   struct Heads {
     std::vector<Problem> problems;
     std::vector<Positions> rows_of_kv;
@@ -260,8 +260,7 @@ class Decode {
 
   bool few(std::int64_t entry) const { return is_decode(setup_, entry); }
   std::int64_t rows_of(std::int64_t entry) const {
-    return (queries_.heads.end - queries_.heads.begin) *
-           queries_.positions_of(setup_.q_length(entry)).count();
+    return queries_.heads.count() * queries_.positions_of(setup_.q_length(entry)).count();
   }
   Real* part(std::int64_t entry, std::int64_t run, std::int64_t head, std::int64_t query) {
     const Positions some = queries_.positions_of(setup_.q_length(entry));
@@ -270,7 +269,7 @@ class Decode {
     return parts_.data() + (first + run * rows_of(entry) + row) * part_stride(setup_);
   }
 
-  // f(some) for those of `rows` that are in(row), as many as come one after the other.
+  // f(some) for each contiguous range of `rows` that are in(row).
   template <class In, class F>
   static void each_run(Positions rows, In&& in, F&& f) {
     for (Positions some = rows; some.begin < rows.end; some.begin = some.end + 1) {
@@ -467,10 +466,10 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
   if (few.tasks() == 0) return;
   const int threads = core::threads_for(few.tasks(), work);
   core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n, n + threads)); });
-  const std::int64_t heads = queries.heads.end - queries.heads.begin;
+  const std::int64_t heads = queries.heads.count();
   const double merged = static_cast<double>(decode_bytes(setup, queries)) / static_cast<double>(sizeof(Real));
   if (merged > 0)
-    core::parallel_for((queries.entries.end - queries.entries.begin) * heads, merged, [&](std::int64_t n) {
+    core::parallel_for(queries.entries.count() * heads, merged, [&](std::int64_t n) {
       few.merge(queries.entries.begin + n / heads, queries.heads.begin + n % heads);
     });
 }
@@ -515,7 +514,7 @@ std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries) 
       parts +=
           static_cast<double>(runs) * static_cast<double>(queries.positions_of(setup.q_length(e)).count());
   }
-  return core::bytes_of_estimate(parts * static_cast<double>(queries.heads.end - queries.heads.begin) *
+  return core::bytes_of_estimate(parts * static_cast<double>(queries.heads.count()) *
                                  static_cast<double>(part_stride(setup) * size_of(setup.shape.arithmetic)));
 }
 

@@ -2,7 +2,7 @@
 // in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. Accepted models are
 // counted by the library's kernels where these have the variation, else row by row.
 // tests: tests/attention/test_fault_models.cpp
-#include "attention/fault_models.hpp"
+#include "attention/against.hpp"
 
 #include <fmt/format.h>
 
@@ -262,18 +262,24 @@ class FaultModels {
     return static_cast<double>(setup_.longest_keys()) * (size + 100) / 8;
   }
 
+  // Models to try, and the changes that they are made of.
+  struct Candidates {
+    std::vector<FaultModel> models;
+    std::vector<std::optional<Change>> origins;
+
+    void add(FaultModel model, const std::optional<Change>& origin = std::nullopt) {
+      models.push_back(std::move(model));
+      origins.push_back(origin);
+    }
+  };
+
   std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search, double unit) {
-    std::vector<FaultModel> list;
-    std::vector<std::optional<Change>> origin;
-    const auto add = [&](FaultModel h, const std::optional<Change>& of = std::nullopt) {
-      list.push_back(std::move(h));
-      origin.push_back(of);
-    };
+    Candidates list;
     const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
     const bool of_key = is_of_key(array);
     std::vector<Change> tried = tried_;
     if (!of_key || is_cheap())
-      tried.insert(tried.end(), changes_.of_scores().begin(), changes_.of_scores().end());
+      tried.insert(tried.end(), changes_.of_scores.begin(), changes_.of_scores.end());
     if (of_key) std::erase_if(tried, [](const Change& c) { return c.of_loop; });
     for (const Change& change : found_)
       if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
@@ -282,44 +288,43 @@ class FaultModels {
       if ((!change.is_of_out || array.which == Result::out) &&
           (!change.of_loop || search.is_enough_to_fit()) &&
           (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
-        add(model(array, change, Pass::both, unit), change);
+        list.add(model(array, change, Pass::both, unit), change);
     if (of_gradient) {
-      for (const Change& change : changes_.of_gradients())
+      for (const Change& change : changes_.of_gradients)
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          add(model(array, change, Pass::backward, unit), change);
-      for (const Change& change : changes_.of_scores()) {
+          list.add(model(array, change, Pass::backward, unit), change);
+      for (const Change& change : changes_.of_scores) {
         if (change.is_of_out || change.of_loop) continue;
         Change alone = change;
         alone.text += ", in the backward pass alone";
-        add(model(array, alone, Pass::backward, unit), alone);
+        list.add(model(array, alone, Pass::backward, unit), alone);
       }
     }
-    for (const Change& change : changes_.of_forward())
+    for (const Change& change : changes_.of_forward)
       if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
-        add(model(array, change, Pass::both, unit), change);
-    if (array.which == Result::lse) add_lse(array, add);
-    add_other_arrays(array, unit, add);
-    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, add);
-    if (!of_key) add_masks_and_biases_of_others(array, search, unit, add);
+        list.add(model(array, change, Pass::both, unit), change);
+    if (array.which == Result::lse) add_lse(array, list);
+    add_other_arrays(array, unit, list);
+    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, list);
+    if (!of_key) add_masks_and_biases_of_others(array, search, unit, list);
 
-    std::vector<verify::Found> all = search.run(list);
-    remember(all, origin);
+    std::vector<verify::Found> all = search.run(list.models);
+    remember(all, list);
     if (!search.is_open()) return all;
-    list.clear();
-    origin.clear();
+    list = {};
     if (of_query && search.is_enough_to_fit()) {
-      add_tiles(array, search, Changes::of_one_tile(setup_), Pass::both, unit, add);
-      add_operands_of_others(array, search, unit, add);
+      add_tiles(array, search, changes_of_one_tile(setup_), Pass::both, unit, list);
+      add_operands_of_others(array, search, unit, list);
     }
     if (of_gradient && array.which != Result::dbias && search.is_enough_to_fit()) {
-      for (Change change : changes_.of_scores()) {
+      for (Change change : changes_.of_scores) {
         if (change.is_of_out || !change.of_loop) continue;
         change.text += ", in the backward pass alone";
-        add(model(array, change, Pass::backward, unit), change);
+        list.add(model(array, change, Pass::backward, unit), change);
       }
-      add_tiles(array, search, Changes::of_one_gradient_tile(setup_, of_key), Pass::backward, unit, add);
+      add_tiles(array, search, changes_of_one_gradient_tile(setup_, of_key), Pass::backward, unit, list);
       if (!of_key)  // in the forward pass, too
-        add_tiles(array, search, Changes::of_left_out_tile(setup_), Pass::both, unit, add);
+        add_tiles(array, search, changes_of_left_out_tile(setup_), Pass::both, unit, list);
     }
     // A fitted scale; false: the unexplained elements are too few to fit one.
     const auto add_scale = [&] {
@@ -327,12 +332,12 @@ class FaultModels {
       const Change change = fitted_scale(array, search);
       FaultModel fitted = model(array, change, Pass::both, unit);
       fitted.is_subtle = true;
-      add(std::move(fitted), change);
+      list.add(std::move(fitted), change);
       return true;
     };
     add_scale();
     std::vector<Change> plausible;
-    for (const Change& change : changes_.of_scores())
+    for (const Change& change : changes_.of_scores)
       if (change.plausible) plausible.push_back(change);
     if (of_key && !is_cheap()) plausible.clear();
     for (std::size_t a = 0; a < plausible.size(); ++a)
@@ -341,20 +346,19 @@ class FaultModels {
         const Change both{plausible[a].kind + "+" + plausible[b].kind,
                           plausible[a].text + ", and " + plausible[b].text,
                           [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
-        add(model(array, both, Pass::both, unit), both);
+        list.add(model(array, both, Pass::both, unit), both);
       }
     const auto run_listed = [&] {
-      std::vector<verify::Found> more = search.run(list);
-      remember(more, origin);
+      std::vector<verify::Found> more = search.run(list.models);
+      remember(more, list);
       const bool has_scale = std::any_of(more.begin(), more.end(), [&](const verify::Found& f) {
-        return f.model && list[*f.model].kind == "scale";
+        return f.model && list.models[*f.model].kind == "scale";
       });
       std::move(more.begin(), more.end(), std::back_inserter(all));
       return has_scale;
     };
     for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
-      list.clear();
-      origin.clear();
+      list = {};
       if (!add_scale()) break;
     }
     if (array.which == Result::out && search.left() > 0.5)
@@ -387,9 +391,9 @@ class FaultModels {
   }
 
   // Faults of one array are tried on the next.
-  void remember(const std::vector<verify::Found>& all, const std::vector<std::optional<Change>>& origin) {
+  void remember(const std::vector<verify::Found>& all, const Candidates& tried) {
     for (const verify::Found& f : all)
-      if (f.model && origin[*f.model]) found_.push_back(*origin[*f.model]);
+      if (f.model && tried.origins[*f.model]) found_.push_back(*tried.origins[*f.model]);
   }
 
   FaultModel right(const ActualArray& array, double unit) const {
@@ -473,9 +477,8 @@ class FaultModels {
   }
 
   // Faults of one tile: of many candidates those that make a few rows agree.
-  template <class Add>
   void add_tiles(const ActualArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
-                 Pass pass, double unit, Add&& add) {
+                 Pass pass, double unit, Candidates& list) {
     constexpr double kLongest = 4e9;
     std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
     std::vector<char> fits(tiles.size());
@@ -486,7 +489,7 @@ class FaultModels {
       fits[at] = search.is_plausible(model(array, tiles[at], pass, unit));
     });
     for (std::size_t n = 0; n < tiles.size(); ++n)
-      if (fits[n] != 0) add(model(array, tiles[n], pass, unit), tiles[n]);
+      if (fits[n] != 0) list.add(model(array, tiles[n], pass, unit), tiles[n]);
   }
 
   std::optional<WeightedRow> weighted_row(const ActualArray& array, std::int64_t n,
@@ -723,8 +726,8 @@ class FaultModels {
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
-  template <class Add>
-  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
+  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                     Candidates& list) {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
     for (const std::int64_t row : search.some_rows(16)) {
@@ -758,7 +761,7 @@ class FaultModels {
                     [count](Variation& v) { v.zero_keys = count; }};
       FaultModel fitted = model(array, change, Pass::both, unit);
       fitted.is_subtle = true;
-      add(std::move(fitted), change);
+      list.add(std::move(fitted), change);
     }
   }
 
@@ -774,8 +777,7 @@ class FaultModels {
     return std::nullopt;
   }
 
-  template <class Add>
-  void add_lse(const ActualArray& array, Add&& add) {
+  void add_lse(const ActualArray& array, Candidates& list) {
     std::vector<Change> bases{{}};
     for (const Change& change : found_) bases.push_back(change);
     struct Form {
@@ -815,25 +817,24 @@ class FaultModels {
       const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
       for (const Form& form : forms) {
         if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
-        add({form.kind, form.text,
-             [=, this, scale = v.scale, value = form.value](std::int64_t n, std::span<const std::int64_t>,
-                                                            double* values, double* allowed) {
-               const Place place = it_.queries.at(n);
-               const ReferenceRow r =
-                   made->row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
-               values[0] = value(r);
-               const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
-               allowed[0] =
-                   it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
-                   relative * size;
-               return true;
-             }});
+        list.add({form.kind, form.text,
+                  [=, this, scale = v.scale, value = form.value](
+                      std::int64_t n, std::span<const std::int64_t>, double* values, double* allowed) {
+                    const Place place = it_.queries.at(n);
+                    const ReferenceRow r =
+                        made->row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
+                    values[0] = value(r);
+                    const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
+                    allowed[0] =
+                        it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
+                        relative * size;
+                    return true;
+                  }});
       }
     }
   }
 
-  template <class Add>
-  void add_other_arrays(const ActualArray& array, double unit, Add&& add) {
+  void add_other_arrays(const ActualArray& array, double unit, Candidates& list) {
     for (const auto& other : arrays_) {
       const auto lengths = [](const ActualArray& a) {
         std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
@@ -841,16 +842,16 @@ class FaultModels {
         return all;
       };
       if (other->which == array.which || lengths(*other) != lengths(array)) continue;
-      add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
-           right(*other, unit).values});
+      list.add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
+                right(*other, unit).values});
     }
   }
 
   // Heads or entries that take something of another one. `change(axis, other)` makes all take that of
   // `other`; `applies(axis)`: it differs along that axis.
-  template <class Applies, class Apply, class Add>
+  template <class Applies, class Apply>
   void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                           const char* what, Applies&& applies, Apply&& change, Add&& add) {
+                           const char* what, Applies&& applies, Apply&& change, Candidates& list) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2 || (axis == 1 && setup_.packed()) || !applies(axis)) continue;
@@ -861,23 +862,28 @@ class FaultModels {
         const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
         for (const std::int64_t other : from)
           if (other >= 0) models->try_emplace(other, candidate(other));
-        add({verify::is_exchange(from) ? "exchanged" : "repeated",
-             verify::text_of_partners(from, of.name, of.plural, what),
-             [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
-                                                   double* values, double* allowed) {
-               const Place place = rows.at(n);
-               const std::int64_t other =
-                   from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
-               return other >= 0 && models->at(other).values(n, columns, values, allowed);
-             },
-             axis});
+        list.add({verify::is_exchange(from) ? "exchanged" : "repeated",
+                  verify::text_of_partners(from, of.name, of.plural, what),
+                  [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                        double* values, double* allowed) {
+                    const Place place = rows.at(n);
+                    const std::int64_t other =
+                        from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+                    return other >= 0 && models->at(other).values(n, columns, values, allowed);
+                  },
+                  axis});
       }
     }
   }
 
-  template <class Add>
+  static auto take(std::int64_t Variation::*head, std::int64_t Variation::*entry) {
+    return [=](std::size_t axis, std::int64_t other) {
+      return [=](Variation& v) { v.*(axis == 0 ? head : entry) = other; };
+    };
+  }
+
   void add_masks_and_biases_of_others(const ActualArray& array, const verify::FaultSearch& search,
-                                      double unit, Add&& add) {
+                                      double unit, Candidates& list) {
     const auto differs = [&](std::size_t axis) {
       return blocks_.of(setup_.problem(0, 0)) != blocks_.of(setup_.problem(axis == 1, axis == 0));
     };
@@ -890,29 +896,22 @@ class FaultModels {
         };
       };
     };
-    add_parts_of_others(array, search, unit, "the mask", differs, take_mask, add);
+    add_parts_of_others(array, search, unit, "the mask", differs, take_mask, list);
     if (!setup_.bias) return;
     add_parts_of_others(
         array, search, unit, "the bias",
         [&](std::size_t axis) { return setup_.bias->strides[axis == 0 ? 1 : 0] != 0; },
-        take(&Variation::bias_head, &Variation::bias_entry), add);
+        take(&Variation::bias_head, &Variation::bias_entry), list);
   }
 
-  template <class Add>
   void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                              Add&& add) {
+                              Candidates& list) {
     add_parts_of_others(
         array, search, unit, "the values", [&](std::size_t) { return array.which == Result::out; },
-        take(&Variation::value_head, &Variation::value_entry), add);
+        take(&Variation::value_head, &Variation::value_entry), list);
     add_parts_of_others(
         array, search, unit, "the keys", [](std::size_t) { return true; },
-        take(&Variation::key_head, &Variation::key_entry), add);
-  }
-
-  static auto take(std::int64_t Variation::*head, std::int64_t Variation::*entry) {
-    return [=](std::size_t axis, std::int64_t other) {
-      return [=](Variation& v) { v.*(axis == 0 ? head : entry) = other; };
-    };
+        take(&Variation::key_head, &Variation::key_entry), list);
   }
 
   const ActualAttention& it_;

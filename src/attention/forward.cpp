@@ -6,7 +6,6 @@
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
 
-#include "attention/decode.hpp"
 #include "attention/packing.hpp"
 #include "attention/row_sums.hpp"
 #include "attention/row_writer.hpp"
@@ -126,7 +125,7 @@ class Forward {
     return {steps.begin, columns.end};
   }
 
-  // sums += left · v; split: left is the first of so many parts.
+  // sums += left · v; split: left is the first of the parts.
   void add_values(const PackedB& v, const RowSums<Real>& sums, Positions rows, Positions pairs,
                   const void* left) const {
     for (std::int64_t part = 0; part < (split_ ? kParts : 1); ++part)

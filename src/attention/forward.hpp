@@ -1,8 +1,11 @@
-// Forward pass of attention.
+// Forward pass of attention, and its decode path for entries with few queries.
 #pragma once
+
+#include <cstdint>
 
 #include "attention/problem.hpp"
 #include "attention/row_writer.hpp"
+#include "attention/tasks.hpp"
 
 namespace ejk::attn {
 
@@ -15,5 +18,20 @@ void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWrite
 
 /// Queries that are computed together: whether others are does not matter to them.
 std::int64_t rows_together(const CheckedArguments& setup);
+
+/// So many rows, the queries of all heads that share a key, or queries of one head are few.
+inline constexpr std::int64_t kMostDecodeRows = 32;
+
+/// Keys and values are best read in place by all query heads that share them: packing takes longer than the
+/// products. Fewer queries where bfloat16 has a unit of its own. Shapes, dtypes and instruction set decide.
+bool is_decode(const CheckedArguments& setup, std::int64_t entry);
+
+/// Workspace of a thread, and memory of the states to merge.
+std::int64_t decode_thread_bytes(const CheckedArguments& setup);
+std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries);
+
+/// As forward(), of those entries of a region alone; `work`: nanoseconds of one thread for all of it.
+void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
+                    const RowWriter& out, void* lse, Progress& progress);
 
 }  // namespace ejk::attn

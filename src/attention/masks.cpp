@@ -1,7 +1,6 @@
 // Masks of all problems, and their blocks. A shared mask is scanned once. Time: some operations a block, and
 // reading partial blocks; memory: a byte for each block of every distinct mask.
 // tests: tests/attention/test_attention.cpp
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -147,7 +146,7 @@ void MaskPlan::count(const CheckedArguments& setup) {
         w.empty_blocks += s.empty_blocks;
         w.partial_blocks += s.partial_blocks;
         w.full_blocks += s.full_blocks;
-        for (const IndexRange& range : s.rows_without_key) w.rows_without_key += range.end - range.begin;
+        for (const IndexRange& range : s.rows_without_key) w.rows_without_key += range.count();
         if (!s.rows_without_key.empty()) first = s.rows_without_key.front().begin;
       }
       if (first >= 0 && w.first_row_without_key.empty()) w.first_row_without_key = {e, h, first};

@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "attention/backward.hpp"
-#include "attention/decode.hpp"
 #include "attention/forward.hpp"
 #include "attention/operands.hpp"
 #include "attention/tasks.hpp"
@@ -37,8 +36,6 @@ bool goes_by_keys(const AttentionPart& part) {
 
 Region own(const AttentionPart& part) { return {part.entries, part.heads, part.positions}; }
 
-std::int64_t length_of(const IndexRange& range) { return range.end - range.begin; }
-
 // The positions of a region in an array of (B, heads, positions, elements).
 Positions positions_in(const CheckedArguments& setup, const Region& region, const ArrayView& array,
                        const std::vector<std::int64_t>& offsets, const std::vector<std::int64_t>& lengths) {
@@ -49,15 +46,15 @@ Positions positions_in(const CheckedArguments& setup, const Region& region, cons
 ArrayBox box_in_layout(const CheckedArguments& setup, const Region& r, Positions p, std::int64_t size) {
   switch (setup.layout) {
     case AttentionLayout::thd:
-      return {{p.begin, r.heads.begin, 0}, {p.count(), length_of(r.heads), size}};
+      return {{p.begin, r.heads.begin, 0}, {p.count(), r.heads.count(), size}};
     case AttentionLayout::bshd:
       return {{r.entries.begin, p.begin, r.heads.begin, 0},
-              {length_of(r.entries), p.count(), length_of(r.heads), size}};
+              {r.entries.count(), p.count(), r.heads.count(), size}};
     case AttentionLayout::bhsd:
       break;
   }
   return {{r.entries.begin, r.heads.begin, p.begin, 0},
-          {length_of(r.entries), length_of(r.heads), p.count(), size}};
+          {r.entries.count(), r.heads.count(), p.count(), size}};
 }
 
 struct Boxes {
@@ -80,20 +77,20 @@ struct Boxes {
   }
   ArrayBox of_lse() const {
     const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths);
-    if (setup.packed()) return {{queries.heads.begin, p.begin}, {length_of(queries.heads), p.count()}};
+    if (setup.packed()) return {{queries.heads.begin, p.begin}, {queries.heads.count(), p.count()}};
     return {{queries.entries.begin, queries.heads.begin, p.begin},
-            {length_of(queries.entries), length_of(queries.heads), p.count()}};
+            {queries.entries.count(), queries.heads.count(), p.count()}};
   }
   // Axes of length 1 serve all.
   ArrayBox of_bias(const Shape& shape) const {
     const Positions q = queries.positions_of(setup.q.shape[2]), k = keys.positions_of(setup.k.shape[2]);
-    const IndexRange all[] = {queries.entries, queries.heads, {q.begin, q.end}, {k.begin, k.end}};
+    const IndexRange all[] = {queries.entries, queries.heads, q, k};
     ArrayBox box = whole_box(shape);
     for (std::size_t d = 0; d < shape.size(); ++d) {
       if (shape[d] == 1) continue;
       const IndexRange& range = all[4 - shape.size() + d];
       box.start[d] = range.begin;
-      box.count[d] = length_of(range);
+      box.count[d] = range.count();
     }
     return box;
   }
@@ -109,7 +106,8 @@ Array as(const ArrayView& view, DType dtype) {
 
 // Rows may lose all their keys to a bias of −∞, too; lse knows.
 template <class Real>
-void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse, PartWork& work) {
+void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse,
+                AttentionPasses& work) {
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
     for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h) {
       const std::int64_t first = setup.first_row(setup.row_steps, e, h);
@@ -126,7 +124,8 @@ void count_rows(const CheckedArguments& setup, const Region& queries, const Real
     }
 }
 
-void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse, PartWork& work) {
+void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse,
+                     AttentionPasses& work) {
   in_arithmetic(setup,
                 [&]<class Real>(Real) { count_rows(setup, queries, static_cast<const Real*>(lse), work); });
 }
@@ -151,7 +150,7 @@ class Run {
     plan.blocks();
   }
 
-  PartWork run(SavedRows* rows) {
+  AttentionPasses run(SavedRows* rows) {
     if (setup_.has_padding()) write_padding();
     switch (part_.makes) {
       case Makes::out:
@@ -238,12 +237,12 @@ class Run {
               store(&empty, 1, type,
                     results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
       };
-      core::parallel_for(length_of(region.entries),
-                         kRow * static_cast<double>(tokens * length_of(region.heads)), write);
+      core::parallel_for(region.entries.count(), kRow * static_cast<double>(tokens * region.heads.count()),
+                         write);
     }
   }
 
-  // Progress of the next of the passes, which come one after the other.
+  // Progress of the next pass.
   PairProgress part() {
     if (!progress_) return {};
     return [this, from = reported_, all = reported_pairs(plan_, part_)](std::int64_t done, std::int64_t) {
@@ -306,7 +305,7 @@ class Run {
   Boxes boxes_;
   ArrayView dout_;
   std::int64_t reported_ = 0;  // pairs, by passes that are done
-  PartWork work_;
+  AttentionPasses work_;
 };
 
 }  // namespace
@@ -396,27 +395,18 @@ std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part) {
   }
 }
 
-void PartWork::add(const PartWork& next) {
-  rows_without_key += next.rows_without_key;
-  rows_not_finite += next.rows_not_finite;
-  if (first_row_without_key.empty()) first_row_without_key = next.first_row_without_key;
-  if (first_row_not_finite.empty()) first_row_not_finite = next.first_row_not_finite;
-  forward_seconds += next.forward_seconds;
-  backward_seconds += next.backward_seconds;
+void add(AttentionPasses& sum, const AttentionPasses& next) {
+  sum.rows_without_key += next.rows_without_key;
+  sum.rows_not_finite += next.rows_not_finite;
+  if (sum.first_row_without_key.empty()) sum.first_row_without_key = next.first_row_without_key;
+  if (sum.first_row_not_finite.empty()) sum.first_row_not_finite = next.first_row_not_finite;
+  sum.forward_seconds += next.forward_seconds;
+  sum.backward_seconds += next.backward_seconds;
 }
 
-void PartWork::put_into(AttentionWork& work) const {
-  work.rows_without_key = rows_without_key;
-  work.first_row_without_key = first_row_without_key;
-  work.rows_not_finite = rows_not_finite;
-  work.first_row_not_finite = first_row_not_finite;
-  work.forward_seconds = forward_seconds;
-  work.backward_seconds = backward_seconds;
-}
-
-PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-                  const std::vector<MutableArrayView>& results, SavedRows* rows,
-                  const PairProgress& progress) {
+AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+                         const std::vector<MutableArrayView>& results, SavedRows* rows,
+                         const PairProgress& progress) {
   return Run(plan, part, arrays, results, progress).run(rows);
 }
 

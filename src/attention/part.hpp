@@ -33,20 +33,13 @@ struct SavedRows {
   Array lse, delta;
 };
 
-struct PartWork {
-  std::int64_t rows_without_key = 0, rows_not_finite = 0;
-  Shape first_row_without_key, first_row_not_finite;
-  double forward_seconds = 0, backward_seconds = 0;
-
-  /// Of the part that comes next in the order of entries and heads.
-  void add(const PartWork& next);
-  void put_into(AttentionWork& work) const;
-};
+/// Adds those of the part that comes next in the order of entries and heads.
+void add(AttentionPasses& sum, const AttentionPasses& next);
 
 /// Runs it on its boxes. `rows`: the output of a part that makes `saved`, and the input of a second round.
 /// Throws Error{input} for other types, before anything is written.
-PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-                  const std::vector<MutableArrayView>& results, SavedRows* rows,
-                  const PairProgress& progress);
+AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
+                         const std::vector<MutableArrayView>& results, SavedRows* rows,
+                         const PairProgress& progress);
 
 }  // namespace ejk::attn

@@ -5,16 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "attention/against.hpp"
 #include "attention/backward.hpp"
-#include "attention/check.hpp"
-#include "attention/decode.hpp"
+#include "attention/forward.hpp"
 #include "attention/operands.hpp"
 #include "attention/part.hpp"
 #include "blocks/scan.hpp"
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/threads.hpp"
 
@@ -62,8 +61,7 @@ namespace {
 
 DType checked_result(DType dtype) {
   if (is_float(dtype)) return dtype;
-  throw Error(Error::Kind::input,
-              fmt::format("a result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
+  throw core::invalid("a result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype));
 }
 
 std::vector<PlannedArray> results_of(const AttentionTypes& types, const AttentionSettings& settings,

@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "attention/numbers.hpp"
@@ -21,10 +20,7 @@
 
 namespace ejk::attn {
 
-struct Positions {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t count() const { return end - begin; }
-};
+using Positions = IndexRange;
 
 /// Keys or values of one head, by position.
 class KeyRows {

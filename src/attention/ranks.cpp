@@ -79,7 +79,7 @@ struct AttentionRank::State {
   std::size_t next = 0;                // of the round's parts
   std::vector<attn::SavedRows> saved;  // of the round's parts, in order
   std::int64_t told = 0, all = 0;      // pairs of all parts of this rank
-  attn::PartWork work;
+  AttentionPasses work;
 
   const attn::Plan& plan() const { return *shared->plan; }
 
@@ -133,7 +133,7 @@ void AttentionRank::run(const AttentionPart& part, const AttentionArrays& arrays
   if (part.makes == AttentionPart::Makes::saved) s.saved.emplace_back();
   attn::SavedRows* const rows = s.next < s.saved.size() ? &s.saved[s.next] : nullptr;
   ++s.next;
-  s.work.add(attn::run_part(s.plan(), part, arrays, results, rows, told));
+  attn::add(s.work, attn::run_part(s.plan(), part, arrays, results, rows, told));
   s.told += attn::reported_pairs(s.plan(), part);
 }
 
@@ -151,11 +151,11 @@ AttentionWork AttentionRank::work() {
   mine.put(s.work.rows_without_key).put(s.work.rows_not_finite);
   mine.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
   mine.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
-  attn::PartWork sum;
+  AttentionPasses sum;
   double mask_seconds = 0, forward_seconds = 0, backward_seconds = 0;
   for (Bytes& bytes : s.comm.all_gather(mine.bytes())) {
     RankMessage message(std::move(bytes));
-    attn::PartWork one;
+    AttentionPasses one;
     one.rows_without_key = message.take<std::int64_t>();
     one.rows_not_finite = message.take<std::int64_t>();
     one.first_row_without_key = message.take_all<std::int64_t>();
@@ -163,11 +163,11 @@ AttentionWork AttentionRank::work() {
     mask_seconds = std::max(mask_seconds, message.take<double>());
     forward_seconds = std::max(forward_seconds, message.take<double>());
     backward_seconds = std::max(backward_seconds, message.take<double>());
-    sum.add(one);
+    attn::add(sum, one);
   }
-  sum.forward_seconds = forward_seconds;
-  sum.backward_seconds = backward_seconds;
-  sum.put_into(all);
+  static_cast<AttentionPasses&>(all) = sum;
+  all.forward_seconds = forward_seconds;
+  all.backward_seconds = backward_seconds;
   all.mask_seconds = mask_seconds;
   return all;
 }

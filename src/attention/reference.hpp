@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attention/problem.hpp"
-#include "verify/rounding.hpp"
+#include "verify/float_type.hpp"
 
 namespace ejk::attn {
 

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kWholeRow = 16;  // elements: rows of so many are 
 /// Row stride, in elements, of rows that were copied.
 inline std::int64_t moved_stride(std::int64_t size) { return core::round_up(size, kWholeRow); }
 
-/// Rows of `size` elements with contiguous elements; copied to `room` where they are not.
+/// Rows of `size` elements with contiguous elements; else copied to `room`.
 template <class Real>
 kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels::StridedMatrix& from,
                                     std::int64_t rows, std::int64_t size, Real* room) {
@@ -46,7 +46,7 @@ class RowProducts {
     return setup_.k.dtype != DType::float16 && rows > 0 && 8 * rows >= 7 * core::round_up(rows, kPanel);
   }
 
-  /// Elements from row to row of memory, and the rows of it that so many queries of an entry take.
+  /// Elements from row to row of memory, and the rows that queries of an entry take.
   std::int64_t stride() const { return stride_; }
   std::int64_t rows_held(std::int64_t entry, std::int64_t rows) const {
     return in_panels(entry) ? core::round_up(rows, kPanel) : rows;

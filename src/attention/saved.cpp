@@ -4,8 +4,6 @@
 #include "attention/saved.hpp"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "attention/backward.hpp"
 #include "attention/forward.hpp"

@@ -19,7 +19,7 @@ using core::Progress;
 /// Blocks of `rows` positions before each entry of a region, and of all; `length`: an entry's positions.
 template <class Length>
 std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, std::int64_t rows) {
-  const std::int64_t heads = region.heads.end - region.heads.begin;
+  const std::int64_t heads = region.heads.count();
   std::vector<std::int64_t> first{0};
   for (std::int64_t e = region.entries.begin; e < region.entries.end; ++e)
     first.push_back(first.back() + core::ceil_div(region.positions_of(length(e)).count(), rows) * heads);
@@ -48,7 +48,7 @@ enum class Order { first_first, last_first };
 template <class Length, class F>
 void for_each_piece(const Region& region, Length&& length, std::int64_t rows, Order order, double work,
                     F&& f) {
-  const std::int64_t heads = region.heads.end - region.heads.begin;
+  const std::int64_t heads = region.heads.count();
   const std::vector<std::int64_t> first = first_pieces(region, length, rows);
   core::parallel_for(first.back(), work, [&](std::int64_t n) {
     const auto after = std::upper_bound(first.begin(), first.end(), n);
@@ -66,22 +66,22 @@ inline std::int64_t pairs_of_queries(const CheckedArguments& setup, const Region
   std::int64_t pairs = 0;
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
     pairs += queries.positions_of(setup.q_length(e)).count() * setup.kv_length(e);
-  return pairs * (queries.heads.end - queries.heads.begin);
+  return pairs * queries.heads.count();
 }
 /// The same of a region of keys, for all query heads.
 inline std::int64_t pairs_of_keys(const CheckedArguments& setup, const Region& keys) {
   std::int64_t pairs = 0;
   for (std::int64_t e = keys.entries.begin; e < keys.entries.end; ++e)
     pairs += keys.positions_of(setup.kv_length(e)).count() * setup.q_length(e);
-  return pairs * (keys.heads.end - keys.heads.begin) * setup.group();
+  return pairs * keys.heads.count() * setup.group();
 }
 
 /// The same that a region of a bias serves.
 inline std::int64_t pairs_of_bias(const CheckedArguments& setup, const Region& bias) {
   const Region queries = setup.queries_of_bias(bias);
   return queries.positions_of(setup.q.shape[2]).count() *
-         setup.keys_of_bias(bias).positions_of(setup.k.shape[2]).count() *
-         (queries.entries.end - queries.entries.begin) * (queries.heads.end - queries.heads.begin);
+         setup.keys_of_bias(bias).positions_of(setup.k.shape[2]).count() * queries.entries.count() *
+         queries.heads.count();
 }
 
 }  // namespace ejk::attn

@@ -22,7 +22,7 @@ class TileMask {
     by_keys_ = rows == Rows::keys;
   }
 
-  /// Goes to some keys; false where the mask hides them from all queries. Reads it where there is a choice.
+  /// Goes to some keys; false if all pairs are masked. Reads partial blocks.
   bool keys(Positions keys) {
     keys_ = keys;
     state_ = state_of(tiles_, block_, queries_, keys);

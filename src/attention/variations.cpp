@@ -1,4 +1,4 @@
-// Each change sets one or two members of a Variation. Nearby masks are made at first use.
+// Each change sets one or two members of a Variation. Nearby masks are built at first use.
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/variations.hpp"
 
@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "verify/float_type.hpp"
-#include "verify/rounding.hpp"
 
 namespace ejk::attn {
 
@@ -135,7 +134,7 @@ void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
   });
 }
 
-// Masks that may be mistaken for those of a problem, made at first use.
+// Masks that may be mistaken for those of a problem, built at first use.
 class NearbyMasks {
  public:
   explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
@@ -441,22 +440,22 @@ void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const cha
 }  // namespace
 
 Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
-  add_scales(setup, of_scores_);
-  add_masks(plan, setup, of_scores_);
-  add_caps_and_biases(setup, of_scores_);
-  add_roundings(setup, of_scores_);
-  add_forward(setup, of_forward_);
-  add_gradients(setup, of_gradients_);
+  add_scales(setup, of_scores);
+  add_masks(plan, setup, of_scores);
+  add_caps_and_biases(setup, of_scores);
+  add_roundings(setup, of_scores);
+  add_forward(setup, of_forward);
+  add_gradients(setup, of_gradients);
 }
-std::vector<Change> Changes::of_left_out_tile(const CheckedArguments& setup) {
+std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup) {
   std::vector<Change> all;
   add_one_tile(setup, Variation::Loop::left_out, "tile {} of {} keys is left out", all);
   return all;
 }
 
-std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
+std::vector<Change> changes_of_one_tile(const CheckedArguments& setup) {
   using Loop = Variation::Loop;
-  std::vector<Change> all = of_left_out_tile(setup);
+  std::vector<Change> all = changes_of_left_out_tile(setup);
   for (const auto& [loop, text] :
        {std::pair{Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
         {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
@@ -467,7 +466,7 @@ std::vector<Change> Changes::of_one_tile(const CheckedArguments& setup) {
   return all;
 }
 
-std::vector<Change> Changes::of_one_gradient_tile(const CheckedArguments& setup, bool of_key) {
+std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key) {
   constexpr std::int64_t kMost = 64;  // tiles of one length
   const std::int64_t length = of_key ? setup.longest_queries() : setup.longest_keys();
   std::vector<Change> all;

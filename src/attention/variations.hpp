@@ -27,22 +27,19 @@ inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-class Changes {
- public:
+struct Changes {
+  std::vector<Change> of_scores;     // of masks, heads and weights, too: of the forward pass, or of all
+  std::vector<Change> of_forward;    // of the forward pass alone: what a kernel reads, its loop over tiles
+  std::vector<Change> of_gradients;  // of the backward pass, with the lse and δ of the reference
+
   Changes(const Plan& plan, const CheckedArguments& setup);
-
-  const std::vector<Change>& of_scores() const { return of_scores_; }
-  const std::vector<Change>& of_forward() const { return of_forward_; }
-  /// Those of its loop that happen in one tile: there are many.
-  static std::vector<Change> of_one_tile(const CheckedArguments& setup);
-  /// Of these a tile of keys that is left out.
-  static std::vector<Change> of_left_out_tile(const CheckedArguments& setup);
-  /// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
-  static std::vector<Change> of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
-  const std::vector<Change>& of_gradients() const { return of_gradients_; }
-
- private:
-  std::vector<Change> of_scores_, of_forward_, of_gradients_;
 };
+
+/// Those of the forward loop that happen in one tile: there are many.
+std::vector<Change> changes_of_one_tile(const CheckedArguments& setup);
+/// Of these a skipped tile of keys.
+std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup);
+/// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
+std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
 
 }  // namespace ejk::attn

@@ -22,7 +22,7 @@ double share(std::int64_t part, std::int64_t whole) {
 
 std::int64_t length_of(const std::vector<IndexRange>& ranges) {
   return std::accumulate(ranges.begin(), ranges.end(), std::int64_t{0},
-                         [](std::int64_t n, const IndexRange& r) { return n + r.end - r.begin; });
+                         [](std::int64_t n, const IndexRange& r) { return n + r.count(); });
 }
 
 void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
@@ -36,7 +36,7 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
     all += found.size();
     for (const IndexRange& r : found)
       if (table.rows.size() < kMost)
-        table.rows.push_back({static_cast<std::int64_t>(u), r.begin, r.end, r.end - r.begin});
+        table.rows.push_back({static_cast<std::int64_t>(u), r.begin, r.end, r.count()});
   }
   if (all > kMost)
     report.warnings.push_back(fmt::format("{}: {} ranges, the first {} are listed", title, all, kMost));

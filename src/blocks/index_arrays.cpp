@@ -127,7 +127,7 @@ void fill_forward(const Slab& slab, const Shrink* shrink) {
   const auto data_carry = carries(first_data), mask_carry = carries(first_mask);
   core::parallel_for(slab.lines(), slab.work, [&](std::int64_t l) {
     const IndexRange run = slab.run(l);
-    const std::int64_t length = run.end - run.begin;
+    const std::int64_t length = run.count();
     const std::uint8_t* states = slab.states(l);
     // make(to) writes the range of a line, which `after` follows, and returns the value before it.
     const auto fill = [&](Array& array, std::int32_t after, Extend extend, auto&& make) {

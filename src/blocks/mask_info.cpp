@@ -85,7 +85,7 @@ std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks,
   std::int64_t blocks = 0;
   for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
     rows.push_back(shares.rows(comm.rank(), u));
-    blocks += (rows.back().end - rows.back().begin) * plan.layout.kv_blocks;
+    blocks += rows.back().count() * plan.layout.kv_blocks;
   }
   const auto progress = counted(report, blocks);
   std::vector<std::optional<BandScan>> found(masks.size());
@@ -125,7 +125,7 @@ struct BlockRow {
 std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector<Mask> masks,
                                                IndexRange rows) {
   ArrayType type = plan.blocks_type(0);
-  type.shape[0] = std::ssize(masks), type.shape[1] = rows.end - rows.begin;
+  type.shape[0] = std::ssize(masks), type.shape[1] = rows.count();
   const auto fill = [masks = std::move(masks), rows, block = plan.block, direction = plan.direction,
                      row = std::make_shared<BlockRow>()](std::span<const std::int64_t> start,
                                                          std::span<const std::int64_t> count, void* out) {
@@ -348,9 +348,8 @@ MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& pr
   for (std::int64_t h = 0; h < shape[0]; ++h) {
     const IndexRange rows = partition.rows(comm.rank(), h);
     if (rows.begin == rows.end) continue;
-    partial.parts.push_back(
-        {{{h, rows.begin, 0, 0, 0}, {1, rows.end - rows.begin, shape[2], shape[3], shape[4]}},
-         every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
+    partial.parts.push_back({{{h, rows.begin, 0, 0, 0}, {1, rows.count(), shape[2], shape[3], shape[4]}},
+                             every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
   }
   return share;
 }

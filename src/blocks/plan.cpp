@@ -255,7 +255,7 @@ std::vector<RankWork> InfoPlan::shares(std::int64_t ranks) const {
     std::int64_t blocks = 0;
     for (std::size_t u = 0; u < costs.size(); ++u) {
       const IndexRange rows = of_ranks.rows(rank, static_cast<std::int64_t>(u));
-      blocks += (rows.end - rows.begin) * layout.kv_blocks;
+      blocks += rows.count() * layout.kv_blocks;
       for (std::int64_t row = rows.begin; row < rows.end; ++row) {
         const auto at = static_cast<std::size_t>(row);
         share.cost += costs[u].bytes[at];

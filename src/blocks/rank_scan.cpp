@@ -119,7 +119,7 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
     if (row % step == 0) {
       const std::int64_t begin = row * block.q, end = std::min(begin + block.q, mask.q_length());
       const IndexRange run = classifier->run(begin, end);
-      states.resize(static_cast<std::size_t>(run.end - run.begin));
+      states.resize(static_cast<std::size_t>(run.count()));
       classifier->classify(begin, end, run, states.data());
       const auto blocks = std::count_if(states.begin(), states.end(), is_open);
       const auto keys = std::min<double>(static_cast<double>(blocks) * static_cast<double>(block.kv),

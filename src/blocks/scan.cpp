@@ -258,7 +258,7 @@ void Scanner::enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot) {
 void Scanner::scan_bands(Part& part, std::int64_t i) {
   const std::span<BlockState> found = states(i);
   const IndexRange of_row = queries(i);
-  const std::int64_t rows = of_row.end - of_row.begin, bands = node_.bands();
+  const std::int64_t rows = of_row.count(), bands = node_.bands();
   if (std::any_of(found.begin(), found.end(), is_open)) {
     part.runs.resize(static_cast<std::size_t>(bands * rows));
     for (std::int64_t b = 0; b < bands; ++b) node_.band(b, of_row, part.runs.data() + b * rows);
@@ -428,7 +428,7 @@ BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternT
   kernels::active();  // an unsupported instruction set is an error for masks without elements too
   Scanner scanner(mask, block, table, rows);
   const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
-  const std::int64_t tasks = core::ceil_div(rows.end - rows.begin, rows_at_once);
+  const std::int64_t tasks = core::ceil_div(rows.count(), rows_at_once);
   const std::int64_t queries = std::min(rows.end * block.q, mask.q_length()) - rows.begin * block.q;
   const double work = static_cast<double>(queries) * static_cast<double>(mask.kv_length()) / 8;
   const int threads = mask.node().random_access() ? core::threads_for(tasks, work) : 1;
@@ -476,8 +476,8 @@ HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
   std::vector<std::int64_t> steps(
       static_cast<std::size_t>(columns + 1));  // changes of the rows that store a column
   for (const IndexRange& run : runs_of(mask, block, {0, rows})) {
-    held.all += run.end - run.begin;
-    held.widest = std::max(held.widest, run.end - run.begin);
+    held.all += run.count();
+    held.widest = std::max(held.widest, run.count());
     ++steps[static_cast<std::size_t>(run.begin)];
     --steps[static_cast<std::size_t>(run.end)];
   }

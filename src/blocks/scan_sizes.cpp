@@ -229,8 +229,7 @@ class Walk {
   }
 
   void hold(Held& held, IndexRange words) const {
-    if (words.end - words.begin > held.bits.row_words)
-      held.buffer = BitBuffer();  // release before allocating
+    if (words.count() > held.bits.row_words) held.buffer = BitBuffer();  // release before allocating
     held.first_word = words.begin;
     held.bits =
         held.buffer.rows(stripes_.held, std::min(64 * words.end, node_.kv_length()) - 64 * words.begin);

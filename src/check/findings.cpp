@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "check/integers.hpp"
+#include "core/require.hpp"
 #include "ejk/check.hpp"
 #include "ejk/text.hpp"
 
@@ -143,7 +144,7 @@ std::span<const CheckKind> check_kinds() {
 std::span<const Rule> rules_of(std::string_view kind) {
   for (const CheckKind& one : check_kinds())
     if (one.name == kind) return one.rules;
-  throw Error(Error::Kind::usage, fmt::format("'{}' is no kind of artefact", kind));
+  throw core::misuse("'{}' is no kind of artefact", kind);
 }
 
 Findings::Findings(std::span<const Rule> rules, std::int64_t most)

@@ -137,37 +137,29 @@ class Checker {
     groups_ = std::max<std::int64_t>(std::ssize(offsets_) - 1, 0);
     const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
     const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
-    if (offsets_.empty()) {
-      add_whole("shape", "group_offsets", {}, "it has no element, not even a 0");
+    const auto wrong = [&](const char* array, const std::string& message) {
+      add_whole("shape", array, {}, message);
       return false;
-    }
-    if (num_tiles.size() != 1) {
-      add_whole("shape", "num_tiles", {}, fmt::format("{} numbers, not one", num_tiles.size()));
-      return false;
-    }
+    };
+    if (offsets_.empty()) return wrong("group_offsets", "it has no element, not even a 0");
+    if (num_tiles.size() != 1)
+      return wrong("num_tiles", fmt::format("{} numbers, not one", num_tiles.size()));
     num_tiles_ = num_tiles[0];
     // Without rows there are no tiles; else the list of groups has an entry for each tile and group but one.
     tiles_ = length - (groups_ - 1);
     const bool no_rows = of_tiles == 0 && (length == groups_ - 1 || groups_ == 0);
     if (no_rows) tiles_ = 0;
-    if (of_tiles != length && !no_rows) {
-      add_whole("shape", "m_tile_ids", {}, fmt::format("{} entries; group_ids has {}", of_tiles, length));
-      return false;
-    }
-    if (tiles_ < 0 || (groups_ == 0 && length > 0)) {
-      add_whole("shape", "group_ids", {},
-                fmt::format("{} entries do not go with {} groups", length, groups_));
-      return false;
-    }
+    if (of_tiles != length && !no_rows)
+      return wrong("m_tile_ids", fmt::format("{} entries; group_ids has {}", of_tiles, length));
+    if (tiles_ < 0 || (groups_ == 0 && length > 0))
+      return wrong("group_ids", fmt::format("{} entries do not go with {} groups", length, groups_));
     first_ = claims_.start_group.value_or(0);
-    if (first_ > groups_)
-      throw Error(Error::Kind::usage,
-                  fmt::format("start_group is {}, but there are {} groups", first_, groups_));
+    if (first_ > groups_) throw core::misuse("start_group is {}, but there are {} groups", first_, groups_);
     const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
     const auto capacity = [&](const std::string& wanted) {
-      add_whole("shape", "group_ids", {}, fmt::format("room for {} tiles, and {}", tiles_, wanted));
+      wrong("group_ids", fmt::format("room for {} tiles, and {}", tiles_, wanted));
     };
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
       capacity("rows for more");

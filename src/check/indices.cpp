@@ -35,10 +35,8 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
       },
       [&](IndicesPart& part, std::int64_t row, std::span<const std::int64_t> keys) {
         const auto add = [&](std::string_view rule, std::size_t column, auto&& message) {
-          const std::int64_t at = row * n + static_cast<std::int64_t>(column);
-          part.found.add(rule, at, [&] {
-            return Finding{"indices", core::index_of(source.shape(), at), keys[column], message()};
-          });
+          check::add_at(part.found, rule, "indices", source.shape(),
+                        row * n + static_cast<std::int64_t>(column), keys[column], message);
         };
         const std::int64_t query = row % queries;
         // The last key that the query may attend to; saturated.

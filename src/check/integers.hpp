@@ -43,6 +43,13 @@ void add(Findings& found, std::string_view rule, std::int64_t place, const char*
   });
 }
 
+/// The same for element `at`, in C order, of an array of this shape.
+template <class Message>
+void add_at(Findings& found, std::string_view rule, const char* array, const Shape& shape, std::int64_t at,
+            std::int64_t value, Message&& message) {
+  found.add(rule, at, [&] { return Finding{array, core::index_of(shape, at), value, message()}; });
+}
+
 /// Throws Error{input} unless it is of integers and of a rank from `least` to `most`. `form` is the shape in
 /// messages: "(batch, pages)".
 inline void require_integers(const ArraySource& source, const char* what, std::size_t least, std::size_t most,
@@ -70,8 +77,7 @@ inline void require_one_row(const ArraySource& source, const char* what) {
 }
 
 inline void require_claim(const char* what, std::int64_t value, std::int64_t least) {
-  if (value < least)
-    throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
+  if (value < least) throw core::misuse("{} is {}; it must be at least {}", what, value, least);
 }
 
 inline std::string there_are(std::int64_t count, const char* what) {

@@ -110,8 +110,6 @@ class MaskCheck {
   template <class T>
   void report_value(const Shape& shape, std::int64_t at, T value, std::string_view rule) {
     found_.add(rule, at, [&] {
-      Shape index(shape.size());
-      for (std::size_t d = shape.size(); d-- > 0; at /= shape[d]) index[d] = at % shape[d];
       ReportValue number;
       if constexpr (std::is_same_v<T, std::uint64_t>)
         number = std::in_range<std::int64_t>(value) ? ReportValue(static_cast<std::int64_t>(value)) : value;
@@ -120,7 +118,7 @@ class MaskCheck {
       else
         number = static_cast<double>(
             static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
-      return Finding{"mask", index, number,
+      return Finding{"mask", core::index_of(shape, at), number,
                      rule == "between"  ? "0 attends, and -1e4 and less hides"
                      : rule == "values" ? "taken as 1, being no 0"
                                         : "another value than before: ids, or positions?"};
@@ -157,7 +155,7 @@ class MaskCheck {
       found_.add(
           rule, head * length + range.begin,
           [&] {
-            const std::int64_t n = range.end - range.begin;
+            const std::int64_t n = range.count();
             return Finding{"mask",
                            {head, range.begin},
                            {},
@@ -165,7 +163,7 @@ class MaskCheck {
                                   : fmt::format("{} {} to {}: each {}{}", what, range.begin, range.end - 1,
                                                 why, also(heads))};
           },
-          heads * (range.end - range.begin));
+          heads * range.count());
   }
 
   // No query attends to the key at its own position, and some to a later one: as in the complement of a

@@ -16,7 +16,7 @@ namespace {
 struct PositionWalk {
   template <class Message>
   void add(std::string_view rule, std::int64_t at, std::int64_t id, Message&& message) {
-    found.add(rule, at, [&] { return Finding{"ids", core::index_of(source.shape(), at), id, message()}; });
+    check::add_at(found, rule, "ids", source.shape(), at, id, message);
   }
 
   const ArraySource& source;
@@ -26,64 +26,39 @@ struct PositionWalk {
 
 bool follows(std::int64_t position, std::int64_t before) { return position > 0 && position - 1 == before; }
 
-void walk_rows(PositionWalk& walk, std::optional<std::int64_t> padding, const CheckOptions& options) {
+// With a mask positions count on after padding; without, a sequence begins there.
+void walk_rows(PositionWalk& walk, std::optional<std::int64_t> padding, const ArraySource* mask,
+               const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
-  std::int64_t before = -1, gap = -1, gap_id = 0, column = 0;
-  bool has_tokens = false;
-  check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
-      if (column == 0) before = -1, gap = -1, has_tokens = false;
-      if (++column == columns) column = 0;
-      if (id < 0 || (id == padding && id != 0 && !follows(id, before))) {
-        ++walk.padding;
-        if (has_tokens && gap < 0) gap = at, gap_id = id;
-        before = -1;
-        continue;
-      }
-      if (gap >= 0)
-        walk.add("padding-inside", std::exchange(gap, -1), gap_id,
-                 [&] { return fmt::format("tokens go on at {}", at % columns); });
-      walk.sequences += id == 0 || before < 0;
-      if (id != 0 && before < 0)
-        walk.add("restart", at, id, [] { return "the first position is not 0"; });
-      else if (id != 0 && !follows(id, before))
-        walk.add("jump", at, id, [&] { return fmt::format("neither 0 nor one more than {}", before); });
-      before = id;
-      has_tokens = true;
-    }
-  });
-}
-
-void walk_tokens(PositionWalk& walk, const ArraySource& mask, const CheckOptions& options) {
-  const std::int64_t columns = walk.source.shape().back();
-  std::int64_t before = -1, gap = 0, column = 0;  // padding since the previous token
-  bool has_tokens = false;
+  std::int64_t before = -1, gap = 0, gap_id = 0, column = 0;  // gap: padding since the previous token
+  bool has_tokens = false, begins = true;
   check::Buffer buffer;
   check::scan(walk.source, options, [&](std::span<const std::int64_t> ids, std::int64_t first) {
-    const auto is_token = check::read_range(mask, first, first + std::ssize(ids), buffer);
+    std::span<const std::int64_t> is_token;
+    if (mask != nullptr) is_token = check::read_range(*mask, first, first + std::ssize(ids), buffer);
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const std::int64_t at = first + static_cast<std::int64_t>(k), id = ids[k];
-      if (column == 0) before = -1, gap = 0, has_tokens = false;
+      if (column == 0) before = -1, gap = 0, has_tokens = false, begins = true;
       if (++column == columns) column = 0;
-      if (is_token[k] == 0) {
-        ++walk.padding, ++gap;
+      if (mask != nullptr ? is_token[k] == 0 : id < 0 || (id == padding && id != 0 && !follows(id, before))) {
+        ++walk.padding;
+        if (gap++ == 0) gap_id = id;
+        if (mask == nullptr) before = -1, begins = true;
         continue;
       }
       if (has_tokens && gap > 0)
-        walk.add("padding-inside", at - gap, ids[k],
+        walk.add("padding-inside", at - gap, gap_id,
                  [&] { return fmt::format("tokens go on at {}", at % columns); });
-      walk.sequences += id == 0 || !has_tokens;
-      if (gap > 0 && follows(id, before + gap))
+      walk.sequences += id == 0 || begins;
+      if (mask != nullptr && gap > 0 && follows(id, before + gap))
         walk.add("counts-padding", at, id,
                  [&] { return fmt::format("should be {}: {} of padding before it", before + 1, gap); });
+      else if (id != 0 && begins)
+        walk.add("restart", at, id, [] { return "the first position is not 0"; });
       else if (id != 0 && !follows(id, before))
-        walk.add(has_tokens ? "jump" : "restart", at, id, [&] {
-          return has_tokens ? fmt::format("neither 0 nor one more than {}", before)
-                            : "the first position is not 0";
-        });
+        walk.add("jump", at, id, [&] { return fmt::format("neither 0 nor one more than {}", before); });
       before = id, gap = 0;
-      has_tokens = true;
+      has_tokens = true, begins = false;
     }
   });
 }
@@ -117,12 +92,12 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
     if (claims.mask->shape() != ids->shape())
       throw core::invalid("{} has the shape {}, the position ids {}", claims.mask->name(),
                           to_string(claims.mask->shape()), to_string(ids->shape()));
-    walk_tokens(walk, *claims.mask, options);
+    walk_rows(walk, {}, &*claims.mask, options);
   } else if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");
     walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);
   } else {
-    walk_rows(walk, claims.padding, options);
+    walk_rows(walk, claims.padding, nullptr, options);
   }
   walk.found.facts()
       .add("tokens", "tokens", element_count(ids->shape()) - walk.padding, Unit::count)

@@ -63,7 +63,7 @@ struct SegmentWalk {
 
   template <class Message>
   void add(std::string_view rule, std::int64_t at, std::int64_t id, Message&& message) {
-    found.add(rule, at, [&] { return Finding{"ids", core::index_of(source.shape(), at), id, message()}; });
+    check::add_at(found, rule, "ids", source.shape(), at, id, message);
   }
 
   const ArraySource& source;

@@ -38,10 +38,8 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
 
   const auto check = [&](ChoicesPart& part, std::int64_t token, std::span<const std::int64_t> ids) {
     const auto add = [&](std::string_view rule, std::size_t column, auto&& message) {
-      const std::int64_t at = token * k + static_cast<std::int64_t>(column);
-      part.found.add(rule, at, [&] {
-        return Finding{"topk_ids", core::index_of(source.shape(), at), ids[column], message()};
-      });
+      check::add_at(part.found, rule, "topk_ids", source.shape(),
+                    token * k + static_cast<std::int64_t>(column), ids[column], message);
     };
     std::size_t none = 0, first_none = 0;
     part.seen.begin();

@@ -120,7 +120,7 @@ class ArrayMask final : public MaskNode {
   void for_each_stripe(IndexRange queries, bool in_order, F&& f) const {
     const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
     const std::int64_t rows_at_once = std::max<std::int64_t>(1, bits_at_once / kv_length());
-    const std::int64_t stripes = core::ceil_div(queries.end - queries.begin, rows_at_once);
+    const std::int64_t stripes = core::ceil_div(queries.count(), rows_at_once);
     std::atomic<bool> goes_on{true};
     const auto stripe = [&](std::int64_t s) {
       const std::int64_t q = queries.begin + s * rows_at_once;
@@ -129,8 +129,7 @@ class ArrayMask final : public MaskNode {
         goes_on.store(false, std::memory_order_relaxed);
     };
     if (!in_order) {
-      const double elements =
-          static_cast<double>(queries.end - queries.begin) * static_cast<double>(kv_length());
+      const double elements = static_cast<double>(queries.count()) * static_cast<double>(kv_length());
       core::parallel_for(stripes, elements / 4, stripe);
     } else {
       for (std::int64_t s = 0; s < stripes; ++s) stripe(s);
@@ -289,8 +288,8 @@ class SliceSource final : public ForwardingSource {
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
   const Shape& whole = core::required(array).shape();
   if (whole.empty() || index < 0 || index >= whole[0])
-    throw Error(Error::Kind::usage, fmt::format("{}: there is no slice {} of an array of shape {}",
-                                                array->name(), index, to_string(whole)));
+    throw core::misuse("{}: there is no slice {} of an array of shape {}", array->name(), index,
+                       to_string(whole));
   ArrayType type(array->dtype(), Shape(whole.begin() + 1, whole.end()));
   ArrayAccess access = array->access();
   if (access.view) access.view = (*access.view)[index];

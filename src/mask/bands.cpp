@@ -61,7 +61,7 @@ class BandClassifier final : public BlockClassifier {
 
   void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
                 BlockState* out) const override {
-    std::fill(out, out + (columns.end - columns.begin), BlockState::empty);
+    std::fill(out, out + columns.count(), BlockState::empty);
     const auto fill = [&](std::int64_t begin, std::int64_t end, BlockState state) {
       begin = std::max(begin, columns.begin), end = std::min(end, columns.end);
       if (begin < end) std::fill(out + begin - columns.begin, out + end - columns.begin, state);

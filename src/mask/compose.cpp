@@ -76,7 +76,7 @@ class NotMask final : public MaskNode {
   // The complement of a band is on both sides of it: bit b of n chooses the side of band b.
   std::int64_t bands() const override { return bands_; }
   void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {
-    std::vector<IndexRange> runs(static_cast<std::size_t>(queries.end - queries.begin));
+    std::vector<IndexRange> runs(static_cast<std::size_t>(queries.count()));
     std::fill_n(out, runs.size(), IndexRange{0, kv_length()});
     for (std::int64_t b = 0; b < of_.node().bands(); ++b) {
       of_.node().band(b, queries, runs.data());
@@ -95,7 +95,7 @@ class NotMask final : public MaskNode {
       void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
                     BlockState* out) const override {
         of_->classify(q_begin, q_end, columns, out);
-        std::transform(out, out + (columns.end - columns.begin), out, negate);
+        std::transform(out, out + columns.count(), out, negate);
       }
 
      private:
@@ -173,7 +173,7 @@ class JoinMask final : public MaskNode {
     if (join == Join::either)
       return n < a ? a_.node().band(n, queries, out) : b_.node().band(n - a, queries, out);
     a_.node().band(n / b, queries, out);
-    std::vector<IndexRange> others(static_cast<std::size_t>(queries.end - queries.begin));
+    std::vector<IndexRange> others(static_cast<std::size_t>(queries.count()));
     b_.node().band(n % b, queries, others.data());
     cut(others, out);
   }
@@ -207,7 +207,7 @@ class JoinMask final : public MaskNode {
       void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
                     BlockState* out) const override {
         a_->classify(q_begin, q_end, columns, out);
-        std::vector<BlockState> other(static_cast<std::size_t>(columns.end - columns.begin));
+        std::vector<BlockState> other(static_cast<std::size_t>(columns.count()));
         b_->classify(q_begin, q_end, columns, other.data());
         std::transform(other.begin(), other.end(), out, out, [](BlockState b, BlockState a) {
           return join == Join::both ? intersect(a, b) : unite(a, b);

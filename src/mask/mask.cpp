@@ -29,7 +29,7 @@ std::unique_ptr<mask::BlockClassifier> MaskNode::classifier(std::int64_t, std::i
     explicit Undecided(std::int64_t blocks) : blocks_(blocks) {}
     IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
     void classify(std::int64_t, std::int64_t, IndexRange columns, mask::BlockState* out) const override {
-      std::fill(out, out + (columns.end - columns.begin), mask::BlockState::undecided);
+      std::fill(out, out + columns.count(), mask::BlockState::undecided);
     }
 
    private:

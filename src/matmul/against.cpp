@@ -3,8 +3,6 @@
 // tests: tests/matmul/test_against.cpp
 #include "matmul/against.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -12,7 +10,6 @@
 #include <span>
 
 #include "core/parallel.hpp"
-#include "matmul/fault_models.hpp"
 #include "verify/against.hpp"
 #include "verify/value_search.hpp"
 
@@ -47,14 +44,6 @@ Lengths lengths_of(const GroupProduct& product, double flushed) {
     for (std::size_t j = 0; j < all.b.size(); ++j) add(row[j], all.b[j]);
   }
   for (double& sum : all.b) sum = std::sqrt(sum);
-  return all;
-}
-
-double multiply_adds(const ActualProduct& it) {
-  double all = 0;
-  for (const GroupProduct& product : it.products)
-    all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
-           static_cast<double>(it.columns());
   return all;
 }
 
@@ -148,17 +137,10 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
                 const CheckEffort& effort, const std::vector<std::string>& tiles) {
   check_types(problem, operands, own.dtype, own.shape);
-  if (given.shape != problem.out.shape)
-    throw Error(Error::Kind::input, fmt::format("the given result has the shape {}, not {}",
-                                                to_string(given.shape), to_string(problem.out.shape)))
-        .about("given");
-  if (!is_float(given.dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("the given result is {}, not of a float type", name_of(given.dtype)))
-        .about("given");
+  verify::require_given(given, problem.out.shape, "result", "given");
   const ActualProduct it(problem, operands, given);
   const double work =
-      multiply_adds(it) * (precision_for(operands.lhs, operands.rhs) == Precision::extended ? 8 : 1);
+      multiply_adds(it.products) * (precision_for(operands.lhs, operands.rhs) == Precision::extended ? 8 : 1);
   const bool whole = work <= static_cast<double>(effort.every_element);
   const bool by_rows = problem.cut == Problem::Cut::rows;
 

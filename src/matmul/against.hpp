@@ -1,15 +1,29 @@
-// A grouped product of another implementation: its comparison with the reference, and explanations.
+// Comparison of grouped products with the reference: the library's, and another implementation's with its
+// explanations. The thresholds are parameters, so that tests can have samples of small ones.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "ejk/against.hpp"
-#include "matmul/check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/tolerance.hpp"
+#include "verify/against.hpp"
 
 namespace ejk::matmul {
+
+/// Multiply-adds.
+struct CheckEffort {
+  std::int64_t every_element = std::int64_t{1} << 29;  // up to that all elements are evaluated
+  std::int64_t samples = std::int64_t{1} << 29;        // for the rows that are chosen at random or fail
+};
+
+/// `out` against the product; the operands and `out` are of the problem's types.
+MatmulCheck check(const Problem& problem, const Operands& operands, const ArrayView& out,
+                  const WorkProgress& progress, const CheckEffort& effort = {});
+
+std::int64_t check_bytes(const Problem& problem);
 
 struct ActualProduct {
   const Problem& problem;
@@ -36,5 +50,9 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
                 const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {});
 
 std::int64_t compare_bytes(const Problem& problem, Explain explain);
+
+/// Adds explanations of the elements out of tolerance by fault models.
+void explain(const ActualProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
+             Against& against);
 
 }  // namespace ejk::matmul

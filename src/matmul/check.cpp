@@ -4,11 +4,10 @@
 // x_j e_j| > s · ‖e‖₂ has a probability below 2 exp(−s²/2), with ‖e‖₂ ≤ Σ_p |a_p| · ‖b_p‖₂ · bound + …; s =
 // 9, or √n, with which it is certain.
 // tests: tests/matmul/test_check.cpp
-#include "matmul/check.hpp"
+#include "matmul/against.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -30,7 +29,7 @@ namespace {
 // Of a task: its sums (64 KiB) stay in a second-level cache, and its rows share the conversion of rhs.
 constexpr std::int64_t kRowsOfPart = 32, kColumnsOfPart = 256;
 
-// A result, the products that it should be made of, and by what it is judged.
+// A result, its products, and its tolerance.
 struct CheckedProduct {
   std::vector<GroupProduct> products;
   const std::optional<ArrayView>& existing;
@@ -278,7 +277,7 @@ class VectorTest {
                             tolerance.at_the_end(depth) * sure;
     const double evaluation =
         (n + static_cast<double>(depth)) * tolerance.evaluation_unit * sure * (size + length);
-    // The result's length stands for that of the reference; a hundredth is more than they differ by.
+    // The result's length replaces the reference's; they differ by less than a hundredth.
     const double allowed = 1.01 * (std::min(9.0, sure) * rounding + evaluation);
     const auto difference = static_cast<double>(std::abs(out.signed_sum - expected));
     if (!std::isfinite(difference) || !std::isfinite(allowed)) return Verdict::open;
@@ -289,19 +288,11 @@ class VectorTest {
   std::vector<double> signs_;
 };
 
-double multiply_adds(const CheckedProduct& problem) {
-  double all = 0;
-  for (const GroupProduct& product : problem.products)
-    all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
-           static_cast<double>(problem.columns());
-  return all;
-}
-
 MatmulCheck check_problem(const CheckedProduct& problem, const CheckEffort& effort) {
   MatmulCheck result;
   result.dtype = problem.out.dtype;
   result.elements = element_count(problem.out.shape);
-  const double work = multiply_adds(problem), scale = problem.extended ? 8 : 1;
+  const double work = multiply_adds(problem.products), scale = problem.extended ? 8 : 1;
   const bool every = work * scale <= static_cast<double>(effort.every_element);
   result.method = every ? MatmulCheck::Method::every_element : MatmulCheck::Method::sampled_rows;
 

@@ -1,7 +1,7 @@
 // Fault models of grouped products: a row is recomputed in float64 from another row, group, matrix, offset or
 // rounding.
 // tests: tests/matmul/test_fault_models.cpp
-#include "matmul/fault_models.hpp"
+#include "matmul/against.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "verify/fault_search.hpp"
-#include "verify/rounding.hpp"
+#include "verify/float_type.hpp"
 
 namespace ejk::matmul {
 
@@ -21,8 +21,8 @@ using verify::Rounding;
 
 // A row as `factor` · a · b + `existing` · existing_out; without a product `existing` alone.
 struct Recipe {
-  ArrayView a;  // (K,)
-  ArrayView b;  // (K, n)
+  ArrayView a = {};  // (K,)
+  ArrayView b = {};  // (K, n)
   bool has_product = false;
   double factor = 1;
   double existing = 0;
@@ -53,13 +53,7 @@ class FaultModels {
   }
 
  private:
-  double existing() const { return it_.adds() ? 1 : 0; }
-
-  Recipe kept() const {
-    Recipe r;
-    r.existing = it_.operands.existing_out ? 1 : 0;
-    return r;
-  }
+  Recipe kept() const { return {.existing = it_.operands.existing_out ? 1.0 : 0.0}; }
 
   Recipe right(std::int64_t row) const {
     const GroupProduct* product = it_.product_of(row);
@@ -68,12 +62,7 @@ class FaultModels {
   }
 
   Recipe made_of(ArrayView a, ArrayView b) const {
-    Recipe r;
-    r.a = std::move(a);
-    r.b = std::move(b);
-    r.has_product = true;
-    r.existing = existing();
-    return r;
+    return {.a = std::move(a), .b = std::move(b), .has_product = true, .existing = it_.adds() ? 1.0 : 0.0};
   }
 
   // The weights of group g, as the product takes them; nothing where it has none.

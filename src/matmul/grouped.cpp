@@ -15,7 +15,6 @@
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 #include "matmul/against.hpp"
-#include "matmul/check.hpp"
 #include "matmul/parts.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/product.hpp"
@@ -97,7 +96,7 @@ GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Sh
   }
   product.rows = end - begin;
   product.k = by_rows ? p.k : p.rows(g);
-  product.columns = part.columns.end - part.columns.begin;
+  product.columns = part.columns.count();
   product.dtype = p.out.dtype;
   return {product, begin, end, by_rows ? p.rows(g) : p.k};
 }
@@ -107,8 +106,7 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
              const WorkProgress& progress) {
   const auto& [lhs, rhs, existing_out] = operands;
   const Kept existing = with_rows(existing_out);
-  const std::int64_t rows = part.rows.end - part.rows.begin,
-                     row_bytes = (part.columns.end - part.columns.begin) * size_of(p.out.dtype);
+  const std::int64_t rows = part.rows.count(), row_bytes = part.columns.count() * size_of(p.out.dtype);
   const bool by_rows = p.cut == Problem::Cut::rows;
   const bool adds = existing.data != nullptr && p.existing == Existing::add;
   // Rows [begin, end) of a group's matrix, or of the result where groups divide its rows.
@@ -124,8 +122,7 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
   }
   const IndexRange groups = matmul::groups_of(p, part);
   const std::int64_t first_row = by_rows ? std::max(part.rows.begin, p.begin(0)) : p.begin(groups.begin);
-  const bool stream =
-      (by_rows ? 1 : groups.end - groups.begin) * rows * row_bytes >= kernels::kLargerThanCaches;
+  const bool stream = (by_rows ? 1 : groups.count()) * rows * row_bytes >= kernels::kLargerThanCaches;
   Tasks tasks(matmul::arithmetic_of(p), p.tiling);
   for (std::int64_t g = groups.begin; g < groups.end; ++g) {
     GroupRows made = rows_of(p, part, lhs.strides, rhs.strides, g);

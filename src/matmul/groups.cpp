@@ -12,6 +12,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "matmul/tiles.hpp"
 
 namespace ejk {
@@ -35,15 +36,14 @@ struct Layout {
 Layout checked_layout(const IntegerArray& group_sizes, std::int64_t m, std::int64_t tm,
                       const GroupMetadataOptions& options) {
   const auto require = [](const char* what, std::int64_t value, std::int64_t least) {
-    if (value < least)
-      throw Error(Error::Kind::input, fmt::format("{} is {}; it must be at least {}", what, value, least));
+    if (value < least) throw core::invalid("{} is {}; it must be at least {}", what, value, least);
   };
   require("tm", tm, 1);
   require("m", m, 0);
   require("start_group", options.start_group, 0);
   require("num_nonzero_groups", options.num_nonzero_groups.value_or(0), 0);
   if (options.strict && m % tm != 0)
-    throw Error(Error::Kind::input, fmt::format("tm = {} does not divide m = {}", tm, m))
+    throw core::invalid("tm = {} does not divide m = {}", tm, m)
         .hint("unless it has to be strict, the last tile is cut short");
 
   Layout layout;
@@ -51,10 +51,9 @@ Layout checked_layout(const IntegerArray& group_sizes, std::int64_t m, std::int6
   layout.groups = static_cast<std::int64_t>(layout.offsets.size()) - 1;
   layout.tiles = core::ceil_div(m, tm);
   if (options.start_group > layout.groups)
-    throw std::move(Error(Error::Kind::usage,
-                          fmt::format("start_group is {}, but there {}", options.start_group,
-                                      layout.groups == 1 ? "is only 1 group"
-                                                         : fmt::format("are only {} groups", layout.groups)))
+    throw std::move(core::misuse("start_group is {}, but there {}", options.start_group,
+                                 layout.groups == 1 ? "is only 1 group"
+                                                    : fmt::format("are only {} groups", layout.groups))
                         .at(group_sizes->name()));
   if (layout.offsets.back() > kMost) {
     const auto& offsets = layout.offsets;
@@ -108,7 +107,7 @@ void fill_tile_ids(const Layout& layout, std::int64_t tm, EmptyGroups empty, std
 }  // namespace
 
 std::vector<std::int64_t> group_offsets(const IntegerArray& group_sizes, std::int64_t m, bool strict) {
-  if (m < 0) throw Error(Error::Kind::input, fmt::format("m is {}; it must be at least 0", m));
+  if (m < 0) throw core::invalid("m is {}; it must be at least 0", m);
   const std::vector<std::int64_t> sizes = core::read_integers(group_sizes, "group_sizes");
   std::vector<std::int64_t> offsets{0};
   offsets.reserve(sizes.size() + 1);

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
 
@@ -26,8 +27,6 @@ constexpr double kWorkOfByte = 4;
 
 // How much worse than columns rows may be cut: a part that is wide is read and written in longer runs.
 constexpr double kForRows = 1.05;
-
-std::int64_t length(const IndexRange& range) { return range.end - range.begin; }
 
 IndexRange both(const IndexRange& a, const IndexRange& b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
@@ -86,25 +85,25 @@ Parts parts_of(const Problem& p, const Piece& piece) {
 }
 
 double cost_of(const Problem& p, const Part& part) {
-  const auto rows = static_cast<double>(length(part.rows)),
-             columns = static_cast<double>(length(part.columns));
+  const auto rows = static_cast<double>(part.rows.count()),
+             columns = static_cast<double>(part.columns.count());
   const auto lhs = static_cast<double>(size_of(p.lhs.dtype)), rhs = static_cast<double>(size_of(p.rhs.dtype));
   const double out = static_cast<double>(size_of(p.out.dtype)) * (p.has_existing ? 2 : 1);
   const IndexRange groups = groups_of(p, part);
   double bytes = 0;
   if (by_rows(p)) {
-    const auto covered = static_cast<double>(length(covered_rows(p, part))), k = static_cast<double>(p.k);
+    const auto covered = static_cast<double>(covered_rows(p, part).count()), k = static_cast<double>(p.k);
     bytes =
-        covered * k * lhs + static_cast<double>(length(groups)) * k * columns * rhs + rows * columns * out;
+        covered * k * lhs + static_cast<double>(groups.count()) * k * columns * rhs + rows * columns * out;
   } else {
     const auto depth = static_cast<double>(p.begin(groups.end) - p.begin(groups.begin));
-    bytes = depth * (rows * lhs + columns * rhs) + static_cast<double>(length(groups)) * rows * columns * out;
+    bytes = depth * (rows * lhs + columns * rhs) + static_cast<double>(groups.count()) * rows * columns * out;
   }
   return flop_of(p, part) / 2 + kWorkOfByte * bytes;
 }
 
 double cost_of(const Problem& p, const Piece& piece) {
-  if (length(piece.rows) == 0 || length(piece.columns) == 0) return 0;
+  if (piece.rows.count() == 0 || piece.columns.count() == 0) return 0;
   double cost = 0;
   const Parts parts = parts_of(p, piece);
   for (const Part& part : parts.all()) cost += cost_of(p, part);
@@ -171,9 +170,9 @@ class Halving {
     const auto cut = [&](std::int64_t column) {
       return Halves{{piece.rows, {piece.columns.begin, column}}, {piece.rows, {column, piece.columns.end}}};
     };
-    if (length(piece.columns) <= step_) return {};
+    if (piece.columns.count() <= step_) return {};
     const double share = static_cast<double>(first) / static_cast<double>(first + second);
-    const auto wanted = static_cast<std::int64_t>(share * static_cast<double>(length(piece.columns)));
+    const auto wanted = static_cast<std::int64_t>(share * static_cast<double>(piece.columns.count()));
     const std::int64_t before = piece.columns.begin + wanted / step_ * step_;
     return best_of(piece, std::array{before, before + step_}, &Piece::columns, first, second, cut);
   }
@@ -214,9 +213,8 @@ Part part_of(const Problem& p, const ArrayBox& box) {
     is_part = begin % step == 0 && (end % step == 0 || end == p.n);
   }
   if (!is_part)
-    throw Error(Error::Kind::input,
-                fmt::format("{} elements from {} on are no part of the result {}", to_string(box.count),
-                            to_string(box.start), to_string(shape)));
+    throw core::invalid("{} elements from {} on are no part of the result {}", to_string(box.count),
+                        to_string(box.start), to_string(shape));
   const auto range = [&](std::size_t axis) {
     return IndexRange{box.start[axis], box.start[axis] + box.count[axis]};
   };
@@ -225,10 +223,10 @@ Part part_of(const Problem& p, const ArrayBox& box) {
 }
 
 ArrayBox box_of(const Problem& p, const Part& part) {
-  ArrayBox box{{part.rows.begin, part.columns.begin}, {length(part.rows), length(part.columns)}};
+  ArrayBox box{{part.rows.begin, part.columns.begin}, {part.rows.count(), part.columns.count()}};
   if (!by_rows(p)) {
     box.start.insert(box.start.begin(), part.groups.begin);
-    box.count.insert(box.count.begin(), length(part.groups));
+    box.count.insert(box.count.begin(), part.groups.count());
   }
   return box;
 }
@@ -236,7 +234,7 @@ ArrayBox box_of(const Problem& p, const Part& part) {
 IndexRange groups_of(const Problem& p, const Part& part) {
   if (!by_rows(p)) return part.groups;
   const IndexRange rows = covered_rows(p, part);
-  if (length(rows) == 0 || length(part.columns) == 0) return {0, 0};
+  if (rows.count() == 0 || part.columns.count() == 0) return {0, 0};
   return {group_of_row(p, rows.begin), group_of_row(p, rows.end - 1) + 1};
 }
 
@@ -244,24 +242,24 @@ GroupedMatmulNeeds needs_of(const Problem& p, const Part& part) {
   const IndexRange groups = groups_of(p, part);
   if (by_rows(p)) {
     const IndexRange rows = covered_rows(p, part);
-    ArrayBox rhs{{groups.begin, 0, part.columns.begin}, {length(groups), p.k, length(part.columns)}};
+    ArrayBox rhs{{groups.begin, 0, part.columns.begin}, {groups.count(), p.k, part.columns.count()}};
     if (p.transpose_rhs) {
       std::swap(rhs.start[1], rhs.start[2]);
       std::swap(rhs.count[1], rhs.count[2]);
     }
-    return {{{rows.begin, 0}, {length(rows), p.k}}, rhs};
+    return {{{rows.begin, 0}, {rows.count(), p.k}}, rhs};
   }
   const std::int64_t begin = p.begin(groups.begin), depth = p.begin(groups.end) - begin;
-  return {{{part.rows.begin, begin}, {length(part.rows), depth}},
-          {{begin, part.columns.begin}, {depth, length(part.columns)}}};
+  return {{{part.rows.begin, begin}, {part.rows.count(), depth}},
+          {{begin, part.columns.begin}, {depth, part.columns.count()}}};
 }
 
 double flop_of(const Problem& p, const Part& part) {
-  const auto columns = static_cast<double>(length(part.columns));
+  const auto columns = static_cast<double>(part.columns.count());
   if (by_rows(p))
-    return 2.0 * static_cast<double>(length(covered_rows(p, part))) * static_cast<double>(p.k) * columns;
+    return 2.0 * static_cast<double>(covered_rows(p, part).count()) * static_cast<double>(p.k) * columns;
   return 2.0 * static_cast<double>(p.begin(part.groups.end) - p.begin(part.groups.begin)) *
-         static_cast<double>(length(part.rows)) * columns;
+         static_cast<double>(part.rows.count()) * columns;
 }
 
 std::vector<std::vector<Part>> divide(const Problem& p, std::int64_t ranks) {
@@ -274,7 +272,7 @@ std::vector<std::vector<Part>> divide(const Problem& p, std::int64_t ranks) {
   const std::int64_t rows = by_rows(p) ? p.m : p.groups * p.k;
   Halving(p, pieces).divide({{0, rows}, {0, p.n}}, ranks);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (length(pieces[i].rows) == 0 || length(pieces[i].columns) == 0) continue;
+    if (pieces[i].rows.count() == 0 || pieces[i].columns.count() == 0) continue;
     const Parts made = parts_of(p, pieces[i]);
     parts[i].assign(made.all().begin(), made.all().end());
   }

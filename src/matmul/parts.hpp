@@ -35,7 +35,7 @@ GroupedMatmulNeeds needs_of(const Problem& problem, const Part& part);
 
 double flop_of(const Problem& problem, const Part& part);
 
-/// What each of so many ranks makes. The same on every instruction set.
+/// The parts of each rank. The same on every instruction set.
 std::vector<std::vector<Part>> divide(const Problem& problem, std::int64_t ranks);
 
 }  // namespace ejk::matmul

@@ -19,7 +19,7 @@ constexpr std::int64_t kLine = 64;
 // Rows of A that are packed at once where rows are contiguous: whole cache lines of each contraction element.
 constexpr std::int64_t kTurnedRows = 256;
 
-// From so many panels on lines of A are prefetched between tiles; with fewer, requests come in bursts. (Xeon
+// From this many panels on, lines of A are prefetched between tiles; with fewer, requests come in bursts. (Xeon
 // with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with.)
 constexpr std::int64_t kPanelsToAsk = 16;
 
@@ -27,7 +27,7 @@ constexpr std::int64_t kPanelsToAsk = 16;
 // 16.
 constexpr std::int64_t kFewColumns = 4, kDotRows = 128;
 
-// Elements behind a row for dot products, which are 0.
+// Zeros after a row for dot products.
 constexpr std::int64_t kWhole = 16;
 
 using core::round_up;
@@ -341,7 +341,7 @@ void run(const Arithmetic& arithmetic, const Product& product, std::int64_t kc, 
   multiplication.run(workspace);
 }
 
-// The contraction length of a block that is asked for as `kc`.
+// The contraction length of a block for the requested `kc`.
 std::int64_t block_length(const kernels::Gemm& gemm, std::int64_t kc) {
   return kc == 0 || kc >= gemm.kc ? gemm.kc : round_up(kc, gemm.k_step);
 }

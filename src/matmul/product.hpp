@@ -5,7 +5,6 @@
 // where it is of their type.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "core/workspace.hpp"
@@ -68,7 +67,7 @@ bool has_few_columns(std::int64_t columns);
 void multiply(const Arithmetic& arithmetic, const Product& product, std::int64_t kc,
               core::Workspace& workspace);
 
-/// The memory that this takes in an empty workspace; the product's pointers are not looked at.
+/// Bytes in an empty workspace; the product's pointers are not read.
 std::int64_t workspace_bytes(const Arithmetic& arithmetic, const Product& product, std::int64_t kc);
 
 }  // namespace ejk::matmul

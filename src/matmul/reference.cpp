@@ -74,6 +74,14 @@ std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& l
   return products;
 }
 
+double multiply_adds(std::span<const GroupProduct> products) {
+  double all = 0;
+  for (const GroupProduct& product : products)
+    all += static_cast<double>(product.a.shape[0]) * static_cast<double>(product.a.shape[1]) *
+           static_cast<double>(product.b.shape[1]);
+  return all;
+}
+
 Precision precision_for(const ArrayView& a, const ArrayView& b) {
   return a.dtype == DType::float64 || b.dtype == DType::float64 ? Precision::extended : Precision::float64;
 }

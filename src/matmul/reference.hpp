@@ -26,6 +26,7 @@ ArrayView transposed(const ArrayView& matrix);
 
 /// In order of their rows; those of empty groups only where these have rows in the result.
 std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs);
+double multiply_adds(std::span<const GroupProduct> products);
 
 /// `extended` is long double; float64 factors need it, as the products of all others are exact in float64.
 enum class Precision { float64, extended };

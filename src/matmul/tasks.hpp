@@ -25,7 +25,7 @@ class Tasks {
 
   void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
 
-  /// The memory that run() takes on all its threads; the products' pointers are not looked at.
+  /// Bytes of run() on all threads; the products' pointers are not read.
   std::int64_t work_bytes() const;
 
  private:

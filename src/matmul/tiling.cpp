@@ -8,6 +8,7 @@
 #include <array>
 #include <string>
 
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk {
@@ -39,7 +40,7 @@ TilingTable TilingTable::parse(std::string_view text, std::string name) {
   table.name_ = std::move(name);
   std::int64_t number = 0;
   const auto refuse = [&](const std::string& why) {
-    throw Error(Error::Kind::input, fmt::format("line {}: {}", number, why))
+    throw core::invalid("line {}: {}", number, why)
         .hint("a line is \"m k n tm tk tn\", where * for m, k or n is any length");
   };
   while (!text.empty()) {

@@ -33,7 +33,7 @@ struct Tolerance {
       return {type, 0x1p-24, 0x1p-126, 0x1.FFFFFEp127, 0x1p-53, 0x1p18};
     return {type, 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
   }
-  /// Of a result that was given: one that is not float64 may be made in float32, whatever the factors are.
+  /// Of a given result: one that is not float64 may be computed in float32, whatever the factors are.
   static Tolerance of_given(const ArrayView& lhs, const ArrayView& rhs, DType result) {
     if (result == DType::float64 || precision_for(lhs, rhs) != Precision::extended)
       return of(lhs, rhs, result);

@@ -12,6 +12,7 @@
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "verify/describe.hpp"
 #include "verify/error_stats.hpp"
@@ -135,13 +136,11 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
 void require_given(const ArrayView& given, const Shape& shape, const std::string& name,
                    const std::string& subject) {
   if (given.shape != shape)
-    throw Error(Error::Kind::input, fmt::format("the given {} has the shape {}, not {}", name,
-                                                to_string(given.shape), to_string(shape)))
+    throw core::invalid("the given {} has the shape {}, not {}", name, to_string(given.shape),
+                        to_string(shape))
         .about(subject);
   if (!is_float(given.dtype))
-    throw Error(Error::Kind::input,
-                fmt::format("the given {} is {}, not of a float type", name, name_of(given.dtype)))
-        .about(subject);
+    throw core::invalid("the given {} is {}, not of a float type", name, name_of(given.dtype)).about(subject);
 }
 
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {
@@ -153,9 +152,8 @@ void require_tiles(std::span<const ResultRows* const> results, const std::vector
   }
   std::vector<std::string> names;
   for (const RowAxis& axis : results[0]->axes) names.push_back(axis.name);
-  throw Error(Error::Kind::usage,
-              fmt::format("a picture of tiles of {} and {}: its axes are two of {}, column", words[0],
-                          words[1], fmt::join(names, ", ")));
+  throw core::misuse("a picture of tiles of {} and {}: its axes are two of {}, column", words[0], words[1],
+                     fmt::join(names, ", "));
 }
 
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,

@@ -524,20 +524,13 @@ class Comparer {
 };
 
 void join(Part& sum, const Part& part) {
-  sum.differing += part.differing;
-  sum.both_zero += part.both_zero;
-  sum.finite += part.finite;
-  sum.actual_nans += part.actual_nans;
-  sum.actual_infinities += part.actual_infinities;
-  sum.expected_nans += part.expected_nans;
-  sum.expected_infinities += part.expected_infinities;
-  sum.one_sided_nans.join(part.one_sided_nans);
-  sum.one_sided_infinities.join(part.one_sided_infinities);
-  sum.beyond_hard.join(part.beyond_hard);
-  sum.violation.join(part.violation);
-  sum.absolute.join(part.absolute);
-  sum.relative.join(part.relative);
-  sum.ulps.join(part.ulps);
+  for (const auto count : {&Part::differing, &Part::both_zero, &Part::finite, &Part::actual_nans,
+                           &Part::actual_infinities, &Part::expected_nans, &Part::expected_infinities})
+    sum.*count += part.*count;
+  for (const auto count : {&Part::one_sided_nans, &Part::one_sided_infinities, &Part::beyond_hard})
+    (sum.*count).join(part.*count);
+  for (const auto worst : {&Part::violation, &Part::absolute, &Part::relative, &Part::ulps})
+    (sum.*worst).join(part.*worst);
   sum.squares.join(part.squares);
 }
 
@@ -593,8 +586,7 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
 void verify::require_tolerances(std::initializer_list<std::optional<double>> tolerances) {
   for (const std::optional<double>& t : tolerances)
     if (t && (!(*t >= 0) || std::isinf(*t)))
-      throw Error(Error::Kind::usage,
-                  fmt::format("the tolerance is {}; it must be at least 0 and finite", *t));
+      throw core::misuse("the tolerance is {}; it must be at least 0 and finite", *t);
 }
 
 verify::ElementComparer::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
@@ -740,8 +732,7 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   if (tolerance.max_ulp.value_or(0) < 0)
-    throw Error(Error::Kind::usage,
-                fmt::format("{} units in the last place are less than 0", *tolerance.max_ulp));
+    throw core::misuse("{} units in the last place are less than 0", *tolerance.max_ulp);
   verify::require_tolerances({tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol});
   Comparison result = headers_of(actual, expected, tolerance);
   if (!result.same_shape()) return result;
@@ -761,17 +752,15 @@ Comparison assert_allclose(const ArraySource& actual, const ArraySource& expecte
   Comparison result = compare_arrays(actual, expected, tolerance);
   if (result.close) return result;
   if (!result.same_shape())
-    throw Error(Error::Kind::input,
-                fmt::format("{} has the shape {}, {} has {}", actual.name(), to_string(result.actual_shape),
-                            expected.name(), to_string(result.expected_shape)));
+    throw core::invalid("{} has the shape {}, {} has {}", actual.name(), to_string(result.actual_shape),
+                        expected.name(), to_string(result.expected_shape));
   if (!result.violation)
-    throw Error(Error::Kind::input, fmt::format("{} is not close to {}: the metric is beyond its limit",
-                                                actual.name(), expected.name()));
+    throw core::invalid("{} is not close to {}: the metric is beyond its limit", actual.name(),
+                        expected.name());
   const Difference& worst = *result.violation;
-  throw Error(
-      Error::Kind::input,
-      fmt::format("{} is not close to {}: {} of {} elements differ, by up to {} at {}", actual.name(),
-                  expected.name(), result.differing, result.elements, worst.amount, to_string(worst.index)));
+  throw core::invalid("{} is not close to {}: {} of {} elements differ, by up to {} at {}", actual.name(),
+                      expected.name(), result.differing, result.elements, worst.amount,
+                      to_string(worst.index));
 }
 
 bool proves_little(const Comparison& comparison) {

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "ejk/text.hpp"
 #include "verify/describe.hpp"
@@ -69,8 +70,8 @@ std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& exp
 ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
   for (const auto& [set, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
     if (set->arrays.size() != 1)
-      throw Error(Error::Kind::input, fmt::format("{} holds {} arrays, and {} is one", printable(set->name),
-                                                  set->arrays.size(), printable(other->name)))
+      throw core::invalid("{} holds {} arrays, and {} is one", printable(set->name), set->arrays.size(),
+                          printable(other->name))
           .hint(set->arrays.empty()
                     ? "there is nothing to compare"
                     : fmt::format("name one of them, as in {}", printable(set->arrays[0].reference)));

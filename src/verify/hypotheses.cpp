@@ -1265,7 +1265,7 @@ std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices) {
 
 std::int64_t indices_in(const std::vector<IndexRange>& ranges) {
   std::int64_t indices = 0;
-  for (const IndexRange& range : ranges) indices += range.end - range.begin;
+  for (const IndexRange& range : ranges) indices += range.count();
   return indices;
 }
 

@@ -20,6 +20,7 @@
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "core/progress.hpp"
+#include "core/require.hpp"
 #include "ejk/threads.hpp"
 #include "verify/describe.hpp"
 
@@ -67,8 +68,7 @@ class Router {
               .at(source.name()));
     k_ = *top_k;
     if (k_ > width_)
-      throw std::move(Error(Error::Kind::usage, fmt::format("{} experts of {} are to be chosen", k_, width_))
-                          .at(source.name()));
+      throw std::move(core::misuse("{} experts of {} are to be chosen", k_, width_).at(source.name()));
   }
 
   bool has_scores() const { return has_scores_; }
@@ -170,16 +170,16 @@ bool may_be_same(const Choice& a, const Choice& e) {
          std::includes(may.begin(), may.end(), must.begin(), must.end());
 }
 
-struct RoutingCount {
-  std::int64_t choices = 0, unrouted = 0, ties = 0, duplicates = 0, largest = -1;
-  std::int64_t first_duplicate = INT64_MAX;
-  Ids loads;
+// The counts of a side, and the largest expert chosen.
+struct RoutingCount : RoutingSide {
+  std::int64_t largest = -1;
 
   void see(const Choice& choice, std::int64_t token) {
     choices += std::ssize(choice.chosen);
     unrouted += choice.chosen.empty();
     ties += choice.is_tied;
-    if (choice.has_duplicate) ++duplicates, first_duplicate = std::min(first_duplicate, token);
+    if (choice.has_duplicate)
+      ++duplicates, first_duplicate = std::min(first_duplicate.value_or(token), token);
     if (choice.chosen.empty()) return;
     largest = std::max(largest, choice.chosen.back());
     const std::int64_t wanted = std::min(choice.chosen.back(), kMostLoads - 1) + 1;
@@ -191,16 +191,10 @@ struct RoutingCount {
     choices += other.choices, unrouted += other.unrouted;
     ties += other.ties, duplicates += other.duplicates;
     largest = std::max(largest, other.largest);
-    first_duplicate = std::min(first_duplicate, other.first_duplicate);
+    if (other.first_duplicate)
+      first_duplicate = std::min(first_duplicate.value_or(INT64_MAX), *other.first_duplicate);
     if (loads.size() < other.loads.size()) loads.resize(other.loads.size());
     for (std::size_t e = 0; e < other.loads.size(); ++e) loads[e] += other.loads[e];
-  }
-  void move_to(RoutingSide& side, std::int64_t experts) {
-    side.choices = choices, side.unrouted = unrouted, side.ties = ties, side.duplicates = duplicates;
-    if (duplicates > 0) side.first_duplicate = first_duplicate;
-    if (experts > kMostLoads) return;
-    loads.resize(static_cast<std::size_t>(experts));
-    side.loads = std::move(loads);
   }
 };
 
@@ -249,17 +243,17 @@ struct RoutingPart {
 RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& expected,
                                   std::optional<std::int64_t> top_k,
                                   const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  if (top_k && *top_k < 1)
-    throw Error(Error::Kind::usage, fmt::format("{} experts of a token; there is at least 1", *top_k));
+  if (top_k && *top_k < 1) throw core::misuse("{} experts of a token; there is at least 1", *top_k);
   const Router a(actual, top_k), e(expected, top_k);
   if (top_k && !a.has_scores() && !e.has_scores())
     throw Error(Error::Kind::usage, "both are ids, which need no number of choices");
   RoutingComparison result;
-  for (const auto& [side, router] : {std::pair(&result.actual, &a), std::pair(&result.expected, &e)}) {
-    side->dtype = router->source().dtype();
-    side->shape = router->source().shape();
-    side->has_scores = router->has_scores();
-  }
+  const auto set_type = [](RoutingSide& side, const Router& router) {
+    side.dtype = router.source().dtype();
+    side.shape = router.source().shape();
+    side.has_scores = router.has_scores();
+  };
+  set_type(result.actual, a), set_type(result.expected, e);
   result.same_shape =
       a.tokens() == e.tokens() && !(a.has_scores() && e.has_scores() && a.width() != e.width());
   if (!result.same_shape) return result;
@@ -300,8 +294,10 @@ RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& 
     result.first_token = all.first_token;
     result.first_actual = std::move(all.first_actual), result.first_expected = std::move(all.first_expected);
   }
-  all.actual.move_to(result.actual, result.experts);
-  all.expected.move_to(result.expected, result.experts);
+  for (RoutingCount* count : {&all.actual, &all.expected})
+    count->loads.resize(static_cast<std::size_t>(result.experts <= kMostLoads ? result.experts : 0));
+  result.actual = std::move(all.actual), result.expected = std::move(all.expected);
+  set_type(result.actual, a), set_type(result.expected, e);
   result.close = result.tokens_equal + result.tokens_tied == result.tokens && result.actual.duplicates == 0 &&
                  result.expected.duplicates == 0;
   return result;

@@ -10,6 +10,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "verify/describe.hpp"
 
@@ -24,18 +25,15 @@ Naming::Run run_of(const IntegerArray& sizes_or_offsets, const char* name, std::
   const std::int64_t end = offsets.back();
   for (std::size_t d = 0; d < shape.size(); ++d)
     if (shape[d] == end) return {d, name, std::move(offsets)};
-  throw Error(Error::Kind::input,
-              fmt::format("{}: its {}s end at {}, and no axis of shape {} has that length",
-                          sizes_or_offsets->name(), name, end, to_string(shape)));
+  throw core::invalid("{}: its {}s end at {}, and no axis of shape {} has that length",
+                      sizes_or_offsets->name(), name, end, to_string(shape));
 }
 
 std::vector<std::int64_t> sums_of(const ArraySource& sizes) {
   std::vector<std::int64_t> offsets{0};
   for (const std::int64_t size : core::read_integers(sizes, "group sizes")) {
     const auto next = size < 0 ? std::nullopt : core::checked_add(offsets.back(), size);
-    if (!next)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: size {} is {}", sizes.name(), offsets.size() - 1, size));
+    if (!next) throw core::invalid("{}: size {} is {}", sizes.name(), offsets.size() - 1, size);
     offsets.push_back(*next);
   }
   return offsets;
@@ -50,8 +48,8 @@ Naming naming_of(const Shape& shape, const ExplainOptions& options) {
   if (naming.axes.empty())
     for (std::size_t d = 0; d < shape.size(); ++d) naming.axes.push_back(fmt::format("axis {}", d));
   if (naming.axes.size() != shape.size())
-    throw Error(Error::Kind::usage, fmt::format("{} names for the {} axes of shape {}", naming.axes.size(),
-                                                shape.size(), to_string(shape)));
+    throw core::misuse("{} names for the {} axes of shape {}", naming.axes.size(), shape.size(),
+                       to_string(shape));
   if (options.group_sizes) {
     std::vector<std::int64_t> offsets = sums_of(*options.group_sizes);
     const auto groups = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -81,8 +79,8 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
     for (std::size_t d = 0; d < naming.axes.size(); ++d)
       if (named == naming.axes.end() && words[n] == fmt::format("{}", d)) axes[n] = d;
     if (axes[n] >= naming.axes.size())
-      throw Error(Error::Kind::usage, fmt::format("there is no axis {}: they are {}", printable(words[n]),
-                                                  fmt::join(naming.axes, ", ")));
+      throw core::misuse("there is no axis {}: they are {}", printable(words[n]),
+                         fmt::join(naming.axes, ", "));
   }
   if (words.size() != 2 || axes[0] == axes[1])
     throw Error(Error::Kind::usage, "tiles have two axes, each another one");
@@ -92,12 +90,10 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
 TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   TileGrid grid;
   if (!tile.empty() && (tile.size() != 2 || tile[0] < 1 || tile[1] < 1))
-    throw Error(Error::Kind::usage,
-                fmt::format("a tile has rows and columns, not the shape {}", to_string(tile)));
+    throw core::misuse("a tile has rows and columns, not the shape {}", to_string(tile));
   if (element_count(shape) == 0) return grid;
   if (shape.size() < 2) {
-    if (!tile.empty())
-      throw Error(Error::Kind::usage, fmt::format("arrays of shape {} have no tiles", to_string(shape)));
+    if (!tile.empty()) throw core::misuse("arrays of shape {} have no tiles", to_string(shape));
     return grid;
   }
   if (axes) {
@@ -120,8 +116,8 @@ TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   grid.rows = core::ceil_div(shape[grid.row_axis], grid.tile_rows);
   grid.columns = core::ceil_div(shape[grid.column_axis], grid.tile_columns);
   if (grid.rows > kMostTiles / grid.columns)
-    throw Error(Error::Kind::usage, fmt::format("tiles of {} x {} are {} x {}, more than can be counted",
-                                                grid.tile_rows, grid.tile_columns, grid.rows, grid.columns));
+    throw core::misuse("tiles of {} x {} are {} x {}, more than can be counted", grid.tile_rows,
+                       grid.tile_columns, grid.rows, grid.columns);
   return grid;
 }
 
@@ -212,7 +208,7 @@ namespace {
 
 ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
   if (ranges.empty()) return {};
-  if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");
+  if (ranges.size() == 1 && ranges[0].count() == length) return std::string("all");
   return Naming::indices(ranges);
 }
 

@@ -2,7 +2,6 @@
 // that are out of tolerance.
 #include "attention/against.hpp"
 
-#include "attention/check.hpp"
 #include "support/random_attention.hpp"
 
 using namespace ejk;

@@ -1,5 +1,4 @@
 // Check of attention: correct results pass, whole and in samples; wrong ones do not.
-#include "attention/check.hpp"
 
 #include <algorithm>
 #include <utility>

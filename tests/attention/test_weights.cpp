@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "attention/against.hpp"
-#include "attention/check.hpp"
 #include "attention/plan.hpp"
 #include "support/attention_loops.hpp"
 

@@ -187,6 +187,12 @@ TEST_CASE("with a mask of tokens positions count tokens, in each row and for any
   claims.mask = mask;
   CHECK(check_position_ids(integers({1, 1, 0, 1}, {1, 4}), claims).errors() == 0);
   CHECK_THROWS_AS(check_position_ids(integers({1, 1, 0, 1}), claims), Error);
+  const std::vector<std::int64_t> gap{1, 0, 0, 1};
+  claims.mask = integers(gap, {1, 4});
+  const auto inside = check_position_ids(integers({0, 7, 8, 1}, {1, 4}), claims);
+  REQUIRE(inside.kept().size() == 1);
+  CHECK(inside.kept()[0].finding.index == Shape{0, 1});
+  CHECK(inside.kept()[0].finding.value == ReportValue(std::int64_t{7}));  // the element at the index
   claims.padding = 1;
   CHECK_THROWS_AS(check_position_ids(integers({1, 1, 0, 1}, {1, 4}), claims), Error);
 }

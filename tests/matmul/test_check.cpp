@@ -1,5 +1,5 @@
 // Check of grouped products: correct ones pass, wrong ones fail, whole and in samples.
-#include "matmul/check.hpp"
+#include "matmul/against.hpp"
 
 #include <doctest/doctest.h>
 

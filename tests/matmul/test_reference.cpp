@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "matmul/check.hpp"
+#include "matmul/against.hpp"
 #include "support/matmul.hpp"
 
 using namespace ejk;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "verify/rounding.hpp"
+#include "verify/float_type.hpp"
 
 using namespace ejk;
 using verify::FaultModel;

@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "against.hpp"
 #include "commands.hpp"
@@ -72,7 +70,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
   const bool packed = !words.cu_seqlens.q.empty();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)
-    throw usage(fmt::format("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout)))
+    throw usage("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout))
         .hint("the layout thd takes (tokens, heads, size)");
   if (!packed && s.layout == AttentionLayout::thd)
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
@@ -320,15 +318,15 @@ Outcome run(const AttentionFlags& words, Job& job) {
 
 TwoReferences read_two(const std::string& word) {
   const std::vector<std::string> words = split_references(word);
-  if (words.size() > 2) throw usage(fmt::format("'{}' is more than two references", printable(word)));
+  if (words.size() > 2) throw usage("'{}' is more than two references", printable(word));
   if (std::find(words.begin(), words.end(), "") != words.end())
-    throw usage(fmt::format("'{}' is not of the form Q_REF or Q_REF,K_REF", printable(word)));
+    throw usage("'{}' is not of the form Q_REF or Q_REF,K_REF", printable(word));
   return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
 double read_cap(const std::string& word) {
   const double value = read_finite(word);
-  if (value <= 0) throw usage(fmt::format("{} is not above 0", word));
+  if (value <= 0) throw usage("{} is not above 0", word);
   return value;
 }
 

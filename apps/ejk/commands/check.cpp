@@ -6,21 +6,34 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
 
-#include "check.hpp"
 #include "commands.hpp"
+#include "ejk/check.hpp"
 #include "ejk/groups.hpp"
 #include "integers.hpp"
+#include "job.hpp"
+#include "masks.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
 
-CheckOptions CheckFlags::options(Job& job) const {
-  constexpr std::int64_t kAllFindings = 100'000;  // of one rule, which bounds the memory
-  return {all ? kAllFindings : Findings::kFew, job.progress(), job.budget.bytes()};
-}
+namespace {
 
-void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more) {
+struct CheckFlags {
+  bool all = false;
+  bool strict = false;
+
+  CheckOptions options(Job& job) const {
+    constexpr std::int64_t kAllFindings = 100'000;  // of one rule, which bounds the memory
+    return {all ? kAllFindings : Findings::kFew, job.progress(), job.budget.bytes()};
+  }
+};
+
+// --all and --strict, and in the footer the rules of the kind; `more` are paragraphs before them.
+void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, const std::string& more = "") {
   add_flag(set, "--all", flags.all,
            "show all findings, not the first 10 of each rule\nAt most 100,000 of each; all are counted.");
   add_flag(set, "--strict", flags.strict, "a warning makes the exit status 1, as an error does");
@@ -31,13 +44,12 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
                              more.empty() ? "" : "\n\n", rules));
 }
 
+// Prints the findings. The check failed if there is an error; with --strict also if there is a warning.
 Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
   job.deliver(describe(findings, flags.strict ? Severity::warning : Severity::error), {});
   return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
                                                                             : Outcome::passed;
 }
-
-namespace {
 
 // A check: its arrays by their roles, plan and report.
 class Inspection {
@@ -271,66 +283,185 @@ Run declare_check_block_table(OptionSet& set) {
   };
 }
 
+struct MaskWords {
+  CheckFlags flags;
+  MaskOptions masks;
+  std::vector<MaskExpression> within, covers, equals;
+  BlockShape block{128, 128};
+};
+
+struct MaskInfoWords {
+  CheckFlags flags;
+  std::string file;
+  MaskOptions masks;
+  StoredSettings settings;
+  bool dkv = false;
+};
+
+// Assumptions about masks are findings: they count with --strict.
+void add_assumptions(const std::vector<std::string>& warnings, Findings& found) {
+  for (std::size_t n = 0; n < warnings.size(); ++n)
+    found.add("assumed", static_cast<std::int64_t>(n) + 1, [&] {
+      return Finding{"mask", {}, {}, warnings[n]};
+    });
+}
+
+Outcome run(const MaskWords& words, Job& job) {
+  Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
+  MaskClaims claims;
+  claims.block = words.block;
+  claims.polarity = words.masks.polarity;
+  if (!words.masks.array.empty()) claims.stored = job.open("mask", words.masks.array);
+  job.phase(Phase::read, [&] {
+    for (const auto& [option, expressions, into] : {std::tuple{"--within", &words.within, &claims.within},
+                                                    std::tuple{"--covers", &words.covers, &claims.covers},
+                                                    std::tuple{"--equals", &words.equals, &claims.equals}})
+      *into = resolve_expressions(option, *expressions, words.masks.polarity, masks, job);
+  });
+  Report plan;
+  plan.warnings = masks.warnings();
+  const std::int64_t peak = ejk::check_mask_bytes(masks.q_length, masks.kv_length, words.block);
+  if (job.plan(std::move(plan), peak)) return Outcome::passed;
+  const CheckOptions options = words.flags.options(job);
+  Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
+  if (claims.stored) masks.padding.clear();  // a rule of its own
+  add_assumptions(masks.warnings(), found);
+  return deliver(found, words.flags, job);
+}
+
+// The shape in the file, empty if it has none. Nothing if it is no MaskInfo, which is a finding.
+std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& settings) {
+  try {
+    const MaskShape shape = StoredMaskInfo(group, settings).shape();
+    return shape.q_length == 0 ? Shape() : Shape{shape.heads, shape.q_length, shape.kv_length};
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::usage) throw;
+    return std::nullopt;
+  }
+}
+
+Outcome run(const MaskInfoWords& words, Job& job) {
+  MaskInfoClaims claims;
+  claims.settings = words.settings;
+  if (words.dkv) claims.settings.direction = Direction::dkv;
+  MaskOptions masks = words.masks;
+  if (!masks.shape.empty()) {
+    claims.settings.shape = masks.shape;
+    if (masks.shape.size() == 2) claims.settings.shape->insert(claims.settings.shape->begin(), 1);
+  }
+  const ArrayGroup group = group_opener(job)(words.file, StoredMaskInfo::array_names());
+  Report plan;
+  const std::optional<Shape> shape = shape_in(group, claims.settings);
+  if (shape && !shape->empty()) claims.settings.shape = shape;
+  if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
+    if (masks.shape.empty() && masks.array.empty()) masks.shape = *shape;
+    Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
+    claims.masks = std::move(given.heads);
+    plan.warnings = given.warnings();
+  }
+  if (job.wants_picture()) claims.pictures = kMostPictures;
+  const std::vector<std::string> assumptions = plan.warnings;
+  if (job.plan(std::move(plan), ejk::check_mask_info_bytes(group, claims))) return Outcome::passed;
+  const CheckOptions options = words.flags.options(job);
+  Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
+  add_assumptions(assumptions, found);
+  return deliver(found, words.flags, job);
+}
+
+Run declare_check_mask(OptionSet& set) {
+  const auto words = std::make_shared<MaskWords>();
+  declare_masks(set, words->masks);
+  add_mask_expressions(set, "--within", words->within,
+                       "the mask has no pair that this one hides\nOne for all heads, or one each.");
+  add_mask_expressions(set, "--covers", words->covers, "the mask has each pair of this one");
+  add_mask_expressions(set, "--equals", words->equals, "the mask is this one");
+  add_word(set, "--block", words->block, read_block, "QxK",
+           "queries and keys of a block, 128x128 by default\nPairs that differ are counted by block.");
+  declare_check(set, "mask", words->flags, kMaskHelp);
+  return [words](Job& job) { return run(*words, job); };
+}
+
+Run declare_check_mask_info(OptionSet& set) {
+  const auto words = std::make_shared<MaskInfoWords>();
+  add_word(
+      set, "FILE", words->file, [](const std::string& word) { return word; }, "FILE",
+      "the arrays that ejk mask-info writes, in an HDF5 file or group, .npz or folder")
+      .required();
+  declare_masks(set, words->masks);
+  add_word(set, "--block", words->settings.block, read_block, "QxK",
+           "queries and keys of a block\nFor an .npz or a folder without partial blocks.");
+  add_flag(set, "--dkv", words->dkv,
+           "it is for the backward pass of keys and values\nHDF5 files contain it.");
+  add_word(set, "--head-shards", words->settings.head_shards, at_least(1), "N",
+           "devices that share the heads\nHDF5 files contain it; 1 otherwise.");
+  add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
+           "devices that share the queries\nHDF5 files contain it; 1 otherwise.");
+  declare_picture(set);
+  declare_check(
+      set, "mask-info", words->flags,
+      std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"
+                  "With a mask, a finding names the wrong index and its expected value.\n\n") +
+          kMaskHelp);
+  return [words](Job& job) {
+    try {
+      return run(*words, job);
+    } catch (Error& error) {
+      if (error.code() == Error::Code::unknown_block) error.hint("--block QxK says it");
+      throw;
+    }
+  };
+}
+
+const Command kActions[] = {
+    {.name = "check mask",
+     .summary = "a mask, by itself or against others",
+     .example = "ejk check mask mask.npy --within causal",
+     .declare = declare_check_mask},
+    {.name = "check mask-info",
+     .summary = "a block-sparse kernel's arrays, against the mask that they store",
+     .example = "ejk check mask-info info.h5 --mask 'causal & documents(cu.npy)'",
+     .declare = declare_check_mask_info},
+    {.name = "check cu-seqlens",
+     .summary = "offsets of packed sequences",
+     .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
+     .declare = declare_check_cu_seqlens},
+    {.name = "check segment-ids",
+     .summary = "the segment of each token",
+     .example = "ejk check segment-ids segment_ids.npy",
+     .declare = declare_check_segment_ids},
+    {.name = "check position-ids",
+     .summary = "each token's position in its sequence",
+     .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
+     .declare = declare_check_position_ids},
+    {.name = "check group-sizes",
+     .summary = "rows of each group, and how even they are",
+     .example = "ejk check group-sizes group_sizes.npy --m 16384",
+     .declare = declare_check_group_sizes},
+    {.name = "check group-metadata",
+     .summary = "the steps of a grouped kernel",
+     .example = "ejk check group-metadata groups.h5 --tm 128 --group-sizes group_sizes.npy",
+     .declare = declare_check_group_metadata},
+    {.name = "check topk-ids",
+     .summary = "the experts of each token, and their load",
+     .example = "ejk check topk-ids topk_ids.npy --experts 64",
+     .declare = declare_check_topk_ids},
+    {.name = "check indices",
+     .summary = "the keys that each query has chosen",
+     .example = "ejk check indices indices.npy --keys 4096 --causal",
+     .declare = declare_check_indices},
+    {.name = "check block-table",
+     .summary = "the pages of each sequence of a paged cache",
+     .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
+     .declare = declare_check_block_table},
+};
+
+std::vector<const Command*> check_actions() {
+  std::vector<const Command*> all;
+  for (const Command& action : kActions) all.push_back(&action);
+  return all;
+}
+
 }  // namespace
-
-extern const Command check_cu_seqlens_command{
-    .name = "check cu-seqlens",
-    .summary = "offsets of packed sequences",
-    .example = "ejk check cu-seqlens cu_seqlens.npy --tokens 16384",
-    .declare = declare_check_cu_seqlens,
-};
-
-extern const Command check_segment_ids_command{
-    .name = "check segment-ids",
-    .summary = "the segment of each token",
-    .example = "ejk check segment-ids segment_ids.npy",
-    .declare = declare_check_segment_ids,
-};
-
-extern const Command check_position_ids_command{
-    .name = "check position-ids",
-    .summary = "each token's position in its sequence",
-    .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
-    .declare = declare_check_position_ids,
-};
-
-extern const Command check_group_sizes_command{
-    .name = "check group-sizes",
-    .summary = "rows of each group, and how even they are",
-    .example = "ejk check group-sizes group_sizes.npy --m 16384",
-    .declare = declare_check_group_sizes,
-};
-
-extern const Command check_group_metadata_command{
-    .name = "check group-metadata",
-    .summary = "the steps of a grouped kernel",
-    .example = "ejk check group-metadata groups.h5 --tm 128 --group-sizes group_sizes.npy",
-    .declare = declare_check_group_metadata,
-};
-
-extern const Command check_topk_ids_command{
-    .name = "check topk-ids",
-    .summary = "the experts of each token, and their load",
-    .example = "ejk check topk-ids topk_ids.npy --experts 64",
-    .declare = declare_check_topk_ids,
-};
-
-extern const Command check_indices_command{
-    .name = "check indices",
-    .summary = "the keys that each query has chosen",
-    .example = "ejk check indices indices.npy --keys 4096 --causal",
-    .declare = declare_check_indices,
-};
-
-extern const Command check_block_table_command{
-    .name = "check block-table",
-    .summary = "the pages of each sequence of a paged cache",
-    .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
-    .declare = declare_check_block_table,
-};
-
-// check_masks.cpp
-extern const Command check_mask_command, check_mask_info_command;
 
 extern const Command check_command{
     .name = "check",
@@ -395,10 +526,7 @@ arrays | table | the arrays that are read | plan
   dtype | string | its element type
   shape | shape | its shape
 )",
-    .actions = {&check_mask_command, &check_mask_info_command, &check_cu_seqlens_command,
-                &check_segment_ids_command, &check_position_ids_command, &check_group_sizes_command,
-                &check_group_metadata_command, &check_topk_ids_command, &check_indices_command,
-                &check_block_table_command},
+    .actions = check_actions(),
 };
 
 }  // namespace ejk::app

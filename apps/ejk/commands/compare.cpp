@@ -89,8 +89,8 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   ArraySet actual = set_of(job, options.actual), expected = set_of(job, options.expected);
   const bool is_whole = actual.is_whole && expected.is_whole;
   if (options.first && !is_whole)
-    throw usage(fmt::format("--first goes through files, groups or folders of arrays, and {} is one array",
-                            printable(actual.is_whole ? expected.name : actual.name)))
+    throw usage("--first goes through files, groups or folders of arrays, and {} is one array",
+                printable(actual.is_whole ? expected.name : actual.name))
         .hint(fmt::format("two arrays go without it: ejk compare {} {}", printable(actual.name),
                           printable(expected.name)));
   if (is_whole && options.describes_one_array())
@@ -186,7 +186,7 @@ void check_modes(const CompareOptions& options) {
   };
   const auto refuse = [&](const char* mode, std::initializer_list<Given> others, const std::string& hint) {
     for (const Given& other : others)
-      if (other.is) throw usage(fmt::format("{} does not go with {}", other.what, mode)).hint(hint);
+      if (other.is) throw usage("{} does not go with {}", other.what, mode).hint(hint);
   };
   const Given explain{options.explain, "--explain"},
       names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens, --block or --tiles"},
@@ -206,7 +206,7 @@ void check_modes(const CompareOptions& options) {
     refuse("--routing", {explain, names, limits, ulps, nan, maps, {has_tolerance, "--rtol or --atol"}},
            "choices of experts are compared exactly: ejk compare A B --routing");
   if (!options.runs && !options.more.empty())
-    throw usage(fmt::format("unexpected argument '{}'", printable(options.more[0])))
+    throw usage("unexpected argument '{}'", printable(options.more[0]))
         .hint("--runs compares more than two results of the same work");
   if (!options.first && !options.maps.empty())
     throw usage("--map goes with --first").hint("ejk compare A B --first --map 'A*B=C*D'");
@@ -229,13 +229,13 @@ std::optional<MetricLimit> metric_of(const CompareOptions& options) {
 
 double read_allowed(const std::string& word) {
   const double value = read_real(word);
-  if (!(value >= 0 && value <= 1)) throw usage(fmt::format("{} is not from 0 to 1", word));
+  if (!(value >= 0 && value <= 1)) throw usage("{} is not from 0 to 1", word);
   return value;
 }
 
 double read_tolerance(const std::string& word) {
   const double value = read_real(word);
-  if (!(value >= 0)) throw usage(fmt::format("{} is not at least 0", value));
+  if (!(value >= 0)) throw usage("{} is not at least 0", value);
   if (value > std::numeric_limits<double>::max()) throw usage("it must be finite");
   return value;
 }

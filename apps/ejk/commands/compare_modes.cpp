@@ -159,15 +159,15 @@ Outcome compare_routings(const RoutingWords& words, Job& job) {
     if (!is_float(side->dtype())) continue;
     any_scores = true;
     if (!words.top_k)
-      throw usage(fmt::format("{}: scores ({}), of which --top-k says how many are chosen",
-                              printable(side->name()), name_of(side->dtype())))
+      throw usage("{}: scores ({}), of which --top-k says how many are chosen", printable(side->name()),
+                  name_of(side->dtype()))
           .hint("for example --top-k 8; ids of a float type: ejk convert IN -o OUT --dtype int32");
     if (!side->shape().empty() && *words.top_k > side->shape().back())
-      throw usage(fmt::format("--top-k {}: {} has scores of {} experts", *words.top_k,
-                              printable(side->name()), side->shape().back()));
+      throw usage("--top-k {}: {} has scores of {} experts", *words.top_k, printable(side->name()),
+                  side->shape().back());
   }
   if (words.top_k && !any_scores)
-    throw usage(fmt::format("--top-k goes with scores, and both are ids ({})", name_of(actual->dtype())))
+    throw usage("--top-k goes with scores, and both are ids ({})", name_of(actual->dtype()))
         .hint("ids go without it: ejk compare A B --routing");
   const std::int64_t peak = routing_bytes(*actual, *expected);
   Report plan;

@@ -2,8 +2,6 @@
 // tests: tests/cli/grouped-matmul/, tests/cli/transposed-grouped-matmul/
 #include "ejk/grouped_matmul.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 
