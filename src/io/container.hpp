@@ -60,7 +60,7 @@ struct Container {
   Names names = Names::none;
   bool has_links = false, compresses = false;
   /// A reference to an array in it is PATH, prefix, name, suffix.
-  std::string_view name_prefix = ":", name_suffix = "";
+  std::string_view name_prefix = ":", name_suffix = {};
 
   bool holds_several() const { return names != Names::none; }
   bool has_groups() const { return names == Names::tree; }
