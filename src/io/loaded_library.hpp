@@ -1,4 +1,4 @@
-// Shared libraries loaded on first use. Relocating HDF5, libzip and their dependencies (libcurl, Kerberos,
+// Shared libraries loaded on first use. Relocating HDF5 and its dependencies (libcurl, Kerberos,
 // OpenSSL) takes three times as long as all else at the start of a program, and programs that link ejk do not
 // link them. Cost: one look-up per name.
 // tests: tests/io/test_loaded_library.cpp
@@ -8,7 +8,7 @@ namespace ejk::io {
 
 class LoadedLibrary {
  public:
-  /// By the name that the loader looks for, "libzip.so.4". It stays loaded. Throws Error{budget}, which names
+  /// By the name that the loader looks for, "libhdf5_serial.so.103". It stays loaded. Throws Error{budget}, which names
   /// it.
   explicit LoadedLibrary(const char* name);
 
