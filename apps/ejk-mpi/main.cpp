@@ -1,5 +1,5 @@
-// The program `ejk-mpi`: the commands of `ejk` on the ranks of an MPI job. mpi_communicator.hpp implements their
-// communication; how work is divided is in the library and in apps/ejk.
+// The program `ejk-mpi`: the commands of `ejk` on the ranks of an MPI job. mpi_communicator.hpp implements
+// their communication; how work is divided is in the library and in apps/ejk.
 #include <mpi.h>
 
 #include <cstdio>
@@ -30,7 +30,8 @@ namespace {
 int main(int argc, char** argv) {
   // mpirun gives rank 0 a terminal as stdout even if its own stdout is a file.
   setenv("NO_COLOR", "1", 0);
-  // The cores of a Slurm task, unless OMP_NUM_THREADS is set; without either, ranks share the cores of their machine.
+  // The cores of a Slurm task, unless OMP_NUM_THREADS is set; without either, ranks share the cores of their
+  // machine.
   if (const char* cores = std::getenv("SLURM_CPUS_PER_TASK"); cores != nullptr)
     setenv("OMP_NUM_THREADS", cores, 0);
   if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return ejk::app::kExitBug;

@@ -1,6 +1,5 @@
-// Messages are preceded by their length and split into chunks of up to 1 GiB, since MPI counts elements in an int. Every
-// operation is non-blocking and polled, after some milliseconds with sleeps that grow to a millisecond: reading,
-// computing and writing take longer than that.
+// Messages are preceded by their length and split into chunks of up to 1 GiB, since MPI counts elements in an
+// int. Operations are non-blocking and polled, after some milliseconds with growing sleeps.
 //
 // tests: tests/mpi/
 #include "mpi_communicator.hpp"
@@ -10,9 +9,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <exception>
-#include <new>
 
 #include "ejk/io.hpp"
 #include "errors.hpp"
@@ -24,7 +20,8 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 30;
 
-// Waits for an operation. Yields the core, and after some milliseconds sleeps: the other ranks are computing then.
+// Waits for an operation. Yields the core, and after some milliseconds sleeps: the other ranks are computing
+// then.
 void wait(MPI_Request& request) {
   constexpr double kPatience = 0.003;                              // seconds
   constexpr long kFirstSleep = 50'000, kLongestSleep = 1'000'000;  // nanoseconds

@@ -1,6 +1,6 @@
-// Communicator on MPI. Every collective starts with an all-reduced failure flag, so that a failed rank never leaves others
-// waiting. A failure inside a collective (no memory for a message) aborts the job after removing temporary files.
-// Waiting yields the CPU instead of spinning.
+// Communicator on MPI. Every collective starts with an all-reduced failure flag, so that a failed rank never
+// leaves others waiting. A failure inside a collective (no memory for a message) aborts the job after
+// removing temporary files. Waiting yields the CPU instead of spinning.
 #pragma once
 
 #include <mpi.h>

@@ -1,5 +1,4 @@
 // Results of another program: which array is which result, and the report on them.
-//
 // tests: tests/cli/attention/against.case, tests/cli/grouped-matmul/against.case
 #include "against.hpp"
 
@@ -37,8 +36,7 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
                                                 planned.name, name_of(source.dtype())));
 }
 
-// The result for an array of another name: the only one of its shape; without one the first, whose shape the error
-// names.
+// The only result of the shape of an array of another name; without one the first, for the error.
 std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
   std::vector<PlannedArray> alike;
   for (const PlannedArray& result : results)
@@ -129,7 +127,6 @@ void add_against(Report& report, const AgainstOptions& options, const Against& a
     report.items.clear();
     if (job.json()) job.say(about);
   }
-  // The comparison precedes the report on the computation.
   report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.mine),
                                                     std::make_shared<Report>(about)});
   for (const std::string& warning : about.warnings)

@@ -26,14 +26,12 @@ struct AgainstOptions {
 /// Declares --against, --explain, --tiles and --brief. `what` describes the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
-/// The arrays of the reference, one for each result, without a source where there is none. A single array of another
-/// name is the only result of its shape. Throws Error{usage} for --explain alone, and for an array that may be one of
-/// several results; Error{input} for no result, and for one of another shape.
+/// One entry for each result, without a source where it is not given. Throws Error{usage} for --explain alone
+/// and for an array that may be one of several results; Error{input} for no result and for another shape.
 std::vector<BufferedInput> open_actual(const AgainstOptions& options,
                                        const std::vector<PlannedArray>& results, Job& job, Report& report);
 
-/// Adds the comparison, and a warning where it is out of tolerance. With --brief it is the whole report, and with JSON
-/// on stdout it is printed on stderr, too. `hint`: what to try if no fault explains it.
+/// Adds the comparison, and a warning if it is out of tolerance. `hint`: what to try if no fault explains it.
 void add_against(Report& report, const AgainstOptions& options, const Against& against,
                  const std::string& hint, Job& job);
 

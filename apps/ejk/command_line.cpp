@@ -1,5 +1,5 @@
-// Running a command line: the command is looked up first, then the arguments after it are parsed by its own options, so
-// that every message is about that command. Errors that end a run are printed here.
+// Running a command line: the command is looked up first, then the arguments after it are parsed by its
+// options. Errors that end a run are printed here.
 #include "command_line.hpp"
 
 #include <fmt/format.h>
@@ -10,17 +10,14 @@
 #include <new>
 
 #include "commands.hpp"
-#include "completion.hpp"
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "errors.hpp"
 #include "help.hpp"
 #include "job.hpp"
-#include "manual.hpp"
 #include "options.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
-#include "topics.hpp"
 #include "unknown_option.hpp"
 
 namespace ejk::app {
@@ -29,7 +26,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-// How errors are printed; the name and the color are known better as the command line is parsed.
+// How errors are printed, as far as the command line is parsed.
 struct ErrorStyle {
   std::string program;
   When color = When::automatic;
@@ -38,7 +35,7 @@ struct ErrorStyle {
 void print(const std::string& text) { write_text(stdout, text, "cannot write to stdout"); }
 
 Error unexpected(const std::string& argument) {
-  return usage(fmt::format("unexpected argument '{}'", printable(argument)));
+  return usage("unexpected argument '{}'", printable(argument));
 }
 
 bool is_help(const std::string& argument) { return argument == "-h" || argument == "--help"; }
@@ -47,16 +44,13 @@ bool has_help(const Arguments& arguments) {
   return std::any_of(arguments.begin(), std::find(arguments.begin(), arguments.end(), "--"), is_help);
 }
 
-// --- commands by their names
-
-// `more` are other names that may be meant.
 const Command& command_named(const std::string& word, const std::vector<std::string>& more = {}) {
   if (const Command* command = find_command(word)) return *command;
   std::vector<std::string> names{"help", "--help", "--version"};
   for (const Command* command : commands()) names.emplace_back(command->name);
   names.insert(names.end(), more.begin(), more.end());
   const bool is_option = word.starts_with("-");
-  Error error = usage(fmt::format("unknown {} '{}'", is_option ? "option" : "command", printable(word)));
+  Error error = usage("unknown {} '{}'", is_option ? "option" : "command", printable(word));
   if (std::find(topics().begin(), topics().end(), word) != topics().end())
     error.hint(fmt::format("'ejk help {}' is about that", word));
   else if (const auto nearest = nearest_name(word, names))
@@ -72,7 +66,7 @@ const Command& action_named(const Command& command, const std::string& word) {
   std::vector<std::string> names;
   for (const Command* action : command.actions) names.emplace_back(action->action());
   if (word.starts_with("-"))
-    throw usage(fmt::format("one of {} is required", fmt::join(names, ", ")))
+    throw usage("one of {} is required", fmt::join(names, ", "))
         .hint(fmt::format("options follow it: ejk {} {} [options]", command.name, names.front()));
   return *command.actions[read_choice(word, names)];  // throws, with the nearest as its hint
 }
@@ -91,8 +85,6 @@ Arguments::iterator position_of_action(const Command& command, Arguments& argume
   return arguments.end();
 }
 
-// --- running a command
-
 void refuse_extras(const Command& command, const OptionSet& set, Arguments extras,
                    const Arguments& arguments) {
   const auto end_of_options = std::find(extras.begin(), extras.end(), "--");
@@ -102,7 +94,6 @@ void refuse_extras(const Command& command, const OptionSet& set, Arguments extra
   if (!extras.empty()) throw unexpected(extras.front());
 }
 
-// The command line as a shell would take it.
 std::string quoted_line(const Command& command, const Arguments& arguments) {
   std::string line = fmt::format("ejk {}", command.name);
   for (const std::string& argument : arguments) {
@@ -119,7 +110,6 @@ std::string quoted_line(const Command& command, const Arguments& arguments) {
 
 int run_command(const Command& command, const Arguments& arguments, const std::string& program,
                 ErrorStyle& style, Communicator& comm) {
-  // Help takes precedence over errors.
   for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word)
     if (is_help(*word))
       return print(command_help(command, *word == "-h" ? HelpLength::brief : HelpLength::all)), kExitDone;
@@ -206,7 +196,7 @@ bool is_divided(const Arguments& arguments) {
   return command != nullptr && command->is_divided;
 }
 
-// The exit status that f() returns, or the status and text of the error that ended it.
+// The exit status of f(), or the status and text of its error.
 template <class F>
 RankExit guarded(const ErrorStyle& style, F&& f) {
   const auto failed = [&](Error error) {

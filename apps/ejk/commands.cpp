@@ -1,5 +1,5 @@
-// The list of commands, in the order of `ejk help`. A new command is a file in commands/ that defines NAME_command, and
-// an entry here.
+// The list of commands, in the order of `ejk help`. A new command is a file in commands/ that defines
+// NAME_command, and an entry here.
 #include "commands.hpp"
 
 #include <algorithm>

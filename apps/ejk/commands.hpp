@@ -15,7 +15,6 @@ class OptionSet;
 /// The result of a command that ran. `failed` (a check failed, arrays differ) is an exit status of its own.
 enum class Outcome { passed, failed };
 
-/// Runs a command whose options are parsed.
 using Run = std::function<Outcome(Job&)>;
 
 /// An array that a command writes.
@@ -37,7 +36,6 @@ struct Command {
   std::string_view use = {};
   /// The keys of its JSON report (schema.hpp); those of an action are its command's.
   std::string keys = {};
-  /// Declares the options. The first line of an option's help is its summary; --help alone prints the rest.
   Run (*declare)(OptionSet& set) = nullptr;
   /// The actions, named "command action"; declare is null then.
   std::vector<const Command*> actions = {};
@@ -48,12 +46,10 @@ struct Command {
   std::string word() const { return std::string(name.substr(0, name.find(' '))); }
   /// "masks" of "generate masks".
   std::string_view action() const { return name.substr(name.find(' ') + 1); }
-  /// Of a command with actions: of all its actions.
   std::vector<WrittenArray> all_outputs() const;
   std::vector<std::string> output_names() const;
 };
 
-/// In the order of `ejk help`.
 std::span<const Command* const> commands();
 
 /// nullptr if there is none of this name.

@@ -1,8 +1,7 @@
-// Candidates come from the declarations of the commands, one parser a command. Without candidates the shells complete
-// file names.
+// Candidates come from the declarations of the commands. Without any the shells complete file names.
 //
 // tests: tests/cli/test_documents.cpp, tests/cli/program/completion.case
-#include "completion.hpp"
+#include "help.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +10,6 @@
 
 #include "commands.hpp"
 #include "options.hpp"
-#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -36,7 +34,6 @@ class Candidates {
     for (const Command* command : commands()) add(command->name, command->summary);
   }
 
-  // Those that begin with what is typed, `prefix` before each.
   std::string text(std::string_view typed, std::string_view prefix) const {
     std::string lines;
     for (const Candidate& one : all_)
@@ -50,7 +47,8 @@ class Candidates {
   std::vector<Candidate> all_;
 };
 
-// The option whose value is typed last: --option=value, which bash passes as three arguments, or --option value.
+// The option whose value is typed last: --option=value, which bash passes as three arguments, or --option
+// value.
 struct Position {
   std::string option, typed, prefix;
 };

@@ -1,11 +1,10 @@
-// The model: a rank's time is that of its operations, its bytes of inputs and results, and its messages, in turn, at
-// the rates of a single rank; the slowest rank determines the total. Start-up and synchronization are not modelled, so
-// times near theirs are omitted. Cost: half a second, for a product and some copies.
+// The model: a rank's time is that of its operations, its bytes of inputs and results, and its messages, in
+// turn, at the rates of a single rank; the slowest rank determines the total. Start-up and synchronization
+// are not modelled.
 //
 // tests: tests/app/test_division.cpp
 #include "division.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -21,7 +20,6 @@ namespace {
 constexpr double kLeastSeconds = 0.1;    // of a measurement
 constexpr double kLeastModelled = 0.01;  // about the time of start-up and synchronization
 
-// Repeats f() for kLeastSeconds; returns runs per second.
 template <class F>
 double runs_per_second(F&& f) {
   f();  // allocates pages and starts threads
@@ -57,7 +55,6 @@ double seconds_of(const RankWork& share, const Rates& rates) {
   return share.cost / rates.cost + static_cast<double>(moved) / rates.bytes;
 }
 
-// Of the slowest rank.
 double seconds_of(const std::vector<RankWork>& shares, const Rates& rates) {
   double most = 0;
   for (const RankWork& share : shares) most = std::max(most, seconds_of(share, rates));

@@ -17,15 +17,14 @@ enum class CostUnit { operations, bytes };
 /// The work of each rank, for a number of ranks.
 using Division = std::function<std::vector<RankWork>(std::int64_t ranks)>;
 
-/// The largest peak memory of a rank.
 inline std::int64_t peak_of(const std::vector<RankWork>& work) {
   std::int64_t peak = 0;
   for (const RankWork& of_rank : work) peak = std::max(peak, of_rank.peak_bytes);
   return peak;
 }
 
-/// The work of each rank, and a model of the time on 1 to 1,024 ranks from rates measured on rank 0 in half a second.
-/// Collective; rank 0 has the whole report.
+/// The work of each rank, and a model of the time on 1 to 1,024 ranks from rates measured on rank 0 in half a
+/// second. Collective; rank 0 has the whole report.
 Report describe_division(Communicator& comm, const Division& division, CostUnit unit);
 
 }  // namespace ejk::app

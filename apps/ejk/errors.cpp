@@ -65,19 +65,8 @@ constexpr Row kHints[] = {
 }  // namespace
 
 int exit_status(Error::Kind kind) {
-  switch (kind) {
-    case Error::Kind::usage:
-      return kExitUsage;
-    case Error::Kind::input:
-      return kExitInput;
-    case Error::Kind::output:
-      return kExitOutput;
-    case Error::Kind::budget:
-      return kExitBudget;
-    case Error::Kind::internal:
-      break;
-  }
-  return kExitBug;
+  constexpr int kByKind[] = {kExitUsage, kExitInput, kExitOutput, kExitBudget, kExitBug};
+  return kByKind[static_cast<std::size_t>(kind)];
 }
 
 void add_hint(Error& error) {

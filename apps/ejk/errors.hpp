@@ -18,7 +18,6 @@ inline constexpr int kExitBug = 70;
 
 int exit_status(Error::Kind kind);
 
-/// Adds the hint of the error's code, if there is one.
 void add_hint(Error& error);
 
 /// "ejk info: a.npy: ...", and its hint on a second line.

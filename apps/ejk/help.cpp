@@ -9,7 +9,6 @@
 #include "ejk/machine.hpp"
 #include "ejk/report.hpp"
 #include "ejk/text.hpp"
-#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -17,8 +16,8 @@ namespace {
 
 constexpr std::size_t kWidth = 80;
 
-// Wraps `text` at kWidth columns, all lines but the first indented by `indent`; the first begins at `column`. Line
-// breaks in the text are kept.
+// Wraps `text` at kWidth columns, all lines but the first indented by `indent`; the first begins at `column`.
+// Line breaks in the text are kept.
 std::string wrapped(std::string_view text, std::size_t column, std::size_t indent) {
   std::string out;
   while (!text.empty()) {
@@ -46,7 +45,6 @@ std::string title(const Command& command) {
   return wrapped(fmt::format("ejk {}: {}", command.name, command.summary), 0, 2);
 }
 
-// A name, and a text in a column of its own.
 std::string entry(std::string_view name, std::string_view text) {
   constexpr std::size_t most = 26;
   const bool fits = name.size() + 2 <= most;
@@ -139,7 +137,6 @@ std::string program_help() {
   std::string out =
       "ejk: masks, segments, groups and reference results for attention and MoE kernels\n\n"
       "Usage: ejk COMMAND INPUT... [options] [-o OUTPUT]\n";
-  // Summaries are aligned; a long name shifts those of its group alone.
   constexpr std::size_t kMost = 16;
   std::string_view group;
   std::size_t width = 0;

@@ -1,4 +1,5 @@
-// The texts of `help`, -h, --help and --version, formatted from the commands' declarations for 80 columns.
+// The texts of `help`, -h, --help and --version, formatted for 80 columns, manual pages, and completion in
+// shells: all generated from the commands' declarations.
 #pragma once
 
 #include <string>
@@ -11,12 +12,11 @@
 
 namespace ejk::app {
 
-/// All commands under their headings.
 std::string program_help();
 
 enum class HelpLength { brief, all };
 
-/// One command: its options; with HelpLength::all an example first, the whole help of each option, and the arrays
+/// One command: its options; with HelpLength::all an example, the whole help of each option, and the arrays
 /// that it writes. Of a command with actions: their list.
 std::string command_help(const Command& command, HelpLength length = HelpLength::all);
 
@@ -28,13 +28,36 @@ std::string arrays_help(const Command& command);
 
 /// The types of keys in JSON reports, and the keys that all reports have.
 std::string keys_help();
-/// The keys of a command's own.
 std::string keys_help(const Command& command);
 
 /// "ejk 0.1.0"; with `verbose` also how it was built and what it runs on.
 std::string version_text(bool verbose);
 
-// Parts of the above, for manual pages.
+// --- topics
+
+const std::vector<std::string>& topics();
+
+/// The text of a topic; the first line is its title.
+std::string topic_help(std::string_view topic);
+
+// --- manual pages, in the language of man
+
+/// ejk(1), ejk-COMMAND(1) and ejk-mpi(1).
+std::string manual_page();
+std::string manual_page(const Command& command);
+std::string manual_page_of_mpi();
+
+// --- completion: `ejk __complete ARGUMENT...` prints the candidates, and scripts of a few lines call it
+
+/// The candidates for the last of `arguments`, those after the program's name: a line each, the candidate, a
+/// tab and its description. None for file names and free text.
+std::string completion_candidates(const std::vector<std::string>& arguments);
+
+const std::vector<std::string>& shells();
+
+std::string completion_script(const std::string& shell);
+
+// --- parts of help, for manual pages
 
 /// "integer, bytes; with --check": the type of a key, and when it is in a report.
 std::string form_and_condition(const ReportKey& key);
@@ -54,7 +77,6 @@ std::string option_name(const Option& option);
 /// The lines of Python for a command's arrays; of an action those of its command.
 std::string_view use_of(const Command& command);
 
-/// How an array is named.
 inline constexpr std::string_view kReferences =
     "One word names an array: a.npy, a.npz:name, a.h5:/group/name, or - for an .npy stream on stdin or "
     "stdout. An input may end in a slice as in NumPy: a.npy[0,:,128:256].";

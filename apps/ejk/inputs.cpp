@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +18,6 @@ namespace ejk::app {
 
 namespace {
 
-// Broadcasts an array that rank 0 reads.
 std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
                                                 const std::shared_ptr<const ArraySource>& source) {
   RankMessage sent;
@@ -37,7 +35,6 @@ std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
   return make_source(std::move(array), "-");
 }
 
-// Broadcasts text that rank 0 reads.
 std::optional<std::string> shared_text(Communicator& comm, const std::optional<std::string>& text) {
   RankMessage sent;
   sent.put(text.has_value()).put_text(text.value_or(""));
@@ -77,8 +74,7 @@ ArrayGroup Inputs::open_group(const std::string& role, const std::string& refere
 }
 
 const ArrayFile& Inputs::file(const ArrayReference& reference) {
-  // As many as compare needs. Each may take a process, and thousands may be named.
-  constexpr std::size_t kMostOpen = 2;
+  constexpr std::size_t kMostOpen = 2;  // for compare
   for (const ArrayFile& open : files_)
     if (open.reference().container == reference.container && open.reference().path == reference.path)
       return open;
@@ -90,7 +86,6 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
   if (!reference.is_stream() || comm_.is_single()) return file(reference).array(reference);
-  // The slice is taken on rank 0.
   return shared_array(comm_, comm_.is_first() ? file(reference).array(reference) : nullptr);
 }
 

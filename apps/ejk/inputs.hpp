@@ -1,5 +1,5 @@
-// The inputs of a run: arrays by reference, all arrays of a file, JSON. Opened inputs are recorded in the
-// provenance, and bytes read are counted.
+// The inputs of a run: arrays by reference, all arrays of a file, JSON; recorded in the provenance and
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ struct NamedInput : FoundArray {
 
 class Inputs {
  public:
-  /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Ranks open
-  /// the same inputs; standard input is read by rank 0, for all.
+  /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Standard input is
+  /// read by rank 0, for all.
   Inputs(bool allow_external, const Budget& budget, Provenance& provenance,
          Communicator& comm = single_process())
       : allow_external_(allow_external),
@@ -39,8 +39,8 @@ class Inputs {
   /// The array that a reference names, recorded as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
 
-  /// The arrays of `names` that a file, folder or group of an HDF5 file contains, and its attributes, recorded as
-  /// `role`. The caller counts the bytes read.
+  /// The arrays of `names` in a file, folder or HDF5 group, and its attributes, recorded as `role`. The
+  /// caller counts the bytes read.
   ArrayGroup open_group(const std::string& role, const std::string& reference,
                         const std::vector<std::string>& names);
 
@@ -48,21 +48,19 @@ class Inputs {
   std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
   std::shared_ptr<const ArraySource> open(NamedInput& input);
 
-  /// The same, but null, with the error in `why`, for an array of an unsupported type, unless the argument names
-  /// this array: the file's other arrays can still be used.
+  /// Null, with the error in `why`, for an array of an unsupported type that the argument does not name.
   std::shared_ptr<const ArraySource> open_supported(NamedInput& input, std::optional<Error>& why);
 
-  /// The arrays of a file, or of a group of an HDF5 file, or the one that the argument names.
+  /// The arrays of a file or HDF5 group, or the one that the argument names.
   std::vector<NamedInput> arrays_in(const std::string& word);
-  /// Whether files may refer to other files.
   bool allow_external() const { return allow_external_; }
-  /// The links beside them, whose targets are arrays but which are none.
+  /// The links to arrays beside them.
   std::vector<ArrayLink> links_in(const std::string& word);
   /// A warning that names those links; "" where there are none.
   std::string links_left_out(const std::string& word);
 
-  /// A file of JSON, or - for stdin, recorded as `role`. Text that would exceed the memory limit once parsed is not
-  /// read. `hint_for_npy`: the hint for an .npy file.
+  /// A file of JSON, or - for stdin, recorded as `role`; not read if parsing would exceed the memory limit.
+  /// `hint_for_npy`: the hint for an .npy file.
   JsonValue read_json(
       const std::string& role, const std::string& path,
       const std::string& hint_for_npy = "this is an array (.npy), and JSON text is expected here");
@@ -70,7 +68,7 @@ class Inputs {
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
-  /// Lets files cache so many bytes (ReadMemory; initially a quarter of the budget) in addition to kHeldBeside.
+  /// Lets files cache these bytes (ReadMemory; initially a quarter of the budget) in addition to kHeldBeside.
   /// Returns how many of them the files opened so far will use.
   std::int64_t allow_held(std::int64_t bytes);
 
@@ -85,7 +83,7 @@ class Inputs {
 
   const ArrayFile& file(const ArrayReference& reference);
 
-  // Not included in plans, like the memory of HDF5's processes itself: two arrays are often read in turns.
+  // Not included in plans, as the memory of HDF5's processes.
   static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
 
   bool allow_external_;

@@ -40,7 +40,7 @@ std::string segments_as_offsets(const ArraySource& input) {
       printable(input.name()));
 }
 
-// Without --from: throws or warns if elements interpreted as lengths or offsets are more likely something else.
+// Throws or warns if elements interpreted as lengths or offsets are more likely something else.
 void require_likely(const ArraySource& input, From from, Report& report) {
   if (!is_integer(input.dtype())) return;  // an error of the interpretation
   const std::optional<LikelyForm> likely = likely_form(input);
@@ -86,7 +86,6 @@ std::string add_padding(Report& report, const RowPadding& padding) {
                      std::max(padding.left_padded, padding.with_holes), rows);
 }
 
-// Ids as int64; nothing if the array has no integers, which is an error of the library.
 std::optional<Array> ids_of(const ArraySource& input) {
   if (!is_integer(input.dtype()) && input.dtype() != DType::boolean) return std::nullopt;
   const Array raw = read_all(input);
@@ -107,8 +106,8 @@ std::optional<Array> ids_of(const ArraySource& input) {
   return fits ? std::optional(std::move(ids)) : std::nullopt;
 }
 
-// The number of padding ids, which are negative. Segment ids without negative ones use 0 for padding, unless they count
-// from 0: then each row begins with 0, and has it nowhere else.
+// The number of padding ids, which are negative. Segment ids without negative ones use 0 for padding, unless
+// each row begins with 0 and has it nowhere else.
 std::int64_t mark_padding(Array& ids, From from) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<std::int64_t> values = ids.elements<std::int64_t>();
@@ -127,7 +126,7 @@ std::int64_t mark_padding(Array& ids, From from) {
   return std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
 }
 
-// Whether a row of position ids begins or ends with several zeros: more likely padding than sequences of one token.
+// Whether a row of position ids begins or ends with several zeros, which are likely padding.
 bool has_zeros_at_ends(const Array& ids) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<const std::int64_t> values = ids.elements<std::int64_t>();

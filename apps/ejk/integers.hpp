@@ -1,6 +1,5 @@
-// Integer arrays that define sequences and groups. The rank alone does not determine whether an array has lengths,
-// offsets or ids: --from does, or the elements. An impossible interpretation is an error whose hint has the right
-// --from, an unlikely one a warning.
+// Integer arrays that define sequences and groups: lengths, offsets or ids, by --from or by their elements.
+// An impossible interpretation is an error whose hint has the right --from, an unlikely one a warning.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +20,7 @@ enum class SequencesFrom { automatic, mask, lens, cu_seqlens, segment_ids, posit
 void add_sequences_from(OptionSet& set, SequencesFrom& into, const std::vector<SequencesFrom>& choices,
                         const std::string& help);
 
-/// `from`, or by the rank of `input`; one axis is `one_axis`. Records it and adds it to the report. Throws
-/// Error{input} for another rank.
+/// `from`, or by the rank of `input`: `one_axis`, or a mask. Throws Error{input} for another rank.
 SequencesFrom resolve_from(const ArraySource& input, SequencesFrom from, SequencesFrom one_axis, Job& job,
                            Report& report);
 
@@ -31,33 +29,32 @@ std::int64_t lengths_bytes(const ArraySource& input, SequencesFrom from);
 
 struct Lengths {
   Array lens;  // (sequences,)
-  /// Why offsets of these lengths fit the tokens without padding, but not the array itself; "" if they fit it.
+  /// Why offsets of these lengths do not fit the array with its padding; "" if they do.
   std::string without_padding;
 };
 
-/// The lengths of the sequences that `input` holds: of cu_seqlens in their dtype, of a mask or ids `counted`, int32 or
-/// int64, or itself. `requested` is the value of --from. Adds counts of padding and warnings to the report.
+/// The lengths of the sequences of `input`, of its dtype, or for a mask or ids of `counted`, int32 or int64.
+/// `requested` is the value of --from. Adds counts of padding and warnings to the report.
 Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom requested, DType counted,
                    Report& report);
 
-/// Warns if segment ids (tokens,) or (batch, tokens) are likely position ids; not for sequential access.
+// Warnings, of arrays with random access:
+
+/// Segment ids (tokens,) or (batch, tokens) that are likely position ids.
 void warn_of_positions(const ArraySource& segment_ids, Report& report);
 
-/// Warns if cu_seqlens are more likely position or segment ids; not for sequential access.
+/// cu_seqlens that are more likely position or segment ids.
 void warn_of_offsets(const ArraySource& cu_seqlens, Report& report);
 
-/// Warns if padded cu_seqlens end before the last of `tokens`, which are then padding; not for sequential access.
+/// Padded cu_seqlens that end before the last of `tokens`.
 void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report);
 
-/// The form of GROUP_SIZES.
 enum class GroupsFrom { automatic, sizes, ends };
 
-/// --from sizes|ends.
 void add_groups_from(OptionSet& set, GroupsFrom& into);
 
-/// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, one a
-/// group, where there are any. Warns if they are likely ends or offsets, unless `from` is given.
-/// Throws Error{input} for offsets where ends are needed.
+/// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, if
+/// any. Warns of likely ends or offsets, unless `from` is given. Throws Error{input} for offsets as ends.
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,
                                                   std::optional<std::int64_t> m,
                                                   std::optional<std::int64_t> matrices, Report& report);

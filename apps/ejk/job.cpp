@@ -1,4 +1,5 @@
-// Construction of a run's parts, in the order in which their errors are reported: memory, options, threads, target.
+// Construction of a run's parts, in the order in which their errors are reported: memory, options, threads,
+// target.
 #include "job.hpp"
 
 #include <fmt/format.h>
@@ -6,15 +7,13 @@
 
 #include <algorithm>
 
-#include "ejk/io.hpp"
 #include "ejk/machine.hpp"
 
 namespace ejk::app {
 
 namespace {
 
-// Bounded by the cores and by the memory for workspaces; the results are the same for any number. Ranks that are not
-// bound to cores share those of the machine.
+// Bounded by the cores and the memory for workspaces. Ranks not bound to cores share the machine's.
 void choose_threads(std::int64_t requested, std::int64_t sharers) {
   constexpr std::int64_t threads_per_core = 16, bytes_per_thread = std::int64_t{32} << 20;
   const std::int64_t all = usable_cores(), online = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
@@ -33,9 +32,10 @@ void require_one_instruction_set(Communicator& comm) {
   for (Bytes& bytes : comm.all_gather(RankMessage().put_text(mine).bytes())) {
     const std::string other = RankMessage(std::move(bytes)).take_text();
     if (other != mine)
-      throw usage(fmt::format("the machines differ: the instruction set is {} on rank {}, {} on "
-                              "rank {}",
-                              mine, comm.rank(), other, rank))
+      throw usage(
+          "the machines differ: the instruction set is {} on rank {}, {} on "
+          "rank {}",
+          mine, comm.rank(), other, rank)
           .hint("EJK_ISA chooses one that all have, as in mpirun -x EJK_ISA=avx2");
     ++rank;
   }

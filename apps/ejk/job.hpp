@@ -23,8 +23,7 @@ namespace ejk::app {
 
 class Job {
  public:
-  /// After parsing: sets the number of threads and the memory limit, records the options, and checks the target of the
-  /// outputs. `options` and `with` outlive this.
+  /// Sets threads and memory limit, records the options, and checks the outputs. All references outlive this.
   Job(const Command& command, const OptionSet& options, Communicator& with = single_process());
 
   Job(const Job&) = delete;  // its parts refer to each other
@@ -37,14 +36,13 @@ class Job {
   Inputs inputs;
   Outputs outputs;
 
-  /// Runs f() and adds its time to a phase, unless it is nested in one. Its threads are released: they would spin.
+  /// Runs f(), adds its time to a phase, unless nested in one, and releases its threads, which would spin.
   template <class F>
   auto phase(Phase phase, F&& f) {
     const InPhase in(*this, phase);
     return f();
   }
 
-  /// Inputs::open in the reading phase.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference) {
     return phase(Phase::read, [&] { return inputs.open(role, reference); });
   }
@@ -53,35 +51,33 @@ class Job {
   bool json() const { return reporter_.json(); }
   bool wants_picture() const { return reporter_.wants_picture(); }
 
-  /// Throws Error{budget} if the work needs more than the limit; a dry run prints the amount first.
+  /// Throws Error{budget} above the limit; a dry run prints the amount first.
   void require_memory(std::int64_t peak_bytes) {
     if (peak_bytes > budget.bytes()) plan({}, peak_bytes);
   }
 
-  /// Requires `peak_bytes` of memory. With --dry-run prints the plan and returns true: the command ends.
+  /// Requires `peak_bytes` of memory. With --dry-run prints the plan and returns true.
   bool plan(Report report, std::int64_t peak_bytes) { return plan(std::move(report), peak_bytes, {}); }
 
   /// The same for a command that divides its work; `peak_bytes` is the largest of a rank. Collective.
   bool plan(Report report, std::int64_t peak_bytes, const Division& division,
             CostUnit unit = CostUnit::operations);
 
-  /// Adds the options declared with shown().
   void show_options(Report& report) const { options_.show(report); }
 
-  /// A progress bar for computing; writing has its own. Rank 0 shows its own progress, the other ranks nothing.
+  /// A progress bar for computing, on rank 0.
   std::function<void(std::int64_t done, std::int64_t all)> progress() {
     if (!comm.is_first()) return [](std::int64_t, std::int64_t) {};
     return reporter_.progress(outputs.to_stdout());
   }
 
-  /// Prints a report as text on stderr.
   void say(const Report& report) { reporter_.say_text(report); }
 
   /// Writes the arrays selected by -o and --field, then prints the report.
   void deliver(Report report, const std::vector<Output>& arrays);
 
-  /// For results that are text (a hash, JSON, a number): prints the text, with -q too, and statistics on stderr; with
-  /// --json the report instead.
+  /// For results that are text (a hash, JSON, a number): prints the text, also with -q, and statistics on
+  /// stderr; with --json the report instead.
   void deliver_text(const std::string& text, Report report);
 
  private:
@@ -107,7 +103,6 @@ class Job {
   bool in_phase_ = false;
 };
 
-/// Appends the items and warnings of another report.
 void append(Report& report, Report more);
 
 }  // namespace ejk::app

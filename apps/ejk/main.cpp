@@ -1,5 +1,5 @@
-// The program `ejk`. Where to start reading: command_line.cpp leads from the arguments to the exit status, commands/ has a
-// file for each command or a few related ones, job.hpp is a run of one.
+// The program `ejk`. Where to start reading: command_line.cpp leads from the arguments to the exit status,
+// commands/ has a file for each command or a few related ones, job.hpp is a run of one.
 #include <string>
 #include <vector>
 

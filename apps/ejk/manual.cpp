@@ -1,7 +1,6 @@
 // Manual pages in roff. The actions of a command share a page.
 //
 // tests: tests/cli/test_documents.cpp
-#include "manual.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +10,6 @@
 
 #include "ejk/report.hpp"
 #include "help.hpp"
-#include "topics.hpp"
 
 namespace ejk::app {
 
@@ -46,7 +44,6 @@ std::string paragraph(std::string_view text) { return ".PP\n" + roff(text) + "\n
 
 std::string verbatim(std::string_view text) { return ".nf\n" + roff(text) + "\n.fi\n"; }
 
-// A term, and lines below it.
 std::string tagged(std::string_view term, std::string_view text, std::string_view more = "") {
   const std::string out = fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(term), roff(text));
   return more.empty() ? out : out + ".br\n" + roff(more) + "\n";

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -19,7 +18,6 @@ namespace ejk::app {
 
 namespace {
 
-// The expression that a word is or means.
 std::optional<std::string> as_expression(const std::string& word) {
   try {
     return MaskExpression::parse(word), word;
@@ -28,7 +26,6 @@ std::optional<std::string> as_expression(const std::string& word) {
   }
 }
 
-// MASK, by `open`.
 std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, const OpenArray& open) {
   try {
     return open(reference);
@@ -66,7 +63,6 @@ void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help)
       .group("Masks");
 }
 
-// Records the masks for reports and attributes of files.
 void note_masks(const MaskOptions& options, Job& job) {
   std::string rules;
   for (const MaskExpression& expression : options.expressions) {
@@ -158,7 +154,6 @@ void warn_of_ids(const NamedArrays& arrays, std::vector<std::string>& warnings) 
   warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
 }
 
-// Calls f(); errors without a hint get this one.
 template <class F>
 auto hinted(const std::string& hint, F&& f) {
   try {
@@ -193,8 +188,8 @@ void declare_masks(OptionSet& set, MaskOptions& into) {
   add_reference(
       set, "MASK", into.array,
       "an array (Q, K) or (H, Q, K), bool or integer\n"
-      "Non-zero means that query q may attend to key k, unless --mask-kind says otherwise. Integers are 0 and one "
-      "other value: ids and positions are no mask. A mask of a batch needs a slice: mask.npy[0].")
+      "Non-zero: query q may attend to key k (see --mask-kind). Integers are 0 and one other value: ids and "
+      "positions are no mask. A mask of a batch needs a slice: mask.npy[0].")
       .group("Masks");
   add_expressions(
       set, into,
@@ -282,15 +277,16 @@ Option& add_mask_expressions(OptionSet& set, const std::string& name, std::vecto
 }
 
 void declare_attention_masks(OptionSet& set, MaskOptions& into) {
-  add_reference(set, "MASK", into.array,
-                "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
-                "bool or integer: non-zero means that query q may attend to key k, unless --mask-kind says "
-                "otherwise. Integers are 0 and one other value.")
+  add_reference(
+      set, "MASK", into.array,
+      "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
+      "bool or integer: non-zero: query q may attend to key k (see --mask-kind). Integers are 0 and "
+      "one other value.")
       .group("Masks");
   add_expressions(
       set, into,
-      "One --mask serves all heads; as many as there are heads, one each. All masks that are given "
-      "are ANDed. In packed inputs positions are those within the sequence.");
+      "One --mask serves all heads; as many as there are heads, one each. All masks are ANDed. In packed "
+      "inputs positions are those within the sequence.");
   add_mask_kind(set, into.polarity).group("Masks");
 }
 

@@ -1,7 +1,6 @@
 // Mask options of commands (MASK, --mask, --shape, --mask-kind), and the masks they result in.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,7 +23,6 @@ struct MaskOptions {
 /// --mask-kind: meaning of the elements of a stored mask.
 Option& add_mask_kind(OptionSet& set, Polarity& into);
 
-/// "keep", "drop", "additive".
 const char* name_of(Polarity polarity);
 
 void declare_masks(OptionSet& set, MaskOptions& into);
@@ -32,8 +30,7 @@ void declare_masks(OptionSet& set, MaskOptions& into);
 /// For a mask expression without an explicit alignment, if there are not as many queries as keys.
 std::string alignment_warning(const std::string& expression, const std::string& option = "--mask");
 
-/// The requested masks, ANDed. Headers are read; elements are not, except documents, segments, and a MASK of
-/// few queries, which may be padding.
+/// The requested masks, ANDed.
 struct Masks {
   std::vector<Mask> heads;
   std::int64_t q_length = 0;
@@ -55,15 +52,14 @@ struct Masks {
   }
 };
 
-/// Opens the arrays of the options. Throws Error{usage} if the options are incomplete, Error{input} if they
-/// or the arrays disagree.
+/// Reads elements of documents, segments, and a MASK of few queries, which may be padding. Throws Error{usage}
+/// for incomplete options, Error{input} if they or the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
-/// "128x256".
 BlockShape read_block(const std::string& word);
 
 /// Calls f(), which plans work on the masks. Its errors get the name of the masks, and are usage errors if
-/// the lengths are from the command line. Indivisible blocks of a likely padding mask get its hint.
+/// the lengths are from the command line; indivisible blocks of a likely padding mask get its hint.
 template <class F>
 auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
   try {
@@ -99,7 +95,6 @@ struct AttentionMasks {
   std::function<std::vector<std::string>()> doubts;
 };
 
-/// A mask tried instead of those of attention.
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);
 
 /// Opens the arrays of the options. Sequential arrays are kept in memory.
@@ -108,10 +103,8 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
 /// Opens the MaskInfo files of expressions. Throws Error{budget} if one is too large.
 OpenArray::Group group_opener(Job& job);
 
-/// Remarks on parts that are broadcast to several entries or heads.
 std::vector<std::string> broadcast_remarks(const MaskSet& set, const AttentionMasks& masks);
 
-/// The last paragraphs of the help of a command that takes masks.
 extern const char* const kMaskHelp;
 
 }  // namespace ejk::app

@@ -1,5 +1,5 @@
-// Declaring and parsing options, and parsers of their values. CLI11 splits a command line into options and values; its
-// exceptions are replaced by errors that name the option.
+// Options and parsers of their values. CLI11 splits a command line; its exceptions are replaced by errors
+// that name the option.
 //
 // tests: tests/app/test_options.cpp
 #include "options.hpp"
@@ -17,7 +17,7 @@ namespace ejk::app {
 
 namespace {
 
-// An empty value ("$name" of a variable that is not set) is more likely a mistake than the default.
+// An empty value ("$name" of an unset variable) is more likely a mistake than the default.
 std::string read_name(const std::string& word) {
   if (word.empty()) throw usage("the value is empty");
   return word;
@@ -28,8 +28,7 @@ auto with_suffix(const std::vector<std::string>& suffixes, const std::string& wh
   return [=](const std::string& word) {
     for (const std::string& suffix : suffixes)
       if (read_name(word).size() > suffix.size() && word.ends_with(suffix)) return word;
-    throw usage(fmt::format("'{}' is no name of a {}: it ends in {}", printable(word), what,
-                            fmt::join(suffixes, " or ")));
+    throw usage("'{}' is no name of a {}: it ends in {}", printable(word), what, fmt::join(suffixes, " or "));
   };
 }
 
@@ -129,7 +128,7 @@ Option& take_words(OptionSet& set, const std::string& names, std::function<void(
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices) {
   const auto found = std::find(choices.begin(), choices.end(), word);
   if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
-  Error error = usage(fmt::format("'{}' is not one of {}", printable(word), fmt::join(choices, ", ")));
+  Error error = usage("'{}' is not one of {}", printable(word), fmt::join(choices, ", "));
   if (const auto nearest = nearest_name(word, choices)) error.hint(fmt::format("did you mean {}?", *nearest));
   throw error;
 }
@@ -187,61 +186,55 @@ void declare_shared(OptionSet& set, const Command& command) {
     shared(add_word(set, "-o,--output", into.output, read_name, "OUTPUT",
                     into.has_field
                         ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
-                          "A folder is created if missing and gets one NAME.npy for each. With --field "
-                          "also an .npy file, or - for stdout. Another suffix is an error. Without -o "
-                          "only the report is printed. See also 'ejk help arrays'."
+                          "A folder gets one NAME.npy for each. With --field also an .npy file, or - for "
+                          "stdout. Without -o only the report is printed. See 'ejk help arrays'."
                         : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                          "Another suffix is an error. Without -o it is printed as text that "
-                          "numpy.loadtxt reads, with --json not at all."));
+                          "Without -o it is printed as text that numpy.loadtxt reads, with --json not."));
   if (into.has_field) {
     const auto read = [names](const std::string& word) { return names[read_choice(read_name(word), names)]; };
     Option& field =
         add_word(set, "--field", into.field, read, "NAME",
-                 "write only this one of the arrays\nThe command's page lists them. Without -o it is "
-                 "printed as text that numpy.loadtxt reads.");
+                 "write only this one of the arrays\nWithout -o as text that numpy.loadtxt reads.");
     field.choices = names;
     shared(field);
   }
   if (!names.empty())
     shared(add_flag(
         set, "--overwrite", into.overwrite,
-        "replace existing HDF5 objects\n.npy and .npz files are always replaced. Each run that adds "
-        "to an HDF5 file copies the whole file; runs that add to the same file wait for each other."));
+        "replace existing HDF5 objects\n.npy and .npz files are always replaced. Each run that adds to an "
+        "HDF5 file copies the whole file."));
   shared(add_flag(
       set, "--dry-run", into.dry_run,
-      "check the inputs, print the plan, write nothing\nReads headers, and the values of small inputs "
-      "such as lengths and group sizes. Prints shapes, bytes and peak memory."));
+      "check the inputs, print the plan, write nothing\nReads headers, and small inputs such as lengths. "
+      "Prints shapes, bytes and peak memory."));
   shared(
       add_word(set, "--max-memory", into.max_memory, read_size, "SIZE",
                "memory limit, such as 4GiB; a run that needs more stops before it begins\n"
-               "Default: nine tenths of the memory available to this process, a container's limit included. "
-               "k M G are powers of 1000, Ki Mi Gi of 1024."));
+               "Default: nine tenths of the available memory, within a container's limit. k M G are powers "
+               "of 1000, Ki Mi Gi of 1024."));
   shared(
       add_word(set, "--threads", into.threads, at_least(1), "N",
-               "number of threads\nDefault: OMP_NUM_THREADS, else the cores available to this process. The "
-               "results are the same for any number."));
+               "number of threads\nDefault: OMP_NUM_THREADS, else the available cores. Results do not depend "
+               "on it."));
   shared(add_flag(set, "--stats", into.stats,
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
-                  "writing. A mapped input is read while computing."));
+                  "writing. Mapped inputs are read while computing."));
   shared(add_flag(
       set, "--json", into.json,
-      "print the report as one JSON object\nIt alone goes to stdout, or with -o - to stderr; no array is "
-      "printed. 'ejk help json COMMAND' lists its keys."));
-  shared(add_word(
-      set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
-      "write the report as one page, FILE.html\nThe page is self-contained, block pictures included. "
-      "An existing file is replaced."));
+      "print the report as one JSON object\nOn stdout, with -o - on stderr; no array is printed. 'ejk help "
+      "json COMMAND' lists its keys."));
+  shared(add_word(set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
+                  "write the report as one page, FILE.html\nIt is self-contained, with block pictures."));
   if (into.has_picture)
     shared(add_word(
         set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
         "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; above 4096 a side one "
-        "for several, drawn as mixed where these differ. Of several masks each has a file, at most 16: "
-        "FILE-0.png, FILE-1.png, ... An SVG has axes and a legend. An existing file is replaced."));
+        "for several, mixed where these differ. Several masks, at most 16, go to FILE-0.png, FILE-1.png, "
+        "... An SVG has axes and a legend."));
   shared(add_flag(
       set, "--sync", into.sync,
-      "flush written files to disk\nSuccess is reported after the files of -o, --html and --picture and "
-      "their names are stored, so that they survive a power loss. 'ejk help arrays' describes what may "
-      "happen otherwise."));
+      "flush written files to disk\nSuccess is reported after files and their names are stored: see 'ejk "
+      "help arrays'."));
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
   shared(add_choice(
       set, "--progress", into.progress, kWhen, "WHEN",
@@ -250,8 +243,8 @@ void declare_shared(OptionSet& set, const Command& command) {
                     "color\nauto uses it on terminals, unless NO_COLOR is set or TERM is dumb."));
   shared(add_flag(
       set, "--allow-external", into.allow_external,
-      "let HDF5 files refer to other files\nBy default external storage, virtual datasets, plug-in "
-      "filters and named external links are refused; other external links are skipped with a warning."));
+      "let HDF5 files refer to other files\nOtherwise external storage, virtual datasets, plug-in filters and "
+      "named external links are refused; other external links are skipped."));
 }
 
 }  // namespace
@@ -274,8 +267,8 @@ void check_value(const OptionSet& set, const std::string& word) {
   const std::size_t equals = word.find('=');
   const Option* option = word.starts_with("-") ? set.find(word.substr(0, equals)) : nullptr;
   if (option == nullptr || equals == std::string::npos) return;
-  if (option->type.empty()) throw usage(fmt::format("{} takes no value", word.substr(0, equals)));
-  if (equals + 1 == word.size()) throw usage(fmt::format("a value is missing: {}", with_type(*option)));
+  if (option->type.empty()) throw usage("{} takes no value", word.substr(0, equals));
+  if (equals + 1 == word.size()) throw usage("a value is missing: {}", with_type(*option));
 }
 
 }  // namespace
@@ -331,9 +324,9 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
   } catch (const CLI::ArgumentMismatch& error) {
     // Given twice; or the last argument is an option without its value.
     if (const Option* twice = first_where([](const Option& o, std::size_t n) { return !o.repeats && n > 1; }))
-      parsed.error = usage(fmt::format("{} is given more than once", twice->name()));
+      parsed.error = usage("{} is given more than once", twice->name());
     else if (const Option* option = find(last.starts_with("--") ? last : fmt::format("-{}", last.back())))
-      parsed.error = usage(fmt::format("a value is missing: {}", with_type(*option)));
+      parsed.error = usage("a value is missing: {}", with_type(*option));
     else
       parsed.error = usage(error.what());
   } catch (const CLI::ParseError& error) {
@@ -349,11 +342,11 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
 namespace {
 
 Error too_large(const std::string& word) {
-  return usage(fmt::format("{} is too large: at most {}", printable(word), INT64_MAX));
+  return usage("{} is too large: at most {}", printable(word), INT64_MAX);
 }
 
 Error not_a_size(const std::string& word) {
-  return usage(fmt::format("'{}' is not a size, such as 64k or 4GiB", printable(word)));
+  return usage("'{}' is not a size, such as 64k or 4GiB", printable(word));
 }
 
 // "128", "HxQxK or QxK" → "128x128"
@@ -382,8 +375,7 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
     if (more) rest.remove_prefix(end + 1);
   }
   if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
-    throw usage(
-        fmt::format("'{}' is not of the form {} with lengths of at least {}", printable(word), form, least))
+    throw usage("'{}' is not of the form {} with lengths of at least {}", printable(word), form, least)
         .hint(good && lengths.size() == 1 ? fmt::format("for example {}", square_of(word, form)) : "");
   return lengths;
 }
@@ -391,10 +383,10 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
 std::int64_t read_integer(const std::string& word, std::int64_t least) {
   const auto value = parse_integer(word);
   if (!value && is_whole_number(word) && word.starts_with('-'))
-    throw usage(fmt::format("{} is less than {}", printable(word), least));
+    throw usage("{} is less than {}", printable(word), least);
   if (!value && is_whole_number(word)) throw too_large(word);
-  if (!value) throw usage(fmt::format("'{}' is not a whole number", printable(word)));
-  if (*value < least) throw usage(fmt::format("{} is less than {}", *value, least));
+  if (!value) throw usage("'{}' is not a whole number", printable(word));
+  if (*value < least) throw usage("{} is less than {}", *value, least);
   return *value;
 }
 
@@ -404,15 +396,15 @@ double read_real(const std::string& word) {
   const char* begin = word.data() + (word.starts_with('+') ? 1 : 0);
   const auto [stop, failed] = std::from_chars(begin, end, value);
   if (stop != end || failed == std::errc::invalid_argument)
-    throw usage(fmt::format("'{}' is not a number", printable(word)));
+    throw usage("'{}' is not a number", printable(word));
   if (failed == std::errc::result_out_of_range)
-    throw usage(fmt::format("'{}' is beyond double precision", printable(word)));
+    throw usage("'{}' is beyond double precision", printable(word));
   return value;
 }
 
 double read_finite(const std::string& word) {
   const double value = read_real(word);
-  if (!std::isfinite(value)) throw usage(fmt::format("'{}' is not a finite number", printable(word)));
+  if (!std::isfinite(value)) throw usage("'{}' is not a finite number", printable(word));
   return value;
 }
 

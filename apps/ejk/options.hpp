@@ -1,8 +1,8 @@
-// Declarations of options. An option is declared once: how its value is parsed, its help, and its name in reports
-// and in the attributes of files. The parser, help, manual pages and completion read these declarations.
-//
-// CLI11 is included in options.cpp alone: it takes longer to compile than most commands.
+// Declarations of options: how values are parsed, help, and names in reports and attributes of files. The
+// parser, help, manual pages and completion read them. CLI11, slow to compile, is in options.cpp alone.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <concepts>
 #include <cstdint>
@@ -27,15 +27,17 @@
 
 namespace ejk::app {
 
-/// An error in the command line.
 inline Error usage(std::string message) { return {Error::Kind::usage, std::move(message)}; }
+template <class First, class... Rest>
+Error usage(fmt::format_string<First, Rest...> message, First&& first, Rest&&... rest) {
+  return usage(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
 
-/// The values of the options that all commands share; nothing is opened or measured yet.
 struct SharedOptions {
   std::string program = "ejk";  // its name in messages
   std::string output;
   std::string field;
-  bool has_field = false;  // the command writes several arrays, and --field selects one
+  bool has_field = false;  // the command writes several arrays
   bool overwrite = false;
   bool sync = false;            // flush written files to disk before reporting success
   int compression = 0;          // of written files: 0 none, 1 (fast) to 9 (small)
@@ -53,7 +55,6 @@ struct SharedOptions {
   When color = When::automatic;
 };
 
-/// Heading of the shared options in help.
 inline constexpr const char* kSharedGroup = "Common options";
 
 /// Types whose values can be written to files and reports.
@@ -95,7 +96,7 @@ struct Option {
   std::string type;                // of its value in help: "QxK"
   std::string help;                // the first line is the summary; --help alone prints the rest
   std::function<void(const std::string& value)> parse = {};  // throws Error{usage}
-  bool repeats = false;  // may be given several times; a positional argument takes all that are left
+  bool repeats = false;  // may be given several times; a positional argument takes all remaining ones
   bool is_required = false;
   std::string heading = "Options";        // in help
   std::vector<std::string> choices = {};  // the allowed values; empty: any text
@@ -117,7 +118,6 @@ struct Option {
   Option& shown(std::string text, Unit of = Unit::none) { return label = std::move(text), unit = of, *this; }
   /// The text recorded and shown where there is no value.
   Option& otherwise(std::string text) { return fallback = std::move(text), *this; }
-  /// Reads the parsed value; set by the functions below.
   Option& from(Value read) { return value = std::move(read), *this; }
 
   // Set by the functions above.
@@ -127,7 +127,6 @@ struct Option {
   Value value = {};
 };
 
-/// What parsing a command line leaves to the caller.
 struct Parsed {
   std::vector<std::string> extras;  // unknown options and superfluous arguments, in order
   std::optional<Error> error;       // to be reported if there are no extras
@@ -153,8 +152,7 @@ class OptionSet {
   void set_footer(std::string text) { footer_ = std::move(text); }
   const std::string& footer() const { return footer_; }
 
-  /// Assigns the values of a command line. Throws Error{usage} for an invalid value. `example` is the hint where
-  /// something is missing.
+  /// Throws Error{usage} for an invalid value; `example` is the hint for a missing one.
   Parsed parse(std::vector<std::string> arguments, std::string_view example = "");
 
   /// The names of the arrays that are written, where options determine them; by default the command's.
@@ -164,9 +162,7 @@ class OptionSet {
   bool names_outputs_later() const { return outputs_later_; }
   std::vector<std::string> outputs(const Command& command) const;
 
-  /// Records the values of the recorded options.
   void record(Provenance& provenance) const;
-  /// The keys of the recorded options.
   std::vector<std::string> recorded() const;
   /// Adds the shown options to a report, in the order of their declaration.
   void show(Report& report) const;
@@ -179,7 +175,6 @@ class OptionSet {
   bool outputs_later_ = false;
 };
 
-/// A command with its own and the shared options.
 struct Parser {
   explicit Parser(const Command& command);
 
@@ -197,7 +192,6 @@ inline void set_footer(OptionSet& set, std::string text) { set.set_footer(std::m
 Option& take_flag(OptionSet& set, const std::string& names, std::function<void()> apply,
                   const std::string& help);
 
-/// A flag that assigns a value.
 template <class T>
 Option& add_flag(OptionSet& set, const std::string& names, T& into, std::type_identity_t<T> value,
                  const std::string& help) {
@@ -215,7 +209,7 @@ inline Option& add_flag(OptionSet& set, const std::string& names, bool& into, co
 Option& take_word(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
                   const std::string& type, const std::string& help);
 
-/// The same, which may be given several times; a positional argument takes all that are left.
+/// The same, which may be given several times; a positional argument takes all remaining ones.
 Option& take_words(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
                    const std::string& type, const std::string& help);
 
@@ -232,11 +226,10 @@ Option& add_word(OptionSet& set, const std::string& names, T& into, Read read, c
 /// The index of `word` among the choices. Throws Error{usage} with the nearest as its hint.
 std::size_t read_choice(const std::string& word, const std::vector<std::string>& choices);
 
-/// "help" with the choices appended to its first line: "help: a (default), b or c". Long lists are omitted.
+/// The help with a short list of choices appended to its first line: "help: a (default), b or c".
 std::string help_of_choices(const std::string& help, const std::vector<std::string>& choices,
                             const std::string& default_choice);
 
-/// The allowed values of an option by their names.
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
 
@@ -259,7 +252,6 @@ Option& add_choice(OptionSet& set, const std::string& names, T& into,
   return option;
 }
 
-/// Element types by their names.
 std::vector<DType> all_dtypes();
 inline std::vector<DType> float_dtypes() {
   return {DType::float16, DType::bfloat16, DType::float32, DType::float64};
@@ -277,10 +269,8 @@ Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::
 /// --convention document|ejkernel, recorded and shown.
 Option& add_convention(OptionSet& set, Convention& into, const std::string& help);
 
-/// A reference to an array.
 Option& add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help);
 
-/// A positional argument of any number of references.
 Option& add_references(OptionSet& set, const std::string& name, std::vector<std::string>& into,
                        const std::string& help);
 

@@ -15,18 +15,11 @@
 
 namespace ejk::app {
 
-namespace {
-
-using Progress = std::function<void(std::int64_t done, std::int64_t all)>;
-
-}  // namespace
-
 Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts) {
   const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
     throw Error(Error::Kind::internal, name + ": no rank holds all of it");
   };
-  Output output{name, generated_source(type, name, nothing), {}, std::move(parts)};
-  return output;
+  return {name, generated_source(type, name, nothing), {}, std::move(parts)};
 }
 
 void Outputs::declare(std::vector<std::string> names) {
@@ -36,12 +29,11 @@ void Outputs::declare(std::vector<std::string> names) {
   if (!has_target()) return;
 
   target_ = parse_output(shared_.output);
-  if (!target_->slice.empty())
-    throw usage(fmt::format("{}: an output cannot have a slice", printable(shared_.output)));
+  if (!target_->slice.empty()) throw usage("{}: an output cannot have a slice", printable(shared_.output));
   const bool is_stdout = target_->is_stream();
   if (several_ && !target_->holds_several())
-    throw usage(fmt::format("{} holds one array, and {} makes {}",
-                            is_stdout ? "stdout" : printable(shared_.output), command_, chosen_.size()))
+    throw usage("{} holds one array, and {} makes {}", is_stdout ? "stdout" : printable(shared_.output),
+                command_, chosen_.size())
         .hint(shared_.has_field
                   ? fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
                                 fmt::join(chosen_, ", "))
@@ -60,17 +52,9 @@ bool Outputs::writes_any() const {
 
 bool Outputs::to_stdout() const { return writes_any() && (!target_ || target_->is_stream()); }
 
-void Outputs::write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const {
-  if (target_ && several_)
-    write_arrays(*target_, arrays, how);
-  else if (target_)
-    write_array(*target_, arrays.front(), how);
-  else
-    print_array(stdout, *arrays.front().source);
-}
-
 std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& settings,
-                            const Progress& progress, Communicator& comm) const {
+                            const std::function<void(std::int64_t done, std::int64_t all)>& progress,
+                            Communicator& comm) const {
   std::vector<Output> arrays;
   std::vector<std::string> absent;
   std::int64_t bytes = 0;
@@ -93,9 +77,15 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
   how.outdated = setting_names();
   how.sync = shared_.sync ? Sync::now : Sync::later;
-  write_together(
-      comm, arrays, progress, std::move(how),
-      [&](const std::vector<NamedArray>& all, const WriteOptions& options) { write_chosen(all, options); });
+  write_together(comm, arrays, progress, std::move(how),
+                 [&](const std::vector<NamedArray>& all, const WriteOptions& options) {
+                   if (target_ && several_)
+                     write_arrays(*target_, all, options);
+                   else if (target_)
+                     write_array(*target_, all.front(), options);
+                   else
+                     print_array(stdout, *all.front().source);
+                 });
   return bytes;
 }
 

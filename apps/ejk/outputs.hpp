@@ -1,5 +1,4 @@
-// The outputs of a run: -o, --field, or text on stdout. The target is checked before any work, as far as
-// possible.
+// The outputs of a run: -o, --field, or text on stdout.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +32,8 @@ struct Output {
   std::optional<std::vector<OutputPart>> parts = {};
 };
 
-/// An array of which no rank has all elements.
 Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts);
 
-/// Attributes of an HDF5 file.
 using Settings = std::map<std::string, std::string>;
 
 class Outputs {
@@ -44,25 +41,21 @@ class Outputs {
   /// `shared` outlives this.
   Outputs(std::string command, const SharedOptions& shared) : command_(std::move(command)), shared_(shared) {}
 
-  /// The names of the result arrays. Throws Error{usage} if -o cannot hold so many, Error{output} if it cannot be
-  /// written.
+  /// The result arrays. Throws Error{usage} if -o cannot hold so many, Error{output} if it cannot be written.
   void declare(std::vector<std::string> names);
 
   bool has_target() const { return !shared_.output.empty(); }
-  /// --field names it.
   bool is_field(const std::string& name) const { return shared_.field == name; }
 
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;
 
-  /// Writes the requested arrays and returns their bytes. Collective: rank 0 writes what a single process would,
-  /// including the parts of the others.
+  /// Writes the requested arrays, of all ranks, and returns their bytes. Collective.
   std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
                      const std::function<void(std::int64_t done, std::int64_t all)>& progress,
                      Communicator& comm = single_process()) const;
 
  private:
-  void write_chosen(const std::vector<NamedArray>& arrays, const WriteOptions& how) const;
   bool writes_any() const;
   bool is_chosen(const std::string& name) const;
 
@@ -70,7 +63,7 @@ class Outputs {
   const SharedOptions& shared_;
   std::optional<ArrayReference> target_;
   std::vector<std::string> declared_;
-  std::vector<std::string> chosen_;  // of them, those asked for
+  std::vector<std::string> chosen_;  // the requested ones
   bool several_ = false;             // more than one
 };
 

@@ -1,5 +1,5 @@
-// The bar is redrawn at most ten times a second. A line that wraps could not be cleared, so that narrow terminals get
-// less of it. The signal handler only writes the bytes that clear it.
+// The bar is redrawn at most ten times a second. A line that wraps could not be cleared, so that narrow
+// terminals get less of it. The signal handler only writes the bytes that clear it.
 //
 // tests: tests/app/test_progress.cpp
 #include "progress.hpp"
@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdint>
-#include <string>
 
 namespace ejk::app {
 

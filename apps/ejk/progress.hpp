@@ -19,7 +19,6 @@ class ProgressBar {
   /// Draws the bar, if it is due. Not thread-safe.
   void operator()(std::int64_t done, std::int64_t all);
 
-  /// Removes the bar from the terminal.
   void clear();
 
  private:
@@ -31,11 +30,9 @@ class ProgressBar {
   Clock::time_point last_ = begin_;
 };
 
-/// The bar, the percentage and the remaining time, after `elapsed` seconds with `fraction` of the work done: as much as
-/// fits in a line of `columns`, the percentage first.
+/// The bar, the percentage and the remaining time after `elapsed` seconds, as far as they fit.
 std::string progress_line(double fraction, double elapsed, int columns);
 
-/// Clears a bar from within a signal handler.
 void clear_progress_from_signal() noexcept;
 
 }  // namespace ejk::app

@@ -1,5 +1,4 @@
-// The provenance of results: the inputs, which the report lists, and the settings, which are attributes of written
-// files.
+// The provenance of results: the inputs, for the report, and the settings, for attributes of written files.
 #pragma once
 
 #include <iterator>
@@ -30,12 +29,10 @@ class Provenance {
   /// An input as given, and its role: ("mask", "m.npy"), ("mask_expression", "causal").
   void input(std::string role, std::string value) { inputs_.emplace_back(std::move(role), std::move(value)); }
 
-  /// A setting that determines the results. Never a time, a host, a path or a number of threads: the same work gives the
-  /// same bytes. Options are recorded where they are declared (options.hpp); this is for settings that depend on
-  /// the inputs.
+  /// A setting that determines the results; never a time, a host, a path or a number of threads. Options are
+  /// recorded where they are declared (options.hpp).
   void record(const std::string& name, std::string value) { settings_[name] = std::move(value); }
 
-  /// What was typed, as a shell reads it.
   void command_line(std::string text) { command_line_ = std::move(text); }
   const std::string& command_line() const { return command_line_; }
 

@@ -1,5 +1,5 @@
-// A report is printed as text or JSON, and written as a page and pictures. Warnings go to stderr unless they are part of
-// JSON.
+// A report is printed as text or JSON, and written as a page and pictures. Warnings go to stderr or are part
+// of JSON.
 #include "reporter.hpp"
 
 #include <fmt/format.h>
@@ -102,8 +102,7 @@ void Reporter::check_files() const {
   for (const auto& file : files)
     for (const auto& other : files)
       if (!file.second->empty() && file.first != other.first && is_same(*file.second, *other.second))
-        throw usage(fmt::format("{}: {} and {} name the same file", printable(*file.second), file.first,
-                                other.first));
+        throw usage("{}: {} and {} name the same file", printable(*file.second), file.first, other.first);
   for (const std::string* path : {&shared_.html, &shared_.picture})
     if (!path->empty()) check_file(*path);
 }

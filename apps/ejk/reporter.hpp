@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "ejk/communicator.hpp"
@@ -19,7 +18,6 @@ namespace ejk::app {
 
 enum class Phase { read, compute, write };
 
-/// For --stats.
 struct RunStatistics {
   double seconds[3] = {};  // by Phase
   std::int64_t bytes_read = 0;
@@ -44,14 +42,12 @@ class Reporter {
   bool wants_picture() const { return !shared_.picture.empty() || !shared_.html.empty(); }
   /// The files of --picture. If there are several, adds a table of them to the report.
   std::vector<FileContent> draw(Report& report) const;
-  /// The file of --html.
   std::vector<FileContent> page(const Report& report) const;
 
   /// Adds the section of --stats. Collective; the report of rank 0 covers all ranks.
   void add_statistics(Report& report, const RunStatistics& statistics,
                       Communicator& comm = single_process()) const;
 
-  /// Prints a report as text on stderr, unless --quiet.
   void say_text(const Report& report) const;
   /// Prints the warnings that were not printed yet, unless the report is JSON.
   void warn(const Report& report);

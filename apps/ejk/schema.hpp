@@ -1,15 +1,14 @@
-// The keys of JSON reports (--json), on which scripts may rely. Help and manual pages print them; the runner of
-// tests/cli compares them with every report, both ways.
+// The keys of JSON reports (--json), on which scripts may rely. Help and manual pages print them; the runner
+// of tests/cli compares them with every report, both ways.
 //
-// A command states its keys as text, a line each, the keys of a section or of a table's rows indented below it:
+// A command states its keys as text, a line each, those of a section or of a table's rows indented below it:
 //
 //   tokens | integer | tokens of all sequences
 //   check | section | the comparison with float64 | with --check
 //     passed | boolean | whether no element is out of tolerance
 //
-// that is the name (or several), type, meaning, and the condition under which the key is in a report: `done` without
-// --dry-run, `plan` with it, other text as it is. Within a section or a row the condition is relative to the section or row.
-// A fifth column, `some machines`, excludes a key from the check that a case produces it.
+// that is names, type, meaning, and the condition for the key in its report, section or row: `done` (without
+// --dry-run), `plan` (with it) or other text. `some machines` in a fifth column: no case has to produce it.
 #pragma once
 
 #include <initializer_list>
@@ -45,7 +44,6 @@ std::span<const KeyType> key_types();
 const std::vector<ReportKey>& envelope_keys();
 /// Keys of `result` that are the same for all commands.
 const std::vector<ReportKey>& shared_keys();
-/// Keys of a picture.
 const std::vector<ReportKey>& picture_keys();
 /// The other keys of `result`; those of an action are its command's. None for an unknown command.
 std::vector<ReportKey> keys_of(std::string_view command);
@@ -53,7 +51,6 @@ std::vector<ReportKey> keys_of(std::string_view command);
 /// "integer or null, bytes": the type, and the unit that the end of the key implies.
 std::string form_of(const ReportKey& key);
 
-/// One text of several.
 std::string joined(std::initializer_list<std::string_view> texts);
 
 // Keys that several commands have.

@@ -1,5 +1,5 @@
-// Handlers call async-signal-safe functions alone: they remove temporary files, clear the progress bar, write one line
-// and end the program.
+// Handlers call async-signal-safe functions alone: they remove temporary files, clear the progress bar, write
+// one line and end the program.
 #include "signals.hpp"
 
 #include <signal.h>
@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "ejk/io.hpp"

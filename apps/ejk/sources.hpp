@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
@@ -14,7 +13,6 @@ namespace ejk::app {
 /// The buffer of an array that is read or written in pieces, for plans.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
-/// All of an input in memory, under its own name.
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
 }
@@ -41,8 +39,7 @@ struct BufferedInput {
   }
 };
 
-/// Returns f(). An error about one of these arguments is prefixed with the name of its input: the library names
-/// the argument, users know the file.
+/// Returns f(). An error about one of these arguments is prefixed with the name of its input.
 template <class Inputs, class F>
 auto naming(const Inputs& inputs, F&& f) {
   try {

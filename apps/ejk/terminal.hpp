@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdio>
-#include <string>
 #include <string_view>
 
 #include "ejk/report.hpp"
@@ -22,25 +21,21 @@ bool takes_control(std::FILE* stream);
 /// Columns of the stream's terminal, else COLUMNS, else 80; at most 240.
 int terminal_width(std::FILE* stream);
 
-/// Color on this stream: as requested; by default on a terminal that takes control sequences, unless NO_COLOR is set.
+/// By default on a terminal that takes control sequences, unless NO_COLOR is set.
 bool wants_color(std::FILE* stream, When when);
 
-/// Width, color and characters for a report on this stream.
 TextStyle text_style(std::FILE* stream, When color);
 
-/// If the stream is a pipe whose reader has closed it before reading everything, ends the program by SIGPIPE, as the
-/// next write would.
+/// Ends the program by SIGPIPE if the reader of a pipe has closed it before reading everything.
 void end_if_unread(std::FILE* stream);
 
-/// Flushes and closes stdout. Throws if any output was lost (a full disk), unless a write error was `reported` already.
-/// Idempotent.
+/// Flushes and closes stdout, once. Throws if output was lost (a full disk), unless that was `reported`.
 void close_stdout(bool reported = false);
 
 /// Writes to stderr. A failure is ignored.
 void say(std::string_view text) noexcept;
 
-/// Opens /dev/null for each of the three standard streams that is closed: otherwise the first file opened would get
-/// its descriptor.
+/// Opens /dev/null for each closed standard stream, whose descriptor the first opened file would get.
 void secure_standard_streams();
 
 }  // namespace ejk::app

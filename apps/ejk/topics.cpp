@@ -1,7 +1,6 @@
 // Formatted by hand for 80 columns; the lists of options, arrays and keys are appended by help.cpp.
 //
 // tests: tests/cli/program/topics.case
-#include "topics.hpp"
 
 #include "help.hpp"
 #include "masks.hpp"
@@ -22,102 +21,89 @@ Naming an array
                       chunks, gzip or lzf; the path may be left out where there
                       is only one
     -                 an .npy stream: stdin (for one input), or stdout (-o -)
-  An input file is recognized by its first bytes, whatever its suffix: a.nc:/x
-  and a.mat:/x name datasets if these files are HDF5, with or without a user
-  block. A pipe is recognized by its name.
-  An input may end in a basic slice of NumPy (integers, also negative ones,
-  start:stop:step with a step of at least 1, and ...). Only that part is read.
-  Shells need quotes around it:
+  An input file is recognized by its first bytes, not its suffix: a.nc:/x and
+  a.mat:/x name datasets if these files are HDF5. A pipe is recognized by its
+  name.
+  An input may end in a basic slice of NumPy (integers, start:stop:step with a
+  step of at least 1, and ...); only that part is read. Shells need quotes:
     ejk info 'a.npy[0,:,128:256]' 'a.h5:/layer0/mask[..., ::2]'
-  A dataset or member whose name ends in brackets is read with [...] after it:
+  If a name ends in brackets itself, [...] follows it:
     ejk info 'a.h5:/x[1][...]'
 
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64.
   bfloat16 in .npy is that of ml_dtypes (descr '<V2'); in HDF5 it is a 16-bit
-  float with an exponent of 8 bits, or two opaque bytes, as h5py stores arrays
-  of ml_dtypes. The bool of h5py is bool; bit fields, which PyTables uses for
-  bool, are unsigned integers. Masks may be bool or integers of 0 and one other
-  value, which is True. 'ejk convert' converts between types.
+  float with an exponent of 8 bits, or two opaque bytes, as h5py stores it. Bit
+  fields, which PyTables uses for bool, are unsigned integers. 'ejk convert'
+  converts between types.
 
 Writing
   One array goes to x.npy, x.npz:name, x.h5:/path or - (stdout). Several go to
   out.h5, out.h5:/group, out.npz or a folder out/ (one NAME.npy each); --field
-  NAME picks one of them. An output whose suffix is no known container's is an
-  error, unless it ends in /, is an existing folder, or has no suffix.
-  An existing .npy or .npz file is replaced. An existing HDF5 file keeps all its
-  other objects; an object of the same name is replaced only with
-  --overwrite. Each run that adds to an HDF5 file copies the whole file: write
-  many results into a file in one run, or into files of their own.
+  NAME picks one of them. Another suffix is an error.
+  An existing .npy or .npz file is replaced. An existing HDF5 file keeps its
+  other objects; one of the same name is replaced only with --overwrite. Each
+  run that adds to an HDF5 file copies the whole file.
   HDF5 files have the version, the command and its options as attributes.
 
 Whole or not at all
-  A file is written beside its target under a temporary name (.NAME.ejk-...) and
-  then renamed: after an error or a signal the target is the old file or the new
-  one, never a part. A new folder (-o out/) is created in the same way, with all
-  its files. In an existing folder all files are replaced or none. If a run
-  writes several arrays, the command's other arrays are removed there, and with
-  --overwrite in an HDF5 file. Runs of ejk that write to one HDF5 file wait for
-  each other; what another program writes to it at that time is lost.
+  A file is written under a temporary name (.NAME.ejk-...) and then renamed:
+  after an error or a signal the target is the old file or the new one. A new
+  folder (-o out/) is created in the same way; in an existing one all files are
+  replaced or none. A command's arrays that a run does not write are removed
+  there, and with --overwrite in an HDF5 file. Runs of ejk that write to one
+  HDF5 file wait for each other; concurrent changes by other programs are lost.
   Not covered are
-    SIGKILL       of ejk, or of one rank of ejk-mpi: temporary files may
-                  remain, and in a folder that existed some files may be new
-                  and some old; run the command again
+    SIGKILL       temporary files may remain, and in an existing folder some
+                  files may be new and some old; run the command again
     a crash of the machine, a power loss
-                  the system stores written data within seconds to a minute.
-                  Until then a new file may be missing, empty, or zeros; a
-                  replaced file may be the old one again, and on file systems
+                  for up to a minute a new file may be missing, empty, or zeros;
+                  a replaced file may be the old one again, and on file systems
                   that do not store the new bytes before the new name (XFS;
                   ext4 with noauto_da_alloc) empty or partly zeros
-  With --sync a run reports success only after its files, and then the folders
-  with their names, are on disk. It takes as long as the disk does. If a folder
-  cannot be stored, the exit status is 4 and the new file is in place.
+  With --sync success is reported after files and folders are on disk. If a
+  folder cannot be stored, the exit status is 4 and the new file is in place.
 )";
 
 constexpr std::string_view kMasks = R"(Masks: arrays and expressions
 
-A mask says which keys each query may attend to: element (q, k) True attends.
-It is given as an array (MASK), as one or more rules (--mask EXPR), or as both,
-which are then ANDed. An expression is computed block by block, never stored.
+Query q may attend to key k where element (q, k) of a mask is True. Masks are
+arrays (MASK) and rules (--mask EXPR), which are ANDed. Rules are computed block
+by block, never stored.
 
 )";
 
 constexpr std::string_view kMoreOfMasks = R"(
 
-  'causal & documents(cu.npy)' is causal attention within packed sequences. ~
-  binds before &, & before |. Spaces do not matter. causal() is causal.
+  'causal & documents(cu.npy)' is causal attention within packed sequences.
   Arguments are given in order or by name: local(3, 0) is local(left=3,
-  right=0). A window includes the query's own key and gives the numbers of its
-  neighbours: local(left=255, right=0) allows 256 keys, the query's own the
-  last. Both sides must be given; none means unbounded. local(256) is an error.
-  A reference with special characters needs double quotes: file("a,b.npy").
+  right=0). The sides of a window count neighbours of the query's own key:
+  local(left=255, right=0) allows 256 keys. Both must be given; none means
+  unbounded. A reference with special characters needs double quotes:
+  file("a,b.npy").
 
 What mask-info stores
   from(REF) is the mask that the arrays of a MaskInfo store, visited(REF) all
   pairs in the blocks that a kernel visits. REF is an HDF5 file or a group in
-  one, an .npz or a folder. The arrays are walked as a kernel does, by data_next
-  and mask_next. HDF5 files contain the settings; for other files the expression
-  gives them, as far as they matter: from(a.npz, block=128x128,
-  shape=8x4096x4096, walk=dkv, head_shards=2, q_seq_shards=4). Of a computable
-  mask, whose elements the kernel computes, only the blocks are stored; with
-  'ejk mask-info --no-computable' the elements are, too.
+  one, an .npz or a folder. HDF5 files contain the settings; for others they are
+  arguments, where needed: from(a.npz, block=128x128, shape=8x4096x4096,
+  walk=dkv, head_shards=2, q_seq_shards=4). Elements of a computable mask are
+  stored only by 'ejk mask-info --no-computable'.
 
 Alignment
-  If queries and keys differ in number, query 0 is aligned with key 0; with
-  offset=K query i is aligned with key i + K. align=bottom-right aligns the last
-  query with the last key (K = keys - queries), as in decoding with a KV cache;
-  align=top-left is the default, and confirms it. In packed inputs positions
-  count within each sequence.
+  Query 0 is aligned with key 0; with offset=K query i is aligned with key
+  i + K. align=bottom-right aligns the last query with the last key (K = keys -
+  queries), as in decoding with a KV cache; align=top-left confirms the default.
+  In packed inputs positions count within each sequence.
 
 Arrays
-  bool, or integers of 0 and one other value, which is True: ids are not a
-  mask. (Q, K) for all heads, (H, Q, K) for each; attention takes (B, Q, K),
-  (B, 1, Q, K) and (B, H, Q, K) instead of the latter. Use a slice for one entry
-  of a batch: 'mask.npy[0]'. A padding mask (batch, tokens) is not such a mask:
-  attention takes it as --segment-ids, as integers, and 'segments(pad.npy[0])'
-  is one row of it. --mask-kind gives the meaning of elements. keep (default):
-  non-zero attends. drop: non-zero is masked. additive: a float bias, 0 attends,
-  -1e4 and less masks.
+  bool, or integers of 0 and one other value, which is True. (Q, K) for all
+  heads, (H, Q, K) for each; attention takes (B, Q, K), (B, 1, Q, K) and
+  (B, H, Q, K) instead of the latter. 'mask.npy[0]' is one entry of a batch. A
+  padding mask (batch, tokens) is --segment-ids of attention, as integers, or
+  row by row 'segments(pad.npy[0])'. --mask-kind: keep (default): non-zero
+  attends. drop: non-zero is masked. additive: a float bias, 0 attends, -1e4 and
+  less masks.
 
 Heads
   One --mask is for all heads; as many as there are heads are one for each.
@@ -126,10 +112,9 @@ Heads
 
 constexpr std::string_view kJson = R"(The report as JSON (--json)
 
---json prints the report as one JSON object on one line. Without -o it alone
-goes to stdout, and arrays are not printed:
+--json prints the report as one JSON object on one line of stdout, without
+arrays, or with -o - (an array on stdout) on stderr:
   ejk mask-info --mask causal --shape 64x64 --block 16x16 --json | jq .result
-With -o - (an array on stdout) the report goes to stderr.
 
 --html FILE writes the same report as one page for people, --picture FILE (of
 mask, mask-info, sparsity and check mask-info) its block pictures alone.
@@ -149,7 +134,7 @@ constexpr std::string_view kLayouts = R"(Layouts: the arrays that commands write
 Blocks of masks have a state: 0 empty (all pairs masked), 1 partial, 2 full.
 Packed sequences are concatenated; cu_seqlens is the first token of each. A
 group is a range of rows that share a matrix, such as the tokens of an expert.
-Names stand for lengths: (tokens,) is one axis. () is a single number.
+(tokens,) is one axis of that length, () a single number.
 
 'ejk help arrays' describes where they are written, 'ejk help COMMAND' how.
 )";
@@ -158,9 +143,8 @@ constexpr std::string_view kMpi = R"(Ranks and machines (ejk-mpi)
 
 ejk-mpi is ejk for the processes (ranks) of an MPI job, on one machine or many:
   mpirun -n 4 ejk-mpi attention q.npy k.npy v.npy --mask causal -o out.h5
-It takes the same arguments and produces the same files to the byte, the same
-report and the same exit status for any number of ranks. It is built if MPI is
-found; 'sh .ci/install mpi' installs that.
+Arguments, files, report and exit status are the same for any number of ranks.
+It is built if MPI is found; 'sh .ci/install mpi' installs that.
 
 What is divided
   mask-info              rows of blocks of the masks
@@ -169,37 +153,32 @@ What is divided
                          than ranks, queries and keys
   grouped-matmul         rows of the result, and columns of few rows
   transposed-...         groups, and rows of a group's result
-  All other commands run on rank 0, while the others wait; so do --check and
-  --against, for which rank 0 needs as much memory as ejk. Work is divided by
-  its estimated cost, before it begins.
+  All other commands run on rank 0, as do --check and --against, for which rank
+  0 needs as much memory as ejk. Work is divided by its estimated cost.
 
 Ranks or threads
-  Within a machine threads are the better choice: they share the inputs, and
-  each rank reads what it needs by itself. Take one rank a memory domain (NUMA
-  node), with threads for its cores (mpirun --map-by numa:PE=16). Take more
-  machines if inputs or results do not fit into the memory of one, or if it
-  takes too long: a rank reads and keeps only its part. --max-memory is for each
-  rank; by default ranks share the memory of their machine.
-  --dry-run on two ranks or more prints what each rank reads, sends, writes and
-  needs, and a model of the time on up to 1,024 ranks; --stats prints the time
-  of each phase over the ranks. --threads, OMP_NUM_THREADS and SLURM_CPUS_PER_TASK set
-  the threads of a rank; else ranks share the cores that they are bound to.
+  Use one rank a memory domain (NUMA node), with threads for its cores, since
+  threads share the inputs (mpirun --map-by numa:PE=16). Use more machines if
+  inputs or results do not fit into one, or for speed: a rank reads and keeps
+  only its part. --max-memory is for each rank; by default ranks share the
+  memory of their machine.
+  --dry-run on two ranks or more prints the work of each rank, and a model of
+  the time on up to 1,024 ranks; --stats prints the time of each phase over the
+  ranks. --threads, OMP_NUM_THREADS and SLURM_CPUS_PER_TASK set the threads of a
+  rank; else ranks share the cores that they are bound to.
 
 Files
-  All ranks open the inputs, which must be on a shared file system. .npy files,
-  folders of them and HDF5 without compression are written by all ranks at
-  once, each its own part; other outputs (.npz, compressed HDF5, stdout) are
-  written by rank 0, to which the others send their parts. Standard input is
-  read by rank 0, into the memory of every rank. A file appears only when it is
-  complete, even if a rank or a machine is lost. SIGKILL, of a single rank too,
-  may leave temporary files ('ejk help arrays').
+  Inputs must be on a shared file system. .npy files, folders of them and HDF5
+  without compression are written by all ranks, other outputs (.npz, compressed
+  HDF5, stdout) by rank 0. Standard input is read by rank 0, into the memory of
+  every rank. A file appears only when it is complete, even if a rank or a
+  machine is lost. SIGKILL of a rank may leave temporary files.
 
 Errors
   An error is printed once, with its rank and host unless it is that of rank 0,
   and ends all ranks with the usual exit status (mpirun -q suppresses messages
-  of mpirun itself). A rank that is killed ends the job. Mpirun forwards stdout:
-  if it cannot write it (a full disk, a closed pipe), the exit status does not
-  show it. Use -o FILE for results that matter.
+  of mpirun). A rank that is killed ends the job. The exit status does not show
+  that mpirun cannot write stdout (a full disk): use -o FILE for results.
 
 Slurm
   share/ejk/slurm/ has scripts for one node, many nodes, and an array of

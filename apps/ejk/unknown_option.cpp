@@ -8,7 +8,6 @@
 #include <cctype>
 #include <iterator>
 #include <optional>
-#include <span>
 
 #include "ejk/mask.hpp"
 #include "ejk/text.hpp"
@@ -35,7 +34,8 @@ std::vector<std::string_view> commands_with(const std::string& option) {
   return names;
 }
 
-// Mask options of other programs: their name in ejk::MaskExpression::meant_by, and their largest number of values.
+// Mask options of other programs: their name in ejk::MaskExpression::meant_by, and their largest number of
+// values.
 struct MaskOption {
   std::string_view name, expression;
   std::size_t values;
@@ -138,7 +138,7 @@ Error unknown_option(const Command& command, const OptionSet& set, const std::st
   std::vector<std::string> names{"--help"};
   for (const Option& one : set.options())
     if (!one.is_positional()) names.push_back(one.name());
-  Error error = usage(fmt::format("unknown option '{}'", printable(name)));
+  Error error = usage("unknown option '{}'", printable(name));
   if (mask_option(name) != nullptr && set.find("--mask-kind") != nullptr)
     return error.hint(mask_of_options(arguments));
   if (const Command* other = sibling_with(command, name))

@@ -10,7 +10,8 @@
 
 namespace ejk::app {
 
-/// The error for an option that `command`, whose options are `set`, does not have. `arguments` are all that were given.
+/// The error for an option that `command`, whose options are `set`, does not have. `arguments` are all that
+/// were given.
 Error unknown_option(const Command& command, const OptionSet& set, const std::string& option,
                      const std::vector<std::string>& arguments);
 

@@ -1,5 +1,4 @@
-// Inputs that cannot be read. They do not prevent the report of the others: they are listed in it, and are an error at
-// the end.
+// Inputs that cannot be read: they are listed in the report, and are an error at the end.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,7 +29,6 @@ class Unreadable {
     }
   }
 
-  /// Adds the table `unreadable`, if there are such inputs.
   void add_to(Report& report) const {
     if (table_.rows.empty()) return;
     Table table = table_;

@@ -1,37 +1,33 @@
-// Comparison of another implementation's result with its computation, and which known fault explains a
+// Comparison of another implementation's result with its computation, and known faults that explain a
 // difference.
 //
-// A small problem is evaluated in float64, and every element must be within the bound of attention_check.hpp
-// or matmul_check.hpp, with ε of its own dtype. Elements of a larger one are compared with the library's
-// result, within the sum of both bounds: an element out of tolerance is wrong wherever the library's is
-// right.
+// Small problems are evaluated in float64; elements must be within the bound of attention_check.hpp or
+// matmul_check.hpp, with ε of their own dtype. Elements of larger ones are compared with the library's
+// result, within the sum of both bounds.
 //
-// Kernels of attention whose inputs have 16 bits round the weights P to that type before they multiply by V,
-// and in gradients dP, P and dS. With u its unit roundoff (2⁻⁸ of bfloat16, 2⁻¹¹ of float16), u₀ half of its
-// smallest number (2⁻²⁵ of float16, else 0) and m_j the number of keys (queries) equal to key (query) j, the
-// bound then grows by
+// Attention kernels with 16-bit inputs round P to that type before P·V, and in gradients dP, P and dS. With
+// its unit roundoff u (2⁻⁸ of bfloat16, 2⁻¹¹ of float16), half of its smallest number u₀ (2⁻²⁵ of float16,
+// else 0) and the number m_j of keys (queries) equal to key (query) j, the bound grows by
 //   out    u |R| + 4 √(Σ_j m_j (u² P² + u₀²) v²)
 //   dv     u |R| + λ √(Σ_i m_i (u² P² + u₀²) dout²) + λ u₀
 //   dq     u |R| + λ √(Σ_j m_j (u² e² + u₀² scale²) k²) + λ u₀ + λ u √(Σ dout² out²) |scale Σ_j P k|
 //   dk     u |R| + λ √(Σ_i m_i (u² e² + u₀² scale²) q²) + λ u₀
 //   dbias  u |R| + λ √(Σ u² e² + u₀²) + λ u₀, without the scale
-// where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), δ = Σ dout · out of
-// the query and e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ dout² out²). Rounding errors are at most u and
-// independent, so that a sum of terms t is off by more than 4 u √(Σ t²) about as often as a normal number is
-// beyond 9 deviations. Equal keys have equal weights and equal errors, as have all where all weights are
-// equal: u |R|. λ covers gradients summed block by block in their own type, as PyTorch's are. lse is not
-// widened.
+// where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), as gradients may be
+// summed block by block in their own type; δ = Σ dout · out and e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ
+// dout² out²). Rounding errors are at most u and independent: a sum of terms t is off by more than 4 u √(Σ
+// t²) as rarely as a normal number beyond 9 deviations. Equal keys have equal errors, as have all if all
+// weights are equal: u |R|. lse is not widened.
 //
-// Kinds of explanations. Of any result: unwritten, not_numbers (NaN or infinities for numbers), exchanged and
-// repeated (a part holds another one's elements), shifted, factor, rounding, and those of ejk/explain.hpp. Of
-// attention: scale, mask, sequences, heads, softcap, bias, no_key, normalization, uniform (all weights are
-// equal), operands (keys and values of others), tile (a loop over tiles or parts of keys), padding (keys of
-// zeros that count), lse_base, lse_sign, lse_max, lse_exp, lse_empty; of its gradients also delta. Of grouped
-// products: boundary, transposed, group_offset, existing, accumulated, cut_short. Two that hold together are
-// joined: scale+mask.
+// Kinds of explanations: those of ejk/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
+// exchanged and repeated (elements of another part), shifted, factor, rounding. Of attention: scale, mask,
+// sequences, heads, softcap, bias, no_key, normalization, uniform (equal weights), operands (keys and values
+// of others), tile (a loop over tiles or parts of keys), padding (keys of zeros that count), lse_base,
+// lse_sign, lse_max, lse_exp, lse_empty; of gradients also delta. Of grouped products: boundary, transposed,
+// group_offset, existing, accumulated, cut_short. Two that hold together are joined: scale+mask.
 //
-// An explanation names heads, batch entries, sequences or groups unless it holds in all that are out of
-// tolerance; rows of each were recomputed. The shares of an array and its unexplained share sum to 1.
+// An explanation names heads, batch entries, sequences or groups unless it holds in all out of tolerance. The
+// shares of an array and its unexplained share sum to 1.
 #pragma once
 
 #include <cstdint>
@@ -46,12 +42,10 @@
 
 namespace ejk {
 
-/// The comparison of another implementation's results for the same arguments.
 struct Against {
   /// The reference of every element.
   enum class Method { float64, own_result };
 
-  /// One given array.
   struct Compared {
     std::string name;
     DType dtype = DType::float32;
@@ -88,8 +82,8 @@ struct Against {
   std::int64_t elements = 0;
   std::int64_t beyond = 0;
   double largest = 0;  // error of all elements, in bounds
-  /// Elements with a nonzero reference, and those of them whose bound exceeds its magnitude: bounds scale
-  /// with the largest inputs, so that a few huge ones make them inconclusive.
+  /// Elements with a nonzero reference, and those whose bound exceeds its magnitude, as where inputs are
+  /// huge.
   std::int64_t nonzero = 0, wide = 0;
   /// Of attention: the largest possible difference between two scores of a query.
   std::optional<double> score_range = {};
@@ -131,12 +125,10 @@ struct Against {
   bool has_equal_scores() const { return score_range && *score_range < 0.05; }
 };
 
-/// Whether all agree, why not, where, and the worst elements; with Detail::all arrays and parts. Warns of an
-/// inconclusive result.
+/// Detail::all adds arrays and parts. Warns of an inconclusive result.
 enum class Detail { brief, all };
 Report describe(const Against& against, Detail detail = Detail::all);
 
-/// Whether to search for explanations of results out of tolerance.
 enum class Explain { no, yes };
 
 }  // namespace ejk

@@ -1,8 +1,6 @@
-// Arrays: memory with a dtype and a shape (Array), a view of memory with another owner (ArrayView), and a
-// source from which elements are read on demand (ArraySource).
+// Arrays in memory (Array), views (ArrayView) and sources read on demand (ArraySource).
 //
-// Sizes, indices and strides are std::int64_t. Strides are in bytes. Elements in memory have the machine's
-// byte order.
+// Sizes, indices and strides (in bytes) are std::int64_t. Elements in memory have native byte order.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +53,6 @@ struct ArrayView {
   ArrayView() = default;
   /// Elements in C order. Throws Error{input} for a shape that no memory can hold.
   ArrayView(const std::byte* elements, DType type, Shape lengths);
-  /// Throws Error{input} when there is not one stride for each length.
   ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps);
 
   std::int64_t rank() const { return static_cast<std::int64_t>(shape.size()); }
@@ -121,8 +118,7 @@ ArrayView view_of(const T* elements, Shape shape) {
 /// Copies the elements of `from` to `out` in C order.
 void copy_elements(const ArrayView& from, void* out);
 
-/// Owns C-ordered elements. Large arrays use huge pages where the system grants them; zeroed memory costs
-/// nothing until it is touched. A moved-from array is empty, like a new one.
+/// Owns C-ordered elements. Zeroed memory costs nothing until touched. A moved-from array is empty.
 class Array {
  public:
   Array() = default;
@@ -160,8 +156,7 @@ class Array {
     std::int64_t mapped_bytes;  // 0: from calloc
     void operator()(std::byte* p) const;
   };
-  // No elements and no axes, unlike any real array: a new array allocates no shape, so moving from one does
-  // not either.
+  // Unlike any real array: a new one allocates no shape, so moving does not either.
   bool is_new() const { return size_ == 0 && shape_.empty(); }
   static const Shape& shape_of_none();
 
@@ -180,8 +175,7 @@ Array Array::from(Shape shape, std::span<const T> values) {
   return a;
 }
 
-/// How the elements of a source may be accessed. Reading box after box in C order by one thread is always
-/// valid; this states which other ways are, and which is the fastest.
+/// How a source may be read. One thread, box after box in C order, is always valid.
 struct ArrayAccess {
   enum class Order {
     any,         // concurrent random reads at no extra cost
@@ -202,15 +196,14 @@ struct ArrayAccess {
   Order order;
   /// `read` if there is no view.
   Prefer prefer;
-  /// The value of all elements, in native byte order, if they are known to be equal without reading them
-  /// (storage that a file never allocated); then the order is `any`. Empty: not known.
+  /// The value of all elements if known without reading (never allocated in a file); the order is then
+  /// `any`.
   std::vector<std::byte> uniform;
   /// How the elements are stored: "C order", "chunks of 64 x 64, gzip"; empty if they are not.
   std::string storage;
 };
 
-/// A source of the elements of one array: a file, a buffered stream, an array computed on demand. Everything
-/// but the elements is fixed on construction.
+/// A source of one array: a file, a stream, an array computed on demand. Immutable but for its elements.
 class ArraySource {
  public:
   virtual ~ArraySource() = default;
@@ -226,13 +219,11 @@ class ArraySource {
   const std::optional<ArrayView>& mapped() const { return access_.view; }
   bool random_access() const { return access_.order == ArrayAccess::Order::any; }
 
-  /// Copies the box that begins at `start` and has `count` elements along each axis to `out`: C order, the
-  /// machine's byte order. The box lies within the shape. Throws Error{input}.
+  /// Copies a box within the shape to `out`: C order, native byte order. Throws Error{input}.
   virtual void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                     void* out) const = 0;
 
-  /// Releases `bytes` bytes of the view from `data` on, which will not be needed soon: pages of a mapped file
-  /// no longer count as memory of this process.
+  /// Releases part of the view: its pages of a mapped file no longer count as memory of this process.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 
  protected:
@@ -246,8 +237,7 @@ class ArraySource {
   ArrayAccess access_;
 };
 
-/// A base for sources derived from another one, which they own. By default it forwards everything; a subclass
-/// overrides read() and specifies a different type or access.
+/// A base for sources derived from another, which they own; forwards what a subclass does not override.
 class ForwardingSource : public ArraySource {
  public:
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -295,8 +285,7 @@ struct ArrayGroup {
   }
 };
 
-/// The type of a source's elements: with the strides of its view, or else in C order, as read_all() returns
-/// it.
+/// With the strides of its view, otherwise in C order.
 ArrayType type_of(const ArraySource& source);
 
 /// All elements of a source, in memory.

@@ -1,23 +1,19 @@
 // Check of attention results against the reference in float64, with a tolerance for every element.
 //
-// With R the reference, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's
-// type (of a gradient that is rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖
-// + max|lse|, as scores have 24 (53) bits:
+// With the reference R, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's
+// type (of a gradient rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|:
 //   out    |out − R| ≤ u (2e-5 |R| + (2e-6 + 2⁻²¹ L) max|v|) + ε |R|
 //   lse    |lse − R| ≤ u (1e-5 max(1, |R|) + 2⁻²¹ L)
 //   dq     |dq − R| ≤ u (1e-4 max|R| + (1 + L) floor) + ε |R|,
-//          floor = 2⁻²² |scale| Dv max|dout| max|v| max|k|
+//            floor = 2⁻²² |scale| Dv max|dout| max|v| max|k|
 //   dk     the same with max|q| for max|k|, and the floor times Σ P of the key, at least 1
 //   dv     the same with the floor 2⁻²² max|dout|
-//   dbias  the same with the floor 2⁻²² Dv max|dout| max|v| and Σ P of the pairs that an element sums;
-//          maxima are those of all entries and heads that share it
-// and half of the smallest positive result on top. A maximum is that of one batch entry (or sequence) and key
-// head: of q, lse and dout over the queries of its query heads that a mask leaves a key, of k and v over the
-// keys that it leaves a query, of R over the rows that are compared; for out and lse, |lse| is the row's own.
-// So keys that are masked for all queries, such as padding, do not widen it. Weights are not rounded;
-// ejk/against.hpp has the tolerances of kernels that round them. A number where the reference is NaN or
-// infinite, or the reverse, is wrong. Source: the tolerances of the golden files, and what rounded scores do
-// to them.
+//   dbias  the same with the floor 2⁻²² Dv max|dout| max|v| and Σ P of the pairs that an element sums
+// plus half of the smallest positive result. Maxima are those of a batch entry (or sequence) and key head,
+// for dbias of all that share it, over unmasked queries and keys and the compared rows of R; for out and lse,
+// |lse| is the row's own. A number where the reference is NaN or infinite, or the reverse, is wrong.
+// ejk/against.hpp has the tolerances of rounded weights. Source: the tolerances of the golden files, and the
+// effect of rounded scores.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +25,6 @@
 
 namespace ejk {
 
-/// One element of a result, its reference, and their difference.
 struct AttentionDifference {
   std::string array;
   Shape index;
@@ -54,14 +49,11 @@ struct AttentionCheck {
   bool passed() const { return violating == 0; }
 };
 
-/// AttentionPlan::check for a plan of these arrays: `out` and `lse` are what attention with the other
-/// arguments gave. Throws its errors, and Error{input} for results of another shape. The same answer for any
-/// number of threads.
+/// AttentionPlan::check for a plan of these arrays, with the plan's errors.
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
 
-/// The same for gradients: dq, dk, dv are results of attention_grad, with a bias dbias, too. Sampled keys use
-/// lse and out from a forward pass of the library.
+/// The same for gradients. Sampled keys use lse and out of the library's forward pass.
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,

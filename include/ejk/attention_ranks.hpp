@@ -1,14 +1,12 @@
 // Attention on several ranks: a plan's work in parts, each of which reads boxes of the inputs and computes
-// boxes of the results.
+// boxes of the results, with the bits of the plan's own run().
 //
-// Forward, and for gradients if there are enough key/value heads, a rank has a contiguous range in the order
-// (entry, head, queries) or (entry, key/value head), and needs no data of other ranks. Where heads are few,
-// gradients are divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the
-// ranks that need them; then dk and dv of some keys, with all queries, and dq of some queries, with all keys.
-// That computes scores and dP twice, 7 products instead of 5; the masks determine which of the two takes less
-// time. With a bias it is always the latter, and some ranks compute dbias of some of its queries or keys,
-// with all entries and heads that share them. All bits are those of the plan's own run(), however many ranks
-// there are.
+// A rank has a contiguous range in the order (entry, head, queries) or, for gradients with enough key/value
+// heads, (entry, key/value head), and needs no data of other ranks. With few heads or a bias gradients are
+// divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the ranks that need
+// them; then dk and dv of some keys and dq of some queries, and of a bias dbias of some of its queries or
+// keys. That computes scores and dP twice, 7 products instead of 5; the masks determine which takes less
+// time.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +23,8 @@ namespace attn {
 struct Division;
 }
 
-/// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Of a
-/// bias they are its own, not those that it is broadcast to; its positions are its queries, or its keys where
-/// one row serves all queries.
+/// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Those
+/// of a bias are its own: its queries, or its keys where one row serves all queries.
 struct AttentionPart {
   enum class Makes {
     out,        // out and lse of queries
@@ -61,8 +58,7 @@ class AttentionDivision {
   std::int64_t ranks() const;
   /// 1; 2 where gradients are divided along the sequence.
   std::int64_t rounds() const;
-  /// What a rank does in a round, in this order; of ranks by ranks, all of it in the order of entries and
-  /// heads.
+  /// A rank's parts of a round, in order; in rank order they follow entries and heads.
   std::vector<AttentionPart> parts(std::int64_t rank, std::int64_t round) const;
 
   /// The boxes of the arrays that a part reads; none of others.
@@ -70,11 +66,9 @@ class AttentionDivision {
   /// The boxes of the plan's results that it computes, in their order; none of others.
   std::vector<std::optional<ArrayBox>> makes(const AttentionPart& part) const;
 
-  /// Cost in operations, of which the softmax of a pair is about 80; the peak is the workspace of run().
-  /// Reads the masks.
+  /// Cost in operations, about 80 of them for the softmax of a pair; the peak is run()'s. Reads the masks.
   RankWork share(std::int64_t rank) const;
-  /// Peak memory of a rank: workspace, results, operands that are read, and on rank 0 the checks. Reads no
-  /// masks.
+  /// Workspace, results, operands that are read, and on rank 0 the checks. Reads no masks.
   std::int64_t peak_bytes(std::int64_t rank, const AttentionMemory& memory) const;
 
  private:
@@ -82,15 +76,13 @@ class AttentionDivision {
   std::shared_ptr<const attn::Division> division_;
 };
 
-/// A rank's part of the work, while it is done:
-///   for each round: run() each of the rank's parts of it, then end_round(); at last work().
+/// Work of a rank: in each round run() of its parts, then end_round(); at last work().
 class AttentionRank {
  public:
   /// `comm` outlives this, and has as many ranks as the division.
   AttentionRank(AttentionDivision division, Communicator& comm);
 
-  /// `arrays` are the boxes that the part needs, each viewed as an array of its own; `results` those that it
-  /// computes, where others are empty. Throws Error{input} for other types.
+  /// `arrays`, `results`: the boxes of the part, others empty. Throws Error{input} for other types.
   void run(const AttentionPart& part, const AttentionArrays& arrays,
            const std::vector<MutableArrayView>& results, const PairProgress& progress = {});
 

@@ -1,12 +1,11 @@
 // Checks of artefacts that kernels read: cu_seqlens, ids, sizes, labels, tables and masks, from any source.
 //
-// Each kind of artefact has rules with a stable name, a severity, and a sentence that states what holds. A
-// check reads the artefact once, in chunks, and returns Findings: where a rule is broken, and by which value.
-// An error makes kernel results wrong; a warning is something that some kernels do not expect (an empty
-// sequence). Findings do not depend on the number of threads.
+// A check applies the rules of its kind of artefact, in one pass by chunks, and returns Findings: where a
+// rule is broken, and by which value. An error makes kernel results wrong; a warning is something that some
+// kernels do not expect (an empty sequence).
 //
-// Arrays are of any integer dtype. Throws Error{input} for arrays that cannot be read: a float dtype, another
-// rank, a number beyond 63 bits, inconsistent shapes. Error{usage}: an invalid claim (an alignment of 0).
+// Arrays are of any integer dtype. Throws Error{input} for a float dtype, another rank, a number beyond 63
+// bits or inconsistent shapes, Error{usage} for an invalid claim (an alignment of 0).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -68,8 +66,8 @@ class Findings {
 
   explicit Findings(std::span<const Rule> rules, std::int64_t most = kFew);
 
-  /// Counts a finding (or `count` of them) of the rule of this name. If it is among the first at its place,
-  /// make() builds the Finding, which is kept. Places order the findings of a rule, such as flat indices.
+  /// Counts `count` findings of a rule. make() builds the Finding if it is among the first by `place`, such
+  /// as a flat index.
   template <class Make>
   void add(std::string_view rule, std::int64_t place, Make&& make, std::int64_t count = 1) {
     OfRule& of = found_[row_of(rule)];
@@ -94,12 +92,11 @@ class Findings {
 
   std::span<const Rule> rules() const { return rules_; }
 
-  /// The artefact has several arrays: the text of the report names the array of each finding, even if all are
-  /// in one.
+  /// The text of the report names the array of each finding, even if all are in one.
   void show_arrays() { shows_arrays_ = true; }
   bool shows_arrays() const { return shows_arrays_; }
 
-  /// Other facts about the artefact, which the report shows before the findings.
+  /// Facts about the artefact, which the report shows before the findings.
   Report& facts() { return facts_; }
   const Report& facts() const { return facts_; }
 
@@ -127,9 +124,8 @@ class Findings {
   bool shows_arrays_ = false;
 };
 
-/// The verdict ("ok", "2 errors, 1 warning"), the facts, a table of the kept findings, and their number for
-/// each broken rule. `fails`: the lowest severity of a finding that fails the check; then the verdict does
-/// not begin with "ok".
+/// The verdict ("ok", "2 errors, 1 warning"), the facts, the kept findings, and their number for each broken
+/// rule. `fails`: the lowest severity that fails the check; its verdict does not begin with "ok".
 Report describe(const Findings& findings, Severity fails = Severity::error);
 
 struct CheckOptions {
@@ -160,19 +156,19 @@ struct SegmentIdsClaims {
   Convention convention = Convention::document;
 };
 
-/// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment follow
-/// one another. Ids may come in any order. Memory: a piece, 8 bytes a sequence, and of a row 64 for each
-/// range of ids that are in use, which for ids that count up is one; that is what max_bytes is for.
+/// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment are
+/// contiguous. Memory: a piece, 8 bytes a sequence, and (limited by max_bytes) 64 for each range of ids in a
+/// row, of which ids that count up have one.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
 struct PositionIdsClaims {
   /// As for segment ids: sequences begin there, and positions after the last one are ignored.
   IntegerArray cu_seqlens = {};
-  /// The position of padding, besides negative ones, unless it is one more than the previous position.
+  /// The position of padding, besides negative ones, unless it continues the previous position.
   std::optional<std::int64_t> padding = {};
-  /// Non-zero for tokens: bools or integers of the shape of the ids. Positions then count the tokens of a
-  /// row, and those of padding are ignored. Excludes the others.
+  /// Non-zero for tokens: bools or integers of the shape of the ids. Positions count the tokens of a row;
+  /// those of padding are ignored. Excludes the other claims.
   IntegerArray mask = {};
 };
 
@@ -183,12 +179,11 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
 
 // --- groups
 
-/// Rows of each group, (groups,). `m`: all rows, if each should be in a group. The facts show how evenly
-/// groups are filled. Memory: a piece.
+/// Rows of each group, (groups,). `m`: all rows, if each should be in a group. Memory: a piece.
 Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::int64_t> m = std::nullopt,
                            const CheckOptions& options = {});
 
-/// What ejk/groups.hpp calls GroupMetadata, from wherever it comes: (groups + 1,), (L,), (L,), () or (1,).
+/// GroupMetadata (ejk/groups.hpp): (groups + 1,), (L,), (L,), () or (1,).
 struct GroupMetadataArrays {
   IntegerArray group_offsets, group_ids, m_tile_ids, num_tiles;
 };
@@ -207,18 +202,16 @@ struct GroupMetadataClaims {
   std::optional<EmptyGroups> empty_groups = {};         // absent: all of them have a step, or none has
 };
 
-/// The arrays under the names that they have in GroupMetadata. What `claims` leaves open is set from the
-/// attributes, if ejk wrote them. Throws Error{input} where an array is missing or an attribute is no such
-/// number.
+/// The arrays by their names in GroupMetadata. Open `claims` are set from attributes that ejk wrote. Throws
+/// Error{input} for a missing array or an invalid attribute.
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims);
 
-/// Whether the steps of the kernel compute each row of the groups once. Only the first num_tiles entries are
-/// read. Memory: 32 bytes an entry.
+/// Whether the first num_tiles steps compute each row of the groups once. Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 
-/// The experts of each token, (tokens, k) or (..., k); −1 is none. With the number of experts the facts show
-/// how evenly they are chosen. Memory: for each thread a piece, and 8 bytes an expert.
+/// The experts of each token, (tokens, k) or (..., k); −1 is none. Memory: for each thread a piece, and 8
+/// bytes an expert.
 Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t> experts = std::nullopt,
                         const CheckOptions& options = {});
 
@@ -227,7 +220,7 @@ Findings check_topk_ids(const IntegerArray& topk_ids, std::optional<std::int64_t
 struct IndicesClaims {
   std::optional<std::int64_t> keys = {};    // how many there are
   bool causal = false;                      // query i attends to key j ≤ i + offset
-  std::optional<std::int64_t> offset = {};  // 0, with a warning where there are not as many keys as queries
+  std::optional<std::int64_t> offset = {};  // 0, with a warning for unequal numbers of keys and queries
 };
 
 /// The keys of each query, (..., queries, n), in any order; −1 is none. Memory: for each thread a piece and
@@ -238,21 +231,21 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
-  /// An unused page: servers put it in place of pages that a sliding window has left. It may precede the
-  /// pages of a sequence any number of times, which is a warning, since the length of the window is unknown.
+  /// Stands for pages that a sliding window has left. It may precede the pages of a sequence any number of
+  /// times: a warning, since the length of the window is unknown.
   std::optional<std::int64_t> null_page = {};
 };
 
 /// The pages of each sequence of a paged cache, (batch, pages), of which the first ceil(length / page_size)
-/// count, and the lengths (batch,). Other entries may be anything. Memory: a piece, 8 bytes a sequence, and
-/// for each entry that is in use at most 64 bytes, or 8 for each page up to the largest where that is less.
+/// are used, and the lengths (batch,). Memory: a piece, 8 bytes a sequence, and at most 64 bytes for each
+/// used entry, or 8 for each page up to the largest where that is less.
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
 // --- masks
 
 struct MaskClaims {
-  /// Masks that the mask is to be within, to cover, to equal: one a head, or one for all. Empty: not claimed.
+  /// One mask a head, or one for all. Empty: not claimed.
   std::vector<Mask> within = {}, covers = {}, equals = {};
   BlockShape block{128, 128};  // findings against them are one a block
   /// The array (Q, K) or (H, Q, K) of a stored mask, and the meaning of its elements. Null: none.
@@ -261,32 +254,27 @@ struct MaskClaims {
 };
 
 /// A mask, one a head. An additive mask with elements that neither attend nor mask is not checked further.
-/// Memory: check_mask_bytes, and what the masks need. Throws Error{input} for masks of other lengths, or of
-/// other numbers of heads.
+/// Memory: check_mask_bytes. Throws Error{input} for claimed masks of other lengths or numbers of heads.
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims = {},
                     const CheckOptions& options = {});
 
 struct MaskInfoClaims {
-  std::vector<Mask> masks = {};  // that it is to store: one a head, or one for all. Empty: not claimed
+  std::vector<Mask> masks = {};  // that it should store: one a head, or one for all. Empty: not claimed
   StoredSettings settings = {};  // not in the arrays
-  /// Most block pictures for pages in the facts: of rows of the index arrays (with masks, of
-  /// heads with a row and a mask of their own): a byte a block each. Blocks that differ from the mask are
-  /// marked.
-  std::int64_t pictures = 0;
+  std::int64_t pictures = 0;     // most block pictures in the facts: a byte a block each
 };
 
 /// The arrays of a MaskInfo (ejk/mask_info.hpp). With masks this is a proof: the mask that a kernel computes
-/// from the arrays is compared with them, and a finding names the wrong index and its expected value.
-/// Elements that the kernel computes itself are those of the masks. Missing or inconsistent arrays are a
-/// finding. Throws Error{usage} for an unknown block size (Code::unknown_block) or lengths
-/// (Code::unknown_lengths), and for settings that contradict the file.
+/// from the arrays is compared with them, and a finding names the wrong index and its expected value. Missing
+/// or inconsistent arrays are a finding. Throws Error{usage} for an unknown block size (Code::unknown_block)
+/// or lengths (Code::unknown_lengths), and for settings that contradict the file.
 Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims = {},
                          const CheckOptions& options = {});
 
 // --- memory
 
-// Bytes that each check takes at most, beside the arrays it is given. The first is that of cu_seqlens and
-// group sizes, which every check takes for the pieces it reads.
+// Bytes that each check needs at most, beside its arrays; the first are the pieces that every check reads,
+// and all that cu_seqlens and group sizes need.
 std::int64_t check_bytes();
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);

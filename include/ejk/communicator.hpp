@@ -1,9 +1,7 @@
 // Communicator: processes (ranks) that compute one result together.
 //
-// Each rank runs the same program on the same inputs and calls the same functions in the same order with equal
-// arguments. A function that takes a Communicator is collective: all ranks call it, or none. Its results are
-// bit-identical for every number of ranks: work is cut where no result depends on it, and reductions run in rank
-// order. The transport is the implementation's; the library has only single_process(), a communicator of one rank.
+// Ranks call the same collective functions in the same order with equal arguments. Results are bit-identical
+// for every number of ranks. The library implements only single_process().
 #pragma once
 
 #include <cstddef>
@@ -59,7 +57,6 @@ class Communicator {
   std::int64_t rank_, size_;
 };
 
-/// A communicator of one rank.
 Communicator& single_process();
 
 /// Thrown on all ranks but the one that failed, which reports the error.
@@ -122,8 +119,7 @@ class RankMessage {
   std::size_t at_ = 0;
 };
 
-/// The boxes of an array that this rank reads when all ranks can read it: equal parts in C order, in rank order.
-/// Small arrays are read by rank 0 alone.
+/// The boxes that this rank reads: equal parts in C order, in rank order. Rank 0 alone reads small arrays.
 std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm);
 
 /// Cost of one rank's part of the work, for plans.

@@ -1,11 +1,10 @@
-// Comparison of two arrays within a tolerance: where they differ and by how much.
+// Comparison of two arrays of one shape within a tolerance: where they differ and by how much.
 //
-// Shapes must be identical; dtypes may differ. An element of `actual` agrees with the one of `expected`,
-// which is the reference, if both are equal (infinities of one sign too), both are NaN (with NanEqual::yes),
-// or both are finite and |a - e| <= atol + rtol·|e|. That is computed in the arrays' common float type:
-// float16, bfloat16, float32 or float64. Two different 16-bit types are compared in float32, integers as
-// float32; the difference of two integers is exact. Source: ejkernel's assert_allclose as documented; the
-// tolerances of the types are those of PyTorch's assert_close for 16 bits, ejkernel's for others.
+// Elements agree if both are equal (infinities of one sign too), both are NaN (with NanEqual::yes), or both
+// are finite and |a - e| <= atol + rtol·|e|, in their common float type: float16, bfloat16, float32 or
+// float64; float32 for two different 16-bit types and for integers, whose difference is exact. Source:
+// ejkernel's assert_allclose as documented; tolerances of PyTorch's assert_close for 16 bits, of ejkernel for
+// others.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +23,7 @@ namespace ejk {
 
 enum class NanEqual { no, yes };
 
-/// One number of two arrays, over pairs of finite elements: the cosine between them; the ratio of signal to
-/// noise, 10 log₁₀(Σ e² / Σ (a − e)²) decibels; or rel, Σ (a − e)² / Σ (a² + e²), which is 1 − 2 Σ a e / Σ
-/// (a² + e²).
+/// Over pairs of finite elements: the cosine; 10 log₁₀(Σ e² / Σ (a − e)²) decibels; Σ (a − e)² / Σ (a² + e²).
 enum class Metric { cosine, snr, rel };
 struct MetricLimit {
   Metric metric = Metric::cosine;
@@ -35,17 +32,15 @@ struct MetricLimit {
 
 /// When elements agree, and arrays are close.
 ///
-/// rtol, atol: those of the dtypes by default. max_ulp: the largest difference in units in the last place; 0
-/// and −0 differ by 0. Units are those of the common type, of two float types those of the coarser at the
-/// expected element, of integers 1. max_ulp replaces the default rtol and atol; both rules apply where one of
-/// these is set.
+/// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place of
+/// the common type, of two float types those of the coarser at the expected element, of integers 1; 0 and −0
+/// are 0 apart. It replaces the default rtol and atol, and is combined with given ones.
 ///
 /// allowed_count, allowed_share: elements that may be out of tolerance, the larger of both. With hard_atol or
-/// hard_rtol none of them may differ by more than hard_atol + hard_rtol |e|, be NaN on one side only, or an
-/// infinity that the other side does not have.
+/// hard_rtol these may differ by hard_atol + hard_rtol |e|, without one-sided NaN and infinities.
 ///
-/// metric: within its limit, without a NaN or an infinity on one side only. It replaces the rules for
-/// elements unless rtol, atol or max_ulp is set; a hard limit then applies to all elements.
+/// metric: within its limit, without one-sided NaN and infinities. It replaces the rules for elements unless
+/// rtol, atol or max_ulp is set; a hard limit then applies to all elements.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;
@@ -56,19 +51,16 @@ struct Tolerance {
   std::optional<std::int64_t> max_ulp = std::nullopt;
   std::optional<double> hard_rtol = std::nullopt, hard_atol = std::nullopt;
 
-  /// rtol and atol apply to elements.
   bool by_size() const { return !max_ulp || rtol || atol; }
   bool has_hard_limit() const { return hard_rtol || hard_atol; }
 };
 
-/// The tolerance of the coarser of two dtypes: bfloat16 1.6e-2 and 1e-5, float16 1e-3 and 1e-5, float32 and
-/// float64 1e-5 and 1e-8, integers and bool 0 and 0.
+/// That of the coarser dtype: bfloat16 1.6e-2, 1e-5; float16 1e-3, 1e-5; wider floats 1e-5, 1e-8; others 0.
 struct DefaultTolerance {
   double rtol = 0, atol = 0;
 };
 DefaultTolerance default_tolerance(DType actual, DType expected);
 
-/// Two elements and their difference.
 struct Difference {
   Shape index;
   Extreme actual, expected;
@@ -99,8 +91,7 @@ struct Comparison {
   /// NaN on one side only; infinities without the same one on the other side, where neither is NaN.
   std::int64_t one_sided_nans = 0, one_sided_infinities = 0;
   std::optional<Shape> first_one_sided_nan, first_one_sided_infinity;
-  /// The element out of tolerance with the largest |a - e|, the first of equals in C order; NaN is larger
-  /// than any number.
+  /// Out of tolerance with the largest |a - e|, the first of equals in C order; NaN is the largest.
   std::optional<Difference> violation;
   /// The pair of finite elements with the largest |a - e| in the common float type, in or out of tolerance.
   std::optional<Difference> largest_absolute;
@@ -108,16 +99,15 @@ struct Comparison {
   std::optional<Difference> largest_relative;
   /// The same by the distance in floats of the common type. None for integers.
   std::optional<Difference> largest_ulps;
-  /// Over pairs of finite elements: √(Σ(a - e)² / n), and the metrics. No rms without such a pair, no cosine
-  /// where one side is 0, no snr where `expected` is 0, no rel where both are. snr is infinite for equal
-  /// arrays. The last digits depend on the instruction set.
+  /// √(Σ(a - e)² / n) and the metrics over pairs of finite elements; none where undefined. snr is infinite
+  /// for equal arrays. The last digits depend on the instruction set.
   std::optional<double> rms, cosine, snr, rel;
 
   bool same_shape() const { return actual_shape == expected_shape; }
 };
 
-/// One parallel pass over both. `progress(done, all)` counts elements. Memory: a chunk of either for each
-/// thread. Throws Error{usage} for a tolerance that is negative, infinite or NaN, and a negative max_ulp.
+/// One parallel pass. `progress(done, all)` counts elements. Memory: a chunk of either for each thread.
+/// Throws Error{usage} for a tolerance that is negative, infinite or NaN.
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected,
                           const Tolerance& tolerance = {},
                           const std::function<void(std::int64_t, std::int64_t)>& progress = {});
@@ -129,11 +119,9 @@ std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected);
 Comparison assert_allclose(const ArraySource& actual, const ArraySource& expected,
                            const Tolerance& tolerance = {});
 
-/// Counts, and the elements that differ most. Warns where dtypes differ, and where nearly all elements are 0
-/// on both sides, so that agreement is inconclusive.
+/// Warns where dtypes differ, and where nearly all elements are 0 on both sides.
 Report describe(const Comparison& comparison);
 
-/// Nine of ten elements or more are 0 on both sides, and the arrays are not bool.
 bool proves_little(const Comparison& comparison);
 
 }  // namespace ejk

@@ -1,7 +1,5 @@
-// Comparison of two files, groups or folders, array by array.
-//
-// Arrays are paired by name. A name on one side only is a difference, as are links of one name with different
-// targets. Two single arrays are one pair, whatever their names. One pair is open at a time.
+// Comparison of two files, groups or folders, array by array, paired by name. A name on one side only is a
+// difference, as are links of one name with different targets. Two single arrays are one pair.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +16,6 @@
 
 namespace ejk {
 
-/// The arrays and links of one side.
 struct ArraySet {
   struct Member {
     std::string name;       // within the file, group or folder
@@ -62,18 +59,16 @@ struct FilesOptions {
 
 class FilesPlan {
  public:
-  /// Opens each array for its type. In whole sets an array of an unsupported type is not compared. Throws
-  /// Error{usage} about "maps" where two names become one and for a map that matches none, Error{input} for
-  /// one array beside several.
+  /// Opens each array for its type. Throws Error{usage} about "maps" where two names become one and for a map
+  /// that matches none, Error{input} for one array beside several.
   FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOptions options = {});
 
   const std::vector<ArrayPair>& pairs() const { return pairs_; }
-  /// Bytes of the arrays that are compared.
   std::int64_t bytes() const { return bytes_; }
   std::int64_t peak_bytes() const { return peak_; }
 
-  /// `options`: the tolerance; the rest for explanations. Of `spare` bytes at most, compressed arrays are
-  /// decoded into memory, which more explanations need. `progress` counts elements of all pairs.
+  /// `options`: the tolerance; the rest for explanations. Compressed arrays are decoded into `spare` bytes at
+  /// most.
   FilesComparison run(const ExplainOptions& options = {}, std::int64_t spare = 0,
                       const std::function<void(std::int64_t done, std::int64_t all)>& progress = {}) const;
 
@@ -83,10 +78,8 @@ class FilesPlan {
   std::int64_t bytes_ = 0, peak_ = 0, elements_ = 0;
 };
 
-/// Counts, the largest difference, pairs that differ or all, and explanations.
 enum class ListedPairs { differing, all };
 Report describe(const FilesComparison& files, ListedPairs listed = ListedPairs::differing);
-/// The same of all pairs in the order of layers: the first out of tolerance, and the error that each adds.
 Report describe_layers(const FilesComparison& files);
 
 }  // namespace ejk

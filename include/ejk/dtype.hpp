@@ -27,8 +27,8 @@ enum class DType : std::uint8_t {
   float64,
 };
 
-/// A binary floating-point format with a sign bit, subnormal numbers and, above the largest number, infinities
-/// and NaN. The significand has mantissa_bits bits after the leading one.
+/// A binary format with sign bit, subnormal numbers, infinities and NaN; the leading significand bit is
+/// implicit.
 struct FloatFormat {
   int exponent_bits, mantissa_bits, bias;
   double largest;
@@ -40,9 +40,8 @@ inline constexpr FloatFormat kBfloat16{8, 7, 127, 0x1.FEp127};
 inline constexpr FloatFormat kFloat32{8, 23, 127, std::numeric_limits<float>::max()};
 inline constexpr FloatFormat kFloat64{11, 52, 1023, std::numeric_limits<double>::max()};
 
-/// A number of a 16-bit format, computed with as float. Conversion from float rounds to nearest, ties to even;
-/// overflow gives an infinity, and a NaN keeps the upper bits of its payload. Both conversions are free of
-/// branches, so that loops over them are vectorised.
+/// A 16-bit number, computed with as float. From float: round to nearest even, overflow to infinity, a NaN
+/// keeps the upper bits of its payload. Branch-free, so that loops are vectorised.
 template <const FloatFormat& kFormat>
 struct SmallFloat {
   std::uint16_t bits = 0;

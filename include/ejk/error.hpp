@@ -1,7 +1,7 @@
 // Errors: the one exception type of the library.
 //
-// The layer that detects a fault states the reason ("header promises 96 bytes, the file holds 40"), the layer
-// that knows the name prefixes it with `at`, and only the program maps the kind to an exit status.
+// The layer that detects a fault states the reason, the layer that knows the name prefixes it with `at`, and
+// only the program maps the kind to an exit status.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,7 @@ class Error : public std::exception {
     internal,  // a violated invariant of ejk itself
   };
 
-  /// Errors that callers distinguish from others of their kind: to continue without that input, or to add a
-  /// hint in their own terms.
+  /// Errors that callers distinguish: to continue without that input, or to add a hint in their own terms.
   enum class Code {
     other,
     no_such_axis,       // the hint says which there are: "axis is one of -2 to 1"
@@ -65,8 +64,7 @@ class Error : public std::exception {
   Error(Kind kind, std::string message, Code code = Code::other)
       : kind_(kind), code_(code), message_(std::move(message)) {}
 
-  /// Names the argument at fault, as the function's parameters do: "lhs", "q", "group_sizes". The message
-  /// names it too; the subject is for callers, who know the argument by the name of a file.
+  /// The parameter at fault ("lhs", "q", "group_sizes"), for callers who know it by the name of a file.
   Error&& about(std::string_view argument) && {
     subject_ = argument;
     return std::move(*this);

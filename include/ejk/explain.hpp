@@ -1,8 +1,7 @@
 // Explanation of the difference between two arrays: where they differ and why, for debugging a kernel.
 //
-// Where: differences by index of each axis, by group or sequence, and by tile. Why: hypotheses, tried in this
-// order and reported where they account for the differences in some part of the array. With `a` the actual
-// and `e` the expected array, in that part:
+// Where: by index of each axis, group or sequence, and tile. Why: hypotheses, tried in this order; with `a`
+// the actual and `e` the expected array, in some part:
 //   factor      a = c · e with one c, or one for each line of the last axis
 //   offset      a = e + c
 //   exchanged   indices of an axis hold the elements of others: exchanged in pairs, repeated or permuted
@@ -11,10 +10,9 @@
 //   transposed  the elements of `e` with two axes exchanged, or all reversed
 //   unwritten   boxes that hold one value: 0, NaN, or one that the kernel never overwrote
 //   rounding    a = e rounded to a narrower float type
-// A hypothesis is fitted to a sample of the differences, then tested on all elements: it must account for 95
-// % of the differences in its part, and contradict fewer than 5 % of the elements there that are equal.
-// Explained differences are removed and the search continues, so that several hypotheses may hold. Numbers
-// are compared as float64 with the tolerance of the comparison.
+// A hypothesis is fitted to a sample and tested on all elements: it must explain 95 % of the differences in
+// its part, and contradict fewer than 5 % of the equal elements there. Then the search continues with the
+// rest.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +33,8 @@ struct ExplainOptions {
   Tolerance tolerance;
   /// Names of the axes; empty: "axis 0" and so on.
   std::vector<std::string> axes;
-  /// Group sizes (G,): of the rows of the axis whose length is their sum (or of the first axis that is
-  /// longer), or of the axis with one index for each group.
+  /// (G,): of the rows of the axis whose length is their sum (or of the first longer one), or one index a
+  /// group.
   IntegerArray group_sizes;
   /// cu_seqlens (B + 1,): the tokens of the axis whose length is its last element.
   IntegerArray cu_seqlens;
@@ -46,7 +44,6 @@ struct ExplainOptions {
   std::vector<std::string> tile_axes = {};
 };
 
-/// Differences along one axis.
 struct AxisDifferences {
   std::string name;
   std::int64_t length = 0;
@@ -56,7 +53,6 @@ struct AxisDifferences {
   std::vector<IndexRange> zero;    // where every element that differs is 0 in the actual array
 };
 
-/// A group of rows or a sequence of tokens with differences.
 struct RunDifferences {
   std::string name;  // "group", "sequence"
   std::int64_t index = 0;
@@ -80,24 +76,22 @@ struct PermutedAxes {
 
 struct Explained {
   Comparison comparison;
-  /// For different shapes: the order of axes in which most elements agree, if there is one and `actual` is in
-  /// memory or mapped.
+  /// For different shapes: the order of axes in which most elements agree, if `actual` is in memory or
+  /// mapped.
   std::optional<PermutedAxes> permuted = {};
   // The rest is empty for arrays that are close or of different shapes.
   std::vector<AxisDifferences> axes;
   std::vector<RunDifferences> runs;
   std::optional<TileDifferences> tiles;
   std::vector<Explanation> explanations;
-  /// Fraction of the differences that all explanations account for.
   double share_explained = 0;
   /// Hypotheses that were not tried, and why; empty: all were.
   std::string not_tried;
 };
 
-/// compare_arrays, then further passes over both. Arrays that are neither in memory nor mapped are read once
-/// for each pass, without a search for exchanges and transpositions. The result does not depend on the number
-/// of threads. Throws Error{usage} for names or tiles that do not match the shape, Error{input} for group
-/// sizes and cu_seqlens that match no axis.
+/// compare_arrays, then further passes. Arrays neither in memory nor mapped are read once a pass, without a
+/// search for exchanges and transpositions. Throws Error{usage} for names or tiles that do not match the
+/// shape, Error{input} for group sizes and cu_seqlens that match no axis.
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
                              const ExplainOptions& options = {},
                              const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
@@ -105,7 +99,6 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
 /// Memory of explain_difference beside the sources' own, at most.
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected);
 
-/// The comparison, where the arrays differ, and why.
 Report describe(const Explained& explained);
 
 }  // namespace ejk

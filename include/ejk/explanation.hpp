@@ -1,5 +1,4 @@
-// Explanation of a difference: a hypothesis confirmed on the data, and the fraction of the differences that
-// it explains. Used for two arrays (ejk/explain.hpp) and for a result beside its computation
+// Explanation of a difference, for two arrays (ejk/explain.hpp) and for a result beside its computation
 // (ejk/against.hpp).
 #pragma once
 
@@ -15,7 +14,6 @@ struct Explanation {
   std::string kind;
   /// A clause without a full stop: "head 3 holds what belongs to head 7".
   std::string text;
-  /// Fraction of the differing elements that it predicts: 0 to 1.
   double share_explained = 0;
 };
 

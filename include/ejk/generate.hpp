@@ -1,6 +1,5 @@
-// Synthetic inputs: attention inputs as JAX draws them, and realistic batches: lengths, padding masks, group
-// sizes. All are computed from Threefry words with arithmetic whose rounding is the same everywhere, so a
-// seed gives the same bytes on any machine.
+// Synthetic inputs: attention inputs as JAX draws them, lengths, padding masks, group sizes. Computed from
+// Threefry words with exact arithmetic: a seed gives the same bytes on any machine.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +18,14 @@ struct AttentionInputsOptions {
   std::optional<std::int64_t> kv_seq = {}, kv_heads = {};  // of key and value; absent: those of the query
 };
 
-/// query (batch, seq, heads, head_dim), key and value (batch, kv_seq, kv_heads, head_dim), computed while
-/// they are read.
+/// query (batch, seq, heads, head_dim), key and value (batch, kv_seq, kv_heads, head_dim), computed on read.
 struct AttentionInputs {
   std::shared_ptr<const ArraySource> query, key, value;
 };
 
-/// Normal numbers times `std`: what jax.random.normal draws from the three keys that jax.random.split makes
-/// of PRNGKey(seed), with jax_threefry_partitionable as since JAX 0.5. Errors: Error{usage} for a negative
-/// size, a seed out of range, another dtype, heads that are no multiple of kv_heads.
+/// `std` times jax.random.normal of the three keys that jax.random.split derives from PRNGKey(seed), with
+/// jax_threefry_partitionable (JAX 0.5). Error{usage}: negative size, seed out of range, other dtype, heads
+/// not a multiple of kv_heads.
 AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options = {});
 
 enum class LengthDistribution {
@@ -45,14 +43,13 @@ struct LengthsOptions {
   std::int64_t seed = 0;
 };
 
-/// (count,) int32. Errors: Error{usage} for a negative count or shortest, shortest above longest, a longest
-/// beyond int32, a mean that is not positive, a seed out of range.
+/// (count,) int32. Error{usage}: negative count or shortest, shortest > longest, longest > int32, mean ≤ 0,
+/// seed.
 Array generate_lengths(const LengthsOptions& options = {});
 
 enum class PaddingSide { right, left };
 
-/// (rows, seq) bool: row i has as many True as the i-th of such lengths, cut to seq, at the beginning, or
-/// with PaddingSide::left at the end. Made while it is read. Errors: those of
+/// (rows, seq) bool: row i has min(length i, seq) True at the given side, computed on read. Errors: those of
 /// generate_lengths, and Error{usage} for a negative seq.
 std::shared_ptr<const ArraySource> generate_padding_mask(const LengthsOptions& lengths, std::int64_t seq,
                                                          PaddingSide side = PaddingSide::right);
@@ -72,11 +69,11 @@ struct GroupsOptions {
   std::int64_t seed = 0;
 };
 
-/// (groups,) int32 that sum to `tokens`. Errors: Error{usage} for negative numbers, no group for the tokens,
-/// tokens beyond int32, a share outside 0 … 1, a seed out of range.
+/// (groups,) int32 that sum to `tokens`. Error{usage}: negative numbers, no group for the tokens, tokens >
+/// int32, a fraction outside 0 … 1, seed.
 Array generate_group_sizes(const GroupsOptions& options = {});
 
-/// Memory that lengths or group sizes take while they are made, so many of them.
+/// Memory for `count` lengths or group sizes during generation.
 std::int64_t generate_bytes(std::int64_t count);
 
 }  // namespace ejk

@@ -1,11 +1,10 @@
 // Grouped matmul: each group of rows times its own matrix, and the transposed product of the backward pass.
 //
-// Arithmetic: with both factors bfloat16 their products are exact and sums are float32; with a float64 factor
-// both are converted to float64; otherwise to float32. Sums begin with +0 and run over the contraction
-// in blocks of a fixed length; one conversion to the result's dtype ends them. So the same instruction set
-// gives the same bits for any number of threads. bfloat16 instructions (AVX-512 BF16, AMX) take subnormal
-// factors and results for 0. NaN and infinities stay in their row of lhs and in their group. Source: megablox
-// in JAX and ejkernel's grouped matmul; src/matmul/grouped.cpp states the procedure.
+// Arithmetic: products of two bfloat16 are exact and summed in float32; with a float64 factor it is float64,
+// else float32. Sums begin with +0, run over the contraction in blocks of a fixed length and are rounded
+// once, so any number of threads gives the same bits on one instruction set. bfloat16 instructions (AVX-512
+// BF16, AMX) take subnormal factors and results for 0. NaN and infinities stay in their row and group.
+// Source: megablox in JAX and ejkernel's grouped matmul; src/matmul/grouped.cpp states the procedure.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@
 
 namespace ejk {
 
-/// Block size: rows, contraction length and columns, each ≥ 1. It determines the order of sums and the speed
-/// only.
+/// Rows, contraction length and columns of a block, each ≥ 1: the order of sums, and the speed.
 struct Tiling {
   std::int64_t tm = 0;
   std::int64_t tk = 0;
@@ -33,8 +31,7 @@ struct Tiling {
 /// "128x256x256".
 std::string to_string(const Tiling& tiling);
 
-/// Use of existing_out: `keep` preserves its rows where nothing is computed and overwrites the others (a
-/// result that is filled shard by shard); `add` accumulates the products into it.
+/// `keep` preserves rows where nothing is computed and overwrites others; `add` accumulates the products.
 enum class Existing { keep, add };
 
 class TilingTable;   // tiling.hpp
@@ -43,10 +40,8 @@ struct Against;      // against.hpp
 enum class Explain;  // against.hpp
 struct Report;       // report.hpp
 
-/// Called with the work done and the total; from any thread, one call at a time.
 using WorkProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
-/// Settings of a grouped product.
 struct GroupedMatmulSettings {
   DType dtype = DType::float32;               // of the result: float16, bfloat16, float32, float64
   std::optional<Tiling> tiling;               // absent: the table's, or chosen by shape and instruction set
@@ -77,16 +72,14 @@ struct TransposedGroupedMatmulOptions : TransposedGroupedMatmulSettings {
 };
 
 /// lhs (m, k), rhs (R, k, n) or with transpose_rhs (R, n, k), group_sizes (G,) → (m, n). rhs[r] belongs to
-/// group group_offset + r, R ≤ G − group_offset. Rows of other groups, or of none, are 0, or existing_out's.
-/// Factors: float16, bfloat16, float32, float64, any strides. Throws Error{input}, with the numbers: ranks,
-/// dtypes, k, R outside of the groups, group sizes (groups.hpp), existing_out's shape and dtype;
-/// Error{usage}: a group_offset beyond the groups.
+/// group group_offset + r, R ≤ G − group_offset. Rows of other groups or none are 0, or existing_out's.
+/// Factors: any float dtype and strides. Throws Error{input}, with the numbers: ranks, dtypes, k, R outside
+/// of the groups, group sizes (groups.hpp), existing_out; Error{usage}: a group_offset beyond the groups.
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                      const GroupedMatmulOptions& options = {});
 
-/// lhs (k, m), rhs (m, n), group_sizes (G,) → (A, k, n): out[a] = lhs[:, s_g:e_g] · rhs[s_g:e_g, :], where
-/// g = group_offset + a. An empty group gives zeros. Errors as above, and a num_actual_groups beyond the
-/// groups.
+/// lhs (k, m), rhs (m, n), group_sizes (G,) → (A, k, n): out[a] = lhs[:, s_g:e_g] · rhs[s_g:e_g, :] with g =
+/// group_offset + a. Errors as above, and a num_actual_groups beyond the groups.
 Array transposed_grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
                                 const TransposedGroupedMatmulOptions& options = {});
 
@@ -94,7 +87,6 @@ namespace matmul {
 struct Problem;
 }
 
-/// How the arrays of a run are given, and what compares its result, for estimates of work and memory.
 struct GroupedMatmulRun {
   bool maps_lhs = false, maps_rhs = false,
        maps_existing = false;  // mapped files; else they are read into memory
@@ -109,56 +101,48 @@ struct GroupedMatmulNeeds {
   ArrayBox lhs, rhs;
 };
 
-/// A plan of either product, constructed from types and group sizes, with the errors of the functions above.
-/// It knows the type of the result and its cost, and computes and checks it.
+/// Plan of either product, from types and group sizes, with the errors of the functions above.
 class GroupedMatmulPlan {
  public:
   GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                     const GroupedMatmulSettings& settings,
                     const std::optional<ArrayType>& existing_out = std::nullopt);
-  /// The transposed product.
   GroupedMatmulPlan(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                     const TransposedGroupedMatmulSettings& settings,
                     const std::optional<ArrayType>& existing_out = std::nullopt);
 
-  /// The result, in C order.
   const ArrayType& out() const;
-  /// The given tiling, or that of the table.
   const std::optional<Tiling>& tiling() const;
   /// 2 for a multiply-add.
   double flop() const;
-  /// Work, bytes moved and peak memory of each of `ranks` ranks, which compute the boxes of divide(), on as
-  /// many threads as there are now. Rank 0 alone checks and compares: it reads all of the arguments, and the
-  /// others send it their boxes.
+  /// Work, bytes moved and peak memory of each of `ranks` ranks. Rank 0 alone checks and compares: it reads
+  /// all arguments and gathers the result.
   std::vector<RankWork> work(std::int64_t ranks, const GroupedMatmulRun& run) const;
 
-  /// Writes the result to `out`, which may be the memory of existing_out. Throws Error{input} for arrays of
-  /// other types than planned; strides may differ.
+  /// `out` may be the memory of existing_out. Throws Error{input} for other types than planned; any strides.
   void run(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
            const MutableArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// Partition of the result into boxes of each rank. No bit of the result depends on the cuts. Work and
-  /// bytes are balanced; if there is little work, some ranks get none. A single rank has the whole result.
+  /// Boxes of the result for each rank, balanced by work and bytes; no bit depends on the cuts. With little
+  /// work some ranks get none.
   std::vector<std::vector<ArrayBox>> divide(std::int64_t ranks) const;
-  /// The operands of such a box (of existing_out it is the box itself). Throws Error{input} for a box that
-  /// cannot be computed by itself.
+  /// The operands of such a box (existing_out: the box itself). Throws Error{input} for a box that cannot be
+  /// computed alone.
   GroupedMatmulNeeds needs(const ArrayBox& box) const;
 
-  /// Writes a box of the result to `out`, bit-identical to the whole. All arrays are boxes too: of the
-  /// planned types and the boxes' shapes, or Error{input} is thrown.
+  /// Writes a box of the result, bit-identical to the whole, from boxes of the planned types, else
+  /// Error{input}.
   void run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
            const WorkProgress& progress = {}) const;
 
-  /// `out`: the result of run(), or of another program for the same arguments; existing_out: its value
-  /// before. See matmul_check.hpp.
+  /// `out`: of run() or another program; existing_out: its value before. See matmul_check.hpp.
   MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                     const ArrayView& out, const WorkProgress& progress = {}) const;
 
-  /// `given` is another implementation's result for the same arguments, of any float dtype, and `own` what
-  /// run() gave. Every element is judged; with Explain::yes the usual mistakes are tried where some are
-  /// beyond the bound. `tiles`: two axes of the picture, by name; absent: rows and columns. Throws
-  /// Error{input} about "given" for one of another shape.
+  /// Compares every element of `given`, another implementation's result of any float dtype; `own`: of run().
+  /// `tiles`: two axes of the picture; absent: rows and columns. Throws Error{input} about "given" for
+  /// another shape.
   Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                   const ArrayView& own, const ArrayView& given, Explain explain,
                   const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {}) const;
@@ -168,7 +152,6 @@ class GroupedMatmulPlan {
   std::shared_ptr<const matmul::Problem> problem_;
 };
 
-/// Shapes, groups and their rows, work and size.
 Report describe(const GroupedMatmulPlan& plan);
 
 }  // namespace ejk

@@ -13,9 +13,9 @@
 
 namespace ejk {
 
-/// An array of integers, constructed from a std::vector or std::span of int32 or int64, or from an
-/// ArraySource of any integer dtype. Elements of spans, of vectors that are not moved in and of sources that
-/// are not shared must outlive it. It is used like a pointer; dereferencing an empty one throws Error{usage}.
+/// From a std::vector or std::span of int32 or int64, or an ArraySource of any integer dtype. Elements of
+/// spans, lvalue vectors and unshared sources must outlive it. Dereferencing an empty one throws
+/// Error{usage}.
 class IntegerArray {
  public:
   IntegerArray() = default;

@@ -49,37 +49,33 @@ struct ArrayReference {
   std::string array_name() const;
 };
 
-/// Parses a reference without opening a file. A path that ends in "/" is a directory; any other without the
-/// suffix of a container is an .npy file. Throws Error{usage} for a malformed slice or an empty word.
+/// Opens no file. A path that ends in "/" is a directory; one without a container's suffix is an .npy file.
+/// Throws Error{usage} for a malformed slice or an empty word.
 ArrayReference parse_reference(std::string_view text);
 
-/// The same for an input. The first bytes of a regular file determine its format, whatever its suffix (an
-/// HDF5 file may begin with a block of other data), and a folder needs no "/" at its end. Missing files and
-/// pipes are interpreted by their names. Also throws Error{input}: for a file that cannot be read, and for
+/// The same for an input. The first bytes of a regular file determine its format, and a folder needs no "/".
+/// Missing files and pipes are interpreted by name. Also throws Error{input}: unreadable files, and
 /// netCDF-3, HDF4 and MATLAB files before 7.3, with a hint.
 ArrayReference parse_input(std::string_view text);
 
-/// The same for a target: an existing folder needs no "/"; any other path has no suffix or that of a
-/// container. Throws Error{usage} for other suffixes.
+/// The same for a target: an existing folder needs no "/". Throws Error{usage} for suffixes of no container.
 ArrayReference parse_output(std::string_view text);
 
-/// The reference to an array of a container, by one of its array_names(); `text` is its form on a command
-/// line.
+/// The reference to an array of a container by one of its array_names(); `text` is its command-line form.
 ArrayReference reference_to(const ArrayReference& container, const std::string& name);
 
-/// Splits "A,B" at commas outside of [], () and double quotes, as in an option that takes two references.
-/// Quotes around a reference are removed. Throws Error{usage} for a quote that is not closed.
+/// Splits "A,B" at commas outside of [], () and double quotes, which are removed. Throws Error{usage} for an
+/// unclosed quote.
 std::vector<std::string> split_references(std::string_view text);
 
-/// A memory budget shared by open files, which cache decoded rows of HDF5 chunks for reading in C order. A
-/// row of more than 64 MiB that does not fit is decoded again for each piece that is read of it.
+/// A memory budget shared by open files, for decoded rows of HDF5 chunks. A row of more than 64 MiB that
+/// does not fit is decoded again for each box read.
 class ReadMemory {
  public:
   explicit ReadMemory(std::int64_t bytes) : spare_(bytes) {}
 
-  /// Increases or decreases the budget.
   void add(std::int64_t bytes) { spare_ += bytes; }
-  /// Takes so many bytes if they are available.
+  /// False, and nothing is taken, if they are not available.
   bool take(std::int64_t bytes);
   /// Records that a file could use so many bytes.
   void want(std::int64_t bytes);
@@ -91,8 +87,7 @@ class ReadMemory {
 };
 
 struct OpenOptions {
-  /// Allows HDF5 external links, external storage, virtual datasets and plug-in filters: they read other
-  /// files.
+  /// Allows what reads other files: HDF5 external links and storage, virtual datasets, plug-in filters.
   bool allow_external = false;
   /// The largest array that may be buffered in memory (a stream), in bytes; 0: no limit.
   std::int64_t max_memory = 0;
@@ -100,27 +95,25 @@ struct OpenOptions {
   std::shared_ptr<ReadMemory> read_memory = nullptr;
 };
 
-/// Opens an input: reads and checks its header only (a stream is read whole, since it cannot be read again).
-/// Throws Error{input} that begins with the file's name, perhaps with a hint (the nearest dataset names);
-/// Error{budget} for a stream above max_memory.
+/// Reads and checks the header only (a stream is read whole). Throws Error{input} that begins with the
+/// file's name, perhaps with a hint (the nearest dataset names); Error{budget} for a stream above
+/// max_memory.
 ///
-/// Data of .npy files and of contiguous HDF5 datasets is mapped, not copied (if another program truncates the
-/// file, access raises SIGBUS, as with any mapping; mapped_file_at() finds the file). Members of an .npz are
-/// read forward and their checksums verified. HDF5 is read in a separate process, so that a crash of the HDF5
-/// library on a damaged file is an Error here. Bytes of bool arrays are those of the file: any but 0 is True.
+/// Data of .npy files and contiguous HDF5 datasets is mapped (truncation by another program raises SIGBUS;
+/// see mapped_file_at). Members of an .npz are read forward, checksums verified. HDF5 is read in a child
+/// process, so that a crash of its library is an Error here. Bytes of bool arrays are those of the file: any
+/// but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
 
-/// All bytes of a file, or of standard input ("-"), which can be read once. Nothing if there are more than
-/// `most`. Throws Error{input} that begins with the path.
+/// All bytes of a file or of standard input ("-"); nothing if more than `most`. Throws Error{input}.
 std::optional<std::string> read_file(const std::string& path, std::int64_t most);
 
-/// The names of all arrays in a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5
-/// file, the .npy files of a folder ("out/") without that suffix, one empty name for an .npy file. Of a group
-/// of an HDF5 file ("a.h5:/g") the paths of all datasets below it; of any other object its own path. With
-/// allow_external, targets of links to other files are included. References to single arrays (an .npy file,
-/// "a.h5:/x") are not checked: open_array reports missing ones.
+/// All arrays of a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5 file or group
+/// ("a.h5:/g"), the .npy files of a folder without suffix, one empty name for an .npy file. allow_external
+/// includes targets of links to other files. References to single arrays are not checked: open_array reports
+/// missing ones.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// A name in an HDF5 file that array_names omits: a link to an object with its own name, to another file, or
@@ -131,9 +124,8 @@ struct ArrayLink {
   std::string target;  // as stored: "/y", "y", in another file "b.h5:/y"; of a hard link the other name
 };
 
-/// The links of an HDF5 file, or below one of its groups, in order; they are not followed. With
-/// allow_external links to other files are followed, and listed only if they cannot be opened. Other
-/// containers have no links.
+/// The links of an HDF5 file or group, in order, not followed. With allow_external external links are
+/// followed, and listed only if they cannot be opened. Other containers have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
 
 /// An array that a reference names: the array itself, or one in the file, folder or group that it names.
@@ -147,12 +139,11 @@ namespace io {
 class OpenContainer;
 }
 
-/// A file of arrays, opened once: lists its contents and opens its arrays. Arrays may outlive it, and are as
-/// lazy as those of open_array; thousands may be open at a time. Thread-safe.
+/// A file of arrays, opened once. Arrays may outlive it, as lazy as those of open_array. Thread-safe.
 class ArrayFile {
  public:
   /// `reference`, without a slice, is parsed by parse_input: a file, or a group or array of one. Throws like
-  /// open_array if there is no such file; an .npy file is opened with its array.
+  /// open_array; an .npy file is opened with its array.
   explicit ArrayFile(std::string_view reference, const OpenOptions& options = {});
   explicit ArrayFile(ArrayReference reference, const OpenOptions& options = {});
 
@@ -160,12 +151,10 @@ class ArrayFile {
   /// As array_names and array_links: of another group of the file, or of the reference.
   std::vector<std::string> names(const std::string& group = "") const;
   std::vector<ArrayLink> links(const std::string& group = "") const;
-  /// Attributes of a group or an array: those of an HDF5 object that are one text, integer or truth value
-  /// ("true", "false"), of at most 64 KiB. Other containers have none.
+  /// HDF5 attributes that are one text, integer or truth value ("true", "false"), of at most 64 KiB.
   std::map<std::string, std::string> attributes(const std::string& object = "") const;
-  /// The arrays of `wanted` that are in the file, or directly in the group that the reference names, and its
-  /// attributes. Error{input} if there is none of them or the container holds only one array, with a hint to
-  /// a group that has some.
+  /// The arrays of `wanted` directly in the group, and its attributes. Error{input} if there is none, with a
+  /// hint to a group that has some.
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
   /// An array by one of these names; "" is the array that the reference names.
   std::shared_ptr<const ArraySource> array(const std::string& name = "") const;
@@ -187,12 +176,10 @@ struct NamedArray {
   std::shared_ptr<const ArraySource> source;
 };
 
-/// Durability: the system stores the data within seconds to minutes, or it is stored before the function
-/// returns. Before that a crash of the machine may lose it, or leave an empty file or zeros.
+/// Stored by the system within seconds to minutes (a crash of the machine may lose the data), or on return.
 enum class Sync { later, now };
 
-/// The region of an incomplete file that an array's elements belong to: contiguous from byte `offset` on, in
-/// C order and native byte order.
+/// An array's region of an incomplete file: contiguous from `offset` on, C order, native byte order.
 struct ElementRegion {
   std::string path;  // of the temporary file
   std::string name;  // of the file in messages
@@ -201,14 +188,12 @@ struct ElementRegion {
   bool is_local = false;
 };
 
-/// Writes a box of an array of this shape; `elements` are those of the box. Processes may write disjoint
-/// boxes concurrently. Uses all threads if the source may be read in any order. Throws Error{output}. With
-/// Sync::now the bytes written by this process are stored; the file's name is not.
+/// Writes a box of an array of this shape from its `elements`. Processes may write disjoint boxes
+/// concurrently. Throws Error{output}. Sync::now stores the bytes, not the file's name.
 void write_elements(const ElementRegion& region, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync = Sync::later);
 
-/// A temporary file of another process: remove_temporary_files() of this process removes it as well, in case
-/// a signal ends the other one first.
+/// A temporary file of another process, which remove_temporary_files() of this one removes as well.
 class ForeignTemporary {
  public:
   explicit ForeignTemporary(const std::string& path);
@@ -226,41 +211,37 @@ struct WriteOptions {
   bool overwrite = false;
   /// String attributes of the HDF5 group (or file, or dataset) that is written.
   std::map<std::string, std::string> attributes;
-  /// For write_arrays: names of arrays of the set that are absent this time. Arrays of an earlier write with
-  /// these names are removed (from HDF5 only with `overwrite`), so that they are not mistaken for part of
-  /// this set.
+  /// For write_arrays: arrays of the set that are absent this time. Those of an earlier write are removed
+  /// (from HDF5 only with `overwrite`).
   std::vector<std::string> absent = {};
-  /// 1 (fast) to 9 (small): HDF5 datasets in chunks of up to 1 MiB, shuffled and gzip-compressed, .npz
-  /// members deflated. 0: none. For other containers it is Error{usage}.
+  /// 1 (fast) to 9 (small): HDF5 chunks of up to 1 MiB, shuffled and gzip-compressed; .npz members deflated.
+  /// 0: none. Error{usage} for other containers.
   int compression = 0;
-  /// Names of attributes that an earlier write of the same program may have left on the group (or file): if
-  /// the first of them is present, those that are not in `attributes` are removed. Other attributes stay.
+  /// Attributes of an earlier write of the same program: if the first is present on the group (or file),
+  /// those that are not in `attributes` are removed.
   std::vector<std::string> outdated = {};
-  /// If the container can lay out an array before its elements are written (.npy in a file or folder, HDF5
-  /// without compression), this is called to write all of them, and the source is not read. `array` is an
-  /// index of the given arrays. The bytes of the file are the same.
+  /// If the container can lay out an array first (.npy, HDF5 without compression), this is called to write
+  /// all elements of array number `array`, and its source is not read. The file's bytes are the same.
   std::function<void(std::size_t array, const ElementRegion& region)> fill = {};
-  /// `now`: the files are stored before they are renamed, then their folders. (Pipes are exempt.)
   Sync sync = Sync::later;
 };
 
-/// Writes all arrays to an .h5 file or group in one ("out.h5:/g"), an .npz, or a directory ("out/", made if
-/// missing, one NAME.npy each). Files are written atomically; an existing HDF5 file keeps its other objects;
-/// a symbolic link is followed. Throws Error{output}, and Error{usage} for what no container could hold: no
-/// array, two of one name, one without a name, several in an .npy file, compression that there is not.
+/// Writes all arrays to an .h5 file or group ("out.h5:/g"), an .npz, or a directory ("out/", created if
+/// missing). Files are written atomically; an HDF5 file keeps its other objects; symbolic links are
+/// followed. Throws Error{output}; Error{usage} for no array, equal or empty names, several in an .npy file,
+/// unsupported compression.
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options = {});
 
-/// Writes one array to exactly the reference given: an .npy file, stdout ("-"), a dataset ("x.h5:/p"; without
-/// a path under its own name), a member of a new .npz. Throws as write_arrays does.
+/// Writes one array to the reference: an .npy file, stdout ("-"), a dataset ("x.h5:/p"; without a path under
+/// its own name), a member of a new .npz. Throws as write_arrays does.
 void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options = {});
 
-/// Checks before any work: the folder exists and is writable, the HDF5 file is valid, no object exists
-/// already. `names`: those that write_arrays (or, with one, write_array) will get.
+/// Checks before any work: folder writable, HDF5 file valid, no object exists. `names`: those that
+/// write_arrays (or, with one, write_array) will get.
 void check_target(const ArrayReference& target, const std::vector<std::string>& names, bool several,
                   const WriteOptions& options = {});
 
-/// A file and its new contents.
 struct FileContent {
   std::string path;
   std::string bytes;
@@ -272,16 +253,14 @@ void write_files(const std::vector<FileContent>& files, Sync sync = Sync::later)
 /// Checks before any work that the folder exists and the file can be created or replaced.
 void check_file(const std::string& path);
 
-/// Prints the array as text for numpy.loadtxt: the last axis on a line, a blank line between 2-D slices, bool
-/// as 0 and 1, floats with as many digits as read back exactly. Throws Error{output} if `out` fails.
+/// Text for numpy.loadtxt: the last axis on a line, a blank line between 2-D slices, bool as 0 and 1, floats
+/// that read back exactly. Throws Error{output}.
 void print_array(std::FILE* out, const ArraySource& array);
 
-/// Writes all of the text, bypassing the stream's buffer: unlike fwrite it also waits for a non-blocking
-/// stream (a pipe or terminal that another program has set so). Throws Error{output} that begins with `name`.
+/// Writes all of the text unbuffered; waits for a non-blocking stream. Throws Error{output}.
 void write_text(std::FILE* out, std::string_view text, std::string_view name = "standard output");
 
-/// The name of the mapped file or dataset that contains `address`, the si_addr of a SIGBUS, or nullptr.
-/// Async-signal-safe.
+/// The mapped file or dataset that contains `address` (si_addr of a SIGBUS), or nullptr. Async-signal-safe.
 const char* mapped_file_at(const void* address) noexcept;
 
 /// Removes the temporary files of writes in progress. Async-signal-safe.

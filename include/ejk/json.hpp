@@ -17,7 +17,7 @@ struct JsonValue {
   struct Integer {
     std::string digits;
   };
-  /// An array, which hashes include by dtype and shape (hash.hpp), or after abstractify the description of one.
+  /// An array, hashed by dtype and shape (hash.hpp), or after abstractify its description.
   struct Leaf {
     enum class Kind : std::uint8_t { array, shape_dtype };
     DType dtype = DType::float32;
@@ -25,8 +25,8 @@ struct JsonValue {
     Shape shape;
   };
   using List = std::vector<JsonValue>;
-  /// Members in any order; if several have one name, the last one counts. Names and strings are UTF-8, in which
-  /// half a surrogate pair, as "\ud83d" gives one, is encoded like any other code point (ED A0 BD).
+  /// Members in any order; the last of equal names counts. UTF-8; half a surrogate pair is encoded like any
+  /// code point.
   using Object = std::vector<std::pair<std::string, JsonValue>>;
 
   std::variant<std::monostate, bool, Integer, double, std::string, List, Object, Leaf> value;
@@ -42,10 +42,9 @@ struct JsonValue {
   explicit JsonValue(Leaf v) : value(std::move(v)) {}
 };
 
-/// Reads JSON (RFC 8259, UTF-8) and the words NaN, Infinity and -Infinity. Numbers with '.', 'e' or 'E' are
-/// doubles, rounded to nearest and infinite outside their range; all others are integers, kept exactly.
-/// Throws Error{input} with line and column, also for more than 1000 nested lists and objects.
-/// Time and memory are proportional to the text: at most kJsonBytesPerByte for each byte of it.
+/// RFC 8259 in UTF-8, and NaN, Infinity, -Infinity. Numbers with '.', 'e' or 'E' are doubles, rounded to
+/// nearest, infinite out of range; other integers are exact. Throws Error{input} with line and column, also
+/// above 1000 nested levels. Memory: at most kJsonBytesPerByte for each byte of text.
 JsonValue parse_json(std::string_view text);
 inline constexpr std::int64_t kJsonBytesPerByte = 80;
 

@@ -1,8 +1,7 @@
 // Errors of the layers of a model, in order: the first layer out of tolerance, and the one that adds most.
 //
-// Names are in natural order: numbers within them by value ("layer.2" before "layer.10"), the rest by bytes.
-// The error of an array is rel, Σ (a − e)² / Σ (a² + e²) over pairs of finite elements (DeepGEMM's
-// calc_diff); a layer adds its error less that of the array before it.
+// Names are in natural order ("layer.2" before "layer.10"). The error of an array is rel, Σ (a − e)² / Σ (a²
+// + e²) over finite pairs (DeepGEMM's calc_diff); a layer adds its error less that of the array before it.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +21,9 @@ bool natural_less(std::string_view x, std::string_view y);
 /// A map of names of one side to those of the other: "A*B=C*D". * matches any text, which is kept.
 class NameMap {
  public:
-  /// Throws Error{usage} unless either side has one *.
   explicit NameMap(std::string_view text);
 
-  /// The mapped name; none where the left side does not match.
   std::optional<std::string> operator()(std::string_view name) const;
-  /// "A*B".
   std::string left() const { return before_ + "*" + behind_; }
 
  private:

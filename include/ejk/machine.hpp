@@ -1,9 +1,8 @@
-// What this process may use of the machine: a container's limits count, not only the hardware. And what the
-// machine is: its fingerprint, processor, caches, GPUs.
+// Resources of this process (within a container's limits), and the machine: fingerprint, processor, caches,
+// GPUs.
 //
-// `root` is where the file system begins (tests bring their own).
-// Source: the document on utilities and helpers (device_fingerprint, get_device_platform, get_memory_usage,
-// timer).
+// `root` is the root of the file system (for tests). Source: the document on utilities and helpers
+// (device_fingerprint, get_device_platform, get_memory_usage, timer).
 #pragma once
 
 #include <chrono>
@@ -17,29 +16,25 @@
 
 namespace ejk {
 
-/// Cores this process may run on: its affinity, and the CPU quota of its control group (versions 1 and 2),
-/// rounded up; at least 1.
+/// Cores of its affinity and of its control group's CPU quota (versions 1 and 2), rounded up; at least 1.
 int usable_cores(const std::string& root = "");
 
-/// The CPU time that control groups leave this process, in cores, which need not be whole; nothing when they
-/// set no limit.
+/// The CPU quota of the control groups in cores, perhaps fractional; nothing without a limit.
 std::optional<double> cpu_quota(const std::string& root = "");
 
-/// Bytes this process may still take: the least of the memory that is available, the limits of its control
-/// groups less what they use (page cache that can be dropped not counted), and the address space left.
+/// Bytes this process may still allocate: the least of available memory, its control groups' limits less
+/// their use (without page cache), and the remaining address space.
 std::int64_t memory_limit(const std::string& root = "");
 
 /// The instruction sets that this build has kernels for and this machine can run, best first.
 std::vector<std::string> instruction_sets();
 
-/// The one in use: the best, or the one that the environment variable EJK_ISA names. Throws Error{usage} when
-/// that is none of them, as does everything that computes. AMX's tiles are asked of the system at the first
-/// product of matrices that would use them, for the whole process; when it refuses them, the next set is
+/// The one in use: the best, or that of the environment variable EJK_ISA. Throws Error{usage} for an
+/// unavailable one. AMX tiles are requested at the first product that uses them; if refused, the next set is
 /// used.
 std::string instruction_set();
 
-/// The most memory of its own that this process has held at once, in bytes: without the parts of mapped files
-/// that are in memory now, which the system can take back at any time.
+/// Peak memory of this process in bytes, without mapped files.
 std::int64_t peak_memory();
 
 /// Memory of this process in bytes.
@@ -51,7 +46,7 @@ struct MemoryUsage {
 };
 MemoryUsage get_memory_usage(const std::string& root = "");
 
-/// Wall time since it was made, or restarted.
+/// Wall time since construction or restart.
 class Timer {
  public:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
@@ -79,8 +74,7 @@ struct GpuQuery {
   std::vector<Gpu> gpus;
 };
 
-/// Asks `program` (looked up in PATH) for the GPUs, and ends it when it has not answered in time. Never
-/// throws because of it.
+/// Queries `program` (found in PATH) for the GPUs; kills it after `patience`. Does not throw if it fails.
 GpuQuery query_gpus(const std::string& program = "nvidia-smi",
                     std::chrono::milliseconds patience = std::chrono::seconds(10));
 
@@ -92,17 +86,14 @@ struct Device {
   std::string driver_version;
 };
 
-/// The device that a framework takes on this machine by default: the first GPU when there is one, else the
-/// CPU.
+/// A framework's default: the first GPU, else the CPU.
 Device default_device(const GpuQuery& gpus, const std::string& root = "");
 
-/// Its platform.
 std::string get_device_platform();
 
-/// PLATFORM|VERSION: "cpu|"; "gpu|cuda_535.104.05", "gpu|" when the query failed, "gpu|cuda_unknown" when it
-/// could not be run; "tpu|v4" (v2, v3, v4, else unknown). In the convention of ejkernel KIND|VERSION:
-/// "cpu|cpu", and for a GPU its name and "cuda" with the driver's version, where JAX says which CUDA it was
-/// built for.
+/// PLATFORM|VERSION: "cpu|"; "gpu|cuda_535.104.05", "gpu|" if the query failed, "gpu|cuda_unknown" if it did
+/// not run; "tpu|v4" (v2, v3, v4, else unknown). Convention of ejkernel: KIND|VERSION, "cpu|cpu", a GPU's
+/// name and "cuda" with the driver's version (JAX uses the CUDA version of its build).
 std::string device_fingerprint(const Device& device, Convention convention = Convention::document);
 std::string device_fingerprint(Convention convention = Convention::document);
 
@@ -127,11 +118,10 @@ struct Machine {
   GpuQuery gpus;
 };
 
-/// Looks at this machine. What cannot be found stays empty.
+/// Fields that cannot be determined stay empty.
 Machine inspect_machine(const GpuQuery& gpus, const std::string& root = "");
 
-/// A report of it, with the instruction sets found and used; the first line of the text is its fingerprint
-/// alone.
+/// With the instruction sets found and used; the first line of the text is the fingerprint alone.
 Report describe(const Machine& machine, Convention convention = Convention::document);
 
 }  // namespace ejk

@@ -1,8 +1,6 @@
 // Attention masks as values: computed from a rule, read from an array, or composed of others; never stored
-// whole. Element (q, k) is true if query q may attend to key k.
-//
-// A mask classifies blocks of queries × keys as empty, full, partial or undecided, and evaluates the elements
-// of a rectangle. Composition works on the classification, so that only undecided blocks are evaluated.
+// whole. Element (q, k) is true if query q may attend to key k. Blocks of queries × keys are classified as
+// empty, full, partial or undecided, and only the elements of undecided ones are evaluated.
 //
 // Definitions, with 64-bit integers:
 //   full                        true
@@ -13,7 +11,7 @@
 //   prefix(n)                   k < n
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
 //   array                       the element of an array
-//   blocks(array)               the element of an array (q blocks, kv blocks) for the block that holds (q, k)
+//   blocks(array)               the element of an array (q blocks, kv blocks) for the block of (q, k)
 //   from(info), visited(info)   the masks of a stored MaskInfo: ejk/mask_info.hpp
 // Source: the mask kinds of JAX's splash attention; segments and documents as in packed attention.
 #pragma once
@@ -37,7 +35,7 @@ namespace ejk {
 enum class Polarity {
   keep,      // true or non-zero: attends
   drop,      // true or non-zero: masked
-  additive,  // a float bias: 0 attends, -inf or ≤ -1e4 masks, other values are an error
+  additive,  // a float bias: 0 attends, ≤ -1e4 masks, other values are an error
 };
 
 struct BlockShape {
@@ -61,19 +59,16 @@ class Mask {
   std::int64_t q_length() const;
   std::int64_t kv_length() const;
 
-  /// A single causal or local mask, or a chunked one without an offset: a kernel can evaluate it from the
-  /// indices alone, as JAX's do.
+  /// A causal or local mask, or a chunked one without an offset: JAX's kernels evaluate these from indices.
   bool is_computable() const;
 
-  /// The same expression: same kind, parameters and operand order; arrays, segments and documents by content.
-  /// May read arrays.
+  /// The same kind, parameters and operand order; arrays, segments and documents by content. May read arrays.
   bool same_as(const Mask& other) const;
 
   /// The mask as an expression, "causal & documents(cu.npy)".
   std::string text() const;
 
-  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end), within the mask, to `out` as bools
-  /// in C order.
+  /// Writes the rectangle [q_begin, q_end) × [k_begin, k_end), within the mask, to `out` as bools in C order.
   void read(std::int64_t q_begin, std::int64_t q_end, std::int64_t k_begin, std::int64_t k_end,
             bool* out) const;
 
@@ -98,29 +93,26 @@ Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t key
 
 /// The elements of a bool array (q_length, kv_length). Errors: another rank or dtype.
 Mask array_mask(std::shared_ptr<const ArraySource> array);
-/// The same for a bool or integer array of declared polarity, or a float one that is additive. Integers are 0
-/// and one other value, which is any; others are no mask but ids or positions: Error{input} when they are
-/// read (Code::ids_in_mask), as additive elements between 0 and -1e4.
+/// The same for a bool or integer array of a polarity, or a float one that is additive. Reading throws
+/// Error{input} for integers of several non-zero values (Code::ids_in_mask) and biases between 0 and -1e4.
 Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 
-/// Whether the elements of a mask are those of a padding mask (batch, tokens), which is none of queries and
-/// keys. `possible`: fewer rows than columns, each one run of True from its begin or to its end, or empty,
-/// and no causal edge. `likely`: the rows differ, and of four and more not in one direction. Reads elements
-/// of at most 1,024 rows, and none that can only be read in order.
+/// Whether a mask is likely a padding mask (batch, tokens). `possible`: fewer rows than columns, each True in
+/// one range from its begin or to its end, and no causal edge. `likely`: the rows differ, and of four and
+/// more not in one direction. Reads at most 1,024 rows, and none that can only be read in order.
 enum class PaddingGuess { none, possible, likely };
 PaddingGuess padding_guess(const Mask& mask);
 
-/// Each element of an array (q blocks, kv blocks), as array_mask takes them, is a block of elements;
-/// the lengths may cut the last block of a row or column short. The array is read at once. Errors: lengths
-/// that take another number of blocks; those of array_mask.
+/// Each element of an array (q blocks, kv blocks) of array_mask is a block of elements; the last one of a row
+/// or column may be cut short. The array is read now. Errors: lengths of another number of blocks; those of
+/// array_mask.
 Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, std::int64_t q_length,
                  std::int64_t kv_length, Polarity polarity = Polarity::keep);
 
 /// One id a query and one a key, 1-D integer arrays; an id ≤ 0 is padding.
 Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids);
 
-/// Block diagonal over the sequences of cu_seqlens (1-D integers: begins with 0, never decreases); both
-/// lengths are its last element.
+/// Block diagonal over the sequences of cu_seqlens (1-D integers, from 0, never decreasing) and as long.
 Mask documents_mask(const IntegerArray& cu_seqlens);
 
 /// Errors: unequal shapes.
@@ -128,8 +120,7 @@ Mask operator&(const Mask& a, const Mask& b);
 Mask operator|(const Mask& a, const Mask& b);
 Mask operator~(const Mask& a);
 
-/// The slice `index` of an array's first axis as an array of its own. Throws Error{usage} where there is
-/// none.
+/// The slice `index` of an array's first axis. Throws Error{usage} where there is none.
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index);
 
 namespace mask {
@@ -137,9 +128,8 @@ class StoredMasks;  // src/mask/stored_masks.hpp
 struct OpenedMasks;
 }  // namespace mask
 
-/// Opens the references of mask expressions, by a function that opens an array, as open_array does, and for
-/// from(...) and visited(...) one that opens the named arrays of a file or group, as ArrayFile::group does.
-/// Copies share the masks of such files.
+/// Opens the references of mask expressions: arrays, as open_array does, and for from(...) and visited(...)
+/// the named arrays of a file or group, as ArrayFile::group does. Copies share the masks of such files.
 class OpenArray {
  public:
   using Array = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
@@ -170,8 +160,8 @@ struct MaskShape {
   std::int64_t heads = 0;  // 1: the same for any number
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool at_most = false;         // the lengths are those of whole blocks, whose last may be cut short
-  bool heads_are_rows = false;  // of the index arrays of a MaskInfo, which may serve several heads each
+  bool at_most = false;         // lengths of whole blocks, the last of which may be cut short
+  bool heads_are_rows = false;  // rows of the arrays of a MaskInfo, which may serve several heads each
 };
 
 /// Whether a text names the arrays that it refers to.
@@ -187,27 +177,24 @@ enum class References { shown, hidden };
 ///           | documents(cu_seqlens=REF) | file(array=REF) | blocks(array=REF, block=QxK)
 ///           | from(info=REF, ...) | visited(info=REF, ...)
 ///
-/// Arguments may be named or, in the order above, not. left and right are counts or "none" and must be given.
-/// align=bottom-right means offset = keys - queries, and is given instead of offset. A reference with special
-/// characters goes in double quotes. from and visited take block=QxK, shape=HxQxK, walk=forward or dkv,
-/// head_shards= and q_seq_shards= for settings that are not in the file.
+/// Names of arguments in this order are optional. left and right are counts or "none". align=bottom-right is
+/// offset = keys - queries. References with special characters are in double quotes. from and visited take
+/// block=QxK, shape=HxQxK, walk=forward or dkv, head_shards= and q_seq_shards= for settings that are not in
+/// the file.
 class MaskExpression {
  public:
-  /// Throws Error{usage} with the position of the first error. The hint is the likely expression, or the
-  /// nearest kind.
+  /// Throws Error{usage} with the position of the first error; the hint is the likely expression or kind.
   static MaskExpression parse(std::string_view text);
 
-  /// The expression for a text in the notation of other libraries and languages, "sliding_window(256) and
-  /// causal": "local(left=255, right=0) & causal". Nothing if the text is an expression, or has no
-  /// translation.
+  /// The expression for a text in the notation of other libraries and languages: "sliding_window(256) and
+  /// causal" is "local(left=255, right=0) & causal". Nothing for an expression, or without a translation.
   static std::optional<std::string> meant_by(std::string_view text);
 
-  /// Heads, queries and keys as far as the arrays in the expression fix them. Throws Error{input} when they
-  /// disagree.
+  /// Heads, queries and keys as far as arrays fix them. Throws Error{input} when these disagree.
   MaskShape shape(const OpenArray& open) const;
 
-  /// The mask of head `head` of `shape`, which is (heads, queries, keys); an array of several heads gives
-  /// slice `head`, or its only one.
+  /// The mask of one head of `shape`, (heads, queries, keys): of an array with heads slice `head`, or its
+  /// only one.
   Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
 
   const std::string& text() const { return text_; }
@@ -215,16 +202,15 @@ class MaskExpression {
   /// The same, with "..." for arguments that name arrays: "causal & file(...)".
   std::string text(References references) const;
 
-  /// Whether it has a causal, local or chunked mask without align and offset: query 0 is aligned with key 0
-  /// then, which is seldom intended if there are not as many queries as keys.
+  /// Whether it has a causal, local or chunked mask without align and offset: query 0 is aligned with key 0,
+  /// which is seldom intended for unequal numbers of queries and keys.
   bool leaves_alignment_open() const;
 
   struct Node;
 
  private:
   std::string text_;
-  std::vector<std::pair<std::size_t, std::size_t>>
-      references_;  // where arguments that name arrays begin and end
+  std::vector<std::pair<std::size_t, std::size_t>> references_;  // begin and end of arguments in text_
   std::shared_ptr<const Node> root_;
 };
 

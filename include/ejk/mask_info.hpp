@@ -1,10 +1,9 @@
 // MaskInfo: the metadata of masks for a block-sparse attention kernel.
 //
-// The query × key grid is cut into blocks. block_mask has the state of each block (0 empty, 1 partial, 2
-// full), data_next the key/value (forward) or query (dkv) block to load next, mask_next the partial block to
-// load next; partial_mask_blocks holds the distinct partial blocks. Source: JAX's splash attention and
-// ejkernel's block-sparse attention, whose arrays these equal to the element; src/blocks/mask_info.cpp states
-// the procedure.
+// block_mask has the state of each block of queries × keys (0 empty, 1 partial, 2 full), data_next the
+// key/value (forward) or query (dkv) block to load next, mask_next the partial block to load next;
+// partial_mask_blocks holds the distinct partial blocks. Source: JAX's splash attention and ejkernel's
+// block-sparse attention, whose arrays these equal to the element. Procedure: src/blocks/mask_info.cpp.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +20,8 @@
 
 namespace ejk {
 
-/// Fixed masks ("static") are known when the kernel is compiled: equal blocks are stored once, empty ones
-/// omitted. Dynamic masks store every block of every head.
+/// Fixed ("static") masks store equal blocks once and omit empty ones, dynamic masks store every block of
+/// every head.
 enum class MaskInfoKind { fixed, dynamic };
 
 /// Settings of the arrays.
@@ -32,8 +31,8 @@ struct MaskInfoSettings {
   bool shrink_grid = true;  // ignored by dynamic masks
   bool downcast = true;     // index arrays in the narrowest of int8, int16, int32
   bool pad = false;         // lengths that blocks do not divide are padded with False
-  /// A single mask that is_computable() is evaluated by the kernel, without mask_next and
-  /// partial_mask_blocks. If false, they are built for such a mask too. Ignored by dynamic masks.
+  /// The kernel evaluates a single mask that is_computable(), without mask_next and partial_mask_blocks.
+  /// Ignored by dynamic masks.
   bool computable = true;
 };
 
@@ -41,26 +40,21 @@ struct MaskInfoSettings {
 using BlockProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 struct ProcessMaskOptions : MaskInfoSettings {
-  /// Limit for the distinct partial blocks in bytes (an eighth of their size as bools); 0: none. Above it
-  /// Error{budget}.
+  /// Limit for the bits of the distinct partial blocks, in bytes; 0: none. Above it Error{budget}.
   std::int64_t max_pattern_bytes = 0;
   BlockProgress progress;
 };
 
 /// Results of the scan of a mask.
 struct MaskSummary {
-  std::int64_t q_length = 0;            // without padding
-  std::int64_t kv_length = 0;           // without padding
-  std::shared_ptr<BlockStates> states;  // (q blocks, kv blocks)
-  std::int64_t empty_blocks = 0;
-  std::int64_t partial_blocks = 0;
-  std::int64_t full_blocks = 0;
+  std::int64_t q_length = 0, kv_length = 0;  // without padding
+  std::shared_ptr<BlockStates> states;       // (q blocks, kv blocks)
+  std::int64_t empty_blocks = 0, partial_blocks = 0, full_blocks = 0;
   std::int64_t true_elements = 0;
   std::int64_t distinct_partial_blocks = 0;  // within this mask
-  std::vector<IndexRange> rows_without_key;
-  std::vector<IndexRange> keys_without_row;
-  /// True elements of partial blocks in each cell of cell_blocks × cell_blocks blocks (a power of two),
-  /// row-major, at most 128 cells a side.
+  std::vector<IndexRange> rows_without_key, keys_without_row;
+  /// True elements of partial blocks in each cell of cell_blocks × cell_blocks blocks, row-major, at most 128
+  /// cells a side.
   std::int64_t cell_blocks = 1;
   std::vector<std::int64_t> partial_elements;
 };
@@ -110,9 +104,8 @@ MaskInfo process_dynamic_mask(const std::vector<Mask>& heads, BlockShape block,
 MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape block,
                                   const ProcessMaskOptions& options = {});
 
-/// Settings that the arrays of a MaskInfo do not contain: from the attributes of their file, named and
-/// written as the options of `ejk mask-info` (block, shape, dkv, head_shards, q_seq_shards), or from the
-/// caller.
+/// Settings that the arrays of a MaskInfo do not contain: from the caller, or from attributes of their file,
+/// written as the options of `ejk mask-info` (block, shape, dkv, head_shards, q_seq_shards).
 struct StoredSettings {
   std::optional<BlockShape> block = {};  // else that of partial_mask_blocks
   std::optional<Shape> shape = {};  // (heads, queries, keys); else as many heads as rows, lengths unknown
@@ -120,18 +113,17 @@ struct StoredSettings {
   std::optional<std::int64_t> head_shards = {}, q_seq_shards = {};  // else 1
 };
 
-/// Masks from stored arrays, read as the kernel of their layout walks them: a MaskInfo block by block through
-/// block_mask, following data_next and mask_next.
+/// Masks from stored arrays, which are walked as the kernel of their layout does.
 class StoredMaskInfo {
  public:
-  /// The arrays by their names in MaskInfo. Shapes and dtypes are checked now; indices and elements are read
-  /// when a mask is created or evaluated. Errors: Error{input} about an array that is missing or
-  /// inconsistent; Error{usage} if `settings` contradict the attributes.
+  /// The arrays by their names in MaskInfo. Indices and elements are read when a mask is created or
+  /// evaluated. Throws Error{input} about an array that is missing or inconsistent, Error{usage} if
+  /// `settings` contradict the attributes.
   explicit StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings = {});
 
   static const std::vector<std::string>& array_names();
 
-  /// Bytes that reading such arrays buffers, at most, and that it reads before a mask is evaluated.
+  /// Bytes that are buffered, at most, and read before a mask is evaluated.
   struct Cost {
     std::int64_t buffered = 0, read = 0;
   };
@@ -141,8 +133,8 @@ class StoredMaskInfo {
   MaskShape shape() const;
 
   /// The stored mask of one head, of a shape (heads, queries, keys). Errors: a shape that does not match the
-  /// arrays; an index out of range or a block that is visited twice, with array and index; partial blocks
-  /// that the kernel computes (Code::computable_mask) or that are missing.
+  /// arrays; an index out of range; a block that is visited twice; partial blocks that the kernel computes
+  /// (Code::computable_mask) or that are missing.
   Mask mask(const Shape& shape, std::int64_t head) const;
 
   /// All pairs in the visited blocks, whose entry in block_mask is not 0.
@@ -165,7 +157,7 @@ struct MaskInfoArray {
   Absent absent = Absent::no;
 };
 
-/// All arrays in the order of MaskInfo, without is_dynamic_mask; valid as long as it is.
+/// All arrays of MaskInfo in order, without is_dynamic_mask; valid as long as it is.
 std::vector<MaskInfoArray> arrays_of(const MaskInfo& info);
 std::vector<MaskInfoArray> arrays_of(MaskInfo&&) = delete;
 
@@ -193,8 +185,7 @@ struct MaskInfoShare {
     std::string name;
     MaskInfoArray::Absent absent = MaskInfoArray::Absent::no;
     ArrayType type = {};
-    /// Every element is in a part of exactly one rank: the index arrays on rank 0, a partial block on the
-    /// first rank that found it.
+    /// Index arrays are on rank 0, a partial block on the first rank that found it.
     std::vector<Part> parts = {};
   };
 
@@ -202,17 +193,16 @@ struct MaskInfoShare {
   std::optional<MaskInfo> info;  // rank 0 only; partial_mask_blocks has a type but no readable elements
 };
 
-/// Plan of a MaskInfo, from the masks of the heads, with the errors of the functions above. It has the types
-/// of the arrays, memory and work before an element is read, and computes the arrays.
+/// Plan of a MaskInfo, with the errors of the functions above: types of the arrays, memory and work before an
+/// element is read.
 class MaskInfoPlan {
  public:
   MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                const MaskInfoSettings& settings = {});
 
-  /// Upper bounds of the arrays: others are absent, and none has a longer axis or a wider dtype. Exact for
-  /// dynamic masks. For fixed masks shrinking, equal heads and equal blocks may make arrays smaller, and
-  /// mask_next and partial_mask_blocks are absent if no block is partial. Throws Error{input} for a shape
-  /// larger than any memory.
+  /// Upper bounds of the arrays; exact for dynamic masks. Shrinking, equal heads and equal blocks may make
+  /// those of fixed masks smaller, and mask_next and partial_mask_blocks are absent if no block is partial.
+  /// Throws Error{input} for a shape larger than any memory.
   std::vector<PlannedArray> arrays() const;
 
   /// Memory of run(), at most, without the partial blocks.
@@ -221,14 +211,12 @@ class MaskInfoPlan {
   /// Reads the masks. max_pattern_bytes as in ProcessMaskOptions.
   MaskInfo run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
 
-  /// The same by several ranks: each scans block rows of its own, mask by mask, and reports its own progress.
-  /// max_pattern_bytes limits the partial blocks found by the rank; on rank 0 also some 100 bytes for each
-  /// partial block of any rank.
+  /// The same by several ranks, which scan block rows of their own. max_pattern_bytes is for the partial
+  /// blocks that the rank found; on rank 0 also for some 100 bytes for each partial block of any rank.
   MaskInfoShare run_with(Communicator& comm, const BlockProgress& progress = {},
                          std::int64_t max_pattern_bytes = 0) const;
 
-  /// Estimated work of each rank without reading: costs in bytes read, on rank 0 with the index arrays, which
-  /// are computed last; bytes written and sent, at most. Masks that turn out equal are read once.
+  /// Estimated work of each rank, at most: costs in bytes read.
   std::vector<RankWork> shares(std::int64_t ranks) const;
 
  private:
@@ -242,8 +230,8 @@ Report describe(const MaskInfoPlan& plan);
 /// The sparsity report.
 Report describe(const MaskInfo& info);
 
-/// The blocks of a mask at the smallest power of two that gives at most 2048 a side: single elements of a
-/// short mask. Reads the mask; memory: the states. Shown on pages only.
+/// The blocks of a mask at the smallest power of two that gives at most 2048 a side, for pages. Reads the
+/// mask.
 BlockPicture picture_of(const Mask& mask, std::string key, std::string title);
 /// Memory of the picture and its page.
 std::int64_t picture_bytes(const Mask& mask);

@@ -1,8 +1,5 @@
 // Sets of masks: a mask for every batch entry and query head, the conjunction of arrays, expressions and
-// masks. A mask that entries or heads share is created once.
-//
-// A part of a set has one mask for all entries or one each, and one for all heads or one each; an axis of 1
-// is broadcast.
+// masks. Axes of length 1 are broadcast; a mask that entries or heads share is created once.
 #pragma once
 
 #include <cstdint>
@@ -19,40 +16,34 @@ namespace ejk {
 
 /// A part of a set: a mask for every batch entry (of packed inputs: sequence) and query head.
 struct HeadMasks {
-  std::string name = "a mask";  // in messages
-  /// 1: the same for all entries, packed ones as far as their lengths are equal; else as many as there are.
-  std::int64_t batch = 1;
-  std::int64_t heads = 1;  // 1: the same for all heads, else as many as there are
-  /// Queries and keys; 0: any. Packed sequences have lengths of their own and accept no other.
-  std::int64_t q_length = 0, kv_length = 0;
-  bool lengths_at_most = false;  // whole blocks have them, whose last may be cut short
-  /// The mask of one entry and head: of q_length queries × kv_length keys, which are at least 1.
+  std::string name = "a mask";               // in messages
+  std::int64_t batch = 1, heads = 1;         // 1: the same for all
+  std::int64_t q_length = 0, kv_length = 0;  // 0: any, as packed sequences need
+  bool lengths_at_most = false;              // as MaskShape::at_most
+  /// The mask of one entry and head; lengths are at least 1.
   std::function<Mask(std::int64_t entry, std::int64_t head, std::int64_t q_length, std::int64_t kv_length)>
       mask;
-  bool is_array = false;        // stored; broadcasts() also reports those to several entries
-  bool has_head_axis = false;   // stored with one
-  bool is_list = false;         // a mask was given for each head
-  bool heads_are_rows = false;  // as in MaskShape
-  bool same_for_heads = false;  // heads can never differ, which broadcasts() passes over
-  /// Its expressions without an alignment of unequal numbers of queries and keys
-  /// (MaskExpression::leaves_alignment_open).
-  std::vector<std::string> unaligned;
+  bool is_array = false;               // stored; broadcasts() also reports those to several entries
+  bool has_head_axis = false;          // stored with one
+  bool is_list = false;                // a mask was given for each head
+  bool heads_are_rows = false;         // as in MaskShape
+  bool same_for_heads = false;         // heads can never differ: not in broadcasts()
+  std::vector<std::string> unaligned;  // expressions for which leaves_alignment_open()
 };
 
 /// One mask for all heads, or as many as there are heads; (Q, K) each. Errors: none, unequal lengths.
 HeadMasks head_masks(std::vector<Mask> heads);
 
 /// One expression for all heads, or as many as there are heads. In packed inputs positions are those within
-/// the sequence. Errors: none; arrays that disagree. `open` is kept: it is called, and those of
-/// MaskExpression::resolve come, when masks are made.
+/// the sequence. Errors: none; arrays that disagree; those of MaskExpression::resolve when masks are created.
 HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open);
 
 /// What the first of three axes of a stored mask is.
 enum class LeadingAxis { batch, heads };
 
-/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or (H, Q,
-/// K), without empty axes: bool or integer, float if additive. B may be 1 for all. Errors: other ranks;
-/// dtypes when the masks are made.
+/// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or (H, Q, K)
+/// without empty axes: bool or integer, float if additive. Errors: other ranks; dtypes when masks are
+/// created.
 HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep,
                      LeadingAxis leading = LeadingAxis::batch);
 
@@ -64,12 +55,11 @@ struct MaskBroadcast {
   std::int64_t count = 0;  // how many it serves
 };
 
-/// The combined masks of a set; entries and heads are 1 if all share.
+/// The combined masks of a set.
 struct JoinedMasks {
-  std::int64_t entries = 1, heads = 1;
+  std::int64_t entries = 1, heads = 1;     // 1: all share
   std::vector<std::optional<Mask>> masks;  // (entries, heads); nothing: an entry without queries or keys
-  std::vector<std::int64_t>
-      of_entry{};  // where some share: the row of each entry; empty: its own, or the only one
+  std::vector<std::int64_t> of_entry{};    // the row of each entry; empty: its own, or the only one
 
   std::int64_t row(std::int64_t entry) const {
     return !of_entry.empty() ? of_entry[static_cast<std::size_t>(entry)] : entries == 1 ? 0 : entry;
@@ -90,13 +80,12 @@ class MaskSet {
     std::int64_t q = 0, kv = 0;
   };
 
-  /// One entry. Heads, queries and keys are those on which `given` and the parts agree; a part with one mask
-  /// serves any number of heads. Throws Error{input} where they disagree, or where none of them fixes the
-  /// lengths; Error{usage} where masks of a list are not as many as the heads that were given.
+  /// One entry. Throws Error{input} where `given` and the parts disagree, or none of them fixes the lengths;
+  /// Error{usage} for a list of masks of another number of heads than given.
   explicit MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given = std::nullopt);
 
-  /// For attention: entries with their queries and keys, and heads. Packed entries may
-  /// differ in length. Throws Error{input} for parts of other entries or heads.
+  /// For attention. Packed entries may differ in length. Throws Error{input} for parts of other entries or
+  /// heads.
   enum class Entries { padded, packed };
   MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_t heads,
           std::function<Lengths(std::int64_t entry)> lengths, Entries kind);
@@ -105,7 +94,7 @@ class MaskSet {
   std::int64_t heads() const { return heads_; }
   Lengths lengths(std::int64_t entry = 0) const { return lengths_(entry); }
   bool empty() const { return parts_.empty(); }
-  /// One of the arrays, or the shape given, has an axis of heads, or there are several.
+  /// One of the arrays, or the given shape, has an axis of heads, or there are several.
   bool has_head_axis() const { return has_head_axis_; }
 
   /// Entries and heads with masks of their own; 1: all share.
@@ -122,7 +111,7 @@ class MaskSet {
   /// Of all parts.
   std::vector<std::string> unaligned() const;
 
-  /// Creates the masks. Throws the errors of their parts, and Error{input} for a mask of other lengths.
+  /// Creates the masks. Throws errors of the parts, and Error{input} for a mask of other lengths.
   JoinedMasks join() const;
 
  private:

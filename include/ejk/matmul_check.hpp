@@ -1,14 +1,14 @@
 // Check of a grouped product against a reference in higher precision.
 //
-// An element out with the reference R, X = Σ |a|·|b| over its K products (and |existing_out| where that is
-// added) is right if
+// With the reference R and X = Σ |a|·|b| over K products (and an added |existing_out|), an element is right
+// if
 //   |out − R| ≤ max(64, K) · u · X + ε · |R| + t
 // where u is 2⁻²⁴ (2⁻⁵³ with a float64 factor), ε the spacing above 1 of the result's type, and t the
-// underflow: half of the smallest positive result, and K + 1 of the smallest numbers of the arithmetic.
-// Products of subnormal bfloat16 factors are added to it, as instructions may flush those to 0. NaN is right
-// where the reference is NaN, an infinity where the reference is the same one or, within the tolerance,
-// overflows the result's type; where X overflows the arithmetic, sums may. Rows without a product equal 0 or
-// existing_out exactly. Source: the standard bound on the rounding of sums; spec of the golden files.
+// underflow: half of the smallest positive result, and K + 1 of the smallest numbers of the arithmetic, and
+// products of subnormal bfloat16 factors, which instructions may flush to 0. NaN is right where the reference
+// is NaN, an infinity where the reference is the same or, within the tolerance, overflows; where X overflows
+// the arithmetic, sums may. Rows without a product equal 0 or existing_out exactly. Source: the standard
+// bound on the rounding of sums; spec of the golden files.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,6 @@
 
 namespace ejk {
 
-/// An element of a result, its reference and their difference.
 struct MatmulDifference {
   Shape index;
   double value = 0;
@@ -28,12 +27,10 @@ struct MatmulDifference {
   double size = 0;  // infinite where only one is a number
 };
 
-/// Result of GroupedMatmulPlan::check, the same for any number of threads. Memory: some numbers for each row
-/// of rhs.
+/// Result of GroupedMatmulPlan::check. Memory: some numbers for each row of rhs.
 struct MatmulCheck {
-  /// Small products are evaluated whole. Of larger ones (2³⁰ floating-point operations, 2²⁷ with a float64
-  /// factor) rows are sampled: the first and last of each group, some between them, and all that fail the
-  /// test by a random vector.
+  /// Of more than 2³⁰ floating-point operations (2²⁷ with a float64 factor) rows are sampled: the first and
+  /// last of each group, some between, and all that fail the test by a random vector.
   enum class Method { every_element, sampled_rows };
 
   Method method = Method::every_element;
@@ -44,14 +41,13 @@ struct MatmulCheck {
   std::int64_t nonzero = 0;         // of those compared, not 0 in the result or the reference
   std::int64_t violating = 0;       // of those compared
 
-  /// With sampled rows, every row r of a group: out[r] · x against lhs[r] · (rhs · x), where x is 1 or −1 at
-  /// random and the tolerance follows from that of the elements (a right row fails less than once in 10¹⁷).
+  /// With sampled rows: out[r] · x against lhs[r] · (rhs · x) for every row r of a group, x random 1 or −1; a
+  /// right row fails less than once in 10¹⁷.
   std::int64_t rows_by_vector = 0;
   std::int64_t rows_refuted = 0;  // that fail, too many to be compared
   std::int64_t rows_open = 0;     // with NaN or infinities, which the test excludes, not compared
 
-  /// The largest differences, right or not; relative only where the reference is not 0. ulps are spacings of
-  /// the result's type at the reference.
+  /// Right or not; relative only where the reference is not 0. ulps: spacings of the result's type there.
   std::optional<MatmulDifference> largest_absolute, largest_relative, largest_ulps;
   /// The violating element with the largest difference over tolerance; its size is absolute.
   std::optional<MatmulDifference> worst;

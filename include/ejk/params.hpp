@@ -15,7 +15,7 @@
 
 namespace ejk {
 
-/// Of a forward kernel. Each may be left open; 0 is a value like any other.
+/// Of a forward kernel; 0 is a value, not unset.
 struct FwdParams {
   std::optional<std::int64_t> blocksize_m;
   std::optional<std::int64_t> blocksize_k;
@@ -43,9 +43,8 @@ struct BwdParams {
 
   bool operator==(const BwdParams&) const = default;
 
-  /// q_blocksize and kv_blocksize are trunc(x · scale), x the forward value, or 128 where that is unset or 0;
-  /// num_warps and num_stages are the forward ones; nothing else is set. Throws Error{usage} for a scale that
-  /// is not finite or whose result does not fit.
+  /// q_blocksize and kv_blocksize are trunc(x · scale), x the forward value, or 128 if unset or 0; num_warps
+  /// and num_stages are copied; nothing else is set. Throws Error{usage} for a non-finite scale or overflow.
   static BwdParams from_fwd_params(const FwdParams& fwd, double scale = 0.5);
 };
 
@@ -58,32 +57,30 @@ ParamsDict to_dict(const BwdParams& params);
 FwdParams merge(const FwdParams& base, const FwdParams& override);
 BwdParams merge(const BwdParams& base, const BwdParams& override);
 
-/// From a JSON object of whole numbers and nulls. Throws Error{input} for an unknown field (the nearest is
-/// its hint) and for any other value.
+/// From a JSON object of integers and nulls. Throws Error{input}; an unknown field has the nearest as hint.
 FwdParams fwd_params_from(const JsonValue& value);
 BwdParams bwd_params_from(const JsonValue& value);
 
-/// The hash of ejkernel: the MD5, in hex, of the decimal values of the fields that are set, one behind the
-/// other. (12, 3) and (1, 23) have the same; std::hash and short_hash tell them apart.
+/// ejkernel's hash: MD5, in hex, of the concatenated decimal values of the set fields; (12, 3) and (1, 23)
+/// collide, unlike in std::hash and short_hash.
 std::string ejkernel_params_hash(const FwdParams& params);
 std::string ejkernel_params_hash(const BwdParams& params);
 
-/// Warps for an attention block: 2, 4 or 8 by its arithmetic intensity I = 2·q·kv·d / ((q+kv)·d·itemsize): 8
-/// above 10, 4 above 5, else 2; then at most 4 for q·kv below 1024, at least 8 above 16384. Throws
-/// Error{usage} unless all lengths are at least 1.
+/// Warps by arithmetic intensity I = 2·q·kv·d / ((q+kv)·d·itemsize): 8 above 10, 4 above 5, else 2; then at
+/// most 4 for q·kv below 1024, at least 8 above 16384. Throws Error{usage} unless all lengths are at least
+/// 1.
 std::int64_t select_num_warps(std::int64_t q_block, std::int64_t kv_block, std::int64_t head_dim,
                               DType dtype = DType::float16);
 
-/// Pipeline stages for a kernel that takes `smem_bytes` of shared memory where there are `smem_limit`: 3, 2
-/// or 1, by whether what is left is more than twice that, more than once, or less. Throws Error{usage} for
-/// negative sizes.
+/// Pipeline stages 3, 2 or 1: the remaining shared memory is more than twice smem_bytes, more than once, or
+/// less. Throws Error{usage} for negative sizes.
 std::int64_t select_num_stages(std::int64_t smem_bytes, std::int64_t smem_limit);
 
 /// Shared memory of a block on a GPU of this name: A100 164 KiB, V100 96, T4 64, any other 48.
 std::int64_t smem_limit_of(std::string_view gpu_name);
 
-/// What the environment variable EJKERNEL_TRITON_SMEM_LIMIT says in bytes, else that of this machine's first
-/// GPU, else 48 KiB. Throws Error{usage} when the variable holds no number.
+/// EJKERNEL_TRITON_SMEM_LIMIT in bytes, else that of the first GPU, else 48 KiB. Throws Error{usage} if it
+/// is no number.
 std::int64_t smem_limit();
 
 }  // namespace ejk

@@ -1,5 +1,4 @@
-// Reports: one value that holds what a command has to say, and its renderers. The text and the page are for
-// people and may change; the JSON is for programs: its keys stay, its numbers are unrounded.
+// Reports and their renderers. Text and page may change; JSON keys stay, its numbers are unrounded.
 #pragma once
 
 #include <array>
@@ -16,8 +15,8 @@
 
 namespace ejk {
 
-/// What a number counts. It decides the text ("1.5 GiB", "12.3 %") and the end of the JSON key ("_bytes",
-/// "_s", "_flop", "_bytes_per_s", "_flop_per_s"; the others have none).
+/// Determines the text ("1.5 GiB", "12.3 %") and the end of the JSON key ("_bytes", "_s", "_flop",
+/// "_bytes_per_s", "_flop_per_s", or none).
 enum class Unit {
   none,
   count,
@@ -36,8 +35,7 @@ enum class Unit {
   bar     // a table's cell, drawn as a bar: the largest number of the column fills it
 };
 
-/// Null, a truth value, a number, a text, or a list of numbers (a shape). std::uint64_t is for what std::int64_t does
-/// not hold.
+/// std::uint64_t is for values above the range of std::int64_t; a list is a shape.
 using ReportValue = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string,
                                  std::vector<std::int64_t>>;
 
@@ -55,8 +53,7 @@ struct TableColumn {
   bool json_only = false;  // text leaves it out: a window is 80 columns wide
 };
 
-/// In text: columns side by side, at most `text_rows` rows and a line that counts the rest; nothing where
-/// there are no rows, or none is to be shown. In JSON: a list of objects, all rows.
+/// In text at most `text_rows` rows and a line that counts the others; in JSON a list of objects, all rows.
 struct Table {
   std::string key;
   std::string title;
@@ -78,35 +75,35 @@ struct PictureAxis {
   std::int64_t length = 0;  // elements in all: the last block may be cut short
 };
 
-/// What more is known of the blocks of a picture. Only a page shows it.
+/// Details of blocks, shown only by a page.
 struct BlockDetails {
-  /// The share of elements that are True in cells of `blocks_per_cell` × `blocks_per_cell` blocks, by rows;
-  /// empty: unknown. A power of two.
+  /// Fraction of True elements in cells of `blocks_per_cell` (a power of two) squared blocks, by rows;
+  /// empty: unknown.
   std::int64_t blocks_per_cell = 1;
   std::vector<double> density;
   /// The terms of which each may empty a block ("causal"), at most 31.
   std::vector<std::string> terms;
-  /// For each block of a row the terms that are empty in it, a bit each; kNoTermAlone where none is and yet
-  /// nothing is left; 0: not known, or not empty.
+  /// For each block of a row a bit for each term empty in it; kNoTermAlone if only their combination is
+  /// empty; 0: unknown or not empty.
   static constexpr std::uint32_t kNoTermAlone = std::uint32_t{1} << 31;
   std::function<void(std::int64_t row, std::uint32_t* terms)> emptied_by;
 };
 
-/// The states of blocks: 0 empty, 1 partial, 2 full, 3 marked. Of each row a run of columns is held; the other
+/// States of blocks: 0 empty, 1 partial, 2 full, 3 marked. Each row stores one range of columns; other
 /// blocks are empty.
 class BlockStates {
  public:
   BlockStates() = default;
-  /// All empty. `runs`: what is held of each row, within the columns.
+  /// All empty; `runs` are the stored columns of each row.
   BlockStates(std::int64_t columns, const std::vector<IndexRange>& runs);
-  /// All are held, `columns` a row.
+  /// All are stored, `columns` a row.
   BlockStates(std::int64_t columns, std::vector<std::uint8_t> states);
 
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }
   std::int64_t columns() const { return columns_; }
   std::int64_t blocks() const { return rows() * columns_; }
 
-  /// The columns of a row that are held, and their states.
+  /// The stored columns of a row.
   IndexRange run(std::int64_t row) const {
     const Row& r = rows_[static_cast<std::size_t>(row)];
     return {r.column, r.column + r.end - begin_of(row)};
@@ -123,7 +120,7 @@ class BlockStates {
     return states(row)[static_cast<std::size_t>(column - columns.begin)];
   }
 
-  /// Those of all rows, one row after the other, and where a row begins among them.
+  /// All stored states, row by row, and the offset of a row.
   std::span<std::uint8_t> held() { return held_; }
   std::span<const std::uint8_t> held() const { return held_; }
   std::int64_t begin_of(std::int64_t row) const {
@@ -144,10 +141,8 @@ class BlockStates {
   std::vector<std::uint8_t> held_;
 };
 
-/// A grid of block states. In text it is drawn at the window's width: a
-/// cell that stands for several blocks is marked if one of them is; else empty, partial or full if all of them
-/// are, else mixed; the scale is stated and no row or column is left out. In JSON: rows of letters of at most
-/// 64 cells.
+/// A grid of block states. In text scaled to the width: a cell of several blocks is marked if one of them
+/// is; else empty, partial or full if all are, else mixed. In JSON: rows of letters of at most 64 cells.
 struct BlockPicture {
   std::string key;
   std::string title;
@@ -168,7 +163,7 @@ struct BlockPicture {
 
 struct Report;
 
-/// A part with a title of its own, left out of the text when it is empty; an object in JSON, then {}.
+/// Omitted from the text if empty; an object in JSON.
 struct Section {
   std::string key;
   std::string title;
@@ -180,19 +175,19 @@ struct Remark {
   std::string text;
 };
 
-/// A value that takes JSON to say (a list of names), as JSON text; not in the text.
+/// JSON text (such as a list of names); not in the text.
 struct JsonField {
   std::string key;
   std::string json;
 };
 
-/// A line of the text as it stands, for those who read it with `head -1`; in the JSON a text under its key.
+/// A verbatim line of the text (for `head -1`); in JSON a string.
 struct Line {
   std::string key;
   std::string text;
 };
 
-/// The most block pictures of a report; pictures_left_out counts the others.
+/// Most block pictures of a report; pictures_left_out counts the others.
 inline constexpr std::int64_t kMostPictures = 16;
 
 struct Report {
@@ -216,7 +211,6 @@ struct TextStyle {
   bool unicode = true;  // block characters in pictures, else letters
 };
 
-/// Lines of at most `width` columns where the content allows, ending in a newline.
 std::string to_text(const Report& report, const TextStyle& style = {});
 
 /// What surrounds a report in JSON and on a page.
@@ -227,25 +221,23 @@ struct ReportEnvelope {
   bool with_times = false;        // pages show seconds and what is counted by them
 };
 
-/// {"schema": 1, "ejk_version", "command", "inputs": [{"role", "value"}], "result", "warnings"}, one object
-/// on one line and a newline. NaN and infinities are null, invalid UTF-8 is replaced.
+/// {"schema": 1, "ejk_version", "command", "inputs": [{"role", "value"}], "result", "warnings"} on one line.
+/// NaN and infinities are null, invalid UTF-8 is replaced.
 std::string to_json(const Report& report, const ReportEnvelope& envelope);
 
-/// One HTML page that holds all that it shows and asks for nothing, as its Content-Security-Policy says. It can
-/// be read without scripts; with them tables sort, and block pictures zoom and say what is under the pointer.
-/// Equal reports give equal bytes. Bytes: some 30 KiB, at most 240 KiB for pictures and 120 KiB for tables, which
-/// then show their first rows, at most 500, and count the others.
+/// A self-contained HTML page (Content-Security-Policy), readable without scripts; with them tables sort and
+/// block pictures zoom. Deterministic. About 30 KiB, plus at most 240 KiB for pictures and 120 KiB for
+/// tables, which show at most 500 rows and count the others.
 std::string to_html(const Report& report, const ReportEnvelope& envelope);
 
-/// The block pictures of a report and its sections, in its order; valid as long as the report.
+/// In order, sections included; valid as long as the report.
 std::vector<const BlockPicture*> pictures_of(const Report& report);
 
-/// An image/png file: one pixel a block, or a square of pixels where there are few. Of more than 4096 blocks a
-/// side, one pixel for several: see BlockPicture for the state it shows. It carries the command line.
+/// image/png: one pixel a block, a square for few blocks, several blocks a pixel above 4096 a side (state:
+/// see BlockPicture). Contains the command line.
 std::string to_png(const BlockPicture& picture, const std::string& command_line);
 
-/// An image/svg+xml file with axes and a legend, scaled as to_png. Throws Error{output} where it would hold
-/// more than a million shapes: such a picture is better a PNG.
+/// image/svg+xml with axes and a legend, scaled as to_png. Throws Error{output} above a million shapes.
 std::string to_svg(const BlockPicture& picture, const std::string& command_line);
 
 /// "0.1.0".

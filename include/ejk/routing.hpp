@@ -1,12 +1,10 @@
 // Comparison of two routings of tokens to experts: the experts of each token, in any order.
 //
-// A routing is ids (tokens, k) of an integer type, or (tokens,) with one expert each, in which −1 is no
-// choice; or scores (tokens, experts) of a float type: the top_k largest are the choices, the smaller index
-// of equal ones. Leading axes are tokens in C order. The two may be of different kinds, and of different k.
+// A routing is ids (tokens, k) or (tokens,) of an integer type, −1 for no choice; or scores (tokens, experts)
+// of a float type: the top_k largest, the smaller index of equal ones. Leading axes are tokens in C order.
 //
 // A token is tied where its k-th and k+1-th largest scores are equal. Where other choices among equal scores
-// would make the two routings of a token the same, it is counted separately and is no difference. Scores are
-// compared as stored; 0 equals −0.
+// would make both routings the same, it is counted separately and is no difference. 0 equals −0.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +31,6 @@ struct RoutingSide {
 };
 
 struct RoutingComparison {
-  /// Every token has the same experts, but for ties, and none twice.
   bool close = false;
   RoutingSide actual, expected;
 
@@ -50,15 +47,13 @@ struct RoutingComparison {
   std::vector<std::int64_t> first_actual, first_expected;  // its experts
 };
 
-/// One pass over both. Without `top_k` both are ids; with it at least one is scores. Throws Error{usage}
-/// otherwise, and for fewer than top_k experts; Error{input} for other types and ranks, an id below −1 or
-/// past the scores of the other side, and a NaN score. Memory: a chunk of both and 16 bytes an expert for
-/// each thread.
+/// One pass. Without `top_k` both are ids; with it at least one is scores: else, and for fewer than top_k
+/// experts, Error{usage}. Error{input} for other types and ranks, an id below −1 or past the other side's
+/// scores, and NaN. Memory: a chunk of both and 16 bytes an expert for each thread.
 RoutingComparison compare_routing(
     const ArraySource& actual, const ArraySource& expected, std::optional<std::int64_t> top_k = std::nullopt,
     const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Memory of compare_routing beside the sources' own, at most.
 std::int64_t routing_bytes(const ArraySource& actual, const ArraySource& expected);
 
 Report describe(const RoutingComparison& comparison);

@@ -1,11 +1,8 @@
 // Determinism: results of repeated runs, how many are distinct, and which elements vary ("move").
 //
-// Runs are equal bit for bit: NaNs of the same bits are equal, 0 and −0 are not, and a bool is its byte. The
-// spread of an element is the largest less the smallest finite value over the runs, in float64; exact for
-// integers.
-//
-// Moving elements follow an axis if they have few of its indices: at most three quarters of the number
-// expected of elements at random, length · (1 − (1 − 1/length)ⁿ).
+// Runs are equal bit for bit: NaNs of the same bits are equal, 0 and −0 are not. The spread of an element is
+// the largest less the smallest finite value, in float64; exact for integers. Moving elements follow an axis
+// if they have at most three quarters of the indices expected at random, length · (1 − (1 − 1/length)ⁿ).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +23,8 @@
 namespace ejk {
 
 struct RunsOptions {
-  /// Without either, close means equal. With one, every run must be within rtol and atol of the first, as in
-  /// compare_arrays; the other is that of the dtype. NaN agrees with NaN.
+  /// Without either, close means equal; with one, every run must be within the tolerance of the first, as in
+  /// compare_arrays. NaN agrees with NaN.
   std::optional<double> rtol = std::nullopt, atol = std::nullopt;
   /// As in ExplainOptions.
   std::vector<std::string> axes = {};
@@ -36,7 +33,6 @@ struct RunsOptions {
   std::vector<std::string> tile_axes = {};
 };
 
-/// An element, and its smallest and largest finite value over the runs.
 struct Spread {
   Shape index;
   double amount = 0;
@@ -76,8 +72,7 @@ struct RunsComparison {
   std::string follows;  // "head 3, query 64 to 127": the only part that moves; else empty
 };
 
-/// One parallel pass over all runs; the result does not depend on the number of threads. A run of another
-/// dtype or shape, or a null one, which lacks the array, is distinct, and its elements are not compared.
+/// One parallel pass. A null run, or one of another type, is distinct and its elements are not compared.
 /// `progress(done, all)` counts elements of a run. Memory: a chunk of each run for each thread. Throws
 /// Error{usage} without a run and for a negative tolerance, and as explain_difference does for names.
 RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> runs,
@@ -88,14 +83,12 @@ RunsComparison compare_runs(std::span<const std::shared_ptr<const ArraySource>> 
 std::int64_t runs_bytes(std::span<const std::shared_ptr<const ArraySource>> runs,
                         const RunsOptions& options = {});
 
-/// The comparison of one array of all runs.
 struct RunsOfArray {
   std::string array;  // empty: the only one
   RunsComparison found = {};
   std::string why = {};  // why it was not compared; empty: it was
 };
 
-/// Whether all runs are close, and a section `runs`. `names`: of the runs.
 Report describe_runs(std::span<const RunsOfArray> arrays, std::span<const std::string> names);
 
 }  // namespace ejk

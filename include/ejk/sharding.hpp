@@ -31,15 +31,13 @@ struct SpecEntry {
 using PartitionSpec = std::vector<SpecEntry>;
 
 /// "dp,None,(mp,tp)", "P('dp', None)": names, None or null, UNCONSTRAINED, tuples; quotes, spaces and P(...)
-/// around the whole may be there or not. "(dp)" is "(dp,)", and the empty text the empty spec. Throws
-/// Error{usage}.
+/// are optional. "(dp)" is "(dp,)"; empty text is the empty spec. Throws Error{usage}.
 PartitionSpec parse_partition_spec(std::string_view text);
 
 /// "dp=2,mp=4". Throws Error{usage}.
 Mesh parse_mesh(std::string_view text);
 
-/// "dp,None,(mp,tp)", which parse_partition_spec takes back; names that need quotes have them. The empty spec is
-/// "P()".
+/// The inverse of parse_partition_spec; names are quoted where necessary. The empty spec is "P()".
 std::string to_string(const PartitionSpec& spec);
 
 /// One entry that was not kept.
@@ -73,16 +71,14 @@ struct Sharding {
 /// Why, in words: "1022 is not a multiple of mp = 4".
 std::string to_string(const SpecCorrection& correction, const Sharding& sharding);
 
-/// The spec that an array of this shape can have on the mesh. Cut or filled up with none to the rank; then an
-/// entry becomes none if an axis of it is not in the mesh, if it is neither a name nor a tuple, or if the
-/// length is no multiple of the product of its sizes (0 is a multiple). Axes of size 1 are kept, a tuple of
-/// one is its name, an empty one none, and if every entry is none the result is the empty spec. Throws
-/// Error{usage} for an axis used twice in what remains, for a mesh with two axes of one name, a size below 1
-/// or more than 2^63 - 1 devices, and for a negative length.
+/// The valid spec for this shape: resized to the rank; an entry becomes none for an axis missing from the
+/// mesh, for neither a name nor a tuple, or if the length is not a multiple of its sizes' product. Axes of
+/// size 1 are kept; if every entry is none the result is empty. Throws Error{usage}: an axis used twice in
+/// the result, equal axis names in the mesh, a size below 1, more than 2^63 - 1 devices, a negative length.
 Sharding get_corrected_named_sharding(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh);
 
-/// A report: the spec, each dimension and what became of it, the local shape, and what a correction costs in
-/// elements a device, in bytes with a dtype; up to 64 devices, the part that each one holds.
+/// The spec, each dimension and its correction, the local shape, the cost of corrections in elements a
+/// device (bytes with a dtype), and the part of each of up to 64 devices.
 Report describe(const Sharding& sharding, std::optional<DType> dtype = std::nullopt);
 
 }  // namespace ejk

@@ -1,26 +1,23 @@
 // Sparsity: cost of masks for a block-sparse kernel at several block sizes, and loads of context-parallel
 // ranks. Stored masks are read once.
 //
-// Blocks are those of process_mask with padding (ejk/mask_info.hpp): a size need not divide the lengths, and
-// a block that the edge cuts short is partial or empty. A kernel visits the non-empty blocks. For each size,
-// over all heads:
+// Blocks are those of process_mask with padding (ejk/mask_info.hpp): a block that the edge cuts short is
+// partial or empty. A kernel visits the non-empty blocks. For each size, over all heads:
 //   pairs allowed       True elements: pairs of a query and a key that it attends to
-//   pairs computed      pairs in visited blocks, each counted whole, as a kernel computes it
-//   padding             those of them beyond the edge of the mask
+//   pairs computed      pairs in visited blocks, which a kernel computes whole
+//   padding             those of them outside of the mask
 //   cost                pairs computed, plus the start of each visited block in pairs
 //   metadata            the bytes of the arrays that process_mask gives at that size
-// Equal heads are scanned once and counted for each head.
 //
-// Context parallelism: n ranks share the queries, and each holds the keys at the same places; where queries
-// and keys differ in number, the queries [a, b) of Q hold the keys [a K / Q, b K / Q) of K, rounded down.
+// Context parallelism: n ranks share the queries, and the queries [a, b) of Q hold the keys
+// [a K / Q, b K / Q) of K, rounded down.
 //   contiguous   rank r has range r of n
 //   zig-zag      of 2 n ranges rank r has r and 2 n - 1 - r, as in ring attention of causal masks
-//   balanced     the query blocks of the first block size go to ranks one by one, that with the most pairs
-//                allowed first, to the rank with the least so far; all ranks get equally many, or one more
-// Ranges are as equal as possible: of c ranges the first Q mod c have one query more. Of equal blocks and
-// ranks the first is taken. A rank's pairs computed are those of its queries in the blocks of the whole mask,
-// of the first size; queries of padding belong to no rank. A rank must receive the keys that its queries
-// attend to in any head and that it does not store.
+//   balanced     the query blocks of the first block size are assigned in order of decreasing pairs allowed,
+//                each to the rank with the least so far; all ranks get equally many, or one more
+// Of c ranges the first Q mod c have one query more. Of equal blocks and ranks the first is taken. A rank's
+// pairs computed are those of its queries in blocks of the first size, without padding. A rank receives the
+// keys that its queries attend to in any head and that it does not store.
 #pragma once
 
 #include <cstdint>
@@ -35,25 +32,23 @@
 
 namespace ejk {
 
-/// The measure by which the best size is chosen: cost, or bytes of metadata. The other one breaks ties, then
-/// the order of the sizes.
+/// The measure of the best size; ties are broken by the other one, then by the order of the sizes.
 enum class SparsityMeasure { pairs, metadata };
 
 /// "pairs", "metadata".
 const char* name_of(SparsityMeasure measure);
 
-/// Pairs that an H100 computes while it waits once for memory, as a kernel does when it follows an index to
-/// the next block and no other work hides the latency. 989 TFLOP/s of dense bfloat16 (NVIDIA's data sheet)
-/// are some 4,270 FLOP a cycle on each of 132 multiprocessors at 1.755 GHz; a pair takes 4 FLOP for each of
-/// 128 elements of a head, so 8 pairs a cycle; memory answers after some 480 cycles (arXiv:2402.13499).
+/// Pairs that an H100 computes during one memory latency, as of an index that is followed to the next block.
+/// 989 TFLOP/s of dense bfloat16 (NVIDIA's data sheet) are some 4,270 FLOP a cycle on each of 132
+/// multiprocessors at 1.755 GHz; a pair takes 4 FLOP for each of 128 elements of a head, so 8 pairs a cycle;
+/// the latency is some 480 cycles (arXiv:2402.13499).
 inline constexpr std::int64_t kPairsOfBlock = 4096;
 
 struct SparsityOptions {
   /// Cost of visiting a block in pairs, besides its own; not negative.
   std::int64_t block_cost = kPairsOfBlock;
   SparsityMeasure measure = SparsityMeasure::pairs;
-  /// Bytes that the metadata may take, as in a processor's scratchpad: of the sizes that fit, one costs
-  /// least.
+  /// Bytes that the metadata may take, as in a processor's scratchpad; other sizes are not chosen.
   std::optional<std::int64_t> metadata_budget = {};
   std::int64_t ranks = 0;  // of context parallelism; 0: none
 };
@@ -86,10 +81,8 @@ const char* name_of(Distribution distribution);
 /// Load of a rank. Pairs of all heads; keys are positions.
 struct RankLoad {
   std::int64_t queries = 0;
-  std::int64_t pairs_allowed = 0;
-  std::int64_t pairs_computed = 0;
-  std::int64_t keys_held = 0;
-  std::int64_t keys_received = 0;
+  std::int64_t pairs_allowed = 0, pairs_computed = 0;
+  std::int64_t keys_held = 0, keys_received = 0;
 };
 
 struct ContextParallel {
@@ -109,9 +102,8 @@ struct Sparsity {
   std::vector<ContextParallel> parallel;  // one a distribution; none without ranks
 };
 
-/// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, a
-/// number of ranks below 0 or above that of the queries. max_pattern_bytes as in ProcessMaskOptions, for all
-/// sizes together.
+/// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, or
+/// ranks below 0 or above the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
 Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                           const SparsityOptions& options = {}, const BlockProgress& progress = {},
                           std::int64_t max_pattern_bytes = 0);
@@ -139,8 +131,8 @@ class SparsityPlan {
 /// Lengths and grids.
 Report describe(const SparsityPlan& plan);
 
-/// A table with a row a block size; with ranks one with a row a distribution, and their ranks. On a page the
-/// blocks of each size, at most kMostPictures pictures.
+/// Tables of block sizes, and with ranks of distributions and ranks; on a page at most kMostPictures
+/// pictures.
 Report describe(const Sparsity& sparsity);
 
 }  // namespace ejk

@@ -23,9 +23,8 @@ struct Statistics {
   std::int64_t infinities = 0;
 };
 
-/// One pass over the elements in pieces, on all threads if the source allows; bool counts as 0 and 1. Sums
-/// are computed in double precision in a fixed order, so the result is the same for any number of threads.
-/// Memory: one piece per thread. `progress(done, all)` counts elements; it is called by one thread at a time.
+/// One parallel pass; bool counts as 0 and 1. Sums are double, in an order independent of the threads.
+/// Memory: a chunk for each thread. `progress(done, all)` counts elements, one call at a time.
 Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
@@ -35,13 +34,11 @@ struct Bin {
   std::int64_t elements = 0;
 };
 
-/// Bins of equal width from the minimum to the maximum of `statistics`; one more pass. If integers have few
-/// values, each has its own bin. NaN is in none; without a finite range there are no bins.
+/// Bins of equal width over the finite range, or one for each of few integers; one more pass. NaN is in none.
 std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics,
                               std::int64_t most_bins = 16,
                               const std::function<void(std::int64_t, std::int64_t)>& progress = {});
 
-/// Upper bound of the memory of either, without the source's own.
 std::int64_t statistics_bytes(const ArraySource& source);
 
 }  // namespace ejk

@@ -9,10 +9,9 @@
 
 namespace ejk {
 
-/// The candidate that `word` probably misspells, if any. In this order: one that differs only in (ASCII)
-/// case; the nearest by insertions, deletions, replacements and transpositions, at most 3 and at most a third
-/// of the longer word, the first of equals; the only one that begins with `word`, of at least 3 letters.
-/// Leading dashes of both are ignored.
+/// The candidate that `word` probably misspells: equal but for ASCII case; else the nearest by insertions,
+/// deletions, replacements and transpositions, at most 3 and a third of the longer word; else the only one
+/// that begins with `word` (at least 3 letters). Leading dashes are ignored.
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates);
 
 /// "1.5 GiB", "12.0 KiB", "17 B".
@@ -21,8 +20,7 @@ std::string format_bytes(std::int64_t bytes);
 /// "1,048,576".
 std::string format_count(std::int64_t value);
 
-/// "64k", "4GiB", "123", "1.5MB": k M G T are powers of 1000, Ki Mi Gi Ti (with or without B) of 1024.
-/// Nothing if it is not a size or overflows.
+/// "64k", "4GiB", "123": k M G T are powers of 1000, Ki Mi Gi Ti (B optional) of 1024. Nothing if invalid.
 std::optional<std::int64_t> parse_size(std::string_view text);
 
 /// An integer in decimal, and nothing else.
@@ -34,8 +32,8 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 /// Whether the text is an integer in decimal of any size: if parse_integer rejects it, it is out of range.
 bool is_whole_number(std::string_view text);
 
-/// Untrusted text for a message: invalid UTF-8, control characters, direction marks and line ends are escaped
-/// as \xNN; more than `limit` characters are cut with "...".
+/// Escapes invalid UTF-8, control characters, direction marks and line ends as \xNN; cuts at `limit`
+/// characters.
 std::string printable(std::string_view text, std::size_t limit = 200);
 
 }  // namespace ejk

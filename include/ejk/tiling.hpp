@@ -1,8 +1,6 @@
-// A table of tilings, kept in a text file and looked up by the shape of a product: those that were measured to be
-// the fastest on a machine.
+// A table of measured tilings, looked up by the shape of a product.
 //
-// A line is "m k n tm tk tn", six whole numbers between blanks; of the first three * stands for any. The
-// first line that fits is taken. From # on a line is a comment; empty lines are left out.
+// A line is "m k n tm tk tn"; * matches any of the first three, the first match counts. # begins a comment.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +26,7 @@ class TilingTable {
 
   const std::string& name() const { return name_; }
 
-  /// The first row that fits; nothing when none does. The pointer lives as long as the table.
+  /// The first match, valid as long as the table; or nullptr.
   const Row* find(std::int64_t m, std::int64_t k, std::int64_t n) const;
 
   const std::vector<Row>& rows() const { return rows_; }

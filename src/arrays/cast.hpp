@@ -32,9 +32,7 @@ Wide<T> widen(Stored<T> x) {
 using core::rounded_to_odd;
 using core::rounded_to_odd_double;
 
-/// x as To: floats to the nearest, ties to even, infinite beyond their range; from float to integer the
-/// fraction is cut off; anything but 0 is True. False when To cannot hold it: an integer out of range, NaN as
-/// integer or bool. From is a Wide type.
+/// x (a Wide type) as To by the rules of convert_array; false if To cannot represent it.
 template <class To, class From>
 bool cast(From x, Stored<To>& to) {
   if constexpr (std::is_same_v<To, bool>) {

@@ -1,5 +1,4 @@
-// Chunks of an axis and their inverse. The order of the elements does not change, so without padding the
-// source's memory is viewed with another shape.
+// Chunks of an axis and their inverse; without padding a view with another shape.
 // tests: tests/arrays/test_chunk.cpp
 #include <fmt/format.h>
 
@@ -27,8 +26,8 @@ struct Around {
   }
 };
 
-// Reads a box of `source` to `to`: rows of `row` bytes, one for each index of the axes before `axis`, that
-// lie `stride` bytes apart.
+// Reads a box of `source`: rows of `row` bytes, one per index of the axes before `axis`, to every `stride`
+// bytes.
 void read_rows(const ArraySource& source, std::span<const std::int64_t> start,
                std::span<const std::int64_t> count, std::int64_t outer, std::int64_t stride, std::byte* to) {
   const std::int64_t row = byte_count(count, source.dtype()) / outer;
@@ -76,8 +75,7 @@ class ChunkedSource final : public ForwardingSource {
         chunk_(type.shape[axis + 1]),
         pad_(std::move(pad)) {}
 
-  // Whole chunks follow one another in the source, so a box that takes them whole is one run of its axis;
-  // any other is a run for each chunk.
+  // Whole chunks are contiguous in the source: one range; otherwise one for each chunk.
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;

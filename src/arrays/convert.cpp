@@ -1,5 +1,4 @@
-// Conversion of element types: branch-free loops over short runs, which are vectorised; a run with a value
-// that the new type cannot represent is scanned again for the first one.
+// Branch-free, vectorised loops over short ranges; one with an invalid value is scanned again for it.
 // tests: tests/arrays/test_convert.cpp
 #include "arrays/convert.hpp"
 

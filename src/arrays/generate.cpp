@@ -1,5 +1,4 @@
-// Synthetic inputs. An element of attention inputs depends on its index only, so they are computed while they
-// are read, on all threads. Cost: some 30 ns an element.
+// Synthetic inputs, computed on read by index on all threads. Cost: some 30 ns an element.
 // tests: tests/arrays/test_generate.cpp
 #include "ejk/generate.hpp"
 
@@ -31,8 +30,7 @@ void check_not_negative(const char* what, std::int64_t value) {
   if (value < 0) throw usage(fmt::format("{} is {}; it must be at least 0", what, value));
 }
 
-// A number of T in [1, 2) from random bits, as JAX makes it: the exponent of 1 and a random mantissa, taken
-// from the fewest bytes that hold it.
+// A number of T in [1, 2) from random bits as in JAX: exponent of 1, mantissa from the fewest bytes.
 template <class T>
 float one_to_two(std::uint32_t x) {
   constexpr int kBits = float_format_of<T>.mantissa_bits, kDrawn = kBits < 8 ? 8 : kBits < 16 ? 16 : 32;
@@ -102,8 +100,7 @@ class NormalSource final : public ArraySource {
 // What draws are for; each has words of its own.
 enum Stream : std::uint32_t { kLengths, kGroups };
 
-// Shares out `total` as the weights say: whole parts first, what is left to those with the largest
-// remainders.
+// Partitions `total` by weight: whole parts, then the largest remainders.
 std::vector<std::int64_t> shared_out(std::int64_t total, const std::vector<double>& weights) {
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
   std::vector<std::int64_t> parts;

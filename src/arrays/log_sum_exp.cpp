@@ -1,8 +1,6 @@
-// ln Σ exp(x) in one pass. A sum is the pair of its largest term m and Σ exp(x - m); two are merged by
-// scaling the smaller one. The array is viewed as (outer, n, inner), n the elements that are summed. Boxes
-// with whole sums are finished in parallel where they are read; of larger sums each box computes partial
-// ones, which are merged in the order of the boxes, so that the result does not depend on the threads. Cost:
-// one exp per element.
+// ln Σ exp(x) in one pass. A sum is its largest term m and Σ exp(x - m); merging scales the smaller one. The
+// array is viewed as (outer, n, inner). Boxes of whole sums are finished in parallel; partial sums of larger
+// ones are merged in the order of boxes, whatever the threads. Cost: one exp per element.
 // tests: tests/arrays/test_log_sum_exp.cpp
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,5 @@
-// Elementary functions as series of fixed length, because the last bits of the C library's differ between
-// versions. erfinv is the polynomial of M. Giles, "Approximating the erfinv function" (2010), as in JAX.
-// Cost: a polynomial of at most 23 terms each.
+// Elementary functions as series of at most 23 terms, since the C library's last bits vary. erfinv: M.
+// Giles, "Approximating the erfinv function" (2010), as in JAX.
 // tests: tests/arrays/test_generate.cpp
 #include "arrays/random.hpp"
 

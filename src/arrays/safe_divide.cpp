@@ -1,5 +1,4 @@
-// Division by at least a minimum, box by box: both operands are converted to float or double, the type of the
-// arithmetic, and divided row by row; rounding a float quotient to 16 bits gives the nearest one.
+// Both operands of a box are converted to float or double and divided; 16-bit results are exact roundings.
 // tests: tests/arrays/test_safe_divide.cpp
 #include <fmt/format.h>
 

@@ -1,6 +1,5 @@
-// Statistics of an array in pieces that do not depend on the threads. A piece is processed in kLanes parallel
-// lanes, which are vectorised: comparisons that are false for NaN exclude it from minimum and maximum, and x
-// != x counts it.
+// Statistics by chunks that do not depend on the threads, each in kLanes vectorised lanes: comparisons
+// exclude NaN from minimum and maximum, and x != x counts it.
 // tests: tests/arrays/test_statistics.cpp
 #include "ejk/statistics.hpp"
 

@@ -1,8 +1,6 @@
-// Comparison of every result row with its reference. Large problems are compared with the library's own
-// results instead, with the bounds of both added.
-//
-// Cost: the reference, or one pass over the arrays; for gradients another backward pass, with values of size
-// 1, for the Σ P of each key in their bounds.
+// Comparison of every result row with its reference; of large problems with the library's own results, within
+// the bounds of both. Cost: the reference, or one pass over the arrays; for gradients another backward pass
+// for Σ P of each key.
 // tests: tests/attention/test_against.cpp
 #include "attention/against.hpp"
 
@@ -64,7 +62,6 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   r.index = [&rows, which](std::int64_t row, std::int64_t column) {
     return which == Result::lse ? rows.index_in_lse(rows.at(row)) : rows.index_of(rows.at(row), column);
   };
-  // A row of an array of the layout; lse has one element a row.
   const auto loader = [&setup, &rows, which](const ArrayView& view) {
     const ArrayView form = in_one_form(view, row_of(which).form, setup.layout);
     return [&setup, &rows, which, form](const Place& place, double* values) {
@@ -253,7 +250,6 @@ std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
                static_cast<double>(bias_bytes(s, s.whole_bias()));
     }
     if (is_own) bytes += of(plan.types.q->shape) + of(plan.types.k->shape) + 2 * of(s.shape.lse);
-    // lse and δ, also of a remembered fault, and lse for the bounds.
     bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
   }
   return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));

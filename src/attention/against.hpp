@@ -16,14 +16,12 @@
 
 namespace ejk::attn {
 
-/// One actual array, row by row.
 struct ActualArray {
   Result which;
   verify::ResultRows rows;
   verify::RowCounts counts;
 };
 
-/// The arguments of the actual results.
 struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
@@ -39,15 +37,11 @@ struct ActualAttention {
   }
 };
 
-/// `own`: the library's results for the arguments; `given`, in the same order, may be of any float dtype,
-/// and some may be missing; their weights were rounded to `weights`. Throws Error{input} for another shape or
-/// type.
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
                 double effort, const std::vector<TriedMask>& tried = {},
                 const std::vector<std::string>& tiles = {});
 
-/// Workspace of compare().
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
 }  // namespace ejk::attn

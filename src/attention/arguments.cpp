@@ -32,8 +32,7 @@ namespace {
 
 using Layout = AttentionLayout;
 
-// Fine enough to leave out most of what a mask empties, and no smaller than the blocks of keys that passes go
-// by.
+// Fine enough to skip most of what a mask empties, and no smaller than the passes' blocks of keys.
 constexpr BlockShape kBlock{128, 256};
 
 const char* axes_of(Layout layout) {
@@ -67,7 +66,6 @@ ArrayView checked_array(const std::optional<ArrayType>& type, const char* name, 
   return in_one_form(planned(array), layout);
 }
 
-// Factors of scores are of the arithmetic's dtype.
 void check_range(double value, const char* name, DType arithmetic) {
   if (arithmetic == DType::float64 || value == 0) return;
   const double size = std::abs(value);
@@ -77,7 +75,6 @@ void check_range(double value, const char* name, DType arithmetic) {
       .hint("float64 inputs are computed in float64");
 }
 
-// Axes of (B, heads, positions, elements).
 constexpr std::size_t kBatch = 0, kHeads = 1, kPositions = 2, kElements = 3;
 
 void check_equal(const ArrayView& a, const char* a_name, const ArrayView& b, const char* b_name,
@@ -138,7 +135,6 @@ void read_sequences(CheckedArguments& setup, const AttentionSettings& options) {
                               setup.q_offsets.size() - 1, setup.kv_offsets.size() - 1));
 }
 
-// A bias as (B, H, Q, K): axes that it lacks, or has with length 1, have stride 0.
 ArrayView broadcast_bias(const ArrayView& bias, const CheckedArguments& setup) {
   if (setup.packed()) throw invalid("a bias needs a padded batch; packed sequences take none");
   require_float(bias.dtype, "bias");
@@ -182,7 +178,6 @@ void check_shape(const ArrayType& array, const char* name, const Shape& shape) {
   require_float(array.dtype, name);
 }
 
-// The additional arguments of gradients.
 void check_gradients(const AttentionTypes& types, const Sizes& shape) {
   if (types.out.has_value() != types.lse.has_value())
     throw invalid("out and lse come from one forward pass: both are given or neither");

@@ -11,7 +11,6 @@ namespace ejk {
 
 namespace {
 
-// The results of a plan, and what was done for them.
 std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arrays,
                                                       const AttentionOptions& options) {
   const AttentionPlan plan(types_of(arrays), options);

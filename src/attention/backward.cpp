@@ -2,16 +2,11 @@
 // Scores are recomputed, keys × queries, and P = exp(s − lse) needs no second pass over a row:
 //   Sᵀ = k qᵀ, dPᵀ = v doutᵀ,  dv += Pᵀ dout, dk += dSᵀ q,  dqᵀ += kᵀ dSᵀ
 // Each product finds its factors in the form in which the previous one left them. dk and dv belong to the
-// task. dq, kept transposed, is accumulated by all tasks of a head in the order of their keys: every block of
-// queries has a turn counter. Tasks start in that order, so a task that others wait for is already running,
-// and the bits do not depend on the number of threads.
-//
+// task. dq, kept transposed, is accumulated by the tasks of a head in the order of their keys, by a turn
+// counter for each block of queries. Tasks start in that order, so a task that others wait for is running.
 // Where ranks divide the sequence, dk and dv of some keys are computed without dq, and dq of some queries by
-// tasks of their own that visit the blocks of keys in the same order: the same bits, at the cost of computing
-// scores and dP twice.
-//
-// The gradient of a bias is a pass of its own that computes scores and dP once more: an element may sum over
-// every entry and head, and tasks that own elements need no turns. Sums are float64.
+// tasks of their own in the same order of keys: the same bits, computing scores and dP twice. The gradient of
+// a bias is a pass of its own that computes scores and dP once more. Sums are float64.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
@@ -32,7 +27,6 @@ namespace ejk::attn {
 
 namespace {
 
-// Turn counter of a block of queries: the block of keys that is added next.
 class OrderedAccumulation {
  public:
   explicit OrderedAccumulation(std::int64_t blocks) : next_(static_cast<std::size_t>(blocks)) {}
@@ -58,7 +52,6 @@ class OrderedAccumulation {
   std::atomic<bool> failed_{false};
 };
 
-// Outputs of a pass over blocks of queries and keys.
 enum class Wanted { all, keys, queries, bias };
 
 // Sum of the head sizes above which blocks of queries are shorter, so that they stay in the caches.
@@ -111,7 +104,6 @@ void find_deltas_as(const CheckedArguments& setup, const Region& region, const A
 template <class Real>
 class Backward {
  public:
-  // Results that are not requested may be null.
   Backward(const CheckedArguments& setup, const MaskPlan& plan, Wanted wanted, const Region& queries,
            const Saved& saved, const RowWriter* dq, const RowWriter* dk, const RowWriter* dv)
       : setup_(setup),
@@ -182,9 +174,8 @@ class Backward {
     return queries.count() * p.kv_length;
   }
 
-  // Adds dS of some pairs of an entry and head to `sums`, block by block: of key j and query i, which count
-  // from the first of them, to sums[j * by_key + i * by_query]. Blocks begin there, too. Returns the number
-  // of pairs.
+  // Adds dS of key j and query i, counted from the first, to sums[j * by_key + i * by_query]. Returns the
+  // number of pairs.
   // NOLINTNEXTLINE(readability-non-const-parameter): a task writes to them
   std::int64_t bias(std::int64_t entry, std::int64_t head, Positions queries, Positions keys, double* sums,
                     std::int64_t by_key, std::int64_t by_query) const {
@@ -236,7 +227,6 @@ class Backward {
                           : dout_of(p);
   }
 
-  // dq of a problem: D rows of its queries.
   Real* dq_of(const Problem& p) { return dq_transposed_.data() + p.first_row * setup_.shape.head_size; }
   const Real* dq_of(const Problem& p) const {
     return dq_transposed_.data() + p.first_row * setup_.shape.head_size;
@@ -257,7 +247,6 @@ class Backward {
     return block;
   }
 
-  // Workspace of a task.
   struct Task {
     Task(const Backward& b, std::int64_t keys)
         : k(b.score_gemm_, b.group_, b.setup_.shape.head_size),
@@ -363,8 +352,7 @@ class Backward {
            !without_weight<Real>(setup_, p, queries.begin + query, keys.begin + key);
   }
 
-  // dS of a block, and its contribution to dk and dv, or to the sums of the bias, if requested. Keys and
-  // queries were packed before.
+  // dS of a block, and its contribution to dk and dv, or to the sums of the bias. Factors are packed before.
   void differentiate_block(const Problem& p, Positions queries, Positions keys, TileMask& mask,
                            Task& t) const {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
@@ -405,8 +393,7 @@ class Backward {
     }
   }
 
-  // dS of a key and some queries, each to a sum of its own or all to one: several partial sums, as one would
-  // be a chain of dependent additions.
+  // dS of a key, by query or in one sum: several partial sums, to avoid a chain of dependent additions.
   static void add_to_sums(const Real* gradients, Positions queries, double* sums, std::int64_t by_query) {
     if (by_query == 1) {
       for (std::int64_t i = queries.begin; i < queries.end; ++i) sums[i] += gradients[i];
@@ -437,7 +424,6 @@ class Backward {
         t.weights[j * stride + i] = t.products[i * products_stride() + j];
   }
 
-  // dk and dv of some keys of a block.
   void add_to_keys(const Problem& p, Positions queries, Positions keys, Positions rows, Positions pairs,
                    const NonFiniteRows<Real>& finite_q, const NonFiniteRows<Real>& finite_dout,
                    const TileMask& mask, Task& t) const {
@@ -489,7 +475,6 @@ class Backward {
                      const mask::Word* bits, Task& t, Real* products, Real* dp) const {
     const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
     const Positions some{queries.begin + columns.begin, queries.begin + columns.end};
-    // A bias is added to what was scaled and capped.
     const bool of_bias = wanted_ == Wanted::bias;
     Real* const slopes = how.cap > 0 && !of_bias ? t.slopes : nullptr;
     softmax_.scores(how, products, columns.count(), p.bias.of_key(key, some, t.bias), bits, columns.begin,
@@ -502,7 +487,6 @@ class Backward {
              static_cast<const Real*>(saved_.squared->rows) + p.first_row + queries.begin + columns.begin);
   }
 
-  // P and dS of a key and some queries to the terms of SquaredFactors.
   static void square(Real* p, Real* ds, std::int64_t count, const Real* slopes, Real scale,
                      const Real* rows) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -608,8 +592,8 @@ void run_elements(const CheckedArguments& setup, const Backward<Real>& pass, con
   });
 }
 
-// Of a bias whose rows or columns are one: a task has the sums along these of an entry and head and a block
-// of the other positions. What entries and heads share is then added in order.
+// Of a bias whose rows or columns are one: a task sums along these for an entry, head and block of positions;
+// sums of sharing entries and heads are then added in order.
 template <class Real>
 void run_sums(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
               const RowWriter& out, Progress& progress) {

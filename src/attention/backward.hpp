@@ -6,9 +6,8 @@
 
 namespace ejk::attn {
 
-/// Makes sums of squares of the terms of gradients: products have these second factors, (B, heads, positions,
-/// elements), P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀ · P)² `rows` of its query. `rows` is as δ
-/// is.
+/// Second factors for sums of squared terms of gradients: P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀
+/// · P)² `rows` of its query.
 struct SquaredFactors {
   ArrayView q, k, dout;
   const void* rows;
@@ -27,8 +26,7 @@ struct Saved {
 void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
                  const ArrayView& out, void* delta);
 
-/// Of all keys of some key/value heads dk and dv, and of their query heads dq: shaped as k, v and q. `share`:
-/// of the work for all heads.
+/// dk and dv of all keys of some heads, and dq of their query heads. `share`: of the work for all heads.
 void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
               const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
               const PairProgress& progress);

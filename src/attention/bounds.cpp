@@ -10,7 +10,6 @@ namespace ejk::attn {
 
 namespace {
 
-// Of the finite elements of rows: the largest, and the longest row.
 struct Extent {
   double most = 0, longest = 0;
 
@@ -30,7 +29,6 @@ struct Extent {
   }
 };
 
-// Those of `length` that are in no range; without a mask all, where there is something on the other side.
 std::vector<bool> attending(std::int64_t length, std::int64_t others,
                             const std::vector<IndexRange>* without) {
   std::vector<bool> flags(static_cast<std::size_t>(length), others > 0);
@@ -40,7 +38,6 @@ std::vector<bool> attending(std::int64_t length, std::int64_t others,
   return flags;
 }
 
-// f(part, entry, key head) for all of them.
 template <class F>
 void for_each_part(const CheckedArguments& setup, double elements, F&& f) {
   core::parallel_for(setup.shape.entries * setup.shape.kv_heads, 3 * elements, [&](std::int64_t n) {

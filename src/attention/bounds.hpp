@@ -1,7 +1,5 @@
-// Error bounds of attention results (formulas: ejk/attention_check.hpp).
-//
-// Bounds scale with the largest |q|, |k|, |v| among unmasked positions of a batch entry and key head; masked
-// positions, such as padding, do not contribute. Cost: one pass over the inputs.
+// Error bounds of attention results (formulas: ejk/attention_check.hpp), from the largest unmasked |q|, |k|,
+// |v| of a batch entry and key head. Cost: one pass over the inputs.
 // tests: tests/attention/test_check.cpp
 #pragma once
 
@@ -26,8 +24,7 @@ std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t ent
 
 class Bounds {
  public:
-  /// Of one batch entry and key head: by so much more than relative_of_out() of the reference, or than the
-  /// rounding to the result's type.
+  /// Of one batch entry and key head: error bounds beside relative_of_out() and the result's rounding.
   struct Part {
     double unit = 1;                    // 2⁻²⁹ in float64 arithmetic
     double q = 0, k = 0, v = 0;         // the largest elements
@@ -51,7 +48,6 @@ class Bounds {
       return unit * (1e-4 * dk_most + ds_floor * std::max(1.0, weight) * q);
     }
     double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
-    /// Of any of them but dbias. `of_row`: lse of the row (out, lse), Σ P of the key (dk, dv).
     double of(Result result, double of_row, double scale = 1, double largest = 0) const {
       return result == Result::out   ? of_out(of_row, scale, largest)
              : result == Result::lse ? of_lse(of_row, scale)
@@ -76,7 +72,6 @@ class Bounds {
   /// For gradients: the largest element of one of them, a view in the layout.
   void set_most(double Part::*most, RowsOf of, const ArrayView& gradient);
 
-  /// The same for the gradient of a bias.
   void set_most_of_bias(const ArrayView& dbias);
   BiasPart& of_bias(std::int64_t entry, std::int64_t head) {
     return bias_parts_[static_cast<std::size_t>(entry * setup_.bias_shape[1] + head)];
@@ -85,7 +80,6 @@ class Bounds {
     return bias_parts_[static_cast<std::size_t>(entry * setup_.bias_shape[1] + head)];
   }
 
-  /// The part of a row of queries or of keys.
   const Part& of(const Rows& rows, const Place& place) const { return parts_[rows.part_of(place)]; }
   Part& of(const Rows& rows, const Place& place) { return parts_[rows.part_of(place)]; }
   double relative_of_out() const { return 2e-5 * unit_; }
@@ -98,9 +92,8 @@ class Bounds {
     return setup_.softcap > 0 ? std::min(most, 2 * setup_.softcap) : most;
   }
 
-  /// What rounding to a result's type may change it by: half of the spacing above 1, relative to it, and half
-  /// of the smallest number, where bfloat16 and float32 may lose subnormal ones. Where it is rounded to
-  /// another type first, by what both may.
+  /// Rounding error of a result's type: half of the spacing above 1, relative, and half of the smallest
+  /// number, where subnormals may be lost. With another type first, of both.
   struct Rounding {
     double relative = 0, least = 0;
   };

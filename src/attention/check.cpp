@@ -23,14 +23,12 @@ namespace ejk::attn {
 
 namespace {
 
-// All rows, or a sample, in order.
 std::vector<Place> choose(const Rows& rows, std::int64_t wanted) {
   std::vector<Place> places;
   for (const std::int64_t n : verify::sample_rows(rows.count(), wanted - 2)) places.push_back(rows.at(n));
   return places;
 }
 
-// Of an element: its row, in the order in which rows are compared, and where that is.
 struct Position {
   std::int64_t order = 0;
   Place place;
@@ -40,7 +38,6 @@ struct Position {
   }
 };
 
-// One array of results, compared row by row.
 struct Compared {
   std::string name;
   const CheckedArguments& setup;
@@ -81,7 +78,6 @@ struct Compared {
   }
 };
 
-// What was found in all arrays.
 void conclude(AttentionCheck& check, const std::vector<const Compared*>& arrays) {
   const Compared* worst = nullptr;
   for (const Compared* array : arrays) {
@@ -145,7 +141,6 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
   return result;
 }
 
-// Some elements of a row of a bias's gradient, and their reference.
 struct BiasElements {
   Place place;
   Positions keys;
@@ -170,8 +165,8 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
   return right;
 }
 
-// Rows are cut into elements where each of these is a sum over all queries. What is a sum over all keys is 0,
-// since Σ P = 1, and computed only where that takes no longer than the rest.
+// Rows are cut into elements where each is a sum over all queries. A sum over all keys is 0, since Σ P = 1,
+// and computed only if that is cheap.
 std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
                                            const ArrayView& dout, const Reference::Saved& saved,
                                            double effort) {

@@ -14,7 +14,6 @@ namespace ejk::attn {
 /// Multiply-adds of the reference: up to this number all rows are evaluated, else as many as it allows.
 inline constexpr double kCheckEffort = 0x1p30;
 
-/// `results` are those of the plan, in their order.
 AttentionCheck check(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& results,
                      double effort);
 

@@ -1,17 +1,12 @@
 // Decode path: few query rows, many keys.
-//
 // A task processes one contiguous key range of one KV head for up to kMostRows query rows. Keys and values
-// are read in place (no packing). If the layout interleaves heads, a task takes several heads, chunk by chunk
-// of a step's keys, so that reads stay sequential. Each step prefetches the next keys and values. Partial
-// softmax states of a sequence are merged in key order.
-//
-// Shapes alone determine the ranges and steps, so the order of a row's sums depends neither on threads nor on
-// masks, and a row sums as it would alone: products of several rows are those of each row, and a step in
-// which a row has no weight leaves its state unchanged. The number of heads of a task, which depends on
-// threads, has no influence.
-//
-// Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; that is
-// detected at its end, and the range of that KV head is computed again with those values separated.
+// are read in place. If the layout interleaves heads, a task takes several heads, chunk by chunk of a step's
+// keys, so that reads stay sequential; each step prefetches the next. Partial softmax states of a sequence
+// are merged in key order.
+// Shapes alone determine ranges and steps, so a row's sums depend neither on threads nor on masks nor on the
+// other rows or heads of a task.
+// Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; it is
+// computed again with those values separated.
 // tests: tests/attention/test_decode.cpp
 #include "attention/decode.hpp"
 
@@ -30,11 +25,10 @@ namespace ejk::attn {
 
 namespace {
 
-// Keys of a task: many, as merging costs time for each range, and few enough for all threads to have tasks;
-// and of a step.
+// Keys of a task (many, as merging costs time for each range; few enough for all threads), and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
-// Bytes of a chunk: it stays in the second-level cache beside the chunk that is prefetched. Where a task has
-// as many heads as fit a page for one token, direct() needs more keys at once than that: 128 to 256 KiB.
+// Bytes of a chunk: it stays in the second-level cache beside the prefetched one; more where a task has as
+// many heads as fit a page for one token, for direct().
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
 constexpr std::int64_t kMostRows = 4 * kMostDecodeRows;  // of a task, of all of its heads
 constexpr std::int64_t kTasksOfThread = 4;               // so that all end at about the same time
@@ -137,7 +131,6 @@ class Decode {
     return heads.rows() * keys.count();
   }
 
-  // Merges the ranges of an entry and head.
   void merge(std::int64_t entry, std::int64_t head) {
     const std::int64_t runs = runs_of(setup_, entry), size = setup_.shape.value_size;
     if (!few(entry) || runs == 1) return;
@@ -184,7 +177,6 @@ class Decode {
             block_of(in_entry % of_group, heads_at_once(entry), setup_.group()),
             in_entry / parts};
   }
-  // The query heads of a key/value head that a task may have.
   std::int64_t heads_at_once(std::int64_t entry) const {
     const std::int64_t of_head = std::max<std::int64_t>(1, setup_.q_length(entry));
     return std::clamp<std::int64_t>(kMostRows / of_head, 1, std::max<std::int64_t>(1, setup_.group()));
@@ -202,7 +194,6 @@ class Decode {
           (few(e) && rows_of(e) > 0 ? parts_of_heads() * parts_of_group(e) * runs_of(setup_, e) : 0));
   }
 
-  // The key/value heads that a task may have.
   std::int64_t most_together() const {
     const auto side_by_side = [&](const ArrayView& a) {
       const std::int64_t bytes = a.shape[3] * size_of(a.dtype);
@@ -344,7 +335,6 @@ class Decode {
     const auto piece_from = [&](std::int64_t begin, std::int64_t end) {
       return Positions{begin, std::min(begin + piece_keys, end)};
     };
-    // f(some, after) for the pieces of a step, and the one after each: at last none.
     const auto each_piece = [&](Positions of, auto&& f) {
       for (Positions some = piece_from(of.begin, of.end), after; some.count() > 0; some = after) {
         after = piece_from(some.end, of.end);
@@ -434,7 +424,6 @@ class Decode {
     return sums;
   }
 
-  // out += weights · values; `next` is prefetched.
   void add_weighted(const Real* weights, std::int64_t rows, const kernels::StridedMatrix& values,
                     std::int64_t keys, Real* out, const kernels::Ahead& next) const {
     for (std::int64_t j = 0; j < keys; j += gemm_.direct_k) {
@@ -488,10 +477,9 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 
 }  // namespace
 
-// The decode path is used up to this many queries; tiles are faster above. The limit is lower for 16-bit
-// keys, which the decode path converts again for every few rows, and for few keys, which are packed quickly.
-// (Xeon with AMX, head size 64, one or four query heads a key head, 8 to 2,048 keys: times rise with queries
-// on AVX-512 and AVX2; AMX overtakes at 9 queries.)
+// The decode path is used up to this many queries. The limit is lower for 16-bit keys, which are converted
+// again for every few rows, and for few keys, which are packed quickly. (Xeon with AMX, head size 64, one or
+// four query heads a key head, 8 to 2,048 keys: AMX overtakes at 9 queries.)
 bool is_decode(const CheckedArguments& setup, std::int64_t entry) {
   const bool narrow = size_of(setup.k.dtype) == 2;
   std::int64_t most = narrow ? kMostDecodeRows / 2 : kMostDecodeRows;

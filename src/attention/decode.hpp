@@ -12,9 +12,8 @@ namespace ejk::attn {
 /// So many rows, the queries of all heads that share a key, or queries of one head are few.
 inline constexpr std::int64_t kMostDecodeRows = 32;
 
-/// Keys and values are best read in place, by all query heads that share them at once: for few queries,
-/// packing them takes longer than the products. Where bfloat16 has a unit of its own, which takes packed keys
-/// alone, a head's queries are few only if there are fewer. Shapes, dtypes and the instruction set decide it.
+/// Keys and values are best read in place by all query heads that share them: packing takes longer than the
+/// products. Fewer queries where bfloat16 has a unit of its own. Shapes, dtypes and instruction set decide.
 bool is_decode(const CheckedArguments& setup, std::int64_t entry);
 
 /// Workspace of a thread, and memory of the states to merge.

@@ -1,9 +1,6 @@
 // Partition of attention among ranks. Work is laid out in one order, in units whose cost is the number of
-// unmasked pairs, and cut into contiguous ranges of about equal cost.
-//
-// Units start at multiples of what is computed together, so results do not depend on the cuts. Cost: the
-// state of every block of the masks is read, and a few operations a unit, of which each rank gets a few
-// hundred.
+// unmasked pairs, and cut into contiguous ranges of about equal cost. Units start at multiples of what is
+// computed together, so results do not depend on the cuts. Cost: reading the state of every block.
 // tests: tests/attention/test_division.cpp
 #include "attention/division.hpp"
 
@@ -109,8 +106,7 @@ using Makes = AttentionPart::Makes;
 
 bool is_of_keys(Makes makes) { return makes == Makes::gradients || makes == Makes::dk_dv; }
 
-// Operations of a nanosecond of the forward pass, as MaskPlan::nanoseconds() has it: 2 (D + Dv) of a pair,
-// and what softmax takes in their time.
+// Operations of a nanosecond of the forward pass, as in MaskPlan::nanoseconds(), softmax included.
 constexpr double kOperations = 40;
 
 // Cost of a pair, in forward passes.
@@ -129,7 +125,6 @@ double passes_of(const Plan& plan, Makes makes) {
   }
 }
 
-// The costs of a line's units.
 void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, std::vector<double>& costs) {
   const CheckedArguments& setup = plan.setup;
   const bool of_keys = is_of_keys(line.makes());
@@ -196,7 +191,6 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t ranks) {
   std::vector<Line> lines{line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)};
   if (setup.bias) lines.push_back(line(Makes::dbias, setup.bias_has(BiasAxis::queries) ? block.q : block.kv));
   auto along = round_of(plan, pairs, std::move(lines), ranks);
-  // An element that a bias shares needs lse and δ of other ranks.
   if (setup.bias) return {std::move(saved), std::move(along)};
   auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, ranks);
   if (most_of(by_heads) <= most_of(saved) + most_of(along)) return {std::move(by_heads)};
@@ -213,8 +207,7 @@ Line::Line(const CheckedArguments& setup, Makes makes, std::int64_t step, std::i
     lengths_.push_back(of_bias             ? setup.bias_positions()
                        : is_of_keys(makes) ? setup.kv_length(e)
                                            : setup.q_length(e));
-    // dq is made with the keys, even where there are none; padding with the last position, even where there
-    // is none.
+    // dq comes with the keys, even without any; padding with the last position, even without one.
     if (makes == Makes::gradients || setup.has_padding())
       lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
     longest_ = std::max(longest_, lengths_.back());
@@ -354,7 +347,6 @@ std::vector<std::optional<ArrayBox>> AttentionDivision::makes(const AttentionPar
 
 namespace {
 
-// Bytes of the boxes of a rank's parts: of each operand all of them, and the largest; of results all.
 struct BoxBytes {
   AttentionOperands<std::int64_t> all, most;
   std::int64_t written = 0;

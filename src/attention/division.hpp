@@ -10,12 +10,11 @@
 
 namespace ejk::attn {
 
-/// The positions of all heads of all entries, one after the other, in units that are never cut: `step`
-/// positions of a head, or all of its positions, or all heads of an entry.
+/// The positions of all heads of all entries in turn, in units that are never cut: `step` positions of a
+/// head, all of its positions, or all heads of an entry.
 class Line {
  public:
-  /// `makes` determines the line: queries and query heads, keys and key/value heads, or a bias's own
-  /// axes. Units are multiples of `step`, as many as go with about `wanted` of them.
+  /// `makes` determines the rows. Units are multiples of `step`, about `wanted` of them.
   Line(const CheckedArguments& setup, AttentionPart::Makes makes, std::int64_t step, std::int64_t wanted);
 
   AttentionPart::Makes makes() const { return makes_; }
@@ -56,7 +55,6 @@ struct Division {
   std::vector<std::vector<Region>> queries[2];
 };
 
-/// The queries of both.
 Region common(const Region& a, const Region& b);
 
 }  // namespace ejk::attn

@@ -1,5 +1,4 @@
-// Least squares by normal equations and Cholesky decomposition: accurate enough for short rows, where ratios
-// are either near 0 or near 1.
+// Least squares by normal equations and Cholesky decomposition, accurate enough for short rows.
 // tests: tests/attention/test_dropout.cpp
 #include "attention/dropout.hpp"
 

@@ -1,7 +1,6 @@
-// Detection of dropout in a result: recovers the softmax weights of rows with fewer keys than value elements.
-//
-// There the weights follow from out by least squares, n unknowns from D elements. Where each is 0 or one
-// multiple of its expected value, pairs were dropped. Cost: n²·(D + n) a row.
+// Detection of dropout in a result: recovers the softmax weights of rows with n keys, fewer than the D value
+// elements, by least squares. Where each is 0 or one multiple of its expected value, pairs were dropped.
+// Cost: n²·(D + n) a row.
 // tests: tests/attention/test_dropout.cpp
 #pragma once
 
@@ -19,8 +18,7 @@ struct WeightedRow {
   std::vector<double> given;       // (D)
 };
 
-/// The weights of a row; nothing where it does not determine them: n > D / 2, values that are nearly
-/// dependent.
+/// Nothing where the row does not determine them: n > D / 2, nearly dependent values.
 std::optional<std::vector<double>> weights_of_row(const WeightedRow& row);
 
 struct DroppedPairs {
@@ -28,8 +26,8 @@ struct DroppedPairs {
   double factor = 1;  // of the others
 };
 
-/// Nothing where weights are something else than 0 or one multiple, where fewer than 1 % or more than 70 %
-/// are 0, or where these are those of a few keys or rows: pairs are dropped anywhere.
+/// Nothing for other weights than 0 or one multiple, for fewer than 1 % or more than 70 % zeros, and for
+/// zeros of a few keys or rows.
 std::optional<DroppedPairs> dropped_pairs(const std::vector<WeightedRow>& rows);
 
 }  // namespace ejk::attn

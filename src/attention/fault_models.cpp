@@ -1,9 +1,6 @@
-// Fault models of attention: a Variation of the reference predicts the rows of an array.
-//
-// Arrays are explained in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. A
-// gradient may be wrong because the whole computation is, or because the backward pass alone is; lse and δ
-// are then those of the reference. Accepted models are counted by the library's kernels where these have the
-// variation, else row by row.
+// Fault models of attention: a Variation of the reference predicts the rows of an array. Arrays are explained
+// in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. Accepted models are
+// counted by the library's kernels where these have the variation, else row by row.
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/fault_models.hpp"
 
@@ -36,7 +33,6 @@ namespace {
 
 using verify::FaultModel;
 
-// Columns of an expected row.
 void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
                    double* values, double* allowed) {
   std::vector<double> row(static_cast<std::size_t>(rows.columns)), may(row);
@@ -96,8 +92,7 @@ class FaultModels {
     const double unit = unit_of_weights(array.rows.dtype);
     if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
       return search.report(std::move(found), against);
-    // Weights of 16 bits change results, too: search without the elements that they explain, and with wider
-    // bounds.
+    // Weights of 16 bits change results, too: search without the elements that they explain, in wider bounds.
     verify::FaultSearch loose(array.rows, array.counts, nanoseconds);
     const FaultModel rounding = right(array, unit);
     const double rounded = loose.leave_out(rounding);
@@ -120,8 +115,7 @@ class FaultModels {
   static constexpr double kOpen = 0.05;
   static constexpr int kMostScales = 3;
   static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
-  // Where a fault is: in both passes, or in the backward pass alone, which then has lse and δ of the
-  // reference.
+  // Location of a fault: in both passes, or in the backward pass alone, with lse and δ of the reference.
   enum class Pass { both, backward };
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
@@ -182,7 +176,6 @@ class FaultModels {
                          }
                        });
     std::erase_if(elements, [](const Element& e) { return !std::isfinite(e.squared) || !(e.terms > 0); });
-    // The largest likelihood of a variance in proportion to something, in steps of a quarter of an octave.
     const auto likeliest = [&](auto proportion, double from, double to) {
       double best = -std::numeric_limits<double>::infinity();
       for (double size = from; size <= to; size *= std::sqrt(2.0)) {
@@ -204,16 +197,14 @@ class FaultModels {
                kLikelier + likeliest([](const Element& e) { return e.value; }, unit * unit / 65536, 1);
   }
 
-  // A row of a result: its elements, the terms of their sums where the variation has sizes, and their
-  // tolerances beside rounding, one for all of them or one each.
+  // A row of a result: elements, terms of their sums (with Variation::sizes), and one tolerance or one each.
   struct RowOf {
     std::vector<double> values;
     Terms terms;
     std::vector<double> absolute;
   };
 
-  // A row under a variation of `made`. lse and δ come from `saved` for sums over queries, else from
-  // `backward`.
+  // A row under a variation of `made`. lse and δ: of `saved` for sums over queries, else of `backward`.
   RowOf row_of(Result which, const Place& place, const Reference& made, const Variation& v,
                const Reference::Saved* saved, const Reference& backward) const {
     if (which == Result::dbias) {
@@ -251,7 +242,6 @@ class FaultModels {
     return row;
   }
 
-  // The reference row with the terms of its sums.
   RowOf right_row(const ActualArray& array, std::int64_t n) const {
     Variation v;
     v.sizes = true;
@@ -341,7 +331,6 @@ class FaultModels {
       return true;
     };
     add_scale();
-    // Two at once.
     std::vector<Change> plausible;
     for (const Change& change : changes_.of_scores())
       if (change.plausible) plausible.push_back(change);
@@ -363,7 +352,6 @@ class FaultModels {
       std::move(more.begin(), more.end(), std::back_inserter(all));
       return has_scale;
     };
-    // Where a scale holds in some parts, others may have another one.
     for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
       list.clear();
       origin.clear();
@@ -374,7 +362,6 @@ class FaultModels {
     return all;
   }
 
-  // A mask of the caller, made once for each problem.
   static Change change_of(const TriedMask& tried) {
     struct Masks {
       HeadMasks of;
@@ -405,9 +392,6 @@ class FaultModels {
       if (f.model && origin[*f.model]) found_.push_back(*origin[*f.model]);
   }
 
-  // --- rows under a variation
-
-  // The reference; with `unit`, up to rounded weights.
   FaultModel right(const ActualArray& array, double unit) const {
     if (unit > it_.rounding.unit) return model(array, {}, Pass::backward, unit);
     return {"", "",
@@ -418,8 +402,7 @@ class FaultModels {
             std::nullopt, 50 * static_cast<double>(array.rows.columns)};
   }
 
-  // lse and δ of all queries under a change, which all gradients share: computed at first use. Large problems
-  // use the kernels; null where these cannot compute the change.
+  // lse and δ of all queries under a change: computed at first use; null where the kernels lack the change.
   struct SavedOf {
     std::function<std::optional<Reference::Saved>()> compute;
     std::once_flag once;
@@ -506,7 +489,6 @@ class FaultModels {
       if (fits[n] != 0) add(model(array, tiles[n], pass, unit), tiles[n]);
   }
 
-  // A row of few keys.
   std::optional<WeightedRow> weighted_row(const ActualArray& array, std::int64_t n,
                                           const Place& place) const {
     const std::int64_t size = setup_.shape.value_size;
@@ -528,8 +510,8 @@ class FaultModels {
     return row;
   }
 
-  // Dropped pairs, found in rows of few keys. In other rows the variance of the difference is proportional to
-  // Σ t² of the terms t, as each is kept or dropped.
+  // Dropped pairs, found in rows of few keys; in other rows the variance of the difference is ∝ Σ t² of the
+  // terms t.
   std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
@@ -565,7 +547,6 @@ class FaultModels {
                                     }
                                     return true;
                                   }};
-    // It holds in heads and entries whose differences have that size.
     std::vector<std::vector<double>> sums(2), counts(2);
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
       for (auto* of : {&sums, &counts})
@@ -603,7 +584,6 @@ class FaultModels {
         dropped_ones, std::move(parts));
   }
 
-  // A row of an array of the layout.
   std::vector<double> row_at(const Array& of, const Rows& rows, const Place& place) const {
     std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
     load_row(setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, rows.offsets()),
@@ -611,8 +591,7 @@ class FaultModels {
     return row;
   }
 
-  // All rows by the kernels, which have an error of their own: bounds are twice as wide. Arrays of one pass
-  // share what the kernels computed. Empty where they have no such variation.
+  // All rows by the kernels, with bounds twice as wide. Empty where they have no such variation.
   RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
                        const std::shared_ptr<const Reference>& reference, bool is_saved, double unit) const {
     const bool of_forward = array.which == Result::out || array.which == Result::lse;
@@ -664,8 +643,7 @@ class FaultModels {
     return largest;
   }
 
-  // The scale that fits some rows best; rounded to the number that a person would write where that fits as
-  // well.
+  // The scale that fits some rows best, rounded to fewer digits where that fits as well.
   Change fitted_scale(const ActualArray& array, const verify::FaultSearch& search) const {
     constexpr std::size_t kFew = 16, kMore = 128;  // rows: for a first estimate, to distinguish close numbers
     const std::vector<std::int64_t> more = search.some_rows(kMore);
@@ -675,8 +653,7 @@ class FaultModels {
     const auto change = [](double factor, std::string text) {
       return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
     };
-    // Σ over rows of the logarithm of the residual, relative to the squares of a row: for rows with another
-    // fault it hardly depends on the scale. NaN is ignored.
+    // Σ over rows of the logarithm of the relative residual: hardly changed by rows with another fault.
     const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
     const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
       const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both, 0);
@@ -704,7 +681,6 @@ class FaultModels {
     std::vector<double> errors(kSteps + 1);
     for (int n = 0; n <= kSteps; ++n)
       errors[static_cast<std::size_t>(n)] = error((n - kMiddle) * kQuarter, few);
-    // The least between two numbers, by golden sections.
     const auto least_between = [&](double low, double high, std::span<const std::int64_t> rows,
                                    double width) {
       constexpr double kGolden = 0.6180339887498949;
@@ -746,8 +722,7 @@ class FaultModels {
     return made(scale, fmt::format("{:.6g}", scale));
   }
 
-  // Keys of zeros after the others that count with a score of 0: their number follows from the factor of a
-  // row.
+  // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
   template <class Add>
   void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit, Add&& add) {
     constexpr double kMost = 65536;
@@ -857,7 +832,6 @@ class FaultModels {
     }
   }
 
-  // Another array of the same shape instead of this one.
   template <class Add>
   void add_other_arrays(const ActualArray& array, double unit, Add&& add) {
     for (const auto& other : arrays_) {
@@ -872,8 +846,8 @@ class FaultModels {
     }
   }
 
-  // Heads or entries that take something of another one: the mask, an operand. `change(axis, other)` makes
-  // all of them take that of `other`; `applies(axis)`: it differs along that axis.
+  // Heads or entries that take something of another one. `change(axis, other)` makes all take that of
+  // `other`; `applies(axis)`: it differs along that axis.
   template <class Applies, class Apply, class Add>
   void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
                            const char* what, Applies&& applies, Apply&& change, Add&& add) {
@@ -935,7 +909,6 @@ class FaultModels {
         take(&Variation::key_head, &Variation::key_entry), add);
   }
 
-  // Sets one of two members of a variation, by axis.
   static auto take(std::int64_t Variation::*head, std::int64_t Variation::*entry) {
     return [=](std::size_t axis, std::int64_t other) {
       return [=](Variation& v) { v.*(axis == 0 ? head : entry) = other; };
@@ -958,7 +931,6 @@ class FaultModels {
 }  // namespace
 
 double explain_bytes(const CheckedArguments& setup) {
-  // Results of some models that hold, and their terms, too.
   constexpr double kHeld = 4;
   const double bytes = WideArguments::bytes(setup);
   std::int64_t results = element_count(setup.shape.out) + element_count(setup.shape.lse);

@@ -8,12 +8,10 @@
 
 namespace ejk::attn {
 
-/// Adds to `against` what accounts for the elements that are out of tolerance. `arrays`: all results under
-/// test; `tried`: masks to try first.
+/// Adds explanations of the elements out of tolerance. `arrays`: all results; `tried`: masks to try first.
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against);
 
-/// Workspace of explain(), in bytes.
 double explain_bytes(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

@@ -1,11 +1,7 @@
-// Forward pass by tiles with an online softmax.
-//
-// A task has some query rows. For each block of keys it packs keys and values once and visits the queries in
-// groups, the rows of a micro-kernel's tile. Scores become weights in place, as the left factor of the next
-// product (row_sums.hpp).
-//
-// Blocks that the mask empties are skipped; in a partial block a group computes the columns from its first to
-// its last pair. The sums of a row depend on the blocks of keys only, so tasks may have any number of rows.
+// Forward pass by tiles with an online softmax. For each block of keys a task packs keys and values once and
+// visits its query rows in groups, the rows of a micro-kernel's tile. Scores become weights in place, as the
+// left factor of the next product (row_sums.hpp). Empty blocks are skipped; in a partial block a group
+// computes the columns from its first to its last pair. The sums of a row depend on the blocks of keys only.
 // Entries with few queries use the decode path (decode.cpp).
 // tests: tests/attention/test_attention.cpp
 #include "attention/forward.hpp"
@@ -105,8 +101,7 @@ class Forward {
   static constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
   static constexpr std::int64_t kSpare = 64;  // that whole vectors may read
 
-  // Where products of bfloat16 are so much faster than those of float32 that three take less time than one,
-  // weights, which must keep their bits, go as three bfloat16 each.
+  // Where bfloat16 products are more than three times as fast as float32, weights go as three bfloat16 each.
   static constexpr std::int64_t kParts = 3;
   static bool weights_in_parts(const CheckedArguments& setup) {
     return sizeof(Real) == 4 && setup.v.dtype == DType::bfloat16 &&
@@ -117,8 +112,7 @@ class Forward {
     return weights_in_parts(setup) ? *kernels::active_for_bf16().products.bf16 : gemm_of<Real>();
   }
 
-  // Splits the weights of [columns.begin, columns.end), padded to whole steps of the product, into their
-  // parts, one left factor after the other. Returns the steps.
+  // Splits weights [columns.begin, columns.end), padded to whole steps, into their parts. Returns the steps.
   Positions split(Positions rows, Positions columns, Real* weights, std::byte* parts) const {
     const Positions steps{columns.begin, core::round_up(columns.end, gemm_.k_step)};
     if constexpr (sizeof(Real) == 4)

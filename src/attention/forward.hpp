@@ -6,12 +6,10 @@
 
 namespace ejk::attn {
 
-/// Writes out (of any float dtype, shaped as setup.shape.out) and lse (of the arithmetic's dtype, of the rows
-/// that setup holds) of some queries, which begin at a multiple of rows_together(). `share`: of the work for
-/// all of them.
+/// Writes out and lse (the arithmetic's dtype, the rows that setup holds) of some queries, beginning at a
+/// multiple of rows_together(). `share`: of the work for all.
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
              const RowWriter& out, void* lse, const PairProgress& progress);
-/// Of all queries.
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
              const PairProgress& progress);
 

@@ -1,7 +1,5 @@
-// Masks of all problems, and their blocks.
-//
-// A mask that all entries or heads share is made and scanned once. Time: a few operations a block, and every
-// undecided or partial block is read once; memory: a byte for each block of every distinct mask.
+// Masks of all problems, and their blocks. A shared mask is scanned once. Time: some operations a block, and
+// reading partial blocks; memory: a byte for each block of every distinct mask.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 
@@ -18,7 +16,6 @@ namespace ejk::attn {
 
 namespace {
 
-// The part of 1-D or 2-D segment ids that belongs to one entry.
 std::shared_ptr<const ArraySource> ids_of_entry(const std::shared_ptr<const ArraySource>& ids,
                                                 std::int64_t entry, std::int64_t begin, std::int64_t length) {
   const auto fill = [=](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {

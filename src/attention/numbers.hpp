@@ -11,7 +11,6 @@ namespace ejk::attn {
 
 using core::load;
 
-/// Row `row` of a matrix, `count` elements from column `first` on.
 template <class Real>
 void load_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t first, std::int64_t count,
               Real* out) {

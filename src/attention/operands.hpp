@@ -1,7 +1,4 @@
-// Tables of operands and results. Names, boxes of ranks, views and tolerances follow from their rows.
-//
-// A new operand is a member of AttentionOperands (ejk/attention.hpp) and a row of kOperands; a new result is
-// a row of kResults.
+// Tables of operands and results: names, boxes of ranks, views and tolerances follow from their rows.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +11,8 @@
 
 namespace ejk::attn {
 
-/// The form of an array: its rows belong to queries or keys of the layout, or are a bias's own, and have
-/// `columns` elements. Without columns: one element a query, the layout of lse; a bias has its own shape.
+/// The form of an array: rows of queries or keys of the layout with `columns` elements, or a bias's own.
+/// Without columns: one element a query, the layout of lse.
 struct Form {
   RowsOf rows = RowsOf::queries;
   std::int64_t Sizes::*columns = nullptr;
@@ -27,8 +24,7 @@ inline constexpr Form kQueryForm{RowsOf::queries, &Sizes::head_size},
     kValueForm{RowsOf::keys, &Sizes::value_size}, kLseForm{RowsOf::queries}, kBiasForm{RowsOf::bias};
 
 struct OperandRow {
-  /// Which parts of the work read it: all that compute scores; all of gradients; those that begin with a
-  /// forward pass.
+  /// The readers: all that compute scores; all of gradients; those that begin with a forward pass.
   enum class Use { scores, gradients, saved };
   Form form;
   Use use = Use::scores;

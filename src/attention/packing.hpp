@@ -19,12 +19,10 @@
 
 namespace ejk::attn {
 
-/// Block `block` of `size` positions, of `length` in all.
 inline Positions block_of(std::int64_t block, std::int64_t size, std::int64_t length) {
   return {block * size, std::min((block + 1) * size, length)};
 }
 
-/// A matrix from an element on.
 inline kernels::StridedMatrix part_of(kernels::StridedMatrix matrix, std::int64_t row,
                                       std::int64_t column = 0) {
   matrix.data =
@@ -37,11 +35,9 @@ inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   return matrix;
 }
 
-/// A thread's scratch memory: pointers are added first, each for a buffer that starts at a cache line, and
-/// set together.
+/// A thread's scratch memory: buffers are added first and allocated together, at cache lines.
 class ScratchLayout {
  public:
-  /// `to` points to `count` elements after take(); it is not moved before.
   template <class T>
   void add(T*& to, std::int64_t count) {
     buffers_[count_++] = {&to, bytes_};
@@ -77,7 +73,6 @@ class PackedA {
         chunk_bytes_(core::round_up(gemm.mr * gemm.a_stride, 64)),  // tiles may read all their rows
         group_bytes_(chunk_bytes_ * std::max<std::int64_t>(1, core::ceil_div(k, gemm.kc))) {}
 
-  /// The memory of `rows` rows, at `memory` or in a layout.
   void bind(std::byte* memory) { memory_ = memory; }
   void reserve(ScratchLayout& memory, std::int64_t rows) { memory.add(memory_, bytes(rows)); }
   std::int64_t bytes(std::int64_t rows) const { return core::ceil_div(rows, group_) * group_bytes_; }
@@ -117,8 +112,8 @@ class PackedB {
                     panel_bytes_);
   }
 
-  /// Instead of packing, where kr is 1 and k at most kc: elements [first, last) of row `k`, the others of
-  /// `columns` are 0. `first` is a multiple of nr, which those of one Real share.
+  /// Instead of packing, where kr is 1 and k at most kc: elements [first, last) of row `k`, others 0. `first`
+  /// is a multiple of nr.
   template <class Real>
   void put_row(std::int64_t k, const Real* row, std::int64_t first, std::int64_t last, std::int64_t columns) {
     for (std::int64_t c = 0; c < columns; c += gemm_->nr) {
@@ -146,7 +141,7 @@ class PackedB {
   }
 
   /// out += left · columns [first, last) over contraction elements [begin, end) of the first kc; begin is a
-  /// multiple of kr, `left` the tile's element 0.
+  /// multiple of kr.
   template <class Real>
   void add_range(const void* left, std::int64_t begin, std::int64_t end, std::int64_t rows,
                  std::int64_t first, std::int64_t last, Real* out, std::int64_t out_stride) const {
@@ -214,12 +209,10 @@ kernels::Scoring<Real> scoring_of(const CheckedArguments& setup) {
   return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
 }
 
-/// Rows of a matrix with NaN and infinities separated: a weight of 0 must not be multiplied by them, as in a
-/// product of tiles it would be.
+/// Rows with NaN and infinities separated, as a weight of 0 must not be multiplied by them.
 template <class Real>
 class NonFiniteRows {
  public:
-  /// The rows with zeros in their place, of the same dtype; the matrix itself where there are none.
   kernels::StridedMatrix of(const kernels::StridedMatrix& from, std::int64_t rows, std::int64_t columns) {
     rows_.clear();
     columns_ = columns;
@@ -238,7 +231,6 @@ class NonFiniteRows {
     return {clean_.data(), from.dtype, columns * size, size};
   }
 
-  /// Rows (relative to the first) with elements that are not finite.
   const std::vector<std::int64_t>& rows() const { return rows_; }
 
   /// out += weight · the separated elements of a row.

@@ -1,5 +1,5 @@
-// Run of a part. Its boxes are viewed as whole arrays of which only the box is accessed, so that passes use
-// the positions, heads and entries of the whole, and its masks.
+// Run of a part. Its boxes are viewed as whole arrays, so that passes use the positions and masks of the
+// whole.
 // tests: tests/attention/test_division.cpp, tests/attention/test_attention.cpp
 #include "attention/part.hpp"
 
@@ -64,7 +64,6 @@ struct Boxes {
   const CheckedArguments& setup;
   Region queries, keys;
 
-  /// Of an array of this form and shape.
   ArrayBox of(Form form, const Shape& shape) const {
     return form.is_lse()                  ? of_lse()
            : form.rows == RowsOf::bias    ? of_bias(shape)
@@ -104,7 +103,6 @@ Boxes boxes_of(const CheckedArguments& setup, const AttentionPart& part) {
   return {setup, queries_of(setup, part), keys_of(setup, part)};
 }
 
-// A view's elements in another float dtype, C order.
 Array as(const ArrayView& view, DType dtype) {
   return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
 }
@@ -133,7 +131,6 @@ void count_lost_rows(const CheckedArguments& setup, const Region& queries, const
                 [&]<class Real>(Real) { count_rows(setup, queries, static_cast<const Real*>(lse), work); });
 }
 
-// A running part.
 class Run {
  public:
   Run(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
@@ -259,7 +256,6 @@ class Run {
         timed([&] { forward(setup_, plan_.blocks(), boxes_.queries, part_.share, out, lse, progress); });
   }
 
-  // lse and δ of the part's queries.
   SavedRows saved_rows() {
     SavedRows rows{boxes_.queries, {}, {}};
     const DType type = setup_.shape.arithmetic;

@@ -21,8 +21,7 @@ std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPa
 
 /// lse and δ of its queries.
 std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
-/// Workspace of its run beside the arrays, the masks and the threads' workspaces; where lse and δ are kept
-/// from round to round, beside those, too.
+/// Workspace of its run beside arrays, masks, threads' workspaces and kept lse and δ.
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
 
 /// The pairs that its run reports as progress.
@@ -34,7 +33,6 @@ struct SavedRows {
   Array lse, delta;
 };
 
-/// What was found and how long it took.
 struct PartWork {
   std::int64_t rows_without_key = 0, rows_not_finite = 0;
   Shape first_row_without_key, first_row_not_finite;
@@ -45,9 +43,8 @@ struct PartWork {
   void put_into(AttentionWork& work) const;
 };
 
-/// Runs it on the boxes that it reads. `rows`: the output of a part that makes `saved`, and the input of a
-/// second round begin with; of their queries. Throws Error{input} for arrays of other types. Masks are read
-/// before anything is written.
+/// Runs it on its boxes. `rows`: the output of a part that makes `saved`, and the input of a second round.
+/// Throws Error{input} for other types, before anything is written.
 PartWork run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
                   const std::vector<MutableArrayView>& results, SavedRows* rows,
                   const PairProgress& progress);

@@ -1,7 +1,4 @@
-// AttentionPlan: shapes and dtypes of the results, and their costs, before there are elements.
-//
-// Arguments are checked when a plan is made. Masks are read by the first of work(), run() and check(), and
-// then kept.
+// AttentionPlan: shapes and dtypes of the results, and their costs. Masks are read at first use and kept.
 // tests: tests/attention/test_plan.cpp
 #include "attention/plan.hpp"
 
@@ -25,8 +22,7 @@ namespace ejk {
 
 namespace attn {
 
-// Some queries and keys in the forms of both passes' products, and a tile between
-// them.
+// Some queries and keys in the forms of both passes' products, and a tile.
 std::int64_t thread_bytes(const CheckedArguments& s) {
   constexpr std::int64_t kQueries = 512, kKeys = 256, kChunk = 256;
   const std::int64_t queries = std::min(s.longest_queries(), kQueries);

@@ -13,22 +13,18 @@ namespace ejk::attn {
 
 class ComputedPairs;
 
-/// What all threads work in.
 std::int64_t thread_bytes(const CheckedArguments& setup);
 
 struct Plan {
-  /// Throws what the constructor of AttentionPlan throws.
   Plan(const AttentionTypes& arguments, const AttentionSettings& wanted);
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
   /// Reads the masks, the first time.
   const MaskPlan& blocks() const;
-  /// Memory of the masks, and for reading them.
   std::int64_t mask_bytes() const;
   std::int64_t result_bytes() const;
 
-  /// The pairs of their blocks, for divisions; counted the first time.
   const ComputedPairs& pairs() const;
 
   AttentionTypes types;

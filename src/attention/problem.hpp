@@ -1,7 +1,5 @@
-// Checked arguments of attention in one form for all layouts, and the problems that they consist of.
-//
-// A problem is one query head of one entry (batch entry or packed sequence): pointers, strides, and a mask
-// cut into tiles. It is made on demand.
+// Checked arguments of attention in one form for all layouts. A problem is one query head of one entry (batch
+// entry or packed sequence): pointers, strides, and a mask cut into tiles.
 #pragma once
 
 #include <algorithm>
@@ -23,19 +21,16 @@
 
 namespace ejk::attn {
 
-/// Positions [begin, end).
 struct Positions {
   std::int64_t begin = 0, end = 0;
   std::int64_t count() const { return end - begin; }
 };
 
-/// Keys or values of one head, by position. In contiguous memory a range is a view; a paged cache would
-/// return a page, or a copy of several.
+/// Keys or values of one head, by position.
 class KeyRows {
  public:
   KeyRows() = default;
   KeyRows(const kernels::StridedMatrix& all) : all_(all) {}  // NOLINT(google-explicit-constructor)
-  /// (positions, elements), from keys.begin on.
   kernels::StridedMatrix at(Positions keys) const {
     kernels::StridedMatrix rows = all_;
     rows.data = static_cast<const std::byte*>(rows.data) + keys.begin * rows.row_stride;
@@ -77,8 +72,7 @@ class BiasRows {
   kernels::StridedMatrix all_ = {};
 };
 
-/// The end of a row of scores: its lse, from the largest score and Σ exp(s − largest). A row without a key
-/// has out = 0.
+/// The end of a row of scores: its lse. A row without a key has out = 0.
 template <class Real>
 struct RowEnd {
   static constexpr Real kEmpty = -std::numeric_limits<Real>::infinity();  // its largest score, and its lse
@@ -89,7 +83,6 @@ struct RowEnd {
   Real lse() const { return is_empty() ? kEmpty : most + std::log(total); }
 };
 
-/// One query head of one entry.
 struct Problem {
   std::int64_t entry = 0, head = 0, kv_head = 0;
   std::int64_t q_length = 0, kv_length = 0;
@@ -99,8 +92,7 @@ struct Problem {
   std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
 };
 
-/// Some positions of some heads of some entries: those that an entry has. They are part of an entry's alone
-/// where there is one entry, and one head.
+/// Some positions of some heads of some entries; all positions unless there is one entry and one head.
 struct Region {
   IndexRange entries, heads, positions;
 
@@ -109,18 +101,15 @@ struct Region {
   }
 };
 
-/// Index of an entry's and head's rows in lse, or in a part of it: contiguous, with these steps between
-/// entries and heads.
+/// Index of the rows of an entry and head in lse, or in a part of it.
 struct RowSteps {
   std::int64_t first = 0, entry = 0, head = 0;
 };
 
 enum class BiasAxis { entries, heads, queries, keys };
 
-/// The rows of an array: of queries or of keys, by entry, head and position, or a bias's own, by its axes.
 enum class RowsOf { queries, keys, bias };
 
-/// Results, in the order of kResults (operands.hpp).
 enum class Result { out, lse, dq, dk, dv, dbias };
 
 /// What shapes and dtypes decide.
@@ -131,7 +120,6 @@ struct Sizes {
   std::int64_t head_size = 0, value_size = 0;
 };
 
-/// Checked arguments; without elements, or bound to arrays.
 struct CheckedArguments {
   AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
@@ -173,8 +161,8 @@ struct CheckedArguments {
 
   Problem problem(std::int64_t entry, std::int64_t head) const;
 
-  /// Regions of a bias are of its own entries and heads, and of its own positions: those of queries, of keys
-  /// where one row serves all queries, and none where one element serves all pairs.
+  /// Regions of a bias are of its own axes; positions are queries, keys where one row serves all queries, or
+  /// none.
   bool bias_has(BiasAxis axis) const { return bias_shape[static_cast<std::size_t>(axis)] != 1; }
   std::int64_t bias_positions() const { return bias_has(BiasAxis::queries) ? bias_shape[2] : bias_shape[3]; }
   Region whole_bias() const { return {{0, bias_shape[0]}, {0, bias_shape[1]}, {0, bias_positions()}}; }
@@ -192,7 +180,6 @@ struct CheckedArguments {
 
   /// From here on lse, and arrays with its rows, have only these queries.
   void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
-  /// Their index then; and their number.
   RowSteps steps_of(const Region& queries) const;
   std::int64_t first_row(const RowSteps& steps, std::int64_t entry, std::int64_t head) const {
     return steps.first + head * steps.head +
@@ -218,7 +205,6 @@ struct CheckedArguments {
   }
 };
 
-/// f(Real{}) for the type of the arithmetic: float or double.
 template <class F>
 decltype(auto) in_arithmetic(const CheckedArguments& setup, F&& f) {
   return setup.shape.arithmetic == DType::float64 ? f(double{}) : f(float{});
@@ -239,7 +225,6 @@ ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Sh
 ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& box,
                        const std::optional<ArrayView>& elements);
 
-/// As bound(), with a box of each array.
 CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
                                const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays);
 
@@ -247,16 +232,12 @@ CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionT
 Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets,
                       const std::vector<std::int64_t>& lengths);
 
-/// An array of the layout's axes as (B, heads, positions, elements).
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
 
-/// An array of at most four axes with all of them, those that it lacks in front of the others.
 ArrayView with_four_axes(const ArrayView& array);
 
-/// The shape of an array of (B, heads, positions, elements) in the layout.
 Shape in_layout(const ArrayView& array, AttentionLayout layout);
 
-/// A mask cut into blocks.
 struct MaskTiles {
   std::optional<Mask> mask;  // none: an entry without queries or keys
   MaskSummary summary;       // the states of its blocks, and what the report counts
@@ -267,15 +248,12 @@ struct MaskTiles {
   }
 };
 
-/// The masks of the settings, then those of segment ids. Throws Error{input} for masks of
-/// other entries or heads.
+/// Those of the settings, then of segment ids. Throws Error{input} for other entries or heads.
 MaskSet masks_of(const CheckedArguments& setup, const AttentionSettings& settings);
 
-/// The blocks of the masks of all problems.
 class MaskPlan {
  public:
-  /// Makes and reads masks and sorts their blocks. Throws Error{input} for masks of another shape.
-  /// The ranks of `comm` read stored masks together, and all make this plan.
+  /// Reads masks and sorts their blocks; all ranks of `comm` call it. Throws Error{input} for another shape.
   MaskPlan(const CheckedArguments& setup, const MaskSet& masks, Communicator& comm = single_process());
   MaskPlan(const CheckedArguments& setup, JoinedMasks masks);
 

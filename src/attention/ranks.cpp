@@ -1,6 +1,5 @@
-// A rank's part of attention. Between two rounds lse and δ are sent to the ranks that start with them. Sender
-// and receiver both know from the division which rows the other has and needs, so messages contain rows and
-// nothing else.
+// A rank's part of attention. Between two rounds lse and δ are sent to the ranks that start with them; the
+// division determines which rows, so messages contain nothing else.
 // tests: tests/attention/test_division.cpp
 #include <algorithm>
 #include <cstring>
@@ -18,7 +17,6 @@ class RowExchange {
  public:
   explicit RowExchange(const attn::CheckedArguments& setup) : setup_(setup) {}
 
-  // f(lse and δ of a head's rows, as many bytes each) of all of them, in one order.
   template <class Rows, class F>
   void each_run(Rows& rows, const attn::Region& with, F&& f) const {
     const attn::Region region = attn::common(rows.queries, with);
@@ -108,8 +106,7 @@ struct AttentionRank::State {
       if (rows.any(theirs, want)) rows.unpack(comm.receive(from), theirs, wanted);
     };
     rows.unpack(rows.packed(saved, want), have, wanted);
-    // Pairs of ranks go in one order, by how far apart they are; the lower rank gives first. So no rank waits
-    // for one that waits for him.
+    // Pairs in order of their distance, the lower rank sends first, which excludes deadlock.
     for (std::int64_t apart = 1; apart < comm.size(); ++apart) {
       if (me >= apart) take(me - apart), give(me - apart);
       if (me + apart < comm.size()) give(me + apart), take(me + apart);

@@ -1,5 +1,4 @@
-// The definition of attention written out: one query at a time, all its keys in float64, sums in order. Cost:
-// every pair of a query and a key.
+// The definition of attention: one query at a time, all its keys in float64. Cost: every pair.
 // tests: tests/attention/test_reference.cpp
 #include "attention/reference.hpp"
 
@@ -43,7 +42,6 @@ std::uint64_t new_id() {
   return ++last;
 }
 
-// Two matrices of a head, of keys and values or of queries and dout, as doubles.
 struct KeptHead {
   std::uint64_t id = 0;  // of the reference; 0: none
   bool of_queries = false, is_kept = false;
@@ -51,8 +49,7 @@ struct KeptHead {
   std::vector<double> first, second;
 };
 
-// The heads that a thread has used last. Null: this one was not used before, and a single row is not worth
-// caching.
+// The heads that a thread used last. Null: not used before, as a single row is not worth caching.
 constexpr std::size_t kKept = 4;
 constexpr double kMostKept = 0x1p24;  // bytes of one
 KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::int64_t head, double bytes) {
@@ -69,8 +66,7 @@ KeptHead* kept_head(std::uint64_t id, bool of_queries, std::int64_t entry, std::
 
 }  // namespace
 
-// Rows of two matrices of one head, with the rounding of inputs: from what the thread keeps, or one at a
-// time.
+// Rows of two matrices of one head, with the rounding of inputs: cached, or one at a time.
 class Reference::HeadRows {
  public:
   HeadRows(const Reference& reference, KeptHead* kept, const kernels::StridedMatrix& first,
@@ -101,7 +97,6 @@ class Reference::HeadRows {
   }
 
  private:
-  // Rows that need no copy.
   bool is_plain(const kernels::StridedMatrix& matrix) const {
     return matrix.dtype == DType::float64 && matrix.column_stride == 8 && matrix.row_stride % 8 == 0 &&
            reinterpret_cast<std::uintptr_t>(matrix.data) % alignof(double) == 0 &&
@@ -138,7 +133,6 @@ Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variat
                 variation_.loop == Variation::Loop::values_before),
       id_(new_id()) {}
 
-// Keys and values of a problem.
 Reference::HeadRows Reference::keys_of(const Problem& p) const {
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
   const double bytes = 8 * static_cast<double>(p.kv_length) * static_cast<double>(size + value_size);
@@ -151,7 +145,6 @@ Reference::HeadRows Reference::keys_of(const Problem& p) const {
           p.kv_length};
 }
 
-// Queries and dout.
 Reference::HeadRows Reference::queries_of(const Problem& p, const kernels::StridedMatrix& dout) const {
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
   const double bytes = 8 * static_cast<double>(p.q_length) * static_cast<double>(size + value_size);
@@ -166,7 +159,6 @@ Problem Reference::varied(const Problem& problem) const {
   Problem p = problem;
   if (variation_.interleaved || variation_.one_sequence) {
     const std::int64_t head = kv_head_of(p.head);
-    // The first sequence begins at the first key.
     const std::int64_t entry = variation_.one_sequence ? 0 : p.entry;
     p.k = setup_.rows_of(setup_.k, entry, head, setup_.kv_offsets);
     p.v = setup_.rows_of(setup_.v, entry, head, setup_.kv_offsets);
@@ -282,8 +274,7 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     const std::size_t begin = std::min(n, length * static_cast<std::size_t>(variation_.at));
     std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(begin), std::min(length, n - begin), 0.0);
   }
-  // Without rescaling what was summed before a tile keeps the factor that the new maximum should take from
-  // it.
+  // Without rescaling, the sums before a tile keep the factor that the new maximum should remove.
   const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
              of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
   double most = kNothing;
@@ -405,7 +396,6 @@ double reference_bytes(const CheckedArguments& setup) {
   return head > kMostKept ? 0 : static_cast<double>(static_cast<std::size_t>(threads()) * kKept) * head;
 }
 
-// f(problem, query) for all of them; `work` is that of the reference.
 template <class F>
 void Reference::each_query(double work, F&& f) const {
   core::parallel_for(setup_.problems(), work, [&](std::int64_t n) {
@@ -459,7 +449,6 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
   if (variation_.heads == Heads::last) heads.erase(heads.begin(), heads.end() - 1);
   const double part = variation_.heads == Heads::mean ? 1 / static_cast<double>(heads.size()) : 1;
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
-  // Where packed sequences are one, a key belongs to the queries of all.
   const bool one = variation_.one_sequence;
   const std::int64_t first = one ? 0 : entry, last = one ? setup_.shape.entries : entry + 1;
   if (one) key += setup_.kv_offsets[static_cast<std::size_t>(entry)];

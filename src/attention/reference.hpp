@@ -1,8 +1,5 @@
-// Reference of attention in float64: the definition, with variations that model faults.
-//
-// Two passes a row: scores of one query, their maximum and sum; then the results. Gradients of keys and
-// values are computed key by key. A thread that needs a head twice in a row caches its rows as doubles. Time:
-// half a nanosecond for each pair and element of a head, on one thread.
+// Reference of attention in float64: the definition, with variations that model faults. Two passes a row:
+// scores, then results; gradients of keys key by key. Time: half a nanosecond for each pair and element.
 #pragma once
 
 #include <cmath>
@@ -20,12 +17,10 @@ namespace ejk::attn {
 /// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
   enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
-  /// The division of out: by the sum of exponentials, or none, with exponentials relative to that of the
-  /// largest score or as they are.
+  /// Division of out by the sum, or none, with exponentials relative to the largest score or as they are.
   enum class Sum { divided, over_largest, whole };
   enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
-  /// Query heads that a gradient of keys is summed over: of those that share them one or the mean;
-  /// interleaved: those with h mod G.
+  /// Query heads that a gradient of keys sums; interleaved: those with h mod G.
   enum class Heads { all, first, last, mean, interleaved };
 
   double scale = 1;                              // times the scale
@@ -67,7 +62,6 @@ struct Variation {
   Loop loop = Loop::right;
   std::int64_t tile = 0, at = -1;  // keys of a tile; the tile where it happens, −1: all but the first
 
-  // Of gradients:
   double delta = 1;              // times δ
   double lse = 1;                // times lse
   double scale_of_gradient = 1;  // times the scale of dq and dk
@@ -108,20 +102,16 @@ class Reference {
  public:
   Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation = {});
 
-  /// `lse`: without out.
   enum class Wanted { out, lse };
   ReferenceRow row(const Problem& problem, std::int64_t query, Wanted wanted = Wanted::out) const;
 
-  /// lse and δ of one query.
   struct Statistics {
     double lse = 0, delta = 0;
   };
-  /// `dout` is that of the problem.
   Statistics statistics(const ReferenceRow& row, const kernels::StridedMatrix& dout,
                         std::int64_t query) const;
 
-  /// The gradient of one query; `dout` is that of its problem. `row` is its row. If not null,
-  /// `terms` gets those of its sums.
+  /// The gradient of one query; `dout` of its problem, `row` its row. `terms`: those of its sums, or null.
   std::vector<double> dq(const Problem& problem, const ReferenceRow& row, const kernels::StridedMatrix& dout,
                          std::int64_t query) const {
     return dq(problem, row, statistics(row, dout, query), dout, query);
@@ -147,8 +137,7 @@ class Reference {
   KeyGradients key(std::int64_t entry, std::int64_t kv_head, std::int64_t key, const ArrayView& dout,
                    const Saved& saved) const;
 
-  /// The gradient of a bias: of some keys of one of its rows (all keys are one where its own are), over all
-  /// that these serve. `entry` and `head` are its own.
+  /// The gradient of a bias for some keys of one of its rows, over all that these serve.
   struct BiasGradients {
     std::vector<double> dbias;
     std::vector<double> weights;  // Σ P
@@ -157,7 +146,6 @@ class Reference {
   BiasGradients bias(std::int64_t entry, std::int64_t head, std::int64_t row, Positions keys,
                      const ArrayView& dout, const Saved& saved) const;
 
-  /// All of it, in float64 and the layout of the arguments.
   struct Forward {
     Array out, lse;
   };

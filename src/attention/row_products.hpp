@@ -1,5 +1,4 @@
-// Q·Kᵀ of the decode path, unpacked K. Forward and backward share it: exp(s − lse) of large scores is
-// accurate only if both use bit-identical scores.
+// Q·Kᵀ of the decode path with unpacked K, shared by both passes: exp(s − lse) needs bit-identical scores.
 // tests: tests/attention/test_decode.cpp
 #pragma once
 
@@ -34,16 +33,14 @@ kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels
   return {room, setup.shape.arithmetic, stride * kSize, kSize};
 }
 
-/// Few queries with which keys are multiplied, in one of two forms: row by row, or in panels. Their sums
-/// differ in the last bits, so dtypes and shapes alone choose the form of an entry.
+/// Few queries as factors, row by row or in panels; dtypes and shapes choose, as last bits differ.
 template <class Real>
 class RowProducts {
  public:
   explicit RowProducts(const CheckedArguments& setup)
       : setup_(setup), stride_(core::round_up(setup.shape.head_size, kWholeRow)) {}
 
-  /// Panels are faster where rows leave no more than an eighth of them empty, and are worth nothing for
-  /// float16.
+  /// Panels are faster where rows fill seven eighths of them, except for float16.
   bool in_panels(std::int64_t entry) const {
     const std::int64_t rows = setup_.rows_of_key(entry);
     return setup_.k.dtype != DType::float16 && rows > 0 && 8 * rows >= 7 * core::round_up(rows, kPanel);
@@ -55,8 +52,7 @@ class RowProducts {
     return in_panels(entry) ? core::round_up(rows, kPanel) : rows;
   }
 
-  /// Queries [begin, begin + count) of a head of an entry, as rows from `row` on of those at `to`, which are
-  /// taken in this order.
+  /// Packs queries [begin, begin + count) of a head from row `row` of `to` on, in order.
   void take_queries(std::int64_t entry, const kernels::StridedMatrix& q, std::int64_t begin,
                     std::int64_t count, std::int64_t row, Real* to) const {
     const std::int64_t panel = in_panels(entry) ? kPanel : 1;
@@ -78,8 +74,8 @@ class RowProducts {
     return side_by_side(setup_, k, keys, setup_.shape.head_size, room);
   }
 
-  /// out[r, j] = query r · key j of the rows [begin, end), and in panels of those before as well. out has
-  /// columns up to the next multiple of kernels::kDotsKeys; `next` is prefetched.
+  /// out[r, j] = query r · key j of the rows [begin, end), in panels also of those before. out has columns up
+  /// to a multiple of kernels::kDotsKeys; `next` is prefetched.
   void run(std::int64_t entry, const Real* queries, Positions rows, const kernels::StridedMatrix& k,
            std::int64_t keys, Real* out, std::int64_t out_stride, const kernels::Ahead& next) const {
     const bool panels = in_panels(entry);

@@ -1,5 +1,5 @@
-// Softmax state of query rows in an online softmax over keys: the largest score m, Σ exp(s − m) and Σ exp(s −
-// m) · v. A larger score rescales both sums by exp(m_old − m_new).
+// Softmax state of query rows: the largest score m, Σ exp(s − m) and Σ exp(s − m) · v. A larger score
+// rescales both sums by exp(m_old − m_new).
 // tests: tests/attention/test_attention.cpp
 #pragma once
 

@@ -11,7 +11,6 @@
 
 namespace ejk::attn {
 
-/// An array of the layout's axes, C order.
 class RowWriter {
  public:
   /// `rounded_first`: values are rounded to that dtype before they are rounded to the array's.
@@ -22,8 +21,7 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
-  /// A box of an array of this shape, to which only rows within it are written. `rows`: a bias has axes of
-  /// its own.
+  /// A box of an array of this shape: only rows within it are written. `rows`: of a bias, its own axes.
   RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
             const Shape& shape, std::optional<DType> rounded_first = std::nullopt,
             RowsOf rows = RowsOf::queries)

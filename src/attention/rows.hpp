@@ -20,7 +20,6 @@ struct Place {
   }
 };
 
-/// Rows by entry, head and position.
 class Rows {
  public:
   Rows(const CheckedArguments& setup, RowsOf of) : setup_(setup), of_(of) {
@@ -55,12 +54,10 @@ class Rows {
     const std::int64_t head = of_ == RowsOf::queries ? place.head / setup_.group() : place.head;
     return static_cast<std::size_t>(place.entry * setup_.shape.kv_heads + head);
   }
-  /// Of a place, in the array: its position counts from the first token of all sequences.
   std::int64_t position(const Place& place) const {
     return place.row + (setup_.packed() ? offsets()[static_cast<std::size_t>(place.entry)] : 0);
   }
 
-  /// The index of an element, or of lse's, in an array of the layout.
   Shape index_of(const Place& place, std::int64_t element) const {
     const std::int64_t p = position(place);
     if (of_ == RowsOf::bias) {
@@ -82,7 +79,6 @@ class Rows {
   std::vector<std::int64_t> first_{0};
 };
 
-/// One element of lse.
 inline double load_lse(const ArrayView& lse, const Shape& index) {
   const std::byte* from = lse.data;
   for (std::size_t d = 0; d < index.size(); ++d) from += index[d] * lse.strides[d];

@@ -15,7 +15,6 @@ namespace ejk::attn {
 
 namespace {
 
-// The masks of a variation; all that it shares stays shared.
 JoinedMasks varied_masks(const CheckedArguments& setup, const CheckedArguments& varied, const MaskPlan& plan,
                          const Variation& variation) {
   JoinedMasks joined;
@@ -79,7 +78,6 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   return varied;
 }
 
-// Numbers of all queries, as lse, in the type of the arithmetic.
 Array rounded_rows(const CheckedArguments& setup, const std::vector<double>& values) {
   Array array(setup.shape.arithmetic, setup.shape.lse);
   store(values.data(), array.size(), array.dtype(), array.data());
@@ -90,7 +88,6 @@ const MaskPlan& varied_blocks(const Varied& varied, const MaskPlan& plan) {
   return varied.masks ? *varied.masks : plan;
 }
 
-// out and lse.
 std::vector<Array> forward_of(const Varied& varied, const MaskPlan& plan) {
   const CheckedArguments& setup = varied.setup;
   std::vector<Array> made;
@@ -104,7 +101,6 @@ ArrayView uniform(const float& value, const Shape& shape) {
   return {reinterpret_cast<const std::byte*>(&value), DType::float32, shape, Shape(shape.size(), 0)};
 }
 
-// The same problem with values of size 1.
 CheckedArguments with_values(const CheckedArguments& setup, const float& value) {
   CheckedArguments narrow = setup;
   Shape values = setup.v.shape;

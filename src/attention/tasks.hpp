@@ -16,8 +16,7 @@ namespace ejk::attn {
 
 using core::Progress;
 
-/// The number of blocks of `rows` positions before each entry of a region, and of all: `length` returns an
-/// entry's positions; each head has the same blocks.
+/// Blocks of `rows` positions before each entry of a region, and of all; `length`: an entry's positions.
 template <class Length>
 std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, std::int64_t rows) {
   const std::int64_t heads = region.heads.end - region.heads.begin;
@@ -27,8 +26,8 @@ std::vector<std::int64_t> first_pieces(const Region& region, Length&& length, st
   return first;
 }
 
-/// Rows of a forward task, a multiple of `group`: enough that packing keys and values is little, few enough
-/// that they stay in a core's cache and all threads have several tasks. No result depends on it.
+/// Rows of a forward task, a multiple of `group`: enough to amortize packing, few enough for the cache and
+/// several tasks a thread.
 inline std::int64_t rows_of_task(const CheckedArguments& setup, const Region& queries, std::int64_t group) {
   constexpr std::int64_t kRows = 512, kDecodeRows = 96, kTasks = 8, kBytes = std::int64_t{1} << 19;
   const std::int64_t row_bytes = 8 * (setup.shape.head_size + setup.shape.value_size);
@@ -44,9 +43,8 @@ inline std::int64_t rows_of_task(const CheckedArguments& setup, const Region& qu
 /// Of pieces of one entry: the last queries have the most to do under a causal mask, and the first keys.
 enum class Order { first_first, last_first };
 
-/// f(entry, head, positions) for all pieces of `rows` positions of a region, from its first position on;
-/// `length` returns an entry's. Blocks are distributed in order; all of them take one thread about `work`
-/// nanoseconds.
+/// f(entry, head, positions) for all chunks of `rows` positions of a region; `length`: an entry's positions.
+/// All of them take one thread about `work` nanoseconds.
 template <class Length, class F>
 void for_each_piece(const Region& region, Length&& length, std::int64_t rows, Order order, double work,
                     F&& f) {

@@ -14,7 +14,7 @@ class TileMask {
  public:
   enum class Rows { queries, keys };
 
-  /// `tiles` null: all pairs attend. What rows() and columns are: of queries × keys, or of keys × queries.
+  /// `tiles` null: all pairs attend.
   void begin(const CheckedArguments& setup, const MaskTiles* tiles, Positions queries, Rows rows) {
     tiles_ = tiles;
     queries_ = queries;
@@ -37,8 +37,8 @@ class TileMask {
     return true;
   }
 
-  /// The columns from the first to the last pair of some rows (at most 64 of queries), which count from the
-  /// first that there is. row() and allowed() then refer to them.
+  /// The columns from the first to the last pair of some rows (at most 64); row() and allowed() then refer to
+  /// them.
   Positions columns(Positions rows) {
     masked_ = state_ == mask::BlockState::partial;
     if (masked_ && !by_keys_) {
@@ -60,14 +60,12 @@ class TileMask {
     return {first, last + 1};
   }
 
-  /// The bits of a row of the last columns(); null: it has all pairs. By keys all rows are
-  /// alike, so any row will do.
+  /// The bits of a row of the last columns(); null: all pairs. By keys all rows are alike.
   const mask::Word* row(std::int64_t r) const { return masked_ ? bits_.row(r) : nullptr; }
   bool allowed(std::int64_t r, std::int64_t column) const {
     return !masked_ || (bits_.row(r)[column / 64] >> (column % 64) & 1u) != 0;
   }
 
-  /// The state of all blocks that contain these queries and keys.
   static mask::BlockState state_of(const MaskTiles* tiles, BlockShape block, Positions queries,
                                    Positions keys) {
     if (!tiles) return mask::BlockState::full;
@@ -82,8 +80,7 @@ class TileMask {
   }
 
  private:
-  // Without blocks at both ends that are empty or full like their neighbours: rows within these blocks have a
-  // state of their own.
+  // Without empty or full blocks at both ends: rows within them have a state of their own.
   Positions unsure_queries() const {
     const auto state = [&](std::int64_t b) {
       return state_of(tiles_, block_, {b * block_.q, b * block_.q + 1}, keys_);
@@ -98,7 +95,6 @@ class TileMask {
             std::min(queries_.end, (last + 1) * block_.q + kTogether)};
   }
 
-  // From rows of queries to rows of keys.
   void transpose() {
     const mask::BitRows from = bits_;
     bits_ = transposed_.rows(core::round_up(keys_.count(), 64), queries_.count());

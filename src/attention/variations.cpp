@@ -61,9 +61,8 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   }
 }
 
-// The boundaries of the documents of a mask, as cu_seqlens: each query attends to one range of keys, from the
-// first of its document to the last, or to itself. Nothing for other masks, and for those of more than
-// kMostPairs pairs.
+// Boundaries of the documents of a mask, as cu_seqlens; nothing for other masks, and for more than kMostPairs
+// pairs.
 struct Documents {
   std::vector<std::int64_t> begins;
   bool is_causal = false;
@@ -97,8 +96,7 @@ std::optional<Documents> documents_of(const Mask& of) {
   return documents;
 }
 
-// Boundaries of documents that are one token off, one or all, and documents that are one: add(text,
-// cu_seqlens).
+// Boundaries of documents that are one token off, one or all, and joined documents: add(text, cu_seqlens).
 void for_each_moved_boundary(const std::vector<std::int64_t>& all,
                              const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
   constexpr std::size_t kMost = 64;        // boundaries that are moved or removed one at a time
@@ -230,7 +228,6 @@ OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
   return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
 }
 
-// Sets a member of a variation.
 template <class T>
 std::function<void(Variation&)> set(T Variation::*member, T value) {
   return [=](Variation& v) { v.*member = value; };
@@ -426,8 +423,7 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
       list.push_back({"heads", text, set(&Variation::heads, how)});
 }
 
-// The same in each tile of keys; `text` has fields for the tile and its length. What depends on the tile
-// before does not happen in the first one.
+// The same in each tile of keys; `text` has fields for the tile and its length.
 void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
                   std::vector<Change>& all) {
   using Loop = Variation::Loop;

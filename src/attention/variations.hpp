@@ -23,19 +23,15 @@ struct Change {
   bool of_loop = false;    // of a loop over tiles of keys in the forward pass: not tried for a few elements
 };
 
-/// Keys of a tile that kernels loop over.
 inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 
-/// Known faults for one set of arguments, likely ones first.
 class Changes {
  public:
   Changes(const Plan& plan, const CheckedArguments& setup);
 
-  /// Of scores, masks, heads and weights: of the forward pass, or of the whole computation.
   const std::vector<Change>& of_scores() const { return of_scores_; }
-  /// Of the forward pass alone: what a kernel reads, and its loop over tiles of keys.
   const std::vector<Change>& of_forward() const { return of_forward_; }
   /// Those of its loop that happen in one tile: there are many.
   static std::vector<Change> of_one_tile(const CheckedArguments& setup);
@@ -43,7 +39,6 @@ class Changes {
   static std::vector<Change> of_left_out_tile(const CheckedArguments& setup);
   /// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
   static std::vector<Change> of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
-  /// Of the backward pass, with the lse and δ of the reference.
   const std::vector<Change>& of_gradients() const { return of_gradients_; }
 
  private:

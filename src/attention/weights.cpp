@@ -1,5 +1,5 @@
-// Sums of squared terms by the kernels themselves: softmax(2 s) v² is Σ P² v² up to a factor for each row,
-// and the backward pass has a form for it (SquaredFactors).
+// Sums of squared terms by the kernels: softmax(2 s) v² is Σ P² v² up to a factor for each row
+// (SquaredFactors).
 // tests: tests/attention/test_weights.cpp
 #include "attention/weights.hpp"
 
@@ -42,9 +42,8 @@ void for_each_head(const CheckedArguments& setup, std::int64_t heads, double ele
 
 double elements_of(const ArrayView& array) { return static_cast<double>(element_count(array.shape)); }
 
-// Elements of (B, heads, positions, elements) as float32, over a power of two next to the largest that takes
-// part, so that squares stay within float32. Rows that are hidden from all, and numbers that are not finite,
-// are 0.
+// Elements of (B, heads, positions, elements) as float32, scaled by a power of two so that squares fit;
+// masked rows and numbers that are not finite are 0.
 class Scaled {
  public:
   Scaled(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
@@ -87,7 +86,6 @@ class Scaled {
     return reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
                                     position * rows.row_stride);
   }
-  /// Every element becomes its square.
   void square() {
     for (float& x : held_.elements<float>()) x *= x;
   }
@@ -100,7 +98,6 @@ class Scaled {
   Array held_;
 };
 
-// Squares of scaled elements, and their sums over the positions of each entry and head.
 class Squares : public Scaled {
  public:
   Squares(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
@@ -205,7 +202,6 @@ CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias)
   return twice;
 }
 
-// A forward pass with other values, (B, heads, positions, elements).
 struct ForwardPass {
   Array out, lse;
 };
@@ -217,7 +213,6 @@ ForwardPass forward_of(CheckedArguments setup, const MaskPlan& blocks, const Arr
   return made;
 }
 
-// f(row, its elements) for the rows of a float32 array of the layout.
 void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& array,
                   const std::function<void(const Place& place, float* elements)>& f) {
   const ArrayView form = in_one_form(array.view(), setup.layout);
@@ -229,8 +224,7 @@ void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& 
   });
 }
 
-// λ times the root of a sum of squares, times the factor that was divided out, and more. Elements that are
-// not finite are compared by themselves.
+// λ √squares · factor + more; 0 if not finite.
 void set_bound(float& element, double lambda, double squares, double factor, double more = 0) {
   const double bound = lambda * std::sqrt(squares) * factor + more;
   element = std::isfinite(bound) ? static_cast<float>(std::min(bound, 1e38)) : 0.0F;
@@ -329,7 +323,6 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
                 of_ds * k.factor(),
                 off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + of_keys_off * least);
   });
-  // Sums over the query heads that share a key.
   const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
     double sum = 0;
     for (std::int64_t h = place.head * setup.group(); h < (place.head + 1) * setup.group(); ++h)

@@ -1,13 +1,7 @@
-// Error bounds for softmax weights P, and dS in gradients, that a kernel rounds to 16 bits.
-//
-// Kernels cast P to the type of V before the product. Each rounding has a relative error of at most u,
-// independent of the others, so a sum of terms t has an error of about λ u √Σ t². λ is 4, and more for
-// gradients, which may be accumulated block by block in their own type. Equal keys have equal weights with
-// equal errors: m of them count as m t². Where all weights are equal, the error is u times the result, which
-// is added. In gradients dP, and P within dS, may be rounded as well, and δ comes from a rounded out.
-// Formulas: ejk/against.hpp.
-//
-// Cost: another forward pass, with squares of P and V; for gradients two, and a backward pass.
+// Error bounds for softmax weights P, and dS in gradients, that a kernel rounds to 16 bits. Each rounding has
+// an independent relative error of at most u, so a sum of terms t has an error of about λ u √Σ t²; equal keys
+// have equal errors: m of them count as m t². Formulas: ejk/against.hpp. Cost: another forward pass, with
+// squares of P and V; for gradients two, and a backward pass.
 // tests: tests/attention/test_weights.cpp
 #pragma once
 
@@ -34,14 +28,12 @@ struct WeightRounding {
   std::vector<Array> terms;  // of out, or of dq, dk, dv and dbias: float32, in their shapes; or empty
 };
 
-/// Of weights of this type, of results for these arguments; of gradients with `dout`, an array of the layout.
-/// Nothing for float32 weights, and float64 arithmetic. `saved`: the lse and δ of the gradients;
-/// null: those of the arguments.
+/// Nothing for float32 weights and float64 arithmetic. `dout`: of gradients; `saved`: their lse and δ, or
+/// null.
 WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
                                    const std::optional<ArrayView>& dout,
                                    const Reference::Saved* saved = nullptr);
 
-/// Workspace of it.
 double bytes_of_weight_rounding(const CheckedArguments& setup);
 
 }  // namespace ejk::attn

@@ -1,6 +1,5 @@
-// Block masks as Mask: blocks(...) of an array, and stored block masks. Each block row lists its non-empty
-// blocks. Queries aligned to the grid are classified without reading elements; elements of partial blocks are
-// read on demand.
+// Block masks as Mask: blocks(...) of an array, and stored block masks. Blocks are classified from the lists
+// of non-empty blocks; elements of partial blocks are read on demand.
 // tests: tests/blocks/test_block_mask.cpp, test_mask.cpp
 #include "blocks/block_mask.hpp"
 
@@ -16,21 +15,13 @@ namespace ejk {
 
 namespace {
 
-using blocks::BitBuffer;
-using blocks::BitRows;
-using blocks::BlockClassifier;
-using blocks::BlockElements;
-using blocks::BlockGrid;
-using blocks::BlockMask;
-using blocks::BlockState;
-using blocks::Rectangle;
-using blocks::Word;
+using namespace blocks;
 
 // Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
 void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
   const std::int64_t shift = begin % 64;
   to += begin / 64;
-  for (std::int64_t w = 0; w < blocks::words_for(n); ++w) {
+  for (std::int64_t w = 0; w < words_for(n); ++w) {
     to[w] |= from[w] << shift;
     if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
   }
@@ -79,7 +70,7 @@ class GridMask final : public MaskNode {
       for (; to != row.end() && to->column * bk < where.k_end; ++to) {
         const auto [k_begin, k_end] = keys(*to);
         if (to->pattern == BlockGrid::kFull)
-          blocks::set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
+          set_bits(first, k_begin - where.k_begin, k_end - where.k_begin);
         else
           partial = true;
       }
@@ -200,7 +191,7 @@ Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, st
                  std::int64_t kv_length, Polarity polarity) {
   for (const std::int64_t length : {block.q, block.kv})
     if (length < 1 || length > kLongestMask)
-      throw Error(Error::Kind::input, fmt::format("a block of {} is no block", to_string(block)));
+      throw core::invalid("a block of {} is no block", to_string(block));
   const std::string name = core::required(blocks).name();
   const Mask of_blocks = array_mask(std::move(blocks), polarity);
   auto grid = std::make_shared<BlockGrid>();
@@ -209,11 +200,9 @@ Mask blocks_mask(std::shared_ptr<const ArraySource> blocks, BlockShape block, st
   grid->kv_blocks = of_blocks.kv_length();
   if (q_length < 1 || kv_length < 1 || core::ceil_div(q_length, block.q) != grid->q_blocks ||
       core::ceil_div(kv_length, block.kv) != grid->kv_blocks)
-    throw Error(Error::Kind::input,
-                fmt::format("{}: {} x {} blocks of {} do not make {} queries x {} keys", name, grid->q_blocks,
-                            grid->kv_blocks, to_string(block), q_length, kv_length));
-  if (grid->kv_blocks > INT32_MAX)
-    throw Error(Error::Kind::input, fmt::format("{}: more than 2^31 blocks in a row", name));
+    throw core::invalid("{}: {} x {} blocks of {} do not make {} queries x {} keys", name, grid->q_blocks,
+                        grid->kv_blocks, to_string(block), q_length, kv_length);
+  if (grid->kv_blocks > INT32_MAX) throw core::invalid("{}: more than 2^31 blocks in a row", name);
   const auto row = std::make_unique<bool[]>(static_cast<std::size_t>(grid->kv_blocks));
   for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
     grid->begins.push_back(std::ssize(grid->entries));

@@ -39,12 +39,10 @@ struct BlockGrid {
   }
 };
 
-/// The elements of partial blocks.
 class BlockElements {
  public:
   virtual ~BlockElements() = default;
-  /// Fills a part of a block in block row `i`; queries and keys count from the first of the block.
-  /// Thread-safe.
+  /// Fills a part of a block in block row `i`, relative to the block. Thread-safe.
   virtual void fill(std::int64_t i, std::int32_t pattern, const Rectangle& part,
                     const BitRows& out) const = 0;
 };
@@ -55,7 +53,6 @@ struct BlockMask {
   std::shared_ptr<const BlockElements> elements;  // null if no block is partial
   std::int64_t q_length = 0, kv_length = 0;       // may cut the last blocks short
 
-  /// The same with whole last blocks.
   BlockMask padded() const {
     return {grid, elements, grid->q_blocks * grid->block.q, grid->kv_blocks * grid->block.kv};
   }

@@ -1,15 +1,11 @@
 // Context parallelism. Queries are partitioned at every bound of any distribution: the work of a rank is the
 // sum over its ranges, its keys their union.
-//
-// Cost: for each distribution the union of the ranges' keys, a bit each; the balanced one assigns each block
-// of queries from a queue of ranks by load.
 // tests: tests/blocks/test_sparsity.cpp
 #include "blocks/context_parallel.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <optional>
 #include <queue>
 #include <utility>
 
@@ -23,7 +19,6 @@ namespace {
 
 __extension__ using Exact = __int128;
 
-// The begin of chunk `c` of `chunks`.
 std::int64_t chunk_begin(std::int64_t length, std::int64_t chunks, std::int64_t c) {
   return length / chunks * c + std::min(c, length % chunks);
 }
@@ -78,7 +73,6 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
   return of_runs;
 }
 
-// The ranges of each rank.
 std::vector<std::vector<std::int64_t>> by_rank(const std::vector<std::int64_t>& rank_of, std::int64_t ranks) {
   std::vector<std::vector<std::int64_t>> runs_of(static_cast<std::size_t>(ranks));
   for (std::size_t r = 0; r < rank_of.size(); ++r)
@@ -86,7 +80,6 @@ std::vector<std::vector<std::int64_t>> by_rank(const std::vector<std::int64_t>& 
   return runs_of;
 }
 
-// The union of the keys of ranges.
 std::vector<Word> keys_seen(const QueryRuns& runs, const std::vector<std::int64_t>& of) {
   std::vector<Word> seen(static_cast<std::size_t>(runs.row_words));
   for (const std::int64_t r : of) {

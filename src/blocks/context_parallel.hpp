@@ -10,8 +10,7 @@
 
 namespace ejk::blocks {
 
-/// Bounds of the ranges of queries: of blocks of `q_block`, and of the ranks' ranges. Ascending, from 0 to
-/// q_length.
+/// Ascending bounds from 0 to q_length of blocks of `q_block` and of the ranks' ranges.
 std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks);
 
 /// The loads under each distribution. `computed`: pairs computed for each range of queries.

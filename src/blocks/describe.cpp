@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 
-#include "blocks/picture.hpp"
 #include "blocks/plan.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
@@ -26,7 +25,6 @@ std::int64_t length_of(const std::vector<IndexRange>& ranges) {
                          [](std::int64_t n, const IndexRange& r) { return n + r.end - r.begin; });
 }
 
-// Ranges of queries without keys, or of keys without queries.
 void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
                 std::vector<IndexRange> MaskSummary::*ranges) {
   constexpr std::size_t kMost = 10'000;  // ranges that a report lists
@@ -45,8 +43,7 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
   report.add(std::move(table));
 }
 
-// Loads of the kernel: a block row is the work of one query block, a block column (dkv) that of one key
-// block.
+// A block row is the work of one query block, a block column (dkv) that of one key block.
 void add_loads(Report& report, const MaskInfo& info) {
   const bool dkv = info.direction == Direction::dkv;
   Table table{dkv ? "columns_of_blocks" : "rows_of_blocks",
@@ -106,7 +103,6 @@ void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) 
   report.add("arrays_of_dense", "arrays of dense mask", share(bytes, dense_bytes), Unit::share);
 }
 
-// Keys of the middle query: the size of a window.
 std::optional<std::int64_t> keys_of_middle_query(const Mask& m) {
   if (!m.node().random_access()) return std::nullopt;
   blocks::BitBuffer buffer;

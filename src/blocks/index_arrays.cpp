@@ -4,7 +4,6 @@
 #include "blocks/index_arrays.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <optional>
 
 #include "core/parallel.hpp"
@@ -17,12 +16,10 @@ namespace {
 using mask::kPartial;
 
 // Look-ahead of a position: the value of the next counting block in walk order, wrapping at the end of a
-// slab. Computed backwards: one carry per line (block row in forward, block column in dkv) sequentially, then
-// all lines in parallel.
+// slab. Computed backwards: carries of lines (block rows in forward, block columns in dkv), then all lines.
 constexpr std::int32_t kNone = -1;
 
-// The carry into line l: the value of the first counting block after it, wrapping to the first of the slab; 0
-// if there is none.
+// The carry into line l: the value of the first counting block after it, wrapping; 0 if there is none.
 std::vector<std::int32_t> carries(const std::vector<std::int32_t>& first_of_line) {
   const auto first =
       std::find_if(first_of_line.begin(), first_of_line.end(), [](auto v) { return v != kNone; });
@@ -35,7 +32,6 @@ std::vector<std::int32_t> carries(const std::vector<std::int32_t>& first_of_line
   return result;
 }
 
-// Calls f(T{}) with the element type of an index array.
 template <class F>
 void with_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -57,7 +53,6 @@ struct Slab {
   double work;               // nanoseconds of a pass
 
   std::int64_t lines() const { return layout.rows_per_shard() * layout.q_blocks_per_shard(); }
-  // Line l: row of the arrays, row of blocks within the shard.
   std::int64_t row(std::int64_t l) const { return first_row + l / layout.q_blocks_per_shard(); }
   std::int64_t local(std::int64_t l) const { return l % layout.q_blocks_per_shard(); }
   std::int64_t block(std::int64_t l) const { return first_block + local(l); }
@@ -75,7 +70,7 @@ struct Slab {
 };
 
 // Shrunk positions of non-empty blocks. The extent of a query shard is the largest number of blocks of any of
-// its lines; the widest extent is the new axis. Each slab has one row of the arrays, all equal.
+// its lines; the widest extent is the new axis.
 struct Shrink {
   const Layout& layout;
   const BlockStates& states;
@@ -213,7 +208,6 @@ void fill_dkv(const Slab& slab, const Shrink* shrink) {
   const std::int64_t extent = shrink != nullptr ? shrink->extent(slab.first_block) : 0;
   std::vector<std::int64_t> place(static_cast<std::size_t>(shrink != nullptr ? width : 0), extent);
   const std::int64_t shard = slab.first_block / slab.layout.q_blocks_per_shard();
-  // The begin of the shard in a shrunk array.
   const auto top_of = [&]<class T>(Array& array, T) {
     return reinterpret_cast<T*>(array.data()) +
            (slab.first_row * slab.layout.q_shards + shard) * shrink->widest * width;
@@ -229,7 +223,6 @@ void fill_dkv(const Slab& slab, const Shrink* shrink) {
         if (masks && state == kPartial) mask_next[static_cast<std::size_t>(j)] = patterns[j - first];
         if (shrink != nullptr && state != 0) --place[static_cast<std::size_t>(j)];
       }
-      // value(j): the element in column j.
       const auto fill = [&](Array& array, IndexRange columns, auto&& value) {
         with_type(array.dtype(), [&]<class T>(T type) {
           if (shrink == nullptr) {
@@ -297,8 +290,8 @@ std::vector<const BlockStates*> distinct_grids(const std::vector<RowGrid>& rows)
 IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                        Empty empty, const std::function<DType(std::int64_t)>& dtype_of) {
   const std::vector<const BlockStates*> grids = distinct_grids(rows);
-  return {empty == Empty::left_out ? Shrink(layout, *rows.front().states).shape()
-                                   : Shape{layout.rows, layout.q_blocks, layout.kv_blocks},
+  return {empty == Empty::omitted ? Shrink(layout, *rows.front().states).shape()
+                                  : Shape{layout.rows, layout.q_blocks, layout.kv_blocks},
           dtype_of(largest_coordinate(layout, grids)), dtype_of(std::max<std::int64_t>(patterns - 1, 0)),
           dtype_of(largest_state(grids))};
 }
@@ -306,7 +299,7 @@ IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, s
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of) {
   std::optional<Shrink> shrink;
-  if (empty == Empty::left_out) shrink.emplace(layout, *rows.front().states);
+  if (empty == Empty::omitted) shrink.emplace(layout, *rows.front().states);
   const IndexTypes types = index_types(layout, rows, patterns, empty, dtype_of);
   IndexArrays arrays;
   arrays.data_next = Array(types.data_next, types.shape);

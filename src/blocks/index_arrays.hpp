@@ -23,8 +23,7 @@ struct Layout {
   std::int64_t grid() const { return q_blocks * kv_blocks; }
 };
 
-/// Source of a row of the index arrays: the states, (q blocks, kv blocks), and a pattern id for each stored
-/// state.
+/// Source of a row of the index arrays; a pattern id for each stored state.
 struct RowGrid {
   const BlockStates* states;
   const std::int32_t* patterns;  // null if there are no partial blocks
@@ -32,16 +31,12 @@ struct RowGrid {
 
 /// The three arrays, (rows, height, width); mask_next is empty if there are no partial blocks.
 struct IndexArrays {
-  Array data_next;
-  Array mask_next;
-  Array block_mask;
+  Array data_next, mask_next, block_mask;
 };
 
-/// Step 6: `left_out` omits the empty blocks of each row (forward) or column (dkv) of blocks; all rows have
-/// the same states then.
-enum class Empty { kept, left_out };
+/// Whether step 6 applies; all rows have the same states then.
+enum class Empty { kept, omitted };
 
-/// Types of the arrays, from the states alone.
 struct IndexTypes {
   Shape shape;
   DType data_next, mask_next, block_mask;
@@ -49,16 +44,14 @@ struct IndexTypes {
 IndexTypes index_types(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                        Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
-/// Steps 5, 6 and 8 of the procedure in mask_info.cpp: block_mask, and the look-ahead with wrap-around in
-/// each slab, each of the type `dtype_of` its largest value (int8, int16 or int32). Pattern ids in `rows` are
-/// below `patterns`.
+/// Steps 5, 6 and 8 of the procedure in mask_info.cpp, with arrays of the type `dtype_of` their largest value
+/// (int8, int16 or int32). Pattern ids in `rows` are below `patterns`.
 IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows, std::int64_t patterns,
                          Empty empty, const std::function<DType(std::int64_t)>& dtype_of);
 
 /// The narrowest of int8, int16 and int32 for values up to `largest`.
 DType narrowest(std::int64_t largest);
 
-/// An int32 array as int8, int16 or int32.
 Array narrowed(Array array, DType dtype);
 
 }  // namespace ejk::blocks

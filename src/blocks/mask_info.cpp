@@ -3,19 +3,15 @@
 // 1. Equal masks are processed once, in order of first appearance over the heads.
 // 2. The state of each block: 0 empty, 1 partial, 2 full.
 // 3. The index arrays have one row a head shard if every shard holds a single mask, else one a head.
-// 4. Partial blocks are numbered by first appearance over the distinct masks, row by row of blocks; equal
-// ones
-//    share a number. There is one table for all heads and shards; without any partial block neither the table
-//    nor mask_next exists.
+// 4. Distinct partial blocks are numbered by first appearance over the distinct masks, row by row of blocks,
+//    for all heads and shards; without any neither partial_mask_blocks nor mask_next exists.
 // 5. In each slab (head shard × query shard), in the order of the kernel's walk (forward: row, query block,
-// key
-//    block; dkv: key block, row, query block; last fastest), data_next is the coordinate of the first
+//    key block; dkv: key block, row, query block; last fastest), data_next is the coordinate of the first
 //    non-empty block at or after a position and mask_next the number of the first partial one; past the last
-//    they wrap around to the slab's first; 0 where the slab has none. Coordinates of query blocks count
-//    within the shard.
+//    they wrap around to the slab's first; 0 where the slab has none. Query blocks count within the shard.
 // 6. Shrinking, with one distinct mask only: the empty blocks of each row (forward; the rest moves left) or
 //    column (dkv; the rest moves down) are omitted, per query shard; shards are then extended to the widest.
-// 7. A single computable mask keeps no partial blocks and no mask_next: q_sequence and the mask function do.
+// 7. A single computable mask has q_sequence and the mask function, not partial blocks and mask_next.
 // 8. Index arrays are narrowed to what their largest value needs.
 //
 // Dynamic masks skip 1, 3 and 4 to 7: every block is kept, and indices of empty blocks are 0.
@@ -38,22 +34,13 @@ namespace ejk {
 
 namespace {
 
-using blocks::BandScan;
-using blocks::DistinctMasks;
-using blocks::IndexArrays;
-using blocks::InfoPlan;
-using blocks::Layout;
-using blocks::PatternTable;
-using blocks::RowPartition;
-using blocks::Scan;
+using namespace blocks;
 
-// Progress over several scans, called from one thread at a time.
 std::function<void(std::int64_t)> counted(const BlockProgress& report, std::int64_t all) {
   if (!report) return {};
   return [&report, all, done = std::int64_t{0}](std::int64_t blocks) mutable { report(done += blocks, all); };
 }
 
-// A MaskInfo without arrays.
 MaskInfo begun(const InfoPlan& plan) {
   MaskInfo info;
   info.direction = plan.direction;
@@ -63,7 +50,7 @@ MaskInfo begun(const InfoPlan& plan) {
   return info;
 }
 
-// Names and types as rank 0 knows them, on all ranks; rank 0's parts are the index arrays.
+// Names and types of rank 0's arrays, on all ranks; its parts are the index arrays.
 MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
   MaskInfoShare share;
   share.info = std::move(made);
@@ -90,7 +77,7 @@ MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
   return share;
 }
 
-// The scans of this rank's block rows, by masks; nothing for a mask of which it has none.
+// The scans of this rank's block rows of each mask, if any.
 std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks, const InfoPlan& plan,
                                                  const RowPartition& shares, PatternTable* table,
                                                  const BlockProgress& report, const Communicator& comm) {
@@ -103,18 +90,16 @@ std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks,
   const auto progress = counted(report, blocks);
   std::vector<std::optional<BandScan>> found(masks.size());
   for (std::size_t u = 0; u < masks.size(); ++u)
-    if (rows[u].begin < rows[u].end)
-      found[u] = blocks::scan_band(masks[u], plan.block, rows[u], table, progress);
+    if (rows[u].begin < rows[u].end) found[u] = scan_band(masks[u], plan.block, rows[u], table, progress);
   return found;
 }
 
-// The scans of all masks, on rank 0.
 std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
-                               std::vector<std::optional<BandScan>> found,
-                               const blocks::RankPatterns* patterns, Communicator& comm) {
+                               std::vector<std::optional<BandScan>> found, const RankPatterns* patterns,
+                               Communicator& comm) {
   std::vector<Scan> scans;
   for (std::size_t u = 0; u < masks.size(); ++u)
-    if (auto scan = blocks::joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
+    if (auto scan = joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
       scans.push_back(std::move(*scan));
   return scans;
 }
@@ -122,14 +107,13 @@ std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& p
 // The bits of one block row, filled once for the blocks that a reader takes from it in turn.
 struct BlockRow {
   std::mutex mutex;
-  blocks::BitBuffer buffer;
-  blocks::BitRows bits;
+  BitBuffer buffer;
+  BitRows bits;
   std::int64_t head = -1, row = -1;
 
   void fill(const MaskNode& node, BlockShape block, std::int64_t of_head, std::int64_t i) {
     if (of_head == head && i == row) return;
-    const blocks::Rectangle where{i * block.q, std::min((i + 1) * block.q, node.q_length()), 0,
-                                  node.kv_length()};
+    const Rectangle where{i * block.q, std::min((i + 1) * block.q, node.q_length()), 0, node.kv_length()};
     head = -1;  // filling may throw
     bits = buffer.rows(where.rows(), where.columns());
     node.fill(where, bits);
@@ -137,8 +121,7 @@ struct BlockRow {
   }
 };
 
-// partial_mask_blocks of dynamic masks: every block of these rows of blocks of the masks, computed while it
-// is read.
+// partial_mask_blocks of dynamic masks: every block of these rows of blocks, computed on read.
 std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector<Mask> masks,
                                                IndexRange rows) {
   ArrayType type = plan.blocks_type(0);
@@ -148,18 +131,17 @@ std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector
                                                          std::span<const std::int64_t> count, void* out) {
     const std::scoped_lock lock(row->mutex);
     auto* to = static_cast<std::uint8_t*>(out);
-    const std::int64_t row_words = blocks::words_for(block.kv);
-    std::vector<blocks::Word> bits(static_cast<std::size_t>(block.q * row_words));
-    const blocks::Box part{start[3], count[3], start[4], count[4]};
+    const std::int64_t row_words = words_for(block.kv);
+    std::vector<Word> bits(static_cast<std::size_t>(block.q * row_words));
+    const Box part{start[3], count[3], start[4], count[4]};
     for (std::int64_t h = start[0]; h < start[0] + count[0]; ++h)
       for (std::int64_t i = start[1]; i < start[1] + count[1]; ++i)
         for (std::int64_t j = start[2]; j < start[2] + count[2]; ++j) {
           row->fill(masks[static_cast<std::size_t>(h)].node(), block, h, rows.begin + i);
           const std::int64_t column = j * block.kv;
-          blocks::gather(row->bits, column, std::min(block.kv, row->bits.columns - column), row_words,
-                         bits.data());
-          std::fill(bits.begin() + row->bits.rows * row_words, bits.end(), blocks::Word{0});
-          blocks::expand_part(bits.data(), row_words, part, direction, to);
+          gather(row->bits, column, std::min(block.kv, row->bits.columns - column), row_words, bits.data());
+          std::fill(bits.begin() + row->bits.rows * row_words, bits.end(), Word{0});
+          expand_part(bits.data(), row_words, part, direction, to);
           to += count[3] * count[4];
         }
   };
@@ -197,11 +179,10 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
     }
     info.summaries.push_back(std::move(scan.summary));
   }
-  // Types follow from the largest possible index: all masks of a shape have equal types.
-  const blocks::IndexBounds bounds = plan.bounds(plan.known);
-  info.data_next = blocks::narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
-  info.mask_next = blocks::narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
-  info.block_mask = blocks::narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
+  const IndexBounds bounds = plan.bounds(plan.known);
+  info.data_next = narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
+  info.mask_next = narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
+  info.block_mask = narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
   info.unshrunk_grid = shape;
   info.partial_mask_blocks = std::move(partial_blocks);
   return info;
@@ -209,12 +190,10 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
 
 std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
   if (core::required(mask).shape().size() != 3)
-    throw Error(Error::Kind::input,
-                fmt::format("a dynamic mask has three axes (heads, queries, keys), not the shape {}",
-                            to_string(mask->shape())));
+    throw core::invalid("a dynamic mask has three axes (heads, queries, keys), not the shape {}",
+                        to_string(mask->shape()));
   if (mask->dtype() != DType::boolean)
-    throw Error(Error::Kind::input,
-                fmt::format("a dynamic mask must be bool, not {}", name_of(mask->dtype())));
+    throw core::invalid("a dynamic mask must be bool, not {}", name_of(mask->dtype()));
   std::vector<Mask> heads;
   for (std::int64_t h = 0; h < mask->shape()[0]; ++h) heads.push_back(array_mask(slice_of(mask, h)));
   return heads;
@@ -231,21 +210,18 @@ struct IndexInputs {
   bool is_left_to_kernel;
   std::int64_t kept;  // patterns with ids
   Layout layout;
-  std::vector<blocks::RowGrid> rows;
-  blocks::Empty empty;
+  std::vector<RowGrid> rows;
+  Empty empty;
 };
 
-IndexInputs index_inputs(const InfoPlan& plan, const blocks::DistinctMasks& distinct,
-                         const std::vector<Scan>& scans, std::int64_t patterns) {
-  // 7. A computable mask keeps no partial blocks.
+IndexInputs index_inputs(const InfoPlan& plan, const DistinctMasks& distinct, const std::vector<Scan>& scans,
+                         std::int64_t patterns) {
   const bool is_left_to_kernel = plan.is_left_to_kernel(distinct);
   IndexInputs inputs{is_left_to_kernel,
                      is_left_to_kernel ? 0 : patterns,
                      plan.layout,
                      {},
-                     plan.settings.shrink_grid && distinct.masks.size() == 1 ? blocks::Empty::left_out
-                                                                             : blocks::Empty::kept};
-  // 3. Leading rows.
+                     plan.settings.shrink_grid && distinct.masks.size() == 1 ? Empty::omitted : Empty::kept};
   inputs.layout.rows = plan.rows(distinct);
   for (std::int64_t r = 0; r < inputs.layout.rows; ++r) {
     const auto head = static_cast<std::size_t>(r * (plan.head_count() / inputs.layout.rows));
@@ -279,7 +255,6 @@ MaskInfo fixed_info(const InfoPlan& plan, DistinctMasks distinct, std::vector<Sc
   MaskInfo info = begun(plan);
   const std::int64_t patterns = partial_blocks->shape()[0];
   const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
-  const bool is_left_to_kernel = in.is_left_to_kernel;
   const Layout& layout = in.layout;
 
   // 5., 6. and 8. Look-ahead, shrinking and narrowing.
@@ -287,9 +262,8 @@ MaskInfo fixed_info(const InfoPlan& plan, DistinctMasks distinct, std::vector<Sc
                                     [&](std::int64_t largest) { return plan.index_dtype(largest); });
   info.unshrunk_grid = {layout.rows, layout.q_blocks, layout.kv_blocks};
 
-  // 7. Computable masks.
   info.distinct_partial_blocks = patterns;
-  if (is_left_to_kernel) {
+  if (in.is_left_to_kernel) {
     info.mask_function = distinct.masks[0];
     info.q_sequence = Array(DType::int32, {plan.q_length()});
     const auto sequence = info.q_sequence->elements<std::int32_t>();
@@ -307,7 +281,6 @@ MaskInfo fixed_info(const InfoPlan& plan, DistinctMasks distinct, std::vector<Sc
   return info;
 }
 
-// From the scans of the distinct masks.
 MaskInfo info_of(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
                  std::shared_ptr<const ArraySource> partial_blocks) {
   return plan.is_dynamic()
@@ -315,9 +288,8 @@ MaskInfo info_of(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan>
              : fixed_info(plan, std::move(distinct), std::move(scans), std::move(partial_blocks));
 }
 
-// 1.
 DistinctMasks distinct_of(const InfoPlan& plan, Communicator& comm) {
-  return plan.is_dynamic() ? plan.known : blocks::distinct_masks(plan.heads, comm);
+  return plan.is_dynamic() ? plan.known : distinct_masks(plan.heads, comm);
 }
 
 std::shared_ptr<PatternTable> table_of(const InfoPlan& plan, std::int64_t max_pattern_bytes) {
@@ -333,25 +305,23 @@ MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_patte
   // 2. and 4. States and partial blocks.
   const auto counter = counted(progress, plan.layout.grid() * std::ssize(distinct.masks));
   std::vector<Scan> scans;
-  for (const Mask& m : distinct.masks)
-    scans.push_back(blocks::scan_mask(m, plan.block, table.get(), counter));
+  for (const Mask& m : distinct.masks) scans.push_back(scan_mask(m, plan.block, table.get(), counter));
   return info_of(plan, std::move(distinct), std::move(scans),
-                 table ? blocks::pattern_source(table, plan.direction)
+                 table ? pattern_source(table, plan.direction)
                        : every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
 }
 
 // Ranks scan contiguous block rows in the order of the walk, so pattern ids are those of one process, and a
-// rank's new patterns are a contiguous range of them. Rows of dynamic masks are read twice: for their states,
-// and to write them.
+// rank's new patterns are a contiguous range of them.
 MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& progress,
                                      std::int64_t max_pattern_bytes) const {
   const InfoPlan& plan = *plan_;
   DistinctMasks distinct = distinct_of(plan, comm);
   const auto table = table_of(plan, max_pattern_bytes);
-  const RowPartition partition = plan.row_partition(distinct.masks, comm.size());
+  const RowPartition partition(comm.size(), plan.row_costs(distinct.masks));
   auto found = scan_shares(distinct.masks, plan, partition, table.get(), progress, comm);
-  std::optional<blocks::RankPatterns> patterns;
-  if (table) patterns = blocks::number_patterns(*table, comm);
+  std::optional<RankPatterns> patterns;
+  if (table) patterns = number_patterns(*table, comm);
   std::vector<Scan> scans =
       joined_scans(distinct.masks, plan, std::move(found), patterns ? &*patterns : nullptr, comm);
 
@@ -372,7 +342,7 @@ MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& pr
   if (patterns) {
     if (const std::int64_t own = std::ssize(patterns->own_here); own > 0)
       partial.parts.push_back({{{patterns->own.begin, 0, 0}, {own, shape[1], shape[2]}},
-                               blocks::pattern_source(table, std::move(patterns->own_here), plan.direction)});
+                               pattern_source(table, std::move(patterns->own_here), plan.direction)});
     return share;
   }
   for (std::int64_t h = 0; h < shape[0]; ++h) {

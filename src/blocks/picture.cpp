@@ -1,9 +1,7 @@
-// Block pictures of masks. Details for pages are computed on demand: densities of cells, from the counts of
-// the scan, and for an empty block of an intersection the factors that are empty in it, by classifying the
-// factors again. Elements are read only if no classification decides.
+// Block pictures of masks. Details for pages are computed on demand: densities of cells from the counts of
+// the scan, and for an empty block the factors of the mask that are empty in it, by classifying these.
+// Elements are read only if no classification decides.
 // tests: tests/blocks/test_picture.cpp
-#include "blocks/picture.hpp"
-
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -19,7 +17,6 @@ namespace blocks {
 
 namespace {
 
-// The elements of cell i along one axis.
 std::int64_t cell_length(std::int64_t i, std::int64_t cell, std::int64_t length) {
   return std::min((i + 1) * cell, length) - i * cell;
 }
@@ -49,8 +46,7 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
   return shares;
 }
 
-// The factors that are empty in an empty block. If none is known to be, undecided ones are read if they allow
-// random access.
+// The factors that are empty in an empty block. If none is known to be, undecided ones are read.
 class Causes {
  public:
   Causes(const Mask& mask, BlockShape block)
@@ -141,7 +137,6 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
 
 namespace {
 
-// The block size of the picture of a whole mask.
 std::int64_t side_of(const Mask& mask) {
   constexpr std::int64_t kMost = 2048;
   std::int64_t side = 1;

@@ -1,6 +1,5 @@
-// Plan of a MaskInfo. The numbers of distinct masks and of partial blocks are known only after the scan, so
-// the plan takes upper bounds: every block of every mask that may differ is partial and distinct, nothing is
-// shrunk. No array is read.
+// Plan of a MaskInfo. The distinct masks and partial blocks are known only after the scan, so the plan has
+// upper bounds: every block of every mask that may differ is partial and distinct, nothing is shrunk.
 // tests: tests/blocks/test_plan.cpp
 #include "blocks/plan.hpp"
 
@@ -12,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "mask/node.hpp"
@@ -33,12 +31,12 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
   const std::int64_t q = heads[0].q_length(), kv = heads[0].kv_length();
   for (std::size_t h = 1; h < heads.size(); ++h)
     if (heads[h].q_length() != q || heads[h].kv_length() != kv)
-      throw invalid(fmt::format("the mask of head {} is {} x {}, that of head 0 is {} x {}", h,
-                                heads[h].q_length(), heads[h].kv_length(), q, kv));
+      throw invalid("the mask of head {} is {} x {}, that of head 0 is {} x {}", h, heads[h].q_length(),
+                    heads[h].kv_length(), q, kv);
   for (const auto& [name, value] : {std::pair{"query block", block.q}, std::pair{"key block", block.kv},
                                     std::pair{"number of head shards", settings.head_shards},
                                     std::pair{"number of query shards", settings.q_seq_shards}})
-    if (value < 1) throw invalid(fmt::format("the {} is {}; it must be at least 1", name, value));
+    if (value < 1) throw invalid("the {} is {}; it must be at least 1", name, value);
   const auto indivisible = [](std::string why) {
     return Error(Error::Kind::input, std::move(why), Error::Code::indivisible_mask)
         .hint("padding fills the mask up with False");
@@ -47,29 +45,23 @@ Layout checked_layout(const std::vector<Mask>& heads, BlockShape block, const Ma
     throw indivisible(fmt::format("{} query rows do not divide into blocks of {}", q, block.q));
   if (!settings.pad && kv % block.kv != 0)
     throw indivisible(fmt::format("{} key columns do not divide into blocks of {}", kv, block.kv));
-  // With padding a block may be longer than its mask, but not longer than the longest of masks.
   if (std::max(block.q, block.kv) > kLongestMask)
-    throw invalid(
-        fmt::format("a block of {} x {} is longer than any mask, {}", block.q, block.kv, kLongestMask));
+    throw invalid("a block of {} x {} is longer than any mask, {}", block.q, block.kv, kLongestMask);
   const std::int64_t q_blocks = core::ceil_div(q, block.q), shards = settings.q_seq_shards;
   const std::int64_t rows = q_blocks * block.q;
-  if (rows % shards != 0)
-    throw invalid(fmt::format("{} query rows do not divide into {} query shards", rows, shards));
+  if (rows % shards != 0) throw invalid("{} query rows do not divide into {} query shards", rows, shards);
   if (rows / shards % block.q != 0)
-    throw invalid(
-        fmt::format("the {} query rows of a shard do not divide into blocks of {}", rows / shards, block.q));
+    throw invalid("the {} query rows of a shard do not divide into blocks of {}", rows / shards, block.q);
   const auto head_count = static_cast<std::int64_t>(heads.size());
   if (head_count % settings.head_shards != 0)
-    throw invalid(
-        fmt::format("{} heads do not divide into {} head shards", head_count, settings.head_shards));
+    throw invalid("{} heads do not divide into {} head shards", head_count, settings.head_shards);
   const std::int64_t kv_blocks = core::ceil_div(kv, block.kv);
   if (q_blocks > INT32_MAX || kv_blocks > INT32_MAX)
-    throw invalid(fmt::format("{} x {} blocks are more than 32-bit indices can name", q_blocks, kv_blocks));
+    throw invalid("{} x {} blocks are more than 32-bit indices can name", q_blocks, kv_blocks);
   element_count(Shape{head_count, q_blocks, kv_blocks});
   return {direction, settings.head_shards, shards, head_count, q_blocks, kv_blocks};
 }
 
-// Heads are compared only if their keys are equal.
 template <class Key, class Same>
 DistinctMasks distinct_by(const std::vector<Mask>& heads, const std::vector<Key>& keys, Same&& same) {
   DistinctMasks distinct;
@@ -182,9 +174,8 @@ std::vector<PlannedArray> InfoPlan::arrays() const {
   return arrays;
 }
 
-// Masks are compared only if the hashes of their stored elements are equal. Rows are hashed in growing steps,
-// and masks with distinct hashes no further: mostly the first rows are enough. Each rank hashes some of the
-// rows, and all exchange hashes after each step.
+// Masks are compared only if the hashes of their stored elements are equal. Rows are hashed in growing steps
+// until hashes are distinct: mostly the first rows are enough. Each rank hashes some of the rows.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm) {
   constexpr std::int64_t kFirstStep = std::int64_t{1} << 21,
                          kFirstInOrder = std::int64_t{1} << 29;  // elements
@@ -244,12 +235,8 @@ std::vector<RowCosts> InfoPlan::row_costs(const std::vector<Mask>& masks) const 
   return costs;
 }
 
-RowPartition InfoPlan::row_partition(const std::vector<Mask>& masks, std::int64_t ranks) const {
-  return {ranks, row_costs(masks)};
-}
-
-// A rank has the states and ids of its block rows, and the same again as a message; rank 0 has those of all
-// masks, the index arrays, and the messages for one mask.
+// A rank has the states and ids of its block rows, once more as a message; rank 0 has those of all masks, the
+// index arrays, and the messages for one mask.
 std::vector<RankWork> InfoPlan::shares(std::int64_t ranks) const {
   constexpr std::int64_t kBytesPerBlock = 1 + 4;
   const std::vector<RowCosts> costs = row_costs(known.masks);

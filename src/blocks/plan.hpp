@@ -1,10 +1,8 @@
-// Checked arguments of a MaskInfo, and the rules for its arrays: number of rows, width of indices, elements
-// that the kernel computes. The plan and the computation share them.
+// Checked arguments of a MaskInfo, and the rules for its arrays, which the plan and the computation share.
 // tests: tests/blocks/test_plan.cpp
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,11 +20,8 @@ struct DistinctMasks {
   std::vector<std::int64_t> of_head;
 };
 
-/// Largest values of the index arrays.
 struct IndexBounds {
-  std::int64_t data_next;
-  std::int64_t mask_next;
-  std::int64_t block_mask;
+  std::int64_t data_next, mask_next, block_mask;
 };
 
 /// Cost of the index arrays for each of their blocks, in the unit of RowCosts::bytes. Rank 0 computes them.
@@ -53,8 +48,7 @@ struct InfoPlan {
   /// Rows of the index arrays: one a head shard if every shard has a single mask, else one a head.
   std::int64_t rows(const DistinctMasks& distinct) const;
 
-  /// Whether the kernel evaluates the mask: a single computable one, not padded (its function would be True
-  /// outside).
+  /// Whether the kernel evaluates the mask: a single computable one, not padded.
   bool is_left_to_kernel(const DistinctMasks& distinct) const;
 
   /// Dtypes of dynamic masks follow from these, those of fixed masks from the values.
@@ -63,20 +57,16 @@ struct InfoPlan {
   /// Workspace and index arrays, at most, without the partial blocks.
   std::int64_t work_bytes() const;
 
-  /// As MaskInfoPlan::arrays().
   std::vector<PlannedArray> arrays() const;
 
   /// The type of partial_mask_blocks; of dynamic masks the number of patterns does not matter.
   ArrayType blocks_type(std::int64_t patterns) const;
 
-  /// Costs of the block rows of these masks, and their partition among ranks.
   std::vector<RowCosts> row_costs(const std::vector<Mask>& masks) const;
-  RowPartition row_partition(const std::vector<Mask>& masks, std::int64_t ranks) const;
 
   /// Work of each rank if all masks that may differ are distinct.
   std::vector<RankWork> shares(std::int64_t ranks) const;
 
-  /// The dtype of indices up to `largest`.
   DType index_dtype(std::int64_t largest) const {
     return settings.downcast ? narrowest(largest) : DType::int32;
   }
@@ -92,8 +82,7 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
 
-/// The arrays of fixed masks, before they are built, from the scans of the distinct masks and the number of
-/// patterns.
+/// The types of the arrays of fixed masks, from the scans of the distinct masks and the number of patterns.
 std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,
                                     const std::vector<Scan>& scans, std::int64_t patterns);
 

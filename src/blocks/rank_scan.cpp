@@ -1,6 +1,5 @@
-// Scan of masks by several ranks. Each rank scans contiguous ranges of block rows; results are reduced in
-// rank order. States and sums are sent as they are. Partial blocks stay on the rank that found them, which
-// sends a digest of each; rank 0 finds equal ones by digest.
+// Scan of masks by several ranks. States and sums of their block rows are sent to rank 0 and reduced in rank
+// order. Partial blocks stay on the rank that found them; rank 0 finds equal ones by digest.
 //
 // Cost: one pass over the bits of each distinct partial block, and some bytes for each block sent to rank 0.
 // tests: tests/blocks/test_rank_scan.cpp
@@ -14,7 +13,6 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
-#include "mask/digest.hpp"
 #include "mask/node.hpp"
 
 namespace ejk::blocks {
@@ -30,7 +28,6 @@ std::vector<Digest> digests_of(const PatternTable& table, const Digester& digest
   return digests;
 }
 
-// Ids of partial blocks only.
 Bytes message_of(const std::optional<BandScan>& mine) {
   RankMessage message;
   if (!mine) return {};
@@ -86,7 +83,6 @@ BandScan sum_of(const Mask& mask, BlockShape block, std::vector<Bytes> found, co
   return all;
 }
 
-// The same seed on all ranks.
 Digester::Seed drawn_seed(Communicator& comm) {
   const auto seed = comm.is_first() ? Digester::drawn_seed() : Digester::Seed();
   return RankMessage(comm.broadcast(RankMessage().put(seed).bytes())).take<Digester::Seed>();
@@ -110,8 +106,7 @@ IndexRange RowPartition::rows(std::int64_t rank, std::int64_t mask) const {
 
 RowCosts::RowCosts(const Mask& mask, BlockShape block)
     : stored_bytes(static_cast<double>(mask.node().stored_bytes())) {
-  // Classifying and recording a block costs as much as reading kBlockBytes, unless a range of blocks is known
-  // to be empty; an element that is not stored costs kElementBytes, filled and tested as a bit of a word.
+  // In bytes read: classifying and recording a block, and filling and testing an element.
   constexpr double kBlockBytes = 16, kElementBytes = 0.25;
   constexpr std::int64_t kAskedRows = 1024, kAskedBlocks = std::int64_t{1} << 22;
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),

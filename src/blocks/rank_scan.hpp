@@ -1,5 +1,5 @@
-// Scan of masks by several ranks: the partition of block rows, and the reduction of the ranks' scans to the
-// Scan of a single process.
+// Scan of masks by several ranks: the partition of block rows, and the reduction of scans to that of a
+// process.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,11 @@ struct RowCosts {
   double stored_bytes;        // of an element of the array
 };
 
-/// Partition of the block rows of masks of one shape: a contiguous range for each rank, of about equal cost.
-/// The rows of one mask follow those of another, so ranges are in walk order.
+/// Partition of the block rows of masks of one shape, mask by mask, into contiguous ranges of equal cost.
 class RowPartition {
  public:
   RowPartition(std::int64_t ranks, const std::vector<RowCosts>& costs);
 
-  /// The block rows of a mask, by its index, that a rank has.
   IndexRange rows(std::int64_t rank, std::int64_t mask) const;
 
  private:
@@ -44,16 +42,13 @@ struct RankPatterns {
 };
 
 /// Numbers the patterns of all ranks by rank, and within a rank by its own ids. A pattern of several ranks is
-/// stored on the first of them. Memory on rank 0: some 100 bytes for each pattern of each rank, counted
-/// against the limit of its table.
+/// stored on the first of them. Rank 0 counts some 100 bytes for each pattern of each rank in its table.
 RankPatterns number_patterns(const PatternTable& table, Communicator& comm);
 
-/// On rank 0 the scan of a mask from the ranks' scans of their block rows. `mine` is empty if a rank has
-/// none, `patterns` null if none are kept.
+/// On rank 0 the scan of a mask from the ranks' scans of their block rows, if any. `patterns` may be null.
 std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
                            const RankPatterns* patterns, Communicator& comm);
 
-/// On all ranks the scan of a mask, without patterns.
 Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm);
 
 }  // namespace ejk::blocks

@@ -1,10 +1,9 @@
 // Scan of a mask by block rows, in parallel and in any order. Results of threads are reduced by sums and
-// unions, and partial blocks are numbered afterwards by position, so ids and bytes do not depend on the
-// number of threads.
+// unions, and partial blocks are numbered afterwards by position.
 //
 // Undecided and partial blocks of a row are filled in panels: ranges of neighbouring blocks whose bits fit
-// the L2 cache, wide enough for long reads of a stored mask. The bits of each block are gathered from the
-// panel and classified. No element of a mask with known bands is filled.
+// the L2 cache. The bits of each block are gathered from the panel and classified. No element of a mask with
+// known bands is filled.
 // tests: tests/blocks/test_scan.cpp
 #include "blocks/scan.hpp"
 
@@ -38,7 +37,6 @@ std::int64_t at_most(std::int64_t most, std::int64_t rows, std::int64_t columns)
   return elements ? std::max<std::int64_t>(1, most / std::max<std::int64_t>(1, *elements)) : 1;
 }
 
-// The block columns of each row that may be non-empty.
 std::vector<IndexRange> runs_of(const Mask& mask, BlockShape block, const IndexRange& rows) {
   const auto classifier = mask.node().classifier(block.q, block.kv);
   std::vector<IndexRange> runs;
@@ -47,7 +45,6 @@ std::vector<IndexRange> runs_of(const Mask& mask, BlockShape block, const IndexR
   return runs;
 }
 
-// Or and and of the rows of the panel, read row by row as they are stored.
 void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, std::int64_t end_word) {
   const auto words = static_cast<std::size_t>(panel.row_words);
   if (part.any.size() < words) part.any.resize(words), part.all.resize(words);
@@ -184,7 +181,7 @@ void Scanner::scan(Part& part, std::int64_t i) {
   count(part, i);
 }
 
-// Judges the open ones of a run of blocks of row `i`; the panel's column 0 is `first_key`.
+// Classifies the open ones of a range of blocks of row `i`; the panel's column 0 is `first_key`.
 void Scanner::classify_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
                            std::int64_t first_key) {
   const std::span<BlockState> found = states(i);
@@ -197,7 +194,6 @@ void Scanner::classify_run(Part& part, const BitRows& panel, std::int64_t i, Ind
   }
 }
 
-// Counts of a row whose blocks are all decided.
 void Scanner::count(Part& part, std::int64_t i) {
   const std::span<const BlockState> found = states(i);
   part.empty_blocks += kv_blocks_ - std::ssize(found);
@@ -213,8 +209,7 @@ void Scanner::count(Part& part, std::int64_t i) {
   if (full > 0) set_bits(part.rows_seen.data(), queries(i).begin, queries(i).end);
 }
 
-// The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and
-// entered.
+// The state of block (i, j), whose bits begin at `column` of the panel; a partial one is counted and entered.
 BlockState Scanner::classify(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j,
                              std::int64_t column) {
   const std::int64_t width = std::min(block_.kv, panel.columns - column);
@@ -276,8 +271,7 @@ void Scanner::scan_bands(Part& part, std::int64_t i) {
   count(part, i);
 }
 
-// The same as classify(), from the ranges of keys of the queries. Words without a bit, and the first and last
-// queries without a key in the block, are skipped.
+// The same as classify(), from the ranges of keys of the queries.
 BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j) {
   const IndexRange keys{j * block_.kv, std::min((j + 1) * block_.kv, mask_.kv_length())};
   const std::int64_t rows = queries(i).end - queries(i).begin, bands = node_.bands();
@@ -337,7 +331,7 @@ BlockState Scanner::classify_by_bands(Part& part, std::int64_t i, std::int64_t j
   return BlockState::partial;
 }
 
-// Records which queries of a partial block attend to a key: 64 of them, a word of rows_seen, at a time.
+// Records which queries of a partial block attend to a key, by words of rows_seen.
 void Scanner::mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const {
   for (std::int64_t r = 0; r < rows;) {
     const std::int64_t first = (q + r) % 64, end = std::min(rows, r + 64 - first);

@@ -8,6 +8,7 @@
 
 #include "ejk/communicator.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/report.hpp"
 #include "mask/patterns.hpp"
 
 namespace ejk::blocks {
@@ -39,27 +40,22 @@ BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Pattern
 /// The Scan, from the scan of all rows of blocks. `patterns`: more than the largest id.
 Scan completed(BandScan all, std::int64_t patterns);
 
-/// Classifies the blocks of a mask and reads those that stay undecided. The last block of a row or column may
-/// be cut short; its missing elements count as False. Partial blocks enter `table` in row-major order;
-/// without a table no pattern is kept. A table of digests counts patterns and assigns no ids.
+/// Classifies the blocks of a mask and reads the undecided ones. Elements outside of the mask are False.
+/// Partial blocks enter `table`, if any, in row-major order; a table of digests counts them without ids.
 ///
 /// Time: a few operations a block, and one read of every undecided or partial block; for a mask with known
-/// bands a few operations for each query that attends to keys of such a block. Memory: the states, the ids,
-/// and scan_bytes; with a table the bits of whole blocks, else only elements of the mask. Throws
+/// bands a few operations for each query of such a block. Memory: the states, the ids, and scan_bytes. Throws
 /// Error{budget} for a block larger than any memory.
 ///
-/// A communicator shares the rows of blocks, and all ranks get the whole; `table` is null unless it is a
-/// communicator of one rank (mask/rank_scan.hpp joins the tables of several).
+/// Ranks of a communicator share the rows of blocks, and all get the whole; `table` is null then.
 Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
                const std::function<void(std::int64_t blocks)>& done = {},
                Communicator& comm = single_process());
 
-/// The same for a range of block rows, by this process.
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t blocks)>& done = {});
 
-/// Contiguous ranges of queries that partition all of them, and the keys that each attends to in the scanned
-/// masks.
+/// A partition of the queries into contiguous ranges, and the keys that each attends to in the scanned masks.
 struct QueryRuns {
   /// Range r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
   QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
@@ -71,15 +67,12 @@ struct QueryRuns {
   std::vector<std::int64_t> bounds;
   std::int64_t row_words;
   std::vector<std::int64_t> pairs;  // True elements of each range, summed over scans
-  std::vector<Word> keys;  // (ranges, row_words): keys that a query of the range attends to in any scan
+  std::vector<Word> keys;           // (ranges, row_words): keys attended to in any scan
 };
 
-/// scan_mask for several block sizes in one pass over the elements: each is filled at most once, and none of
-/// a mask with known bands. tables[s] is for blocks[s]. `runs` may be null; else its bounds include those of
-/// the rows of blocks[0], and True elements count `weight` times.
-///
-/// Time: scan_mask for each size, with the elements filled once. Memory: sizes_bytes, and for each size the
-/// states, the ids, the partial blocks and scan_bytes.
+/// scan_mask for several block sizes, which fills each element once, and none of a mask with known bands.
+/// tables[s] is for blocks[s]. `runs` may be null; else its bounds include those of the rows of blocks[0],
+/// and True elements count `weight` times. Memory: sizes_bytes, and for each size that of scan_mask.
 std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
                              const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
                              const std::function<void(std::int64_t blocks)>& done = {});
@@ -87,6 +80,10 @@ std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& bl
 /// Workspace of scan_sizes for any of these masks, in bytes. Nothing if it exceeds any memory.
 std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,
                                         Reading reading);
+
+/// The scanned states as a picture, with densities and causes of empty blocks for a page. The caller sets key
+/// and title. It may outlive both arguments.
+BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary);
 
 /// The blocks whose states and ids a scan stores.
 struct HeldBlocks {
@@ -96,14 +93,12 @@ struct HeldBlocks {
 };
 HeldBlocks held_blocks(const Mask& mask, BlockShape block);
 
-/// Workspace of a thread for one block size and a panel of this size, in bytes. Nothing if it exceeds any
-/// memory.
+/// Workspace of a thread for a panel of this size, in bytes. Nothing if it exceeds any memory.
 std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, std::int64_t panel_words);
 
 /// Workspace of scan_mask on all threads, in bytes, beside the states, the ids and the partial blocks.
-/// Reading in order takes whole block rows on one thread, which is an upper bound for any mask. Nothing if it
-/// exceeds any memory.
+/// Reading in order is an upper bound for any mask. Nothing if it exceeds any memory.
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading);
 

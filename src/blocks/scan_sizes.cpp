@@ -2,10 +2,8 @@
 // classifies the block rows that begin there; the elements that any size needs are filled once; every size
 // scans its block rows that end there. If all sizes divide the stripe and the mask allows random access,
 // stripes are processed in parallel. Otherwise they are processed in order, each by all threads, and block
-// rows that reach into the next stripe keep their bits. Masks with known bands are scanned size by size
+// rows that extend into the next stripe keep their bits. Masks with known bands are scanned size by size
 // without filling.
-//
-// Cost: each element is filled at most once; each size reads the bits of its open blocks.
 // tests: tests/blocks/test_sparsity.cpp
 #include <algorithm>
 #include <bit>
@@ -28,7 +26,6 @@ namespace {
 constexpr std::int64_t kStripeWords = std::int64_t{1} << 22;  // of bits, unless a block row has more
 constexpr std::int64_t kBandRows = 64;                        // filled together
 
-// Partition of the queries into stripes.
 struct Stripes {
   bool apart = false;        // processed independently
   std::int64_t queries = 1;  // of a stripe
@@ -53,7 +50,6 @@ Stripes stripes_of(std::int64_t q_length, std::int64_t kv_length, const std::vec
   return stripes;
 }
 
-// True bits of [begin, end) of a row.
 std::int64_t ones(const Word* row, std::int64_t begin, std::int64_t end) {
   const std::int64_t first = begin / 64, last = (end - 1) / 64;
   const Word head = ~low_bits(begin % 64), tail = low_bits((end - 1) % 64 + 1);
@@ -62,8 +58,7 @@ std::int64_t ones(const Word* row, std::int64_t begin, std::int64_t end) {
          kernels::active().count_bits(row + first + 1, last - first - 1);
 }
 
-// Adds what the ranges of queries attend to in block row `i` of a size, scanned from `rows`, which begin at
-// `first_word`.
+// Adds the keys of ranges of queries in block row `i` of a size; `rows` begin at `first_word`.
 void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockShape block, std::int64_t i,
              const BitRows& rows, std::int64_t first_word) {
   const std::span<const BlockState> states = size.states(i);
@@ -86,7 +81,7 @@ void add_row(QueryRuns& runs, std::int64_t weight, const Scanner& size, BlockSha
         set_bits(keys, k_begin, k_end);
         continue;
       }
-      // Words at both ends are taken whole: their other bits belong to the mask too.
+      // Words at both ends are whole: their other bits belong to the mask too.
       for (std::int64_t q = begin; q < end; ++q) {
         const Word* row = rows.row(q - q_begin);
         pairs += ones(row, k_begin - 64 * first_word, k_end - 64 * first_word);
@@ -157,7 +152,6 @@ class Walk {
     std::size_t size;
     std::int64_t i;
   };
-  // A thread's results for each size, created on demand.
   using Parts = std::vector<std::unique_ptr<Scanner::Part>>;
   // The bits of a range of queries, limited to the words that are needed.
   struct Held {
@@ -179,7 +173,6 @@ class Walk {
     return held;
   }
 
-  // One past the last block row of a size that begins before a query.
   std::int64_t last_before(std::size_t size, std::int64_t query) const {
     return core::ceil_div(query, blocks_[size].q);
   }
@@ -220,7 +213,6 @@ class Walk {
       classify(held, begin, end);
       fill(held, begin, end);
       std::vector<Row> rows = filled_rows(held, end);
-      // The tallest first: they take longest.
       std::stable_sort(rows.begin(), rows.end(),
                        [&](const Row& a, const Row& b) { return blocks_[a.size].q > blocks_[b.size].q; });
       const std::int64_t open = std::accumulate(held.open.begin(), held.open.end(), std::int64_t{0});
@@ -236,7 +228,6 @@ class Walk {
     return {held.bits.row(begin - held.first), held.bits.row_words, end - begin, held.bits.columns};
   }
 
-  // Allocates these words for stripes_.held queries.
   void hold(Held& held, IndexRange words) const {
     if (words.end - words.begin > held.bits.row_words)
       held.buffer = BitBuffer();  // release before allocating

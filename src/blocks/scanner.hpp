@@ -1,6 +1,5 @@
 // Scanner of one block size. Block rows are classified, then scanned in any order by several threads, each
-// with a part of its own; parts are joined, and finish() returns the scan. Elements come from the caller:
-// scan.cpp fills them row by row, scan_sizes.cpp shares them among block sizes.
+// with a part of its own; parts are joined, and finish() returns the scan.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +14,12 @@
 
 namespace ejk::blocks {
 
-/// Whether a block that is not scanned needs its elements: to classify it, or to count and keep them.
+/// Whether a block that is not scanned needs its elements.
 inline bool is_open(BlockState state) {
   return state == BlockState::partial || state == BlockState::undecided;
 }
 
-/// Calls f(begin, end) for the maximal ranges of a query within these keys, in order. Its ranges in `bands`
-/// bands are `stride` apart.
+/// Calls f(begin, end) for the maximal ranges of a query within these keys; bands are `stride` apart.
 template <class F>
 void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t stride, const IndexRange& keys,
                      F&& f) {
@@ -53,9 +51,7 @@ class Scanner {
  public:
   /// Results of one thread for its block rows, and its workspace.
   struct Part {
-    std::int64_t empty_blocks = 0;
-    std::int64_t partial_blocks = 0;
-    std::int64_t full_blocks = 0;
+    std::int64_t empty_blocks = 0, partial_blocks = 0, full_blocks = 0;
     std::int64_t true_elements = 0;
     std::vector<Word> rows_seen;     // a bit for each query that attends to a key
     std::vector<Word> keys_seen;     // a bit for each key of partial blocks that a query attends to
@@ -70,18 +66,15 @@ class Scanner {
     std::vector<Word> block;
   };
 
-  /// For a range of block rows. Mask and table outlive this. Throws Error{budget} for a block larger than any
-  /// memory.
+  /// Mask and table outlive this. Throws Error{budget} for a block larger than any memory.
   Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
 
   const IndexRange& rows() const { return scan_.rows; }
   std::int64_t kv_blocks() const { return kv_blocks_; }
   std::int64_t kv_length() const { return mask_.kv_length(); }
-  /// The block columns of row `i` that may be non-empty: no other block is scanned or stored.
+  /// The block columns of row `i` that may be non-empty; others are not stored.
   IndexRange run(std::int64_t i) const { return scan_.summary.states->run(i - scan_.rows.begin); }
-  /// The part of a block that is kept in memory.
   BlockShape held() const { return held_; }
-  /// The queries of block row `i`.
   IndexRange queries(std::int64_t i) const;
 
   Part make_part() const;
@@ -89,14 +82,13 @@ class Scanner {
   void classify(std::int64_t i);
   /// The states of run(i): as classified, or final after scan().
   std::span<const BlockState> states(std::int64_t i) const;
-  /// For a classified row: a range that contains the words of a row of bits that scan() will read.
+  /// For a classified row: a range of the words of a row of bits that scan() reads.
   IndexRange needed_words(std::int64_t i) const;
   /// Sets a bit for each of these words, bit 0 for `first_word`.
   void add_needed_words(std::int64_t i, std::int64_t first_word, Word* words) const;
-  /// Scans the open blocks of a classified row. `rows`: the bits of its queries from key `first_key` on, a
-  /// multiple of 64; words that are not needed may have any value.
+  /// Scans the open blocks of a classified row. `rows`: the needed words of its queries from key `first_key`
+  /// on, a multiple of 64.
   void scan(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key);
-  /// The same, filling the bits.
   void scan(Part& part, std::int64_t i);
 
   /// Adds the results of a part for `part.rows`.

@@ -1,9 +1,6 @@
 // Comparison of block sizes. Each distinct mask is scanned once for all sizes, or once for each size if all
-// masks have known bands. Block states and digests of partial blocks determine the arrays of mask-info, which
-// are not built.
-//
-// Cost: one pass over the masks, and for each size a few operations a block; with bands, for each size a few
-// operations for each query and each of its partial blocks.
+// masks have known bands. The arrays of mask-info are not built: block states and digests of partial blocks
+// determine their sizes.
 // tests: tests/blocks/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
@@ -11,16 +8,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "blocks/context_parallel.hpp"
-#include "blocks/picture.hpp"
 #include "blocks/plan.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
@@ -40,9 +33,9 @@ struct SizesPlan {
   /// Masks with known bands are scanned size by size, others for all sizes at once.
   std::size_t sizes_at_once() const {
     const std::vector<Mask>& masks = first().known.masks;
-    const bool tell =
+    const bool have_bands =
         std::all_of(masks.begin(), masks.end(), [](const Mask& mask) { return mask.node().bands() > 0; });
-    return tell ? 1 : sizes.size();
+    return have_bands ? 1 : sizes.size();
   }
 };
 
@@ -53,10 +46,8 @@ namespace {
 using blocks::InfoPlan;
 using blocks::PatternTable;
 using blocks::QueryRuns;
-using blocks::RowCosts;
 using blocks::Scan;
 
-// The number of visited blocks of each block row.
 std::vector<std::int64_t> visited_blocks(const MaskSummary& summary) {
   const BlockStates& states = *summary.states;
   std::vector<std::int64_t> visited;
@@ -129,7 +120,6 @@ std::optional<std::size_t> least_of(const std::vector<BlockSizeCost>& sizes, con
   return least;
 }
 
-// Pairs computed for each range of queries, from the block rows of all heads.
 std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block,
                                          const std::vector<std::vector<std::int64_t>>& visited,
                                          const std::vector<std::int64_t>& head_mask) {
@@ -143,8 +133,8 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
   return pairs;
 }
 
-// Adds the costs of the sizes from `first` on, from the scans by size and mask. `computed`: the pairs
-// computed for each range of queries at the first of all sizes.
+// Adds the costs of the sizes from `first` on, from the scans by size and mask, and for the first of all
+// sizes the pairs computed for each range of queries.
 void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t first,
                const blocks::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
                const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
@@ -168,7 +158,6 @@ void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t fi
   });
 }
 
-// Chooses the sizes of least cost.
 void choose(Sparsity& sparsity) {
   const bool by_pairs = sparsity.options.measure == SparsityMeasure::pairs;
   sparsity.least = least_of(sparsity.sizes, sparsity.options, [&](const BlockSizeCost& size) {
@@ -180,7 +169,6 @@ void choose(Sparsity& sparsity) {
   });
 }
 
-// The heaviest of the ranks, by their mean.
 ReportValue imbalance(const std::vector<RankLoad>& ranks, std::int64_t RankLoad::*pairs) {
   double most = 0, all = 0;
   for (const RankLoad& rank : ranks) {
@@ -332,7 +320,7 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
 
 SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                            const SparsityOptions& options) {
-  if (blocks.empty()) throw Error(Error::Kind::input, "there is no block size: at least one is needed");
+  if (blocks.empty()) throw core::invalid("there is no block size: at least one is needed");
   auto plan = std::make_shared<blocks::SizesPlan>();
   plan->options = options;
   MaskInfoSettings settings;

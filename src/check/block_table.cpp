@@ -1,6 +1,6 @@
 // Block tables, row by row up to the pages that the length of a sequence needs. The last sequence of each
-// page is stored, which distinguishes a page that a sequence has twice from one that several share: in an
-// array if there are not many more pages than entries, as in any cache in use, else in a map.
+// page is stored, to distinguish a page that a sequence has twice from one that several share: in an array if
+// there are not many more pages than entries, else in a map.
 // tests: tests/check/test_block_table.cpp
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "check/integers.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr std::int64_t kUnowned = -1;
 
-// The last sequence of each page.
 class Owners {
  public:
   /// `entries`: of the table, in use.
@@ -49,9 +49,9 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
   check::require_claim("pages", claims.pages.value_or(0), 0);
   const std::int64_t batch = table.shape()[0], columns = table.shape()[1];
   if (seq_lens->shape()[0] != batch)
-    throw std::move(Error(Error::Kind::input, fmt::format("{} lengths for the {} rows of the block table",
-                                                          seq_lens->shape()[0], batch))
-                        .at(seq_lens->name()));
+    throw std::move(
+        core::invalid("{} lengths for the {} rows of the block table", seq_lens->shape()[0], batch)
+            .at(seq_lens->name()));
 
   Findings found(rules_of("block-table"), options.most_findings);
   const std::vector<std::int64_t> lengths = check::read_all_of(*seq_lens);
@@ -66,9 +66,9 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
   for (std::int64_t s = 0; s < batch; ++s) {
     const std::int64_t length = lengths[static_cast<std::size_t>(s)];
     const auto of_length = [&](std::string_view rule, auto&& message) {
-      found.add(rule, s, [&] { return Finding{"seq_lens", {s}, length, message()}; });
+      check::add(found, rule, s, "seq_lens", {s}, length, message);
     };
-    if (length < 0) of_length("length", [] { return "less than 0"; });
+    if (length < 0) of_length("length", "less than 0");
     const std::int64_t needed = pages_of(length);
     if (needed > columns)
       of_length("beyond", [&] { return fmt::format("needs {} pages; a row holds {}", needed, columns); });
@@ -81,7 +81,7 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
       for (std::size_t k = 0; k < entries.size(); ++k) {
         const std::int64_t p = begin + static_cast<std::int64_t>(k), page = entries[k];
         const auto add = [&](std::string_view rule, auto&& message) {
-          found.add(rule, s * columns + p, [&] { return Finding{"block_table", {s, p}, page, message()}; });
+          check::add(found, rule, s * columns + p, "block_table", {s, p}, page, message);
         };
         if (claims.null_page && page == *claims.null_page) {
           const bool first = p == left_behind;
@@ -116,11 +116,8 @@ Findings check_block_table(const IntegerArray& block_table, const IntegerArray& 
       }
     }
     if (left_behind > 0 && has_others)
-      found.add("window", s * columns, [&] {
-        return Finding{"block_table",
-                       {s, 0},
-                       *claims.null_page,
-                       fmt::format("the first {} of {} pages of sequence {}", left_behind, needed, s)};
+      check::add(found, "window", s * columns, "block_table", {s, 0}, *claims.null_page, [&] {
+        return fmt::format("the first {} of {} pages of sequence {}", left_behind, needed, s);
       });
     if (options.progress) options.progress(s + 1, batch);
   }

@@ -9,12 +9,6 @@
 
 namespace ejk {
 
-namespace {
-
-constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
-
-}  // namespace
-
 Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims& claims,
                           const CheckOptions& options) {
   check::require_integers(*cu_seqlens, "cu_seqlens", 1, 1, "a 1-D array");
@@ -22,9 +16,10 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
   check::require_claim("max_seqlen", claims.max_seqlen.value_or(0), 0);
   check::require_claim("align", claims.align, 1);
 
+  constexpr std::int64_t kMostInt32 = std::numeric_limits<std::int32_t>::max();
   Findings found(rules_of("cu-seqlens"), options.most_findings);
   const auto add = [&](std::string_view rule, std::int64_t index, std::int64_t value, auto&& message) {
-    found.add(rule, index, [&] { return Finding{"cu_seqlens", {index}, value, message()}; });
+    check::add(found, rule, index, "cu_seqlens", {index}, value, message);
   };
   const std::int64_t n = cu_seqlens->shape()[0];
   std::int64_t last = 0, empty = 0;
@@ -62,7 +57,7 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
     }
   });
   if (n == 0)
-    found.add("length", 0, [] { return Finding{"cu_seqlens", {}, {}, "it has no element, not even a 0"}; });
+    check::add(found, "length", 0, "cu_seqlens", {}, {}, "it has no element, not even a 0");
   else if (claims.tokens && last != *claims.tokens)
     add("tokens", n - 1, last, [&] { return check::there_are(*claims.tokens, "token"); });
 

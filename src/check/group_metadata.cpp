@@ -1,6 +1,5 @@
-// Group metadata: the steps of a kernel are sorted by group and tile, and compared with the tiles that
-// contain the rows of each group. A tile without a step is dropped, one with two is computed twice. Steps are
-// sorted already in valid metadata. Definitions: include/ejk/groups.hpp.
+// Group metadata: the steps of a kernel are sorted by group and tile, as they are in valid metadata, and
+// compared with the tiles that contain the rows of each group. Definitions: include/ejk/groups.hpp.
 // tests: tests/check/test_groups.cpp
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 #include <tuple>
 
 #include "check/integers.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk {
@@ -48,9 +48,8 @@ class Checker {
       if (found_.count("begin") + found_.count("decreasing") == 0) check_rows();
     }
     if (!claims_.tm)
-      found_.add("unchecked", 0, [] {
-        return Finding{"m_tile_ids", {}, {}, "tiles are not compared with the rows of their groups"};
-      });
+      check::add(found_, "unchecked", 0, "m_tile_ids", {}, {},
+                 "tiles are not compared with the rows of their groups");
     found_.facts()
         .add("groups", "groups", groups_, Unit::count)
         .add("rows", "rows", offsets_.empty() ? 0 : offsets_.back(), Unit::count)
@@ -61,15 +60,14 @@ class Checker {
 
  private:
   template <class Message>
-  void add(std::string_view rule, const char* array, std::int64_t index, ReportValue value,
+  void add(std::string_view rule, const char* array, std::int64_t index, const ReportValue& value,
            Message&& message) {
-    found_.add(rule, index, [&] { return Finding{array, {index}, std::move(value), message()}; });
+    check::add(found_, rule, index, array, {index}, value, message);
   }
 
-  // Of an array as a whole.
-  template <class Message>
-  void add_whole(std::string_view rule, const char* array, ReportValue value, Message&& message) {
-    found_.add(rule, -1, [&] { return Finding{array, {}, std::move(value), message()}; });
+  void add_whole(std::string_view rule, const char* array, const ReportValue& value,
+                 const std::string& message) {
+    check::add(found_, rule, -1, array, {}, value, message);
   }
 
   std::int64_t begin_of(std::int64_t g) const { return offsets_[static_cast<std::size_t>(g)]; }
@@ -81,7 +79,7 @@ class Checker {
     const char* const name = "group_offsets";
     for (std::size_t i = 0; i < offsets_.size(); ++i) {
       const auto g = static_cast<std::int64_t>(i);
-      if (i == 0 && offsets_[0] != 0) add("begin", name, 0, offsets_[0], [] { return "not 0"; });
+      if (i == 0 && offsets_[0] != 0) add("begin", name, 0, offsets_[0], "not 0");
       if (i > 0 && offsets_[i] < offsets_[i - 1])
         add("decreasing", name, g, offsets_[i],
             [&] { return check::less_than(offsets_[i - 1], offsets_[i]); });
@@ -108,9 +106,8 @@ class Checker {
       for (std::size_t k = 0; k < ids.size(); ++k) {
         if (ids[k] == -1) continue;
         if (ids[k] < 0 || ids[k] >= claims_.experts)
-          throw std::move(Error(Error::Kind::input,
-                                fmt::format("element {} is {}; {}", first + static_cast<std::int64_t>(k),
-                                            ids[k], check::there_are(claims_.experts, "expert")))
+          throw std::move(core::invalid("element {} is {}; {}", first + static_cast<std::int64_t>(k), ids[k],
+                                        check::there_are(claims_.experts, "expert"))
                               .at(claims_.topk_ids->name()));
         ++sizes[static_cast<std::size_t>(ids[k])];
       }
@@ -120,9 +117,8 @@ class Checker {
 
   void compare_sizes(const std::vector<std::int64_t>& sizes) {
     if (sizes.size() + 1 != offsets_.size())
-      return add_whole("shape", "group_offsets", {}, [&] {
-        return fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size());
-      });
+      return add_whole("shape", "group_offsets", {},
+                       fmt::format("{} offsets for {} groups", offsets_.size(), sizes.size()));
     // A wrong size shifts all later offsets, so the rows of each group are compared.
     for (std::size_t g = 0; g < sizes.size(); ++g) {
       const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
@@ -137,18 +133,16 @@ class Checker {
     }
   }
 
-  // Whether there are steps to check.
   bool check_lengths() {
     groups_ = std::max<std::int64_t>(std::ssize(offsets_) - 1, 0);
     const std::int64_t length = arrays_.group_ids->shape()[0], of_tiles = arrays_.m_tile_ids->shape()[0];
     const std::vector<std::int64_t> num_tiles = check::read_all_of(*arrays_.num_tiles);
     if (offsets_.empty()) {
-      add_whole("shape", "group_offsets", {}, [] { return "it has no element, not even a 0"; });
+      add_whole("shape", "group_offsets", {}, "it has no element, not even a 0");
       return false;
     }
     if (num_tiles.size() != 1) {
-      add_whole("shape", "num_tiles", {},
-                [&] { return fmt::format("{} numbers, not one", num_tiles.size()); });
+      add_whole("shape", "num_tiles", {}, fmt::format("{} numbers, not one", num_tiles.size()));
       return false;
     }
     num_tiles_ = num_tiles[0];
@@ -157,13 +151,12 @@ class Checker {
     const bool no_rows = of_tiles == 0 && (length == groups_ - 1 || groups_ == 0);
     if (no_rows) tiles_ = 0;
     if (of_tiles != length && !no_rows) {
-      add_whole("shape", "m_tile_ids", {},
-                [&] { return fmt::format("{} entries; group_ids has {}", of_tiles, length); });
+      add_whole("shape", "m_tile_ids", {}, fmt::format("{} entries; group_ids has {}", of_tiles, length));
       return false;
     }
     if (tiles_ < 0 || (groups_ == 0 && length > 0)) {
       add_whole("shape", "group_ids", {},
-                [&] { return fmt::format("{} entries do not go with {} groups", length, groups_); });
+                fmt::format("{} entries do not go with {} groups", length, groups_));
       return false;
     }
     first_ = claims_.start_group.value_or(0);
@@ -173,23 +166,20 @@ class Checker {
     const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);
-    const auto room = [&](const std::string& wanted) {
-      add_whole("shape", "group_ids", {},
-                [&] { return fmt::format("room for {} tiles, and {}", tiles_, wanted); });
+    const auto capacity = [&](const std::string& wanted) {
+      add_whole("shape", "group_ids", {}, fmt::format("room for {} tiles, and {}", tiles_, wanted));
     };
     if (tiles_ < (claims_.tm ? core::ceil_div(rows, *claims_.tm) : std::min<std::int64_t>(rows, 1)))
-      room("rows for more");
+      capacity("rows for more");
     else if (const std::int64_t wanted =
                  claims_.m && claims_.tm ? core::ceil_div(*claims_.m, *claims_.tm) : tiles_;
              groups_ > 0 && tiles_ != wanted)
-      room(fmt::format("there {} {}", wanted == 1 ? "is" : "are", wanted));
+      capacity(fmt::format("there {} {}", wanted == 1 ? "is" : "are", wanted));
     // Steps of empty groups need entries as well.
     const std::int64_t most = tiles_ == 0 ? groups_ : length;
     if (num_tiles_ < 0 || num_tiles_ > most)
-      add_whole("num-tiles", "num_tiles", num_tiles_, [&] {
-        return length == 1 ? std::string("there is 1 entry") : fmt::format("there are {} entries", length);
-      });
-    // Without tiles nothing is computed.
+      add_whole("num-tiles", "num_tiles", num_tiles_,
+                length == 1 ? "there is 1 entry" : fmt::format("there are {} entries", length));
     steps_count_ = tiles_ == 0 ? 0 : std::clamp<std::int64_t>(num_tiles_, 0, length);
     return true;
   }
@@ -249,14 +239,14 @@ class Checker {
         continue;
       }
       any_has_step = true;
-      for (const Step& step : steps.subspan(1)) idle(step, [] { return "an empty group's second step"; });
+      for (const Step& step : steps.subspan(1)) idle(step, "an empty group's second step");
     }
     // Without tiles all groups are empty, and no label assigns steps to groups.
     if (tiles_ == 0) any_has_step = num_tiles_ > 0;
     const bool must_have = claims_.empty_groups ? *claims_.empty_groups == EmptyGroups::visit : any_has_step;
     if (tiles_ == 0 && must_have && num_tiles_ >= 0 && num_tiles_ < end_ - first_)
       add_whole("empty-groups", "num_tiles", num_tiles_,
-                [&] { return fmt::format("there are {} empty groups", end_ - first_); });
+                fmt::format("there are {} empty groups", end_ - first_));
     if (tiles_ > 0 && must_have && without_step)
       add("empty-groups", "group_offsets", *without_step, begin_of(*without_step),
           [&] { return fmt::format("empty group {} has no step", *without_step); });
@@ -264,8 +254,7 @@ class Checker {
 
   // The steps of a group with rows: one for each of its tiles.
   void check_group(std::int64_t g, std::span<const Step> steps) {
-    if (steps.empty())
-      return add("dropped", "group_offsets", g, begin_of(g), [] { return "it has no step"; });
+    if (steps.empty()) return add("dropped", "group_offsets", g, begin_of(g), "it has no step");
     // If the rows of a tile are unknown, the tiles from the first to the last step.
     const std::int64_t first = claims_.tm ? begin_of(g) / *claims_.tm : steps.front().tile;
     const std::int64_t last = claims_.tm ? (end_of(g) - 1) / *claims_.tm : steps.back().tile;
@@ -315,7 +304,7 @@ class Checker {
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims) {
   const auto array = [&](const char* name) -> IntegerArray {
     if (auto source = group.find(name)) return source;
-    throw Error(Error::Kind::input, fmt::format("{}: holds no array '{}'", group.name, name))
+    throw core::invalid("{}: holds no array '{}'", group.name, name)
         .hint("group metadata is group_offsets, group_ids, m_tile_ids and num_tiles");
   };
   GroupMetadataArrays arrays{array("group_offsets"), array("group_ids"), array("m_tile_ids"),
@@ -334,8 +323,7 @@ GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClai
     if (claim || text.empty() || text == "all") return;
     claim = parse_integer(text);
     if (!claim || *claim < least || *claim > most)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: the attribute {} is '{}'", group.name, name, printable(text, 40)));
+      throw core::invalid("{}: the attribute {} is '{}'", group.name, name, printable(text, 40));
   };
   set(claims.tm, "tm", 1);
   set(claims.m, "m", 0);

@@ -22,8 +22,7 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
   check::scan(*group_sizes, options, [&](std::span<const std::int64_t> sizes, std::int64_t begin) {
     for (std::size_t k = 0; k < sizes.size(); ++k) {
       const std::int64_t g = begin + static_cast<std::int64_t>(k), size = sizes[k];
-      if (size < 0)
-        found.add("negative", g, [&] { return Finding{"group_sizes", {g}, size, "less than 0"}; });
+      if (size < 0) check::add(found, "negative", g, "group_sizes", {g}, size, "less than 0");
       ascends = ascends && before <= size;
       if (g == 0) first = size;
       before = size;
@@ -31,28 +30,21 @@ Findings check_group_sizes(const IntegerArray& group_sizes, std::optional<std::i
       sum += size;
       load.add(g, size);
       if (fitted && sum > kMost)
-        found.add("int32", g, [&] {
-          return Finding{"group_sizes", {g}, size, fmt::format("the sum up to it is beyond {}", kMost)};
-        });
+        check::add(found, "int32", g, "group_sizes", {g}, size,
+                   fmt::format("the sum up to it is beyond {}", kMost));
     }
   });
-  if (m && sum != *m)
-    found.add("sum", 0, [&] {
-      const bool fits =
-          sum <= std::numeric_limits<std::int64_t>::max() && sum >= std::numeric_limits<std::int64_t>::min();
-      return Finding{
-          "group_sizes",
-          {},
-          fits ? ReportValue(static_cast<std::int64_t>(sum)) : ReportValue(static_cast<double>(sum)),
-          "the sum of the sizes; " + check::there_are(*m, "row") +
-              (ascends && before == *m ? ". They never decrease and end there: ends of groups?" : "")};
-    });
+  if (m && sum != *m) {
+    const bool fits = sum <= INT64_MAX && sum >= INT64_MIN;
+    check::add(found, "sum", 0, "group_sizes", {},
+               fits ? ReportValue(static_cast<std::int64_t>(sum)) : ReportValue(static_cast<double>(sum)),
+               "the sum of the sizes; " + check::there_are(*m, "row") +
+                   (ascends && before == *m ? ". They never decrease and end there: ends of groups?" : ""));
+  }
   const std::int64_t groups = group_sizes->shape()[0];
   if (groups >= (m ? 2 : 4) && ascends && first < before && !(m && sum == *m))
-    found.add("ends", 0, [] {
-      return Finding{
-          "group_sizes", {}, {}, "they never decrease, as where groups end; the number of rows would tell"};
-    });
+    check::add(found, "ends", 0, "group_sizes", {}, {},
+               "they never decrease, as where groups end; the number of rows would tell");
   load.describe(found.facts(), "group");
   return found;
 }

@@ -81,13 +81,9 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims,
         },
         rows);
   if (claims.causal && claims.keys && !claims.offset && *claims.keys != queries)
-    all.found.add("assumed", 0, [&] {
-      return Finding{
-          "indices",
-          {},
-          {},
-          fmt::format("{} queries and {} keys: query 0 is taken to stand at key 0", queries, *claims.keys)};
-    });
+    check::add(
+        all.found, "assumed", 0, "indices", {}, {},
+        fmt::format("{} queries and {} keys: query 0 is taken to stand at key 0", queries, *claims.keys));
   all.found.facts()
       .add("queries", "queries", rows, Unit::count)
       .add("keys_per_query", "entries of a query", n, Unit::count)

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -20,6 +18,8 @@
 #include "core/offsets.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
+#include "core/progress.hpp"
+#include "core/require.hpp"
 #include "ejk/check.hpp"
 
 namespace ejk::check {
@@ -27,9 +27,20 @@ namespace ejk::check {
 /// Elements of a chunk, which fits the cache as 64-bit integers.
 inline constexpr std::int64_t kPiece = std::int64_t{1} << 15;
 
-/// The hint for an array with an axis too many.
 inline std::string one_of(const ArraySource& source) {
   return fmt::format("take one row with a slice: \"{}[0]\"", source.name());
+}
+
+/// Adds a finding with a message, or one that message() builds if it is kept.
+template <class Message>
+void add(Findings& found, std::string_view rule, std::int64_t place, const char* array, const Shape& index,
+         const ReportValue& value, Message&& message) {
+  found.add(rule, place, [&] {
+    if constexpr (std::is_invocable_v<Message>)
+      return Finding{array, index, value, message()};
+    else
+      return Finding{array, index, value, message};
+  });
 }
 
 /// Throws Error{input} unless it is of integers and of a rank from `least` to `most`. `form` is the shape in
@@ -52,36 +63,31 @@ inline void require_integers(const ArraySource& source, const char* what, std::s
 /// Throws Error{input} unless it is (tokens,), or its other axes have length 1.
 inline void require_one_row(const ArraySource& source, const char* what) {
   if (element_count(source.shape()) != source.shape().back())
-    throw std::move(Error(Error::Kind::input, fmt::format("cu_seqlens are of one row, and {} are of shape {}",
-                                                          what, to_string(source.shape())))
-                        .at(source.name())
-                        .hint(one_of(source)));
+    throw std::move(
+        core::invalid("cu_seqlens are of one row, and {} are of shape {}", what, to_string(source.shape()))
+            .at(source.name())
+            .hint(one_of(source)));
 }
 
-/// The claim is at least `least`. Throws Error{usage}.
 inline void require_claim(const char* what, std::int64_t value, std::int64_t least) {
   if (value < least)
     throw Error(Error::Kind::usage, fmt::format("{} is {}; it must be at least {}", what, value, least));
 }
 
-/// "there are 3 tiles", "there is 1 tile".
 inline std::string there_are(std::int64_t count, const char* what) {
   return count == 1 ? fmt::format("there is 1 {}", what) : fmt::format("there are {} {}s", count, what);
 }
 
-/// The message for an offset less than the previous one.
 inline std::string less_than(std::int64_t before, std::int64_t value) {
   return fmt::format("less than {} before it{}", before, before > 0 && value < 0 ? ": an overflow?" : "");
 }
 
-/// Integers, and the buffer that they are read through.
 struct Buffer {
   std::vector<std::byte> raw;
   std::vector<std::int64_t> values;
 };
 
-/// Elements begin … end − 1 in C order of an array of rank 1 or more. Throws Error{input} for one beyond 63
-/// bits.
+/// Elements begin … end − 1 in C order of an array of rank 1 or more. Throws Error{input} above 63 bits.
 inline std::span<const std::int64_t> read_range(const ArraySource& source, std::int64_t begin,
                                                 std::int64_t end, Buffer& buffer) {
   buffer.values.resize(static_cast<std::size_t>(end - begin));
@@ -93,7 +99,6 @@ inline std::span<const std::int64_t> read_range(const ArraySource& source, std::
   return buffer.values;
 }
 
-/// All elements of an array of any rank.
 inline std::vector<std::int64_t> read_all_of(const ArraySource& source) {
   Buffer buffer;
   if (source.shape().empty())
@@ -116,8 +121,8 @@ void scan(const ArraySource& source, const CheckOptions& options, F&& f) {
 }
 
 /// Calls f(at, id, before, s) for each id of one row, in order: s is the token's sequence of cu_seqlens, or
-/// their number past the last one; `before` is the previous id, 0 at first. Adds a finding of the rule
-/// "length" if there are fewer ids (in messages: `what`) than tokens.
+/// their number after the last one; `before` is the previous id, 0 at first. Fewer ids (`what`) than tokens
+/// are a finding of the rule "length".
 template <class F>
 void scan_sequences(const ArraySource& source, const std::vector<std::int64_t>& cu,
                     const CheckOptions& options, Findings& found, const char* what, F&& f) {
@@ -134,12 +139,8 @@ void scan_sequences(const ArraySource& source, const std::vector<std::int64_t>& 
   });
   const std::int64_t tokens = element_count(source.shape());
   if (tokens < cu.back())
-    found.add("length", 0, [&] {
-      return Finding{"cu_seqlens",
-                     {static_cast<std::int64_t>(sequences)},
-                     cu.back(),
-                     fmt::format("there are {} {}", tokens, what)};
-    });
+    add(found, "length", 0, "cu_seqlens", {static_cast<std::int64_t>(sequences)}, cu.back(),
+        fmt::format("there are {} {}", tokens, what));
 }
 
 /// Calls work(part, row, values) for rows of `columns` elements in any order, on several threads with a part
@@ -153,8 +154,7 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
   const std::int64_t step = std::max<std::int64_t>(1, kPiece / columns);  // rows of a piece
   const std::int64_t pieces = core::ceil_div(rows, step);
   const int threads = source.random_access() ? core::threads_for(pieces, each * static_cast<double>(n)) : 1;
-  std::mutex progress;
-  std::int64_t done = 0;
+  core::Progress progress(options.progress, n);
   using Part = decltype(make());
   core::parallel_reduce(
       pieces, threads, [&] { return std::pair<Part, Buffer>(make(), {}); },
@@ -165,15 +165,12 @@ void scan_rows(const ArraySource& source, std::int64_t columns, const CheckOptio
           work(part.first, row,
                values.subspan(static_cast<std::size_t>((row - first) * columns),
                               static_cast<std::size_t>(columns)));
-        if (!options.progress) return;
-        const std::scoped_lock lock(progress);
-        options.progress(done += (end - first) * columns, n);
+        progress.add((end - first) * columns);
       },
       [&](std::pair<Part, Buffer>& part) { join(part.first); });
 }
 
-/// A set of integers of bounded size: a hash table whose entries have a generation, so begin() clears it in
-/// O(1).
+/// A set of integers of bounded size: a hash table with generations, so begin() clears it in O(1).
 class IndexSet {
  public:
   explicit IndexSet(std::int64_t most) {

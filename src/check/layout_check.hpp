@@ -1,10 +1,8 @@
-// What `check mask-info` needs of a layout of stored block masks: its rules, the masks that a kernel computes
-// from the arrays, and which index or element makes a block wrong. The proof in mask_info.cpp knows no
-// layout.
+// The part of `check mask-info` that depends on the layout: its rules, the masks that a kernel computes from
+// the arrays, and which index or element makes a block wrong.
 // tests: tests/check/test_mask_info.cpp
 #pragma once
 
-#include <memory>
 #include <set>
 #include <string>
 #include <tuple>
@@ -16,7 +14,6 @@
 
 namespace ejk::check {
 
-/// Blocks by row of the arrays, block row and block column.
 using BlockSet = std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
 
 class LayoutCheck {
@@ -30,8 +27,7 @@ class LayoutCheck {
   virtual void check_elements(std::int64_t row, const BlockSet& wrong) = 0;
 
   virtual std::int64_t row_of(std::int64_t head) const = 0;
-  /// Elements of partial blocks are not stored: a kernel computes them from positions. The pattern of a block
-  /// is its column then.
+  /// A kernel computes elements of partial blocks from positions. The pattern of a block is its column then.
   virtual bool is_computed() const = 0;
   /// The finding for a block that differs from the wanted mask; `what` describes the difference.
   virtual Finding explain(std::int64_t row, const BlockDifference& difference, const Mask& wanted,

@@ -15,6 +15,7 @@
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "core/progress.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 
 namespace ejk {
@@ -126,7 +127,6 @@ class MaskCheck {
     });
   }
 
-  // Queries without keys, keys without queries, and the number of pairs.
   void scan() {
     std::int64_t pairs = 0;
     const auto same = [&](auto a, auto b) { return known_same(of_head(heads_, a), of_head(heads_, b)); };
@@ -142,12 +142,9 @@ class MaskCheck {
              "is seen by no query");
       check_polarity(h, count, mask);
       if (claims_.stored && padding_guess(mask) == PaddingGuess::likely)
-        found_.add("padding-mask", h, [&] {
-          return Finding{"mask",
-                         {h},
-                         {},
-                         fmt::format("{} rows, each one run from an end: padding of {} tokens?{}",
-                                     mask.q_length(), mask.kv_length(), also(count))};
+        check::add(found_, "padding-mask", h, "mask", {h}, {}, [&] {
+          return fmt::format("{} rows, each one run from an end: padding of {} tokens?{}", mask.q_length(),
+                             mask.kv_length(), also(count));
         });
     }
     found_.facts().add("pairs", "pairs", pairs, Unit::elements);
@@ -171,8 +168,8 @@ class MaskCheck {
           heads * (range.end - range.begin));
   }
 
-  // No query attends to the key at its own position, and some to a later one: true of the complement of a
-  // causal mask, a window or packed documents, and of hardly any intended mask.
+  // No query attends to the key at its own position, and some to a later one: as in the complement of a
+  // causal mask, a window or packed documents.
   void check_polarity(std::int64_t head, std::int64_t heads, const Mask& mask) {
     const std::int64_t q = mask.q_length(), kv = mask.kv_length(), offset = kv - q;
     if (offset < 0 || q < 2) return;
@@ -182,13 +179,9 @@ class MaskCheck {
     if (pairs_of(local_mask(q, kv, 0, 0, offset)) > 0) return;
     const std::int64_t pairs = pairs_of(~causal_mask(q, kv, offset));
     if (pairs == 0) return;
-    found_.add("inverted", head, [&] {
-      return Finding{
-          "mask",
-          {head},
-          {},
-          fmt::format("no query sees the key at its own position, and {} pairs are of later keys{}",
-                      format_count(pairs), also(heads))};
+    check::add(found_, "inverted", head, "mask", {head}, {}, [&] {
+      return fmt::format("no query sees the key at its own position, and {} pairs are of later keys{}",
+                         format_count(pairs), also(heads));
     });
   }
 
@@ -204,8 +197,7 @@ class MaskCheck {
       const std::int64_t head = shared.first, heads = shared.count;
       const MaskPair pair(of_head(heads_, head), of_head(others, head), claims_.block);
       pair.compare(
-          found_, options_,
-          [&](Findings& found, const BlockDifference& difference) {
+          found_, options_, progress_, heads, [&](Findings& found, const BlockDifference& difference) {
             if (difference.*pairs == 0) return;
             blocks += heads;
             const bool outside = pairs == &BlockDifference::outside;
@@ -221,8 +213,7 @@ class MaskCheck {
                                   difference.i, difference.j, also(heads))};
                 },
                 heads * difference.*pairs);
-          },
-          [&](std::int64_t rows) { progress_.add(heads * rows); });
+          });
     }
     found_.facts().add(
         fmt::format("{}_{}_blocks", claim, rule),
@@ -240,16 +231,15 @@ class MaskCheck {
 }  // namespace
 
 Findings check_mask(const std::vector<Mask>& heads, const MaskClaims& claims, const CheckOptions& options) {
-  if (heads.empty()) throw Error(Error::Kind::input, "there is no head: at least one mask is needed");
+  if (heads.empty()) throw core::invalid("there is no head: at least one mask is needed");
   for (const std::vector<Mask>* others : {&claims.within, &claims.covers, &claims.equals}) {
     if (others->size() > 1 && others->size() != heads.size())
-      throw Error(Error::Kind::input,
-                  fmt::format("{} masks are compared with those of {} heads", others->size(), heads.size()));
+      throw core::invalid("{} masks are compared with those of {} heads", others->size(), heads.size());
     for (const Mask& other : *others)
       if (other.q_length() != heads.front().q_length() || other.kv_length() != heads.front().kv_length())
-        throw Error(Error::Kind::input, fmt::format("{} is {} x {}, the mask is {} x {} (queries x keys)",
-                                                    other.text(), other.q_length(), other.kv_length(),
-                                                    heads.front().q_length(), heads.front().kv_length()));
+        throw core::invalid("{} is {} x {}, the mask is {} x {} (queries x keys)", other.text(),
+                            other.q_length(), other.kv_length(), heads.front().q_length(),
+                            heads.front().kv_length());
   }
   check::require_claim("block", std::min(claims.block.q, claims.block.kv), 1);
   return MaskCheck(heads, claims, options).run();

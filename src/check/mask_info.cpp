@@ -1,9 +1,7 @@
-// `check mask-info`: the rules of the layout, then the proof. What a kernel computes from the arrays is
-// assembled to a mask, which is compared with the given one block by block. Pairs outside of the mask's
-// lengths are reported as well.
+// `check mask-info`: the rules of the layout, then the proof: the mask that a kernel computes from the arrays
+// is compared with the given one block by block. Pairs outside of the mask's lengths are reported as well.
 //
-// Cost: that of the layout's rules, and filling the blocks that are partial in either mask. Memory:
-// check_mask_info_bytes.
+// Cost: that of the layout's rules, and filling the blocks that are partial in either mask.
 // tests: tests/check/test_mask_info.cpp
 #include <fmt/format.h>
 
@@ -90,7 +88,7 @@ class MaskInfoCheck {
     return layout_->row_masks[static_cast<std::size_t>(row)];
   }
 
-  // What a kernel computes for a row, with the elements of a head's mask if it computes them itself.
+  // The mask that a kernel computes for a row; `function` has the elements that are not stored.
   Mask computed(std::int64_t row, const Mask& function) const {
     BlockMask mask = mask_of(row);
     if (layout_->is_computed())
@@ -126,34 +124,28 @@ class MaskInfoCheck {
 
   void compare() {
     std::atomic<std::int64_t> wrong_blocks = 0;
-    std::int64_t done = 0;
     const auto all = check::shared_heads(layout_->head_count, [&](auto a, auto b) {
       return layout_->row_of(a) == layout_->row_of(b) && blocks::known_same(wanted(a), wanted(b));
     });
-    const std::int64_t steps = std::ssize(all) * layout_->row_masks[0].grid->q_blocks;
+    core::Progress progress(options_.progress, std::ssize(all) * layout_->row_masks[0].grid->q_blocks);
     for (const check::SharedHeads& shared : all) {
       const std::int64_t row = layout_->row_of(shared.first);
       const Mask& mask = wanted(shared.first);
       const BlockGrid& grid = *mask_of(row).grid;
       const States states = states_of(row);
       const MaskPair pair(computed(row, mask), mask, layout_->block_shape);
-      pair.compare(
-          found_, options_,
-          [&](Findings& found, const BlockDifference& difference) {
-            wrong_blocks += shared.count;
-            if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
-            const mask::Rectangle block = grid.whole_block(difference.i, difference.j);
-            if (block.q_end > mask.q_length() || block.k_end > mask.kv_length()) {
-              const std::scoped_lock lock(reading_);
-              wrong_.insert({row, difference.i, difference.j});
-            }
-            found.add(
-                difference.missing > 0 ? "missing" : "outside", pair.place(shared.first, difference),
-                [&] { return explain(shared, difference); }, shared.count);
-          },
-          [&](std::int64_t rows) {
-            if (options_.progress) options_.progress(done += rows, steps);
-          });
+      pair.compare(found_, options_, progress, 1, [&](Findings& found, const BlockDifference& difference) {
+        wrong_blocks += shared.count;
+        if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
+        const mask::Rectangle block = grid.whole_block(difference.i, difference.j);
+        if (block.q_end > mask.q_length() || block.k_end > mask.kv_length()) {
+          const std::scoped_lock lock(reading_);
+          wrong_.insert({row, difference.i, difference.j});
+        }
+        found.add(
+            difference.missing > 0 ? "missing" : "outside", pair.place(shared.first, difference),
+            [&] { return explain(shared, difference); }, shared.count);
+      });
       add_picture(shared.first, states);
     }
     found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
@@ -174,8 +166,7 @@ class MaskInfoCheck {
                     shared.count == 1 ? "" : fmt::format("; so in {} heads", shared.count)));
   }
 
-  // Elements outside of the lengths, which a kernel would compute. Blocks that differ from the mask are
-  // already reported.
+  // Elements outside of the lengths. Blocks that differ from the mask are already reported.
   void check_padding(std::int64_t row) {
     const BlockMask& mask = mask_of(row);
     const BlockGrid& grid = *mask.grid;

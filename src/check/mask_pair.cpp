@@ -3,11 +3,11 @@
 // tests: tests/check/test_mask.cpp
 #include "check/mask_pair.hpp"
 
-#include <algorithm>
 #include <bit>
 
 #include "blocks/scan.hpp"
 #include "core/checked.hpp"
+#include "core/require.hpp"
 
 namespace ejk::check {
 
@@ -31,7 +31,7 @@ MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
       first_states_(first.node().classifier(block.q, block.kv)),
       second_states_(second.node().classifier(block.q, block.kv)) {
   if (first.q_length() != second.q_length() || first.kv_length() != second.kv_length())
-    throw Error(Error::Kind::input, "masks of different shapes are compared");
+    throw core::invalid("masks of different shapes are compared");
 }
 
 // Sequential masks are read by one thread.

@@ -1,5 +1,5 @@
-// Comparison of two masks of one shape, block by block. Blocks that are known to be empty or full in both are
-// compared without their elements.
+// Comparison of two masks of one shape, block by block, without the elements of blocks known to be empty or
+// full.
 // tests: tests/check/test_mask.cpp
 #pragma once
 
@@ -7,27 +7,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "core/parallel.hpp"
+#include "core/progress.hpp"
 #include "ejk/check.hpp"
 #include "mask/node.hpp"
 
 namespace ejk::check {
 
-/// A block in which two masks differ.
 struct BlockDifference {
   std::int64_t i = 0, j = 0;                  // block row and column
-  std::int64_t missing = 0;                   // pairs of the second mask only
-  std::int64_t outside = 0;                   // pairs of the first mask only
+  std::int64_t missing = 0, outside = 0;      // pairs of the second, of the first mask only
   std::int64_t missing_q = 0, missing_k = 0;  // the first of each, row by row
   std::int64_t outside_q = 0, outside_k = 0;
   std::int64_t wanted = 0;  // pairs of the second
 };
 
-/// Heads that share a mask, which is checked once.
 struct SharedHeads {
   std::int64_t first, count;
 };
@@ -55,14 +52,14 @@ class MaskPair {
   MaskPair(const Mask& first, const Mask& second, BlockShape block);
 
   /// Calls f(found, difference) for each differing block, on several threads with findings of their own,
-  /// which are merged into `into`. done(rows) counts block rows, one thread at a time.
-  template <class F, class Done>
-  void compare(Findings& into, const CheckOptions& options, F&& f, Done&& done) const {
+  /// which are merged into `into`. Adds `weight` to the progress for each block row.
+  template <class F>
+  void compare(Findings& into, const CheckOptions& options, core::Progress& progress, std::int64_t weight,
+               F&& f) const {
     struct Part {
       Findings found;
       Scratch scratch;
     };
-    std::mutex progress;
     core::parallel_reduce(
         rows_, threads(),
         [&] {
@@ -71,8 +68,7 @@ class MaskPair {
         [&](Part& part, std::int64_t i) {
           find_differences(i, part.scratch,
                            [&](const BlockDifference& difference) { f(part.found, difference); });
-          const std::scoped_lock lock(progress);
-          done(1);
+          progress.add(weight);
         },
         [&](Part& part) { into.merge(std::move(part.found)); });
   }
@@ -89,7 +85,6 @@ class MaskPair {
   };
 
   int threads() const;
-  /// The differing blocks of row i, in order.
   void find_differences(std::int64_t i, Scratch& scratch,
                         const std::function<void(const BlockDifference&)>& found) const;
 

@@ -1,6 +1,5 @@
 // Position ids: each is one more than the previous one, or begins a sequence. Sequences begin at cu_seqlens,
-// or at the zeros of the positions. With a token mask only tokens count: cumsum(mask) - 1, not the index in
-// the row.
+// or at the zeros of the positions. With a token mask only tokens count: cumsum(mask) - 1.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 
@@ -8,6 +7,7 @@
 
 #include "check/integers.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
@@ -112,12 +112,11 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
     if (claims.cu_seqlens || claims.padding)
       throw Error(Error::Kind::usage, "a mask says which positions are padding, and something else as well");
     if (is_float(claims.mask->dtype()))
-      throw Error(Error::Kind::input, fmt::format("{}: a mask of tokens must be bool or integers, not {}",
-                                                  claims.mask->name(), name_of(claims.mask->dtype())));
+      throw core::invalid("{}: a mask of tokens must be bool or integers, not {}", claims.mask->name(),
+                          name_of(claims.mask->dtype()));
     if (claims.mask->shape() != ids->shape())
-      throw Error(Error::Kind::input,
-                  fmt::format("{} has the shape {}, the position ids {}", claims.mask->name(),
-                              to_string(claims.mask->shape()), to_string(ids->shape())));
+      throw core::invalid("{} has the shape {}, the position ids {}", claims.mask->name(),
+                          to_string(claims.mask->shape()), to_string(ids->shape()));
     walk_tokens(walk, *claims.mask, options);
   } else if (claims.cu_seqlens) {
     check::require_one_row(*ids, "position ids");

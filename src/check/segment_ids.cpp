@@ -73,7 +73,6 @@ struct SegmentWalk {
   std::int64_t segments = 0, padding = 0;
 };
 
-// Each row by itself.
 void walk_rows(SegmentWalk& walk, const CheckOptions& options) {
   const std::int64_t columns = walk.source.shape().back();
   std::int64_t run = 0, gap = -1;  // the current id; where padding after tokens began
@@ -107,7 +106,6 @@ void walk_rows(SegmentWalk& walk, const CheckOptions& options) {
   });
 }
 
-// One row, and its sequences.
 void walk_sequences(SegmentWalk& walk, const std::vector<std::int64_t>& cu, const CheckOptions& options) {
   const auto check = [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {
     const bool is_padding = walk.is_padding(id);

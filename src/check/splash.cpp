@@ -1,27 +1,24 @@
 // Rules of splash attention's MaskInfo. The arrays are walked as the kernel walks them, slab by slab: steps
-// that compute give the blocks that are visited, and what the other steps prefetch is compared with the next
-// step that computes. A difference from the given mask is traced to the index, or element, that causes it.
+// that compute give the visited blocks, and what the other steps prefetch is compared with the next step that
+// computes. A difference from the given mask is traced to the index, or element, that causes it.
 //
 // Cost: two passes over the index arrays, one over the distinct partial blocks. Memory: a few words for each
-// visited block, 16 bytes for each distinct partial block, and for each range of steps that wait for one that
-// computes.
+// visited block and each range of waiting steps, 16 bytes for each distinct partial block.
 // Source of the rules: src/blocks/mask_info.cpp and src/blocks/layouts/splash.cpp.
 // tests: tests/check/test_mask_info.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "blocks/layouts/splash.hpp"
 #include "check/integers.hpp"
 #include "check/layout_check.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "mask/patterns.hpp"
 
@@ -45,8 +42,8 @@ struct Waiting {
   std::int64_t value = 0, count = 0;
 };
 
-// Prefetching steps that wait for the next computing step, whose value they should have. One list in forward;
-// in dkv one for each column of the index arrays, since the walk is column-major and memory is row-major.
+// Prefetching steps that wait for the next computing step, whose value they should have: one list in forward,
+// in dkv, whose walk is column-major, one for each column of the index arrays.
 class LookAhead {
  public:
   LookAhead(const char* array, std::size_t lists, std::function<void(const Waiting&, std::int64_t)> wrong)
@@ -99,12 +96,6 @@ class LookAhead {
   std::function<void(const Waiting&, std::int64_t)> wrong_;
 };
 
-// The distinct partial blocks.
-struct Patterns {
-  std::vector<bool> used;
-  std::unordered_multimap<std::uint64_t, std::int32_t> by_hash;
-};
-
 class SplashCheck final : public LayoutCheck {
  public:
   SplashCheck(const ArrayGroup& group, const MaskInfoClaims& claims, Findings& found)
@@ -118,15 +109,13 @@ class SplashCheck final : public LayoutCheck {
         const Mask& first = claims_.masks.front();
         const bool is_known = shape[1] > 0;  // else the heads are only as many as there are rows
         if (is_known && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
-          throw Error(Error::Kind::input,
-                      fmt::format("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
-                                  first.q_length(), first.kv_length()))
+          throw core::invalid("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
+                              first.q_length(), first.kv_length())
               .about("block_mask");
         shape[1] = first.q_length(), shape[2] = first.kv_length();
         const auto heads = std::ssize(claims_.masks);
         if (is_known && heads > 1 && shape[0] != heads)
-          throw Error(Error::Kind::input,
-                      fmt::format("it has {} head{}, the mask {}", shape[0], shape[0] == 1 ? "" : "s", heads))
+          throw core::invalid("it has {} head{}, the mask {}", shape[0], shape[0] == 1 ? "" : "s", heads)
               .about("block_mask");
         if (heads > 1) shape[0] = heads;
       }
@@ -151,7 +140,7 @@ class SplashCheck final : public LayoutCheck {
     check_positions();
     may_be_shrunk_ = arrays_.is_dynamic || is_aligned();
     if (arrays_.partial_mask_blocks && !arrays_.is_dynamic)
-      patterns_.used.resize(static_cast<std::size_t>(layout_.mask_limit));
+      used_patterns_.resize(static_cast<std::size_t>(layout_.mask_limit));
     const std::int64_t per_shard = layout_.layout.rows_per_shard();
     for (std::int64_t shard = 0; shard < layout_.layout.head_shards; ++shard)
       walk(shard * per_shard, (shard + 1) * per_shard);
@@ -163,7 +152,6 @@ class SplashCheck final : public LayoutCheck {
   bool is_computed() const override { return arrays_.is_computable(); }
   std::int64_t row_of(std::int64_t head) const override { return layout_.row_of(head); }
 
-  // The index that makes a block wrong, and its expected value.
   Finding explain(std::int64_t row, const BlockDifference& d, const Mask& wanted,
                   const std::string& what) const override {
     const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, d.i, d.j);
@@ -266,26 +254,20 @@ class SplashCheck final : public LayoutCheck {
       if (!array) continue;
       const DType dtype = array->dtype();
       if (dtype != DType::int8 && dtype != DType::int16 && dtype != DType::int32)
-        found_.add("dtype", 0, [&] {
-          return Finding{
-              name, {}, {}, fmt::format("{}; kernels take int8, int16 or int32", ejk::name_of(dtype))};
-        });
+        add(found_, "dtype", 0, name, {}, {},
+            fmt::format("{}; kernels take int8, int16 or int32", ejk::name_of(dtype)));
     }
   }
 
-  // The kernel computes elements from these positions.
   void check_positions() {
     if (!arrays_.is_computable()) return;
     scan(*arrays_.q_sequence, {}, [&](std::span<const std::int64_t> values, std::int64_t first) {
       for (std::size_t k = 0; k < values.size(); ++k)
         if (const std::int64_t i = first + static_cast<std::int64_t>(k); values[k] != i)
-          found_.add("positions", i, [&] {
-            return Finding{"q_sequence", {i}, values[k], fmt::format("query {} is at position {}", i, i)};
-          });
+          add(found_, "positions", i, "q_sequence", {i}, values[k],
+              [&] { return fmt::format("query {} is at position {}", i, i); });
     });
   }
-
-  // --- the walk
 
   // Whether empty steps are only where shrinking leaves them: after the others of a line in forward, before
   // them in dkv, where whole lines may follow at the end of a shard.
@@ -339,8 +321,8 @@ class SplashCheck final : public LayoutCheck {
           if (fault) report(*fault, index);
           if (computes && !fault) {
             visits.push_back(layout_.visit(line, p, Take::elements));
-            if (line.states[p] == 1 && !patterns_.used.empty() && !arrays_.is_computable())
-              patterns_.used[static_cast<std::size_t>(line.masks[p])] = true;
+            if (line.states[p] == 1 && !used_patterns_.empty() && !arrays_.is_computable())
+              used_patterns_[static_cast<std::size_t>(line.masks[p])] = true;
           }
           // Every step prefetches, computing or not.
           const auto before = [&](std::span<const std::int64_t> values,
@@ -369,31 +351,26 @@ class SplashCheck final : public LayoutCheck {
   }
 
   LookAhead look_ahead(const char* array, std::size_t lists) {
-    return {
-        array, lists, [this, array](const Waiting& waiting, std::int64_t next) {
-          found_.add(
-              "look-ahead", place(waiting.index),
-              [&] {
-                return Finding{
-                    array, waiting.index, waiting.value,
-                    fmt::format("fetched for nothing: {} is needed next{}", next,
-                                waiting.count == 1 ? "" : fmt::format("; so in {} steps", waiting.count))};
-              },
-              waiting.count);
-        }};
+    return {array, lists, [this, array](const Waiting& waiting, std::int64_t next) {
+              const auto finding = [&] {
+                const std::string more =
+                    waiting.count == 1 ? "" : fmt::format("; so in {} steps", waiting.count);
+                return Finding{array, waiting.index, waiting.value,
+                               fmt::format("fetched for nothing: {} is needed next{}", next, more)};
+              };
+              found_.add("look-ahead", place(waiting.index), finding, waiting.count);
+            }};
   }
 
-  // A value of a step: in range, and if the step does not use it, the value that a later step needs. In
-  // shrunk and dynamic grids 0 and the previous value are equally good.
+  // A value of a step: in range, and if unused, the value that a later step needs. In shrunk and dynamic
+  // grids 0 and the previous value are equally good.
   void follow(LookAhead& ahead, std::size_t list, const Shape& index, std::int64_t value,
               std::optional<std::int64_t> before, bool used, std::int64_t limit, bool reported) {
     if (value < 0 || value >= std::max<std::int64_t>(limit, 1)) {
       if (reported) return;
       const bool data = ahead.array() == std::string_view("data_next");
-      found_.add("range", place(index), [&] {
-        return Finding{
-            ahead.array(), index, value,
-            fmt::format("it is fetched, and {}", data ? layout_.data_range() : layout_.mask_range())};
+      add(found_, "range", place(index), ahead.array(), index, value, [&] {
+        return fmt::format("it is fetched, and {}", data ? layout_.data_range() : layout_.mask_range());
       });
     } else if (used) {
       ahead.computes(list, value);
@@ -433,7 +410,7 @@ class SplashCheck final : public LayoutCheck {
            (!computes(p + 1) || steps.data[p] < steps.data[p + 1]);
   }
   // The position of a block's step: in an unshrunk grid the block's index, else its rank among the non-empty
-  // blocks of the mask, which are at the begin of the line in forward and at its end in dkv.
+  // blocks of the mask, at the begin of the line in forward and at its end in dkv.
   std::optional<std::size_t> own_place(const StoredSteps& steps, std::int64_t data,
                                        const Mask* wanted) const {
     if (is_whole(steps)) return static_cast<std::size_t>(data);
@@ -448,7 +425,6 @@ class SplashCheck final : public LayoutCheck {
     const std::int64_t i = arrays_.forward() ? steps.first[1] : layout_.q_block(steps.first[1], data);
     return state_of(wanted, i, arrays_.forward() ? data : steps.first[2]) != BlockState::empty;
   }
-  // The mask that a row of the index arrays should store, if known.
   const Mask* mask_of(std::int64_t row) const {
     if (claims_.masks.size() <= 1) return claims_.masks.empty() ? nullptr : &claims_.masks.front();
     for (std::int64_t head = 0; head < layout_.heads; ++head)
@@ -458,7 +434,6 @@ class SplashCheck final : public LayoutCheck {
   bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
 
   void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
-    // Its steps are read only if the finding is kept.
     found_.add("twice", place_of_block(row, i, j), [&] {
       const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
       const Visits visits = visits_of(steps, steps.wanted, mask_of(row));
@@ -469,45 +444,30 @@ class SplashCheck final : public LayoutCheck {
     });
   }
 
-  // --- distinct partial blocks
-
   void check_patterns() {
     if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
     blocks::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
-      if (p < std::ssize(patterns_.used)) {
-        patterns_.by_hash.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
+      if (p < std::ssize(used_patterns_)) {
+        patterns_by_hash_.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
                                   static_cast<std::int32_t>(p));
-        if (!patterns_.used[static_cast<std::size_t>(p)])
-          found_.add("unused", p, [&] {
-            return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"};
-          });
+        if (!used_patterns_[static_cast<std::size_t>(p)])
+          add(found_, "unused", p, "partial_mask_blocks", {p}, {}, "no block uses it");
       }
       if (const auto state = decided(bits))
-        found_.add("decided", p, [&] {
-          return Finding{"partial_mask_blocks",
-                         {p},
-                         {},
-                         state == BlockState::full ? "all True: a block with it is full (2)"
-                                                   : "all False: a block with it is empty (0)"};
-        });
+        add(found_, "decided", p, "partial_mask_blocks", {p}, {},
+            state == BlockState::full ? "all True: a block with it is full (2)"
+                                      : "all False: a block with it is empty (0)");
     });
   }
 
-  // Full or empty if all elements of a block, or none, are True.
   std::optional<BlockState> decided(std::span<const mask::Word> bits) const {
-    const std::int64_t ones = count_bits(bits);
+    std::int64_t ones = 0;
+    for (const mask::Word word : bits) ones += std::popcount(word);
     if (ones == 0) return BlockState::empty;
     if (ones == arrays_.block.q * arrays_.block.kv) return BlockState::full;
     return std::nullopt;
   }
 
-  static std::int64_t count_bits(std::span<const mask::Word> words) {
-    std::int64_t ones = 0;
-    for (const mask::Word word : words) ones += std::popcount(word);
-    return ones;
-  }
-
-  // The element of pair (q, k) in the pattern of its block.
   Shape element_index(std::int64_t row, std::int64_t i, std::int64_t pattern, std::int64_t q,
                       std::int64_t k) const {
     Shape index = layout_.pattern_index(row, i, pattern);
@@ -525,27 +485,26 @@ class SplashCheck final : public LayoutCheck {
           std::count_if(mask.grid->entries.begin(), mask.grid->entries.end(),
                         [](const BlockGrid::Entry& entry) { return entry.pattern != BlockGrid::kFull; });
     if (!arrays_.is_computable() || partial == 0) return;
-    found_.add("assumed", 0, [&] {
-      return Finding{"block_mask",
-                     {},
-                     {},
-                     fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
-                                 format_count(partial), partial == 1 ? "" : "s")};
-    });
+    add(found_, "assumed", 0, "block_mask", {}, {},
+        fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
+                    format_count(partial), partial == 1 ? "" : "s"));
   }
 
   BlockState state_of(const Mask& mask, std::int64_t i, std::int64_t j) const {
-    const BlockShape block = arrays_.block;
-    const mask::Rectangle where{i * block.q, std::min((i + 1) * block.q, layout_.q_length), j * block.kv,
-                                std::min((j + 1) * block.kv, layout_.kv_length)};
     mask::BitBuffer buffer;
+    const mask::BitRows bits = block_of(mask, i, j, buffer);
+    return decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)})
+        .value_or(BlockState::partial);
+  }
+
+  // The elements of a block within the lengths.
+  mask::BitRows block_of(const Mask& mask, std::int64_t i, std::int64_t j, mask::BitBuffer& buffer) const {
+    const auto [bq, bk] = arrays_.block;
+    const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
+                                std::min((j + 1) * bk, layout_.kv_length)};
     const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
     mask.node().fill(where, bits);
-    const std::int64_t ones =
-        count_bits(std::span(bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)));
-    return ones == 0                    ? BlockState::empty
-           : ones == block.q * block.kv ? BlockState::full
-                                        : BlockState::partial;
+    return bits;
   }
 
   // Whether the wanted mask has a True in the block that a step visits.
@@ -556,7 +515,6 @@ class SplashCheck final : public LayoutCheck {
     return has_block(steps, data, wanted);
   }
 
-  // A non-empty block of the line that no step visits.
   std::optional<std::int64_t> not_visited(const StoredSteps& steps, const Mask& wanted) const {
     std::vector<bool> visited(static_cast<std::size_t>(layout_.data_limit));
     for (std::size_t p = 0; p < steps.states.size(); ++p)
@@ -572,25 +530,21 @@ class SplashCheck final : public LayoutCheck {
   // The distinct partial block with the wanted elements, which are False outside of the lengths.
   std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
     const auto [bq, bk] = arrays_.block;
-    const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
-                                std::min((j + 1) * bk, layout_.kv_length)};
     mask::BitBuffer buffer;
-    const mask::BitRows rows = buffer.rows(where.rows(), where.columns());
-    wanted.node().fill(where, rows);
+    const mask::BitRows rows = block_of(wanted, i, j, buffer);
     std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(bq * bk)));
     for (std::int64_t r = 0; r < rows.rows; ++r)
       for (std::int64_t c = 0; c < rows.columns; ++c) {
         const std::int64_t at = arrays_.forward() ? r * bk + c : c * bq + r;
         bits[static_cast<std::size_t>(at / 64)] |= (rows.row(r)[c / 64] >> (c % 64) & 1u) << (at % 64);
       }
-    const auto [begin, end] = patterns_.by_hash.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
+    const auto [begin, end] = patterns_by_hash_.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
     std::optional<std::int64_t> found;
     for (auto at = begin; at != end; ++at)
       if (!found || at->second < *found) found = at->second;
     return found;
   }
 
-  // The wrong element of the partial block.
   Finding element(std::int64_t row, const BlockDifference& d, const StoredSteps& steps, std::size_t p,
                   const std::string& what) const {
     const bool missing = d.missing > 0;
@@ -616,7 +570,8 @@ class SplashCheck final : public LayoutCheck {
   StoredArrays arrays_;
   StoredLayout layout_;
   std::optional<blocks::StoredPatterns> elements_;
-  Patterns patterns_;
+  std::vector<bool> used_patterns_;
+  std::unordered_multimap<std::uint64_t, std::int32_t> patterns_by_hash_;
   std::int64_t visited_ = 0;
   bool may_be_shrunk_ = false;
 };

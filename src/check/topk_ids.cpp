@@ -14,7 +14,6 @@ namespace {
 // Most experts whose loads are reported one by one.
 constexpr std::size_t kMostListed = 65'536;
 
-// Results of one thread.
 struct ChoicesPart {
   Findings found;
   check::IndexSet seen;

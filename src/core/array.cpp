@@ -1,5 +1,5 @@
-// Shapes and strides with checked products, copies between strides, and sources in memory. Arrays are zeroed
-// memory from calloc or, from 4 MiB on, from mmap with huge pages: untouched zeros cost nothing.
+// Shapes, strides, copies, sources in memory. Arrays are zeroed memory from calloc, or from mmap with huge
+// pages from 4 MiB on: untouched zeros cost nothing.
 // tests: tests/core/test_array.cpp
 #include "ejk/array.hpp"
 
@@ -21,8 +21,8 @@ namespace ejk {
 
 namespace {
 
-// unit × the product of the lengths, an empty axis counted as 1: the lengths of an empty array must be able
-// to exist too, or its strides could not. Nothing when that does not fit.
+// unit × the product of the lengths, at least 1 each so that strides of empty arrays exist; nothing on
+// overflow.
 std::optional<std::int64_t> span_of(std::span<const std::int64_t> shape, std::int64_t unit) {
   std::optional<std::int64_t> n = unit;
   for (const std::int64_t length : shape) {
@@ -168,8 +168,7 @@ V zipped(V a, V b, std::index_sequence<I...>) {
       a, b, (static_cast<int>(I) / 2 + (Upper ? kElements / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
 }
 
-// rows × columns, whose columns lie side by side each, to rows side by side. Squares of as many elements as
-// 16 bytes hold are loaded, transposed in as many steps as double one to all, and stored.
+// Transposes rows × columns of contiguous columns to contiguous rows, in squares of 16-byte vectors.
 template <class T>
 void copy_turned(const std::byte* from, std::int64_t column_stride, std::int64_t rows, std::int64_t columns,
                  std::byte* to, std::int64_t row_stride) {
@@ -204,9 +203,8 @@ void copy_turned(const std::byte* from, std::int64_t column_stride, std::int64_t
   one_by_one(0, rows, whole_columns, columns);
 }
 
-// The same for an array with an axis, not the last one, whose elements lie side by side: some of them at a
-// time, of some columns, which a first-level cache holds. Other axes go one index at a time; returns false
-// where there is none.
+// Copies an array in which an axis other than the last is contiguous by cache-sized transposes; false if
+// there is none.
 bool copy_by_squares(const ArrayView& v, std::byte* out) {
   const std::int64_t size = size_of(v.dtype);
   const std::size_t last = v.shape.size() - 1;
@@ -363,12 +361,8 @@ class MemorySource final : public ArraySource {
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    ArrayView part = *mapped();
-    for (std::size_t d = 0; d < part.shape.size(); ++d) {
-      part.data += start[d] * part.strides[d];
-      part.shape[d] = count[d];
-    }
-    copy_elements(part, out);
+    const ArrayBox box{Shape(start.begin(), start.end()), Shape(count.begin(), count.end())};
+    copy_elements(box_of(*mapped(), box), out);
   }
 
  private:

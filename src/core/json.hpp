@@ -12,8 +12,7 @@
 
 namespace ejk::core {
 
-/// report: UTF-8, and exponents from 1e15 on. stable: everything outside ASCII escaped, and exponents from
-/// 1e16 on, as Python's json.dumps writes it.
+/// report: UTF-8, exponents from 1e15 on. stable: ASCII, exponents from 1e16 on, as Python's json.dumps.
 enum class JsonStyle { report, stable };
 
 /// Commas and colons are added here; the caller sees to it that names and values alternate in objects.

@@ -1,5 +1,4 @@
-// 1-D integer arrays, read whole and widened to 64 bits with a check of each element. Cost: 8 bytes an
-// element.
+// 1-D integer arrays, widened to 64 bits. Cost: 8 bytes an element.
 // tests: tests/core/test_offsets.cpp
 #include "core/offsets.hpp"
 

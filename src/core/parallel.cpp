@@ -1,5 +1,4 @@
-// Thread teams on OpenMP, which lacks two things: the number of threads that some work is worth, and a
-// fallback if the system does not let threads start (libgomp would exit).
+// Thread teams on OpenMP, with a choice of size and a fallback if threads cannot start (libgomp would exit).
 // tests: tests/core/test_parallel.cpp
 #include "core/parallel.hpp"
 
@@ -55,8 +54,7 @@ namespace core {
 
 namespace {
 
-// A team begins and ends together: on a busy machine that waits for the last of its threads to get a
-// processor. Work shorter than this would mostly wait.
+// On a busy machine a team waits for its last thread; shorter work would mostly wait.
 std::atomic<double> least_work{2e5};
 
 thread_local bool in_communicator = false;
@@ -79,8 +77,8 @@ struct Teams {
 };
 thread_local Teams teams;
 
-// OpenMP ends the process when it cannot start a thread. So those that a larger team lacks are started by
-// hand first, kept until all are there, and let go again. Returns how many there were, at most `wanted`.
+// OpenMP ends the process if a thread cannot start, so missing threads are first started by hand, all at
+// once, and ended. Returns how many started, at most `wanted`.
 int threads_that_start(int wanted) {
   const std::int64_t before = counted_threads();
   std::mutex mutex;
@@ -102,15 +100,13 @@ int threads_that_start(int wanted) {
   }
   all_there.notify_all();
   for (std::thread& thread : tried) thread.join();
-  // A thread that was joined may count against a limit for some microseconds more. (Where other threads of
-  // the process start some, the count says nothing.)
+  // A joined thread may count against a limit for some microseconds.
   constexpr int kMostLooks = 100;
   for (int i = 0; i < kMostLooks && counted_threads() > before; ++i) sched_yield();
   return static_cast<int>(tried.size());
 }
 
-// The size of the team that this thread can have. What could be started once is not tried again: OpenMP ends
-// and starts threads as teams shrink and grow, and trying takes as long as starting.
+// The size of this thread's team. A size that once started is not tested again, which would cost as much.
 int comm_size(int wanted) {
   wanted = std::min(wanted, teams.most);
   if (wanted > teams.tried) {

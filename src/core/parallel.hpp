@@ -1,7 +1,5 @@
-// Parallel loops on OpenMP threads. Work is partitioned by the problem, so results are the same for any
-// number of threads. threads_for chooses the number from the amount of work; if the system starts fewer
-// threads, those that exist, at worst the caller, do all of it. (OpenMP is used by one pragma; a thread pool
-// of our own would take 40 lines.)
+// Parallel loops on OpenMP threads. Work is partitioned by the problem: results are the same for any number
+// of threads. If the system starts fewer threads, those do all of it.
 // tests: tests/core/test_parallel.cpp
 #pragma once
 
@@ -17,21 +15,18 @@
 
 namespace ejk::core {
 
-/// The number of threads for `steps` steps that take one thread about `work` nanoseconds in all (within a
-/// factor of ten): 1 if others are not worth dispatching, otherwise as many as have enough to do, at most
-/// threads().
+/// Threads for `steps` steps of about `work` nanoseconds in all (within a factor of ten): as many as have
+/// enough to do, at most threads().
 int threads_for(std::int64_t steps, double work);
 
 /// Sets the nanoseconds of work worth dispatching to a thread, and returns the previous value. Tests set 0.
 double set_least_work(double nanoseconds);
 
-/// Calls member() on at most `threads` threads, this one among them; returns when all of those calls have
-/// ended. Inside of a team or of another parallel region, and where no thread can be started, it is this
-/// thread's call alone. `member` does not throw.
+/// Calls member(), which does not throw, on at most `threads` threads including this one, and waits for all.
+/// Inside a parallel region, or if no thread starts, on this thread alone.
 void run_threads(int threads, const std::function<void()>& member);
 
-/// Captures the exception of the smallest index of a parallel loop, since none may leave the loop. Later
-/// steps are skipped.
+/// Captures the exception of the smallest index; later steps are skipped.
 class FirstError {
  public:
   template <class F>
@@ -57,10 +52,9 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-/// Reduction: work(part, i) for 0 ≤ i < n in any order on at most `threads` threads, each with its own part
-/// from make_part(); then join(part) for every part, in any order. join must not depend on which i a part has
-/// processed. If steps throw, the exception of the smallest i is rethrown: indices are assigned in order, so
-/// all before it have run.
+/// Reduction: work(part, i) for 0 ≤ i < n in any order on at most `threads` threads, each with its own
+/// make_part(); then join(part) in any order. Results must not depend on the partition. The exception of the
+/// smallest i is rethrown.
 template <class MakePart, class Work, class Join>
 void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& work, Join&& join) {
   if (threads <= 1 || n <= 1) {

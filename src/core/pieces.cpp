@@ -1,6 +1,4 @@
-// Boxes of an array in C order. From the last axis on, axes are taken whole while they fit; the next one is
-// cut; those before it advance one index at a time. Pieces of a whole array and boxes of any range of
-// elements follow the same rule.
+// Trailing axes are whole while they fit; the next is cut; those before it advance one index at a time.
 // tests: tests/core/test_pieces.cpp
 #include "core/pieces.hpp"
 

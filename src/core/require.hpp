@@ -15,6 +15,10 @@ namespace ejk::core {
 
 /// An argument with an invalid value.
 inline Error invalid(std::string why) { return {Error::Kind::input, std::move(why)}; }
+template <class First, class... Rest>
+Error invalid(fmt::format_string<First, Rest...> why, First&& first, Rest&&... rest) {
+  return invalid(fmt::format(why, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
 
 /// The array. Throws Error{usage} for null.
 inline const ArraySource& required(const std::shared_ptr<const ArraySource>& array) {

@@ -1,5 +1,4 @@
-// Nearest names by edit distance (optimal string alignment), at the cost of the product of the lengths for
-// each name; escaping of text from files.
+// Nearest names by edit distance (optimal string alignment, quadratic); escaping of untrusted text.
 // tests: tests/core/test_text.cpp
 #include "ejk/text.hpp"
 
@@ -51,9 +50,7 @@ std::pair<std::string_view, std::string_view> without_dashes(std::string_view a,
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// What steers a terminal, ends a line, makes a name read as another one, or is no character, which XML
-// refuses: controls (C1 too, U+0080 to U+009F), U+2028 and U+2029, marks of direction, U+FEFF, U+FFFE and
-// U+FFFF.
+// Controls (C0, C1), U+2028 and U+2029, direction marks, U+FEFF, and U+FFFE and U+FFFF (invalid in XML).
 bool is_hidden(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF;

@@ -1,5 +1,4 @@
-// A decoder of UTF-8. A byte that begins no valid sequence is escaped by itself, so that the text after it
-// stays readable.
+// A byte that begins no valid sequence is escaped by itself; the text after it stays readable.
 // tests: tests/core/test_text.cpp
 #include "core/utf8.hpp"
 

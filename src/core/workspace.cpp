@@ -1,5 +1,4 @@
-// Scratch memory: one block per thread, which grows and is reused; from 128 KiB on it uses huge pages. Cost:
-// up to 2 MiB a thread more than requested.
+// One growing block per thread, with huge pages from 128 KiB on. Cost: up to 2 MiB a thread.
 // tests: tests/core/test_workspace.cpp
 #include "core/workspace.hpp"
 

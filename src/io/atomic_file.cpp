@@ -1,7 +1,6 @@
-// Atomic files. The temporary file is in the target's folder, so that rename(2), which is atomic for other
-// programs, puts it in place. Several files are renamed in turn; if the file system can exchange two names,
-// those in place are restored when a later one fails. Cost: a few system calls a file; with Sync::now also
-// the disk, twice.
+// The temporary file is in the target's folder, where rename(2) is atomic. Several files are renamed in
+// turn; if names can be exchanged, they are restored when a later one fails. Cost: a few system calls a
+// file; with Sync::now also the disk, twice.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 
@@ -31,8 +30,7 @@ namespace ejk::io {
 
 namespace fs = std::filesystem;
 
-// A list that a signal handler can walk at any moment: slots are added at its head and used again, never
-// freed.
+// A list safe to read in a signal handler: slots are pushed at the head and reused, never freed.
 struct TemporaryPath::Slot {
   enum State { unused, claimed, live };
   std::atomic<State> state{claimed};
@@ -107,9 +105,8 @@ namespace {
 
 std::atomic<int> holds_under_way = 0;
 
-// While one lives, no signal that ends the program comes between two steps that belong together (make and
-// register, rename and forget): this thread gets none, and a handler on another thread waits in
-// remove_temporary_files.
+// Defers terminating signals between two steps that belong together (create and register, rename and
+// unregister): blocked in this thread; a handler on another thread waits in remove_temporary_files.
 class SignalsHeld {
  public:
   SignalsHeld() {

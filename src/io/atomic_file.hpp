@@ -13,8 +13,7 @@
 
 namespace ejk::io {
 
-/// A path that a signal, or leaving the scope without `keep`, removes: a file, or a folder (if empty by
-/// then).
+/// A file or (empty) folder, removed by a signal or on leaving the scope without `keep`.
 class TemporaryPath {
  public:
   enum class Kind { file, folder };
@@ -26,7 +25,6 @@ class TemporaryPath {
 
   bool empty() const { return slot_ == nullptr; }
   const std::string& path() const;
-  /// It is no longer temporary.
   void keep();
 
  private:
@@ -35,22 +33,19 @@ class TemporaryPath {
   Slot* slot_ = nullptr;
 };
 
-/// The file at `target` while it is written. A symbolic link is followed; the mode of an existing file is
-/// kept. What is no regular file (a pipe, a device) is written straight to. All errors are Error{output} and
-/// begin with the target's name.
+/// The file at `target` while it is written. Symbolic links are followed, an existing file's mode is kept,
+/// pipes and devices are written directly. Errors are Error{output} and begin with the target's name.
 ///
-/// With Sync::now the file is on the disk when close() returns, and its name when it is committed. Where the
-/// name alone cannot be stored, that is an Error too, and the new file is in its place.
+/// With Sync::now, close() stores the data and commit the name; if that alone fails, the file is in place.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& target, Sync sync = Sync::later);
-  /// A new file of a folder that is not complete yet, under its name in there: see commit_folder.
+  /// A new file of an incomplete folder: see commit_folder.
   AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync = Sync::later);
   AtomicFile(AtomicFile&&) noexcept = default;
   AtomicFile& operator=(AtomicFile&&) noexcept = default;
 
   int fd() const { return file_.fd(); }
-  /// Where its bytes are for now.
   const std::string& path() const { return temporary_.empty() ? target_ : temporary_.path(); }
   bool is_temporary() const { return !temporary_.empty(); }
   /// Something was under the final name before.
@@ -60,17 +55,16 @@ class AtomicFile {
   /// The target for messages.
   const std::string& name() const { return name_; }
 
-  /// Says that at least `bytes` bytes will be written, so that the file system finds room for them at once,
-  /// or says now that it has none. It is then also faster.
+  /// Allocates space for at least `bytes` bytes, or throws if there is none. Writing is then faster.
   void reserve(std::int64_t bytes);
-  /// Says so now where the file system has no room for `bytes` bytes.
+  /// Throws if the file system has less space.
   void check_room(std::int64_t bytes) const;
   void write(const void* data, std::int64_t bytes) { write_all(file_.fd(), data, bytes, name_); }
-  /// No more will be written. Errors that the system kept until now come out here.
+  /// Reports write errors that the system deferred.
   void close();
-  /// Closes, and puts it under its final name in one step.
+  /// Closes and renames.
   void commit();
-  /// The same unless something has appeared under that name, which then stays: false.
+  /// The same unless the name exists by then: false.
   bool commit_new();
 
  private:
@@ -78,7 +72,7 @@ class AtomicFile {
   friend void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
   // False where there is something under that name.
   bool make(const std::string& path, mode_t mode);
-  // The renames of the commits. (The last returns 0 or an errno.)
+  // The last returns 0 or an errno.
   void put_in_place();
   bool put_in_free_place();
   static void put_all_in_place(std::vector<AtomicFile>& files);
@@ -93,21 +87,18 @@ class AtomicFile {
   File file_;
 };
 
-/// Commits all files or, when one cannot be, none: those that were renamed are undone. (Where the file system
-/// cannot exchange two names, a replaced file does not come back.)
+/// Commits all files or none: on failure renames are undone. (A file system that cannot exchange names does
+/// not restore replaced files.)
 void commit_all(std::vector<AtomicFile>& files);
 
-/// Held while a file is read, added to and replaced, by every run of ejk that does so: the next one waits
-/// until the file that this one makes has its name. It lasts until the end of its scope, or of the process.
+/// Serialises processes of ejk that read, extend and replace a file, until the end of the scope or process.
 ///
-/// The lock is on the file itself, so that nothing is left behind: who gets it looks whether the name still
-/// leads to that file, and otherwise waits for the next one. It is a lock on one byte far behind the end, not
-/// on the whole file: programs that read HDF5 files lock those, for hours. A file that does not exist yet has
-/// no lock; see AtomicFile::commit_new. Where the file system has no locks, nobody waits.
+/// It locks one byte far past the end of the file itself (programs that read HDF5 files lock the whole
+/// file), and is retried if the name has been replaced meanwhile. New files have no lock
+/// (AtomicFile::commit_new), nor have file systems without locks.
 class ReplaceLock {
  public:
   explicit ReplaceLock(const std::string& path);
-  /// There is a regular file.
   bool found_file() const { return found_; }
 
  private:
@@ -115,29 +106,23 @@ class ReplaceLock {
   bool found_ = false;
 };
 
-/// Makes the folder that is to be at `target`, which does not exist, under a temporary name beside it. Its
-/// parents are not made.
+/// Creates a temporary folder beside `target`, which does not exist but whose parent does.
 TemporaryPath make_folder(const std::string& target);
 
-/// Puts the folder, with the files that were made in it, under its final name in one step. Where a folder has
-/// come there meanwhile, the files go into that one, as commit_all puts them.
+/// Renames the folder with its files to `target`; if a folder exists by then, the files go into it as by
+/// commit_all.
 void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
 
-/// The file, or folder, that `path` names at the end of all symbolic links, whether or not it exists. Throws
-/// Error{output} for a link that cannot be read.
+/// The target of all symbolic links, existing or not. Throws Error{output} for an unreadable link.
 std::string follow_links(const std::string& path);
 
-/// Waits until what the descriptor is open on is on the disk; what knows no disk (a pipe) needs no waiting.
-/// Throws Error{output}.
+/// Stores the file on disk; no effect on pipes. Throws Error{output}.
 void sync_now(int fd, std::string_view name);
 
-/// Folders whose entries are about to change. They are opened first, so that what cannot be opened is told
-/// while nothing has changed.
+/// Folders whose entries will change, opened first, so that errors appear before any change.
 class FolderSync {
  public:
-  /// The folder that holds `path`.
   void add_parent_of(const std::string& path);
-  /// Waits until their entries are on the disk.
   void run() const;
 
  private:
@@ -148,7 +133,7 @@ class FolderSync {
   std::vector<Open> folders_;
 };
 
-/// Whether a file could be made or replaced at `path`; Error{output} if not. Nothing is touched.
+/// Throws Error{output} if no file could be created or replaced at `path`. Modifies nothing.
 void check_can_write(const std::string& path);
 
 }  // namespace ejk::io

@@ -1,6 +1,5 @@
-// The table of containers; a new format is one row. The suffix determines the container of an output. The
-// first bytes of the file determine that of an input, or its suffix where they are no container's. A folder
-// is recognised by its final slash, or by stat().
+// The table of containers. Outputs are determined by suffix, inputs by their first bytes, else by suffix; a
+// folder by its final slash or stat().
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 
@@ -101,8 +100,8 @@ constexpr std::array<Foreign, 5> kForeign{{
     {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
 }};
 
-// The container of a regular file by its content, if it is one. Throws Error{input} for a file that cannot be
-// read, or is of a format that is not supported. (Pipes are not opened: their reader would miss the data.)
+// The container of a regular file by content. Throws Error{input} for unreadable files and unsupported
+// formats. (Opening a pipe would lose its data.)
 std::optional<Kind> kind_of_content(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;

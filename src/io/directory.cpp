@@ -1,5 +1,4 @@
-// Folders of .npy files. A new folder is written under a temporary name and renamed; in an existing one all
-// files are written first and then renamed together.
+// A new folder is written under a temporary name and renamed; in an existing one all files are.
 // tests: tests/io/test_write.cpp
 #include "io/directory.hpp"
 

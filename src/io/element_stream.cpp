@@ -1,5 +1,4 @@
-// Elements as a stream of bytes, in place or through one buffer: in pieces of 8 MiB if the source must be
-// read in order, otherwise of 1 MiB, which fit a second-level cache.
+// Elements in place or through one buffer: 8 MiB if read in order, else 1 MiB (second-level cache).
 // tests: tests/io/test_element_stream.cpp
 #include "io/element_stream.hpp"
 

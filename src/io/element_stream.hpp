@@ -20,9 +20,8 @@ void repeat_element(std::string_view element, std::int64_t n, std::byte* to);
 /// Consumes the next bytes of a stream.
 using Sink = std::function<void(const void* data, std::int64_t bytes)>;
 
-/// Streams the header (a multiple of 8 bytes), then all elements of a source in C order; without a copy where
-/// they are contiguous in memory. Every piece of elements but the last ends at a multiple of the page size from
-/// the begin of the header: the system writes such pieces fastest.
+/// Streams the header (a multiple of 8 bytes), then all elements in C order, uncopied if contiguous in
+/// memory, in page-aligned chunks, which the system writes fastest.
 void stream_elements(const ArraySource& source, const Sink& sink, std::string_view header = {});
 
 }  // namespace ejk::io

@@ -1,6 +1,5 @@
-// Writes one box of an array into a pre-sized file; processes write disjoint boxes with pwrite, so that two
-// machines never own copies of one page. Short runs (one head of many) would need a system call each, which
-// serialise across processes; on a single machine they are copied through a mapping instead.
+// Writes a box into a pre-sized file with pwrite, so that two machines never own copies of one page. Short
+// ranges, whose system calls serialise across processes, are copied through a mapping on a single machine.
 // tests: tests/io/test_elements.cpp
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,16 +22,14 @@ namespace ejk {
 
 namespace {
 
-// Of a box, how many trailing axes it spans whole; elements of those, and of one axis before, follow one
-// another.
+// The number of trailing axes that a box spans whole.
 std::size_t whole_axes(const Shape& shape, const Shape& count) {
   std::size_t whole = 0;
   while (whole < shape.size() && count[shape.size() - 1 - whole] == shape[shape.size() - 1 - whole]) ++whole;
   return whole;
 }
 
-// f(elements, bytes, place in the array in bytes) for the runs of a piece, whose elements in C order begin at
-// `start` in the array.
+// f(elements, bytes, byte offset in the array) for the contiguous ranges of a box that begins at `start`.
 template <class F>
 void for_each_run(const Shape& shape, std::int64_t size, const Shape& start, const Shape& count,
                   const std::byte* elements, F&& f) {
@@ -59,8 +56,7 @@ std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size
   return size;
 }
 
-// An array's place in a file as memory that is the file's; none where the file system cannot say that there
-// is room for it: pages without room would end the program.
+// The array's region of the file, mapped; none unless the file system has allocated it (else SIGBUS).
 class MappedRegion {
  public:
   MappedRegion(int fd, const ElementRegion& place, std::int64_t bytes) {

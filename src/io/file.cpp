@@ -1,5 +1,5 @@
-// System calls that resume after signals, short counts and non-blocking descriptors. Mapped files are in a
-// lock-free list, so that a SIGBUS handler can look up the name of the file.
+// System calls resumed after signals, short counts and non-blocking descriptors. Mapped files are in a
+// lock-free list for SIGBUS handlers.
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 
@@ -48,8 +48,7 @@ struct stat status_of(int fd, std::string_view name) {
   return status;
 }
 
-// After a call that failed: whether it is to be made again, at once or when the descriptor is ready. (Pipes
-// and terminals may have been set not to block by another program that has them open.)
+// Whether a failed call is to be retried, at once or when the descriptor (perhaps non-blocking) is ready.
 bool call_again(int fd, short event) {
   const int code = errno;
   if (code == EINTR) return true;
@@ -138,9 +137,8 @@ void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std
   }
 }
 
-// What is mapped where, in a list that a signal handler can walk at any moment: slots are added at its head
-// and used again, never freed. Whoever touches mapped memory keeps its slot as it is meanwhile, so a handler
-// that finds an address in a slot may read the name there.
+// Mappings, in a list safe to read in a signal handler: slots are pushed at the head and reused, never
+// freed. A slot is constant while its memory is accessed.
 struct Mapping::Slot {
   std::atomic<const std::byte*> begin = nullptr, end = nullptr;
   std::string name;

@@ -27,7 +27,7 @@ class File {
 
   int fd() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
-  /// Closes; returns 0 or the errno, since a full disk may be reported only here.
+  /// Returns 0 or the errno: a full disk may be reported only here.
   int close();
 
  private:
@@ -37,23 +37,20 @@ class File {
 /// Opens for reading. Throws Error{input} "NAME: why" where it cannot be, or is a directory.
 File open_for_reading(const std::string& path, std::string_view name);
 
-/// What the descriptor is open on. They throw Error{input} where the system does not say: an unknown size is
-/// not 0.
+/// Throw Error{input} if the system reports nothing: an unknown size is not 0.
 bool is_regular(int fd, std::string_view name);
 std::int64_t size_of_file(int fd, std::string_view name);
 
-/// Reads up to `n` bytes from where the descriptor stands; fewer only at the end. Waits for a descriptor that
-/// does not block. Throws Error{input}.
+/// Reads up to `n` bytes, fewer only at the end; waits for a non-blocking descriptor. Throws Error{input}.
 std::size_t read_some(int fd, void* to, std::size_t n, std::string_view name);
 
-/// Reads `n` bytes from byte `at` on, wherever the descriptor stands; any number of threads at once. Throws
-/// Error{input}, also when the file holds fewer.
+/// Reads `n` bytes at offset `at`; thread-safe. Throws Error{input}, also at the end of the file.
 void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_view name);
 
 /// Writes all `n` bytes; waits for a descriptor that does not block. Throws Error{output}.
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name);
 
-/// The same at byte `at` of a regular file, wherever the descriptor stands; any number of threads at once.
+/// The same at offset `at` of a regular file; thread-safe.
 void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std::string_view name);
 
 /// Memory from mmap, unmapped at the end. Movable.
@@ -64,10 +61,9 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  /// The first `bytes` bytes of a file, read-only. Touching what another program has cut off meanwhile raises
-  /// SIGBUS.
+  /// The first `bytes` bytes of a file, read-only. Access after truncation raises SIGBUS.
   static Mapping of_file(int fd, std::int64_t bytes, std::string_view name);
-  /// The name of the file that is mapped at an address, or nullptr. Safe in a signal handler.
+  /// The mapped file's name, or nullptr. Async-signal-safe.
   static const char* name_at(const void* address) noexcept;
 
   /// Zeroed memory; `shared` with processes forked later. Throws Error{budget}.
@@ -80,7 +76,7 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
 
-  /// Gives back the whole pages within the range when they are a file's, which can be read again.
+  /// Releases whole pages of a mapped file within the range.
   void release(const std::byte* from, std::int64_t bytes) const;
 
  private:

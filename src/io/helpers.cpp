@@ -1,5 +1,4 @@
-// A task queue and its threads. Cost: a lock and perhaps a wake-up per task, some ten microseconds; as much
-// to start each thread.
+// A task queue and its threads. Cost: some ten microseconds a task or thread start.
 // tests: tests/io/test_helpers.cpp
 #include "io/helpers.hpp"
 

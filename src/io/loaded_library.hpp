@@ -1,6 +1,5 @@
-// Shared libraries loaded on first use. Relocating HDF5 and its dependencies (libcurl, Kerberos,
-// OpenSSL) takes three times as long as all else at the start of a program, and programs that link ejk do not
-// link them. Cost: one look-up per name.
+// Shared libraries loaded on first use: relocating HDF5 and its dependencies takes three quarters of the
+// program's start. Cost: one look-up per name.
 // tests: tests/io/test_loaded_library.cpp
 #pragma once
 

@@ -1,6 +1,5 @@
-// Elements of a mapped file, in place or copied. If the file is still open, large boxes in C order are copied
-// by pread, which avoids page faults; all other boxes from the mapping. Swapped bytes are swapped after
-// copying.
+// Elements of a mapped file. While the file is open, large boxes in C order are copied by pread, without
+// page faults; others from the mapping, in place if possible.
 // tests: tests/io/test_npy.cpp
 #include "io/mapped_source.hpp"
 

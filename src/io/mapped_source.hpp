@@ -27,10 +27,8 @@ struct ArrayLayout {
 /// "C order", "deflated, Fortran order, big-endian".
 std::string storage_of(const ArrayLayout& layout);
 
-/// The array that `layout` describes, which lies within the mapping; several may share one. It shows itself
-/// (`mapped()`) when its elements can be used in place: the machine's byte order, aligned. Otherwise `read`
-/// copies them. `file` is what the mapping maps from its first byte on, if it is a file's; it is kept open,
-/// and read from, unless many are open already.
+/// The array of `layout`, within the mapping, which several may share; with a view if aligned and in native
+/// byte order. `file`, if the mapping is of one, is kept open for reads unless many are.
 std::shared_ptr<const ArraySource> make_mapped_source(std::shared_ptr<const Mapping> mapping,
                                                       const ArrayLayout& layout, std::string name,
                                                       File file = {});

@@ -1,6 +1,5 @@
-// Reader and writer of .npy. The header is parsed as a Python literal and compared with the file's size
-// before anything is mapped. A stream is read once, into memory that grows with the data and not with the
-// header's claims. Large arrays are written by several threads, at known offsets of a new file.
+// The header, a Python literal, is checked against the file's size before mapping. A stream is read once,
+// into memory that grows with the data. Large arrays are written by several threads at known offsets.
 // tests: tests/io/test_npy.cpp
 #include "io/npy.hpp"
 

@@ -1,5 +1,4 @@
-// Opening references: the container's row opens the file, the file returns the array, a slice wraps it. Also
-// reading whole files.
+// Opening references: container row, array, slice. Also reading whole files.
 // tests: tests/io/test_npy.cpp, test_npz.cpp, test_hdf5.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>

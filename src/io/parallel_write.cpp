@@ -1,6 +1,5 @@
-// Parallel writing: each thread computes and writes its own pieces. A piece fits a second-level cache and
-// begins at a multiple of its size in the file, whatever precedes the elements: pieces that do not share
-// pages take half the time. Cost: each element is computed and written once.
+// Each thread computes and writes its own chunks, of second-level cache size and aligned in the file: chunks
+// that share no pages take half the time.
 // tests: tests/io/test_parallel_write.cpp
 #include "io/parallel_write.hpp"
 

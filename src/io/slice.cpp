@@ -127,8 +127,8 @@ class SlicedSource final : public ForwardingSource {
   }
 
  private:
-  // Axes up to `last` (the last with a step) one index at a time; along `last` runs with their gaps, of which
-  // the gaps are dropped, or single indices where a gap would be large. Returns the end of what was written.
+  // Axes before `last` one index at a time; along `last` ranges without their gaps, or single indices if
+  // gaps are large. Returns the end of the output.
   std::byte* read_stepped(const std::vector<Axis>& box, std::size_t last, std::size_t d, Shape& from,
                           Shape& extent, std::byte* out) const {
     if (d < last) {

@@ -1,6 +1,5 @@
-// Messages of the child process: length and bytes over a socket; a reply begins with a flag for an error. A
-// child that crashes closes the socket; a timer of CPU time ends an endless request. Cost: one message each
-// way; a start takes one or two milliseconds.
+// Messages: length and bytes over a socket; a reply begins with an error flag. A crash closes the socket; a
+// CPU timer ends an endless request. Cost: one message each way; a start takes one or two milliseconds.
 // tests: tests/io/test_worker.cpp
 #include "io/worker.hpp"
 
@@ -83,8 +82,8 @@ struct Served {
   Error error;
 };
 
-// The child ends with its parent, whatever it is doing: when the socket closes, a signal comes. (It comes
-// with messages too. PR_SET_PDEATHSIG would end the child with the thread that made it.)
+// The child ends with its parent: a signal comes when the socket closes (and with messages).
+// PR_SET_PDEATHSIG would end it with the parent's thread.
 extern "C" void end_with_parent(int) {
   const int before = errno;
   pollfd socket{kSocket, POLLIN, 0};
@@ -182,8 +181,7 @@ void serve_requests(const Worker::Serve& serve, const Worker::Setup& setup, std:
   _exit(0);
 }
 
-// Whether an answer begins to come within that time. Steps are counted, not the clock: a program that was
-// stopped and goes on has not waited.
+// Counts steps, not clock time: a program that was stopped has not waited.
 bool comes_within(int socket, int seconds) {
   constexpr int kStep = 100;  // milliseconds
   for (int steps = seconds * 1000 / kStep; steps > 0; --steps) {
@@ -253,8 +251,7 @@ Worker::Worker(const Serve& serve, Setup setup)
 
 Worker::~Worker() { stop(); }
 
-// Ends the child; returns how it ended, if it had before. In a process forked from the one that started the
-// child it is not this one's: there only the socket is closed.
+// Ends the child; returns how it ended before, if it had. In a forked process only closes the socket.
 int Worker::stop() {
   int status = 0;
   if (child_ < 0) return status;

@@ -5,11 +5,10 @@
 // default actions, core dumps are off, memory and CPU time are limited. It ends when the socket closes, even
 // during a request.
 //
-// It is created by fork alone. A helper program started by posix_spawn would not inherit memory, but a
-// library would have to locate it wherever it is linked. The price: a lock that another thread holds during
-// the fork stays locked in the child (except those of malloc and stdio, which the C library handles). So the
-// child calls nothing that changes the environment, `start` does what takes locks of other libraries, and the
-// parent waits a limited time for `start`.
+// Created by fork alone: a helper program would have to be located wherever the library is linked. The
+// price: locks that other threads hold during the fork stay locked in the child (except malloc's and
+// stdio's), so `start` takes those of other libraries, within a time limit, and the child does not change
+// the environment.
 //
 // tests: tests/io/test_worker.cpp
 #pragma once
@@ -74,9 +73,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// Sends a request and waits for the answer. Throws what `serve` threw; Error{input} when the child died;
-  /// Error{budget} when the system could not carry a message, and in a process that was forked from the one
-  /// that has the child. After the child's end every call throws why it ended. One thread at a time.
+  /// Sends a request and waits. Throws what `serve` threw; Error{input} if the child died, from then on;
+  /// Error{budget} if the system failed, or in a forked process. One thread at a time.
   Message call(const Message& request);
 
   std::byte* buffer() const { return buffer_.data(); }

@@ -1,6 +1,6 @@
-// A product of bfloat16 by AMX: 32 × 32 sums in four tiles, two tiles of A and two of B at a time. Included
-// with the tiles' instructions, T: zero<N>(), load<N>(p, stride), dot<Sum, A, B>(), store<N>(p, stride), each
-// on tiles of 16 rows of 64 bytes; so that the same lines run on plain loops where there is no AMX.
+// A product of bfloat16 by AMX: 32 × 32 sums in four tiles, two tiles of A and two of B at a time. T has the
+// instructions on tiles of 16 rows of 64 bytes: zero<N>(), load<N>(p, stride), dot<Sum, A, B>(), store<N>(p,
+// stride); tests emulate them.
 
 template <class T>
 void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
@@ -9,8 +9,7 @@ void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, s
   const auto* from_a = static_cast<const char*>(a);
   const auto* from_b = static_cast<const char*>(b);
   auto* to = static_cast<float*>(out);
-  // Ragged tiles go through memory of the full size, and sums begin with what they come on top of either way:
-  // a row has the same bits whichever tile it falls into.
+  // Ragged tiles use a buffer of the full size; a row has the same bits in any tile.
   alignas(64) float part[32 * 32];
   const bool whole = rows == 32 && columns == 32, lower = rows > kHalf;
   float* sums = whole ? to : part;

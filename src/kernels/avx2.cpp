@@ -13,7 +13,6 @@ namespace {
 
 __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
-// The zero bytes of 32 as a mask.
 std::uint32_t zero_bytes(__m256i v) {
   return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_setzero_si256())));
 }
@@ -22,8 +21,7 @@ std::uint64_t word_8(const unsigned char* p) {
   return ~(zero_bytes(load(p)) | static_cast<std::uint64_t>(zero_bytes(load(p + 32))) << 32);
 }
 
-// 32 comparison results of 16 bits (0 or -1) to a mask in order; packing works within halves, the permutation
-// puts the quarters right.
+// 32 comparison results of 16 bits (0 or -1) to a mask in order; the permutation undoes packing by halves.
 std::uint32_t mask_of_16(__m256i low, __m256i high) {
   const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xD8);
   return static_cast<std::uint32_t>(_mm256_movemask_epi8(packed));

@@ -1,12 +1,10 @@
-// Loops over 64 elements at a time, included by each instruction set's file inside its own unnamed namespace.
-// The file defines before: word_8, word_16, word_32, word_64 (the truth of 64 elements of that many bits as
-// one word), equal_word (64 comparisons), expand_word (64 bits to 64 bytes).
+// Loops over 64 elements at a time. The including file defines word_8, word_16, word_32, word_64 (which of 64
+// elements are not 0), equal_word (64 comparisons), expand_word (64 bits to 64 bytes).
 
 using Word = std::uint64_t;
 
-// Asks for the cache lines of a word's elements some lines before they are needed: the processor's own
-// prefetching stops at every page of 4 KiB. Addresses behind the end are harmless; they are never
-// dereferenced.
+// Prefetches the lines of a word's elements ahead: the hardware stops at every page of 4 KiB. Addresses past
+// the end are never dereferenced.
 template <int lines, std::uintptr_t bytes_ahead = 512>
 void prefetch_ahead(const void* p) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer that far would have to stay within the array

@@ -1,8 +1,6 @@
-// How far apart pairs of floats are, included by each instruction set's file inside its own unnamed namespace,
-// after bits.inl: plain loops over lanes, which the compiler makes vectors of. All floats that are compared for
-// closeness are at least 0, where the order of floats is that of their bits, so that a difference of bits has its
-// top bit set where one is more than the other: that is cheaper than to compare and to count. Two streams at
-// once keep too few lines under way by themselves: they are asked for ahead.
+// Differences of pairs of floats: plain loops over lanes, which the compiler vectorizes. Nonnegative floats
+// are ordered as their bits, so the top bit of a difference of bits is a comparison, which is cheaper than to
+// compare and count.
 
 inline float magnitude(float x) { return __builtin_fabsf(x); }
 inline double magnitude(double x) { return __builtin_fabs(x); }
@@ -26,8 +24,7 @@ struct SameSize<double> {
   using Unsigned = std::uint64_t;
 };
 
-// Floats are neighbours where these are one apart: the integer that the bits are without the sign, negative
-// with it. I has the size of the float.
+// The integer of the bits without the sign, negative with it: neighbouring floats are one apart.
 template <class I, class U>
 I order_of(U bits) {
   const auto sign = static_cast<I>(static_cast<I>(bits) >> (8 * sizeof(U) - 1));
@@ -116,8 +113,8 @@ struct Sizes {
     expected[lane] += y * y;
   }
 
-  // The top bit of far is set unless they are close and both finite: a difference that is infinite or NaN is more
-  // than the largest number, which is all that is ever allowed.
+  // The top bit of far is set unless they are close and both finite: infinite or NaN differences exceed the
+  // largest number.
   void see(int lane, V x, V y, Thoroughly<V> how) {
     const V apart = magnitude(x - y), size = magnitude(y), sum = how.atol + how.rtol * size;
     const V allowed = sum < largest(sum) ? sum : largest(sum);
@@ -126,8 +123,7 @@ struct Sizes {
     relative[lane] = share > relative[lane] ? share : relative[lane];
     add(lane, x, y, apart);
   }
-  // The top bit of far is set where |x - y| > limit · |y|, a product to which nothing is known where it is so small
-  // that it loses bits: small is the most that an inverse of one but 0 has of bits.
+  // The top bit of far is set where |x - y| > limit · |y|; small: where that product loses bits.
   void see(int lane, V x, V y, Quickly<V> how) {
     const V apart = magnitude(x - y);
     const U allowed = __builtin_bit_cast(U, how.limit * magnitude(y)), inverse = U{0} - allowed;
@@ -160,8 +156,7 @@ struct Floats {
   bool special() const { return false; }
 };
 
-// 32 halves as floats, in an order that is always the same: two to a word of 32 bits are made floats where they lie.
-// f(upper 16 bits of a word, the others 0) is the float.
+// 32 halves as floats, in a fixed order, two to a word of 32 bits. f(upper 16 bits of a word) is the float.
 template <class F>
 void widen_words(const std::uint16_t* from, float* to, F&& f) {
   for (int i = 0; i < 16; ++i) {
@@ -254,8 +249,7 @@ PairStats<typename Pairs::Value> stats_of(const Pairs& pairs, std::int64_t n, bo
   return stats;
 }
 
-// A limit: what is within it, a rounded product, has no quotient above `known`. A product of a number of few bits is
-// exact; of others a little is taken off.
+// A limit within which no quotient is above `known`.
 template <class Pairs>
 typename Pairs::Value surely_within(typename Pairs::Value known) {
   using U = typename SameSize<typename Pairs::Value>::Unsigned;

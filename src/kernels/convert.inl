@@ -1,10 +1,8 @@
-// Sums to results, rounded once; included by instruction sets' files inside their own unnamed namespace. The
-// file defines before: narrow_16(const float*, n, std::uint16_t*), float32 to float16, round_16(), the same to bfloat16,
-// to nearest, ties to even, where a NaN keeps its upper half and is quiet, and stream_line(to, from), 64 bytes from a
-// cache line to a cache line past the caches.
+// Sums to results, rounded once. The including file defines narrow_16() and round_16(), float32 to float16
+// and bfloat16, to nearest even, with quiet NaN, and stream_line(to, from), a cache line past the caches.
 
-// A double to the float32 from which a 16-bit type rounds as it would from the double: inexact results get an
-// odd last bit, which no later rounding takes for a tie.
+// A double to the float32 from which a 16-bit type rounds as from the double: inexact results get an odd last
+// bit.
 inline float to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   std::uint32_t bits = 0;

@@ -1,10 +1,7 @@
-// Dot products of few rows with many, where both lie; on the vectors of F32 and F64, arithmetics of
-// kernels/matmul.inl, included after it by each instruction set's file inside its own unnamed namespace.
-//
-// A product is summed lane by lane and then over the lanes in one order, whatever rows are computed with it.
+// Dot products of few rows with many, in place, on the arithmetics of kernels/matmul.inl. A product is summed
+// lane by lane and then over the lanes in one order, whatever rows are computed with it.
 
-// A value that stays in a register. Compilers load what they know to be in memory anew as a factor of each
-// instruction, and loads are what dots() is short of.
+// A value that stays in a register: compilers would reload it as a factor of each instruction.
 template <class V>
 [[gnu::always_inline]] inline V kept(V v) {
 #if defined(__x86_64__)
@@ -15,7 +12,7 @@ template <class V>
   return v;
 }
 
-// Of each four elements side by side, those of a and then of b: the first and third, or the second and fourth.
+// Of each four contiguous elements, those of a and then of b: the first and third, or second and fourth.
 template <int Odd, class V, std::size_t... I>
 V every_second(V a, V b, std::index_sequence<I...>) {
   constexpr int kLanes = sizeof...(I);
@@ -42,21 +39,20 @@ template <class U, int S = 1>
   return sum[0];
 }
 
-// Lines to ask for at each of so many times, or at once.
 inline std::int64_t lines_each_time(const Ahead& next, std::int64_t times) {
   const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
   return times == 0 ? all : padded(all, times) / times;
 }
 
-// As many sums at once as hide the time of one, a multiple of a vector's lanes.
+// As many sums at once as hide the latency of one, a multiple of a vector's lanes.
 template <class U>
 constexpr int kDots = U::kLanes < 8 ? 8 : U::kLanes;
 
-// Rows that one pass over the keys is for. With as many, arithmetic takes the time, and lines are asked for
-// before a pass; with fewer it is memory, and they are step by step.
+// From this many rows of a pass on arithmetic limits, and lines are prefetched before a pass; else step by
+// step.
 constexpr int kDotsRows = 4;
 
-// R rows by kDots / R keys; `ahead` lines are asked for at every step of the contraction, or before the first.
+// R rows by kDots / R keys; `ahead` lines are prefetched at every step of the contraction, or before.
 template <class U, DType D, int R>
 void dots_of(const typename U::Sum* a, std::int64_t a_stride, const char* const* key, std::int64_t k,
              typename U::Sum* out, std::int64_t out_stride, Lines& lines, std::int64_t ahead) {
@@ -101,9 +97,8 @@ void dots_of_rows(const typename U::Sum* a, std::int64_t a_stride, std::int64_t 
     if (rows > 0) dots_of_rows<U, D, R / 2>(a, a_stride, rows, key, k, out, out_stride, lines, rest);
 }
 
-// Keys that lie element by element, those of an element side by side: a vector is an element of as many keys.
-// Sums l are what lane l sums up in dots_of(), and are added up as its lanes are: the results have the same
-// bits. Sums are in memory, so that elements are read one after the other, as processors read ahead.
+// Keys stored element by element: a vector is an element of several keys. Sums l are those of lane l in
+// dots_of(), added as its lanes are: the same bits.
 
 // Keys at once, for one row; there are as many vectors of sums, in half of a first-level cache of 32 KiB.
 template <class U>
@@ -183,26 +178,22 @@ void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, co
   });
 }
 
-// --- the same with rows in panels
-//
-// A lane is a row, and an element of a key is spread to all of them: nothing is summed over lanes, and a key is
-// loaded once for all rows of a panel. Products are those of a tile, with keys as its rows where they lie.
-// (Zen 4, 16 rows of 128 elements, keys in cache, AVX2: float32 37 ns a key, dots() 43, multiply-adds alone 35; bfloat16
-// 39, dots() 48. AVX-512: 36 and 38, 38 and 45. float16 takes more instructions to spread: 46 and 63, 43 and 44.)
+// --- the same with rows in panels: a lane is a row, an element of a key is broadcast, nothing is summed over
+// lanes.
+// (Zen 4, 16 rows of 128 elements, keys in cache, AVX2: float32 37 ns a key, dots() 43; bfloat16 39, dots()
+// 48. AVX-512: 36 and 38, 38 and 45. float16: 46 and 63, 43 and 44.)
 
-// Keys whose products are held before they are written row by row, and contraction elements between which lines are
-// asked for.
+// Keys whose products are buffered, and contraction elements between prefetches.
 constexpr int kPanelKeys = 64, kPanelStep = 16;
 
 template <class U>
 constexpr int kPanelVectors = kPanelRows<typename U::Sum> / U::kLanes;
 
-// Elements that are spread together: narrower ones come by twos, which takes fewer instructions.
+// Elements that are broadcast together: narrower ones in pairs, which takes fewer instructions.
 template <class U, DType D>
 constexpr int kSpread = bytes_of(D) < static_cast<std::int64_t>(sizeof(typename U::Sum)) ? 2 : 1;
 
-// Keys at once with N vectors of rows: as many sums as registers hold beside the rows, and no more than there are
-// registers for addresses.
+// Keys at once with N vectors of rows: as many sums as registers hold, limited by registers for addresses.
 template <class U, DType D, int N>
 constexpr int kKeysAtOnce = N == 1 ? 8 : (kSpread<U, D> == 2 ? 10 : 12) / N;
 
@@ -255,7 +246,6 @@ void panel_tile(const typename U::Sum* a, const char* keys, std::int64_t key_str
     for (int v = 0; v < N; ++v) U::store(out + (j * N + v) * U::kLanes, sum[j][v]);
 }
 
-// Up to kPanelKeys keys by the rows of a panel, of which `rows`, in N vectors, are wanted.
 template <class U, DType D, int N>
 void panel_of(const typename U::Sum* a, std::int64_t rows, const char* keys, std::int64_t key_stride,
               std::int64_t count, std::int64_t k, typename U::Sum* out, std::int64_t out_stride, Lines& lines,
@@ -304,8 +294,6 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
       }
   });
 }
-
-// --- rows for dots()
 
 template <class U, class Element>
 void turn_elements(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out,

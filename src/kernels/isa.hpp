@@ -1,8 +1,5 @@
-// Instruction sets: what the CPU has and what the operating system lets a program use.
-//
-// A CPU's bit alone is not enough: wide registers must also be saved by the system (XCR0), else their use
-// traps; and Linux grants AMX's tiles to a process only when asked, which is done when products are to use
-// them.
+// Instruction sets: the CPU's features that the operating system lets a program use (XCR0; AMX's tiles must
+// be requested from Linux).
 #pragma once
 
 #include <cstdint>
@@ -33,8 +30,7 @@ struct CpuidRegisters {
 CpuidRegisters read_cpu();
 std::uint32_t features_of(const CpuidRegisters& cpu);
 
-/// Asks the system for AMX's tiles; false when they are refused. What is granted holds until the process
-/// ends, for all of its threads, whose alternate signal stacks must then have room for the tiles.
+/// Requests AMX's tiles for the process, whose alternate signal stacks must then hold them; false if refused.
 bool request_tiles();
 
 }  // namespace ejk::kernels

@@ -29,7 +29,6 @@ extern const Products products_neon;
 
 namespace {
 
-// A row that has all of another, products, and what these need.
 Kernels row(const Kernels& base, const char* name, std::uint32_t more, const Products& products) {
   Kernels made = base;
   made.name = name;
@@ -73,7 +72,6 @@ const Rows& table() {
   return made;
 }
 
-// The name that EJK_ISA has; null when it has none.
 const char* asked() {
   const char* name = std::getenv("EJK_ISA");
   return name != nullptr && *name != '\0' ? name : nullptr;

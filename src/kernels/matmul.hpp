@@ -1,15 +1,8 @@
-// Micro-kernels of matrix products: a tile of sums that stays in registers, and the forms in which it wants
-// its factors.
-//
-//   A   rows × k, row-major, `a_stride` bytes from row to row (a constant, so that rows are displacements; it is
-//       an odd number of cache lines, so that rows do not meet in one set of a cache)
-//   B   panels of nr columns: unit u of column j at (u · nr + j) · unit bytes, where a unit is kr contraction
-//       elements side by side
+// Micro-kernels of matrix products: a tile of sums that stays in registers, and the forms of its factors.
+//   A   rows × k, row-major, `a_stride` bytes from row to row (constant; an odd number of cache lines)
+//   B   panels of nr columns: unit u of column j at (u · nr + j) · unit bytes; a unit is kr elements of k
 //   out rows × columns of sums (float, double for f64), row-major
-//
-// Contraction lengths are padded with zeros to a multiple of k_step in A and in B, columns to a multiple of
-// nr in B; what is padded meets only padding or is not stored. Kernels know pointers and strides; who calls
-// them decides the blocks.
+// Contraction lengths are padded with zeros to a multiple of k_step, columns to a multiple of nr in B.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +20,7 @@ struct StridedMatrix {
   std::int64_t column_stride;
 };
 
-/// Where a tile's sums go: they are the result, they come on top of it, or they are written past the
-/// caches (for results larger than those; stream_fence() before another thread reads).
+/// The sums of a tile are the result, are added to it, or are written past the caches (then stream_fence()).
 enum class Store { overwrite, accumulate, stream };
 
 /// Memory that is read next: rows of so many bytes; by default none.
@@ -56,28 +48,25 @@ struct Gemm {
   void (*enter)();
   void (*leave)();
 
-  /// rows × k (≤ kc) to A's form. float16, bfloat16, float32 to f32; those and float64 to f64;
-  /// bfloat16 to bf16. So does pack_b.
+  /// rows × k (≤ kc) to A's form. f32: 16-bit floats and float32; f64: any float; bf16: bfloat16.
   void (*pack_a)(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out);
 
   /// k (≤ kc) × columns to B's form, panel_stride bytes from panel to panel.
   void (*pack_b)(const StridedMatrix& in, std::int64_t k, std::int64_t columns, void* out,
                  std::int64_t panel_stride);
 
-  /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr, k the length before padding;
-  /// out_stride in elements. It may read mr rows of A.
+  /// out = [out +] A · B for one tile: rows ≤ mr, columns ≤ nr; out_stride in elements. It may read mr rows
+  /// of A.
   void (*tile)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                Store how, void* out, std::int64_t out_stride);
 
-  /// The same as bfloat16, in the bits that Convert makes of the sums; not for Store::accumulate. Null: there
-  /// is none.
+  /// The same rounded to bfloat16; not for Store::accumulate. May be null.
   void (*tile_bf16)(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,
                     Store how, void* out, std::int64_t out_stride) = nullptr;
 
-  /// The same as tile() with B in place, its columns contiguous, for any number of rows of A's form: B
-  /// is read once. k is at most 2 · direct_k and kc, a multiple of kr unless it ends the contraction. A sum does
-  /// not depend on how many columns there are. It prefetches `next`, a line for each of B's that it
-  /// reads and no more. B's dtypes as for pack_b.
+  /// As tile() with B in place, its columns contiguous, for any number of rows of A's form: B is read once. k
+  /// ≤ 2 · direct_k and kc, a multiple of kr unless it ends the contraction. Prefetches `next`, a line for
+  /// each of B's.
   void (*direct)(const void* a, const StridedMatrix& b, std::int64_t k, std::int64_t rows,
                  std::int64_t columns, bool add, void* out, std::int64_t out_stride, const Ahead& next);
 };
@@ -85,28 +74,24 @@ struct Gemm {
 /// Keys that dots() takes together.
 inline constexpr std::int64_t kDotsKeys = 16;
 
-/// out[r, j] = Σ_d a[r, d] · b[j, d] for `rows` rows of a and `keys` rows of b, d < k; elements of a row of b
-/// lie side by side, or its rows do; elements of a row of a are 0 up to the next multiple of 16. out is written
-/// up to the next multiple of kDotsKeys columns. Strides in elements. It prefetches `next`. A result
-/// depends on the instruction set, its two rows and nothing else. b's dtypes as for pack_b of the same
-/// arithmetic.
+/// out[r, j] = Σ_d a[r, d] · b[j, d], d < k; b is contiguous along elements or rows; rows of a are padded
+/// with 0 to a multiple of 16, out to a multiple of kDotsKeys columns. Strides in elements. Prefetches
+/// `next`. A result depends on the instruction set and its two rows alone.
 template <class Real>
 using Dots = void(const Real* a, std::int64_t a_stride, std::int64_t rows, const StridedMatrix& b,
                   std::int64_t keys, std::int64_t k, Real* out, std::int64_t out_stride, const Ahead& next);
 
-/// rows × k elements whose rows lie side by side in memory, to memory row by row: out_stride bytes from row
-/// to row, a multiple of 64. What is behind the last element of a row may be written.
+/// rows × k elements, contiguous along rows, transposed: out_stride bytes from row to row, a multiple of 64.
+/// Elements past the last of a row may be written.
 using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k, void* out,
                       std::int64_t out_stride);
 
-/// The rows of a may also lie in panels of so many, one element of all rows after the other: element d of row r at
-/// a[(r / kPanelRows · a_stride + d) · kPanelRows + r % kPanelRows], in memory for whole panels. That is faster where
-/// rows fill their panels, and sums otherwise, one element of the contraction after the other. Elements of a row of b
-/// lie side by side then.
+/// Rows of a in panels: element d of row r at a[(r / kPanelRows · a_stride + d) · kPanelRows + r %
+/// kPanelRows]. Faster where rows fill their panels; sums run along the contraction in order. Rows of b are
+/// contiguous.
 template <class Real>
 inline constexpr std::int64_t kPanelRows = 64 / static_cast<std::int64_t>(sizeof(Real));
 
-/// n sums to n elements of a float dtype, each rounded once. `stream`: 16-bit results past the caches.
 using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
 /// What an instruction set has for products, and for what attention does between two of them.

@@ -1,6 +1,4 @@
-// Tiles and packing, included by each instruction set's file inside its own unnamed namespace.
-//
-// The file defines before, for each arithmetic, a struct U:
+// Tiles and packing. The including file defines for each arithmetic a struct U:
 //   Sum, Vec           float or double, and a vector of kLanes of them
 //   kUnit, kKr         bytes of a unit and contraction elements in it
 //   kKc                the longest contraction of one call
@@ -9,21 +7,18 @@
 //   widen<D>(p)        kLanes elements of dtype D as sums             packing (where kKr is 1)
 //   interleave(p, q, a, b)  two vectors of units from two rows         packing (where kKr is 2)
 //   lanes(p, stride)   a vector of 16 bytes from each of some rows     packing
-// and where it has instructions for them:
+// and optionally:
 //   widen_part<D>(p, n)  the first n of a vector's elements, not all, and zeros       packing
 //   store_rounded(p, v, w, n, past)  two vectors of sums as bfloat16: the first n, or all past the caches
 
 constexpr std::int64_t kLine = 64;
 
-// Bytes from row to row of packed A: kKc elements, and a cache line so that rows do not meet in one set of a
-// cache.
+// Bytes from row to row of packed A: kKc elements, and a cache line to avoid cache-set conflicts.
 template <class U>
 constexpr std::int64_t kAStride = U::kKc / U::kKr* U::kUnit + kLine;
 
-// Bytes of an element.
 constexpr std::int64_t bytes_of(DType d) { return d == DType::float64 ? 8 : d == DType::float32 ? 4 : 2; }
 
-// f(std::integral_constant<DType, D>) with the dtype D, one of those that the arithmetic takes.
 template <class U, class F>
 void with_dtype(DType dtype, F&& f) {
   if constexpr (U::kKr > 1) {
@@ -37,28 +32,24 @@ void with_dtype(DType dtype, F&& f) {
   }
 }
 
-// --- tiles
-
-// f(std::integral_constant<int, rows>), for Least to Most rows. Inlined, or the captures of f go through memory: 7 ns
-// of the 114 that 64 steps of a tile took (AVX2, Zen 4).
+// f(std::integral_constant<int, rows>), for Least to Most rows. Inlined: captures through memory cost 7 of
+// 114 ns (64 steps of a tile, AVX2, Zen 4).
 template <int Most, int Least = 1, class F>
 [[gnu::always_inline]] inline void with_rows(std::int64_t rows, F&& f) {
   if (rows == Most) return f(std::integral_constant<int, Most>{});
   if constexpr (Most > Least) with_rows<Most - 1, Least>(rows, f);
 }
 
-// A panel of B that takes half of a first-level cache of 32 KiB stays there for some tiles of rows, which come
-// from the second level: that is less to be read than the panel itself anew for every tile, and B may be larger
-// than the second level. (AVX2 on a Xeon core with 2 MiB of it: B of 1 MiB 0.5 % slower than with one tile, of
-// 8 MiB 9 % faster, of 16 MiB 23 %; 4 tiles are worse there, 12 no better.) A wider panel does not fit beside A,
-// and goes through one tile of rows after the other.
+// A panel of B that takes half of a first-level cache of 32 KiB is reused by some tiles of rows from the
+// second level, so B may exceed that. (AVX2 on a Xeon core with 2 MiB: B of 1 MiB 0.5 % slower than with one
+// tile, of 8 MiB 9 % faster, of 16 MiB 23 %; 4 tiles are worse, 12 no better.)
 template <class U, int NV>
 constexpr std::int64_t kTogether = U::kKc / U::kKr* U::kUnit* NV* U::kLanes <= (16 << 10) ? 8 : 1;
 
 // What is stored of sums: they, or what they are rounded to.
 enum class Result { sums, bfloat16 };
 
-// A store past the caches where it can be one.
+// Streaming where possible.
 inline Store store_of(Store how, const void* out, std::int64_t row_bytes) {
   const bool aligned =
       (reinterpret_cast<std::uintptr_t>(out) | static_cast<std::uintptr_t>(row_bytes)) % kLine == 0;
@@ -97,7 +88,6 @@ template <class U, int R, int N>
     }
 }
 
-// The same rounded.
 template <class U, int R, int N>
 [[gnu::always_inline]] inline void store_tile(const typename U::Vec (&sum)[R][N], std::int64_t columns,
                                               Store how, std::uint16_t* out, std::int64_t out_stride) {
@@ -106,9 +96,8 @@ template <class U, int R, int N>
   for (int r = 0; r < R; ++r) U::store_rounded(out + r * out_stride, sum[r][0], sum[r][N - 1], columns, past);
 }
 
-// R rows of a tile that may have MR, and the first N of the NV vectors of a panel, whose last columns may be few. Where
-// several tiles go through a panel they come from the second-level cache: the one packed behind this one is asked for
-// meanwhile, over the steps of the longest contraction. (AVX2 on a Xeon core: 3.5 % faster.)
+// R rows of a tile of at most MR, and the first N of the NV vectors of a panel. With several tiles a panel
+// the next packed tile is prefetched over the steps. (AVX2 on a Xeon core: 3.5 % faster.)
 template <class U, Result As, int R, int MR, int NV, int N>
 void tile_of(const char* a, const char* b, std::int64_t units, std::int64_t columns, Store how, void* result,
              std::int64_t out_stride) {
@@ -181,7 +170,6 @@ inline void copy_few(char* to, const char* from, std::int64_t bytes) {
   if ((bytes & 2) != 0) std::memcpy(to, from, 2);
 }
 
-// The same of as many as there are; zeros behind the last of `n` elements.
 template <class U, DType D>
 typename U::Vec units_at(const char* p, std::int64_t n) {
   constexpr std::int64_t kElements = U::kLanes * U::kKr;
@@ -199,9 +187,8 @@ typename U::Vec units_at(const char* p, std::int64_t n) {
   }
 }
 
-// --- tiles of B where it lies
+// --- tiles of B in place
 
-// Vectors of columns for R rows: as many as registers hold, since wide strips make long reads.
 template <class U, int R, int Registers>
 constexpr int strip_vectors() {
   constexpr int kMost = 8, kFit = (Registers - 1) / (R + 1), kWhole = U::kKr == 1 ? kFit : kFit / 2 * 2;
@@ -228,20 +215,17 @@ template <class U, DType D, int NV, Columns Of>
   }
 }
 
-// Rows of B that are worked on together: they are asked for as one piece of memory while those before are
-// worked on, and both stay in the second-level cache, which is the larger the wider vectors are. Several tiles of
-// rows take twice as many: sums are loaded and stored half as often.
+// Rows of B that are processed together; the next ones are prefetched, and both stay in the second-level
+// cache. Several tiles of rows take twice as many.
 template <class U>
 constexpr std::int64_t kDirectK = (U::kLanes * sizeof(typename U::Sum) >= kLine ? 64 : 32) * U::kKr;
 
-// Up to so many rows B is read once, where it lies: packing writes it to a second-level cache or behind it, and few
-// tiles read it back from there. (Zen 4, float32, B of 2,048 x 1,408 and 1,024 x 4,096, the time of direct() in
-// that of packing: AVX2 with 24 rows 0.6, 48 rows 0.75 to 0.8, 96 rows 0.85 to 1; AVX-512 48 rows 0.8, 96 rows
-// 0.95.)
+// Up to so many rows B is read once, in place, instead of packed. (Zen 4, float32, B of 2,048 x 1,408 and
+// 1,024 x 4,096, direct() / packing: AVX2 24 rows 0.6, 48 rows 0.75 to 0.8, 96 rows 0.85 to 1; AVX-512 48
+// rows 0.8, 96 rows 0.95.)
 constexpr std::int64_t kSmallM = 96;
 
-// Prefetches rows of memory from the first byte to the last: in that order the processor's own prefetching
-// takes it up, which has more requests under way than a program can have.
+// Prefetches rows of memory in order, which the hardware prefetcher takes up.
 class Lines {
  public:
   explicit Lines(const Ahead& of)
@@ -332,7 +316,7 @@ void strips(const char* a, const char* b, std::int64_t row_stride, Lines& follow
     });
 }
 
-// Several tiles of rows: each strip is read from B by the first of them, which keeps it as a panel for the others.
+// Several tiles of rows: each strip of B is read by the first of them, which keeps it as a panel.
 template <class U, DType D, int MR, int NV>
 void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
                      std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
@@ -437,7 +421,7 @@ V zipped(V a, V b, std::index_sequence<I...>) {
                                   (Upper ? E / 2 : 0) + (I % 2 != 0 ? kElements : 0))...);
 }
 
-// Squares of E × E elements in each 16 bytes of E vectors are transposed: that many steps double what lies together.
+// Squares of E × E elements in each 16 bytes of E vectors are transposed, in log₂ E steps.
 template <int E, class V, int Step = 1>
 [[gnu::always_inline]] inline void transpose_within(V* v) {
   if constexpr (Step < E) {
@@ -454,8 +438,8 @@ template <int E, class V, int Step = 1>
   }
 }
 
-// Rows side by side in memory: some of them, of as many contraction elements as a vector of Elements holds, are copied
-// to where they do not meet in one set of a cache, and transposed from there, 16 bytes of each element at a time.
+// Contiguous rows: some of them are copied to where they do not conflict in the cache, and transposed from
+// there.
 template <class U, class Element>
 struct TurnedPiece {
   static constexpr auto kVector = static_cast<std::int64_t>(sizeof(typename U::Vec)),
@@ -512,8 +496,8 @@ void pack_turned_rows(const char* in, std::int64_t column_stride, std::int64_t r
 template <class U, DType D, std::int64_t KStep>
 void pack_rows(const StridedMatrix& in, std::int64_t rows, std::int64_t k, char* out) {
   const std::int64_t units = padded(k, KStep) / U::kKr;
-  // A square of a few contraction elements is nearly empty, and takes as long as a full one. (Gradients of one query and
-  // one key, 4,096 problems: 7.0 ms element by element, 10.2 in squares.)
+  // A square of a few contraction elements takes as long as a full one. (Gradients of one query and key,
+  // 4,096 problems: 7.0 ms element by element, 10.2 in squares.)
   constexpr std::int64_t kFewTurned =
       bytes_of(D) < static_cast<std::int64_t>(sizeof(typename U::Sum)) ? 4 : 8;
   if (in.row_stride == bytes_of(D) && in.column_stride != bytes_of(D) && k > kFewTurned)

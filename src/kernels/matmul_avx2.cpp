@@ -19,7 +19,6 @@ __m256i first_of_4(int n) {
   return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
 }
 
-// Eight or four 16-bit floats as float32.
 __m256 widen_8(__m128i v, bool bfloat16) {
   return bfloat16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)) : _mm256_cvtph_ps(v);
 }
@@ -79,7 +78,6 @@ struct F32 {
   static void stream(float* p, Vec v) { _mm256_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
   static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
-  // The first n, or all of them past the caches.
   static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool past) {
     const __m256i v = rounded_16(low, high);
     if (past) return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
@@ -184,7 +182,6 @@ void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
   F32::store_rounded(out, F32::load_part(in, low), F32::load_part(in + low, high), n, false);
 }
 
-// One cache line past the caches.
 void stream_line(void* to, const void* from) {
   for (int half = 0; half < 2; ++half)
     _mm256_stream_si256(static_cast<__m256i*>(to) + half,

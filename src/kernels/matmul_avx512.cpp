@@ -173,7 +173,6 @@ void round_16(const float* in, std::int64_t n, std::uint16_t* out) {
     F32::store_rounded(out, F32::load_part(in, some(n)), F32::load_part(in + 16, some(n - 16)), n, false);
 }
 
-// One cache line past the caches.
 void stream_line(void* to, const void* from) {
   _mm512_stream_si512(static_cast<__m512i*>(to), _mm512_load_si512(from));
 }

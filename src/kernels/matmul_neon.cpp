@@ -1,5 +1,4 @@
-// Products on Advanced SIMD, which every 64-bit Arm processor has: 8 × 12 sums (float32) or 8 × 6 (float64) in 24 of
-// the 32 registers, three for columns, and what is left for elements of A.
+// Products on Advanced SIMD: 8 × 12 sums (float32) or 8 × 6 (float64) in 24 of the 32 registers.
 #include <arm_neon.h>
 
 #include <cstdint>
@@ -15,7 +14,6 @@ namespace {
 
 #include "kernels/plain.inl"
 
-// Four 16-bit floats as float32.
 float32x4_t widen_4(uint16x4_t v, bool bfloat16) {
   return bfloat16 ? vreinterpretq_f32_u32(vshll_n_u16(v, 16)) : vcvt_f32_f16(vreinterpret_f16_u16(v));
 }
@@ -75,8 +73,7 @@ struct F64 : Plain<double, 16, 256> {
   }
 };
 
-// For tiles an element of A is loaded into one lane, and the multiply-add spreads it: to spread it on the way takes
-// a turn of the units that multiply.
+// For tiles an element of A is loaded into one lane and broadcast by the multiply-add.
 struct TileF32 : F32 {
   static Pack spread_a(const char* p) { return Vec{*reinterpret_cast<const float*>(p)}; }
   static Vec mac(Vec sum, Pack a, Pack b) { return vfmaq_laneq_f32(sum, b, a, 0); }

@@ -1,5 +1,5 @@
-// Kernels for Advanced SIMD, which every 64-bit Arm processor has. There is no instruction that gathers the truth of
-// lanes: each lane keeps a bit of its own, and sums of neighbours bring them together.
+// Kernels for Advanced SIMD. Without a movemask each lane keeps a bit of its own, and pairwise sums gather
+// them.
 #include <arm_neon.h>
 
 #include <cstdint>
@@ -58,7 +58,6 @@ uint64x2_t some_64(const unsigned char* p) {
   return vtstq_u64(v, v);
 }
 
-// 16 elements each, from p on.
 uint8x16_t truth_16(const unsigned char* p) { return bytes_of_16(some_16(p), some_16(p + 16)); }
 uint8x16_t truth_32(const unsigned char* p) {
   return bytes_of_16(halves_of_32(some_32(p), some_32(p + 16)),
@@ -106,8 +105,7 @@ void expand_word(std::uint64_t word, std::uint8_t* out) {
 
 #include "kernels/bits.inl"
 
-// Whole cache lines written one after the other need no instructions of their own here: such processors see by
-// themselves that they need not be read first.
+// Streaming stores need no instructions of their own here.
 struct Vector32 {
   using T = std::uint32_t;
   static constexpr std::int64_t kLanes = 4;

@@ -1,5 +1,5 @@
-// An arithmetic of matmul.inl on vectors of so many bytes, without instructions of its own: the compiler
-// maps them to what there is. Included by matmul_portable.cpp, and by the tests for tiles of odd sizes.
+// An arithmetic of matmul.inl on generic vectors, for matmul_portable.cpp and the tests for tiles of odd
+// sizes.
 
 template <class T, int Bytes, std::int64_t LongestContraction>
 struct Plain {

@@ -8,8 +8,8 @@ namespace ejk::kernels {
 
 namespace {
 
-// Eight bytes to eight bits: the top bit of each byte is set when the byte is not 0, then one multiplication
-// gathers the top bits in the highest byte (byte i arrives at bit 56 + i; no two products meet).
+// Eight bytes to eight bits: the top bit of each nonzero byte, gathered in the highest byte by a
+// multiplication.
 std::uint64_t eight_bytes(std::uint64_t v) {
   constexpr std::uint64_t kLow7 = 0x7F7F7F7F7F7F7F7Full;
   const std::uint64_t set = (((v & kLow7) + kLow7) | v) >> 7 & 0x0101010101010101ull;

@@ -1,13 +1,8 @@
-// Runs of arithmetic progressions, included by each instruction set's file inside its own unnamed namespace.
-// The file defines before: Vector32 and Vector64, with the element type T, kLanes, and of(p) (load), all(x),
-// plus(v), below(lane, v) (the lanes before `lane` from here, the others from v), and to an address aligned
-// to the vector store(p) and stream(p); and stream_fence().
-//
-// Results are made line by line of the cache. A line in which runs meet is put together in registers, so
-// every line but the first and the last is written once and whole: a part of a line, written past the caches,
-// would first have to be read.
+// Runs of arithmetic progressions. The including file defines Vector32 and Vector64, with T, kLanes, of(p)
+// (load), all(x), plus(v), below(lane, v) (lanes before `lane` from here, others from v), aligned store(p)
+// and stream(p); and stream_fence(). A line in which runs meet is composed in registers, so every line but
+// the first and last is written once and whole: streaming a part of a line would read it first.
 
-// One cache line of elements.
 template <class V>
 struct ProgressionLine {
   using T = typename V::T;

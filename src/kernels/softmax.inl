@@ -1,5 +1,4 @@
-// Softmax on the vectors of F32 and F64, arithmetics of kernels/matmul.inl, included after it by each
-// instruction set's file inside its own unnamed namespace.
+// Softmax on the arithmetics of kernels/matmul.inl.
 
 // Truth of comparisons, and the bits of a vector of sums: whole numbers as wide as its elements.
 template <class U>
@@ -10,8 +9,7 @@ typename U::Vec all_of(typename U::Sum x) {
   return U::spread_a(reinterpret_cast<const char*>(&x));
 }
 
-// A constant of a loop. Where there are 16 registers it may come from memory each time, as a factor of an
-// instruction; all_of's would be spread anew.
+// A constant of a loop; with 16 registers it may come from memory each time.
 template <class U>
 typename U::Vec constant(typename U::Sum x) {
   if constexpr (sizeof(typename U::Vec) == kLine) {
@@ -34,8 +32,7 @@ To bits_as(From from) {
   return to;
 }
 
-// What exp is made of: adding kRound rounds to a whole number n and leaves n + bias in the lowest bits, from
-// where a shift makes it 2^n.
+// Constants of exp: adding kRound rounds to a whole number n and leaves n + bias in the lowest bits.
 template <class Real>
 struct ExpOf;
 
@@ -75,8 +72,7 @@ template <class U>
   const Vec shifted = x * constant<U>(Real(1.44269504088896340736)) + constant<U>(E::kRound);
   const Vec n = shifted - constant<U>(E::kRound);
   const Vec r = (x - n * constant<U>(E::kLn2)) - n * constant<U>(E::kLn2Rest);
-  // By pairs of terms: half as long a chain as one term after the other, of as many operations. A loop over this is
-  // bound by how far ahead a processor looks for operations that are ready.
+  // By pairs of terms: half as long a chain of operations.
   const auto pair = [&](int i) { return constant<U>(E::kQ[i + 1]) * r + constant<U>(E::kQ[i]); };
   const Vec square = r * r;
   Vec q = kTerms % 2 == 1 ? constant<U>(E::kQ[kTerms - 1]) : pair(kTerms - 2);

@@ -1,8 +1,7 @@
 // Stored masks: the elements of an array, in a file or in memory.
 //
-// Elements become bits as they are read: mapped, row-contiguous arrays by the bit kernels at memory
-// bandwidth, others after a copy of a few rows. Integers are first tested for a second non-zero value, while
-// they are in the cache.
+// Elements become bits as they are read: mapped, row-contiguous arrays at memory bandwidth, others after a
+// copy of a few rows. Integers are first tested for a second non-zero value, while they are in the cache.
 // tests: tests/mask/test_array_mask.cpp
 #include <fmt/format.h>
 
@@ -25,18 +24,14 @@ namespace ejk {
 
 namespace {
 
-using mask::BitBuffer;
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockState;
-using mask::Rectangle;
-using mask::Word;
+using namespace mask;
 
-// Throws for the first value that is neither 0 nor masking.
+constexpr std::int64_t kAtOnce = std::int64_t{1} << 11;  // elements; a multiple of 64
+
 template <class T>
 void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t k, const std::string& name) {
   using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  const auto hides = static_cast<Wide>(T(mask::kMaskedBias));
+  const auto hides = static_cast<Wide>(T(kMaskedBias));
   for (std::int64_t i = 0; i < n; ++i) {
     const auto v = static_cast<Wide>(in[i]);
     if (v != 0 && !(v <= hides))
@@ -49,18 +44,17 @@ void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t 
   }
 }
 
-// Truth of an additive bias, without branches, which random masks would mispredict: the bits of negative
-// numbers, as an unsigned integer, increase up to those of -infinity.
+// Truth of an additive bias, without branches, which random masks would mispredict: as unsigned integers, the
+// bits of negative numbers increase up to -infinity.
 template <class T>
 void additive_bits(const T* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k,
                    const std::string& name) {
   using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t,
                                   std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
-  constexpr std::int64_t kAtOnce = std::int64_t{1} << 11;  // a multiple of 64
   const auto bits_of = [](double x) {
     return std::bit_cast<Bits>(T(static_cast<std::conditional_t<sizeof(T) == 8, double, float>>(x)));
   };
-  const Bits hides = bits_of(mask::kMaskedBias), lowest = bits_of(-HUGE_VAL);
+  const Bits hides = bits_of(kMaskedBias), lowest = bits_of(-HUGE_VAL);
   for (std::int64_t done = 0; done < n; done += kAtOnce, out += kAtOnce / 64) {
     const std::int64_t count = std::min(kAtOnce, n - done);
     std::uint8_t attends[kAtOnce];
@@ -98,8 +92,6 @@ class ArrayMask final : public MaskNode {
   std::uint64_t stored_hash(IndexRange queries) const override;
   std::int64_t stored_bytes() const override { return size_of(dtype_); }
 
-  std::unique_ptr<BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override;
-
   void fill(const Rectangle& where, const BitRows& out) const override {
     const std::int64_t size = size_of(dtype_);
     if (view_ && (view_->strides[1] == size || where.columns() == 1)) {
@@ -122,8 +114,8 @@ class ArrayMask final : public MaskNode {
   }
 
  private:
-  // Calls f(where) for chunks of rows: `in_order`, or on several threads. False from f stops early.
-  // Sequential sources are read in chunks of 64 MiB of bits, since going back is slow.
+  // Calls f(where) for chunks of rows, `in_order` or on several threads, until it returns false. Sequential
+  // sources are read in chunks of 64 MiB of bits, since going back is slow.
   template <class F>
   void for_each_stripe(IndexRange queries, bool in_order, F&& f) const {
     const std::int64_t bits_at_once = std::int64_t{1} << (in_order ? 29 : 21);
@@ -154,40 +146,33 @@ class ArrayMask final : public MaskNode {
       });
       return;
     }
-    constexpr std::int64_t kAtOnce = std::int64_t{1} << 11;  // a multiple of 64
     if (dtype_ == DType::boolean) kernel.nonzero_bits_8(in, n, out);
     for (std::int64_t i = 0; i < n && dtype_ != DType::boolean; i += kAtOnce) {
       const std::byte* from = in + i * size_of(dtype_);
       const std::int64_t count = std::min(kAtOnce, n - i);
+      const auto convert = [&]<class T>(T, auto to_bits) {
+        const auto* elements = reinterpret_cast<const T*>(from);
+        if (!value_.holds(elements, count)) throw several_values(elements, count, q, k + i);
+        to_bits(from, count, out + i / 64);
+      };
       switch (size_of(dtype_)) {
         case 1:
-          require_one_value<std::uint8_t>(from, count, q, k + i);
-          kernel.nonzero_bits_8(from, count, out + i / 64);
+          convert(std::uint8_t{}, kernel.nonzero_bits_8);
           break;
         case 2:
-          require_one_value<std::uint16_t>(from, count, q, k + i);
-          kernel.nonzero_bits_16(from, count, out + i / 64);
+          convert(std::uint16_t{}, kernel.nonzero_bits_16);
           break;
         case 4:
-          require_one_value<std::uint32_t>(from, count, q, k + i);
-          kernel.nonzero_bits_32(from, count, out + i / 64);
+          convert(std::uint32_t{}, kernel.nonzero_bits_32);
           break;
         default:
-          require_one_value<std::uint64_t>(from, count, q, k + i);
-          kernel.nonzero_bits_64(from, count, out + i / 64);
-          break;
+          convert(std::uint64_t{}, kernel.nonzero_bits_64);
       }
     }
     if (polarity_ == Polarity::drop) {
-      for (std::int64_t w = 0; w < mask::words_for(n); ++w) out[w] = ~out[w];
-      if (n % 64 != 0) out[n / 64] &= mask::low_bits(n % 64);
+      for (std::int64_t w = 0; w < words_for(n); ++w) out[w] = ~out[w];
+      if (n % 64 != 0) out[n / 64] &= low_bits(n % 64);
     }
-  }
-
-  template <class T>
-  void require_one_value(const std::byte* in, std::int64_t n, std::int64_t q, std::int64_t k) const {
-    const auto* elements = reinterpret_cast<const T*>(in);
-    if (!value_.holds(elements, n)) throw several_values(elements, n, q, k);
   }
 
   // With random access the first position in the array is named, for any number of threads.
@@ -245,22 +230,6 @@ class ArrayMask final : public MaskNode {
   mutable core::OnlyValue value_;
 };
 
-class ScanClassifier final : public BlockClassifier {
- public:
-  explicit ScanClassifier(std::int64_t blocks) : blocks_(blocks) {}
-  IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
-  void classify(std::int64_t, std::int64_t, IndexRange columns, BlockState* out) const override {
-    std::fill(out, out + (columns.end - columns.begin), BlockState::undecided);
-  }
-
- private:
-  std::int64_t blocks_;
-};
-
-std::unique_ptr<BlockClassifier> ArrayMask::classifier(std::int64_t, std::int64_t kv_block) const {
-  return std::make_unique<ScanClassifier>(core::ceil_div(kv_length(), kv_block));
-}
-
 bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
   const auto& o = static_cast<const ArrayMask&>(other);
   if (source_ == o.source_ && polarity_ == o.polarity_) return true;
@@ -269,7 +238,7 @@ bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
     return true;
   std::atomic<bool> same{true};
   for_each_stripe(queries, !random_access() || !o.random_access(), [&](const Rectangle& where) {
-    mask::BitBuffer mine, theirs;
+    BitBuffer mine, theirs;
     const BitRows a = mine.rows(where.rows(), where.columns()),
                   b = theirs.rows(where.rows(), where.columns());
     fill(where, a);
@@ -280,24 +249,21 @@ bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
   return same;
 }
 
-// A sum over rows, independent of their partition into stripes.
 std::uint64_t ArrayMask::stored_hash(IndexRange queries) const {
   std::atomic<std::uint64_t> sum{0};
   for_each_stripe(queries, !random_access(), [&](const Rectangle& where) {
-    mask::BitBuffer buffer;
+    BitBuffer buffer;
     const BitRows rows = buffer.rows(where.rows(), where.columns());
     fill(where, rows);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
-      const Word row[] = {static_cast<Word>(where.q_begin + r),
-                          mask::hash_words(rows.row(r), rows.row_words)};
-      sum += mask::hash_words(row, std::ssize(row));
+      const Word row[] = {static_cast<Word>(where.q_begin + r), hash_words(rows.row(r), rows.row_words)};
+      sum += hash_words(row, std::ssize(row));
     }
     return true;
   });
   return sum;
 }
 
-// One slice of the first axis of another source.
 class SliceSource final : public ForwardingSource {
  public:
   SliceSource(std::shared_ptr<const ArraySource> source, ArrayType type, ArrayAccess access, std::string name,
@@ -334,8 +300,7 @@ std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> a
 
 Mask array_mask(std::shared_ptr<const ArraySource> array) {
   if (core::required(array).shape().size() == 2 && array->dtype() != DType::boolean)
-    throw Error(Error::Kind::input,
-                fmt::format("{}: a mask must be bool, not {}", array->name(), name_of(array->dtype())));
+    throw core::invalid("{}: a mask must be bool, not {}", array->name(), name_of(array->dtype()));
   return array_mask(std::move(array), Polarity::keep);
 }
 
@@ -372,10 +337,10 @@ PaddingGuess padding_guess(const Mask& mask) {
     mask.node().fill({q, q + 1, 0, columns}, row);
     std::int64_t runs = 0;
     IndexRange run{0, 0};
-    mask::for_each_run(std::span(row.words, static_cast<std::size_t>(row.row_words)), columns, true,
-                       [&](std::int64_t begin, std::int64_t end) {
-                         ++runs, run = {begin, end};
-                       });
+    for_each_run(std::span(row.words, static_cast<std::size_t>(row.row_words)), columns, true,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   ++runs, run = {begin, end};
+                 });
     if (runs > 1 || (run.begin > 0 && run.end < columns)) return PaddingGuess::none;
     changes += q > 0 && (run.begin != before.begin || run.end != before.end);
     up += q > 0 && (run.begin > before.begin || run.end > before.end);

@@ -1,7 +1,7 @@
 // Band masks: full, causal, local, chunked, prefix, documents. Query q attends to one interval of keys
-// [first(q), last(q)] whose ends never decrease with q, and intervals of neighbouring queries overlap or
-// touch. So the first and the last query of a block determine its state: full if both attend to all of its
-// keys, empty if it does not intersect the union of the intervals, else partial. No element is evaluated.
+// [first(q), last(q)] whose ends never decrease with q, and neighbouring intervals overlap or touch. So the
+// first and last query of a block determine its state: full if both attend to all of its keys, empty if it
+// does not intersect the union of the intervals, else partial.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
@@ -10,20 +10,16 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {
 
 namespace {
 
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockState;
-using mask::NearbyMask;
-using mask::Rectangle;
+using namespace mask;
 
-// Ends of intervals are added exactly, then clamped: all values beyond the longest length, 2^48, are
-// equivalent.
+// Ends of intervals are added exactly, then clamped: values above the longest length, 2^48, are equivalent.
 __extension__ using Exact = __int128;
 constexpr std::int64_t kFar = std::int64_t{1} << 60;
 std::int64_t bounded(Exact key) { return static_cast<std::int64_t>(std::clamp<Exact>(key, -kFar, kFar)); }
@@ -40,11 +36,10 @@ class BandMask : public MaskNode {
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     for (std::int64_t r = 0; r < out.rows; ++r) {
-      mask::Word* row = out.row(r);
-      std::fill(row, row + out.row_words, mask::Word{0});
+      std::fill_n(out.row(r), out.row_words, Word{0});
       const std::int64_t begin = std::max(first(where.q_begin + r), where.k_begin);
       const std::int64_t end = std::min(last(where.q_begin + r) + 1, where.k_end);
-      mask::set_bits(row, begin - where.k_begin, end - where.k_begin);
+      set_bits(out.row(r), begin - where.k_begin, end - where.k_begin);
     }
   }
 
@@ -58,7 +53,6 @@ class BandClassifier final : public BlockClassifier {
  public:
   BandClassifier(const BandMask& band, std::int64_t kv_block) : band_(band), kv_block_(kv_block) {}
 
-  // The blocks with keys of any query of the row.
   IndexRange run(std::int64_t q_begin, std::int64_t q_end) const override {
     const std::int64_t seen = cut(band_.first(q_begin)), seen_end = cut(band_.last(q_end - 1) + 1);
     if (seen >= seen_end) return {};
@@ -75,7 +69,6 @@ class BandClassifier final : public BlockClassifier {
     const auto [first, last] = run(q_begin, q_end);
     if (first >= last) return;
     fill(first, last, BlockState::partial);
-    // Keys of all of them.
     const std::int64_t keys = band_.kv_length();
     const std::int64_t common = cut(band_.first(q_end - 1)), common_end = cut(band_.last(q_begin) + 1);
     fill(core::ceil_div(common, kv_block_),
@@ -149,11 +142,9 @@ class PrefixMask final : public BandMask {
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
   std::vector<NearbyMask> nearby() const override {
-    std::vector<NearbyMask> all{{"the prefix is one key longer",
-                                 Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ + 1))}};
-    if (keys_ > 0)
-      all.push_back({"the prefix is one key shorter",
-                     Mask(std::make_shared<PrefixMask>(q_length(), kv_length(), keys_ - 1))});
+    const auto of = [&](std::int64_t keys) { return prefix_mask(q_length(), kv_length(), keys); };
+    std::vector<NearbyMask> all{{"the prefix is one key longer", of(keys_ + 1)}};
+    if (keys_ > 0) all.push_back({"the prefix is one key shorter", of(keys_ - 1)});
     return all;
   }
 
@@ -290,15 +281,15 @@ class DocumentsMask final : public BandMask {
   void fill(const Rectangle& where, const BitRows& out) const override {
     std::size_t document = document_of(where.q_begin);
     for (std::int64_t r = 0; r < out.rows; ++r) {
-      mask::Word* row = out.row(r);
+      Word* row = out.row(r);
       if (r > 0 && where.q_begin + r < offsets_[document + 1]) {  // the same document, the same row
         std::copy(row - out.row_words, row, row);
         continue;
       }
       if (r > 0) ++document;
-      std::fill(row, row + out.row_words, mask::Word{0});
-      mask::set_bits(row, std::max(offsets_[document], where.k_begin) - where.k_begin,
-                     std::min(offsets_[document + 1], where.k_end) - where.k_begin);
+      std::fill(row, row + out.row_words, Word{0});
+      set_bits(row, std::max(offsets_[document], where.k_begin) - where.k_begin,
+               std::min(offsets_[document + 1], where.k_end) - where.k_begin);
     }
   }
 
@@ -336,19 +327,18 @@ Mask local_mask(std::int64_t q_length, std::int64_t kv_length, std::optional<std
                 std::optional<std::int64_t> right, std::int64_t offset) {
   for (const auto& [side, count] : {std::pair{"left", left}, std::pair{"right", right}})
     if (count && *count < 0)
-      throw Error(Error::Kind::input, fmt::format("local: {}={} is not a count of neighbours", side, *count))
+      throw core::invalid("local: {}={} is not a count of neighbours", side, *count)
           .hint("a window that does not hold the query itself is moved with offset=K");
   return Mask(std::make_shared<LocalMask>(q_length, kv_length, left, right, offset));
 }
 
 Mask chunked_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t chunk, std::int64_t offset) {
-  if (chunk < 1)
-    throw Error(Error::Kind::input, fmt::format("chunked: the chunk size {} is not positive", chunk));
+  if (chunk < 1) throw core::invalid("chunked: the chunk size {} is not positive", chunk);
   return Mask(std::make_shared<ChunkedMask>(q_length, kv_length, chunk, offset));
 }
 
 Mask prefix_mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t keys) {
-  if (keys < 0) throw Error(Error::Kind::input, fmt::format("prefix: {} is not a count of keys", keys));
+  if (keys < 0) throw core::invalid("prefix: {} is not a count of keys", keys);
   return Mask(std::make_shared<PrefixMask>(q_length, kv_length, keys));
 }
 
@@ -356,7 +346,7 @@ Mask documents_mask(const IntegerArray& cu_seqlens) {
   std::vector<std::int64_t> offsets = core::read_offsets(cu_seqlens);
   offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
   if (offsets.size() == 1)
-    throw Error(Error::Kind::input, cu_seqlens->name() + ": cu_seqlens holds no token, so there is no mask");
+    throw core::invalid(cu_seqlens->name() + ": cu_seqlens holds no token, so there is no mask");
   return Mask(std::make_shared<DocumentsMask>(std::move(offsets), cu_seqlens->name()));
 }
 

@@ -19,7 +19,6 @@ constexpr std::int64_t words_for(std::int64_t bits) { return (bits + 63) / 64; }
 /// The `n` lowest bits, 0 ≤ n ≤ 64.
 constexpr Word low_bits(std::int64_t n) { return n >= 64 ? ~Word{0} : (Word{1} << n) - 1; }
 
-/// Sets bits [begin, end).
 inline void set_bits(Word* words, std::int64_t begin, std::int64_t end) {
   if (begin >= end) return;
   const std::int64_t first = begin / 64, last = (end - 1) / 64;
@@ -53,7 +52,6 @@ inline void transpose_64(Word* rows) {
     }
 }
 
-/// Rows of bits in the caller's memory.
 struct BitRows {
   Word* words = nullptr;
   std::int64_t row_words = 0;
@@ -63,8 +61,7 @@ struct BitRows {
   Word* row(std::int64_t r) const { return words + r * row_words; }
 };
 
-/// Copies columns [column, column + width) of all rows to `out`, row_words words a row, the rest of which is
-/// 0.
+/// Copies columns [column, column + width) of all rows to `out`, row_words words a row, padded with zeros.
 inline void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::int64_t row_words,
                    Word* out) {
   if (column % 64 == 0 && (width % 64 == 0 || column + width == panel.columns)) {
@@ -97,8 +94,7 @@ class BitBuffer {
   BitRows rows(std::int64_t row_count, std::int64_t columns) {
     return rows(row_count, columns, words_for(columns));
   }
-  /// The same with rows an odd number of cache lines apart, to avoid conflict misses when columns are
-  /// gathered.
+  /// The same with rows an odd number of cache lines apart, against conflict misses in gather().
   BitRows rows_for_gather(std::int64_t row_count, std::int64_t columns) {
     constexpr std::int64_t kLine = 8;  // words
     const std::int64_t lines = (words_for(columns) + kLine - 1) / kLine;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
@@ -15,12 +16,7 @@ namespace ejk {
 
 namespace {
 
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockState;
-using mask::NearbyMask;
-using mask::Rectangle;
-using mask::Word;
+using namespace mask;
 
 BlockState negate(BlockState a) {
   return a == BlockState::empty ? BlockState::full : a == BlockState::full ? BlockState::empty : a;
@@ -36,7 +32,6 @@ BlockState intersect(BlockState a, BlockState b) {
 
 BlockState unite(BlockState a, BlockState b) { return negate(intersect(negate(a), negate(b))); }
 
-// Intersects each range with the other one.
 void cut(std::span<const IndexRange> others, IndexRange* runs) {
   for (const IndexRange& other : others) {
     *runs = {std::max(runs->begin, other.begin), std::min(runs->end, other.end)};
@@ -69,8 +64,8 @@ class NotMask final : public MaskNode {
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     of_.node().fill(where, out);
-    const Word tail = mask::low_bits((out.columns - 1) % 64 + 1);
-    const std::int64_t words = mask::words_for(out.columns);
+    const Word tail = low_bits((out.columns - 1) % 64 + 1);
+    const std::int64_t words = words_for(out.columns);
     for (std::int64_t r = 0; r < out.rows; ++r) {
       Word* row = out.row(r);
       for (std::int64_t w = 0; w < words; ++w) row[w] = ~row[w];
@@ -78,7 +73,7 @@ class NotMask final : public MaskNode {
     }
   }
 
-  // The complement of a band is on its left and on its right.
+  // The complement of a band is on both sides of it: bit b of n chooses the side of band b.
   std::int64_t bands() const override { return bands_; }
   void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {
     std::vector<IndexRange> runs(static_cast<std::size_t>(queries.end - queries.begin));
@@ -144,7 +139,7 @@ class JoinMask final : public MaskNode {
   }
   std::uint64_t stored_hash(IndexRange queries) const override {
     const Word both[] = {a_.node().stored_hash(queries), b_.node().stored_hash(queries)};
-    return mask::hash_words(both, std::ssize(both));
+    return hash_words(both, std::ssize(both));
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override {
     a_.node().add_offsets(offsets);
@@ -185,7 +180,7 @@ class JoinMask final : public MaskNode {
 
   void fill(const Rectangle& where, const BitRows& out) const override {
     a_.node().fill(where, out);
-    mask::BitBuffer buffer;
+    BitBuffer buffer;
     const BitRows other = buffer.rows(out.rows, out.columns);
     b_.node().fill(where, other);
     for (std::int64_t r = 0; r < out.rows; ++r) {
@@ -239,9 +234,8 @@ class JoinMask final : public MaskNode {
 template <Join join>
 Mask joined(const Mask& a, const Mask& b) {
   if (a.q_length() != b.q_length() || a.kv_length() != b.kv_length())
-    throw Error(Error::Kind::input,
-                fmt::format("{} is {} x {} and {} is {} x {}: masks must have one shape to be joined",
-                            a.text(), a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length()));
+    throw core::invalid("{} is {} x {} and {} is {} x {}: masks must have one shape to be joined", a.text(),
+                        a.q_length(), a.kv_length(), b.text(), b.q_length(), b.kv_length());
   return Mask(std::make_shared<JoinMask<join>>(a, b));
 }
 

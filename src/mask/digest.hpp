@@ -1,10 +1,8 @@
 // Digests of 32 bytes for the bits of blocks that are too many to store or send.
 //
 // A digest is two sums of products, Σ (w[2i] + k[2i]) (w[2i+1] + k[2i+1]) modulo 2^128 with sums modulo 2^64,
-// of the words w of the block under two keys k. For keys drawn at random, and independently of the blocks,
-// two different blocks have equal digests with a probability of at most 2^-128, so among 2^31 blocks, the
-// most that ids number, any two collide with a probability below 2^-66. Keys are drawn for each run: no mask
-// can be constructed to collide.
+// of the words w of the block under two keys k, drawn at random for each run. Two different blocks have equal
+// digests with a probability of at most 2^-128, so any two of 2^31 blocks with one below 2^-66.
 // Source: NH of "UMAC: Fast and Secure Message Authentication" (Black et al., CRYPTO 1999), twice.
 // tests: tests/blocks/test_rank_scan.cpp
 #pragma once

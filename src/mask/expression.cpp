@@ -1,6 +1,6 @@
-// Mask expressions: parser, translation from other notations, resolution. The parser has one function for
-// each line of the grammar in ejk/mask.hpp and returns a tree; resolving the tree opens arrays and creates
-// masks of one shape. Parameters, construction and shape of a kind of mask are its row of the table of kinds.
+// Mask expressions: parser, translation from other notations, resolution. The parser has a function for each
+// line of the grammar in ejk/mask.hpp and returns a tree, whose resolution opens arrays and creates masks.
+// The table of kinds has the parameters, construction and shape of each kind of mask.
 // tests: tests/mask/test_expression.cpp
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@
 
 namespace ejk {
 
-// Stored masks by the arguments they were opened with. Heads, and equal nodes of an expression, share them.
+// Stored masks by their arguments: heads and equal nodes of an expression share them.
 struct mask::OpenedMasks {
   std::map<std::map<std::string, std::string>, std::shared_ptr<const StoredMasks>> by_arguments;
 };
@@ -28,10 +28,9 @@ OpenArray::OpenArray(Array array, Group group, Made)
 
 namespace {
 
-// Types of arguments.
 enum class Value {
   integer,
-  align,       // the position of query 0 among the keys, by name instead of `offset`
+  align,       // an offset by name: top-left or bottom-right
   neighbours,  // a count, or none: no bound
   size,        // at least 1
   count,       // at least 0
@@ -78,7 +77,6 @@ using Node = MaskExpression::Node;
 using NodePtr = std::shared_ptr<const Node>;
 using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
 
-// The mask to create.
 struct Wanted {
   const Shape& shape;  // heads, queries, keys
   std::int64_t head;
@@ -86,14 +84,13 @@ struct Wanted {
   const OpenArray& open;
 };
 
-// Heads, queries and keys so far; 0 is not known.
+// Heads, queries and keys so far; 0: unknown.
 struct KnownShape {
   Shape lengths{0, 0, 0};
   Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
   bool heads_are_rows = false;
 };
 
-// A kind of mask in the language.
 struct Kind {
   std::string word;
   std::vector<Parameter> parameters;
@@ -112,6 +109,12 @@ struct Kind {
 
 const std::vector<Kind>& kinds();
 
+const Kind* kind_named(std::string_view word) {
+  const auto found =
+      std::find_if(kinds().begin(), kinds().end(), [&](const Kind& kind) { return kind.word == word; });
+  return found == kinds().end() ? nullptr : &*found;
+}
+
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
 }
@@ -126,10 +129,9 @@ std::string lower_case(std::string_view word) {
 // Notations of other libraries and languages, and their equivalents.
 struct Foreign {
   std::string_view words;
-  std::int64_t values;  // that the word has
-  /// {} is the value, {less} one less, {left} and {right} are two, of which -1 is no bound.
-  std::string_view text;
-  std::string_view usage;  // where its values make no mask
+  std::int64_t values;     // number of arguments
+  std::string_view text;   // {}: the value, {less}: one less, {left} and {right}: two, -1 is no bound
+  std::string_view usage;  // the hint where its values make no mask
   bool is_beside = false;  // it adds to another mask: after or before "or"
 };
 
@@ -167,10 +169,6 @@ const Foreign* foreign(std::string_view word, std::int64_t values = -1) {
   return nullptr;
 }
 
-bool is_kind(std::string_view word) {
-  return std::any_of(kinds().begin(), kinds().end(), [&](const Kind& kind) { return kind.word == word; });
-}
-
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -193,15 +191,16 @@ class Parser {
   }
 
  private:
-  // Deeper nesting would exhaust the stack.
+  // Limits of recursion.
   static constexpr int kDeepest = 200;
   static constexpr int kMostJoins = 1000;
 
-  Error fail(const std::string& why) const {
-    std::string where =
+  template <class... Args>
+  Error fail(fmt::format_string<Args...> why, Args&&... args) const {
+    const std::string where =
         at_ < text_.size() ? fmt::format("at \"{}\"", printable(text_.substr(at_), 30)) : "at its end";
-    return Error(Error::Kind::usage,
-                 fmt::format("mask expression '{}': {}: {}", printable(text_), where, why));
+    return {Error::Kind::usage, fmt::format("mask expression '{}': {}: {}", printable(text_), where,
+                                            fmt::format(why, std::forward<Args>(args)...))};
   }
 
   void skip_spaces() {
@@ -228,7 +227,7 @@ class Parser {
   }
 
   NodePtr parse_unary() {
-    if (++depth_ > kDeepest) throw fail(fmt::format("nested more than {} deep", kDeepest));
+    if (++depth_ > kDeepest) throw fail("nested more than {} deep", kDeepest);
     NodePtr result;
     if (take('~')) {
       result = join(Node::Op::negate, parse_unary(), nullptr);
@@ -242,9 +241,8 @@ class Parser {
     return result;
   }
 
-  // A chain of operands is a tree as deep as it is long.
   NodePtr counted_join(Node::Op op, NodePtr left, NodePtr right) {
-    if (++joins_ > kMostJoins) throw fail(fmt::format("more than {} operators", kMostJoins));
+    if (++joins_ > kMostJoins) throw fail("more than {} operators", kMostJoins);
     return join(op, std::move(left), std::move(right));
   }
 
@@ -261,14 +259,13 @@ class Parser {
     const std::size_t begin = at_;
     std::size_t end = begin;
     while (end < text_.size() && is_letter(text_[end])) ++end;
-    if (end == begin) throw fail("expected a kind of mask").hint("the kinds are " + words());
+    if (end == begin) throw fail("expected a kind of mask").hint(list_of_kinds());
     const std::string word(text_.substr(begin, end - begin));
-    const auto kind =
-        std::find_if(kinds().begin(), kinds().end(), [&](const Kind& k) { return k.word == word; });
-    if (kind == kinds().end()) throw unknown(word);
+    const Kind* kind = kind_named(word);
+    if (kind == nullptr) throw unknown(word);
     at_ = end;
     auto node = std::make_shared<Node>();
-    node->kind = &*kind;
+    node->kind = kind;
     skip_spaces();
     if (at_ < text_.size() && text_[at_] == '(') {
       const std::size_t open = at_;
@@ -278,30 +275,29 @@ class Parser {
     const std::size_t end_of_kind = std::exchange(at_, begin);  // for messages
     for (const Parameter& p : kind->parameters)
       if (p.required && node->argument(p.name) == nullptr)
-        throw fail(fmt::format("{} needs its argument '{}'", word, p.name))
+        throw fail("{} needs its argument '{}'", word, p.name)
             .hint(kind->missing == nullptr ? kind->usage : kind->missing(*kind, *node));
-    check(*kind, *node);
+    for (const Parameter& p : kind->parameters)
+      if (const std::string* value = node->argument(p.name)) check(*kind, p, *value, *node);
     at_ = end_of_kind;
     return node;
   }
 
-  static std::string words() {
-    std::string all;
-    for (const Kind& k : kinds()) all += (all.empty() ? "" : ", ") + k.word;
+  static std::vector<std::string> words() {
+    std::vector<std::string> all;
+    for (const Kind& kind : kinds()) all.push_back(kind.word);
     return all;
   }
+  static std::string list_of_kinds() { return fmt::format("the kinds are {}", fmt::join(words(), ", ")); }
 
   Error unknown(const std::string& word) const {
-    const Error error = fail(fmt::format("'{}' is not a kind of mask", printable(word, 40)));
-    if (const Foreign* row = foreign(lower_case(word))) return Error(error).hint(std::string(row->usage));
-    std::vector<std::string> names;
-    for (const Kind& k : kinds()) names.push_back(k.word);
-    const auto nearest = nearest_name(word, names);
-    return Error(error).hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
-                                     : "the kinds are " + words());
+    Error error = fail("'{}' is not a kind of mask", printable(word, 40));
+    if (const Foreign* row = foreign(lower_case(word))) return error.hint(std::string(row->usage));
+    const auto nearest = nearest_name(word, words());
+    return error.hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : list_of_kinds());
   }
 
-  // An argument ends at a comma or the closing parenthesis; those inside of [], () and "" belong to it.
+  // Up to a comma or the closing parenthesis outside of [], () and "".
   std::string parse_value() {
     std::string value;
     if (at_ < text_.size() && text_[at_] == '"') {
@@ -347,7 +343,7 @@ class Parser {
         at_ = open;
         throw fail("'(' is not closed");
       }
-      if (value.empty()) throw fail(fmt::format("an argument of {} is empty", kind.word)).hint(kind.usage);
+      if (value.empty()) throw fail("an argument of {} is empty", kind.word).hint(kind.usage);
       if (name.empty()) {
         // A misspelt name is no value: only references may hold '='.
         const auto equals = value.find('=');
@@ -355,30 +351,20 @@ class Parser {
             position < kind.parameters.size() && kind.parameters[position].value == Value::reference;
         if (!is_reference && equals != std::string::npos) {
           at_ = value_at;
-          throw fail(
-              fmt::format("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40)))
+          throw fail("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40))
               .hint(kind.usage);
         }
         if (position >= kind.parameters.size()) {
           at_ = value_at;
-          throw fail(fmt::format("{} takes no such argument", kind.word)).hint(kind.usage);
+          throw fail("{} takes no such argument", kind.word).hint(kind.usage);
         }
         name = kind.parameters[position++].name;
       }
-      if (!node.arguments.emplace(name, value).second)
-        throw fail(fmt::format("{} is given twice", name)).hint(kind.usage);
+      if (!node.arguments.emplace(name, value).second) throw fail("{} is given twice", name).hint(kind.usage);
       if (take(',')) continue;
       if (take(')')) return;
       at_ = open;
       throw fail("'(' is not closed");
-    }
-  }
-
-  void check(const Kind& kind, const Node& node) const {
-    for (const auto& [name, value] : node.arguments) {
-      const auto parameter = std::find_if(kind.parameters.begin(), kind.parameters.end(),
-                                          [&, &n = name](const Parameter& p) { return p.name == n; });
-      check(kind, *parameter, value, node);
     }
   }
 
@@ -388,7 +374,7 @@ class Parser {
     if (parameter.value == Value::reference || (side && value == "none")) return;
     if (parameter.value == Value::align) {
       if (value != "top-left" && value != "bottom-right")
-        throw fail(fmt::format("align={} is neither top-left nor bottom-right", printable(value, 40)))
+        throw fail("align={} is neither top-left nor bottom-right", printable(value, 40))
             .hint("top-left: query 0 is at key 0; bottom-right: the last query is at the last key");
       if (node.argument("offset") != nullptr)
         throw fail("align and offset exclude each other").hint(kind.usage);
@@ -396,31 +382,30 @@ class Parser {
     }
     if (parameter.value == Value::walk) {
       if (value != "forward" && value != "dkv")
-        throw fail(fmt::format("{}={} is neither forward nor dkv", name, printable(value, 40)));
+        throw fail("{}={} is neither forward nor dkv", name, printable(value, 40));
       return;
     }
     if (parameter.value == Value::block || parameter.value == Value::shape) {
       const std::size_t most = parameter.value == Value::block ? 2 : 3;
       const auto lengths = mask::lengths_in(value);
       if (!lengths || lengths->size() < 2 || lengths->size() > most)
-        throw fail(fmt::format("{}={} is not {}", name, printable(value, 40), most == 2 ? "QxK" : "HxQxK"))
+        throw fail("{}={} is not {}", name, printable(value, 40), most == 2 ? "QxK" : "HxQxK")
             .hint(kind.usage);
       return;
     }
     const auto number = parse_integer(value);
     if (!number && is_whole_number(value))
-      throw fail(fmt::format("{}={} is beyond 64 bits", name, printable(value, 40))).hint(kind.usage);
+      throw fail("{}={} is beyond 64 bits", name, printable(value, 40)).hint(kind.usage);
     if (!number)
-      throw fail(
-          fmt::format("{}={} is not a whole number{}", name, printable(value, 40), side ? " or none" : ""))
+      throw fail("{}={} is not a whole number{}", name, printable(value, 40), side ? " or none" : "")
           .hint(kind.usage);
     if (side && *number < 0)
-      throw fail(fmt::format("{}={} is not a count of neighbours", name, *number))
+      throw fail("{}={} is not a count of neighbours", name, *number)
           .hint("a window that does not hold the query itself is moved with offset=K");
     if (parameter.value == Value::size && *number < 1)
-      throw fail(fmt::format("the {} {} is not positive", parameter.noun, *number));
+      throw fail("the {} {} is not positive", parameter.noun, *number);
     if (parameter.value == Value::count && *number < 0)
-      throw fail(fmt::format("{}={} is not a count", name, *number)).hint(kind.usage);
+      throw fail("{}={} is not a count", name, *number).hint(kind.usage);
   }
 
   std::string_view text_;
@@ -453,7 +438,7 @@ class Translation {
     }
     const std::string_view token = text_.substr(begin, at_ - begin);
     const std::string word = lower_case(token);
-    if (is_kind(word)) {
+    if (kind_named(word) != nullptr) {
       arguments();
       out_ += word;
       out_ += text_.substr(begin + word.size(), at_ - begin - word.size());
@@ -565,8 +550,7 @@ std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray&
   auto array = open(*node.argument("array"));
   const std::size_t rank = array->shape().size();
   if (element_count(array->shape()) < least_elements)
-    throw Error(Error::Kind::input,
-                fmt::format("{}: shape {} has no element", array->name(), to_string(array->shape())));
+    throw core::invalid("{}: shape {} has no element", array->name(), to_string(array->shape()));
   if (rank == 2 || rank == 3) return array;
   Error error(Error::Kind::input, fmt::format("{}: a mask is ({}) or (heads, {}), not of shape {}",
                                               array->name(), axes, axes, to_string(array->shape())));
@@ -583,14 +567,13 @@ void agree(KnownShape& shape, const Shape& more, const std::string& name) {
     if (known[d] == 0 || broadcast)
       known[d] = std::max(known[d], more[d]);
     else if (known[d] != more[d])
-      throw Error(Error::Kind::input,
-                  fmt::format("{} makes a mask of {} x {} x {} (heads x queries x keys), the arrays before "
-                              "it one of {} x {} x {}",
-                              name, more[0], more[1], more[2], known[0], known[1], known[2]));
+      throw core::invalid(
+          "{} makes a mask of {} x {} x {} (heads x queries x keys), the arrays before "
+          "it one of {} x {} x {}",
+          name, more[0], more[1], more[2], known[0], known[1], known[2]);
   }
 }
 
-// How a mask of all keys and fewer queries may be meant.
 enum class FewerRows { wrong, may_be_padding };
 
 Mask checked_shape(Mask mask, const Shape& shape, const std::string& name,
@@ -614,18 +597,7 @@ std::int64_t offset_of(const Node& node, const Wanted& wanted) {
                                                       : node.integer("offset").value_or(0);
 }
 
-Mask make_full(const Node&, const Wanted& wanted) { return full_mask(wanted.shape[1], wanted.shape[2]); }
-
-Mask make_causal(const Node& node, const Wanted& wanted) {
-  return causal_mask(wanted.shape[1], wanted.shape[2], offset_of(node, wanted));
-}
-
-Mask make_local(const Node& node, const Wanted& wanted) {
-  return local_mask(wanted.shape[1], wanted.shape[2], node.integer("left"), node.integer("right"),
-                    offset_of(node, wanted));
-}
-
-// One side of a window alone may mean a causal window, or no bound on the other side: both are shown.
+// One side of a window may mean a causal window, or no bound on the other side.
 std::string missing_side(const Kind& kind, const Node& node) {
   const std::string* left = node.argument("left");
   const auto keys = left == nullptr ? std::nullopt : parse_integer(*left);
@@ -634,11 +606,6 @@ std::string missing_side(const Kind& kind, const Node& node) {
                      *keys, *keys == 1 ? "" : "s", *keys - 1);
 }
 
-Mask make_chunked(const Node& node, const Wanted& wanted) {
-  return chunked_mask(wanted.shape[1], wanted.shape[2], *node.integer("size"), offset_of(node, wanted));
-}
-
-// The ids of queries and of keys.
 std::pair<std::shared_ptr<const ArraySource>, std::shared_ptr<const ArraySource>> open_ids(
     const Node& node, const OpenArray& open) {
   const auto q = open(*node.argument("q"));
@@ -676,9 +643,8 @@ Mask make_documents(const Node& node, const Wanted& wanted) {
   const auto cu = wanted.open(*node.argument("cu_seqlens"));
   Mask mask = documents_mask(*cu);
   if (mask.q_length() != wanted.shape[1] || mask.kv_length() != wanted.shape[2])
-    throw Error(Error::Kind::input,
-                fmt::format("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)",
-                            cu->name(), mask.q_length(), wanted.shape[1], wanted.shape[2]));
+    throw core::invalid("{}: cu_seqlens ends at {} tokens, the mask is {} x {} (queries x keys)", cu->name(),
+                        mask.q_length(), wanted.shape[1], wanted.shape[2]);
   return mask;
 }
 
@@ -693,13 +659,11 @@ void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& kno
   agree(known, shape, array->name());
 }
 
-// The slice of the wanted head, or the only one.
 std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> array, const Wanted& wanted) {
   if (array->shape().size() == 2) return array;
   const std::int64_t heads = array->shape()[0];
   if (heads != 1 && heads != wanted.shape[0])
-    throw Error(Error::Kind::input,
-                fmt::format("{} has {} heads, the mask has {}", array->name(), heads, wanted.shape[0]));
+    throw core::invalid("{} has {} heads, the mask has {}", array->name(), heads, wanted.shape[0]);
   return slice_of(std::move(array), heads == 1 ? 0 : wanted.head);
 }
 
@@ -708,10 +672,6 @@ Mask make_file(const Node& node, const Wanted& wanted) {
   const std::string name = array->name();
   return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name,
                        FewerRows::may_be_padding);
-}
-
-Mask make_prefix(const Node& node, const Wanted& wanted) {
-  return prefix_mask(wanted.shape[1], wanted.shape[2], *node.integer("keys"));
 }
 
 std::optional<BlockShape> block_of(const Node& node) {
@@ -756,14 +716,6 @@ void find_shape_of_stored(const Node& node, const OpenArray& open, KnownShape& k
   agree(known, {shape.heads, shape.q_length, shape.kv_length}, *node.argument("info"));
 }
 
-Mask make_from(const Node& node, const Wanted& wanted) {
-  return stored_masks(node, wanted.open).mask(wanted.shape, wanted.head);
-}
-
-Mask make_visited(const Node& node, const Wanted& wanted) {
-  return stored_masks(node, wanted.open).visited(wanted.shape, wanted.head);
-}
-
 Kind stored_kind(const char* word, Mask (*make)(const Node&, const Wanted&)) {
   constexpr Value kForms[] = {Value::block, Value::shape, Value::walk, Value::size};
   Kind kind{word, {{"info", Value::reference, true}}, "", make, find_shape_of_stored};
@@ -779,25 +731,37 @@ Kind stored_kind(const char* word, Mask (*make)(const Node&, const Wanted&)) {
 
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> table{
-      {"full", {}, "full", make_full},
+      {"full", {}, "full", [](const Node&, const Wanted& w) { return full_mask(w.shape[1], w.shape[2]); }},
       {"causal",
        {{"offset", Value::integer}, {"align", Value::align}},
        "causal, causal(offset=K) or causal(align=bottom-right)",
-       make_causal},
+       [](const Node& node, const Wanted& wanted) {
+         return causal_mask(wanted.shape[1], wanted.shape[2], offset_of(node, wanted));
+       }},
       {"local",
        {{"left", Value::neighbours, true},
         {"right", Value::neighbours, true},
         {"offset", Value::integer},
         {"align", Value::align}},
        "local(left=L, right=R) with offset=K or align=bottom-right; L and R are counts or none",
-       make_local,
+       [](const Node& node, const Wanted& wanted) {
+         return local_mask(wanted.shape[1], wanted.shape[2], node.integer("left"), node.integer("right"),
+                           offset_of(node, wanted));
+       },
        nullptr,
        missing_side},
       {"chunked",
        {{"size", Value::size, true, "chunk size"}, {"offset", Value::integer}, {"align", Value::align}},
        "chunked(SIZE) with offset=K or align=bottom-right",
-       make_chunked},
-      {"prefix", {{"keys", Value::count, true}}, "prefix(KEYS)", make_prefix},
+       [](const Node& node, const Wanted& w) {
+         return chunked_mask(w.shape[1], w.shape[2], *node.integer("size"), offset_of(node, w));
+       }},
+      {"prefix",
+       {{"keys", Value::count, true}},
+       "prefix(KEYS)",
+       [](const Node& node, const Wanted& wanted) {
+         return prefix_mask(wanted.shape[1], wanted.shape[2], *node.integer("keys"));
+       }},
       {"segments",
        {{"q", Value::reference, true}, {"kv", Value::reference}},
        "segments(REF) or segments(Q_REF,KV_REF)",
@@ -814,25 +778,28 @@ const std::vector<Kind>& kinds() {
        "blocks(REF, QxK)",
        make_blocks,
        find_shape_of_blocks},
-      stored_kind("from", make_from),
-      stored_kind("visited", make_visited),
+      stored_kind("from",
+                  [](const Node& node, const Wanted& wanted) {
+                    return stored_masks(node, wanted.open).mask(wanted.shape, wanted.head);
+                  }),
+      stored_kind("visited",
+                  [](const Node& node, const Wanted& wanted) {
+                    return stored_masks(node, wanted.open).visited(wanted.shape, wanted.head);
+                  }),
   };
   return table;
 }
 
-void find_shape(const Node& node, const OpenArray& open, KnownShape& known) {
-  if (node.op != Node::Op::kind) {
-    find_shape(*node.left, open, known);
-    if (node.right) find_shape(*node.right, open, known);
-  } else if (node.kind->find_shape != nullptr) {
-    node.kind->find_shape(node, open, known);
-  }
+// Calls f(node) for the kinds of an expression, from left to right.
+template <class F>
+void for_each_kind(const Node& node, F&& f) {
+  if (node.op == Node::Op::kind) return f(node);
+  for_each_kind(*node.left, f);
+  if (node.right) for_each_kind(*node.right, f);
 }
 
 // A window without bounds on either side is aligned in any way.
-bool leaves_alignment_open(const Node& node) {
-  if (node.op != Node::Op::kind)
-    return leaves_alignment_open(*node.left) || (node.right && leaves_alignment_open(*node.right));
+bool is_unaligned(const Node& node) {
   if (!node.kind->takes(Value::align)) return false;
   if (node.argument("align") != nullptr || node.argument("offset") != nullptr) return false;
   const std::vector<Parameter>& parameters = node.kind->parameters;
@@ -885,7 +852,9 @@ std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
 
 MaskShape MaskExpression::shape(const OpenArray& open) const {
   KnownShape known;
-  find_shape(*root_, open, known);
+  for_each_kind(*root_, [&](const Node& node) {
+    if (node.kind->find_shape != nullptr) node.kind->find_shape(node, open, known);
+  });
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
   const Shape& lengths = at_most ? known.of_blocks : known.lengths;
   return {known.lengths[0], lengths[1], lengths[2], at_most, known.heads_are_rows};
@@ -902,7 +871,11 @@ std::string MaskExpression::text(References references) const {
   return text.append(text_, at);
 }
 
-bool MaskExpression::leaves_alignment_open() const { return ejk::leaves_alignment_open(*root_); }
+bool MaskExpression::leaves_alignment_open() const {
+  bool any = false;
+  for_each_kind(*root_, [&](const Node& node) { any = any || is_unaligned(node); });
+  return any;
+}
 
 Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
                              const OpenArray& open) const {

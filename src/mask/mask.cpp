@@ -7,6 +7,7 @@
 #include <typeinfo>
 
 #include "core/checked.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
@@ -15,22 +16,35 @@ namespace ejk {
 MaskNode::MaskNode(std::int64_t q_length, std::int64_t kv_length)
     : q_length_(q_length), kv_length_(kv_length) {
   if (q_length < 1 || kv_length < 1)
-    throw Error(Error::Kind::input,
-                fmt::format("a mask of {} queries and {} keys has no element", q_length, kv_length));
+    throw core::invalid("a mask of {} queries and {} keys has no element", q_length, kv_length);
   if (q_length > kLongestMask || kv_length > kLongestMask)
-    throw Error(Error::Kind::input, fmt::format("a mask of {} queries and {} keys is longer than {}",
-                                                q_length, kv_length, kLongestMask));
+    throw core::invalid("a mask of {} queries and {} keys is longer than {}", q_length, kv_length,
+                        kLongestMask);
   element_count(Shape{q_length, kv_length});  // counts of elements fit 64 bits
+}
+
+std::unique_ptr<mask::BlockClassifier> MaskNode::classifier(std::int64_t, std::int64_t kv_block) const {
+  class Undecided final : public mask::BlockClassifier {
+   public:
+    explicit Undecided(std::int64_t blocks) : blocks_(blocks) {}
+    IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
+    void classify(std::int64_t, std::int64_t, IndexRange columns, mask::BlockState* out) const override {
+      std::fill(out, out + (columns.end - columns.begin), mask::BlockState::undecided);
+    }
+
+   private:
+    std::int64_t blocks_;
+  };
+  return std::make_unique<Undecided>(core::ceil_div(kv_length(), kv_block));
 }
 
 namespace {
 
-// Only read, never scanned: block states are unknown.
 class TransposedMask final : public MaskNode {
  public:
   explicit TransposedMask(Mask of) : MaskNode(of.kv_length(), of.q_length()), of_(std::move(of)) {}
 
-  // The queries are keys of the other, which is compared whole.
+  // Its queries are the keys of the other, which is compared whole.
   bool same_as(const MaskNode& other, IndexRange queries) const override {
     return mask::same_as(of_, static_cast<const TransposedMask&>(other).of_, all_if_any(queries));
   }
@@ -51,21 +65,6 @@ class TransposedMask final : public MaskNode {
       for (std::int64_t c = 0; c < out.columns; ++c)
         row[c / 64] |= (from.row(c)[r / 64] >> (r % 64) & 1u) << (c % 64);
     }
-  }
-
-  std::unique_ptr<mask::BlockClassifier> classifier(std::int64_t, std::int64_t kv_block) const override {
-    class Classifier final : public mask::BlockClassifier {
-     public:
-      explicit Classifier(std::int64_t blocks) : blocks_(blocks) {}
-      IndexRange run(std::int64_t, std::int64_t) const override { return {0, blocks_}; }
-      void classify(std::int64_t, std::int64_t, IndexRange columns, mask::BlockState* out) const override {
-        std::fill(out, out + (columns.end - columns.begin), mask::BlockState::undecided);
-      }
-
-     private:
-      std::int64_t blocks_;
-    };
-    return std::make_unique<Classifier>(core::ceil_div(kv_length(), kv_block));
   }
 
  private:

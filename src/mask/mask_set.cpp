@@ -1,12 +1,12 @@
 // Sets of masks: the parts are broadcast to one number of entries, heads, queries and keys, created, and
-// combined. Masks that entries or heads share are created once, so the cost is that of the distinct masks.
+// combined. The cost is that of the distinct masks.
 // tests: tests/mask/test_mask_set.cpp
 #include "ejk/mask_set.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "core/checked.hpp"
@@ -17,6 +17,11 @@ namespace ejk {
 namespace {
 
 using core::invalid;
+
+// Whether all parts have one mask for all entries, or for all heads.
+bool all_share(const std::vector<HeadMasks>& parts, std::int64_t HeadMasks::*axis) {
+  return std::all_of(parts.begin(), parts.end(), [&](const HeadMasks& part) { return part.*axis == 1; });
+}
 
 std::string counted(std::int64_t heads) { return fmt::format("{} head{}", heads, heads == 1 ? "" : "s"); }
 
@@ -33,8 +38,8 @@ std::string text_of(const Claim& claim) {
 
 void require_equal_lengths(const Claim& claim, const Claim& first) {
   if (claim.q != first.q || claim.kv != first.kv)
-    throw invalid(fmt::format("{} has {} queries x {} keys, {} has {} x {}", *claim.who, claim.q, claim.kv,
-                              *first.who, first.q, first.kv));
+    throw invalid("{} has {} queries x {} keys, {} has {} x {}", *claim.who, claim.q, claim.kv, *first.who,
+                  first.q, first.kv);
 }
 
 // `is` the lengths of a mask of `part`, `wanted` those of an entry.
@@ -66,16 +71,14 @@ void require_heads_queries_keys(const ArraySource& array) {
   const Shape& shape = array.shape();
   const std::size_t rank = shape.size();
   if (rank != 2 && rank != 3) {
-    Error error =
-        invalid(fmt::format("{}: shape {} is neither (Q, K) nor (H, Q, K)", array.name(), to_string(shape)));
+    Error error = invalid("{}: shape {} is neither (Q, K) nor (H, Q, K)", array.name(), to_string(shape));
     if (rank == 4) error.hint(fmt::format("a slice picks one batch entry: '{}[0]'", array.name()));
     throw std::move(error);
   }
   const char* const axes[] = {"heads", "queries", "keys"};
   for (std::size_t d = 0; d < rank; ++d)
     if (shape[d] == 0)
-      throw invalid(
-          fmt::format("{}: shape {} has no {}", array.name(), to_string(shape), axes[d + 3 - rank]));
+      throw invalid("{}: shape {} has no {}", array.name(), to_string(shape), axes[d + 3 - rank]);
 }
 
 }  // namespace
@@ -89,8 +92,8 @@ HeadMasks head_masks(std::vector<Mask> heads) {
   part.kv_length = heads.front().kv_length();
   for (const Mask& mask : heads)
     if (mask.q_length() != part.q_length || mask.kv_length() != part.kv_length)
-      throw invalid(fmt::format("the list of masks has one of {} x {} and one of {} x {}", part.q_length,
-                                part.kv_length, mask.q_length(), mask.kv_length()));
+      throw invalid("the list of masks has one of {} x {} and one of {} x {}", part.q_length, part.kv_length,
+                    mask.q_length(), mask.kv_length());
   part.name = part.is_list ? "the list of masks" : heads.front().text();
   part.mask = [heads = std::move(heads)](std::int64_t, std::int64_t head, std::int64_t, std::int64_t) {
     return heads[static_cast<std::size_t>(head)];
@@ -122,8 +125,8 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
     if (!part.is_list)
       part.heads = claim.heads;
     else if (claim.heads != part.heads)
-      throw invalid(fmt::format("{} has {} heads, and there are {} expressions", expression.text(),
-                                claim.heads, heads.size()));
+      throw invalid("{} has {} heads, and there are {} expressions", expression.text(), claim.heads,
+                    heads.size());
   }
   part.lengths_at_most = !first;
   part.q_length = first ? first->q : at_most.q;
@@ -141,9 +144,8 @@ HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity
   const std::size_t rank = shape.size();
   if (leading == LeadingAxis::heads) require_heads_queries_keys(*array);
   if (rank < 2 || rank > 4)
-    throw invalid(
-        fmt::format("{}: a mask is (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), not of shape {}",
-                    array->name(), to_string(shape)));
+    throw invalid("{}: a mask is (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), not of shape {}",
+                  array->name(), to_string(shape));
   HeadMasks part;
   part.name = array->name();
   part.is_array = true;
@@ -184,8 +186,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
     if (!given && part.has_head_axis) has_head_axis_ = true;
     if (part.heads == 1 || part.is_list) continue;
     if (heads && heads->heads != claim.heads)
-      throw invalid(
-          fmt::format("{} has {}, {} has {}", part.name, text_of(claim), *heads->who, text_of(*heads)))
+      throw invalid("{} has {}, {} has {}", part.name, text_of(claim), *heads->who, text_of(*heads))
           .hint(hint_of_heads(part, ""));
     if (!heads) heads = claim;
   }
@@ -218,26 +219,19 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_
       has_head_axis_(true) {
   for (const HeadMasks& part : parts_) {
     if (packed_ && part.q_length > 0)
-      throw invalid(fmt::format("{} has one length; packed sequences differ in length", part.name))
+      throw invalid("{} has one length; packed sequences differ in length", part.name)
           .hint("masks of positions fit every length: causal, local, chunked");
     if (part.batch != 1 && part.batch != entries)
-      throw invalid(fmt::format("{} has {} batch entries, q has {}", part.name, part.batch, entries));
+      throw invalid("{} has {} batch entries, q has {}", part.name, part.batch, entries);
     if (part.heads != 1 && part.heads != heads)
-      throw invalid(fmt::format("{} has {} heads, q has {}", part.name, part.heads, heads))
+      throw invalid("{} has {} heads, q has {}", part.name, part.heads, heads)
           .hint(hint_of_heads(part, "one mask serves all heads, else each query head has its own"));
   }
-  const auto shared = [](const HeadMasks& part) { return part.batch == 1; };
-  if (packed_ && !parts_.empty() && entries_ > 1 && std::all_of(parts_.begin(), parts_.end(), shared))
-    share_by_lengths();
+  if (packed_ && !parts_.empty() && entries_ > 1 && all_share(parts_, &HeadMasks::batch)) share_by_lengths();
 }
 
 void MaskSet::share_by_lengths() {
-  struct Hash {
-    std::size_t operator()(const std::pair<std::int64_t, std::int64_t>& l) const {
-      return static_cast<std::size_t>(l.first) * 0x9E3779B97F4A7C15u + static_cast<std::size_t>(l.second);
-    }
-  };
-  std::unordered_map<std::pair<std::int64_t, std::int64_t>, std::int64_t, Hash> rows;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> rows;
   of_entry_.reserve(static_cast<std::size_t>(entries_));
   for (std::int64_t e = 0; e < entries_; ++e) {
     const Lengths l = lengths_(e);
@@ -249,15 +243,11 @@ void MaskSet::share_by_lengths() {
 
 std::int64_t MaskSet::distinct_entries() const {
   if (!first_.empty()) return std::ssize(first_);
-  const auto shared = [](const HeadMasks& part) { return part.batch == 1; };
-  const bool all = !packed_ && std::all_of(parts_.begin(), parts_.end(), shared);
-  return all ? std::min<std::int64_t>(1, entries_) : entries_;
+  return !packed_ && all_share(parts_, &HeadMasks::batch) ? std::min<std::int64_t>(1, entries_) : entries_;
 }
 
 std::int64_t MaskSet::distinct_heads() const {
-  const auto shared = [](const HeadMasks& part) { return part.heads == 1; };
-  const bool all = std::all_of(parts_.begin(), parts_.end(), shared);
-  return all ? std::min<std::int64_t>(1, heads_) : heads_;
+  return all_share(parts_, &HeadMasks::heads) ? std::min<std::int64_t>(1, heads_) : heads_;
 }
 
 std::int64_t MaskSet::bytes() const {

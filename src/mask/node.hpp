@@ -1,6 +1,4 @@
 // MaskNode: the interface of every kind of mask. A Mask is a shared, immutable node.
-//
-// To add a kind: derive from MaskNode, give it a function in ejk/mask.hpp and a word in expression.cpp.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +21,11 @@ enum class BlockState : std::uint8_t {
   full = 2,
   undecided = 3,  // depends on its elements
 };
-
-/// A partial block, as a byte.
 inline constexpr std::uint8_t kPartial = static_cast<std::uint8_t>(BlockState::partial);
 
 /// Queries [q_begin, q_end) × keys [k_begin, k_end), within the mask.
 struct Rectangle {
-  std::int64_t q_begin = 0;
-  std::int64_t q_end = 0;
-  std::int64_t k_begin = 0;
-  std::int64_t k_end = 0;
+  std::int64_t q_begin = 0, q_end = 0, k_begin = 0, k_end = 0;
 
   std::int64_t rows() const { return q_end - q_begin; }
   std::int64_t columns() const { return k_end - k_begin; }
@@ -41,8 +34,7 @@ struct Rectangle {
 /// Most bands of a mask: more would cost as much as elements.
 inline constexpr std::int64_t kMostBands = 4;
 
-/// A mask that is easily mistaken for another one, and its fault: "the causal edge is one key too far". The
-/// text is the same for all batch entries.
+/// A mask that is easily mistaken for another one, and its fault: "the causal edge is one key too far".
 struct NearbyMask {
   std::string text;
   Mask mask;
@@ -53,10 +45,9 @@ struct NearbyMask {
 class BlockClassifier {
  public:
   virtual ~BlockClassifier() = default;
-  /// The block columns that may be non-empty in the block row of queries [q_begin, q_end). Takes less time
-  /// than the number of columns, so that sparse masks cost as much as their blocks.
+  /// The block columns that may be non-empty in the block row of queries [q_begin, q_end). Cheaper than
+  /// linear in the columns, so that sparse masks cost as much as their blocks.
   virtual IndexRange run(std::int64_t q_begin, std::int64_t q_end) const = 0;
-  /// The states of these columns of the row.
   virtual void classify(std::int64_t q_begin, std::int64_t q_end, IndexRange columns,
                         BlockState* out) const = 0;
 };
@@ -78,20 +69,17 @@ class MaskNode {
 
   virtual bool is_computable() const { return false; }
 
-  /// Offsets in keys of each positional part: 0 aligns query 0 with key 0. Masks without such parts add
-  /// nothing. The alignment matters if there are not as many queries as keys.
+  /// Offsets in keys of each positional part: 0 aligns query 0 with key 0.
   virtual void add_offsets(std::set<std::int64_t>&) const {}
 
-  /// `other` has the same dynamic type and shape. Stored elements are compared for the queries [begin, end):
-  /// masks are equal if this is true for ranges that cover all queries. An empty range reads nothing.
+  /// `other` has the same dynamic type and shape. Stored elements are compared for these queries only; an
+  /// empty range reads nothing.
   virtual bool same_as(const MaskNode& other, IndexRange queries) const = 0;
 
-  /// Hash of the stored elements of the queries [begin, end), equal if same_as() is true of them; 0 without
-  /// elements.
+  /// Hash of the stored elements of these queries, equal where same_as() is true; 0 without elements.
   virtual std::uint64_t stored_hash(IndexRange) const { return 0; }
 
-  /// Masks of the same shape that this one is mistaken for: edges off by one, parts omitted. Some may equal
-  /// this mask.
+  /// Masks that this one is mistaken for: edges off by one, parts omitted. Some may equal it.
   virtual std::vector<mask::NearbyMask> nearby() const { return {}; }
 
   /// The masks whose intersection this is; none if it is not composed so.
@@ -101,22 +89,20 @@ class MaskNode {
   /// How tightly text() binds: 3 an atom or ~, 2 &, 1 |.
   virtual int binding() const { return 3; }
 
+  /// By default every block is undecided.
   virtual std::unique_ptr<mask::BlockClassifier> classifier(std::int64_t q_block,
-                                                            std::int64_t kv_block) const = 0;
+                                                            std::int64_t kv_block) const;
 
   /// Writes the elements of a rectangle; out has its rows and columns.
   virtual void fill(const mask::Rectangle& where, const mask::BitRows& out) const = 0;
 
   /// The number of bands whose union the mask is, at most mask::kMostBands; 0: unknown. A band has one range
-  /// of keys for each query, whose ends never decrease from query to query. Bands may overlap. With known
-  /// bands no element is read.
+  /// of keys for each query, whose ends never decrease from query to query. Bands may overlap.
   virtual std::int64_t bands() const { return 0; }
-  /// The range of each of these queries in a band. It may exceed the mask; it is empty if its end is before
-  /// its begin.
+  /// The range of each of these queries in a band. It may exceed the mask, and end before its begin: empty.
   virtual void band(std::int64_t, IndexRange, IndexRange*) const {}
 
-  /// fill() is thread-safe and may be called in any order. If false: one thread, cheapest in row order and
-  /// for whole rows.
+  /// fill() is thread-safe. If false: one thread, cheapest in row order and for whole rows.
   virtual bool random_access() const { return true; }
 
   /// Bytes of inputs that fill() reads for each element, about; 0 if it computes them.
@@ -129,21 +115,19 @@ class MaskNode {
 
 namespace mask {
 
-/// Mask::same_as for the queries [begin, end): see MaskNode::same_as.
 bool same_as(const Mask& first, const Mask& second, IndexRange queries);
 
-/// Masks that any mask is mistaken for, after its own nearby(): none at all, its complement, its transpose,
-/// and it without some keys.
+/// Its own nearby(), then those of any mask: no mask, the complement, the transpose, and masks_without_keys.
 std::vector<NearbyMask> nearby_masks(const Mask& of);
 /// The same mask without some keys: the first or last one, or those after whole tiles.
 std::vector<NearbyMask> masks_without_keys(const Mask& of);
 
-/// A bias of this or less masks: frameworks use such values for "minus infinity" (among them the lowest of
-/// the dtype). It is rounded to the dtype of the array: -9984 in bfloat16.
+/// A bias of this or less masks: frameworks use such values for "minus infinity". It is rounded to the dtype
+/// of the array: -9984 in bfloat16.
 inline constexpr float kMaskedBias = -1e4f;
 
-/// Alignments of queries and keys for the report: "top left: query 0 at key 0". Nothing if they do not
-/// matter: as many queries as keys, or no positional part.
+/// Alignments of queries and keys for the report: "top left: query 0 at key 0". Nothing for as many queries
+/// as keys, or without a positional part.
 void add_alignment(const MaskNode& node, std::set<std::string>& into);
 
 }  // namespace mask

@@ -1,5 +1,5 @@
 // Pattern table: open addressing over the hashes of patterns. Memory: an eighth of the patterns as bools.
-// Time: one hash a lookup, and one comparison for each pattern that is already stored.
+// Time: one hash a lookup, and one comparison for a pattern that is already stored.
 // tests: tests/mask/test_patterns.cpp
 #include "mask/patterns.hpp"
 
@@ -12,11 +12,18 @@
 #include <numeric>
 #include <utility>
 
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 
 namespace ejk::mask {
+
+namespace {
+
+std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
+
+}  // namespace
 
 // Four independent chains of multiply and rotate, so that the multiplications overlap.
 std::uint64_t hash_words(const Word* words, std::int64_t n) {
@@ -72,7 +79,7 @@ void PatternTable::count_bytes(std::int64_t bytes) const {
         .hint("larger blocks have fewer partial ones");
 }
 
-// Chunks grow: few patterns take little memory, and many are on huge pages.
+// Chunks grow: many patterns are on huge pages.
 Word* PatternTable::next_pattern_slot() {
   constexpr std::int64_t kFirstChunk = std::int64_t{1} << 13, kLargestChunk = std::int64_t{1} << 22;  // words
   constexpr std::int64_t kBookkeeping = 96;  // bytes of an entry and its index
@@ -87,12 +94,6 @@ Word* PatternTable::next_pattern_slot() {
   free_words_ -= pattern_words();
   return std::exchange(free_, free_ + pattern_words());
 }
-
-namespace {
-
-std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 32); }
-
-}  // namespace
 
 std::optional<std::int32_t> PatternTable::find(std::uint64_t hash, const Word* pattern) const {
   if (index_.empty()) return std::nullopt;
@@ -115,7 +116,7 @@ void PatternTable::place(std::uint64_t hash, std::int32_t slot) {
 
 std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
   constexpr std::size_t kFirstPlaces = 64;
-  if (size() >= INT32_MAX) throw Error(Error::Kind::input, "more than 2^31 different partial blocks");
+  if (size() >= INT32_MAX) throw core::invalid("more than 2^31 different partial blocks");
   const auto slot = static_cast<std::int32_t>(size());
   entries_.push_back({kept, hash, kNoId});
   if (2 * entries_.size() <= index_.size()) {
@@ -126,11 +127,6 @@ std::int32_t PatternTable::enter(std::uint64_t hash, const Word* kept) {
   index_.assign(std::max(kFirstPlaces, 2 * index_.size()), Place{});
   for (std::int32_t s = 0; s <= slot; ++s) place(entries_[static_cast<std::size_t>(s)].hash, s);
   return slot;
-}
-
-std::int32_t PatternTable::find_or_add(const Word* pattern) {
-  if (!digester_) return find_or_add_words(pattern);
-  return find_or_add((*digester_)(pattern));
 }
 
 std::int32_t PatternTable::find_or_add_words(const Word* pattern) {
@@ -160,25 +156,22 @@ std::vector<std::int32_t> PatternTable::join(PatternTable part) {
   return slots;
 }
 
-void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks) {
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    if (states[b] != kPartial) continue;
-    std::int32_t& id = entries_[static_cast<std::size_t>(blocks[b])].id;
-    if (id == kNoId) {
-      id = static_cast<std::int32_t>(slot_of_.size());
-      slot_of_.push_back(blocks[b]);
-    }
-    blocks[b] = id;
-  }
-}
-
-void PatternTable::number_all() {
-  for (std::int32_t slot = 0; slot < size(); ++slot) {
-    std::int32_t& id = entries_[static_cast<std::size_t>(slot)].id;
-    if (id != kNoId) continue;
+std::int32_t PatternTable::id_of(std::int32_t slot) {
+  std::int32_t& id = entries_[static_cast<std::size_t>(slot)].id;
+  if (id == kNoId) {
     id = static_cast<std::int32_t>(slot_of_.size());
     slot_of_.push_back(slot);
   }
+  return id;
+}
+
+void PatternTable::number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks) {
+  for (std::size_t b = 0; b < blocks.size(); ++b)
+    if (states[b] == kPartial) blocks[b] = id_of(blocks[b]);
+}
+
+void PatternTable::number_all() {
+  for (std::int32_t slot = 0; slot < size(); ++slot) id_of(slot);
 }
 
 void expand_part(const Word* bits, std::int64_t row_words, const Box& part, Direction direction,
@@ -217,7 +210,6 @@ Shape pattern_shape(BlockShape block, Direction direction) {
 
 namespace {
 
-// `id_of(p)` is the id of pattern p of the array.
 template <class IdOf>
 std::shared_ptr<const ArraySource> source_of(std::shared_ptr<const PatternTable> table, std::int64_t count,
                                              Direction direction, IdOf&& id_of) {

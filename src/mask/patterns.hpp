@@ -1,8 +1,7 @@
 // Table of distinct bit patterns (partial blocks, rows of a mask), each with the id of its first appearance.
 //
-// Patterns are found by hash and compared in full, so hash collisions cost time and never merge two patterns.
-// Each thread fills a table of its own; tables are then joined, and ids are assigned by position, so they do
-// not depend on the number of threads.
+// Patterns are found by hash and compared in full. Each thread fills a table of its own; tables are then
+// joined, and ids are assigned by position, so they do not depend on the number of threads.
 #pragma once
 
 #include <atomic>
@@ -25,15 +24,13 @@ class PatternTable {
  public:
   using Hash = std::uint64_t (*)(const Word*, std::int64_t);
 
-  /// `max_bytes`: limit for the bits of this table and its parts; 0: none. `function`: a test hook for
-  /// collisions.
+  /// `max_bytes`: limit for the bits of this table and its parts; 0: none. `function`: a hook for tests.
   explicit PatternTable(BlockShape block, std::int64_t max_bytes = 0, Hash function = hash_words);
 
   /// A table that only counts patterns: it stores a digest of 32 bytes for each.
   static PatternTable of_digests(BlockShape block, std::int64_t max_bytes, const Digester::Seed& seed);
 
-  /// An empty table for a thread, to be joined with this one, which must not change before. Patterns of this
-  /// table are not stored again.
+  /// An empty table for a thread, to be joined with this one, which must not change before.
   PatternTable part() const;
 
   /// An empty table for another block size under the same limit.
@@ -50,7 +47,9 @@ class PatternTable {
 
   /// The slot of a pattern; a new one is copied into the next slot. A part returns ~slot for a pattern in
   /// that slot of its table. Throws Error{budget} above max_bytes.
-  std::int32_t find_or_add(const Word* pattern);
+  std::int32_t find_or_add(const Word* pattern) {
+    return digester_ ? find_or_add((*digester_)(pattern)) : find_or_add_words(pattern);
+  }
   /// The same by its digest, in a table of digests.
   std::int32_t find_or_add(const Digest& digest) { return find_or_add_words(digest.data()); }
 
@@ -60,11 +59,11 @@ class PatternTable {
   /// Counts other memory against the limit. Throws Error{budget} above it.
   void count_bytes(std::int64_t bytes) const;
 
-  /// Replaces slots by ids where `states` is partial. Ids of earlier calls are kept; new ones follow in the
-  /// order of `blocks`.
+  /// Replaces slots by ids where `states` is partial. New ids follow those of earlier calls, in the order of
+  /// `blocks`.
   void number(std::span<const std::uint8_t> states, std::span<std::int32_t> blocks);
 
-  /// Assigns ids to all slots without one, in slot order: for patterns that are only counted.
+  /// Assigns ids to all slots without one, in slot order.
   void number_all();
 
   /// The stored words of the pattern with an id.
@@ -87,6 +86,7 @@ class PatternTable {
   std::optional<std::int32_t> find(std::uint64_t hash, const Word* pattern) const;
   std::int32_t find_or_add_words(const Word* pattern);
   std::int32_t enter(std::uint64_t hash, const Word* kept);
+  std::int32_t id_of(std::int32_t slot);
   void place(std::uint64_t hash, std::int32_t slot);
   Word* next_pattern_slot();
 
@@ -118,10 +118,7 @@ std::shared_ptr<const ArraySource> pattern_source(std::shared_ptr<const PatternT
 
 /// Rows and columns of a block as an array, after transposing for dkv.
 struct Box {
-  std::int64_t row = 0;
-  std::int64_t rows = 0;
-  std::int64_t column = 0;
-  std::int64_t columns = 0;
+  std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
 /// Writes a part of a block of bits as bools in C order.

@@ -12,49 +12,39 @@
 #include "kernels/kernels.hpp"
 #include "mask/labels.hpp"
 #include "mask/node.hpp"
-#include "mask/patterns.hpp"
 
 namespace ejk {
 
 namespace {
 
 using core::invalid;
-using mask::BitRows;
-using mask::PatternTable;
-using mask::Word;
+using namespace mask;
 
-// --- ids to mask ---
-
-// Ids of (batch, length) as 32-bit labels for the bit kernels: equal if the ids are, 0 for padding.
-struct LabelRows {
-  std::int64_t batch = 0;
-  std::int64_t length = 0;
-  std::vector<std::int32_t> values;
-
-  const std::int32_t* row(std::int64_t b) const { return values.data() + b * length; }
-};
-
-struct IdRows {
+template <class T>
+struct Rows {
   std::int64_t batch, length;
-  std::vector<std::int64_t> values;
+  std::vector<T> values;
+
+  const T* row(std::int64_t b) const { return values.data() + b * length; }
 };
+using IdRows = Rows<std::int64_t>;
+using LabelRows = Rows<std::int32_t>;  // of to_labels
 
 IdRows read_ids(const ArraySource& source, Convention convention) {
   if (source.shape().size() != 2)
-    throw invalid(fmt::format("{}: segment ids are (batch, length), not of shape {}", source.name(),
-                              to_string(source.shape())));
+    throw invalid("{}: segment ids are (batch, length), not of shape {}", source.name(),
+                  to_string(source.shape()));
   if (!is_integer(source.dtype()))
-    throw invalid(
-        fmt::format("{}: segment ids must be integers, not {}", source.name(), name_of(source.dtype())));
+    throw invalid("{}: segment ids must be integers, not {}", source.name(), name_of(source.dtype()));
   const Array raw = read_all(source);
   IdRows ids{source.shape()[0], source.shape()[1], {}};
   ids.values.reserve(static_cast<std::size_t>(raw.size()));
   dispatch(raw.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
       for (const T id : raw.elements<T>()) {
-        // Beyond 63 bits only uint64 goes; as numbers below zero those ids would be padding.
+        // As negative numbers these would be padding.
         if (!std::in_range<std::int64_t>(id))
-          throw invalid(fmt::format("{}: the id {} does not fit 63 bits", source.name(), id));
+          throw invalid("{}: the id {} does not fit 63 bits", source.name(), id);
         const auto value = static_cast<std::int64_t>(id);
         ids.values.push_back(convention == Convention::document
                                  ? std::max<std::int64_t>(value, 0)
@@ -64,7 +54,6 @@ IdRows read_ids(const ArraySource& source, Convention convention) {
   return ids;
 }
 
-// Bits as 0 and 1 of any dtype.
 void expand(const Word* bits, std::int64_t n, DType dtype, std::byte* out) {
   if (size_of(dtype) == 1) {
     kernels::active().expand_bits(bits, n, reinterpret_cast<std::uint8_t*>(out));
@@ -97,7 +86,7 @@ class SegmentMaskSource final : public ArraySource {
     const std::int64_t columns = count[kv_axis], row_bytes = columns * size_of(dtype());
     if (element_count(count) == 0) return;
     auto* to = static_cast<std::byte*>(out);
-    std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(columns)));
+    std::vector<Word> bits(static_cast<std::size_t>(words_for(columns)));
     for (std::int64_t b = start[0]; b < start[0] + count[0]; ++b) {
       const std::int32_t* keys = kv_.row(b) + start[kv_axis];
       const std::int32_t* queries = q_.row(b) + start[q_axis];
@@ -121,15 +110,13 @@ class SegmentMaskSource final : public ArraySource {
 
 Array padding_mask(const LabelRows& labels, DType dtype) {
   Array result(dtype, {labels.batch, labels.length});
-  std::vector<Word> bits(static_cast<std::size_t>(mask::words_for(labels.length)));
+  std::vector<Word> bits(static_cast<std::size_t>(words_for(labels.length)));
   for (std::int64_t b = 0; b < labels.batch; ++b) {
     kernels::active().nonzero_bits_32(labels.row(b), labels.length, bits.data());
     expand(bits.data(), labels.length, dtype, result.data() + b * labels.length * size_of(dtype));
   }
   return result;
 }
-
-// --- mask to ids ---
 
 // Distinct rows of bits, numbered by position; rows without a bit have no number.
 struct Classes {
@@ -139,8 +126,7 @@ struct Classes {
   std::int64_t count() const { return patterns->size(); }
 };
 
-// Groups `runs` rows of `bits` bits. read(first, n, out) reads n of them, on several threads if `access`
-// allows.
+// Groups `runs` rows of `bits` bits; read(first, n, out) reads n of them.
 enum class Access { any_order, in_order };
 template <class Read>
 Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64_t max_bytes,
@@ -155,7 +141,7 @@ Classes classify(std::int64_t runs, std::int64_t bits, Access access, std::int64
   struct Part {
     std::shared_ptr<PatternTable> table;
     std::vector<std::int64_t> members;
-    mask::BitBuffer buffer;
+    BitBuffer buffer;
   };
   core::parallel_reduce(
       tasks, access == Access::any_order ? core::threads_for(tasks, work) : 1,
@@ -205,7 +191,7 @@ Classes classify_columns(const Classes& rows, std::int64_t columns, std::int64_t
                         Word square[64] = {};
                         for (std::int64_t r = d; r < std::min(rows.count(), d + 64); ++r)
                           square[r - d] = rows.patterns->bits(r)[c / 64];
-                        mask::transpose_64(square);
+                        transpose_64(square);
                         for (std::int64_t k = std::max(c, first); k < std::min(c + 64, first + n); ++k)
                           out.row(k - first)[d / 64] = square[k - c];
                       }
@@ -223,7 +209,7 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
   core::parallel_reduce(
       rows.count(), core::threads_for(rows.count(), work), [] { return std::int64_t{0}; },
       [&](std::int64_t& sum, std::int64_t r) {
-        std::vector<Word> given(static_cast<std::size_t>(mask::words_for(columns)));
+        std::vector<Word> given(static_cast<std::size_t>(words_for(columns)));
         kernels::active().equal_bits_32(kv_classes.data(), columns, static_cast<std::int32_t>(r),
                                         given.data());
         const Word* wanted = rows.patterns->bits(r);
@@ -235,8 +221,7 @@ std::int64_t count_differences(const Classes& rows, const std::vector<std::int32
   return differing;
 }
 
-// Row classes and column classes are numbered separately, and equal numbers get equal ids: so the documented
-// procedure.
+// The documented procedure: row and column classes are numbered separately, equal numbers get equal ids.
 void write_ids(const std::vector<std::int32_t>& class_of, Convention convention, std::int32_t* out) {
   const std::int32_t first = convention == Convention::document ? 1 : 0;
   for (std::size_t i = 0; i < class_of.size(); ++i) out[i] = class_of[i] < 0 ? -1 : class_of[i] + first;
@@ -248,10 +233,9 @@ SegmentMask segment_ids_to_mask(const ArraySource& q_ids, const ArraySource& kv_
                                 const SegmentMaskOptions& options) {
   const IdRows q = read_ids(q_ids, options.convention);
   const IdRows kv = &q_ids == &kv_ids ? q : read_ids(kv_ids, options.convention);
-  if (q.batch != kv.batch)
-    throw invalid(fmt::format("query ids have {} batch entries, key ids {}", q.batch, kv.batch));
+  if (q.batch != kv.batch) throw invalid("query ids have {} batch entries, key ids {}", q.batch, kv.batch);
   LabelRows q_labels{q.batch, q.length, {}}, kv_labels{kv.batch, kv.length, {}};
-  mask::to_labels(q.values, kv.values, q_labels.values, kv_labels.values);
+  to_labels(q.values, kv.values, q_labels.values, kv_labels.values);
   SegmentMask result;
   if (options.separate) {
     result.q_mask = padding_mask(q_labels, options.dtype);
@@ -272,9 +256,8 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
                           PatternTable::Hash hash) {
   const Shape& shape = core::required(source).shape();
   if (shape.size() < 2 || shape.size() > 4)
-    throw invalid(
-        fmt::format("{}: a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
-                    source->name(), to_string(shape)));
+    throw invalid("{}: a mask has two to four axes, ([batch, [heads,]] queries, keys), not the shape {}",
+                  source->name(), to_string(shape));
   const bool merge_heads = shape.size() == 4 && !options.per_head;
   if (merge_heads && options.convention == Convention::document)
     throw Error(Error::Kind::input,
@@ -283,9 +266,8 @@ SegmentIds segment_ids_of(const std::shared_ptr<const ArraySource>& source, cons
                 Error::Code::heads_of_mask)
         .hint("make ids for each head, or take one head");
   if (merge_heads && shape[1] == 0)
-    throw Error(Error::Kind::input, fmt::format("{}: a mask of shape {} has no heads; ids are made of head 0",
-                                                source->name(), to_string(shape)));
-  // In ejkernel's convention only head 0 of each batch entry counts.
+    throw core::invalid("{}: a mask of shape {} has no heads; ids are made of head 0", source->name(),
+                        to_string(shape));
   const Shape leading(shape.begin(), shape.end() - (merge_heads ? 3 : 2));
   const std::int64_t slices = element_count(leading), q = shape[shape.size() - 2], kv = shape.back();
   const auto with = [&](std::int64_t length) {
@@ -338,7 +320,7 @@ std::int64_t segment_mask_bytes(const ArrayType& q_ids, const ArrayType& kv_ids)
       (static_cast<double>(element_count(q_ids.shape)) + static_cast<double>(element_count(kv_ids.shape))));
 }
 
-// For each row and column its id, a hash, and which came first.
+// Of each row and column the id, a hash, and the first appearance.
 std::int64_t segment_ids_bytes(const ArrayType& mask) {
   if (mask.rank() < 2) return 0;
   const std::int64_t longest = *std::max_element(mask.shape.begin(), mask.shape.end());

@@ -1,8 +1,8 @@
 // Segment masks: a query attends to the keys with its id.
 //
 // The state of a block follows from the ranges of positive ids of its queries and its keys: empty if they are
-// disjoint, full if both are one and the same id without padding. Ranges of key blocks are computed once.
-// Ascending ids, as of packed sequences, have one contiguous range of keys each.
+// disjoint, full if both are one and the same id without padding. Ascending ids, as of packed sequences, have
+// one contiguous range of keys each.
 // tests: tests/mask/test_mask.cpp
 #include <fmt/format.h>
 
@@ -21,12 +21,7 @@ namespace ejk {
 
 namespace {
 
-using mask::BitRows;
-using mask::BlockClassifier;
-using mask::BlockState;
-using mask::NearbyMask;
-using mask::Rectangle;
-using mask::Word;
+using namespace mask;
 
 using Labels = std::vector<std::int32_t>;  // labels: 0 is padding
 
@@ -203,8 +198,7 @@ std::unique_ptr<BlockClassifier> SegmentsMask::classifier(std::int64_t, std::int
 
 Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids) {
   auto q = std::make_shared<Labels>(), kv = std::make_shared<Labels>();
-  mask::to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q,
-                  *kv);
+  to_labels(core::read_integers(q_ids, "segment ids"), core::read_integers(kv_ids, "segment ids"), *q, *kv);
   if (*q == *kv) kv = q;
   const std::string text = q_ids->name() == kv_ids->name()
                                ? fmt::format("segments({})", q_ids->name())

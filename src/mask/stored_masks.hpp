@@ -1,5 +1,4 @@
-// Masks stored block by block in several arrays, for from(...) and visited(...). Module `blocks`, which
-// builds on this one, implements them for every layout of such arrays.
+// Masks stored block by block in several arrays, for from(...) and visited(...); implemented in `blocks`.
 #pragma once
 
 #include <map>
@@ -17,9 +16,7 @@ namespace ejk::mask {
 class StoredMasks {
  public:
   virtual ~StoredMasks() = default;
-  /// Heads and lengths as far as they are known.
   virtual MaskShape shape() const = 0;
-  /// The mask of one head, of a shape (heads, queries, keys).
   virtual Mask mask(const Shape& shape, std::int64_t head) const = 0;
   /// All pairs of the blocks that a kernel visits.
   virtual Mask visited(const Shape& shape, std::int64_t head) const = 0;

@@ -1,7 +1,5 @@
-// Every row of a given product beside its reference; where that takes too long, beside the library's own, from
-// which it may differ by the bounds of both. X = Σ |a|·|b| is at most ‖a‖·‖b‖ then, which a pass over the factors
-// gives. Cost: a pass over all arrays.
-//
+// Every row of a given product beside its reference or, where that takes too long, beside the library's own
+// within the bounds of both, with X ≤ ‖a‖·‖b‖. Cost: a pass over all arrays.
 // tests: tests/matmul/test_against.cpp
 #include "matmul/against.hpp"
 
@@ -24,7 +22,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Σ of squares over rows and over columns of a product's factors: ‖a_i‖ and ‖b_j‖.
 struct Lengths {
   std::vector<double> a, b;
 };
@@ -205,7 +202,6 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
 
 std::int64_t compare_bytes(const Problem& problem, Explain explain) {
   const bool by_rows = problem.cut == Problem::Cut::rows;
-  // The length of each row of lhs and each column of rhs, in each group.
   const std::int64_t lengths =
       by_rows ? problem.m + problem.groups * problem.n : problem.groups * (problem.k + problem.n);
   const std::int64_t rows = by_rows ? problem.m : problem.groups * problem.k;

@@ -1,4 +1,4 @@
-// A grouped product that another implementation gave, beside what it should be, and what explains the difference.
+// A grouped product of another implementation: its comparison with the reference, and explanations.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 
 namespace ejk::matmul {
 
-/// A result that was given, and what it is judged by. What it refers to outlives it.
 struct ActualProduct {
   const Problem& problem;
   const Operands& operands;
@@ -28,17 +27,14 @@ struct ActualProduct {
   bool adds() const { return operands.existing_out && problem.existing == Existing::add; }
   /// Of a row of the result: its group; −1: it belongs to none.
   std::int64_t group_of(std::int64_t row) const;
-  /// Null: nothing is computed there.
   const GroupProduct* product_of(std::int64_t row) const;
 };
 
-/// `own` is what the library made of the same arguments; `given` may be of any float dtype. Throws Error{input}
-/// for another shape or type.
+/// `own`: the library's result; `given`: of any float dtype. Throws Error{input} for another shape or type.
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
                 const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {});
 
-/// Memory that this takes beside the arrays.
 std::int64_t compare_bytes(const Problem& problem, Explain explain);
 
 }  // namespace ejk::matmul

@@ -1,10 +1,8 @@
-// Comparing a grouped product with its reference, element by element or, where that takes too long, some rows
-// of it and all of it by Freivalds' test: out · x against lhs · (rhs · x), which reads each array once.
-//
-// The test's tolerance: the errors e_j of a row do not know of the signs x_j, so by Hoeffding's inequality
-// |Σ x_j e_j| > s · ‖e‖₂ has a probability below 2 exp(−s²/2), and ‖e‖₂ ≤ Σ_p |a_p| · ‖b_p‖₂ · bound + … by
-// the triangle inequality; s = 9, or √n, with which it is certain.
-//
+// Comparison of a grouped product with its reference, element by element or, where that takes too long, by
+// some rows and Freivalds' test of all: out · x against lhs · (rhs · x), which reads each array once.
+// Its tolerance: the errors e_j of a row are independent of the signs x_j, so by Hoeffding's inequality |Σ
+// x_j e_j| > s · ‖e‖₂ has a probability below 2 exp(−s²/2), with ‖e‖₂ ≤ Σ_p |a_p| · ‖b_p‖₂ · bound + …; s =
+// 9, or √n, with which it is certain.
 // tests: tests/matmul/test_check.cpp
 #include "matmul/check.hpp"
 
@@ -47,7 +45,6 @@ struct CheckedProduct {
   bool adds() const { return existing && use == Existing::add; }
 };
 
-// Of an element in a result seen as a matrix.
 struct Position {
   std::int64_t row = 0, column = 0;
   bool operator<(const Position& other) const {
@@ -73,7 +70,6 @@ void add_rows(std::vector<Task>& tasks, const GroupProduct& product, const std::
   }
 }
 
-// The rows between products.
 std::vector<Task> other_rows(const CheckedProduct& problem) {
   std::vector<Task> tasks;
   std::int64_t next = 0;

@@ -18,7 +18,6 @@ struct CheckEffort {
 MatmulCheck check(const Problem& problem, const Operands& operands, const ArrayView& out,
                   const WorkProgress& progress, const CheckEffort& effort = {});
 
-/// Memory that this takes beside the arrays.
 std::int64_t check_bytes(const Problem& problem);
 
 }  // namespace ejk::matmul

@@ -1,11 +1,6 @@
-// Cost of walking groups in tiles, and of other tile sizes: to choose a tile size, or to see whether experts
-// are balanced.
-//
-// A group that begins within a tile shares it with the previous group: the tile is computed for both, and
-// each discards the rows of the other. So a group has at least ceil(n_g/tm) tiles, exactly that if it begins
-// with a tile, and at most one more. Counts come from the offsets in O(G) for each tile size; rows are
-// doubles, exact below 2^53, since the number of tiles times their length may exceed 63 bits.
-//
+// Cost of walking groups in tiles, for other tile sizes, too. A group that begins within a tile shares it
+// with the previous group: it is computed for both. So a group has at least ceil(n_g/tm) tiles and at most
+// one more. Time: O(G) for each tile size; rows are doubles, exact below 2^53.
 // tests: tests/matmul/test_describe_groups.cpp
 #include <fmt/format.h>
 

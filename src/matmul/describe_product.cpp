@@ -11,7 +11,6 @@ namespace ejk {
 
 namespace {
 
-// The rows past the last group: zero, kept or added to.
 const char* fate_of_other_rows(const matmul::Problem& p) {
   if (p.cut == matmul::Problem::Cut::contraction) return "left out";
   return p.has_existing ? "as they are in existing_out" : "0 in the result";

@@ -1,6 +1,5 @@
-// Fault models of grouped products: a row is recomputed in float64 from another row, group, matrix, offset or rounding.
-// Cost: that of the sampled elements.
-//
+// Fault models of grouped products: a row is recomputed in float64 from another row, group, matrix, offset or
+// rounding.
 // tests: tests/matmul/test_fault_models.cpp
 #include "matmul/fault_models.hpp"
 
@@ -20,8 +19,7 @@ namespace {
 using verify::FaultModel;
 using verify::Rounding;
 
-// What a row is made of: a · b, `factor` times, and `existing` times existing_out. Nothing where there is no
-// product: then it is `existing` alone.
+// A row as `factor` · a · b + `existing` · existing_out; without a product `existing` alone.
 struct Recipe {
   ArrayView a;  // (K,)
   ArrayView b;  // (K, n)
@@ -55,18 +53,14 @@ class FaultModels {
   }
 
  private:
-  // --- what rows are made of
-
   double existing() const { return it_.adds() ? 1 : 0; }
 
-  // A row where nothing is computed.
   Recipe kept() const {
     Recipe r;
     r.existing = it_.operands.existing_out ? 1 : 0;
     return r;
   }
 
-  // As it should be.
   Recipe right(std::int64_t row) const {
     const GroupProduct* product = it_.product_of(row);
     if (product == nullptr) return kept();
@@ -112,8 +106,6 @@ class FaultModels {
       if (begin_of(g) < begin_of(g + 1)) return g;
     return -1;
   }
-
-  // --- what they come to
 
   void evaluate(const Recipe& r, std::int64_t row, std::span<const std::int64_t> columns, double* values,
                 double* allowed) const {
@@ -209,7 +201,7 @@ class FaultModels {
             return other < 0 ? std::nullopt : with_group(row, other);
           });
     add_exchanged("the weights", [this](std::int64_t row, std::int64_t g) { return with_group(row, g); });
-    // As the memory of (k, n) is read where (n, k) is meant, or the reverse; of a square matrix its transpose.
+    // The memory of (k, n) read as (n, k), or the reverse; of a square matrix its transpose.
     add("transposed", "the weights are read as their transpose",
         [this](std::int64_t row) -> std::optional<Recipe> {
           const auto b = weights(it_.group_of(row));
@@ -301,7 +293,6 @@ class FaultModels {
       }
   }
 
-  // As it should be but for a change, where something is computed.
   template <class F>
   RecipeOf varied(F change) const {
     return [this, change](std::int64_t row) -> std::optional<Recipe> {

@@ -6,7 +6,6 @@
 
 namespace ejk::matmul {
 
-/// Adds to `against` what accounts for the elements that are out of tolerance.
 void explain(const ActualProduct& given, const verify::ResultRows& rows, const verify::RowCounts& counts,
              Against& against);
 

@@ -1,10 +1,6 @@
-// Grouped matmul and its transposed form.
-//
-// Both are sets of matrix products: a group's rows of lhs times its matrix, or all rows of lhs over the
-// group's part of the contraction times the group's rows of rhs. They are partitioned into tasks across all
-// groups. Rows that no product covers are filled first. The whole result is computed like the part of a rank
-// (parts.hpp).
-//
+// Grouped matmul and its transposed form: sets of matrix products, a group's rows of lhs times its matrix, or
+// lhs and rhs over the group's part of the contraction, partitioned into tasks across all groups. Rows
+// without a product are filled first. The whole result is computed like the part of a rank (parts.hpp).
 // tests: tests/matmul/test_grouped.cpp
 #include "ejk/grouped_matmul.hpp"
 
@@ -34,8 +30,6 @@ using matmul::Part;
 using matmul::Problem;
 using matmul::Product;
 using matmul::Tasks;
-
-// --- the work
 
 // What is added to or kept, its columns side by side as the result's are; a copy where it is otherwise.
 struct Kept {

@@ -1,11 +1,7 @@
-// Group sizes as offsets, and the metadata with which a tiled kernel walks them.
-//
-// Both lists are runs in ascending order: a group's id once for each of its tiles, a tile's id once for each
-// group that intersects it. Groups begin in ascending order too, so one walk over tiles with the index of the
-// next group suffices, and no count per tile is needed. Counts and sums are 64-bit integers (a histogram of
-// float32, as in JAX and ejkernel, is wrong from about four thousand tiles on). Time is O(L + G), memory that
-// of the result. Source: include/ejk/groups.hpp.
-//
+// Group sizes as offsets, and the metadata with which a tiled kernel walks them: a group's id once for each
+// of its tiles, a tile's id once for each group that intersects it. Both ascend, so one walk over tiles
+// suffices. Counts are 64-bit integers (a histogram of float32, as in JAX and ejkernel, is wrong from about
+// four thousand tiles on). Time is O(L + G). Source: include/ejk/groups.hpp.
 // tests: tests/matmul/test_groups.cpp
 #include "ejk/groups.hpp"
 
@@ -70,7 +66,6 @@ Layout checked_layout(const IntegerArray& group_sizes, std::int64_t m, std::int6
   }
   if (layout.groups == 0) return layout;
   const auto length = core::checked_add(layout.tiles, layout.groups - 1);
-  // num_tiles may come to this, or to the number of groups where m is 0.
   if (!length || std::max(*length, layout.groups) > kMost)
     throw invalid(group_sizes, fmt::format("{} tiles (m = {}, tm = {}) and {} groups make more entries than "
                                            "int32 counts (at most {})",

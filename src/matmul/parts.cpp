@@ -1,6 +1,5 @@
-// Partition of a grouped product. The result, viewed as a matrix, is bisected until there is a piece for each
-// rank: between two rows or, if that leaves one half with much more work, between two columns. Cost: some
-// dozen look-ups of group offsets for each rank.
+// Partition of a grouped product: the result as a matrix is bisected, between two rows or, if better
+// balanced, two columns. Cost: some dozen look-ups of group offsets for each rank.
 // tests: tests/matmul/test_parts.cpp
 #include "matmul/parts.hpp"
 
@@ -19,12 +18,10 @@ namespace ejk::matmul {
 
 namespace {
 
-// Rows are cut in such steps from a group's first on, since fewer would leave tiles half empty. Columns in
-// steps of whole tiles, of 64 where a tile's width is a power of two.
+// Steps of cuts: rows from a group's first on, columns of whole tiles.
 constexpr std::int64_t kRowStep = 32, kColumnStep = 64;
 
-// Multiply-adds in the time that a byte takes on its way from a file or to it, for the balance between ranks
-// with much to multiply and those with much to read.
+// Multiply-adds in the time of a byte from or to a file, for the balance between ranks.
 constexpr double kWorkOfByte = 4;
 
 // How much worse than columns rows may be cut: a part that is wide is read and written in longer runs.
@@ -41,7 +38,6 @@ bool by_rows(const Problem& p) { return p.cut == Problem::Cut::rows; }
 
 std::int64_t column_step(const Problem& p) { return core::round_up(kColumnStep, arithmetic_of(p).gemm->nr); }
 
-// Of a plain product, the group that has a row which some computed group has.
 std::int64_t group_of_row(const Problem& p, std::int64_t row) {
   const auto first = p.offsets.begin() + p.first_group;
   return std::upper_bound(first, first + p.groups + 1, row) - first - 1;
@@ -51,16 +47,13 @@ IndexRange covered_rows(const Problem& p, const Part& part) {
   return both(part.rows, {p.begin(0), p.begin(p.groups)});
 }
 
-// --- the cut
-
-// Rows and columns of the result as a matrix: those of transposed products are the groups' rows, one group
-// after the other.
+// Rows and columns of the result as a matrix; of transposed products the groups' rows in turn.
 struct Piece {
   IndexRange rows, columns;
 };
 
-// The parts that a piece is: one, or in transposed products what is left of the first group and of the last,
-// and the groups between them.
+// The parts of a piece: one, or in transposed products the rests of the first and last group, and the groups
+// between.
 struct Parts {
   std::array<Part, 3> part;
   std::size_t count = 0;

@@ -1,9 +1,6 @@
-// Partition of a grouped product into output boxes, one set per rank.
-//
-// Every part spans the full contraction and starts at a tile boundary, so each element has the bits of the
-// undivided result. Rows may be cut anywhere, but the small-M path is chosen by a group's total rows, not by
-// a part's.
-//
+// Partition of a grouped product into output boxes, one set per rank. Every part spans the full contraction
+// and starts at a tile boundary, so each element has the bits of the undivided result. The small-M path is
+// chosen by a group's total rows, not by a part's.
 // tests: tests/matmul/test_parts.cpp
 #pragma once
 
@@ -23,10 +20,8 @@ struct Part {
   IndexRange rows, columns;
 };
 
-/// Of a problem's factors, on the instruction set in use.
 Arithmetic arithmetic_of(const Problem& problem);
 
-/// All of the result.
 Part whole_part(const Problem& problem);
 
 /// Throws Error{input} for a box that is not within the result, or whose columns begin or end within a tile.
@@ -38,7 +33,6 @@ IndexRange groups_of(const Problem& problem, const Part& part);
 
 GroupedMatmulNeeds needs_of(const Problem& problem, const Part& part);
 
-/// 2 for a multiply-add.
 double flop_of(const Problem& problem, const Part& part);
 
 /// What each of so many ranks makes. The same on every instruction set.

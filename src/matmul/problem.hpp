@@ -1,9 +1,6 @@
-// The checked arguments of a grouped product, plain or transposed, for its plan, work, check and report. Both
-// are sets of matrix products, one per group:
-//
+// The checked arguments of a grouped product: sets of matrix products, one per group,
 //   rows         out[s_g:e_g] = lhs[s_g:e_g] · rhs[g − group_offset]
 //   contraction  out[g − group_offset] = lhs[:, s_g:e_g] · rhs[s_g:e_g]
-//
 // tests: tests/matmul/test_grouped.cpp
 #pragma once
 
@@ -39,23 +36,19 @@ struct Problem {
   std::int64_t rows(std::int64_t g) const { return begin(g + 1) - begin(g); }
 };
 
-/// Throws what the constructors of GroupedMatmulPlan throw.
 Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const GroupedMatmulSettings& settings, const std::optional<ArrayType>& existing_out);
 Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,
                 const TransposedGroupedMatmulSettings& settings,
                 const std::optional<ArrayType>& existing_out);
 
-/// The arrays of a problem.
 struct Operands {
   const ArrayView& lhs;
   const ArrayView& rhs;
   const std::optional<ArrayView>& existing_out;
 };
 
-/// Throws Error{input} where the arrays, or `out`, are not of the problem's types.
 void check_types(const Problem& problem, const Operands& operands, DType out_dtype, const Shape& out_shape);
-/// The same for a part of the problem, whose arrays have these shapes.
 void check_types(const Problem& problem, const Shape& lhs, const Shape& rhs, const Shape& out,
                  const Operands& operands, DType out_dtype, const Shape& out_shape);
 

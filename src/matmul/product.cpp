@@ -1,6 +1,6 @@
 // The loops of one product around the micro-kernels. The next block of B is packed slice by slice between the
-// tiles of the current one, and lines to be packed soon are prefetched, so that memory is read while sums are
-// computed. Cost: rows · columns · k multiply-adds; packing A and B once.
+// tiles of the current one, and lines to be packed soon are prefetched. Cost: rows · columns · k
+// multiply-adds; packing A and B once.
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
@@ -16,16 +16,15 @@ namespace {
 
 constexpr std::int64_t kLine = 64;
 
-// Rows of A that are packed at once where rows lie side by side: whole cache lines of each contraction
-// element, and few turns to its page of memory.
+// Rows of A that are packed at once where rows are contiguous: whole cache lines of each contraction element.
 constexpr std::int64_t kTurnedRows = 256;
 
-// From so many panels on lines of A are asked for between tiles. With fewer the requests come in bursts, and
-// tiles wait for them. (Xeon with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with them.)
+// From so many panels on lines of A are prefetched between tiles; with fewer, requests come in bursts. (Xeon
+// with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with.)
 constexpr std::int64_t kPanelsToAsk = 16;
 
-// Columns that dot products are for, and rows of A that they take at once: a step of a tile takes as long for
-// one column as for 16.
+// Columns for dot products, and rows of A that they take at once: a tile takes as long for 1 column as for
+// 16.
 constexpr std::int64_t kFewColumns = 4, kDotRows = 128;
 
 // Elements behind a row for dot products, which are 0.
@@ -34,8 +33,7 @@ constexpr std::int64_t kWhole = 16;
 using core::round_up;
 using core::Workspace;
 
-// Bytes of a panel of B for k contraction elements, and from panel to panel: two lines more, so that the same
-// row of all panels does not fall into one set of the cache.
+// Bytes from panel to panel of B for k contraction elements: two extra lines avoid cache-set conflicts.
 std::int64_t panel_bytes(const kernels::Gemm& gemm, std::int64_t k) {
   return round_up(k, gemm.k_step) / gemm.kr * gemm.nr * gemm.unit + 2 * kLine;
 }
@@ -47,8 +45,8 @@ kernels::StridedMatrix part(const kernels::StridedMatrix& block, std::int64_t ro
   return moved;
 }
 
-// Prefetches the cache lines of a block some at a time, between tiles: what is packed next has come from
-// memory by then. Where neither rows nor columns are contiguous it does nothing.
+// Prefetches the cache lines of a block some at a time, between tiles. Does nothing without a contiguous
+// axis.
 class Prefetcher {
  public:
   Prefetcher() = default;
@@ -169,7 +167,7 @@ class Multiplication {
   }
 
  private:
-  // Rows are shared out evenly: a last tile of one row would cost as much as a full one.
+  // Rows are divided evenly: a last tile of one row would cost as much as a full one.
   std::int64_t first_row(std::int64_t tile) const { return tile * p_.rows / tiles_; }
   std::int64_t rows_of(std::int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
   std::byte* out(std::int64_t row) const { return static_cast<std::byte*>(p_.out) + row * p_.out_stride; }
@@ -219,8 +217,8 @@ class Multiplication {
     }
   }
 
-  // B packed: A goes through it some tiles of rows at a time, and with them a slice of what B is next is
-  // packed beside it: memory is read while sums are made. Finished rows are converted while they are near.
+  // B packed: A goes through it some tiles of rows at a time, while a slice of the next B is packed. Finished
+  // rows are converted while in cache.
   void multiply_packed(std::int64_t k0, std::int64_t k) {
     using kernels::Store;
     const std::int64_t next_k = std::min(kc_, p_.k - k0 - k);
@@ -303,7 +301,7 @@ class Multiplication {
   bool in_place_, turned_;
   bool rounds_ = false;  // tiles write the result
   bool adds_ = false;
-  // B is read where it lies, or A by dot products, or both are packed.
+  // B is read in place, or A by dot products, or both are packed.
   enum class Way { packed, direct, dots } way_;
   std::int64_t some_rows_ = 0;  // of A, for dot products at once
   std::int64_t tiles_, together_, held_, panels_, panel_,

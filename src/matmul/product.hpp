@@ -1,10 +1,8 @@
 // One product of two blocks in memory by the micro-kernels: packing, blocking over the contraction, results.
-//
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed and A goes through
-// them, Gemm::together tiles of rows at a time. With one tile its rows stay in the first-level cache and all of
-// B in the second; with more of them a panel of B stays in the first, the tiles in the second, and B may be
-// larger than that. Products of few rows read B where it lies instead, those of few columns A. Sums of one
-// length come on top of those before, in the result itself where it is of their type.
+// them, Gemm::together tiles of rows at a time, so that a panel of B or a tile of A stays in the first-level
+// cache. Products of few rows read B in place, those of few columns A. Sums accumulate in the result itself
+// where it is of their type.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +39,8 @@ class Tiles {
   void (*leave_)();
 };
 
-/// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added are in
-/// bytes, their columns side by side.
+/// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added in bytes;
+/// contiguous columns.
 struct Product {
   kernels::StridedMatrix a;
   kernels::StridedMatrix b;
@@ -60,12 +58,10 @@ struct Product {
   kernels::Ahead next;        // B that this thread probably reads next, where it lies
 };
 
-/// Contraction elements of B that are multiplied at once where it lies; 0: so many rows that B is packed. The
-/// order of sums follows from it, so it is asked before a product is cut into parts, and never of a part.
+/// Contraction elements of B that are multiplied at once in place; 0: B is packed. It determines the order of
+/// sums, so it depends on the whole product, never on a part.
 std::int64_t direct_k(const Arithmetic& arithmetic, std::int64_t rows);
 
-/// Whether each row of A makes dot products with the columns, where a tile would be nearly empty. Asked as
-/// direct_k() is.
 bool has_few_columns(std::int64_t columns);
 
 /// kc: the contraction length of a block, at most gemm.kc; 0 takes that.

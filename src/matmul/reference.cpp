@@ -1,5 +1,4 @@
-// Reference sums. Elements are converted in short runs; the sums of the chosen rows and columns stay in a
-// cache, and the rows share the conversion of b.
+// Reference sums. Elements are converted in short runs; sums of the chosen rows and columns stay in a cache.
 // tests: tests/matmul/test_reference.cpp
 #include "matmul/reference.hpp"
 

@@ -1,5 +1,5 @@
-// Tasks of grouped products: every product is cut into equal blocks, which are sorted by size; the smallest
-// are cut once more. Cost: sorting the tasks, at most 2¹⁸ more than products.
+// Every product is cut into equal blocks, sorted by size; the smallest are cut once more. Cost: sorting at
+// most 2¹⁸ tasks more than products.
 // tests: tests/matmul/test_tasks.cpp
 #include "matmul/tasks.hpp"
 
@@ -14,31 +14,26 @@ namespace ejk::matmul {
 
 namespace {
 
-// Each element of A is packed once for every block of columns, each of B once for every block of rows: with
-// 512 rows packing B is a hundredth of the work, and blocks of 1024 columns read A from memory a quarter as
-// often as those of 256. They become smaller, down to the least ones, only to give each thread several
-// tasks.
+// A is packed once for every block of columns, B for every block of rows: 512 rows make packing B a hundredth
+// of the work. Blocks become smaller only to give each thread several tasks.
 constexpr std::int64_t kRows = 512, kColumns = 1024, kLeastRows = 128, kLeastColumns = 256,
                        kTasksPerThread = 4;
 
-// The last tasks are cut finer, so that threads end within a quarter of a task of each other. A part has 64
-// rows or more: each packs B for itself.
+// The last tasks are cut finer, so that threads end together. A part has 64 rows or more.
 constexpr double kLastShare = 0.15;
 constexpr std::int64_t kLastRows = 64;
 
 // The most tasks of all products: a tiling of single elements must not take more memory than the arrays.
 constexpr std::int64_t kMostTasks = std::int64_t{1} << 18;
 
-// Multiply-adds that a thread does in a nanosecond, for the choice of the number of threads, where a factor
-// of ten makes no difference. The most that a core of tests/bench/README.md does is 29 (float64) to 117
-// (bfloat16).
+// Multiply-adds of a thread in a nanosecond, for the number of threads. A core of tests/bench/README.md does
+// at most 29 (float64) to 117 (bfloat16).
 constexpr double kRate = 20;
 
 double work_of(const Product& p) {
   return static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.k + 1);
 }
 
-// Rows [row, row + rows) and columns [column, column + columns) of a product.
 Product part_of(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t column,
                 std::int64_t columns) {
   const std::int64_t across = column * size_of(product.dtype);
@@ -93,7 +88,6 @@ Tiling Tasks::block_for(int threads) const {
   return block;
 }
 
-// In how many parts a product is cut.
 Tasks::Parts Tasks::parts_of(const Product& product, const Tiling& block) const {
   const std::int64_t most_parts = std::max<std::int64_t>(
       1, kMostTasks / std::max<std::int64_t>(1, static_cast<std::int64_t>(products_.size())));

@@ -1,9 +1,6 @@
-// Tasks of grouped products, which threads take one by one.
-//
-// A task is a block of one group's result. Its sums run over the whole contraction in one order, so the
-// partition changes no bit, and may depend on the number of threads: each gets several tasks. The largest run
-// first and the last are cut finer, so that threads end together for one large group as for a thousand small
-// ones.
+// Tasks of grouped products, which threads take one by one: blocks of one group's result, with sums over the
+// whole contraction in one order, so that the partition changes no bit and may depend on the threads. The
+// largest run first and the last are cut finer.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +13,9 @@
 
 namespace ejk::matmul {
 
-/// Products that make one result, in tasks.
 class Tasks {
  public:
-  /// tiling: what the caller asked for; absent: what suits caches of a usual size.
+  /// tiling: requested; absent: suits caches of a usual size.
   Tasks(const Arithmetic& arithmetic, const std::optional<Tiling>& tiling)
       : arithmetic_(arithmetic), tiling_(tiling) {}
 
@@ -27,7 +23,6 @@ class Tasks {
   void add(const Product& product, std::int64_t rows_in_all, std::int64_t columns_in_all);
   void add(const Product& product) { add(product, product.rows, product.columns); }
 
-  /// Computes all of them, on several threads where the work is worth it. progress may be empty.
   void run(const std::function<void(std::int64_t done, std::int64_t all)>& progress) const;
 
   /// The memory that run() takes on all its threads; the products' pointers are not looked at.

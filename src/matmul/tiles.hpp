@@ -10,13 +10,11 @@
 
 namespace ejk::matmul {
 
-/// Tiles that a group with the rows begin … end − 1 works in.
 inline std::int64_t tiles_of(std::int64_t begin, std::int64_t end, std::int64_t tm, EmptyGroups empty) {
   if (end == begin) return empty == EmptyGroups::visit ? 1 : 0;
   return core::ceil_div(end, tm) - begin / tm;
 }
 
-/// How many of `groups` groups are computed, from start_group on.
 inline std::int64_t groups_wanted(std::int64_t groups, const GroupMetadataOptions& options) {
   const std::int64_t rest = groups - options.start_group;
   return std::min(rest, options.num_nonzero_groups.value_or(rest));

@@ -12,7 +12,6 @@
 
 namespace ejk::matmul {
 
-// What the result of a product may differ by.
 struct Tolerance {
   verify::FloatType result;
   double unit;             // of rounding, in the arithmetic
@@ -51,7 +50,6 @@ struct Tolerance {
   }
 };
 
-// A result seen as a matrix (rows, columns).
 struct Matrix {
   const ArrayView& array;
 

@@ -1,5 +1,5 @@
-// Block pictures as run-length codes, row by row. Masks have long runs, so the blocks of a million tokens
-// take some hundred KiB; if that is too much, cells of four times as many blocks are tried.
+// Run-length codes of rows, some hundred KiB for a million tokens; if larger, cells of four times the
+// blocks.
 //
 // Cost: a pass over the blocks, and over a quarter as many for each further scale. Memory: a byte a block.
 //

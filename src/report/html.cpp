@@ -1,5 +1,4 @@
-// HTML of a report: the command, fields and block pictures first, then tables and sections. The page is
-// complete without scripts; its script adds sorting, themes, and a zoomable map in place of each drawing.
+// Fields and block pictures first, then tables and sections; scripts add sorting, themes and a zoomable map.
 // tests: tests/report/test_html.cpp; in a browser: tests/report/browser.sh
 #include <fmt/format.h>
 
@@ -213,8 +212,6 @@ class PageWriter {
   int pictures_ = 0;
 };
 
-// The rules of states under a selector: they follow the system's theme, or the one that was chosen on the
-// page.
 std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
   std::string rules;
   for (std::size_t state = 0; state < colors.size(); ++state)

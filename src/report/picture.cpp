@@ -1,5 +1,4 @@
-// Block pictures with fewer cells: a cell has the state of all its blocks, or is mixed, or marked if one of
-// them is. One pass over the blocks.
+// Cells have the state of all their blocks, or are mixed, or marked if one block is. One pass.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
 

@@ -28,8 +28,7 @@ inline CellState state_of(std::uint8_t block) {
   return block < 3 ? static_cast<CellState>(block) : CellState::marked;
 }
 
-/// The picture at a scale: every cell stands for `rows_per_cell` × `columns_per_cell` blocks, those of the
-/// last row and column for what is left.
+/// The picture with `rows_per_cell` × `columns_per_cell` blocks a cell, fewer in the last row and column.
 struct CellGrid {
   std::int64_t rows = 0;
   std::int64_t columns = 0;

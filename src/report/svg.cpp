@@ -1,5 +1,5 @@
-// SVG of a block picture: one path per state, of rectangles of equal cells, in a group that is scaled from
-// cells to pixels. A cell is as wide and high as its elements, so a causal edge is a diagonal.
+// SVG of a block picture: one path per state, of rectangles of cells, scaled to pixels. Cells have the
+// aspect of their elements, so a causal edge is a diagonal.
 //
 // Cost: a pass over the blocks, and some 20 bytes a rectangle.
 //
@@ -35,7 +35,7 @@ struct Paths {
   std::int64_t shapes = 0;
 };
 
-// Runs along a row; a run goes on in the next row where that has the very same.
+// Ranges of a row, extended over following rows with the same range.
 Paths paths_of(const CellGrid& grid) {
   struct Run {
     std::int64_t begin, end, row;
@@ -76,7 +76,7 @@ std::int64_t elements_along(const PictureAxis& axis, std::int64_t blocks) {
   return axis.length > 0 ? axis.length : blocks;
 }
 
-// For each row (or column) of cells the most blocks of any of its rows that are not empty, as a share of all.
+// The largest fraction of non-empty blocks in each row (or column) of cells.
 std::vector<double> profile(const std::vector<std::int64_t>& counts, std::int64_t all, std::int64_t each) {
   std::vector<double> shares(static_cast<std::size_t>(core::ceil_div(std::ssize(counts), each)));
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -147,8 +147,7 @@ class Drawing {
   double across() const { return width_ / static_cast<double>(std::max<std::int64_t>(grid_.columns, 1)); }
   double down() const { return height_ / static_cast<double>(std::max<std::int64_t>(grid_.rows, 1)); }
 
-  // Cells of the last row and column that stand for less are drawn as wide as the others, and what is too
-  // much is cut off.
+  // Partial cells of the last row and column are drawn in full and clipped.
   void cells() {
     const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows()));
     const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns()));

@@ -103,8 +103,7 @@ std::size_t count_distinct(const std::vector<std::string>& texts) {
   return std::unordered_set<std::string_view>(texts.begin(), texts.end()).size();
 }
 
-// Names cut at one place for all: at the end, or where fewer of them become the same. Names in one file
-// differ at their ends.
+// Names cut at one position for all, where most stay distinct. Names in one file differ at their ends.
 std::vector<std::string> cut_apart(const std::vector<std::string>& names, std::size_t width) {
   const std::size_t wanted = count_distinct(names);
   std::vector<std::string> best, tried(names.size());
@@ -292,9 +291,8 @@ class TextWriter {
     for (std::size_t c = 0; c < table.columns.size(); ++c)
       if (!table.columns[c].json_only) columns.push_back(column_of(table, c, shown));
 
-    // Too wide: labels are broken at spaces; then the widest text, whatever it is of, moves to lines under
-    // the table that begin with what stands in the first column, and more of them where that could not be cut
-    // without making rows the same; then the widest text that is left is cut.
+    // Too wide: break labels at spaces; then move the widest text to lines under the table, more of them if
+    // cutting would make rows equal; then cut the widest remaining text.
     const auto excess = [&] {
       std::size_t total = 0;
       for (const Column& column : columns) total += column.width + 2;

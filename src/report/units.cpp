@@ -16,23 +16,11 @@ namespace ejk::report {
 
 namespace {
 
-// What a counting unit counts, in the plural; empty for the units that are measures.
-std::string_view counted(Unit unit) {
-  switch (unit) {
-    case Unit::blocks:
-      return "blocks";
-    case Unit::rows:
-      return "rows";
-    case Unit::keys:
-      return "keys";
-    case Unit::elements:
-      return "elements";
-    case Unit::tokens:
-      return "tokens";
-    default:
-      return "";
-  }
-}
+// By Unit: what it counts, in the plural, and the end of its JSON key.
+constexpr std::string_view kPlurals[] = {"", "", "blocks", "rows", "keys", "elements", "tokens", "",
+                                         "", "", "",       "",     "",     "",         ""};
+constexpr std::string_view kKeyEndings[] = {
+    "", "", "", "", "", "", "", "_bytes", "", "_s", "_flop", "_bytes_per_s", "_flop_per_s", "", ""};
 
 std::string seconds(double s) {
   if (s == 0) return "0 s";
@@ -95,10 +83,7 @@ std::string measure(double value, Unit unit) {
   }
 }
 
-bool is_measure(Unit unit) {
-  return unit == Unit::bytes || unit == Unit::share || unit == Unit::seconds || unit == Unit::flop ||
-         unit == Unit::bytes_per_second || unit == Unit::flop_per_second;
-}
+bool is_measure(Unit unit) { return unit >= Unit::bytes && unit <= Unit::flop_per_second; }
 
 std::string number(const ReportValue& value, Unit unit) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) {
@@ -159,7 +144,7 @@ std::string percent(double share) {
 
 std::string with_unit(const ReportValue& value, Unit unit) {
   std::string text = number(value, unit);
-  std::string_view word = counted(unit);
+  std::string_view word = kPlurals[static_cast<std::size_t>(unit)];
   if (word.empty() || std::holds_alternative<std::string>(value) ||
       std::holds_alternative<std::monostate>(value))
     return text;
@@ -181,22 +166,7 @@ std::string cell(const Table& table, std::size_t row, std::size_t column) {
   return element(cells.at(column), digits_apart(elements));
 }
 
-std::string_view key_ending(Unit unit) {
-  switch (unit) {
-    case Unit::bytes:
-      return "_bytes";
-    case Unit::seconds:
-      return "_s";
-    case Unit::flop:
-      return "_flop";
-    case Unit::bytes_per_second:
-      return "_bytes_per_s";
-    case Unit::flop_per_second:
-      return "_flop_per_s";
-    default:
-      return "";
-  }
-}
+std::string_view key_ending(Unit unit) { return kKeyEndings[static_cast<std::size_t>(unit)]; }
 
 }  // namespace ejk::report
 

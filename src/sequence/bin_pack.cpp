@@ -1,6 +1,5 @@
-// Best-fit decreasing bin packing. Lengths come in descending order, so rows of equal free capacity are one
-// bucket, and equal lengths are placed together: a row takes as many as fit, since it stays the fullest one.
-// Buckets are ordered by capacity; finding one is O(log rows).
+// Best-fit decreasing. Rows of equal free capacity are one bucket, ordered by capacity; equal lengths are
+// placed together, as many in a row as fit. Finding a bucket is O(log rows).
 // tests: tests/sequence/test_bin_pack.cpp
 #include <fmt/format.h>
 

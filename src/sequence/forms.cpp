@@ -1,7 +1,6 @@
 // Sequences from the ids of their tokens, and recognition of the form of an integer array.
 //
-// The array is read whole, as rows of 64-bit integers; one pass finds where sequences begin. Cost: 16 bytes
-// an element.
+// One pass over rows of 64-bit integers. Cost: 16 bytes an element.
 //
 // tests: tests/sequence/test_forms.cpp
 #include <fmt/format.h>

@@ -1,5 +1,4 @@
-// Ids of a box: the sequence of the first element is found by bisection; then the kernels write arithmetic
-// progressions, sequence after sequence. Cost: the memory written.
+// The first sequence of a box is found by bisection; kernels write progressions. Cost: the memory written.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 

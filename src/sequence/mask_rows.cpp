@@ -1,5 +1,4 @@
-// Rows of a mask as bits, read in pieces of 2^19 elements, by several threads if the mask can be read in any
-// order.
+// Rows of a mask as bits, read in boxes of 2^19 elements, in parallel if random access is cheap.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/mask_rows.hpp"
 

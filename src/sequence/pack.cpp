@@ -1,5 +1,4 @@
-// Packing and unpacking. Tokens are contiguous ranges of the flattened batch that do not cross rows; a range
-// is copied at once. Both are sources that read the ranges that a box intersects.
+// Tokens are contiguous ranges of the flattened batch within rows; a range is copied at once, on read.
 // tests: tests/sequence/test_pack.cpp
 #include "ejk/pack.hpp"
 

@@ -1,5 +1,4 @@
-// Reordering of an axis for ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances causal
-// work.
+// Ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances causal work.
 // tests: tests/sequence/test_reorder.cpp
 #include <fmt/format.h>
 
@@ -39,8 +38,7 @@ class ReorderedSource final : public ForwardingSource {
         from_(std::move(from)),
         piece_(source->shape()[axis] / static_cast<std::int64_t>(from_.size())) {}
 
-  // A box is put together from the runs of the axis that lie in one piece each. Reading a run takes some 20
-  // nanoseconds; short ones are picked from what was read at once.
+  // A box is assembled from ranges within chunks. Short ones (20 ns each) are picked from a larger read.
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;

@@ -1,7 +1,6 @@
 // SHA-256 (FIPS 180-4) and MD5 (RFC 1321) of texts in memory, for names and not for security.
 //
-// They are implemented here so that programs that link the static library need no other one, and because MD5,
-// which one convention requires, is disabled in OpenSSL's FIPS mode.
+// Implemented here to avoid a dependency of the static library; OpenSSL's FIPS mode disables MD5.
 #pragma once
 
 #include <string>

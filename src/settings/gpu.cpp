@@ -1,5 +1,4 @@
-// GPUs as reported by the driver's tool, in a child process: if it is absent or fails, or the driver hangs,
-// there is no GPU.
+// GPUs as reported by the driver's tool in a child process; none if it is absent, fails or hangs.
 // tests: tests/settings/test_gpu.cpp
 #include <fcntl.h>
 #include <poll.h>

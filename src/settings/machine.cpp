@@ -1,8 +1,7 @@
 // Limits and memory use of this process, from /proc and /sys/fs/cgroup.
 //
-// A control group is at /sys/fs/cgroup/<path> (version 2) or /sys/fs/cgroup/<controller>/<path> (version 1);
-// the path is in /proc/self/cgroup. Every parent group limits its children. Inside a container the path may
-// exist on the host only: then the mounted root is the container's group, at which the path upwards ends.
+// A control group is at /sys/fs/cgroup/<path> (version 2) or /sys/fs/cgroup/<controller>/<path> (version 1),
+// path from /proc/self/cgroup, limited by all its parents. In a container the mounted root may be the group.
 //
 // tests: tests/settings/test_machine.cpp
 #include "ejk/machine.hpp"
@@ -153,8 +152,7 @@ std::string instruction_set() {
 std::int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  // The pages of mapped files that are in memory now are the system's to take back. They were in the peak
-  // too, which is the system's guess and may lag behind what is held now.
+  // Resident pages of mapped files are reclaimable. The peak includes them, and may lag.
   const std::int64_t file_kib = number_after("/proc/self/status", "RssFile").value_or(0),
                      own_kib = number_after("/proc/self/status", "RssAnon").value_or(0);
   return std::max<std::int64_t>(usage.ru_maxrss - file_kib, own_kib) * 1024;

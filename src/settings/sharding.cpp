@@ -1,5 +1,4 @@
-// Correction of partition specs, one dimension at a time; only the check for an axis that is used twice
-// considers all remaining ones.
+// Correction of partition specs, one dimension at a time; then the check for axes used twice.
 // tests: tests/settings/test_sharding.cpp
 #include "ejk/sharding.hpp"
 

@@ -1,6 +1,4 @@
-// Rows are compared in parallel into counts by row. One pass then sums these by axis, independent of the
-// number of threads.
-//
+// Rows are compared in parallel into counts by row, which one pass then sums by axis.
 // tests: tests/verify/test_against.cpp
 #include "verify/against.hpp"
 
@@ -10,7 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <numeric>
 #include <span>
 
 #include "core/checked.hpp"
@@ -49,8 +46,8 @@ std::optional<std::size_t> axis_of(const ResultRows& result, const std::string& 
   return std::nullopt;
 }
 
-// Elements out of tolerance by tiles of two axes, at most kPictureCells along each. None if the array lacks
-// an axis or all tiles are alike. Cost: an index a row; tiles of columns load rows out of tolerance again.
+// Elements out of tolerance by tiles of two axes. None if the array lacks an axis or all tiles are alike.
+// Cost: an index a row; tiles of columns load rows out of tolerance again.
 std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCounts& counts) {
   if (result.tiles.size() != 2) return std::nullopt;
   const std::size_t of_columns = result.axes.size();
@@ -133,6 +130,18 @@ std::string ranges_of(const std::vector<bool>& flags, std::size_t most) {
     begin = end;
   }
   return text;
+}
+
+void require_given(const ArrayView& given, const Shape& shape, const std::string& name,
+                   const std::string& subject) {
+  if (given.shape != shape)
+    throw Error(Error::Kind::input, fmt::format("the given {} has the shape {}, not {}", name,
+                                                to_string(given.shape), to_string(shape)))
+        .about(subject);
+  if (!is_float(given.dtype))
+    throw Error(Error::Kind::input,
+                fmt::format("the given {} is {}, not of a float type", name, name_of(given.dtype)))
+        .about(subject);
 }
 
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {

@@ -1,5 +1,5 @@
-// Comparison of a result with its reference, row by row: elements out of tolerance, their errors and where
-// they are. Cost: the reference rows, and some nanoseconds an element; memory: some bytes a row.
+// Comparison of a result with its reference, row by row. Cost: the reference rows, and some nanoseconds an
+// element; memory: some bytes a row.
 // tests: tests/verify/test_against.cpp
 #pragma once
 
@@ -17,7 +17,6 @@
 
 namespace ejk::verify {
 
-/// An axis of rows.
 struct RowAxis {
   enum class Kind {
     part,      // heads, entries, groups: listed one by one, and a fault may hold in one of them
@@ -29,25 +28,20 @@ struct RowAxis {
   std::string none = {};  // rows without an index on it: "rows of no group"
 };
 
-/// One given array, row by row.
 struct ResultRows {
   std::string name;
   DType dtype = DType::float32;
   std::optional<DType> rounded_first{};  // the type that results are rounded to first
   std::int64_t rows = 0, columns = 0;
   std::vector<RowAxis> axes;
-  /// The axes of the array in memory, but for that of its columns: each combination of their indices is a
-  /// row. Empty: one row.
   std::vector<std::size_t> array_axes = {};
   /// Names of columns, "column" and "columns", where they are listed. Else empty.
   std::string column, columns_name;
-  /// Two axes of the picture, by name, plural or first letter; "column": that of the elements. Empty: no
-  /// picture.
+  /// Two axes of the picture, by name, plural or first letter; "column": of the elements. Empty: no picture.
   std::vector<std::string> tiles = {};
   /// The index of a row on each axis; −1: on none.
   std::function<void(std::int64_t row, std::int64_t* at)> place;
   std::function<Shape(std::int64_t row, std::int64_t column)> index;
-  /// A given row.
   std::function<void(std::int64_t row, double* values)> given;
   /// The reference row and the tolerances of its elements: infinite where sums may overflow.
   std::function<void(std::int64_t row, double* values, double* allowed)> expected;
@@ -59,7 +53,6 @@ inline double in_bounds(const ElementResult& judged, double allowed) {
   return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
 }
 
-/// One row, its reference and tolerances.
 struct Row {
   std::vector<double> value, expected, allowed;
 
@@ -74,12 +67,10 @@ struct Row {
   }
 };
 
-/// The element with the largest error over tolerance.
 struct WorstElement {
   double bounds = -1;  // below 0: none
   Against::Element element;
 
-  /// Element c of a loaded row.
   void see(const ResultRows& result, const FloatType& type, const Row& it, std::int64_t row, std::size_t c) {
     const ElementResult judged = it.result_of(type, c);
     const double size = in_bounds(judged, it.allowed[c]);
@@ -91,7 +82,6 @@ struct WorstElement {
   }
 };
 
-/// Counts by row.
 struct RowCounts {
   // Elements out of tolerance; of them those that are 0, or NaN or infinite for a number.
   std::vector<std::uint32_t> beyond, zeros, not_numbers;
@@ -100,18 +90,20 @@ struct RowCounts {
   std::int64_t bad_rows() const;
 };
 
+/// Throws Error{input} about `subject` for another shape, or another than a float type.
+void require_given(const ArrayView& given, const Shape& shape, const std::string& name,
+                   const std::string& subject);
+
 /// Throws Error{usage} unless some result has these axes.
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
 
-/// Adds the comparison of one array to `against`; without a picture if it lacks the axes. `nanoseconds`:
-/// estimated time of all reference rows on one thread. `progress` counts rows.
+/// Adds the comparison of one array to `against`. `nanoseconds`: estimated time of all reference rows on one
+/// thread. `progress` counts rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t done)>& progress = {});
 
-/// "0-3, 7", at most `most` ranges of indices i with flags[i].
 std::string ranges_of(const std::vector<bool>& flags, std::size_t most = 8);
 
-/// Memory of compare_rows.
 inline std::int64_t bytes_of_rows(std::int64_t rows) { return 16 * rows; }
 
 }  // namespace ejk::verify

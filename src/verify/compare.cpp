@@ -1,8 +1,7 @@
-// Comparison of two arrays. Both are cut into the same boxes, and a box into blocks that fit the L1 cache. A
-// vectorized kernel computes the largest differences and sums of a block of floats, and whether all of it is
-// finite and within a slightly smaller tolerance; other blocks are compared element by element. The largest
-// differences are located once a box. Boxes are reduced in order, so that the result does not depend on the
-// threads. Cost: reading both arrays.
+// Comparison of two arrays in boxes, and in blocks that fit the L1 cache. A vectorized kernel computes the
+// largest differences and sums of a block of floats, and whether all of it is finite and within a slightly
+// smaller tolerance; other blocks are compared element by element. Boxes are reduced in order, so that the
+// result does not depend on the threads. Cost: reading both arrays.
 // tests: tests/verify/test_compare.cpp
 #include "ejk/compare.hpp"
 
@@ -13,7 +12,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "arrays/boxes.hpp"
@@ -41,7 +39,6 @@ struct Pair {
 };
 using Worst = verify::Largest<std::int64_t, Pair>;
 
-// A count of elements, and the first of them.
 struct Count {
   std::int64_t count = 0;
   std::int64_t first = -1;
@@ -81,7 +78,6 @@ struct Part {
 template <class T>
 struct Arithmetic {
   using Value = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  // What is at least this may be rounded to infinity.
   static constexpr Value kOverflow =
       std::is_same_v<T, float16> ? Value(65504) : std::numeric_limits<float>::max() / 2;
   static Value round(Value x) { return static_cast<Value>(T(x)); }
@@ -102,8 +98,6 @@ struct Arithmetic {
 
 using verify::difference, verify::extreme, verify::value_of;
 
-// --- floats
-
 template <class T>
 class Floats {
  public:
@@ -120,9 +114,8 @@ class Floats {
         rtol_(rounded(rule.rtol)),
         atol_(rounded(rule.atol)),
         nan_equal_(rule.nan == NanEqual::yes) {
-    // A whole block is tested without rounding to T. So that what agrees there agrees by the definition too,
-    // the tolerance is a little smaller: by more than two roundings can take away, of normal and subnormal
-    // numbers.
+    // A whole block is tested without rounding to T, within a tolerance that is smaller by more than two
+    // roundings, so that what agrees there agrees by the definition.
     sure_rtol_ = rtol_ * (1 - kShare);
     sure_atol_ = std::max(atol_ * (1 - kShare) - kLeast, V{0});
   }
@@ -261,7 +254,6 @@ class Floats {
     const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
     return off <= most * coarser_.spacing_at(static_cast<double>(y));
   }
-  // Of elements that do not agree.
   bool is_beyond_hard(V x, V y) const {
     if (!std::isfinite(x) || !std::isfinite(y)) return true;
     const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
@@ -275,12 +267,9 @@ class Floats {
   bool nan_equal_;
 };
 
-// --- integers
-
 struct Integers {
   verify::ElementComparer::Rule rule;
 
-  // `size`: of the expected one.
   bool agree(bool equal, double amount, double size) const {
     if (equal) return true;
     const auto rtol = static_cast<float>(rule.rtol), atol = static_cast<float>(rule.atol);
@@ -358,8 +347,6 @@ void scan_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
   }
 }
 
-// --- blocks
-
 bool is_whole(DType dtype) { return dtype == DType::boolean || is_integer(dtype); }
 
 DType common_type(DType a, DType e) {
@@ -368,7 +355,6 @@ DType common_type(DType a, DType e) {
   return a == e ? a : std::max({a, e, DType::float32});
 }
 
-// n elements as another type: in place, or converted.
 const std::byte* as_type(DType wanted, DType dtype, const std::byte* data, std::int64_t n,
                          std::vector<std::byte>& room) {
   if (dtype == wanted) return data;
@@ -396,7 +382,6 @@ void as_integers(DType actual, DType expected, const std::byte* a, const std::by
     with(reinterpret_cast<const std::int64_t*>(p));
 }
 
-// f of the type in which a block is computed.
 template <class F>
 void with_float(DType common, F&& f) {
   if (common == DType::float16) f(std::type_identity<float16>());
@@ -422,7 +407,6 @@ class Comparer {
   Comparer(DType actual, DType expected, const verify::ElementComparer::Rule& rule)
       : actual_(actual), expected_(expected), common_(common_type(actual, expected)), rule_(rule) {}
 
-  // n elements of either side, the first of them at index `at`.
   void compare(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at, Part& part) const {
     if (is_whole(actual_) && is_whole(expected_)) {
       compare_integers(a, e, n, at, part);
@@ -446,7 +430,6 @@ class Comparer {
     using S = arrays::Stored<T>;
     const Floats<T> floats(rule_, coarser_type(actual_, expected_));
     verify::ElementComparer::Room room;
-    // The largest of each kind so far, and the block that has it.
     struct Found {
       double measure = -1;
       std::int64_t begin = 0;
@@ -562,8 +545,7 @@ std::int64_t elements_of_a_piece(const ArrayType& actual, const ArrayType& expec
   return kPieceBytes / std::max(size_of(actual.dtype), size_of(expected.dtype));
 }
 
-// Σae = (Σa² + Σe² - Σ(a - e)²) / 2: where the arrays are nearly the same, that loses less than the sum of
-// ae.
+// Σae = (Σa² + Σe² - Σ(a - e)²) / 2, which loses less where the arrays are nearly the same.
 std::optional<double> cosine_of(const Squares& squares) {
   const double sizes = std::sqrt(squares.actual) * std::sqrt(squares.expected);
   if (!(sizes > 0) || !std::isfinite(sizes)) return std::nullopt;
@@ -637,7 +619,6 @@ DefaultTolerance default_tolerance(DType actual, DType expected) {
 
 namespace {
 
-// What the boxes of a pair have, in order.
 std::vector<Part> parts_of(const ArraySource& actual, const ArraySource& expected, const Comparer& comparer,
                            core::Progress& progress) {
   const arrays::Boxes boxes(actual.shape(), elements_of_a_piece(type_of(actual), type_of(expected)));
@@ -666,7 +647,6 @@ bool elements_count(const Tolerance& tolerance) {
   return !tolerance.metric || tolerance.rtol || tolerance.atol || tolerance.max_ulp;
 }
 
-// The part that depends on dtypes, shapes and tolerance.
 Comparison headers_of(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance) {
   Comparison result;
   const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
@@ -676,7 +656,6 @@ Comparison headers_of(const ArraySource& actual, const ArraySource& expected, co
   result.by_size = tolerance.by_size();
   if (tolerance.has_hard_limit()) result.beyond_hard = 0;
   if (tolerance.has_hard_limit() && !elements_count(tolerance)) {
-    // The only rule for elements.
     result.rtol = tolerance.hard_rtol.value_or(0);
     result.atol = tolerance.hard_atol.value_or(0);
   }
@@ -738,7 +717,6 @@ bool is_within(const MetricLimit& limit, const Comparison& c) {
   return limit.metric == Metric::rel ? *value <= limit.limit : *value >= limit.limit;
 }
 
-// What keeps them from being close; empty: they are.
 std::vector<std::string> failures_of(const Comparison& c, const Tolerance& tolerance) {
   std::vector<std::string> failed;
   if (elements_count(tolerance) && c.differing > tolerance.allowed_count &&

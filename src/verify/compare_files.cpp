@@ -1,6 +1,5 @@
-// Pairs of arrays by name, and the report of all of them. Types are read when pairs are planned, so that
-// names, shapes and memory are checked before any element is read. Cost: each array is opened twice, and
-// compared as it is alone.
+// Pairs of arrays by name, and their report. Types are read when pairs are planned, so that errors come
+// before elements are read. Cost: each array is opened twice.
 // tests: tests/verify/test_compare_files.cpp, tests/cli/compare/
 #include "ejk/compare_files.hpp"
 
@@ -81,8 +80,8 @@ ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
   return pair;
 }
 
-// A link on one side only is no difference: its target has a name of its own, or is outside of the file.
-// Links with one target that is outside are compared where they are followed.
+// A link on one side only is no difference. Links with one outside target are compared where they are
+// followed.
 void add_different_links(const ArraySet& actual, const ArraySet& expected, bool follow,
                          std::vector<ArrayPair>& pairs) {
   for (const auto& [name, a] : actual.links) {
@@ -104,8 +103,6 @@ Source at_hand(const Source& source, std::int64_t spare) {
   return is_at_hand || type_of(*source).bytes() > spare ? source
                                                         : make_source(read_all(*source), source->name());
 }
-
-// --- the report
 
 std::string dtypes_of(const Comparison& c) {
   return fmt::format("{} against {}", name_of(c.actual_dtype), name_of(c.expected_dtype));
@@ -179,7 +176,6 @@ std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c) {
           where(!why.empty(), why)};
 }
 
-// Counts and the largest difference.
 Report summary_of(const FilesComparison& files) {
   std::int64_t arrays = 0, differing = 0, only_actual = 0, only_expected = 0, links = 0, elements = 0,
                zeros = 0;

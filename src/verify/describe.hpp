@@ -23,16 +23,13 @@ inline ReportValue text_or_null(std::string text) {
   return text.empty() ? ReportValue() : ReportValue(std::move(text));
 }
 
-/// The head of a check's report.
 Report describe_check(bool passed, bool every_element, std::int64_t elements, std::int64_t compared,
                       std::int64_t violating);
 
-/// An empty table of elements: difference, tolerance if `with_allowed`, index, result, reference. `name`: the
-/// key of the first column.
+/// Difference, tolerance if `with_allowed`, index, result, reference. `name`: the key of the first column.
 Table table_of_differences(const char* name, bool with_allowed);
 
-/// Adds a remark where a check is vacuous: nothing was computed, or nearly all elements compared are 0 on
-/// both sides.
+/// A remark where nothing was computed, or nearly all compared elements are 0 on both sides.
 void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
 
 }  // namespace ejk::verify

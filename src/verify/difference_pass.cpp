@@ -1,5 +1,4 @@
-// Chunks of an array are processed line by line and reduced in order. The sample of a chunk depends on the
-// chunk alone, so that the result is independent of the number of threads.
+// Chunks are processed line by line and reduced in order; the sample of a chunk depends on the chunk alone.
 // tests: tests/verify/test_explain.cpp
 #include "verify/difference_pass.hpp"
 
@@ -25,8 +24,8 @@ std::int64_t samples_of_a_piece(std::int64_t pieces) {
   return std::clamp<std::int64_t>(kMostSamples / pieces, 16, 8192);
 }
 
-// Reservoir sampling of the differences of a chunk: at most `room`, each equally likely; the others are
-// skipped (Li, "Reservoir-sampling algorithms of time complexity O(n(1 + log(N/n)))", 1994).
+// Reservoir sampling of a chunk's differences, at most `room` (Li, "Reservoir-sampling algorithms of time
+// complexity O(n(1 + log(N/n)))", 1994).
 class Reservoir {
  public:
   Reservoir(std::int64_t room, std::uint64_t seed) : room_(room), random_(seed << 32) {}
@@ -65,7 +64,6 @@ std::int64_t count_of(const std::uint8_t* flags, std::int64_t n) {
   return count;
 }
 
-// What one thread counts.
 struct Counter : PassResult {
   explicit Counter(const PassPlan& plan) {
     const Shape& shape = plan.actual.shape();
@@ -147,8 +145,9 @@ class Pass {
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
       std::fill_n(c.in_scope.begin(), n, std::uint8_t{0});
-      if (!plan_.hypotheses[h]->evaluate({at, n, a, e, c.in_scope.data(), c.holds.data()}, c.scratch))
-        continue;
+      const Hypothesis& hypothesis = *plan_.hypotheses[h];
+      const ComparedLine line{at, n, a, e, c.in_scope.data(), c.holds.data()};
+      if (!hypothesis.evaluate(hypothesis.scope, line, c.scratch)) continue;
       Verdict& verdict = c.verdicts[h];
       // Flags of what it explains, of what it fails at, and of differences that are left.
       std::uint8_t* __restrict explains = c.holds.data();
@@ -253,7 +252,6 @@ void PlaceCounts::add_line(const Shape& at, std::int64_t n, const std::uint8_t* 
       if (flags[i] != 0) along.add(at[last] + i, 1);
   }
   if (grid.rows == 0) return;
-  // The tile of the line but for the last axis, along which there may be several.
   std::int64_t tile = 0, size = n + at[last], step = 0;
   const auto add_axis = [&](std::size_t axis, std::int64_t length, std::int64_t tiles_of_index) {
     if (axis == last)

@@ -1,5 +1,4 @@
-// One parallel pass over both arrays: counts, samples, and the result of each hypothesis. Cost: reading both,
-// some operations an element; with neither differences nor hypotheses that of the comparison.
+// One parallel pass over both arrays: counts, samples, and the result of each hypothesis. Cost: reading both.
 // tests: tests/verify/test_explain.cpp
 #pragma once
 
@@ -19,11 +18,9 @@ struct IndexCounts {
   std::vector<std::int64_t> counts;
 
   explicit IndexCounts(std::int64_t axis_length);
-  /// The number of bins of an axis.
   static std::int64_t bins_of(std::int64_t axis_length);
   void add(std::int64_t index, std::int64_t n) { counts[static_cast<std::size_t>(index / bin)] += n; }
   void join(const IndexCounts& other);
-  /// Indices whose bins satisfy `wanted(count, indices of the bin)`.
   std::vector<IndexRange> ranges(const std::function<bool(std::int64_t, std::int64_t)>& wanted) const;
 };
 
@@ -40,12 +37,10 @@ struct PlaceCounts {
 
   PlaceCounts() = default;
   explicit PlaceCounts(const Shape& shape, const TileGrid& of = {});
-  /// A line of n elements along the last axis, `sum` of them flagged with a 1.
   void add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum);
   void join(const PlaceCounts& other);
 };
 
-/// Result of a hypothesis.
 struct Verdict {
   std::int64_t explained = 0;     // differences predicted
   std::int64_t unexplained = 0;   // differences in scope not predicted
@@ -80,10 +75,8 @@ struct PassPlan {
 
 PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report);
 
-/// The pieces with elements of a scope.
 std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);
 
-/// Memory of a pass and its result, at most.
 std::int64_t pass_bytes(const Side& actual, const Side& expected);
 
 }  // namespace ejk::verify

@@ -31,13 +31,11 @@ class ElementComparer {
   ElementComparer(DType actual, DType expected, const Rule& rule)
       : actual_(actual), expected_(expected), rule_(rule) {}
 
-  /// Buffers of a thread.
   struct Room {
     std::vector<std::byte> actual, expected, wide_actual, wide_expected;
   };
 
-  /// differs[i] = 1 where element i of n is out of tolerance, else 0; returns how many are. Fast where all
-  /// agree.
+  /// differs[i] = 1 where element i of n is out of tolerance, else 0; returns how many are.
   std::int64_t mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
                     std::uint8_t* differs) const;
 
@@ -46,10 +44,8 @@ class ElementComparer {
   Rule rule_;
 };
 
-/// Throws Error{usage} for one that is negative, infinite or NaN.
 void require_tolerances(std::initializer_list<std::optional<double>> tolerances);
 
-/// The rule that a comparison applied.
 ElementComparer::Rule rule_of(const Comparison& comparison, const Tolerance& tolerance);
 
 }  // namespace ejk::verify

@@ -1,5 +1,4 @@
-// Error statistics of results: counts, and the elements with the largest errors, independent of the order in
-// which elements are added and parts are joined. Cost: some nanoseconds an element.
+// Error statistics of results: counts and largest errors, independent of the order of elements and parts.
 // tests: tests/verify/test_error_stats.cpp
 #pragma once
 
@@ -37,7 +36,6 @@ struct Largest {
   }
 };
 
-/// An element of a result beside its reference.
 struct Deviation {
   double value = 0, reference = 0;
   double size = 0;  // 0 where NaN or an infinity is right, infinity where it is not
@@ -45,8 +43,8 @@ struct Deviation {
 };
 
 /// The error of a value, and whether it is within the tolerance. NaN is right where the reference is NaN, an
-/// infinity where the reference is the same one or, within the tolerance, overflows the result's type. With
-/// `sums_overflow` both are right for any number.
+/// infinity where the reference is the same or, within the tolerance, overflows the result's type. With
+/// `sums_overflow` both are always right.
 struct ElementResult {
   double size = 0;  // 0 where NaN or an infinity is right, infinity where it is not
   bool right = false;
@@ -73,7 +71,6 @@ class ErrorStats {
   explicit ErrorStats(DType result, std::optional<DType> rounded_first = std::nullopt)
       : type_(float_type(result, rounded_first)) {}
 
-  /// Arguments as of evaluate().
   void see(const Position& at, double value, double reference, double allowed, bool sums_overflow = false) {
     ++compared;
     nonzero += value != 0 || reference != 0;

@@ -1,5 +1,5 @@
-// Explanation of a difference: one pass counts and samples the differences, verify/value_search.hpp explains
-// them. Cost: the comparison, a pass, and one or two for each hypothesis.
+// One pass counts and samples the differences, verify/value_search.hpp explains them. Cost: the comparison, a
+// pass, and one or two for each hypothesis.
 // tests: tests/verify/test_explain.cpp
 #include "ejk/explain.hpp"
 
@@ -30,7 +30,7 @@ using verify::TileGrid;
 
 using verify::axes_of, verify::grid_of, verify::naming_of, verify::runs_of, verify::tiles_of;
 
-// When an element agrees with what is predicted: within the tolerance, or so many units in the last place.
+// When an element agrees with a prediction: within the tolerance, or max_ulp units in the last place.
 verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
   verify::Agreement agree{c.rtol, c.atol, nan == NanEqual::yes};
   if (c.by_size || !c.max_ulp) return agree;
@@ -43,8 +43,7 @@ verify::Agreement agreement_of(const Comparison& c, NanEqual nan) {
   return agree;
 }
 
-// The orders of axes that make the shape of `actual` that of `expected`, each but once: axes of length 1 are
-// anywhere.
+// The orders of axes that make the shape of `actual` that of `expected`; axes of length 1 are anywhere.
 std::vector<std::vector<std::int64_t>> orders_of(const Shape& actual, const Shape& expected) {
   std::vector<std::vector<std::int64_t>> orders;
   std::set<std::vector<std::int64_t>> seen;
@@ -63,7 +62,6 @@ std::vector<std::vector<std::int64_t>> orders_of(const Shape& actual, const Shap
   return orders;
 }
 
-// A view with its axes in another order, as numpy.transpose has it.
 ArrayView in_order(const ArrayView& view, const std::vector<std::int64_t>& axes) {
   ArrayView turned = view;
   for (std::size_t d = 0; d < axes.size(); ++d) {
@@ -73,8 +71,7 @@ ArrayView in_order(const ArrayView& view, const std::vector<std::int64_t>& axes)
   return turned;
 }
 
-// Of the orders of axes the one in which most of some elements agree. All are compared where half of these
-// do.
+// The order of axes in which most of some elements agree; all are compared if half of these do.
 std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const ArraySource& expected,
                                           const Tolerance& tolerance) {
   constexpr std::uint64_t kElements = 256;
@@ -121,7 +118,6 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   const Comparison& c = explained.comparison;
   if (!alike) explained.permuted = permuted_axes(actual, expected, options.tolerance);
   if (explained.permuted && !explained.permuted->comparison.close) {
-    // What differs then.
     const auto turned =
         make_source(Array::copy_of(in_order(*actual.mapped(), explained.permuted->axes)), actual.name());
     Explained then = explain_difference(*turned, expected, options, progress);

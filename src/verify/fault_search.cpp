@@ -1,7 +1,6 @@
-// Fault search on two samples of the rows that are out of tolerance: one to find models, a larger one to
-// confirm them. A model that fails on a dozen rows cannot hold everywhere; if none does, models are tried on
-// a row of each part of the array as far as a time limit allows. Accepted models are counted on all rows.
-//
+// Fault search on two samples of the rows out of tolerance: one to find models, a larger one to confirm them.
+// If none holds everywhere, models are tried on a row of each part, within a time limit. Accepted models are
+// counted on all rows.
 // tests: tests/verify/test_fault_search.cpp
 #include "verify/fault_search.hpp"
 
@@ -82,7 +81,6 @@ bool FaultSearch::is_of_parts(std::size_t axis) const {
   return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
 }
 
-// By axis; past the last index for rows without one.
 void FaultSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
   const std::size_t axes = result_.axes.size();
   place.resize(axes + 1);
@@ -125,8 +123,7 @@ FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) c
   return s;
 }
 
-// At least `least` rows of each part of each axis, or of each of their intersections where that is no more
-// than `most` rows; equally many of each.
+// At least `least` rows of each part of each axis, or of their intersections if these are at most `most`.
 FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
                                         std::int64_t seed) const {
   struct Cell {  // an intersection of parts
@@ -253,8 +250,7 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
-// The fraction of the rows within tolerance that the model contradicts: in parts that have others out of
-// tolerance, and in parts without.
+// The fraction of the rows within tolerance that the model contradicts, in parts with and without others.
 FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, const Scope& scope) const {
   std::vector<char> wrong(within_.size());
   core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
@@ -303,13 +299,6 @@ void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scop
   agreement.whole = true;
 }
 
-bool FaultSearch::explains_numbers(const Sample& sample, const Agreement& agreement) {
-  for (std::size_t i = 0; i < sample.size(); ++i)
-    if (sample[i].left && agreement.agree[i] != 0 && sample[i].place.back() != zeros) return true;
-  return false;
-}
-
-// By index of an axis, of the rows that are left and in the scope.
 std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const Scope& scope,
                                                        const Agreement& first,
                                                        const Agreement* second) const {
@@ -362,18 +351,7 @@ FaultSearch::Scope FaultSearch::without_failing(const Agreement& first, const Ag
   }
 }
 
-FaultSearch::Scope FaultSearch::agreeing_parts(const Agreement& first, const Agreement& second) const {
-  Scope scope;
-  scope.parts.resize(result_.axes.size() + 1);
-  for (std::size_t a = 0; a < result_.axes.size(); ++a)
-    if (is_of_parts(a))
-      for (const Share& share : shares_of(a, {}, first, &second))
-        scope.parts[a].push_back(share.rows_agreeing > 0);
-  return scope;
-}
-
-// The parts of an axis in which all rows agree, of the axis where that explains most, and more than
-// `explained`.
+// The parts of an axis in which all rows agree, for the axis that explains most, and more than `explained`.
 std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, const Agreement* second,
                                                         const Scope& within, bool needs_numbers,
                                                         double& explained) const {
@@ -403,8 +381,7 @@ std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, 
   return best;
 }
 
-// Whether rows that agree within their bounds are all too large or too small by more than a hundredth: bounds
-// of 16 bits are wide, and ln 2 is near 0.7.
+// Whether rows that agree within wide bounds are all off by more than a hundredth: ln 2 is near 0.7.
 bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                                    const Scope& scope) const {
   double products = 0, squares = 0;
@@ -427,8 +404,7 @@ bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample
   return std::abs(products / squares - 1) > std::max(kMostOff, 6 / std::sqrt(3 * squares));
 }
 
-// Confirms it on the second sample, in the scope or, without one, wherever it holds; then what it explains is
-// left out.
+// Confirms it on the second sample, in the scope or wherever it holds; then explained rows are removed.
 std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreement& first,
                                          std::optional<Scope> scope) {
   Agreement second;
@@ -456,7 +432,11 @@ std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreemen
   // It holds in all parts, or in those alone that have rows which it explains, where others contradict it.
   Contradicted against = contradicted(model, *scope);
   if (scope->everywhere() && against.same_parts > 1 - kMost) {
-    Scope parts = agreeing_parts(first, second);
+    Scope parts;
+    parts.parts.resize(result_.axes.size() + 1);
+    for (std::size_t a = 0; a < result_.axes.size(); ++a)
+      for (const Share& share : is_of_parts(a) ? shares_of(a, {}, first, &second) : std::vector<Share>())
+        parts.parts[a].push_back(share.rows_agreeing > 0);
     const Contradicted in_parts = contradicted(model, parts);
     if (in_parts.same_parts <= 1 - kMost) scope = std::move(parts), against = in_parts;
   }
@@ -543,7 +523,6 @@ std::vector<std::vector<bool>> FaultSearch::flags_of(
   return flags;
 }
 
-// " in head 3, queries 8-15": axes of which some indices are flagged and others are not.
 std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
                                std::optional<std::size_t> but) const {
   std::string text;
@@ -560,7 +539,6 @@ std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool
   return text;
 }
 
-// Elements that are 0, NaN or infinite for another number, which no model predicts.
 std::optional<Found> FaultSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
@@ -799,8 +777,8 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
   against.counted_rows += counted;
 }
 
-// Of a few parts all candidates are tried; of the others first what was found for these: the same one, one as
-// far away, and the one that holds what belongs to this.
+// All candidates are tried for a few parts; for others first what was found for these: the same, the same
+// distance, the inverse.
 std::vector<std::int64_t> FaultSearch::partners(
     std::size_t axis, std::int64_t candidates,
     const std::function<FaultModel(std::int64_t candidate)>& model) const {
@@ -916,7 +894,6 @@ bool FaultSearch::is_plausible(const FaultModel& model) const {
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {
   std::vector<std::int64_t> exchanged(from.size(), -1), others = from;
   for (std::size_t part = 0; part < from.size(); ++part) {
-    // It comes back to itself.
     std::size_t at = part;
     for (std::size_t n = 0; n < from.size() && from[at] >= 0; ++n) {
       at = static_cast<std::size_t>(from[at]);
@@ -993,7 +970,6 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
     return agreements[h];
   };
   const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
-    // Explained rows are removed.
     auto found = accept(models[h], agreement_of(h, first_.size()), scope);
     if (!found) return false;
     found->model = h;
@@ -1020,10 +996,13 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
       if (refuted[h]) continue;
       const Agreement& agreement = agreement_of(h, kFirst);
       double weight = 0;
-      for (std::size_t i = 0; i < first_.size(); ++i)
-        if (first_[i].left && agreement.agree[i] != 0) weight += first_[i].weight;
-      if (weight < kMost * open || (models[h].needs_numbers && !explains_numbers(first_, agreement)))
-        continue;
+      bool has_numbers = !models[h].needs_numbers;
+      for (std::size_t i = 0; i < first_.size(); ++i) {
+        if (!first_[i].left || agreement.agree[i] == 0) continue;
+        weight += first_[i].weight;
+        has_numbers = has_numbers || first_[i].place.back() != zeros;
+      }
+      if (weight < kMost * open || !has_numbers) continue;
       // A model that contradicts other rows is less likely.
       const double contradictions = contradicted(models[h], {}).same_parts;
       if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;

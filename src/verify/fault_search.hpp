@@ -1,11 +1,8 @@
-// Fault search: which known faults of a computation explain the elements of a result that are out of
-// tolerance.
-//
-// A fault model predicts what a row would contain. It is accepted if its predictions match the actual rows
-// within tolerance on a first sample and again on a larger second one; noise in rows of many elements never
-// does. Both samples have rows of every head, entry or group with rows out of tolerance. A model may hold
-// everywhere, or in some heads, entries or groups; explained rows are removed and the search continues.
-// Cost: a dozen rows for a model that fails, all sampled rows for one that holds.
+// Fault search: which known faults of a computation explain the elements out of tolerance. A fault model
+// predicts rows; it is accepted if its predictions match the actual rows within tolerance on a first sample
+// and again on a larger second one. Both have rows of every head, entry or group with rows out of tolerance.
+// A model may hold everywhere or in some of these; explained rows are removed and the search continues. Cost:
+// a dozen rows for a model that fails, all sampled rows for one that holds.
 // tests: tests/verify/test_fault_search.cpp
 #pragma once
 
@@ -22,8 +19,7 @@ namespace ejk::verify {
 
 struct FaultModel {
   std::string kind, text;
-  /// Predicts columns of a row, and their tolerances; false: no prediction for this row. Called by several
-  /// threads.
+  /// Predicts columns of a row, and their tolerances; false: no prediction. Called by several threads.
   std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                      double* allowed)>
       values;
@@ -33,14 +29,11 @@ struct FaultModel {
   double nanoseconds = 0;
   /// Its time is proportional to the columns: a row is given up after a few that fail.
   bool by_columns = false;
-  /// It changes little, or a number in it was fitted to the rows, so that noise is easily within its bound:
-  /// half of the differences at most may be left in each row, as in FaultSearch::set_most_left.
+  /// It changes little, or has a fitted number: at most half of the differences may remain in each row.
   bool is_subtle = false;
-  /// Rows of zeros alone do not prove it: those that were never written agree with any that leaves them
-  /// without terms.
+  /// Rows of zeros alone do not prove it: unwritten rows agree with any that leaves them without terms.
   bool needs_numbers = false;
-  /// The same of all rows at less time, where there is a way: called once before many are counted. Else
-  /// empty.
+  /// The same for all rows in less time, called once before many are counted; may be empty.
   std::function<std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                    double* allowed)>()>
       of_all = {};
@@ -53,12 +46,10 @@ struct Found {
   std::size_t place = 0;             // among those accepted
 };
 
-/// The text of partners(): "groups 3 and 7 hold the weights of each other"; empty for none.
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what);
 /// The result of partners() as permutations of parts, and the rest; neither is empty.
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from);
-/// Whether the result of partners() is a permutation of parts.
 bool is_exchange(const std::vector<std::int64_t>& from);
 
 class FaultSearch {
@@ -68,32 +59,24 @@ class FaultSearch {
 
   /// Removes sampled rows that this model explains; returns their share of the elements out of tolerance.
   double leave_out(const FaultModel& model);
-  /// A row agrees only if the RMS of its differences falls below this fraction; 0.95 by default. Within wide
-  /// bounds most models agree without an improvement.
+  /// A row agrees only if the RMS of its differences falls below this fraction; 0.95 by default.
   void set_most_left(double share) { most_left_ = share; }
-  /// The models that hold, until nothing is unexplained; the first of equally good ones. Their shares, over
-  /// all calls, sum to at most 1.
+  /// The models that hold, until nothing is unexplained. Their shares, over all calls, sum to at most 1.
   std::vector<Found> run(const std::vector<FaultModel>& models);
-  /// Accepts a model that is known otherwise, as for rows of `leave_out`.
-  /// `parts`: by axis, the parts where it holds; an axis without any: all.
+  /// Accepts a model that is known otherwise. `parts`: by axis, the parts where it holds; without any: all.
   Found add(Explanation explanation, const FaultModel& model, std::vector<std::vector<bool>> parts = {});
-  /// Counts accepted models on all rows out of tolerance, element by element, and adds shares, scopes and the
-  /// rest to `against`. An element counts for the first model that covers it; a model that covers none is
-  /// dropped. Every n-th row is counted where all would take more than some seconds.
+  /// Counts accepted models on rows out of tolerance, all or every n-th, and adds shares, scopes and the rest
+  /// to `against`. An element counts for the first model that covers it; a model that covers none is dropped.
   void report(std::vector<Found> found, Against& against);
-  /// The unexplained fraction of the elements out of tolerance.
   double left() const { return left_; }
   /// Too much is unexplained, in all or in some part.
   bool is_open() const;
-  /// Enough is unexplained to fit a number: several elements of several rows. A single element has a factor
-  /// of any model.
+  /// Enough is unexplained to fit a number: several elements of several rows.
   bool is_enough_to_fit() const;
-  /// It explains one of a few rows: a filter for many candidates.
   bool is_plausible(const FaultModel& model) const;
-  /// Some unexplained sampled rows.
   std::vector<std::int64_t> some_rows(std::size_t most) const;
-  /// For each index of an axis of parts: the candidate whose model makes the sampled rows of that part
-  /// agree, −1 where none does, or where that would take too long to find out.
+  /// For each index of an axis of parts: the candidate whose model makes the sampled rows of that part agree;
+  /// −1: none, or it would take too long.
   std::vector<std::int64_t> partners(std::size_t axis, std::int64_t candidates,
                                      const std::function<FaultModel(std::int64_t candidate)>& model) const;
 
@@ -109,7 +92,6 @@ class FaultSearch {
   using Sample = std::vector<Sampled>;
   // Rows whose elements out of tolerance are all 0, or not numbers, are parts of their own.
   enum Contents : std::int64_t { numbers, zeros, not_numbers, kContents };
-  // The parts of each axis that it is about; an axis without flags: all.
   struct Scope {
     std::vector<std::vector<bool>> parts;
     bool holds(const std::vector<std::int64_t>& place) const;
@@ -117,13 +99,11 @@ class FaultSearch {
   };
   enum class Rows { beyond, within };
   enum class Answer { silent, no, yes };
-  // Elements out of tolerance to skip.
   struct Skipped {
     bool zeros = false, not_numbers = false;
     bool operator()(double given) const;
   };
-  // By sampled row: whether a model makes it agree. Not whole: it was given up as none of the first rows
-  // did.
+  // By sampled row: whether a model agrees. Not whole: given up, as none of the first rows did.
   struct Agreement {
     std::vector<char> agree;
     std::size_t looked = 0;
@@ -152,13 +132,10 @@ class FaultSearch {
   Contradicted contradicted(const FaultModel& model, const Scope& scope) const;
   bool is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                         const Scope& scope) const;
-  /// Of those with a flag, (rows, columns).
   Against::Element worst_of(const std::vector<std::uint8_t>& elements) const;
-  static bool explains_numbers(const Sample& sample, const Agreement& agreement);
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
   Scope without_failing(const Agreement& first, const Agreement& second) const;
-  Scope agreeing_parts(const Agreement& first, const Agreement& second) const;
   std::optional<Scope> scope_of(const Agreement& first, const Agreement* second, const Scope& within,
                                 bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const FaultModel& model, const Agreement& first, std::optional<Scope> scope);

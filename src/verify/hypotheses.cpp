@@ -1,8 +1,6 @@
-// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts.
-//
-// A fit must be more than chance. Numbers agree by chance as often as tolerance and spread allow, so that a
-// factor or an offset must exceed the tolerance well, and an index must match another one in more places than
-// any would by chance. The test on all elements is in value_search.cpp.
+// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts. A
+// fit must be more than chance: a factor or an offset must exceed the tolerance well, and an index match
+// another one in more places than any would by chance. The test on all elements is in value_search.cpp.
 // tests: tests/verify/test_explain.cpp
 #include <fmt/format.h>
 
@@ -36,7 +34,6 @@ Samples all_of(const Evidence& evidence) {
   return samples;
 }
 
-// At most `most` of them, from all parts of the array.
 Samples some_of(const Evidence& evidence, std::size_t most) {
   const std::size_t n = evidence.samples.size();
   if (n <= most) return all_of(evidence);
@@ -64,7 +61,6 @@ bool is_nearer(double actual, double expected, double predicted, const Agreement
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
 }
 
-// holds[i] = the actual element agrees with the prediction.
 void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
@@ -110,7 +106,7 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
   Scratch scratch;
   for (const Sample* s : samples) {
     std::uint8_t in_scope = 0, holds = 0;
-    hypothesis.evaluate({s->at, 1, &s->actual, &s->expected, &in_scope, &holds}, scratch);
+    hypothesis.evaluate(hypothesis.scope, {s->at, 1, &s->actual, &s->expected, &in_scope, &holds}, scratch);
     if (in_scope == 0) continue;
     votes.asked.push_back(s);
     votes.right += holds;
@@ -118,23 +114,24 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
   return votes;
 }
 
+HypothesisPtr hypothesis_of(std::string kind, const Evidence& e, decltype(Hypothesis::evaluate) evaluate,
+                            std::string text) {
+  return std::make_shared<Hypothesis>(Hypothesis{std::move(kind), Scope(e.naming.shape.size()),
+                                                 std::move(evaluate),
+                                                 [text = std::move(text)](const Scope&) { return text; }});
+}
+
 // --- one number for all elements: a factor, an offset
 
-struct Constant {
-  // Results of it may be off by as many times what the expected ones may be.
-  double (*scale)(double constant);
-  // The constant of one element; none where it is ill-conditioned.
-  std::optional<double> (*of)(const Sample&, const Agreement&);
-  double (*apply)(double expected, double constant);
-  // The uncertainty of a constant, from the tolerances of these samples.
-  double (*spread)(double constant, const Samples&, const Agreement&);
-  // The one that changes nothing.
-  double none;
-};
+enum class Constant { factor, offset };
 
-// The tolerance of an element of this size.
-double tolerance(const Sample& s, double size, const Agreement& agree) {
-  return agree.at(s.at).atol + agree.rtol * std::abs(size);
+double apply(Constant kind, double expected, double constant) {
+  return kind == Constant::factor ? expected * constant : expected + constant;
+}
+
+// How many times the tolerance of the expected elements that of the results may be.
+double scale_of(Constant kind, double constant) {
+  return kind == Constant::factor ? std::max(1.0, std::abs(constant)) : 1;
 }
 
 Agreement scaled(Agreement agree, double scale) {
@@ -142,44 +139,34 @@ Agreement scaled(Agreement agree, double scale) {
   return agree;
 }
 
-const Constant kFactor{
-    [](double constant) { return std::max(1.0, std::abs(constant)); },
-    [](const Sample& s, const Agreement& agree) -> std::optional<double> {
-      if (!std::isfinite(s.actual) || !std::isfinite(s.expected) ||
-          std::abs(s.expected) <= 8 * agree.at(s.at).atol)
-        return std::nullopt;
-      return s.actual / s.expected;
-    },
-    [](double expected, double constant) { return expected * constant; },
-    [](double constant, const Samples& samples, const Agreement& agree) {
-      std::vector<double> spreads;
-      for (const Sample* s : samples)
-        if (std::isfinite(s->expected) && s->expected != 0)
-          spreads.push_back(tolerance(*s, constant * s->expected, agree) / std::abs(s->expected));
-      return spreads.empty() ? 0 : median(std::move(spreads));
-    },
-    1};
+// The constant of one element; none where it is ill-conditioned.
+std::optional<double> constant_of(Constant kind, const Sample& s, const Agreement& agree) {
+  if (!std::isfinite(s.actual) || !std::isfinite(s.expected)) return std::nullopt;
+  if (kind == Constant::offset) return s.actual - s.expected;
+  if (std::abs(s.expected) <= 8 * agree.at(s.at).atol) return std::nullopt;
+  return s.actual / s.expected;
+}
 
-const Constant kOffset{[](double) { return 1.0; },
-                       [](const Sample& s, const Agreement&) -> std::optional<double> {
-                         const double difference = s.actual - s.expected;
-                         return std::isfinite(difference) ? std::optional(difference) : std::nullopt;
-                       },
-                       [](double expected, double constant) { return expected + constant; },
-                       [](double, const Samples& samples, const Agreement& agree) {
-                         double widest = 0;
-                         for (const Sample* s : samples)
-                           if (std::isfinite(s->expected))
-                             widest = std::max(widest, tolerance(*s, s->expected, agree));
-                         return widest;
-                       },
-                       0};
+// The uncertainty of a constant, from the tolerances of these samples: the median of factors, the largest of
+// offsets.
+double spread_of(Constant kind, double constant, const Samples& samples, const Agreement& agree) {
+  std::vector<double> spreads;
+  for (const Sample* s : samples) {
+    if (!std::isfinite(s->expected) || (kind == Constant::factor && s->expected == 0)) continue;
+    const double size = std::abs(s->expected), atol = agree.at(s->at).atol;
+    spreads.push_back(kind == Constant::factor ? (atol + agree.rtol * std::abs(constant * s->expected)) / size
+                                               : atol + agree.rtol * size);
+  }
+  if (spreads.empty()) return 0;
+  return kind == Constant::factor ? median(std::move(spreads))
+                                  : *std::max_element(spreads.begin(), spreads.end());
+}
 
-// a = c e by least squares, each element by its tolerance, without those that are far off.
+// a = c e by least squares, each element by its tolerance, without outliers.
 struct LeastSquares {
   double c = 0;
   double deviation = 0;      // of c, from the tolerances
-  double left = 0, all = 0;  // Σ of squares over tolerances, of what is left and of a - e
+  double left = 0, all = 0;  // Σ of squares over tolerances, of the residuals and of a - e
   std::size_t elements = 0;
 };
 
@@ -193,7 +180,8 @@ LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
     for (const Sample* s : samples) {
       if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
       const double tolerance = agree.at(s->at).atol, rest = s->actual - before * s->expected;
-      if (!(tolerance > 0) || (turn > 0 && std::abs(rest) > 4 * tolerance * std::max(1.0, std::abs(before))))
+      if (!(tolerance > 0) ||
+          (turn > 0 && std::abs(rest) > 4 * tolerance * scale_of(Constant::factor, before)))
         continue;
       const double weight = 1 / (tolerance * tolerance), was = s->actual - s->expected;
       products += weight * s->actual * s->expected;
@@ -204,37 +192,36 @@ LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
     }
     if (!(squares > 0)) return {};
     fit.c = products / squares;
-    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors that are anywhere within the tolerance
+    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors distributed uniformly within the tolerance
   }
   return fit;
 }
 
-// The factor of nearly all of these, where tolerances may be wide beside the elements.
+// The factor of nearly all of these, where tolerances may be wide relative to the elements.
 std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
   const LeastSquares fit = least_squares(samples, agree);
   if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
       fit.left > fit.all / 16)
     return std::nullopt;
-  const double scale = std::max(1.0, std::abs(fit.c));
   const auto holds = [&](const Sample* s) {
-    return scaled(agree.at(s->at), scale)(s->actual, s->expected * fit.c);
+    return scaled(agree.at(s->at), scale_of(Constant::factor, fit.c))(s->actual, s->expected * fit.c);
   };
   return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
 }
 
-// The constant of nearly all of these.
-std::optional<double> fit_one(const Constant& constant, const Samples& samples, const Agreement& agree) {
-  if (&constant == &kFactor && agree.lines != nullptr) return fit_factor(samples, agree);
+std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
+  const bool is_factor = kind == Constant::factor;
+  if (is_factor && agree.lines != nullptr) return fit_factor(samples, agree);
   std::vector<double> values;
   for (const Sample* s : samples)
-    if (const auto value = constant.of(*s, agree)) values.push_back(*value);
+    if (const auto value = constant_of(kind, *s, agree)) values.push_back(*value);
   if (values.size() < kFewestSamples || 2 * values.size() < samples.size()) return std::nullopt;
   const double c = median(std::move(values));
-  if (!std::isfinite(c) || (&constant == &kFactor && std::abs(c) < 1e-30) ||
-      std::abs(c - constant.none) <= 4 * constant.spread(c, samples, agree))
+  if (!std::isfinite(c) || (is_factor && std::abs(c) < 1e-30) ||
+      std::abs(c - (is_factor ? 1 : 0)) <= 4 * spread_of(kind, c, samples, agree))
     return std::nullopt;
   const auto agrees = [&](const Sample& s, double expected) {
-    return scaled(agree.at(s.at), constant.scale(c))(s.actual, constant.apply(expected, c));
+    return scaled(agree.at(s.at), scale_of(kind, c))(s.actual, apply(kind, expected, c));
   };
   const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
   if (share_of(samples, holds) < kMostlyHolds) return std::nullopt;
@@ -250,14 +237,13 @@ std::optional<double> fit_one(const Constant& constant, const Samples& samples, 
 }
 
 // The same, unless the other kind fits, too: nearly equal elements determine neither.
-std::optional<double> fit(const Constant& constant, const Samples& samples, const Agreement& agree) {
-  const auto c = fit_one(constant, samples, agree);
+std::optional<double> fit(Constant kind, const Samples& samples, const Agreement& agree) {
+  const auto c = fit_one(kind, samples, agree);
   if (!c) return std::nullopt;
-  const Constant& other = &constant == &kFactor ? kOffset : kFactor;
+  const Constant other = kind == Constant::factor ? Constant::offset : Constant::factor;
   return fit_one(other, samples, agree) ? std::nullopt : c;
 }
 
-// A factor that has a name, and that name.
 struct NamedFactor {
   double value;
   std::string name;
@@ -283,47 +269,32 @@ std::vector<NamedFactor> named_factors(const Shape& shape) {
   return named;
 }
 
-class ConstantHypothesis final : public Hypothesis {
- public:
-  ConstantHypothesis(std::string kind, std::size_t rank, const Constant& constant, double value,
-                     const Agreement& agree, std::string text)
-      : Hypothesis(std::move(kind), rank),
-        constant_(constant),
-        value_(value),
-        agree_(agree),
-        text_(std::move(text)) {}
+HypothesisPtr constant_hypothesis(const Evidence& e, Constant kind, double constant, std::string text) {
+  return hypothesis_of(
+      kind == Constant::factor ? "factor" : "offset", e,
+      [kind, constant, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+        evaluate_each(line, scaled(agree.at(line.at), scale_of(kind, constant)), scratch,
+                      [=](double expected) { return apply(kind, expected, constant); });
+        return true;
+      },
+      std::move(text));
+}
 
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    const double value = value_;
-    const Agreement agree = scaled(agree_.at(line.at), constant_.scale(value));
-    if (&constant_ == &kFactor)
-      evaluate_each(line, agree, scratch, [value](double e) { return e * value; });
-    else
-      evaluate_each(line, agree, scratch, [value](double e) { return e + value; });
-    return true;
-  }
-  std::string text() const override { return text_; }
-
- private:
-  const Constant& constant_;
-  double value_;
-  Agreement agree_;
-  std::string text_;
-};
-
-// A factor by its name, or in as few digits as do.
-HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
+HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Samples& samples) {
+  if (kind == Constant::offset)
+    return constant_hypothesis(e, kind, c,
+                               fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
   std::string name;
-  const double spread = kFactor.spread(c, samples, e.agree) / std::abs(c);
-  // Rounding of the results is not the same for all of them: it moves a factor by a part of their tolerance.
+  const double spread = spread_of(kind, c, samples, e.agree) / std::abs(c);
+  // Rounding differs between the results: it moves a factor by a fraction of their tolerance.
   const double apart = e.agree.lines == nullptr
                            ? std::max(1e-4, 2 * spread)
                            : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
                                       std::clamp(0.2 * spread, 1e-4, 4e-3));
   const auto share_with = [&](double factor) {
     return share_of(samples, [&](const Sample* s) {
-      return scaled(e.agree.at(s->at), kFactor.scale(factor))(s->actual, s->expected * factor);
+      return scaled(e.agree.at(s->at), scale_of(kind, factor))(s->actual, s->expected * factor);
     });
   };
   const double share = share_with(c);
@@ -343,28 +314,18 @@ HypothesisPtr make_factor(const Evidence& e, double c, const Samples& samples) {
     is_named = does_as_well(factor);
     if (is_named) c = factor;
   }
-  return std::make_shared<ConstantHypothesis>("factor", e.naming.shape.size(), kFactor, c, e.agree,
-                                              fmt::format("{:.6g} times what it should be{}", c, name));
+  return constant_hypothesis(e, kind, c, fmt::format("{:.6g} times what it should be{}", c, name));
 }
 
-HypothesisPtr make_offset(const Evidence& e, double c, const Samples&) {
-  return std::make_shared<ConstantHypothesis>(
-      "offset", e.naming.shape.size(), kOffset, c, e.agree,
-      fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
-}
-
-using Make = HypothesisPtr(const Evidence&, double, const Samples&);
-
-HypothesisPtr find_constant(const Evidence& e, const Constant& constant, Make* make) {
+HypothesisPtr find_constant(const Evidence& e, Constant kind) {
   if (e.actual.source().dtype() == DType::boolean) return nullptr;
   const Samples samples = all_of(e);
-  const auto c = fit(constant, samples, e.agree);
-  return c ? make(e, *c, samples) : nullptr;
+  const auto c = fit(kind, samples, e.agree);
+  return c ? make_constant(e, kind, *c, samples) : nullptr;
 }
 
 // One constant for those indices of an axis that have the same one.
-HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& constant, Make* make,
-                                       double least_share) {
+HypothesisPtr find_constant_of_indices(const Evidence& e, Constant kind, double least_share) {
   if (e.actual.source().dtype() == DType::boolean) return nullptr;
   const Samples samples = all_of(e);
   struct Best {
@@ -379,14 +340,14 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
     if (at.size() < 2 && e.naming.shape[d] < 2) continue;
     std::vector<std::pair<double, std::int64_t>> found;  // constant and index
     for (const auto& [index, some] : at)
-      if (const auto c = fit(constant, some, e.agree)) found.emplace_back(*c, index);
+      if (const auto c = fit(kind, some, e.agree)) found.emplace_back(*c, index);
     std::sort(found.begin(), found.end());
     for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
       Best now{d, found[(begin + found.size()) / 2].first, {}, {}};
       const double c = found[begin].first;
       for (end = begin;
            end < found.size() && std::abs(found[end].first - c) <=
-                                     std::max(2 * constant.spread(c, at[found[end].second], e.agree), 1e-12);
+                                     std::max(2 * spread_of(kind, c, at[found[end].second], e.agree), 1e-12);
            ++end) {
         now.indices.push_back(found[end].second);
         const Samples& some = at[found[end].second];
@@ -399,7 +360,7 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
   if (best.samples.size() < kFewestSamples ||
       static_cast<double>(best.samples.size()) < least_share * static_cast<double>(samples.size()))
     return nullptr;
-  HypothesisPtr hypothesis = make(e, best.constant, best.samples);
+  HypothesisPtr hypothesis = make_constant(e, kind, best.constant, best.samples);
   std::sort(best.indices.begin(), best.indices.end());
   hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
   return hypothesis;
@@ -407,8 +368,7 @@ HypothesisPtr find_constant_of_indices(const Evidence& e, const Constant& consta
 
 // --- a factor for each line of the last axis
 
-// The factor of a line: nearly all elements that differ and are not 0 agree with it, of expected elements
-// that are not all the same. Nothing where there is none but 1.
+// The factor with which nearly all differing nonzero elements of a line agree, if these are not all the same.
 std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
                                      const Agreement& agree) {
   std::vector<double> ratios, sizes;
@@ -432,39 +392,28 @@ std::optional<double> factor_of_line(const double* a, const double* e, std::int6
   std::int64_t good = 0;
   for (std::int64_t i = 0; i < n; ++i)
     good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol &&
-            scaled(agree, kFactor.scale(c))(a[i], e[i] * c);
+            scaled(agree, scale_of(Constant::factor, c))(a[i], e[i] * c);
   return static_cast<double>(good) >= kMostlyHolds * static_cast<double>(counted) ? std::optional(c)
                                                                                   : std::nullopt;
 }
 
-class LineFactors final : public Hypothesis {
- public:
-  LineFactors(std::size_t rank, const Agreement& agree, std::string text)
-      : Hypothesis("factor", rank), agree_(agree), text_(std::move(text)) {}
+constexpr std::int64_t kShortestLine = 16;
 
-  static constexpr std::int64_t kShortest = 16;
-
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    if (line.n < kShortest) return false;
-    const Agreement agree = agree_.at(line.at);
-    const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
-    if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
-    evaluate_each(line, scaled(agree, kFactor.scale(*c)), scratch,
-                  [factor = *c](double e) { return e * factor; });
-    return true;
-  }
-  std::string text() const override { return text_; }
-
- private:
-  Agreement agree_;
-  std::string text_;
-};
+bool evaluate_line_factor(const Agreement& agreement, const Scope& scope, const ComparedLine& line,
+                          Scratch& scratch) {
+  if (line.n < kShortestLine) return false;
+  const Agreement agree = agreement.at(line.at);
+  const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
+  if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
+  evaluate_each(line, scaled(agree, scale_of(Constant::factor, *c)), scratch,
+                [factor = *c](double e) { return e * factor; });
+  return true;
+}
 
 HypothesisPtr find_line_factors(const Evidence& e) {
   const Shape& shape = e.naming.shape;
   const std::int64_t n = std::min<std::int64_t>(shape.back(), 4096);
-  if (e.actual.source().dtype() == DType::boolean || n < LineFactors::kShortest || shape.size() < 2)
-    return nullptr;
+  if (e.actual.source().dtype() == DType::boolean || n < kShortestLine || shape.size() < 2) return nullptr;
   std::vector<double> factors, a(static_cast<std::size_t>(n)), x(static_cast<std::size_t>(n));
   std::vector<std::byte> raw;
   std::set<Shape> seen;
@@ -481,11 +430,14 @@ HypothesisPtr find_line_factors(const Evidence& e) {
   if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
   const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
   const double middle = median(factors);
-  const double apart = 4 * kFactor.spread(middle, all_of(e), e.agree) / std::abs(middle);
+  const double apart = 4 * spread_of(Constant::factor, middle, all_of(e), e.agree) / std::abs(middle);
   const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= apart; };
   if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
-  return std::make_shared<LineFactors>(
-      shape.size(), e.agree,
+  return hypothesis_of(
+      "factor", e,
+      [agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        return evaluate_line_factor(agree, scope, line, scratch);
+      },
       fmt::format(
           "each line of {} has a factor of its own, such as {:.4g} and {:.4g}: a sum that was not divided "
           "by, or another one",
@@ -494,55 +446,48 @@ HypothesisPtr find_line_factors(const Evidence& e) {
 
 // --- elements from other indices
 
-// Elements of the expected array's buffer; first < 0: none.
 struct Strip {
   std::int64_t first, step, length;
 };
 
 // The actual array holds elements of the expected one from elsewhere.
-class Moved : public Hypothesis {
- public:
-  // Where the element at an index comes from, and those after it along the last axis.
-  using Source = std::function<Strip(const Shape& at)>;
+// Where the element at an index comes from, and those after it along the last axis.
+using MovedSource = std::function<Strip(const Shape& at)>;
 
-  Moved(std::string kind, const Evidence& e, Source source, std::string text)
-      : Hypothesis(std::move(kind), e.naming.shape.size()),
-        expected_(e.expected),
-        agree_(e.agree),
-        source_(std::move(source)),
-        text_(std::move(text)) {}
-
-  bool evaluate(const ComparedLine& line, Scratch& scratch) const override {
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    scratch.values.assign(static_cast<std::size_t>(line.n), 0);
-    scratch.places.assign(static_cast<std::size_t>(line.n), 0);
-    bool any = false;
-    Shape at = line.at;
-    for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
-      n = 1;
-      if (line.in_scope[i] == 0) continue;
-      const Strip strip = source_(at);
-      n = std::min(strip.length, line.n - i);
-      if (strip.first < 0) {
-        std::fill_n(line.in_scope + i, n, std::uint8_t{0});
-      } else {
-        any = true;
-        expected_.strided(strip.first, strip.step, n, scratch.raw, scratch.values.data() + i);
-        for (std::int64_t j = 0; j < n; ++j)
-          scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
-      }
+bool evaluate_moves(const Side& expected, const Agreement& agree, const MovedSource& source,
+                    const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+  if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+  scratch.values.assign(static_cast<std::size_t>(line.n), 0);
+  scratch.places.assign(static_cast<std::size_t>(line.n), 0);
+  bool any = false;
+  Shape at = line.at;
+  for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
+    n = 1;
+    if (line.in_scope[i] == 0) continue;
+    const Strip strip = source(at);
+    n = std::min(strip.length, line.n - i);
+    if (strip.first < 0) {
+      std::fill_n(line.in_scope + i, n, std::uint8_t{0});
+    } else {
+      any = true;
+      expected.strided(strip.first, strip.step, n, scratch.raw, scratch.values.data() + i);
+      for (std::int64_t j = 0; j < n; ++j)
+        scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
     }
-    if (any) evaluate_moved(line, agree_, scratch.values.data(), scratch.places);
-    return any;
   }
-  std::string text() const override { return text_; }
+  if (any) evaluate_moved(line, agree, scratch.values.data(), scratch.places);
+  return any;
+}
 
- private:
-  const Side& expected_;
-  Agreement agree_;
-  Source source_;
-  std::string text_;
-};
+HypothesisPtr moved_hypothesis(std::string kind, const Evidence& e, MovedSource source, std::string text) {
+  return hypothesis_of(
+      std::move(kind), e,
+      [&expected = e.expected, agree = e.agree, source = std::move(source)](
+          const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        return evaluate_moves(expected, agree, source, scope, line, scratch);
+      },
+      std::move(text));
+}
 
 Shape element_strides(const Shape& shape) {
   Shape strides(shape.size(), 1);
@@ -552,7 +497,7 @@ Shape element_strides(const Shape& shape) {
 
 // Index i of an axis holds the elements of index from(i); where that is i or negative there is no prediction.
 using From = std::function<std::int64_t(std::int64_t)>;
-Moved::Source from_index(const Shape& shape, std::size_t axis, From from) {
+MovedSource from_index(const Shape& shape, std::size_t axis, From from) {
   return
       [shape, axis, stride = element_strides(shape)[axis], from = std::move(from)](const Shape& at) -> Strip {
         constexpr std::int64_t kLongest = 4096;
@@ -576,41 +521,31 @@ struct Said {
 };
 Said say(const Moves& from, std::size_t axis, const Naming& naming);
 
-// Index by index.
-class MatchedIndices final : public Moved {
- public:
-  MatchedIndices(const Evidence& e, std::size_t axis, Moves from)
-      : Moved(say(from, axis, e.naming).kind, e,
-              from_index(e.naming.shape, axis,
-                         [whose = list_of(from, e.naming.shape[axis])](std::int64_t i) {
-                           return whose[static_cast<std::size_t>(i)];
-                         }),
-              ""),
-        naming_(e.naming),
-        axis_(axis),
-        from_(std::move(from)) {}
+std::vector<std::int64_t> keys_of(const Moves& from) {
+  std::vector<std::int64_t> keys;
+  for (const auto& [i, j] : from) keys.push_back(i);
+  return keys;
+}
 
-  std::string text() const override {
-    Moves told;
-    for (const auto& move : from_)
-      if (scope.contains(axis_, move.first)) told.insert(move);
-    return say(told.empty() ? from_ : told, axis_, naming_).text;
-  }
-  std::vector<std::size_t> named_axes() const override { return {axis_}; }
+HypothesisPtr matched_hypothesis(const Evidence& e, std::size_t axis, Moves from) {
+  std::vector<std::int64_t> whose(static_cast<std::size_t>(e.naming.shape[axis]), -1);
+  for (const auto& [i, j] : from) whose[static_cast<std::size_t>(i)] = j;
+  const auto source_of = [whose = std::move(whose)](std::int64_t i) {
+    return whose[static_cast<std::size_t>(i)];
+  };
+  auto hypothesis =
+      moved_hypothesis(say(from, axis, e.naming).kind, e, from_index(e.naming.shape, axis, source_of), "");
+  hypothesis->scope.axes[axis] = ranges_of(keys_of(from));
+  hypothesis->named_axes = {axis};
+  hypothesis->text = [axis, &naming = e.naming, from = std::move(from)](const Scope& scope) {
+    Moves moves;
+    for (const auto& move : from)
+      if (scope.contains(axis, move.first)) moves.insert(move);
+    return say(moves.empty() ? from : moves, axis, naming).text;
+  };
+  return hypothesis;
+}
 
- private:
-  static std::vector<std::int64_t> list_of(const Moves& from, std::int64_t length) {
-    std::vector<std::int64_t> whose(static_cast<std::size_t>(length), -1);
-    for (const auto& [i, j] : from) whose[static_cast<std::size_t>(i)] = j;
-    return whose;
-  }
-
-  const Naming& naming_;
-  std::size_t axis_;
-  Moves from_;
-};
-
-// Lines along an axis, of either side.
 struct CrossLines {
   std::vector<std::vector<double>> actual, expected;
   std::vector<std::vector<double>> atol;  // of each element; empty: that of all
@@ -643,8 +578,7 @@ CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
   return lines;
 }
 
-// The source of each index with elements of another one, by a vote of lines: values of `actual` are searched
-// among the sorted values of `expected`.
+// The source of each index, by a vote of lines: values of `actual` are searched among the sorted `expected`.
 Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   const std::size_t n = lines.actual.front().size();
   // A value with too many similar ones is no evidence; the limit is higher where few differ.
@@ -682,14 +616,13 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
                 : std::abs(a - at->first) <= lines.atol[p][static_cast<std::size_t>(at->second)])
           alike.push_back(at->second);
       ++asked;
-      // Beside the one that is meant there are so many others; where there are none, next to none.
+      // Other indices with such a value; a tenth where there are none.
       alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
       if (alike.size() > most_alike) continue;
       for (const std::int64_t j : alike)
         if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
     }
     if (asked < 3 || voted.empty()) continue;
-    // Of equals the first index.
     const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
     const std::int64_t best =
         *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
@@ -703,12 +636,6 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
     if (is_enough) from[static_cast<std::int64_t>(i)] = best;
   }
   return from;
-}
-
-std::vector<std::int64_t> keys_of(const Moves& from) {
-  std::vector<std::int64_t> keys;
-  for (const auto& [i, j] : from) keys.push_back(i);
-  return keys;
 }
 
 // j = from(i) = (i % inner) · outer + i / inner: an axis (outer, inner) in the order (inner, outer).
@@ -836,21 +763,17 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
-Moved moved_by(const Evidence& e, std::size_t axis, const From& from) {
-  return {"", e, from_index(e.naming.shape, axis, from), ""};
-}
-
-// The share of samples that a rule for an axis predicts, of those that it predicts anything for.
 double share_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
-  const Votes votes = votes_for(moved_by(e, axis, from), samples);
+  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, from), "");
+  const Votes votes = votes_for(*moved, samples);
   std::set<std::int64_t> indices;
   for (const Sample* s : votes.asked) indices.insert(s->at[axis]);
   if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
   return votes.share(std::max(kFewestSamples, samples.size() / 2));
 }
 
-// If all matched indices have one shift, cyclic or not, and it predicts nearly all samples, it is extended to
-// indices that could not be matched within wide tolerances.
+// If all matched indices have one shift that predicts nearly all samples, it is extended to unmatched
+// indices.
 void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   if (from.size() < 3) return;
@@ -863,18 +786,18 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   std::set<std::int64_t> left;
   for (const Sample& s : e.samples) left.insert(s.at[axis]);
   if (e.samples.size() < 20 * left.size()) return;  // others may not be among the samples
-  // At the end, where a circle begins again, they have to show it themselves.
+  // At the end, where a circular shift wraps, the samples must show it.
   const std::int64_t shorter = 2 * rule(0) > length ? rule(0) - length : rule(0);
   const auto is_inside = [&](std::int64_t i) { return i + shorter >= 0 && i + shorter < length; };
   Samples at_the_end;
   for (const Sample& s : e.samples)
     if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
-  const bool is_circle = votes_for(moved_by(e, axis, rule), at_the_end).share(1) >= kMostlyHolds;
+  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, rule), "");
+  const bool is_circle = votes_for(*moved, at_the_end).share(1) >= kMostlyHolds;
   for (const std::int64_t i : left)
     if (is_circle || is_inside(i)) from.emplace(i, rule(i));
 }
 
-// The number of lines to match.
 std::int64_t matched_lines(std::int64_t length) {
   return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
 }
@@ -889,10 +812,7 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   keep_one_step(from, length);
   complete_step(from, e, axis);
   if (from.empty()) return nullptr;
-  std::vector<IndexRange> indices = ranges_of(keys_of(from));
-  auto hypothesis = std::make_shared<MatchedIndices>(e, axis, std::move(from));
-  hypothesis->scope.axes[axis] = std::move(indices);
-  return hypothesis;
+  return matched_hypothesis(e, axis, std::move(from));
 }
 
 // By a few indices, or reversed: of axes of any length.
@@ -906,7 +826,7 @@ HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   if (share_moved(e, axis, far, samples) > 0.5) return nullptr;
   const auto hypothesis = [&](const char* kind, const From& from, std::string text) -> HypothesisPtr {
     if (share_moved(e, axis, from, samples) < kMostlyHolds) return nullptr;
-    return std::make_shared<Moved>(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
+    return moved_hypothesis(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
   };
   for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
     for (const std::int64_t step : {size, -size}) {
@@ -923,7 +843,7 @@ HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
 // --- axes in another order
 
 // The actual array holds, in C order, the elements of expected.transpose(axes).
-Moved::Source from_transposed(const Shape& shape, const std::vector<std::size_t>& axes) {
+MovedSource from_transposed(const Shape& shape, const std::vector<std::size_t>& axes) {
   Shape transposed;
   for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
   return [=, strides = element_strides(shape)](const Shape& at) {
@@ -937,7 +857,7 @@ Moved::Source from_transposed(const Shape& shape, const std::vector<std::size_t>
 
 // The elements of the actual array are the buffer of the expected one, interpreted as an array of the
 // transposed shape and transposed back.
-Moved::Source from_view(const Shape& shape, const std::vector<std::size_t>& axes) {
+MovedSource from_view(const Shape& shape, const std::vector<std::size_t>& axes) {
   Shape transposed;
   for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
   return [=, strides = element_strides(transposed)](const Shape& at) {
@@ -987,7 +907,7 @@ HypothesisPtr find_transposed(const Evidence& e) {
     for (const auto& [source, what] : {std::pair{from_transposed(shape, order), "it holds its elements"},
                                        {from_view(shape, order), "its elements were taken to be"}}) {
       auto hypothesis =
-          std::make_shared<Moved>("transposed", e, source, fmt::format("{} in the order ({})", what, names));
+          moved_hypothesis("transposed", e, source, fmt::format("{} in the order ({})", what, names));
       if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds &&
           votes_for(*hypothesis, others).share(1) >= 0.9)
         return hypothesis;
@@ -996,8 +916,8 @@ HypothesisPtr find_transposed(const Evidence& e) {
   return nullptr;
 }
 
-// Whole blocks of an axis and the last one are transposed; those cut short by the ends of the axes are not.
-Moved::Source from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
+// Whole blocks of an axis and the last one are transposed; partial blocks at the ends are not.
+MovedSource from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
   return [=, step = element_strides(shape)[axis]](Shape at) -> Strip {
     const std::size_t last = shape.size() - 1;
     const std::int64_t row = at[axis] % size, column = at[last] % size;
@@ -1015,10 +935,9 @@ HypothesisPtr find_transposed_blocks(const Evidence& e) {
   if (samples.size() < 2 * kFewestSamples) return nullptr;
   for (std::size_t axis = 0; axis < last; ++axis)
     for (std::int64_t size = 4; size <= std::min({shape[axis], shape[last], std::int64_t{256}}); size *= 2) {
-      auto hypothesis =
-          std::make_shared<Moved>("transposed", e, from_transposed_blocks(shape, axis, size),
-                                  fmt::format("blocks of {0} x {0} of {1} and {2} are transposed", size,
-                                              e.naming.axes[axis], e.naming.axes[last]));
+      auto hypothesis = moved_hypothesis("transposed", e, from_transposed_blocks(shape, axis, size),
+                                         fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
+                                                     size, e.naming.axes[axis], e.naming.axes[last]));
       if (votes_for(*hypothesis, samples).share(2 * kFewestSamples) >= kMostlyHolds) return hypothesis;
     }
   return nullptr;
@@ -1044,45 +963,25 @@ struct Box {
 
 bool same(double x, double y) { return x == y || (x != x && y != y); }
 
-class Unwritten final : public Hypothesis {
- public:
-  Unwritten(const Naming& naming, std::vector<Box> boxes, double value)
-      : Hypothesis("unwritten", naming.shape.size()),
-        naming_(naming),
-        boxes_(std::move(boxes)),
-        value_(value) {}
-
-  bool evaluate(const ComparedLine& line, Scratch&) const override {
-    const std::size_t last = line.at.size() - 1;
-    bool any = false;
-    for (const Box& box : boxes_) {
-      bool in = true;
-      for (std::size_t d = 0; d < last && in; ++d) in = line.at[d] >= box.begin[d] && line.at[d] < box.end[d];
-      if (!in) continue;
-      const std::int64_t begin = std::max<std::int64_t>(0, box.begin[last] - line.at[last]);
-      const std::int64_t end = std::min(line.n, box.end[last] - line.at[last]);
-      for (std::int64_t i = begin; i < end; ++i) {
-        line.in_scope[i] = 1;
-        line.holds[i] = same(line.actual[i], value_) && !same(line.expected[i], value_);
-        // Elements with this value in both are no evidence.
-        if (same(line.actual[i], value_) && line.holds[i] == 0) line.in_scope[i] = 0;
-      }
-      any = any || begin < end;
+bool evaluate_boxes(const std::vector<Box>& boxes, double value, const ComparedLine& line) {
+  const std::size_t last = line.at.size() - 1;
+  bool any = false;
+  for (const Box& box : boxes) {
+    bool in = true;
+    for (std::size_t d = 0; d < last && in; ++d) in = line.at[d] >= box.begin[d] && line.at[d] < box.end[d];
+    if (!in) continue;
+    const std::int64_t begin = std::max<std::int64_t>(0, box.begin[last] - line.at[last]);
+    const std::int64_t end = std::min(line.n, box.end[last] - line.at[last]);
+    for (std::int64_t i = begin; i < end; ++i) {
+      line.in_scope[i] = 1;
+      line.holds[i] = same(line.actual[i], value) && !same(line.expected[i], value);
+      // Elements with this value in both are no evidence.
+      if (same(line.actual[i], value) && line.holds[i] == 0) line.in_scope[i] = 0;
     }
-    return any;
+    any = any || begin < end;
   }
-  std::string text() const override;
-  std::vector<std::size_t> named_axes() const override {
-    std::vector<std::size_t> all(naming_.shape.size());
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
-
- private:
-  const Naming& naming_;
-  std::vector<Box> boxes_;
-  double value_;
-};
+  return any;
+}
 
 // Makes a box of one value as large as it can be, axis by axis, the last first.
 class Grower {
@@ -1174,15 +1073,14 @@ std::string name_of(const Box& box, const Naming& naming) {
                             box.begin[cut[1]] / size(cut[1]), size(cut[0]), size(cut[1]));
 }
 
-std::string Unwritten::text() const {
-  std::string text = name_of(boxes_[0], naming_);
-  for (std::size_t b = 1; b < std::min<std::size_t>(boxes_.size(), 3); ++b)
-    text += "; " + name_of(boxes_[b], naming_);
-  if (boxes_.size() > 3) text += fmt::format("; and {} more", boxes_.size() - 3);
-  text += boxes_.size() > 1 ? " hold" : " holds";
-  return text + (value_ == 0 || value_ != value_
-                     ? fmt::format(" only {:g}: never written", std::abs(value_))
-                     : fmt::format(" only {:.6g}: filled, or never written", value_));
+std::string text_of_boxes(const std::vector<Box>& boxes, double value, const Naming& naming) {
+  std::string text = name_of(boxes[0], naming);
+  for (std::size_t b = 1; b < std::min<std::size_t>(boxes.size(), 3); ++b)
+    text += "; " + name_of(boxes[b], naming);
+  if (boxes.size() > 3) text += fmt::format("; and {} more", boxes.size() - 3);
+  text += boxes.size() > 1 ? " hold" : " holds";
+  return text + (value == 0 || value != value ? fmt::format(" only {:g}: never written", std::abs(value))
+                                              : fmt::format(" only {:.6g}: filled, or never written", value));
 }
 
 // A box of one value, cut to where it differs; nothing where it differs in too few places to be what is
@@ -1266,44 +1164,28 @@ HypothesisPtr find_unwritten(const Evidence& e) {
     }
     if (boxes.empty() || is_ragged || 10 * in_boxes < 9 * asked) continue;
     std::sort(boxes.begin(), boxes.end(), [](const Box& x, const Box& y) { return x.begin < y.begin; });
-    return std::make_shared<Unwritten>(e.naming, std::move(boxes), value);
+    std::string text = text_of_boxes(boxes, value, e.naming);
+    const auto evaluate = [value, boxes = std::move(boxes)](const Scope&, const ComparedLine& line,
+                                                            Scratch&) {
+      return evaluate_boxes(boxes, value, line);
+    };
+    HypothesisPtr hypothesis = hypothesis_of("unwritten", e, evaluate, std::move(text));
+    for (std::size_t d = 0; d < e.naming.shape.size(); ++d) hypothesis->named_axes.push_back(d);
+    return hypothesis;
   }
   return nullptr;
 }
 
 // --- rounding
 
-class Rounded final : public Hypothesis {
- public:
-  enum class How { nearest, cut_off };
-  Rounded(std::size_t rank, DType dtype, How how)
-      : Hypothesis("rounding", rank), dtype_(dtype), type_(float_type(dtype)), how_(how) {}
-
-  bool evaluate(const ComparedLine& line, Scratch&) const override {
-    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-    for (std::int64_t i = 0; i < line.n; ++i) line.holds[i] = holds(line.actual[i], line.expected[i]);
-    return true;
-  }
-  std::string text() const override {
-    return fmt::format(
-        "{} to {}{}", how_ == How::nearest ? "rounded" : "cut off", ejk::name_of(dtype_),
-        dtype_ == DType::float16 ? ", or to another type with 10 bits of fraction (tf32)" : "");
-  }
-
-  // `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
-  bool holds(double a, double e) const {
-    if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) >= type_.overflow ||
-        std::remainder(a, type_.spacing_at(a)) != 0)
-      return false;
-    const double apart = std::abs(a - e), spacing = type_.spacing_at(e);
-    return how_ == How::nearest ? apart <= 0.501 * spacing : apart < spacing && std::abs(a) <= std::abs(e);
-  }
-
- private:
-  DType dtype_;
-  FloatType type_;
-  How how_;
-};
+// `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
+bool is_rounded(const FloatType& type, bool cut_off, double a, double e) {
+  if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) >= type.overflow ||
+      std::remainder(a, type.spacing_at(a)) != 0)
+    return false;
+  const double apart = std::abs(a - e), spacing = type.spacing_at(e);
+  return cut_off ? apart < spacing && std::abs(a) <= std::abs(e) : apart <= 0.501 * spacing;
+}
 
 HypothesisPtr find_rounded(const Evidence& e) {
   const DType dtype = e.actual.source().dtype();
@@ -1313,8 +1195,18 @@ HypothesisPtr find_rounded(const Evidence& e) {
   std::vector<DType> narrower{DType::float16, DType::bfloat16};
   if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
   for (const DType narrow : narrower)
-    for (const auto how : {Rounded::How::nearest, Rounded::How::cut_off}) {
-      const auto hypothesis = std::make_shared<Rounded>(e.naming.shape.size(), narrow, how);
+    for (const bool cut_off : {false, true}) {
+      const auto hypothesis = hypothesis_of(
+          "rounding", e,
+          [type = float_type(narrow), cut_off](const Scope& scope, const ComparedLine& line, Scratch&) {
+            if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+            for (std::int64_t i = 0; i < line.n; ++i)
+              line.holds[i] = is_rounded(type, cut_off, line.actual[i], line.expected[i]);
+            return true;
+          },
+          fmt::format(
+              "{} to {}{}", cut_off ? "cut off" : "rounded", ejk::name_of(narrow),
+              narrow == DType::float16 ? ", or to another type with 10 bits of fraction (tf32)" : ""));
       if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds) return hypothesis;
     }
   return nullptr;
@@ -1419,8 +1311,7 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
 }
 
 std::int64_t finder_bytes(const Shape& shape) {
-  // Of matched lines both sides and one sorted with its places; of an index its match, in a tree and in a
-  // list.
+  // Of matched lines both sides and one sorted; of an index its match, in a tree and in a list.
   constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
   std::int64_t bytes = kGrowAtOnce * 2 * 8;
   for (const std::int64_t length : shape)
@@ -1434,8 +1325,8 @@ std::int64_t finder_bytes(const Shape& shape) {
 std::vector<Finder> finders(const Naming& naming) {
   const std::size_t rank = naming.shape.size();
   std::vector<Finder> all;
-  all.push_back({[](const Evidence& e) { return find_constant(e, kFactor, make_factor); }});
-  all.push_back({[](const Evidence& e) { return find_constant(e, kOffset, make_offset); }});
+  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::factor); }});
+  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::offset); }});
   for (std::size_t d = 0; d < rank; ++d) {
     all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
     if (naming.shape[d] > kMostIndices)
@@ -1443,15 +1334,13 @@ std::vector<Finder> finders(const Naming& naming) {
                                          naming.axes[d], kMostIndices);
   }
   // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
-  const auto of_indices = [](const Constant& constant, Make* make, double least_share) {
-    return [&constant, make, least_share](const Evidence& e) {
-      return find_constant_of_indices(e, constant, make, least_share);
-    };
+  const auto of_indices = [](Constant kind, double least_share) {
+    return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };
   };
-  all.push_back({of_indices(kFactor, make_factor, 0.25)});
+  all.push_back({of_indices(Constant::factor, 0.25)});
   all.push_back({find_line_factors, true});
-  all.push_back({of_indices(kFactor, make_factor, 0.02)});
-  all.push_back({of_indices(kOffset, make_offset, 0.02)});
+  all.push_back({of_indices(Constant::factor, 0.02)});
+  all.push_back({of_indices(Constant::offset, 0.02)});
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});

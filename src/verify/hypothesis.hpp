@@ -14,7 +14,6 @@
 
 namespace ejk::verify {
 
-/// An element that differs.
 struct Sample {
   Shape at;
   double actual = 0, expected = 0;
@@ -26,13 +25,11 @@ struct Scope {
 
   explicit Scope(std::size_t rank) : axes(rank) {}
   bool contains(std::size_t axis, std::int64_t index) const;
-  /// Whether it contains an index in [begin, end).
   bool meets(std::size_t axis, std::int64_t begin, std::int64_t end) const;
   /// Marks the elements in scope of the line of the last axis at `at`; whether there are any.
   bool mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const;
 };
 
-/// Buffers of a thread.
 struct Scratch {
   std::vector<std::byte> raw;
   std::vector<double> values;
@@ -48,31 +45,18 @@ struct ComparedLine {
   std::uint8_t* holds;     // the prediction is right; undefined out of scope
 };
 
-class Hypothesis {
- public:
-  Hypothesis(std::string kind, std::size_t rank) : scope(rank), kind_(std::move(kind)) {}
-  virtual ~Hypothesis() = default;
-  Hypothesis(const Hypothesis&) = delete;
-  Hypothesis& operator=(const Hypothesis&) = delete;
-
-  /// Sets the flags of a line; false where nothing of it is in scope.
-  virtual bool evaluate(const ComparedLine& line, Scratch& scratch) const = 0;
-  /// The explanation for the current scope, without the scope's name.
-  virtual std::string text() const = 0;
-  /// The axes that text() names.
-  virtual std::vector<std::size_t> named_axes() const { return {}; }
-
-  const std::string& kind() const { return kind_; }
-
+struct Hypothesis {
+  std::string kind;
   Scope scope;
-
- private:
-  std::string kind_;
+  /// Sets the flags of a line; false where nothing of it is in scope.
+  std::function<bool(const Scope& scope, const ComparedLine& line, Scratch& scratch)> evaluate;
+  /// The explanation, without the scope's name.
+  std::function<std::string(const Scope& scope)> text;
+  std::vector<std::size_t> named_axes = {};  // by text
 };
 
 using HypothesisPtr = std::shared_ptr<Hypothesis>;
 
-/// Names of axes and their parts.
 struct Naming {
   struct Run {  // groups of rows, sequences of tokens
     std::size_t axis = 0;
@@ -86,13 +70,11 @@ struct Naming {
 
   /// "head 3", "row 128 to 255", "group 3", "the last 5 of group 3".
   std::string part(std::size_t axis, const std::vector<IndexRange>& ranges) const;
-  /// The same without the axis: "128 to 255".
   static std::string indices(const std::vector<IndexRange>& ranges);
   /// The axes that are not whole: "head 3, row 0 to 127"; empty: everything. Without those in `named`.
   std::string part(const Scope& scope, const std::vector<std::size_t>& named = {}) const;
 };
 
-/// Input of the finders.
 struct Evidence {
   const Side& actual;
   const Side& expected;
@@ -105,19 +87,14 @@ struct Evidence {
 /// Fits a hypothesis of one kind; null: none. In the order of ejk/explain.hpp.
 struct Finder {
   std::function<HypothesisPtr(const Evidence&)> find;
-  /// Reads elements in any order: both arrays must be in memory or mapped.
   bool needs_elements = false;
-  /// Why it is not applicable to such arrays; empty: it is.
   std::string not_tried = {};
 };
 std::vector<Finder> finders(const Naming& naming);
 
-/// Their memory, at most.
 std::int64_t finder_bytes(const Shape& shape);
 
-/// Ranges of increasing indices.
 std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
-/// The number of indices in ranges.
 std::int64_t indices_in(const std::vector<IndexRange>& ranges);
 
 }  // namespace ejk::verify

@@ -12,7 +12,6 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Removes and returns leading digits, without leading zeros.
 std::string_view take_digits(std::string_view& text) {
   const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
   std::string_view digits = text.substr(0, static_cast<std::size_t>(end - text.begin()));

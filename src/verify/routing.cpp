@@ -1,7 +1,6 @@
 // Tokens are compared one by one. The k-th largest score divides the experts: those above it must be chosen,
-// of those equal to it some are. Two routings with ties are the same if the experts that either must choose
-// are among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score, a sort of
-// k ids.
+// of those equal to it some are. Two tied routings are the same if the experts that either must choose are
+// among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score.
 // tests: tests/verify/test_routing.cpp
 #include "ejk/routing.hpp"
 
@@ -34,7 +33,6 @@ constexpr std::int64_t kRoutingPiece = std::int64_t{1} << 15;  // elements of ei
 // Of more experts reports do not give each one's load.
 constexpr std::int64_t kMostLoads = 65'536;
 
-// The experts of a token, in order.
 struct Choice {
   Ids chosen;
   Ids must, may;  // where the token is tied: that every right choice has, that one may have
@@ -161,7 +159,6 @@ class Router {
   std::int64_t width_ = 0, tokens_ = 0, k_ = 0;
 };
 
-// Whether a right choice of one is a right choice of the other; one of them is tied.
 bool may_be_same(const Choice& a, const Choice& e) {
   if (a.chosen.size() != e.chosen.size()) return false;
   const Ids &must_a = a.is_tied ? a.must : a.chosen, &may_a = a.is_tied ? a.may : a.chosen;
@@ -173,7 +170,6 @@ bool may_be_same(const Choice& a, const Choice& e) {
          std::includes(may.begin(), may.end(), must.begin(), must.end());
 }
 
-// What one thread counted of one side.
 struct RoutingCount {
   std::int64_t choices = 0, unrouted = 0, ties = 0, duplicates = 0, largest = -1;
   std::int64_t first_duplicate = INT64_MAX;

@@ -1,6 +1,6 @@
-// Runs are cut into the same boxes. Runs with the same bytes in a box, which is all of them in the usual
-// case, are processed as one. Equality of whole runs is the intersection of that of their boxes, in any
-// order. Cost: reading all runs once; some nanoseconds an element and distinct run in boxes that differ.
+// Runs with the same bytes in a box, usually all of them, are processed as one. Equality of whole runs is the
+// intersection of that of their boxes. Cost: reading all runs once; some nanoseconds an element and distinct
+// run in boxes that differ.
 // tests: tests/verify/test_runs.cpp
 #include "ejk/runs.hpp"
 
@@ -40,7 +40,6 @@ using verify::Naming;
 // For each run the first one that is equal to it.
 using Firsts = std::vector<std::int64_t>;
 
-// Equal in both.
 Firsts meet(const Firsts& x, const Firsts& y) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> first;
   Firsts both(x.size());
@@ -49,7 +48,6 @@ Firsts meet(const Firsts& x, const Firsts& y) {
   return both;
 }
 
-// Numbered in their order.
 std::vector<std::int64_t> groups_of(const Firsts& firsts) {
   std::map<std::int64_t, std::int64_t> group;
   std::vector<std::int64_t> groups;
@@ -73,7 +71,6 @@ struct SpreadFound {
   std::int64_t least_run = 0, largest_run = 0;
 };
 
-// |x − y|.
 template <class W>
 double amount_between(W x, W y) {
   if constexpr (std::is_floating_point_v<W>)
@@ -82,7 +79,6 @@ double amount_between(W x, W y) {
     return verify::difference(x, y);
 }
 
-// What one thread found.
 struct RunsPart {
   struct OfRun {
     std::int64_t differing = 0, beyond = 0;
@@ -96,7 +92,6 @@ struct RunsPart {
   verify::Largest<std::int64_t, SpreadFound> spread;
   verify::PlaceCounts moving_at;
 
-  // Room.
   std::vector<std::vector<std::byte>> buffers;
   std::vector<const std::byte*> data;
   std::vector<std::uint8_t> moves;
@@ -184,7 +179,6 @@ class RunsPass {
     count_by_index(boxes.starts[b], boxes.counts[b], part);
   }
 
-  // Elements `begin` to begin + n of a box that begins at `before`.
   void look_at_block(const std::vector<Kind>& kinds, std::int64_t begin, std::int64_t n, std::int64_t before,
                      RunsPart& part) const {
     const std::int64_t size = size_of(dtype_);
@@ -261,7 +255,6 @@ class RunsPass {
          static_cast<std::int64_t>(of_largest->runs[0])});
   }
 
-  // The elements of a box that move, along each axis and in tiles.
   void count_by_index(const Shape& start, const Shape& count, RunsPart& part) const {
     if (shape_.empty()) return;
     Shape at = start;
@@ -287,7 +280,7 @@ std::string followed(const Naming& naming, const std::vector<AxisDifferences>& a
     const auto length = static_cast<double>(axes[d].length);
     const auto indices = static_cast<double>(axes[d].indices), elements = static_cast<double>(moving);
     const double expected = length * -std::expm1(elements * std::log1p(-1 / length));
-    // How likely so many elements, each anywhere, are on so few indices: of each choice of these (k / n)^m.
+    // Likelihood of m random elements on k of n indices: (k / n)^m for each choice of these.
     const double log_chance = std::lgamma(length + 1) - std::lgamma(indices + 1) -
                               std::lgamma(length - indices + 1) + elements * std::log(indices / length);
     if (axes[d].length > 1 && indices <= 0.75 * expected && log_chance < std::log(0.01))

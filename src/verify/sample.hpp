@@ -7,8 +7,8 @@
 
 namespace ejk::verify {
 
-/// Rows in order: the first, the last, and `more` between them, one at random from each of as many equal
-/// parts; all if there are no more. Deterministic for a seed.
+/// The first, the last, and `more` between them, one at random from each of as many equal parts; all if there
+/// are no more. Deterministic for a seed.
 std::vector<std::int64_t> sample_rows(std::int64_t rows, std::int64_t more, std::int64_t seed = 0);
 
 }  // namespace ejk::verify

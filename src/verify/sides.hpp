@@ -16,7 +16,6 @@
 
 namespace ejk::verify {
 
-/// The position of an index in C order.
 inline std::int64_t flat_index(const Shape& shape, const Shape& at) {
   std::int64_t flat = 0;
   for (std::size_t d = 0; d < shape.size(); ++d) flat = flat * shape[d] + at[d];
@@ -38,19 +37,16 @@ struct LineTolerances {
   std::vector<double> atol;
 };
 
-/// The tolerance of a prediction: |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN.
-/// Elements of the arrays are compared by the ElementComparer.
+/// |a - e| <= atol + rtol · |e| and both finite, or equal, or both NaN.
 struct Agreement {
   double rtol = 0, atol = 0;  // with `lines`: of nearly all lines
   bool nan = true;
   const LineTolerances* lines = nullptr;
 
-  /// Of the line of element `flat` in C order.
   Agreement at_flat(std::int64_t flat) const {
     if (lines == nullptr) return *this;
     return {rtol, lines->atol[static_cast<std::size_t>(flat / lines->shape.back())], nan};
   }
-  /// Of the line of an element.
   Agreement at(const Shape& at) const {
     return lines == nullptr ? *this : at_flat(flat_index(lines->shape, at));
   }
@@ -65,7 +61,6 @@ struct Agreement {
   }
 };
 
-/// A source read as doubles. Its rank is at least 1.
 class Side {
  public:
   explicit Side(const ArraySource& source) : source_(source), view_(source.mapped()) {
@@ -86,7 +81,6 @@ class Side {
     return raw.data();
   }
 
-  /// The box's elements in C order.
   void read(const Shape& start, const Shape& count, std::vector<std::byte>& raw, double* out) const {
     const std::int64_t n = element_count(count);
     raw.resize(static_cast<std::size_t>(n * size_of(source_.dtype())));

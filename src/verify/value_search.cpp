@@ -1,11 +1,9 @@
 // A hypothesis is accepted if it holds in its scope, or in the scope without the indices at which it fails.
-// Results by rows are first laid out as an array.
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "core/checked.hpp"
@@ -27,9 +25,8 @@ bool holds(const Verdict& verdict) {
          explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
 }
 
-// Removes indices from the scope for which the hypothesis fails: first those without an explained element,
-// then those of the axis that separates best. Returns the axis with the most ranges; none if nothing was
-// removed.
+// Removes indices without an explained element from the scope, or those of the axis that separates best.
+// Returns the axis with the most ranges; none if nothing was removed.
 std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
   struct Kept {
     std::vector<IndexRange> ranges;
@@ -128,10 +125,9 @@ ValueExplanations ValueSearch::run() {
     }
   }
   for (const auto& [hypothesis, explained] : accepted_) {
-    const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes());
-    found.explanations.push_back({hypothesis->kind(),
-                                  part.empty() ? hypothesis->text() : part + ": " + hypothesis->text(),
-                                  explained});
+    const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes);
+    const std::string text = hypothesis->text(hypothesis->scope);
+    found.explanations.push_back({hypothesis->kind, part.empty() ? text : part + ": " + text, explained});
   }
   found.left = rest_.left;
   return found;
@@ -144,7 +140,6 @@ void ValueSearch::mark_left(std::uint8_t* left) const {
   run_pass(plan, {});
 }
 
-// Tests a hypothesis on all elements in scope, and accepts it.
 bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   // Where nothing differs it has nothing to explain.
   for (std::size_t d = 0; d < subject_.naming.shape.size(); ++d) {
@@ -176,8 +171,6 @@ bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   }
   return false;
 }
-
-// --- results by rows
 
 namespace {
 

@@ -1,10 +1,7 @@
 // Search for explanations by values alone: factors, exchanges, shifts, transpositions, unwritten boxes and
 // rounding. Used by `compare --explain`, and by `--against --explain` for what no fault model explains.
-//
-// Each finder of verify/hypothesis.hpp fits a hypothesis to a sample of the unexplained differences. It is
-// tested on all elements, in chunks with differences; one that holds in part of its scope is tested again in
-// that part. Accepted hypotheses are removed and the search continues. Cost: one pass, and one or two for
-// each hypothesis.
+// Hypotheses (verify/hypothesis.hpp) are fitted to a sample, tested on all elements in chunks with
+// differences, and tested again in the part in which they hold; the search continues with the rest.
 // tests: tests/verify/test_explain.cpp, tests/verify/test_value_search.cpp
 #pragma once
 
@@ -33,7 +30,6 @@ struct ValueExplanations {
 
 class ValueSearch {
  public:
-  /// References outlive the search.
   struct Subject {
     const Side& actual;
     const Side& expected;
@@ -44,10 +40,8 @@ class ValueSearch {
     const std::uint8_t* differing = nullptr;  // as in PassPlan
   };
 
-  /// Runs the first pass.
   ValueSearch(const Subject& subject, core::Progress::Report progress);
 
-  /// The unexplained differences: before run() all.
   const PassResult& rest() const { return rest_; }
   std::int64_t all() const { return all_; }
   ValueExplanations run();
@@ -66,9 +60,9 @@ class ValueSearch {
   int passes_ = 0;
 };
 
-/// Explains elements of a result with a 1 in `left`, (rows, columns), and sets those that are covered to 0.
-/// The tolerance is the largest bound of a row, or that of 95 % of the rows where rows are mixed. Memory: 18
-/// bytes an element. Empty unless the rows are a whole array of ResultRows::array_axes.
+/// Explains elements of a result with a 1 in `left`, (rows, columns), and sets those to 0. The tolerance is
+/// that of 95 % of the rows. Memory: 18 bytes an element. Empty unless the rows are a whole array of
+/// array_axes.
 ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
 
 /// The largest result, in elements, for explain_rows, and its memory.

@@ -19,8 +19,6 @@ namespace {
 
 constexpr std::int64_t kMostTiles = std::int64_t{1} << 22;
 
-// --- names of axes and their parts
-
 Naming::Run run_of(const IntegerArray& sizes_or_offsets, const char* name, std::vector<std::int64_t> offsets,
                    const Shape& shape) {
   const std::int64_t end = offsets.back();
@@ -73,8 +71,6 @@ Naming naming_of(const Shape& shape, const ExplainOptions& options) {
         run_of(options.cu_seqlens, "sequence", core::read_offsets(*options.cu_seqlens), shape));
   return naming;
 }
-
-// --- tiles
 
 TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& words) {
   if (words.empty()) return std::nullopt;
@@ -172,8 +168,6 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
   return picture;
 }
 
-// --- where
-
 std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
                                      const PlaceCounts* zeros) {
   std::vector<AxisDifferences> axes;
@@ -216,7 +210,6 @@ std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& cou
 
 namespace {
 
-// "0 to 3 and 7", "all"; null for no ranges.
 ReportValue ranges_value(const std::vector<IndexRange>& ranges, std::int64_t length) {
   if (ranges.empty()) return {};
   if (ranges.size() == 1 && ranges[0].end - ranges[0].begin == length) return std::string("all");

@@ -14,7 +14,6 @@
 
 namespace ejk::verify {
 
-/// Tiles along an axis of a picture, at most, where their size is not given.
 inline constexpr std::int64_t kPictureCells = 64;
 
 /// Names of axes, and offsets of groups and sequences. Throws as explain_difference does.
@@ -27,7 +26,6 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
 /// Tiles of these axes; by default of the last two if the size is given, else of the two longest.
 TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes = std::nullopt);
 
-/// Of counts with a grid.
 TileDifferences tiles_of(const Shape& shape, const PlaceCounts& counts);
 
 /// Whether tiles differ: a picture of equal ones has no information.
@@ -41,8 +39,8 @@ std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& co
                                      const PlaceCounts* zeros = nullptr);
 std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counts);
 
-/// Tables of these. `whole`, `zero`: labels of columns, the latter omitted if empty; `key`, `counted`: keys
-/// of the table and of the count.
+/// `whole`, `zero`: labels of columns, the latter omitted if empty; `key`, `counted`: keys of the table and
+/// count.
 Table table_of(const std::vector<AxisDifferences>& axes, std::string title, std::string whole,
                const std::string& zero = "");
 Table table_of(const std::vector<RunDifferences>& runs, std::string key, std::string title,

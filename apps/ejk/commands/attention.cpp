@@ -1,5 +1,4 @@
 // ejk attention, attention-grad: reference results for attention kernels, forward and backward.
-//
 // tests: tests/cli/attention/, tests/cli/attention-grad/
 #include "ejk/attention.hpp"
 
@@ -60,7 +59,6 @@ Source open_or_null(const char* role, const std::string& reference, Job& job) {
   return reference.empty() ? nullptr : job.open(role, reference);
 }
 
-// The opened arrays and the settings that refer to them.
 struct Request {
   BufferedOperands inputs;
   AttentionSettings settings;
@@ -138,7 +136,6 @@ AttentionArrays read_boxes(BufferedOperands& in, const AttentionOperands<ArrayBo
   return arrays;
 }
 
-// The run of one process.
 AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, std::vector<Output>& outputs,
                         Job& job) {
   const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(in); });
@@ -189,8 +186,7 @@ std::vector<TriedMask> tried_masks(const AttentionFlags& words, Job& job) {
   return tried;
 }
 
-// --check and --against, by rank 0, to which the others send their parts of the results. True where both
-// pass.
+// --check and --against, by rank 0, which gathers the results. True if both pass.
 bool check_results(const AttentionFlags& words, const AttentionPlan& plan, BufferedOperands& in,
                    std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report,
                    Job& job) {
@@ -232,7 +228,6 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Buffe
   return passed;
 }
 
-// Warnings where arrays of positions or offsets look like something else.
 void add_doubts(const Request& r, Report& report) {
   const AttentionSettings& s = r.settings;
   for (const auto& ids : {s.q_segment_ids, s.kv_segment_ids})
@@ -323,7 +318,6 @@ Outcome run(const AttentionFlags& words, Job& job) {
   return passed ? Outcome::passed : Outcome::failed;
 }
 
-// "a.npy" or "a.npy,b.npy".
 TwoReferences read_two(const std::string& word) {
   const std::vector<std::string> words = split_references(word);
   if (words.size() > 2) throw usage(fmt::format("'{}' is more than two references", printable(word)));

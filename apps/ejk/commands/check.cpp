@@ -1,19 +1,16 @@
 // ejk check: validates arrays that kernels read. An action for each kind of array.
 //
 // tests: tests/cli/check/
-#include "ejk/check.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 
 #include "check.hpp"
 #include "commands.hpp"
 #include "ejk/groups.hpp"
 #include "integers.hpp"
-#include "job.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -30,8 +27,8 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
   std::string rules = "Rules (a finding names the violated one)\n";
   for (const Rule& rule : rules_of(kind))
     rules += fmt::format("  {:14}  {:7}  {}\n", rule.name, name_of(rule.severity), rule.text);
-  set_footer(set, fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
-                              more.empty() ? "" : "\n\n", rules));
+  set.set_footer(fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
+                             more.empty() ? "" : "\n\n", rules));
 }
 
 Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
@@ -64,14 +61,15 @@ class Inspection {
     return job_.phase(Phase::read, [&] { return make_source(group_sizes_from_ends(array), array->name()); });
   }
 
-  /// Plans a check with this memory, and runs it unless it is a dry run.
-  Outcome run(std::int64_t bytes, const std::function<Findings(const CheckOptions&)>& check) {
+  /// Plans a check with this memory; runs check(arguments..., options) unless it is a dry run.
+  template <class Check, class... Arguments>
+  Outcome run(std::int64_t bytes, Check check, const Arguments&... arguments) {
     constexpr double kMost = 9e18;
     const double peak = static_cast<double>(kPieceBytes + from_ends_) + static_cast<double>(bytes);
     if (job_.plan(Report().add(arrays_), static_cast<std::int64_t>(std::min(peak, kMost))))
       return Outcome::passed;
     const CheckOptions options = flags_.options(job_);
-    return deliver(job_.phase(Phase::compute, [&] { return check(options); }), flags_, job_);
+    return deliver(job_.phase(Phase::compute, [&] { return check(arguments..., options); }), flags_, job_);
   }
 
  private:
@@ -91,10 +89,8 @@ struct Words {
 };
 
 void add_cu_seqlens(OptionSet& set, std::string& into) {
-  add_reference(
-      set, "--cu-seqlens", into,
-      "where the sequences begin, (sequences + 1,)\nThe ids are then of one row of tokens. It must be right "
-      "itself: ejk check cu-seqlens.");
+  add_reference(set, "--cu-seqlens", into,
+                "where the sequences begin, (sequences + 1,)\nThe ids are then of one row of tokens.");
 }
 
 Run declare_check_cu_seqlens(OptionSet& set) {
@@ -110,9 +106,7 @@ Run declare_check_cu_seqlens(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto cu = inspection.open("cu_seqlens", words->array);
-    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
-      return ejk::check_cu_seqlens(cu, words->claims, options);
-    });
+    return inspection.run(check_bytes(), ejk::check_cu_seqlens, cu, words->claims);
   };
 }
 
@@ -128,9 +122,7 @@ Run declare_check_segment_ids(OptionSet& set) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
-    return inspection.run(check_segment_ids_bytes(words->claims), [&](const CheckOptions& options) {
-      return ejk::check_segment_ids(ids, words->claims, options);
-    });
+    return inspection.run(check_segment_ids_bytes(words->claims), ejk::check_segment_ids, ids, words->claims);
   };
 }
 
@@ -141,13 +133,12 @@ Run declare_check_position_ids(OptionSet& set) {
       .required();
   add_cu_seqlens(set, words->second);
   add_word(set, "--padding", words->claims.padding, at_least(0), "N",
-           "the position that padding has, as 1 in some tokenizers; without --cu-seqlens\n"
-           "Only where it does not go on from the position before it.");
+           "the position of padding, as 1 in some tokenizers; without --cu-seqlens\n"
+           "Only where it does not continue the previous position.");
   add_reference(
       set, "--mask", words->third,
       "not 0 where there is a token, of the shape of IDS\n"
-      "Positions then count the tokens of a row, cumsum(mask) - 1, and not its places; those of padding "
-      "may be anything. Without --cu-seqlens and --padding.");
+      "Positions then count the tokens of a row, cumsum(mask) - 1. Without --cu-seqlens and --padding.");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
     if (!words->third.empty() && (words->claims.padding || !words->second.empty()))
@@ -159,9 +150,8 @@ Run declare_check_position_ids(OptionSet& set) {
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
     words->claims.mask = inspection.open("mask", words->third);
-    return inspection.run(check_position_ids_bytes(words->claims), [&](const CheckOptions& options) {
-      return ejk::check_position_ids(ids, words->claims, options);
-    });
+    return inspection.run(check_position_ids_bytes(words->claims), ejk::check_position_ids, ids,
+                          words->claims);
   };
 }
 
@@ -174,9 +164,7 @@ Run declare_check_group_sizes(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto sizes = inspection.open_groups(words->array, words->from);
-    return inspection.run(check_bytes(), [&](const CheckOptions& options) {
-      return ejk::check_group_sizes(sizes, words->claims, options);
-    });
+    return inspection.run(check_bytes(), ejk::check_group_sizes, sizes, words->claims);
   };
 }
 
@@ -188,8 +176,8 @@ Run declare_check_group_metadata(OptionSet& set) {
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
       .required();
   add_word(set, "--tm", claims.tm, at_least(1), "T",
-           "rows of a tile\nAn HDF5 file of ejk contains it, and the computed groups. If it is unknown, "
-           "tiles are not compared with the rows of their groups.");
+           "rows of a tile\nAn HDF5 file of ejk contains it. If it is unknown, tiles are not compared with "
+           "the rows of their groups.");
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
@@ -224,10 +212,8 @@ Run declare_check_group_metadata(OptionSet& set) {
     }
     words->claims.group_sizes = inspection.open_groups(words->second, words->from);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
-    return inspection.run(check_group_metadata_bytes(arrays, words->claims),
-                          [&](const CheckOptions& options) {
-                            return ejk::check_group_metadata(arrays, words->claims, options);
-                          });
+    return inspection.run(check_group_metadata_bytes(arrays, words->claims), ejk::check_group_metadata,
+                          arrays, words->claims);
   };
 }
 
@@ -240,9 +226,7 @@ Run declare_check_topk_ids(OptionSet& set) {
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("topk_ids", words->array);
-    return inspection.run(check_topk_ids_bytes(ids, words->claims), [&](const CheckOptions& options) {
-      return ejk::check_topk_ids(ids, words->claims, options);
-    });
+    return inspection.run(check_topk_ids_bytes(ids, words->claims), ejk::check_topk_ids, ids, words->claims);
   };
 }
 
@@ -262,9 +246,7 @@ Run declare_check_indices(OptionSet& set) {
           .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);
-    return inspection.run(check_indices_bytes(indices), [&](const CheckOptions& options) {
-      return ejk::check_indices(indices, words->claims, options);
-    });
+    return inspection.run(check_indices_bytes(indices), ejk::check_indices, indices, words->claims);
   };
 }
 
@@ -278,17 +260,14 @@ Run declare_check_block_table(OptionSet& set) {
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_word(set, "--pages", words->claims.pages, at_least(0), "N", "how many pages the cache has");
   add_word(set, "--null-page", words->claims.null_page, at_least(0), "N",
-           "an empty page that may precede others\n"
-           "Some servers put it in place of pages before a sliding window.");
+           "an empty page that may precede others, for pages before a sliding window");
   declare_check(set, "block-table", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto table = inspection.open("block_table", words->array);
     const auto lengths = inspection.open("seq_lens", words->second);
-    return inspection.run(check_block_table_bytes(table, lengths, words->claims),
-                          [&](const CheckOptions& options) {
-                            return ejk::check_block_table(table, lengths, words->claims, options);
-                          });
+    return inspection.run(check_block_table_bytes(table, lengths, words->claims), ejk::check_block_table,
+                          table, lengths, words->claims);
   };
 }
 

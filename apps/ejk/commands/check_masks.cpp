@@ -2,7 +2,6 @@
 // tests: tests/cli/check/mask.case, mask-info.case
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -123,20 +122,19 @@ Run declare_check_mask_info(OptionSet& set) {
       "the arrays that ejk mask-info writes, in an HDF5 file or group, .npz or folder")
       .required();
   declare_masks(set, words->masks);
-  add_word(
-      set, "--block", words->settings.block, read_block, "QxK",
-      "queries and keys of a block\nOf an .npz or a folder without partial blocks, which do not say it.");
-  add_flag(set, "--dkv", words->dkv, "it is for the backward pass of keys and values\nHDF5 files say it.");
+  add_word(set, "--block", words->settings.block, read_block, "QxK",
+           "queries and keys of a block\nFor an .npz or a folder without partial blocks.");
+  add_flag(set, "--dkv", words->dkv,
+           "it is for the backward pass of keys and values\nHDF5 files contain it.");
   add_word(set, "--head-shards", words->settings.head_shards, at_least(1), "N",
-           "devices that share the heads\nHDF5 files say it; 1 otherwise.");
+           "devices that share the heads\nHDF5 files contain it; 1 otherwise.");
   add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
-           "devices that share the queries\nHDF5 files say it; 1 otherwise.");
+           "devices that share the queries\nHDF5 files contain it; 1 otherwise.");
   declare_picture(set);
   declare_check(
       set, "mask-info", words->flags,
       std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"
-                  "With a mask, what a kernel computes is compared with it, and a finding says\n"
-                  "which index is wrong and what it should be.\n\n") +
+                  "With a mask, a finding names the wrong index and its expected value.\n\n") +
           kMaskHelp);
   return [words](Job& job) {
     try {

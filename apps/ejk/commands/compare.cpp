@@ -1,6 +1,5 @@
-// ejk compare: two arrays, or all arrays of two files or groups, within a tolerance; with --explain where and why they
-// differ. Prints nothing when all are close, like diff.
-//
+// ejk compare: two arrays, or all arrays of two files or groups, within a tolerance; --explain adds where and
+// why.
 // tests: tests/cli/compare/
 #include "ejk/compare_files.hpp"
 
@@ -36,7 +35,6 @@ struct CompareOptions {
   std::string group_sizes, cu_seqlens;
   Shape tile;
   std::vector<std::string> tile_axes;
-  // Modes.
   bool runs = false, first = false, routing = false;
   std::vector<std::string> more;  // runs
   std::vector<NameMap> maps;      // of --first
@@ -124,7 +122,6 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   return plan;
 }
 
-// What --dry-run lists.
 Table planned_table(const std::vector<ArrayPair>& pairs) {
   Table table{"arrays", "", {{"array", "array"}, {"actual", "actual"}, {"expected", "expected"}}, {}};
   const auto header = [](const ArrayType& type) {
@@ -175,7 +172,6 @@ Outcome run(const CompareOptions& options, Job& job) {
   return files.close ? Outcome::passed : Outcome::failed;
 }
 
-// Refuses options that the modes have no use for.
 void check_modes(const CompareOptions& options) {
   const Tolerance& tolerance = options.tolerance;
   const bool has_tolerance = tolerance.rtol || tolerance.atol;
@@ -218,7 +214,6 @@ void check_modes(const CompareOptions& options) {
     throw usage("--top-k goes with --routing").hint("ejk compare A B --routing --top-k 8");
 }
 
-// The limit of --metric; says what is missing.
 std::optional<MetricLimit> metric_of(const CompareOptions& options) {
   if (options.metric.empty()) {
     if (options.at_least || options.at_most) throw usage("--at-least and --at-most are limits of --metric");

@@ -1,6 +1,4 @@
-// ejk compare --runs: results of repeated runs; ejk compare --routing: experts of tokens. Both print a report in any
-// case, and run on rank 0.
-//
+// ejk compare --runs and --routing, on rank 0.
 // tests: tests/cli/compare/
 #include "compare_modes.hpp"
 
@@ -69,7 +67,6 @@ std::vector<ArrayOfRuns> arrays_of(const std::vector<std::string>& words, Job& j
   return all;
 }
 
-// Arrays of runs, the memory of their comparison, and the plan.
 struct PlannedRuns {
   std::vector<ArrayOfRuns> arrays;
   std::vector<std::string> names;  // of the runs

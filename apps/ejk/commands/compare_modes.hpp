@@ -12,10 +12,8 @@
 
 namespace ejk::app {
 
-/// Warns of skipped links of `word`, once in a report.
 void warn_of_links(Report& report, const std::string& word, Job& job);
 
-/// Results of repeated runs.
 struct RunsWords {
   std::vector<std::string> runs;
   RunsOptions options;  // without the two that are files

@@ -71,18 +71,14 @@ Run declare_group_metadata(OptionSet& set) {
            "how many groups are computed, by default all of the rest\nEmpty ones count too.")
       .recorded()
       .otherwise("all");
-  add_flag(
-      set, "--no-visit-empty-groups", options->how.empty_groups, EmptyGroups::skip,
-      "no tile for a group without rows\n"
-      "A transposed product visits empty groups to write their zeros; a product of rows has nothing to do "
-      "there.")
+  add_flag(set, "--no-visit-empty-groups", options->how.empty_groups, EmptyGroups::skip,
+           "no tile for a group without rows\nA transposed product visits empty groups to write their zeros.")
       .recorded("visit_empty_groups", [options] { return options->how.empty_groups == EmptyGroups::visit; });
   add_flag(set, "--strict", options->how.strict,
            "refuse sizes that do not sum to M, and a T that does not divide it");
   set_footer(set,
-             "The report states the cost of the tiles: a group that begins within a tile shares\n"
-             "it, and rows computed for the wrong group are thrown away. 'aligned' is the\n"
-             "least number of tiles there can be: every group begins with one.");
+             "The report states the cost of the tiles: groups that share a tile compute rows of\n"
+             "each other, which are discarded. 'aligned': every group begins with a tile.");
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -1,5 +1,4 @@
 // ejk grouped-matmul, transposed-grouped-matmul: the products of a mixture of experts, forward and backward.
-//
 // tests: tests/cli/grouped-matmul/, tests/cli/transposed-grouped-matmul/
 #include "ejk/grouped_matmul.hpp"
 
@@ -38,7 +37,6 @@ struct ProductOptions {
   AgainstOptions against;
 };
 
-// Elements of the arguments: all, or those of a box of the result.
 struct Views {
   ArrayView lhs, rhs;
   std::optional<ArrayView> existing;
@@ -50,7 +48,6 @@ struct Views {
   }
 };
 
-// A matrix or its box, or its type, as its transpose.
 template <class T>
 T transposed(T matrix) {
   if constexpr (std::is_same_v<T, ArrayBox>) {
@@ -124,7 +121,6 @@ TilingTable read_tiling_table(const std::string& path) {
   }
 }
 
-// The longest time of a rank, on all ranks.
 double longest(Communicator& comm, double seconds) {
   if (comm.is_single()) return seconds;
   for (Bytes& bytes : comm.all_gather(RankMessage().put(seconds).bytes()))
@@ -132,8 +128,7 @@ double longest(Communicator& comm, double seconds) {
   return seconds;
 }
 
-// --check and --against, on rank 0, which has all of the arguments and the result. The outcome does not depend on
-// the number of ranks.
+// --check and --against, on rank 0. The outcome does not depend on the number of ranks.
 template <class Settings>
 bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, BufferedInput& given,
            const Views& all, const ArrayView& out, Job& job, Report& report) {

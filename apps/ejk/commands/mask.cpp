@@ -77,7 +77,7 @@ Run declare_mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOptions>();
   declare_masks(set, *options);
   declare_picture(set);
-  set_footer(set, kMaskHelp);
+  set.set_footer(kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -128,12 +128,12 @@ Run declare_mask_info(OptionSet& set) {
       .recorded();
   add_flag(
       set, "--no-computable", options->how.computable,
-      "write a computable mask's blocks as well\nA kernel computes a single causal or local mask, or a chunked one "
-      "without an offset, from positions; its mask_next and partial_mask_blocks are left out otherwise.",
+      "write a computable mask's blocks as well\nOtherwise a single causal or local mask, or a chunked one "
+      "without an offset, has no mask_next and partial_mask_blocks: a kernel computes it from positions.",
       false)
       .recorded("computable");
   declare_picture(set);
-  set_footer(set, kMaskHelp);
+  set.set_footer(kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -102,14 +102,13 @@ Run declare_segment_ids(OptionSet& set) {
   const auto options = std::make_shared<IdsOptions>();
   add_reference(set, "MASK", options->mask,
                 "(Q, K), (batch, Q, K), or with --per-head (batch, heads, Q, K)\n"
-                "Bool or integer. Equal rows get equal query ids and equal columns equal key ids, in each "
-                "Q x K slice on its own; a row or column without a True is padding, -1.")
+                "Bool or integer. In each Q x K slice equal rows get equal query ids and equal columns equal "
+                "key ids; a row or column without a True is padding, -1.")
       .required();
   add_flag(set, "--per-head", options->per_head, "ids for each head of a mask with four axes").recorded();
   add_flag(set, "--require-exact", options->require_exact,
-           "exit with 1 if the ids do not give the mask back\n"
-           "Ids cannot express a causal mask or a window. The arrays are written all the "
-           "same.");
+           "exit with 1 if the ids do not reproduce the mask\n"
+           "Ids cannot express a causal mask or a window.");
   add_mask_kind(set, options->polarity).recorded("mask_kind", [options] {
     return std::string(name_of(options->polarity));
   });
@@ -126,10 +125,8 @@ Run declare_segment_mask(OptionSet& set) {
   add_reference(set, "IDS", options->q_ids, "segment ids (batch, tokens), of queries and keys").required();
   add_reference(set, "KV_IDS", options->kv_ids, "ids of the keys, where they are others (batch, keys)");
   add_dtype(set, "--dtype", options->how.dtype, "element type, bool by default; others hold 0 and 1");
-  add_flag(
-      set, "--separate", options->how.separate,
-      "also write q_mask and kv_mask: which tokens are not padding\nThen there are three arrays; without "
-      "it attention_mask alone.");
+  add_flag(set, "--separate", options->how.separate,
+           "also write q_mask and kv_mask: which tokens are not padding");
   add_convention(set, options->how.convention, kConventionHelp);
   return [options](Job& job) { return run_mask(*options, job); };
 }

@@ -5,10 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "commands.hpp"
 #include "masks.hpp"
@@ -58,39 +56,32 @@ Outcome run(const SparsityWords& words, Job& job) {
 Run declare_sparsity(OptionSet& set) {
   const auto words = std::make_shared<SparsityWords>();
   declare_masks(set, words->masks);
-  add_word(
-      set, "--blocks", words->blocks, read_blocks, "QxK,...",
-      "sizes of blocks, such as 64x64,128x128\n"
-      "Queries and keys. They need not divide the lengths: blocks at the edge are filled up with False, as "
-      "mask-info --pad does, and counted whole.")
+  add_word(set, "--blocks", words->blocks, read_blocks, "QxK,...",
+           "sizes of blocks, such as 64x64,128x128\n"
+           "Queries and keys. Blocks at the edge are padded with False, as mask-info --pad does.")
       .required();
   add_choice(set, "--by", words->how.measure,
              {{"pairs", SparsityMeasure::pairs}, {"metadata", SparsityMeasure::metadata}}, "WHAT",
              "measure of cost\n"
-             "pairs: pairs computed, and --block-cost for each block. metadata: bytes of it. The other one "
-             "decides between equals.");
+             "pairs: pairs computed, and --block-cost for each block. metadata: its bytes.");
   add_word(set, "--block-cost", words->how.block_cost, at_least(0), "PAIRS",
            fmt::format(
                "what visiting a block costs beside its pairs: {} by default\n"
-               "In pairs that are computed meanwhile. The default is a read of memory that nothing hides "
-               "on an H100: some 480 cycles, of 8 pairs at a head size of 128 and the peak of bfloat16. "
-               "For another kernel: its time for a block of few pairs, divided by that for a pair. 0 counts "
-               "pairs alone.",
+               "The default is the latency of memory on an H100: some 480 cycles, of 8 pairs at a head size "
+               "of 128 and the peak of bfloat16. For another kernel: its time for a block of few pairs, "
+               "divided by that for a pair.",
                kPairsOfBlock));
   add_word(set, "--metadata-budget", words->how.metadata_budget, read_size, "SIZE",
-           "bytes that the metadata may take, such as 1MiB\n"
-           "A row says whether the arrays of mask-info fit; of the sizes that do, one costs least.");
+           "bytes that the metadata may take, such as 1MiB\nSizes whose arrays do not fit are not chosen.");
   add_word(set, "--cp", words->how.ranks, at_least(1), "N",
-           "what N context-parallel ranks have to do\n"
-           "Queries are shared out in N runs (contiguous), in 2 N runs of which rank r has r and 2 N - 1 - r "
-           "(zig-zag), and in blocks of the first size, the heaviest first to the rank with the least "
-           "(balanced). Ranks hold the keys at the places of their queries and receive the others that they "
-           "see.");
+           "work of N context-parallel ranks\n"
+           "Queries are divided into N ranges (contiguous), 2 N ranges of which rank r has r and 2 N - 1 - r "
+           "(zig-zag), and blocks of the first size, the heaviest first to the rank with the least "
+           "(balanced). Ranks receive the keys that their queries need and that are not at their positions.");
   declare_picture(set);
   set_footer(set,
-             std::string("A kernel visits the blocks that are not empty and computes all pairs in them,\n"
-                         "of which the masks allow some. Counts are sums over all heads. The metadata are\n"
-                         "the arrays that ejk mask-info --pad writes at that size.\n\n") +
+             std::string("A kernel computes all pairs in the blocks that are not empty. Counts are sums\n"
+                         "over all heads. Metadata are the arrays that ejk mask-info --pad writes.\n\n") +
                  kMaskHelp);
   return [words](Job& job) { return run(*words, job); };
 }

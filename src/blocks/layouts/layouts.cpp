@@ -1,5 +1,4 @@
-// Layouts of masks in several arrays: the table, which layout a group of arrays has, and the settings that
-// the arrays do not contain, read from attributes or arguments by one declaration each.
+// The table of layouts, the layout of a group of arrays, and settings from attributes or arguments.
 // tests: tests/blocks/test_splash.cpp, tests/mask/test_expression.cpp
 #include "blocks/layouts/layouts.hpp"
 

@@ -1,5 +1,4 @@
-// The table of layouts: how kernels of a library store a mask in several arrays. A layout is a row, and a
-// file of this folder that reads (and writes) its arrays.
+// The table of layouts: how kernels of a library store a mask in several arrays.
 #pragma once
 
 #include <memory>

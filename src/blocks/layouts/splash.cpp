@@ -1,7 +1,6 @@
-// Layout of splash attention: reading a MaskInfo, and its attributes. A row of the index arrays is read once
-// in chunks; memory is proportional to the visited blocks. Elements of partial blocks are read on demand.
-// Source of the walk: the kernels of JAX's splash attention, which run a grid of (row, query block, step) in
-// forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
+// Layout of splash attention: reading a MaskInfo, and its attributes. Memory is proportional to the visited
+// blocks. Source of the walk: the kernels of JAX's splash attention, whose grid is (row, query block, step)
+// in forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
 // data_next names, and applies block mask_next of partial_mask_blocks where block_mask is 1.
 // tests: tests/blocks/test_splash.cpp
 #include "blocks/layouts/splash.hpp"
@@ -12,7 +11,6 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -28,11 +26,11 @@ namespace ejk::blocks {
 
 namespace {
 
-Error wrong(std::string_view array, std::string why) {
-  return Error(Error::Kind::input, std::move(why)).about(array);
+Error wrong(std::string_view array, std::string why) { return core::invalid(std::move(why)).about(array); }
+template <class First, class... Rest>
+Error wrong(std::string_view array, fmt::format_string<First, Rest...> why, First&& first, Rest&&... rest) {
+  return wrong(array, fmt::format(why, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
-
-// --- attributes
 
 constexpr StoredSetting kSettings[] = {
     {"block", "block", StoredSetting::Form::block, "block"},
@@ -56,8 +54,8 @@ StoredSettings settings_in(const ArrayGroup& group) {
     if (setting.form == StoredSetting::Form::walk)  // the attribute is that of a flag
       text = text == "true" ? "dkv" : text == "false" ? "forward" : "";
     if (!read_setting(setting, text, found))
-      throw wrong(setting.attribute, fmt::format("{}: the attribute {} is '{}'", group.name,
-                                                 setting.attribute, printable(at->second, 40)));
+      throw wrong(setting.attribute, "{}: the attribute {} is '{}'", group.name, setting.attribute,
+                  printable(at->second, 40));
   }
   return found;
 }
@@ -68,7 +66,6 @@ std::string text_of(const Shape& shape) { return to_string(shape); }
 std::string text_of(const BlockShape& block) { return to_string(block); }
 std::string text_of(Direction direction) { return name_of(direction); }
 
-// File and caller must agree.
 template <class T>
 std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
                         const std::optional<T>& given) {
@@ -78,23 +75,20 @@ std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::op
   return found ? found : given;
 }
 
-// --- arrays
-
 void require_index(const ArraySource& array, const char* name) {
   if (!is_integer(array.dtype()))
-    throw wrong(name,
-                fmt::format("{} is {}; indices are integers", array.name(), ejk::name_of(array.dtype())));
+    throw wrong(name, "{} is {}; indices are integers", array.name(), ejk::name_of(array.dtype()));
   if (array.shape().size() != 3)
-    throw wrong(name, fmt::format("{} has the shape {}; index arrays have three axes", array.name(),
-                                  to_string(array.shape())));
+    throw wrong(name, "{} has the shape {}; index arrays have three axes", array.name(),
+                to_string(array.shape()));
   if (element_count(array.shape()) == 0)
-    throw wrong(name, fmt::format("{}: shape {} has no element", array.name(), to_string(array.shape())));
+    throw wrong(name, "{}: shape {} has no element", array.name(), to_string(array.shape()));
 }
 
 bool read_bool(const ArraySource& array) {
   if (!array.shape().empty() || array.dtype() != DType::boolean)
-    throw wrong("is_dynamic_mask", fmt::format("{} is {}; it is a bool without axes", array.name(),
-                                               to_string(ArrayType(array.dtype(), array.shape()))));
+    throw wrong("is_dynamic_mask", "{} is {}; it is a bool without axes", array.name(),
+                to_string(ArrayType(array.dtype(), array.shape())));
   std::uint8_t value = 0;
   array.read({}, {}, &value);
   return value != 0;
@@ -107,8 +101,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
   s.name = group.name;
   for (auto [array, name] : {std::pair{&s.data_next, "data_next"}, std::pair{&s.block_mask, "block_mask"}}) {
     *array = group.find(name);
-    if (!*array)
-      throw wrong(name, fmt::format("{}: there is no {}, which every MaskInfo has", group.name, name));
+    if (!*array) throw wrong(name, "{}: there is no {}, which every MaskInfo has", group.name, name);
   }
   s.mask_next = group.find("mask_next");
   s.partial_mask_blocks = group.find("partial_mask_blocks");
@@ -119,13 +112,12 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
     if (!array) continue;
     require_index(*array, name);
     if (array->shape() != s.grid())
-      throw wrong(name, fmt::format("{} has the shape {}, block_mask {}", array->name(),
-                                    to_string(array->shape()), to_string(s.grid())));
+      throw wrong(name, "{} has the shape {}, block_mask {}", array->name(), to_string(array->shape()),
+                  to_string(s.grid()));
   }
   if (s.q_sequence && (!is_integer(s.q_sequence->dtype()) || s.q_sequence->shape().size() != 1))
-    throw wrong("q_sequence",
-                fmt::format("{} is {}; it is one integer a query", s.q_sequence->name(),
-                            to_string(ArrayType(s.q_sequence->dtype(), s.q_sequence->shape()))));
+    throw wrong("q_sequence", "{} is {}; it is one integer a query", s.q_sequence->name(),
+                to_string(ArrayType(s.q_sequence->dtype(), s.q_sequence->shape())));
 
   const StoredSettings found = settings_in(group);
   s.direction = agreed(group, "direction", found.direction, given.direction).value_or(Direction::forward);
@@ -145,19 +137,19 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
     const std::size_t rank = shape.size();
     const char* const name = "partial_mask_blocks";
     if (s.partial_mask_blocks->dtype() != DType::boolean)
-      throw wrong(name, fmt::format("{} is {}, not bool", s.partial_mask_blocks->name(),
-                                    ejk::name_of(s.partial_mask_blocks->dtype())));
+      throw wrong(name, "{} is {}, not bool", s.partial_mask_blocks->name(),
+                  ejk::name_of(s.partial_mask_blocks->dtype()));
     if ((rank != 3 && rank != 5) || element_count(shape) == 0)
       throw wrong(name,
-                  fmt::format("{} has the shape {}; it is (patterns, q, kv), or of a dynamic mask (heads, "
-                              "q blocks, kv blocks, q, kv)",
-                              s.partial_mask_blocks->name(), to_string(shape)));
+                  "{} has the shape {}; it is (patterns, q, kv), or of a dynamic mask (heads, "
+                  "q blocks, kv blocks, q, kv)",
+                  s.partial_mask_blocks->name(), to_string(shape));
     s.is_dynamic = rank == 5;
     BlockShape stored{shape[rank - 2], shape[rank - 1]};
     if (!s.forward()) std::swap(stored.q, stored.kv);
     if (block && text_of(*block) != text_of(stored))
-      throw wrong(name, fmt::format("{} has blocks of {}, not {}", s.partial_mask_blocks->name(),
-                                    text_of(stored), text_of(*block)));
+      throw wrong(name, "{} has blocks of {}, not {}", s.partial_mask_blocks->name(), text_of(stored),
+                  text_of(*block));
     block = stored;
   }
   if (const auto dynamic = group.find("is_dynamic_mask")) {
@@ -177,7 +169,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
         .hint(fmt::format("from({}, block=QxK) says it", group.name));
   for (const std::int64_t length : {block->q, block->kv})
     if (length < 1 || length > kLongestMask)
-      throw wrong("block", fmt::format("{}: a block of {} is no block", group.name, to_string(*block)));
+      throw wrong("block", "{}: a block of {} is no block", group.name, to_string(*block));
   s.block = *block;
   return s;
 }
@@ -224,22 +216,20 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
     if (!arrays.is_dynamic)
       l.mask_limit = patterns[0];
     else if (!std::equal(grid.begin(), grid.end(), patterns.begin()))
-      throw wrong("partial_mask_blocks",
-                  fmt::format("{} has the shape {}, and the grid is {}", arrays.partial_mask_blocks->name(),
-                              to_string(patterns), to_string(grid)));
+      throw wrong("partial_mask_blocks", "{} has the shape {}, and the grid is {}",
+                  arrays.partial_mask_blocks->name(), to_string(patterns), to_string(grid));
     else
       l.mask_limit = layout.rows_per_shard() * layout.q_blocks_per_shard() * layout.kv_blocks;
     l.mask_limit = std::min<std::int64_t>(l.mask_limit, INT32_MAX);
   }
   if (arrays.q_sequence && arrays.q_sequence->shape()[0] != l.q_length)
-    throw wrong("q_sequence", fmt::format("{} has {} elements for {} queries", arrays.q_sequence->name(),
-                                          arrays.q_sequence->shape()[0], l.q_length));
+    throw wrong("q_sequence", "{} has {} elements for {} queries", arrays.q_sequence->name(),
+                arrays.q_sequence->shape()[0], l.q_length);
   return l;
 }
 
 namespace {
 
-// A box of an integer array as 64-bit integers.
 void read_integers(const ArraySource& array, const Shape& start, const Shape& count,
                    std::vector<std::byte>& raw, std::vector<std::int64_t>& out) {
   out.resize(static_cast<std::size_t>(element_count(count)));
@@ -302,7 +292,6 @@ std::string StoredLayout::mask_range() const {
 std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
                                          std::span<const StoredVisit> visits,
                                          const std::function<void(std::int64_t, std::int64_t)>& twice) {
-  // By block rows, and in each by columns.
   auto grid = std::make_shared<BlockGrid>();
   grid->block = arrays.block;
   grid->q_blocks = layout.layout.q_blocks;
@@ -365,8 +354,7 @@ StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std
 namespace {
 
 Error error_at(const ArraySource& array, const Shape& index, std::int64_t value, const std::string& why) {
-  return Error(Error::Kind::input,
-               fmt::format("{}[{}] is {}: {}", array.name(), fmt::join(index, ", "), value, why));
+  return core::invalid("{}[{}] is {}: {}", array.name(), fmt::join(index, ", "), value, why);
 }
 
 }  // namespace
@@ -398,8 +386,6 @@ std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, cons
                    fmt::format("block ({}, {}) is visited a second time", i, j));
   });
 }
-
-// --- the elements of partial blocks
 
 void for_each_pattern(const StoredArrays& arrays,
                       const std::function<void(std::int64_t, std::span<const Word>)>& f) {
@@ -576,8 +562,6 @@ class SplashMasks final : public StoredMasks {
   mutable std::map<Key, std::optional<Mask>> masks_;  // heads that share a row share its mask
 };
 
-// Index arrays are read whole, and the visited blocks are kept. Elements of partial blocks are read on
-// demand; if only in order, all are kept as bits.
 StoredMaskInfo::Cost cost_of(const ArrayGroup& arrays) {
   constexpr std::int64_t kBytesPerEntry = 32, kMost = std::int64_t{1} << 50;
   StoredMaskInfo::Cost cost;

@@ -1,9 +1,7 @@
-// Layout of JAX's splash attention (MaskInfo): its arrays, and the walk of the kernel over them. The kernel
-// steps through block_mask, loads the block that data_next names and, for a partial block, the elements that
-// mask_next names. The position of an entry determines only its block row (forward) or block column (dkv).
+// Layout of JAX's splash attention (MaskInfo): its arrays, and the walk of the kernel over them. The position
+// of an entry determines only its block row (forward) or block column (dkv).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,8 +18,7 @@
 
 namespace ejk::blocks {
 
-/// The arrays, with consistent shapes and dtypes, and the settings. Lengths may be unknown; no element is
-/// read.
+/// The arrays, with consistent shapes and dtypes, and the settings. Lengths may be unknown.
 struct StoredArrays {
   std::string name;
   std::shared_ptr<const ArraySource> data_next, block_mask;
@@ -44,17 +41,14 @@ struct StoredArrays {
 /// Throws Error{input} about the array at fault, or Error{usage} where `given` contradicts the attributes.
 StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given);
 
-/// One line of the index arrays: (row, i).
 struct StoredLine {
   std::int64_t i = 0;
   std::span<const std::int64_t> states, data;
   std::span<const std::int64_t> masks;  // empty without mask_next
 };
 
-/// The elements of visited blocks, or all pairs in them.
 enum class Take { elements, visits };
 
-/// The position of a visited block in the mask.
 struct StoredVisit {
   std::int32_t q_block, column, pattern;
 };
@@ -120,7 +114,6 @@ struct StoredFault {
   std::string why;
 };
 
-/// Only for entries of non-empty blocks.
 std::optional<StoredFault> fault_of(const StoredArrays& arrays, const StoredLayout& layout,
                                     const StoredLine& line, std::size_t p, Take take);
 
@@ -130,8 +123,8 @@ std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const Store
                                          std::span<const StoredVisit> visits,
                                          const std::function<void(std::int64_t i, std::int64_t j)>& twice);
 
-/// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} that names array and
-/// index: a number out of range, a block that is visited twice, elements that are not stored.
+/// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} for a number out of
+/// range, a block that is visited twice, and elements that are not stored.
 std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, const StoredLayout& layout,
                                                 std::int64_t row, Take take);
 
@@ -161,8 +154,7 @@ StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std
 void for_each_pattern(const StoredArrays& arrays,
                       const std::function<void(std::int64_t pattern, std::span<const Word> bits)>& f);
 
-/// The elements in partial_mask_blocks, for a row of the index arrays. Read on demand; if the array can only
-/// be read in order, all are read at first use and kept as bits.
+/// The elements in partial_mask_blocks, read on demand; if only in order, all at first use and kept as bits.
 class StoredPatterns {
  public:
   explicit StoredPatterns(const StoredArrays& arrays);

@@ -1,6 +1,5 @@
-// A box is assembled from the chunks that it intersects. A chunk is looked up in the library's index, its
-// stored bytes are read and its filters decoded here. A short index is checked when the dataset is opened, a
-// long one when a chunk is missing. Only one thread calls the library, finds and reads chunks; others decode
+// A box is assembled from the chunks that it intersects. A short index is checked when the dataset is
+// opened, a long one when a chunk is missing. One thread calls the library and reads chunks; others decode
 // them concurrently.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
@@ -26,12 +25,11 @@ constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;  // a chunk is he
 constexpr std::int64_t kMaxDeflateRatio = 1032;                 // deflate's best: 258 bytes for two bits
 constexpr std::int64_t kMaxChunkCache = std::int64_t{64} << 20;
 
-// An index of so many chunks is looked through when its dataset is opened: finding the n-th takes n steps.
-// Of a longer one, over at most so many places, the places that it fills are counted when one is empty.
+// Longer indices are not scanned on opening (finding the n-th entry takes n steps); the entries of those
+// over at most kMost positions are counted when one is empty.
 constexpr std::int64_t kMaxListed = 200, kMaxCounted = std::int64_t{1} << 18;
 
-// Chunks are decoded so many bytes at once, or one, of so many chunks; what a thread is woken for is a few of
-// them: this takes half a millisecond.
+// Bytes and number of chunks decoded at once; a thread is woken for a few, about half a millisecond.
 constexpr std::int64_t kMaxDecoding = std::int64_t{64} << 20, kMaxDecodingChunks = 4096,
                        kTaskBytes = std::int64_t{1} << 18;
 
@@ -135,16 +133,14 @@ Error Hdf5Chunks::damaged_index(std::string_view how) const {
   return place_.errors.error(place_.path, fmt::format("the index of its chunks is damaged: {}", how));
 }
 
-// libhdf5 1.10 says where a chunk lies with its axes in another order, when one axis alone is unlimited and
-// is not the first.
+// libhdf5 1.10 permutes chunk coordinates if only one axis, not the first, is unlimited.
 bool Hdf5Chunks::tells_places(hid_t space) const {
   std::vector<hsize_t> most(shape_.size());
   if (H5Sget_simple_extent_dims(space, nullptr, most.data()) < 0) return false;
   return most[0] == H5S_UNLIMITED || std::count(most.begin(), most.end(), H5S_UNLIMITED) != 1;
 }
 
-// Every entry of the index is a chunk of the dataset, is found where it should be, has the bytes it should
-// have where there are no filters, and shares them with no other.
+// Each entry must be a chunk of the dataset, at its position, with its bytes if unfiltered, sharing none.
 void Hdf5Chunks::list_chunks(hid_t space, bool unfiltered) {
   const bool with_places = tells_places(space);
   struct Entry {
@@ -207,8 +203,8 @@ bool Hdf5Chunks::is_in_index(const Shape& at, hsize_t* stored) const {
   return found;
 }
 
-// The chunk at that place is not in the index. It may never have been written; or the index is damaged, and
-// has it elsewhere: then fewer chunks are found than there are entries.
+// The chunk is not in the index: never written, or the index is damaged and has more entries than chunks are
+// found.
 void Hdf5Chunks::check_absence(const Shape& at) {
   if (entries_ == places_) throw damaged_index(fmt::format("the chunk at {} is not found", to_string(at)));
   if (std::exchange(index_checked_, true) || places_ > kMaxCounted) return;
@@ -256,8 +252,7 @@ struct Hdf5Chunks::Part {
   std::int64_t from = 0, to = 0;
 };
 
-// The chunks of a box that are on their way: read, and being decoded. An error is that of the first chunk,
-// whoever decodes which one.
+// Chunks of a box in flight. The error is that of the first chunk, whichever thread decodes it.
 class Hdf5Chunks::Decoding {
  public:
   Decoding(Hdf5Chunks& chunks, const Shape& count, std::byte* out)

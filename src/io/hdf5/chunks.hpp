@@ -1,6 +1,6 @@
-// Chunks of a dataset. The chunk index is checked against the file, chunks are decoded here by several
-// threads, and the last row of chunks is cached. Reading costs one look-up and one read per chunk; without
-// memory for a row, per chunk and piece that is read of it.
+// Chunks of a dataset: the index is checked against the file, chunks are decoded by several threads, the
+// last row of chunks is cached. Cost: one look-up and read per chunk; without memory for a row, per chunk
+// and box.
 // tests: tests/io/test_hdf5.cpp
 #pragma once
 
@@ -20,8 +20,7 @@
 
 namespace ejk::io {
 
-/// The chunks that were read last, those that went in first leaving first: reading in C order comes back to a
-/// row of chunks before it goes on to the next one.
+/// A first-in, first-out cache: reading in C order reuses a row of chunks before the next one.
 class ChunkCache {
  public:
   ChunkCache() = default;
@@ -32,8 +31,7 @@ class ChunkCache {
     const auto at = held_.find(chunk);
     return at == held_.end() ? nullptr : &at->second;
   }
-  /// Memory for a chunk that will be put in while `others` are on their way: that of the oldest one, which
-  /// leaves, where with those there would be too many.
+  /// Memory for a chunk while `others` are in flight: that of the oldest one if there would be too many.
   Bytes room(std::size_t others) {
     Bytes bytes;
     if (order_.empty() || held_.size() + others < most_) return bytes;
@@ -43,7 +41,6 @@ class ChunkCache {
     order_.pop_front();
     return bytes;
   }
-  /// A chunk that is not here; `room` was made for it.
   const Bytes& put(std::int64_t chunk, Bytes&& bytes) {
     // Each in `order_` is in `held_`, even where memory ends between the two.
     const Bytes& kept = held_.emplace(chunk, std::move(bytes)).first->second;
@@ -59,38 +56,33 @@ class ChunkCache {
 
 class Hdf5Chunks {
  public:
-  /// What messages say, and what the file holds: its length and the dataset's stored bytes.
   struct Place {
     Hdf5Errors errors;
     std::string path;
     std::int64_t file_bytes = 0, stored = 0;
   };
 
-  /// Looks at the chunks of an open dataset with these creation properties. Throws Error{input} for chunks
-  /// that cannot be its own, or that claim more than the file can hold.
+  /// Reads the index. Throws Error{input} for chunks that cannot be its own, or claim more than the file can
+  /// hold.
   Hdf5Chunks(Place place, hid_t id, hid_t plist, const Shape& shape, DType dtype);
 
-  /// Whether `read` can be used: otherwise only the library undoes the filters.
+  /// False: only the library decodes its filters.
   bool decoded_here() const { return decoded_here_; }
   std::int64_t chunk_bytes() const { return chunk_bytes_; }
-  /// What is held of chunks: one row of them, which reading in C order comes back to, or 64 MiB of it.
+  /// The cache: one row of chunks, at most 64 MiB.
   std::int64_t cache_bytes() const;
   /// The bytes of such a row; 0 where only the library decodes.
   std::int64_t row_bytes() const { return decoded_here_ ? row_bytes_ : 0; }
-  /// Holds it whole.
   void hold_row() { cache_.enlarge(row_bytes_ / chunk_bytes_); }
-  /// What reading takes of memory beside that, with so many threads beside this one.
+  /// Further memory for reading with `helpers` more threads.
   std::int64_t working_bytes(int helpers) const;
-  /// None of them was ever written.
   bool is_unwritten() const { return entries_ == 0 && place_.stored == 0; }
   /// ", 5 of 6 written" where some never were.
   std::string written() const;
 
-  /// The dataset has been opened anew (without a cache where chunks are decoded here), with that type.
-  /// `fill` is the element that unwritten places have; empty where only the library knows. `helpers`, which
-  /// outlive it, decode chunks as well.
+  /// The dataset as reopened (without a cache if chunks are decoded here) and its type. `fill`: the element
+  /// of unwritten chunks; empty if only the library knows it. `helpers` must outlive this.
   void use(hid_t id, hid_t type, std::string fill, HelperThreads& helpers);
-  /// A box of the dataset, as the elements are in the file.
   void read(const Shape& start, const Shape& count, std::byte* out);
 
  private:
@@ -125,7 +117,6 @@ class Hdf5Chunks {
   ChunkCache cache_;
   std::string fill_;
   HelperThreads* helpers_ = nullptr;
-  // Workspaces of those that decode.
   struct Spares {
     std::mutex mutex;
     std::vector<Bytes> unused;

@@ -1,6 +1,5 @@
-// One child process per file serves all its datasets, one request at a time. Starting it takes one or two
-// milliseconds. After any failure it is discarded, with whatever a damaged dataset did to the library's
-// memory; the next request starts another, in which datasets are reopened when they are read.
+// One child process per file serves all its datasets, one request at a time; it starts in one or two
+// milliseconds. After any failure it is replaced, since a damaged dataset may have corrupted its memory.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/client.hpp"
 
@@ -54,8 +53,7 @@ std::unique_ptr<Worker> start_process(const std::string& path, int fd, bool allo
   return start_hdf5({.name = path, .fd = fd, .allow_others = allow_others}, stored, threads);
 }
 
-// What f returns. An Error from the other process says which object it is about; here it gets the names of
-// the file and of that.
+// Adds the names of the file and the object to an Error of the child.
 template <class F>
 decltype(auto) named_in(const std::string& file, F&& f) {
   try {
@@ -248,9 +246,8 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
   });
 }
 
-// For its row of chunks, from what is there or else from datasets of this file that were read before. Not at
-// all where that is too little: of a row that is held in part nothing is left when reading comes back to it.
-// It is then the only one of which up to 64 MiB are held.
+// For its row of chunks, from spare memory or datasets of this file read before; none if that is too little,
+// since a partial row is never reused.
 void Hdf5File::take_memory(OpenedDataset& set) const {
   const auto holds = [&](const OpenedDataset* other) { return other != &set && other->held > 0; };
   while (!memory_->take(set.row)) {
@@ -414,8 +411,7 @@ std::int64_t written_bytes(const WriteJob& job) {
   return stored.bytes();
 }
 
-// Adds the arrays to a copy of the file, which then takes its place. False where a file came or went
-// meanwhile.
+// Adds the arrays to a copy of the file, then renames it; false if a file appeared or vanished meanwhile.
 bool try_to_write(const WriteJob& job) {
   const ReplaceLock lock(job.path);
   AtomicFile file(job.path, job.options.sync);

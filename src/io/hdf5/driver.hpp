@@ -1,10 +1,9 @@
 // A virtual file driver for the HDF5 library that reports write failures as success and records them.
 //
-// The library writes small datasets, chunks and its own structures when objects are closed, and does not
-// handle a failing write there: it continues or crashes. So the driver hides failures from it and records the
-// first one; callers test for it after each step and discard the file. Reads do fail; the reason is recorded
-// too, since the library may ignore it and report a damaged file. No file is locked. The bytes written are
-// those of the library's default driver.
+// The library writes small data when objects are closed, and continues or crashes if that fails. The driver
+// reports success and records the first failure; callers test for it after each step and discard the file.
+// Read failures are recorded too, since the library may report a damaged file instead. No file is locked.
+// The bytes are those of the default driver.
 //
 // tests: tests/io/test_hdf5.cpp
 #pragma once

@@ -1,7 +1,4 @@
-// Decoders of HDF5 filters: a chunk's stored bytes become exactly its elements, or an Error. (The HDF5
-// library does not compare the output of filters with the chunk's size, and reads past its end.)
-// Source: the HDF5 file format, "Data Storage - Filter Pipeline", and the library's documentation of each
-// filter; deflate is zlib's format (RFC 1950), lzf that of liblzf 3.6, as in h5py.
+// Decoders of HDF5 filters, which check the size of the output (the HDF5 library does not).
 // tests: tests/io/test_filters.cpp
 #pragma once
 
@@ -29,10 +26,8 @@ inline bool is_compression(Filter::Kind kind) {
   return kind == Filter::Kind::deflate || kind == Filter::Kind::lzf;
 }
 
-/// Undoes the filters, which stand in the order in which they were applied, at most one of them a
-/// compression. Filter i was left out for this chunk where bit i of `left_out` is set. `bytes` holds what is
-/// stored and becomes what the chunk holds: `size` bytes. `spare` is a workspace. Throws Error{input} saying
-/// how the stored bytes are damaged, without a name.
+/// Decodes `bytes` to `size` bytes. Filters are in order of application, at most one a compression; bit i of
+/// `left_out` skips filter i. `spare` is a workspace. Throws Error{input} without a name.
 void undo_filters(std::span<const Filter> filters, std::uint32_t left_out, std::int64_t size, Bytes& bytes,
                   Bytes& spare);
 

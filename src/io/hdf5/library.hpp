@@ -12,7 +12,7 @@
 
 #include "ejk/error.hpp"
 
-// What is used of the library. A function that is missing here is one that the linker does not find.
+// Functions in use; one missing here is a linker error.
 // clang-format off
 #define EJK_HDF5_FUNCTIONS(F) \
   F(H5Aclose) F(H5Acreate2) F(H5Adelete) F(H5Aexists) F(H5Aget_space) F(H5Aget_type) F(H5Aiterate2) \
@@ -45,7 +45,7 @@
 
 namespace ejk::io {
 
-/// Loads the library, if that has not been done. Throws Error{budget} where it cannot be.
+/// Throws Error{budget} if it cannot be loaded.
 void load_hdf5();
 
 // In this namespace pointers to what was loaded hide the functions that <hdf5.h> declares.
@@ -54,9 +54,8 @@ void load_hdf5();
 EJK_HDF5_FUNCTIONS(EJK_DECLARE)
 #undef EJK_DECLARE
 
-/// Stands for one of the identifiers that the library has in variables, and sets when it is opened. A program
-/// that is linked with the library may have copies of them; then the library uses and sets these, not its
-/// own.
+/// An identifier that the library keeps in a variable, set when it is opened. A program linked with the
+/// library may have its own copy, which the library then uses.
 struct Hdf5Identifier {
   operator hid_t() const { return *own >= 0 || copy == nullptr ? *own : *copy; }
   const hid_t* own = nullptr;
@@ -66,7 +65,6 @@ struct Hdf5Identifier {
 EJK_HDF5_IDENTIFIERS(EJK_DECLARE)
 #undef EJK_DECLARE
 
-/// The identifier of something that is open in the library.
 class Hdf5Handle {
  public:
   Hdf5Handle() = default;
@@ -88,11 +86,9 @@ class Hdf5Handle {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
-/// Why the library failed: the innermost entry of its error stack, and of that what the system said, if it
-/// did. Clears the stack.
+/// The innermost entry of the library's error stack, with the system's reason if any. Clears the stack.
 std::string hdf5_reason();
 
-/// What a dataset's creation properties say of one filter.
 struct Hdf5FilterEntry {
   H5Z_filter_t id = 0;
   std::string name;
@@ -101,16 +97,14 @@ struct Hdf5FilterEntry {
 
 std::vector<Hdf5FilterEntry> hdf5_filters(hid_t plist);
 
-/// Errors that say why, and which object of the file they are about; the client adds the names.
+/// Errors with reason and object; the client adds the file's name.
 class Hdf5Errors {
  public:
-  /// What to call an object, in a hint.
   std::string at(std::string_view path) const;
   Error error(std::string_view path, std::string_view why, Error::Code code = Error::Code::other) const;
   /// With the library's reason.
   Error library_error(std::string_view path, std::string_view doing) const;
   Error claims_too_much(std::string_view path, std::int64_t bytes, std::string_view than) const;
-  /// What the library returned, unless it failed.
   Hdf5Handle checked(hid_t id, herr_t (*close)(hid_t), std::string_view path, std::string_view doing) const;
 
   std::string name;

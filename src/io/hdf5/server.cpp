@@ -1,7 +1,6 @@
-// The process that calls the HDF5 library: one function per request of `protocol.hpp`. Paths are resolved one
-// name at a time, and each link is inspected before it is followed, so that nothing outside the file is
-// opened. The claims of a dataset are compared with the file's size before it is read. Errors name the object
-// and the reason; the client adds the file.
+// The process that calls the HDF5 library, one function per request of `protocol.hpp`. Each link of a path
+// is inspected before it is followed, so that no other file is opened. A dataset's claims are compared with
+// the file's size. Errors name the object and the reason; the client adds the file.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/server.hpp"
 
@@ -41,16 +40,16 @@ namespace {
 
 using Handle = Hdf5Handle;
 
-// What the library may take besides chunks: this, and an eighth of the file's own blocks.
+// Memory of the library besides chunks: this and an eighth of the file's own blocks.
 constexpr std::int64_t kMemory = std::int64_t{512} << 20;
-// Of chunks that are written; the library's cache holds four: pieces and chunks end at different places.
+// Size of written chunks; the library caches four, since boxes and chunks end at different positions.
 constexpr std::int64_t kWrittenChunkBytes = std::int64_t{1} << 20;
 
-// Data of this many bytes and more begins at multiples of 64, so that it can be used where it is mapped.
+// Larger data is aligned, to be usable where it is mapped.
 constexpr hsize_t kAlignFrom = 1024, kAlignment = 64;
 
-// What two opaque bytes that are a bfloat16 are called: nothing by h5py, which has no other type for
-// ml_dtypes' arrays (NumPy's .npy files have V2 for it as well); with h5py.opaque_dtype as NumPy calls it.
+// Tags of bfloat16 as two opaque bytes: none in h5py (ml_dtypes; "V2" in .npy files), NumPy's name with
+// h5py.opaque_dtype.
 constexpr std::array<std::string_view, 4> kBfloat16Tags{"", "NUMPY:<V2", "NUMPY:|V2", "bfloat16"};
 
 herr_t refuse_external_link(const char*, const char*, const char*, const char*, unsigned*, hid_t,
@@ -75,7 +74,7 @@ class Server {
     errors_.name = printable(disk_.name);
   }
 
-  // In the process: threads first, since their stacks are not the file's doing.
+  // In the child: threads first, since the memory limit excludes their stacks.
   void start() {
     if (threads_ > 1) mallopt(M_ARENA_MAX, 1);  // each would reserve address space of its own
     helpers_.emplace(threads_ - 1);
@@ -150,10 +149,7 @@ class Server {
         remove(request.text());
         return {};
       case Hdf5Call::write:
-        transfer(written_, request, buffer,
-                 [](hid_t set, hid_t type, hid_t memory, hid_t file, hid_t plist, void* data) {
-                   return H5Dwrite(set, type, memory, file, plist, data);
-                 });
+        transfer(written_, request, buffer, H5Dwrite);
         return {};
       case Hdf5Call::place:
         return Message().put(place());
@@ -206,16 +202,15 @@ class Server {
     return path;
   }
 
-  // What is below a group: datasets by the first name that leads to them, and the other links. Links to other
-  // files are followed where that is allowed.
+  // Datasets below a group by the first name that leads to them, and the other links.
   struct Listing {
     std::string group;
     std::vector<std::string> names;
     std::vector<ArrayLink> links;
   };
 
-  // Objects that were found, by their file, as the library numbers it, and address. A number lasts while the
-  // file is open, so that all of them are held.
+  // Objects found, by the library's file number and address. Files stay open, so that their numbers stay
+  // valid.
   struct FoundObjects {
     std::map<std::pair<unsigned long, haddr_t>, std::string> first_names;
     std::map<unsigned long, Handle> files;
@@ -227,14 +222,12 @@ class Server {
     }
   };
 
-  // A link to another file that is still to be followed.
   struct Outside {
     ArrayLink link;
     int depth;  // links to other files on its path
   };
 
-  // The group's own objects first, so that these have their own names; then what links to other files lead
-  // to, those that take the fewest such links before others.
+  // The group's own objects first, for their names; then targets of external links, breadth first.
   Listing list(const std::string& group) {
     constexpr int kMostOutside = 16;  // on one path: the library follows no more
     Listing listing{group, {}, {}};
@@ -274,8 +267,8 @@ class Server {
     return listing;
   }
 
-  // A group and what is below it in its file. One group after another, each opened from the one above it: the
-  // library's own walk finds everything anew from the first group, which takes quadratic time in a deep file.
+  // A group and all below it in its file, each opened from its parent: the library's own walk resolves from
+  // the first group, which takes quadratic time in deep files.
   void walk(Handle top, unsigned long file, const std::string& group, int depth, FoundObjects& found,
             Listing& listing, std::deque<Outside>& outside) {
     struct Entry {
@@ -337,7 +330,7 @@ class Server {
     }
   }
 
-  // A link that is no hard one; it is not followed, only looked whether it leads to something.
+  // A soft or external link, not followed; only tests whether its target exists.
   ArrayLink link_of(hid_t parent, const std::string& name, const H5L_info_t& link, std::string path) {
     std::string value(link.u.val_size + 1, '\0');
     if (H5Lget_val(parent, name.c_str(), value.data(), link.u.val_size, H5P_DEFAULT) < 0)
@@ -355,7 +348,7 @@ class Server {
     return {std::move(path), "unknown", ""};
   }
 
-  // The last one is kept: it is asked for in parts, and for each array that is not there.
+  // Cached: requested in parts, and for each missing array.
   const Listing& listing_of(const std::string& group) {
     if (!listing_ || listing_->group != group) listing_ = list(group);
     return *listing_;
@@ -369,7 +362,7 @@ class Server {
     return listing_of(path);
   }
 
-  // How many there are in all; then those from `first` on that fit into a message.
+  // The total number, then those from `first` on that fit into a message.
   template <class T, class Put>
   static Message part_of(const std::vector<T>& all, std::int64_t first, Put&& put) {
     constexpr std::size_t kMost = std::size_t{16} << 20;
@@ -388,7 +381,7 @@ class Server {
     std::size_t length = 1;
   };
 
-  // Each part is looked for in the group before it, and a link looked at before it is followed.
+  // Each link is inspected before it is followed.
   Reached reach(const std::string& path) {
     Reached reached{checked(H5Oopen(file_.id(), "/", links_.id()), H5Oclose, "", "cannot be opened")};
     Handle& object = reached.object;
@@ -468,7 +461,7 @@ class Server {
         .hint(fmt::format("write {}:PATH with one of {}", errors_.name, listed(names)));
   }
 
-  // Opens the dataset, and refuses it before anything is read when it is not an array that the file can hold.
+  // Opens the dataset if it is a supported array that the file can hold.
   Dataset inspect(const std::string& path) {
     const auto open = [&](hid_t access) {
       return checked(H5Dopen2(file_.id(), path.c_str(), access), H5Dclose, path, "cannot be opened");
@@ -483,7 +476,6 @@ class Server {
     const std::int64_t bytes = byte_count(set.layout.shape, set.layout.dtype);
     set.layout.offset = -1;
     const bool elsewhere = H5Pget_external_count(plist.id()) > 0 || is_in_another_file(id.id());
-    // Which file it is, and its size, stays unknown here.
     const std::int64_t file_bytes = elsewhere ? INT64_MAX : file_bytes_;
     const auto stored = static_cast<std::int64_t>(std::min<hsize_t>(H5Dget_storage_size(id.id()), INT64_MAX));
     H5Eclear2(H5E_DEFAULT);
@@ -516,9 +508,8 @@ class Server {
     if (set.chunks) {
       const std::int64_t cache = set.chunks->cache_bytes();
       allow_memory(memory_ + cache + set.chunks->working_bytes(helpers_->count()));
-      // The library's own cache is for what only it can decode. Without one it copies unfiltered chunks
-      // straight from the file; through it, it would take as many bytes as a chunk's entry claims, and read
-      // on past them.
+      // The library's cache is for what only it can decode. Otherwise none: through it an unfiltered chunk
+      // would take as many bytes as its index entry claims, read past the end.
       const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
       constexpr std::size_t kSlots = 12421;  // a prime, some hundred times what such a row has
       H5Pset_chunk_cache(access.id(), kSlots,
@@ -535,7 +526,6 @@ class Server {
     return set;
   }
 
-  // The element that stands wherever nothing was written; empty where the file has none.
   static std::string fill_value(hid_t plist, const Dataset& set) {
     H5D_fill_value_t status = H5D_FILL_VALUE_UNDEFINED;
     std::string element(static_cast<std::size_t>(size_of(set.layout.dtype)), '\0');
@@ -570,7 +560,7 @@ class Server {
            H5Oget_info2(file_.id(), &root, H5O_INFO_BASIC) < 0 || object.fileno != root.fileno;
   }
 
-  // Refuses what would make the library read other files, run foreign code, or go round in circles.
+  // Rejects datasets for which the library would read other files, run foreign code or recurse.
   void check_stays_inside(const std::string& path, hid_t plist) {
     if (H5Pget_layout(plist) == H5D_VIRTUAL && !disk_.allow_others)
       throw error(path, "is a virtual dataset, made of parts of other datasets", Error::Code::external);
@@ -627,7 +617,7 @@ class Server {
     return layout;
   }
 
-  // Fills in dtype and byte order; returns what the type is when there is no dtype for it.
+  // Sets dtype and byte order, or returns a description of an unsupported type.
   static std::string read_type(hid_t type, ArrayLayout& layout) {
     const std::size_t size = H5Tget_size(type);
     const auto order = [&](hid_t t) {
@@ -718,7 +708,7 @@ class Server {
     set.chunks->read(start, count, buffer.data());
   }
 
-  // The box that is asked for, which lies within the open dataset and fits into the buffer.
+  // The requested box, checked against the dataset and the buffer.
   static std::pair<Shape, Shape> box_of(const Dataset& set, Message& request, std::span<std::byte> buffer) {
     Shape start = request.shape(), count = request.shape();
     const Shape& shape = set.layout.shape;
@@ -730,7 +720,7 @@ class Server {
     return {std::move(start), std::move(count)};
   }
 
-  // One box between the open dataset and the buffer; the type is the file's own, so nothing is converted.
+  // The memory type is the file's own, so nothing is converted.
   template <class Transfer>
   void transfer(const Dataset& set, Message& request, std::span<std::byte> buffer, Transfer&& move) {
     const auto [start, count] = box_of(set, request, buffer);
@@ -753,7 +743,7 @@ class Server {
 
   // --- attributes
 
-  // The few that say what an object is; a file may have any number of any size.
+  // Limits: a file may have any number of any size.
   static constexpr std::size_t kMostText = std::size_t{64} << 10, kMostTexts = 16 * kMostText;
 
   Message attributes_of(const std::string& path) {
@@ -783,7 +773,6 @@ class Server {
     return reply;
   }
 
-  // One text, whole number or truth value; nothing where it is something else or cannot be read.
   std::optional<std::string> text_of_attribute(hid_t object, const char* name) const {
     const Handle attribute(H5Aopen(object, name, H5P_DEFAULT), H5Aclose);
     if (!attribute.valid()) return std::nullopt;
@@ -829,8 +818,8 @@ class Server {
 
   enum class Prepare { check, make };
 
-  // Makes sure that an array can go to `path`; with a file open for writing also makes its groups and, where
-  // allowed, takes away what is there.
+  // Checks that an array can go to `path`; with Prepare::make creates its groups and removes what is
+  // replaced.
   void prepare_path(const std::string& path, bool overwrite, Prepare how) {
     Reached reached = reach(path);
     const Found found = kind_of(reached.object);
@@ -852,7 +841,6 @@ class Server {
       throw library_error(path, "cannot be removed");
   }
 
-  // Makes the groups of a path that are not reached, each in the one before it.
   void make_groups(Reached reached, const std::string& path) {
     const Handle plist(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
     H5Pset_obj_track_times(plist.id(), false);
@@ -892,7 +880,7 @@ class Server {
     }
   }
 
-  // What the library writes only when something is closed is on its way when this returns.
+  // Flushes what the library writes only on close.
   void close_written(Handle& handle, std::string_view path) const {
     if (!handle.close()) throw library_error(path, "cannot be written");
   }
@@ -922,8 +910,7 @@ class Server {
     const Handle access(H5Pcreate(H5P_DATASET_ACCESS), H5Pclose);
     const auto level = static_cast<unsigned>(request.integer());
     if (level > 0 && !shape.empty() && element_count(shape) > 0) {
-      // Chunks that follow one another in C order, as the elements come. A chunk that two pieces share waits
-      // in the cache.
+      // Chunks in C order, as the elements come; one shared by two boxes stays in the cache.
       core::Pieces chunks(shape, kWrittenChunkBytes / size_of(written_.layout.dtype));
       chunks.next();
       const std::vector<hsize_t> chunk(chunks.count().begin(), chunks.count().end());
@@ -945,9 +932,8 @@ class Server {
                           H5Dclose, path, "cannot be made");
   }
 
-  // Room is found for all elements when the first is written; what the library holds of them has left it when
-  // the dataset is closed. (Flushing the file would do as well, but gives up room that is kept for what
-  // comes.)
+  // The first write allocates all elements; closing the dataset flushes the library's buffers. (Flushing the
+  // file would give up reserved space.)
   std::int64_t place() {
     const std::string& path = written_.path;
     const Handle space(H5Dget_space(written_.id.id()), H5Sclose), one(H5Screate(H5S_SCALAR), H5Sclose);
@@ -1057,8 +1043,7 @@ class Server {
 
 std::unique_ptr<Worker> start_hdf5(Hdf5Disk disk, std::int64_t stored_bytes, int threads) {
   load_hdf5();  // before the fork: all processes share what the loader did
-  // Processor time for a request that goes through the whole file: several times what that takes, at most a
-  // day.
+  // CPU time for a request that reads the whole file several times, at most a day.
   constexpr std::int64_t kBytesPerSecond = std::int64_t{16} << 20, kDay = 86400;
   const int file = disk.fd;
   disk.fd = Worker::kFile;
