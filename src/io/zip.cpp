@@ -171,8 +171,8 @@ ZipReader::ZipReader(std::shared_ptr<const ZipFile> zip, const ZipEntry& entry)
   if (entry.method != kStored && entry.method != kDeflated)
     throw DamagedMember(
         fmt::format("the member is compressed by method {}, not stored or deflated", entry.method));
-  const bool can_hold = is_stored() ? entry.bytes == entry.stored_bytes
-                                    : entry.bytes / kMaxDeflateRatio <= entry.stored_bytes;
+  const bool can_hold =
+      is_stored() ? entry.bytes == entry.stored_bytes : entry.bytes / kMaxDeflateRatio <= entry.stored_bytes;
   if (!can_hold || entry.bytes > INT64_MAX)
     throw DamagedMember(fmt::format("the member claims {} bytes, which its {} stored bytes cannot hold",
                                     entry.bytes, entry.stored_bytes));
@@ -361,7 +361,8 @@ void ZipWriter::begin(std::string name, std::int64_t bytes) {
   entry.method = level_ > 0 ? kDeflated : kStored;
   entry.header_at = at_;
   // Deflate may add a little.
-  is_large_ = static_cast<std::uint64_t>(bytes) + static_cast<std::uint64_t>(bytes) / 1000 + (1 << 16) >= kIn64;
+  is_large_ =
+      static_cast<std::uint64_t>(bytes) + static_cast<std::uint64_t>(bytes) / 1000 + (1 << 16) >= kIn64;
   if (level_ > 0) deflater_ = std::make_unique<Deflater>(level_);
   const std::string header = local_header(entry, is_large_);
   put(header.data(), std::ssize(header));
