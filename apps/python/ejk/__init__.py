@@ -210,7 +210,7 @@ class _Call:
                 if isinstance(value, bool):
                     words.append(option if value else "--no-" + option[2:])
                 else:
-                    words.append(f"{option}={self.word(key, value)}")
+                    words.append(f"{option}={self.word('actual' if key == 'against' else key, value)}")
         return words
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
@@ -224,6 +224,7 @@ class _Call:
 
 
 def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
+    __tracebackhide__ = True  # pytest shows the caller
     memory = "/dev/shm"
     with tempfile.TemporaryDirectory(
             prefix="ejk-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None) as place:
@@ -250,6 +251,7 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     >>> run("mask", mask="causal & segments(ids)", ids=bytearray([1, 1, 2]), shape=(3, 3))["mask"].tolist()
     [[True, False, False], [True, True, False], [False, False, True]]
     """
+    __tracebackhide__ = True
     return _run(command, {f"input{i}": value for i, value in enumerate(inputs)}, options)
 
 
@@ -260,6 +262,7 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
 
     The AssertionError has the verdict, where the result is wrong, and the fault that explains it.
     """
+    __tracebackhide__ = True
     actual = {"out": out} if lse is None else {"out": out, "lse": lse}
     return _run("attention", {"q": q, "k": k, "v": v}, _AGAINST | options | {"against": actual})
 
@@ -267,6 +270,7 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
 def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dout: Any, *, dbias: Any = None,
                           **options: Any) -> Result:
     """The same for gradients; None for a gradient that is not compared. Options of `ejk attention-grad`."""
+    __tracebackhide__ = True
     actual = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias}
     actual = {name: array for name, array in actual.items() if array is not None}
     return _run("attention-grad", {"q": q, "k": k, "v": v, "dout": dout}, _AGAINST | options | {"against": actual})
@@ -274,6 +278,7 @@ def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dou
 
 def assert_grouped_matmul(out: Any, lhs: Any, rhs: Any, group_sizes: Any, **options: Any) -> Result:
     """Asserts that rows of `out` (m, n) are those of lhs (m, k) times their group's matrix of rhs (groups, k, n)."""
+    __tracebackhide__ = True
     inputs = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes}
     return _run("grouped-matmul", inputs, _AGAINST | options | {"against": out})
 
@@ -285,6 +290,7 @@ def assert_close(actual: Any, expected: Any, **options: Any) -> Result:
     >>> assert_close(memoryview(b"abc"), memoryview(b"abc")).report["result"]["close"]
     True
     """
+    __tracebackhide__ = True
     return _run("compare", {"actual": actual, "expected": expected}, {"explain": True} | options)
 
 
@@ -295,4 +301,5 @@ def check(kind: str, *inputs: Any, **options: Any) -> Result:
     >>> check("cu-seqlens", memoryview(b"\\x00\\x03\\x07").cast("b"), tokens=7).report["result"]["errors"]
     0
     """
+    __tracebackhide__ = True
     return run("check", kind, *inputs, **options)
