@@ -278,11 +278,12 @@ class Backward {
     PackedA k, v, k_transposed;
     PackedB q_transposed, dout_transposed, q, dout, ds;
     std::int64_t dk_stride, dv_stride;
-    Real *weights, *gradients;          // of a group of keys, in the form of a left factor
-    Real *lse, *delta, *bias, *slopes;  // of a block of queries
-    Real *dk, *dv, *dq;                 // dq: transposed, rows of query_block_
-    Real *few, *room, *products;        // few queries; keys and products of a group of keys with them
-    double* sums = nullptr;             // of a block's dS, by key and by query
+    Real *weights = nullptr, *gradients = nullptr;  // of a group of keys, in the form of a left factor
+    Real *lse = nullptr, *delta = nullptr, *bias = nullptr, *slopes = nullptr;  // of a block of queries
+    Real *dk = nullptr, *dv = nullptr, *dq = nullptr;  // dq: transposed, rows of query_block_
+    Real *few = nullptr, *room = nullptr,
+         *products = nullptr;  // few queries; keys and products of a group of keys with them
+    double* sums = nullptr;    // of a block's dS, by key and by query
     std::int64_t by_key = 0, by_query = 0;
     std::byte* k_transposed_memory;
     ScratchLayout memory;

@@ -38,7 +38,7 @@ class KeyRows {
   }
 
  private:
-  kernels::StridedMatrix all_;
+  kernels::StridedMatrix all_ = {};
 };
 
 /// What is added to the scores of one head after the soft cap, by query and key.

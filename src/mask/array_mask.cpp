@@ -140,7 +140,8 @@ class ArrayMask final : public MaskNode {
   void row_bits(const std::byte* in, std::int64_t n, Word* out, std::int64_t q, std::int64_t k) const {
     const kernels::Kernels& kernel = kernels::active();
     if (polarity_ == Polarity::additive) {
-      dispatch(dtype_, [&]<class T>(std::type_identity<T>) {
+      dispatch(dtype_, [&](auto type) {
+        using T = typename decltype(type)::type;
         if constexpr (!std::is_integral_v<T>)
           additive_bits(reinterpret_cast<const T*>(in), n, out, q, k, source_->name());
       });

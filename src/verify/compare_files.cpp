@@ -225,7 +225,8 @@ void add_explanations(const FilesComparison& files, Report& report) {
     Table all;
     for (std::size_t p = 0; p < files.pairs.size(); ++p) {
       if (files.found[p].axes.empty()) continue;
-      for (const Report::Item& item : describe(files.found[p]).items) {
+      const Report described = describe(files.found[p]);
+      for (const Report::Item& item : described.items) {
         const auto* const table = std::get_if<Table>(&item);
         if (table == nullptr || table->key != key) continue;
         if (all.columns.empty()) {
