@@ -1,5 +1,5 @@
-// Shared libraries loaded on first use: relocating HDF5, libzip and their dependencies takes three quarters
-// of the program's start. Cost: one look-up per name.
+// Shared libraries loaded on first use: relocating HDF5 and its dependencies takes three quarters of the
+// program's start. Cost: one look-up per name.
 // tests: tests/io/test_loaded_library.cpp
 #pragma once
 
@@ -7,7 +7,7 @@ namespace ejk::io {
 
 class LoadedLibrary {
  public:
-  /// By the name that the loader looks for, "libzip.so.4". It stays loaded. Throws Error{budget}, which names
+  /// By the name that the loader looks for, "libhdf5_serial.so.103". It stays loaded. Throws Error{budget}, which names
   /// it.
   explicit LoadedLibrary(const char* name);
 

@@ -1,8 +1,4 @@
-// .npz files: zip archives of .npy members, read and written through libzip.
-//
-// A member is decompressed forward while it is read; reading backwards restarts it (a stored one is sought).
-// Its checksum is verified whenever it was read from begin to end. Nothing is mapped, so that damage is
-// detected. Writing stores or deflates the members in one pass, with fixed timestamps.
+// .npz files: zip archives (io/zip.hpp) of .npy members. Nothing is mapped, so that checksums detect damage.
 //
 // tests: tests/io/test_npz.cpp
 #pragma once

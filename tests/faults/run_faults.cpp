@@ -323,11 +323,9 @@ class Bench {
 
   // What a signal that is handled elsewhere, or a slow pipe, may do at any time.
   static bool need_not_be_noticed(const Fault& fault, const Outcome& outcome) {
-    // (libzip reads through stdio, which gives up there.)
-    static const std::set<std::string> may_give_up{"openat", "read"};
-    // The dynamic loader, while it opens HDF5 or libzip, repeats no call.
+    // The dynamic loader, while it opens HDF5, repeats no call.
     if (outcome.path.find(".so") != std::string::npos) return false;
-    return fault.how == How::shorten || (fault.code == EINTR && !may_give_up.contains(fault.call));
+    return fault.how == How::shorten || (fault.code == EINTR && fault.call != "openat");
   }
 
   static std::string look_at_message(const Point& point, const std::string& said) {

@@ -68,7 +68,6 @@ TEST_CASE("nobody but kernels changes the instruction set inside a file") {
 TEST_CASE("the program starts without the libraries that are loaded when a file needs them") {
   const auto needed = house::output_of("LD_TRACE_LOADED_OBJECTS=1 " EJK_PROGRAM);  // as ldd does
   CHECK(needed.text.find("libc.so") != std::string::npos);
-  for (const char* library : {"libhdf5", "libzip"})
-    CHECK_MESSAGE(needed.text.find(library) == std::string::npos, library);
+  CHECK(needed.text.find("libhdf5") == std::string::npos);
 }
 #endif

@@ -3,15 +3,32 @@
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "ejk/text.hpp"
+#ifndef EJK_STATIC
+#include <dlfcn.h>
+
 #include "io/loaded_library.hpp"
+#endif
 
 namespace ejk::io {
+
+#ifdef EJK_STATIC  // the library is linked
+
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declared name
+#define EJK_DEFINE(name) decltype(&::name) name = &::name;
+EJK_HDF5_FUNCTIONS(EJK_DEFINE)
+#undef EJK_DEFINE
+#define EJK_DEFINE(name) Hdf5Identifier name{&::name, nullptr};
+EJK_HDF5_IDENTIFIERS(EJK_DEFINE)
+#undef EJK_DEFINE
+
+void load_hdf5() {}
+
+#else
 
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declared name
 #define EJK_DEFINE(name) decltype(&::name) name = nullptr;
@@ -35,6 +52,8 @@ void load_hdf5() {
     return true;
   }();
 }
+
+#endif
 
 namespace {
 
