@@ -198,24 +198,18 @@ Statistics statistics_as(const ArraySource& source,
       },
       [](const std::vector<std::byte>&) {});
 
-  std::optional<Part<arrays::Wide<T>>> sum;
+  if (parts.empty()) return all;
+  auto least = parts[0].minimum, most = parts[0].maximum;
   for (const auto& part : parts) {
-    if (!sum) {
-      sum = part;
-      continue;
-    }
-    sum->minimum = std::min(sum->minimum, part.minimum);
-    sum->maximum = std::max(sum->maximum, part.maximum);
-    sum->nans += part.nans;
-    sum->infinities += part.infinities;
+    least = std::min(least, part.minimum);
+    most = std::max(most, part.maximum);
+    all.nans += part.nans;
+    all.infinities += part.infinities;
   }
-  if (!sum) return all;
-  all.nans = sum->nans;
-  all.infinities = sum->infinities;
   if (const std::int64_t numbers = all.elements - all.nans; numbers > 0) {
-    all.minimum = extreme(sum->minimum);
-    all.maximum = extreme(sum->maximum);
-    all.mean = mean_of(parts, numbers, static_cast<double>(sum->minimum), static_cast<double>(sum->maximum));
+    all.minimum = extreme(least);
+    all.maximum = extreme(most);
+    all.mean = mean_of(parts, numbers, static_cast<double>(least), static_cast<double>(most));
   }
   return all;
 }

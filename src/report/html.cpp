@@ -212,27 +212,11 @@ class PageWriter {
   int pictures_ = 0;
 };
 
-std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
-  std::string rules;
-  for (std::size_t state = 0; state < colors.size(); ++state)
-    rules += fmt::format("{}.cell-{}{{fill:{}}}", root, letter_of(static_cast<CellState>(state)),
-                         hex_color(colors[state]));
-  return rules;
-}
-
 std::string style_sheet() {
-  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}@media print{{{}}}\n{}", theme("", kColors),
-                     theme(":root:not([data-theme=light]) ", kDarkColors),
-                     theme(":root[data-theme=dark] ", kDarkColors), theme(":root:root:root ", kColors),
-                     kPageStyle);
-}
-
-void collect(const Report& report, std::vector<const BlockPicture*>& into) {
-  for (const Report::Item& item : report.items) {
-    if (const auto* picture = std::get_if<BlockPicture>(&item)) into.push_back(picture);
-    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
-      collect(*section->content, into);
-  }
+  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}@media print{{{}}}\n{}", cell_rules(kColors),
+                     cell_rules(kDarkColors, ":root:not([data-theme=light]) "),
+                     cell_rules(kDarkColors, ":root[data-theme=dark] "),
+                     cell_rules(kColors, ":root:root:root "), kPageStyle);
 }
 
 }  // namespace
@@ -241,7 +225,11 @@ void collect(const Report& report, std::vector<const BlockPicture*>& into) {
 
 std::vector<const BlockPicture*> pictures_of(const Report& report) {
   std::vector<const BlockPicture*> pictures;
-  report::collect(report, pictures);
+  for (const Report::Item& item : report.items) {
+    if (const auto* picture = std::get_if<BlockPicture>(&item)) pictures.push_back(picture);
+    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
+      for (const BlockPicture* inner : pictures_of(*section->content)) pictures.push_back(inner);
+  }
   return pictures;
 }
 

@@ -12,9 +12,10 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "ejk/text.hpp"
-#include "io/element_stream.hpp"
 
 namespace ejk::io {
 
@@ -53,7 +54,7 @@ void fill_box(std::string_view element, std::byte* to, std::span<const std::int6
       fill_box(element, to + i * strides[0], strides.subspan(1), extent.subspan(1));
     return;
   }
-  repeat_element(element, extent[0], to);
+  core::repeat_element(std::as_bytes(std::span(element)), extent[0], to);
 }
 
 }  // namespace
