@@ -25,7 +25,7 @@ struct Command;
 inline constexpr std::string_view kAlways{}, kDone = "not with --dry-run", kDryRun = "with --dry-run alone";
 
 struct ReportKey {
-  /// "tokens", "check.passed" in a section, "arrays[].shape" in each row of a table. N stands for a number.
+  /// "tokens", "check.passed" in a section, "arrays[].shape" in each row of a table. N is a number.
   std::string path;
   /// One of key_types(), or several: "integer or null".
   std::string type;

@@ -7,6 +7,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/io.hpp"
+#include "ejk/report.hpp"
 
 namespace ejk::app {
 
@@ -15,6 +16,13 @@ inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());
+}
+
+/// Adds the fields of kArrayKeys.
+inline void add_array(Report& report, const ArraySource& array) {
+  report.add("shape", "shape", array.shape())
+      .add("dtype", "dtype", std::string(name_of(array.dtype())))
+      .add("size", "size", byte_count(array.shape(), array.dtype()), Unit::bytes);
 }
 
 /// An input whose elements are needed in memory: its mapping, or a buffer that view() fills.

@@ -248,7 +248,7 @@ class Writing {
 
   // Serves requests until rank 0 is done.
   void serve() {
-    std::optional<ForeignTemporary> temporary;
+    std::shared_ptr<void> temporary;
     while (true) {
       RankMessage request(comm_.receive(0));
       const auto what = request.take<Request>();
@@ -263,7 +263,7 @@ class Writing {
           place.is_local = request.take<bool>();
           place.path = request.take_text();
           place.name = request.take_text();
-          temporary.emplace(place.path);
+          temporary = share_temporary(place.path);
           write_own(array, place);
         } else {
           const OutputPart& part = (*arrays_[array].parts)[request.take<std::size_t>()];

@@ -79,7 +79,11 @@ ArrayBox whole_box(const Shape& shape);
 std::vector<ArrayBox> pieces_of(const Shape& shape, std::int64_t most);
 
 /// The box of a view; it must be within the shape.
-ArrayView box_of(const ArrayView& view, const ArrayBox& box);
+ArrayView box_of(const ArrayView& view, std::span<const std::int64_t> start,
+                 std::span<const std::int64_t> count);
+inline ArrayView box_of(const ArrayView& view, const ArrayBox& box) {
+  return box_of(view, box.start, box.count);
+}
 
 /// A non-owning view of writable elements in C order, such as the memory of a result.
 struct MutableArrayView {

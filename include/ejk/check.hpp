@@ -231,7 +231,7 @@ Findings check_indices(const IntegerArray& indices, const IndicesClaims& claims 
 struct BlockTableClaims {
   std::int64_t page_size = 0;              // tokens of a page, at least 1
   std::optional<std::int64_t> pages = {};  // of the cache
-  /// Stands for pages that a sliding window has left. It may precede the pages of a sequence any number of
+  /// Marks pages that a sliding window has left. It may precede the pages of a sequence any number of
   /// times: a warning, since the length of the window is unknown.
   std::optional<std::int64_t> null_page = {};
 };

@@ -124,7 +124,7 @@ std::vector<ArrayBox> share_of(const Shape& shape, const Communicator& comm);
 
 /// Cost of one rank's part of the work, for plans.
 struct RankWork {
-  double cost = 0;                 // in the unit of the work's speed: operations, or bytes looked at
+  double cost = 0;                 // in the unit of the work's speed: operations, or bytes read
   std::int64_t read_bytes = 0;     // of inputs
   std::int64_t sent_bytes = 0;     // to other ranks
   std::int64_t written_bytes = 0;  // of results

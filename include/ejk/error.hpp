@@ -16,7 +16,7 @@ namespace ejk {
 class Error : public std::exception {
  public:
   enum class Kind {
-    usage,     // the caller asked for something that does not exist or does not fit together
+    usage,     // invalid arguments: unknown, or contradictory
     input,     // an input is unreadable or invalid
     output,    // an output cannot be written
     budget,    // the work would need more memory than allowed
@@ -35,7 +35,7 @@ class Error : public std::exception {
     segment_ids,        // segment ids where a mask is needed
     group_ends,         // cumulative ends of groups where their sizes are needed
     tokens_left,        // cu_seqlens that end before the tokens do: perhaps padding follows sequences
-    exceeds_dtype,      // a value that the dtype asked for cannot hold
+    exceeds_dtype,      // a value that the requested dtype cannot represent
     exceeds_row,        // a sequence that is longer than the rows it is to be packed into
     exists,             // what is to be written exists, and WriteOptions::overwrite is not set
     external,           // it is in another file, which OpenOptions::allow_external would read

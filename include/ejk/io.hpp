@@ -193,18 +193,8 @@ struct ElementRegion {
 void write_elements(const ElementRegion& region, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync = Sync::later);
 
-/// A temporary file of another process, which remove_temporary_files() of this one removes as well.
-class ForeignTemporary {
- public:
-  explicit ForeignTemporary(const std::string& path);
-  ~ForeignTemporary();
-  ForeignTemporary(const ForeignTemporary&) = delete;
-  ForeignTemporary& operator=(const ForeignTemporary&) = delete;
-
- private:
-  struct Slot;
-  std::unique_ptr<Slot> slot_;
-};
+/// Until the result is destroyed, remove_temporary_files() also removes this file of another process.
+std::shared_ptr<void> share_temporary(const std::string& path);
 
 struct WriteOptions {
   /// Replace existing HDF5 objects (an .npy or .npz file is always replaced).

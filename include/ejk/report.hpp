@@ -68,9 +68,9 @@ ReportValue whole_number(double count);
 /// part / whole; null where `whole` is 0.
 ReportValue ratio(double part, double whole);
 
-/// What lies along a side of a block picture.
+/// One axis of a block picture.
 struct PictureAxis {
-  std::string name;         // in the plural, "queries"; empty: blocks are told by their index alone
+  std::string name;         // in the plural, "queries"; empty: blocks are named by index
   std::int64_t block = 1;   // elements of a block
   std::int64_t length = 0;  // elements in all: the last block may be cut short
 };

@@ -32,6 +32,9 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 /// Whether the text is an integer in decimal of any size: if parse_integer rejects it, it is out of range.
 bool is_whole_number(std::string_view text);
 
+/// Without spaces, tabs and carriage returns at its ends.
+std::string_view trimmed(std::string_view text);
+
 /// Escapes invalid UTF-8, control characters, direction marks and line ends as \xNN; cuts at `limit`
 /// characters.
 std::string printable(std::string_view text, std::size_t limit = 200);

@@ -11,7 +11,7 @@
 
 namespace ejk::arrays {
 
-/// Bytes of a source that a thread looks at in one go.
+/// Bytes of a source that a thread processes at once.
 inline constexpr std::int64_t kBoxBytes = std::int64_t{4} << 20;
 
 /// The boxes that a shape is cut into, in C order, and the number of elements before each.
@@ -41,7 +41,7 @@ inline std::int64_t bytes_of_a_box(std::size_t rank) {
   return 64 + 2 * (24 + 8 * static_cast<std::int64_t>(rank));
 }
 
-/// A source as boxes: from where it lies if it lies in C order, else copied to a buffer.
+/// A source as boxes: in place if it is in memory in C order, else copied to a buffer.
 class BoxReader {
  public:
   explicit BoxReader(const ArraySource& source) : source_(source), view_(source.mapped()) {
@@ -58,7 +58,7 @@ class BoxReader {
     return buffer.data();
   }
 
-  /// Says that a box will not be looked at again.
+  /// The box will not be read again.
   void release(const Boxes& boxes, std::int64_t box) const {
     const std::int64_t size = size_of(source_.dtype());
     if (view_)

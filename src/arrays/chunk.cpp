@@ -8,6 +8,7 @@
 
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/named.hpp"
 #include "core/number.hpp"
 #include "core/require.hpp"
@@ -95,16 +96,12 @@ class ChunkedSource final : public ForwardingSource {
       if (extent[axis_] > 0) read_rows(inner(), from, extent, around.outer, stride, to);
       if (extent[axis_] < length)
         for (std::int64_t o = 0; o < around.outer; ++o)
-          fill(to + o * stride + extent[axis_] * inner_bytes, (length - extent[axis_]) * inner_bytes);
+          core::repeat_element(pad_, (length - extent[axis_]) * around.inner,
+                               to + o * stride + extent[axis_] * inner_bytes);
     }
   }
 
  private:
-  void fill(std::byte* to, std::int64_t bytes) const {
-    const auto size = static_cast<std::int64_t>(pad_.size());
-    for (std::int64_t i = 0; i < bytes; i += size) std::memcpy(to + i, pad_.data(), pad_.size());
-  }
-
   std::size_t axis_;
   std::int64_t length_, chunk_;
   std::vector<std::byte> pad_;
@@ -159,8 +156,7 @@ class JoinedSource final : public ForwardingSource {
 
 std::shared_ptr<const ArraySource> chunk_array(std::shared_ptr<const ArraySource> x, std::int64_t chunk_size,
                                                std::int64_t axis, Number pad) {
-  if (chunk_size < 1)
-    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
+  if (chunk_size < 1) throw core::invalid("the chunk size is {}; it must be at least 1", chunk_size);
   const std::size_t d = core::axis_of(core::required(x).name(), core::required(x).shape(), axis);
   const Array element = core::named(x->name(), [&] { return core::element_of(x->dtype(), pad); });
   Shape shape = x->shape();
@@ -176,8 +172,7 @@ std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const Arr
   Shape shape = core::required(x).shape();
   const auto rank = static_cast<std::int64_t>(shape.size()) - 1;  // of the result
   if (rank < 1)
-    throw Error(Error::Kind::input, fmt::format("{} of shape {} holds no chunks, which take two axes",
-                                                x->name(), to_string(shape)));
+    throw core::invalid("{} of shape {} holds no chunks, which take two axes", x->name(), to_string(shape));
   if (axis < -rank || axis >= rank)
     throw Error(
         Error::Kind::usage,
@@ -187,9 +182,8 @@ std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const Arr
   const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
   const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
   if (original_length < 0 || original_length > held)
-    throw Error(Error::Kind::usage,
-                fmt::format("{}: length {} is not from 0 to {}, what {} chunks of {} hold", x->name(),
-                            original_length, held, shape[d], shape[d + 1]));
+    throw core::usage("{}: length {} is not from 0 to {}, what {} chunks of {} hold", x->name(),
+                      original_length, held, shape[d], shape[d + 1]);
   shape[d] = original_length;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);
   return std::make_shared<JoinedSource>(x, d, ArrayType(x->dtype(), std::move(shape)));

@@ -68,10 +68,7 @@ class ConvertedSource final : public ForwardingSource {
     }
     const std::int64_t size = size_of(inner().dtype());
     std::optional<ArrayView> view = inner().mapped();
-    if (view) {
-      for (std::size_t d = 0; d < count.size(); ++d) view->data += start[d] * view->strides[d];
-      view->shape.assign(count.begin(), count.end());
-    }
+    if (view) view = box_of(*view, start, count);
     const bool in_place = view && view->is_c_contiguous();
     Array box;
     if (!in_place) {
@@ -116,9 +113,8 @@ class ConvertedSource final : public ForwardingSource {
                            std::int64_t flat, const std::byte* element) const {
     Shape index = core::index_of(count, flat);
     for (std::size_t d = 0; d < index.size(); ++d) index[d] += start[d];
-    throw Error(Error::Kind::input,
-                fmt::format("{}: element {} is {}, which {} cannot hold", name(), to_string(index),
-                            text_of(inner().dtype(), element), name_of(dtype())));
+    throw core::invalid("{}: element {} is {}, which {} cannot hold", name(), to_string(index),
+                        text_of(inner().dtype(), element), name_of(dtype()));
   }
 };
 

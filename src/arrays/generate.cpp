@@ -2,8 +2,6 @@
 // tests: tests/arrays/test_generate.cpp
 #include "ejk/generate.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -14,20 +12,20 @@
 #include "arrays/random.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 
 namespace ejk {
 
 namespace {
 
-Error usage(std::string why) { return Error(Error::Kind::usage, std::move(why)); }
+using core::usage;
 
 void check_seed(std::int64_t seed) {
-  if (seed < 0 || seed > UINT32_MAX)
-    throw usage(fmt::format("the seed is {}; it must be from 0 to 2^32 - 1", seed));
+  if (seed < 0 || seed > UINT32_MAX) throw usage("the seed is {}; it must be from 0 to 2^32 - 1", seed);
 }
 
 void check_not_negative(const char* what, std::int64_t value) {
-  if (value < 0) throw usage(fmt::format("{} is {}; it must be at least 0", what, value));
+  if (value < 0) throw usage("{} is {}; it must be at least 0", what, value);
 }
 
 // A number of T in [1, 2) from random bits as in JAX: exponent of 1, mantissa from the fewest bytes.
@@ -127,17 +125,16 @@ AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options)
   for (const Shape& shape : {queries, keys})
     for (const std::int64_t length : shape) check_not_negative("a size of the attention inputs", length);
   if (keys[2] != queries[2] && (keys[2] == 0 || queries[2] % keys[2] != 0))
-    throw usage(fmt::format("{} query heads are no multiple of {} key/value heads", queries[2], keys[2]));
+    throw usage("{} query heads are no multiple of {} key/value heads", queries[2], keys[2]);
   constexpr double kFarthest = 8;  // deviations of a number that is drawn
   const double most = options.dtype == DType::float16 ? 65504 : 3e38,
                least = options.dtype == DType::float16 ? 0x1p-14 : 0x1p-126;
   if (!(options.std >= least && kFarthest * options.std <= most))
-    throw usage(fmt::format("the deviation is {}; {} holds numbers of {:.3g} to {:.3g}", options.std,
-                            name_of(options.dtype), least, most / kFarthest));
+    throw usage("the deviation is {}; {} holds numbers of {:.3g} to {:.3g}", options.std,
+                name_of(options.dtype), least, most / kFarthest);
   check_seed(options.seed);
   if (!is_float(options.dtype) || options.dtype == DType::float64)
-    throw usage(
-        fmt::format("attention inputs are float32, float16 or bfloat16, not {}", name_of(options.dtype)));
+    throw usage("attention inputs are float32, float16 or bfloat16, not {}", name_of(options.dtype));
   const arrays::Key root{0, static_cast<std::uint32_t>(options.seed)};
   const auto make = [&](std::uint32_t which, const Shape& shape, const char* name) {
     return std::make_shared<NormalSource>(arrays::threefry(root, 0, which), options.dtype, shape, options.std,
@@ -151,10 +148,10 @@ Array generate_lengths(const LengthsOptions& options) {
   check_not_negative("the number of lengths", options.count);
   check_not_negative("the shortest length", options.shortest);
   if (options.longest < options.shortest || options.longest > INT32_MAX)
-    throw usage(fmt::format("the longest length is {}; it must be between the shortest, {}, and {}",
-                            options.longest, options.shortest, INT32_MAX));
+    throw usage("the longest length is {}; it must be between the shortest, {}, and {}", options.longest,
+                options.shortest, INT32_MAX);
   if (!(options.mean > 0) || std::isinf(options.mean))
-    throw usage(fmt::format("the mean length is {}; it must be positive", options.mean));
+    throw usage("the mean length is {}; it must be positive", options.mean);
   Array lengths(DType::int32, {options.count});
   arrays::Draws draws(options.seed, kLengths);
   const auto low = static_cast<double>(options.shortest), high = static_cast<double>(options.longest);
@@ -198,12 +195,11 @@ Array generate_group_sizes(const GroupsOptions& options) {
   check_not_negative("the number of empty groups", options.empty);
   const std::int64_t used = options.groups - options.empty;
   if (used < 0 || (used == 0 && options.tokens > 0))
-    throw usage(fmt::format("{} of {} groups are to be empty; one is needed for the {} tokens", options.empty,
-                            options.groups, options.tokens));
-  if (options.tokens > INT32_MAX)
-    throw usage(fmt::format("{} tokens are more than int32 counts", options.tokens));
+    throw usage("{} of {} groups are to be empty; one is needed for the {} tokens", options.empty,
+                options.groups, options.tokens);
+  if (options.tokens > INT32_MAX) throw usage("{} tokens are more than int32 counts", options.tokens);
   if (!(options.hot_share >= 0 && options.hot_share <= 1))
-    throw usage(fmt::format("the share of the hot group is {}; it must be from 0 to 1", options.hot_share));
+    throw usage("the share of the hot group is {}; it must be from 0 to 1", options.hot_share);
   Array sizes(DType::int32, {options.groups});
   if (used == 0) return sizes;
 

@@ -77,7 +77,7 @@ struct Extents {
   }
 };
 
-// Partial sums of one box that lies within one outer index: those of the inner indices first, first + 1, …
+// Partial sums of one box within one outer index: those of the inner indices first, first + 1, …
 struct Partial {
   std::int64_t outer = 0, first = 0;
   std::vector<ScaledSum> sums;

@@ -1,7 +1,5 @@
 // Both operands of a box are converted to float or double and divided; 16-bit results are exact roundings.
 // tests: tests/arrays/test_safe_divide.cpp
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -30,9 +28,8 @@ Shape broadcast(const ArraySource& a, const ArraySource& b) {
   for (std::size_t d = 1; d <= shape.size(); ++d) {
     const std::int64_t m = d <= x.size() ? x[x.size() - d] : 1, n = d <= y.size() ? y[y.size() - d] : 1;
     if (m != n && m != 1 && n != 1)
-      throw Error(Error::Kind::input,
-                  fmt::format("{} of shape {} and {} of shape {} cannot be broadcast together", a.name(),
-                              to_string(x), b.name(), to_string(y)))
+      throw core::invalid("{} of shape {} and {} of shape {} cannot be broadcast together", a.name(),
+                          to_string(x), b.name(), to_string(y))
           .hint("from the last axis on, lengths are equal or one of them is 1");
     shape[shape.size() - d] = m == 1 ? n : m;
   }

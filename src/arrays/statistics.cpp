@@ -35,14 +35,14 @@ struct Part {
   bool is_scaled = false;  // the sum, by kScale: it may be one of finite numbers that overflows
 };
 
-// A sum that came out infinite or NaN, anew.
+// Recomputes a sum that was infinite or NaN.
 double scaled_sum(const double* x, std::int64_t n) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += std::isnan(x[i]) ? 0 : x[i] * kScale;
   return sum;
 }
 
-// The mean of all numbers in the parts, which lie between these two.
+// The mean of all numbers in the parts, between these two.
 template <class S>
 double mean_of(const std::vector<Part<S>>& parts, std::int64_t numbers, double least, double most) {
   double sum = 0, scaled = 0;
@@ -118,7 +118,7 @@ Part<arrays::Wide<T>> scan_small(const std::byte* data, std::int64_t n) {
   std::fill_n(high, kSmallLanes, Limits::lowest());
   const auto element = [&](std::int64_t i) -> S {
     if constexpr (std::is_same_v<T, bool>)
-      return data[i] != std::byte{0};  // any byte may stand in a file
+      return data[i] != std::byte{0};  // a file may contain any byte
     else
       return reinterpret_cast<const T*>(data)[i];
   };
@@ -198,24 +198,18 @@ Statistics statistics_as(const ArraySource& source,
       },
       [](const std::vector<std::byte>&) {});
 
-  std::optional<Part<arrays::Wide<T>>> sum;
+  if (parts.empty()) return all;
+  auto least = parts[0].minimum, most = parts[0].maximum;
   for (const auto& part : parts) {
-    if (!sum) {
-      sum = part;
-      continue;
-    }
-    sum->minimum = std::min(sum->minimum, part.minimum);
-    sum->maximum = std::max(sum->maximum, part.maximum);
-    sum->nans += part.nans;
-    sum->infinities += part.infinities;
+    least = std::min(least, part.minimum);
+    most = std::max(most, part.maximum);
+    all.nans += part.nans;
+    all.infinities += part.infinities;
   }
-  if (!sum) return all;
-  all.nans = sum->nans;
-  all.infinities = sum->infinities;
   if (const std::int64_t numbers = all.elements - all.nans; numbers > 0) {
-    all.minimum = extreme(sum->minimum);
-    all.maximum = extreme(sum->maximum);
-    all.mean = mean_of(parts, numbers, static_cast<double>(sum->minimum), static_cast<double>(sum->maximum));
+    all.minimum = extreme(least);
+    all.maximum = extreme(most);
+    all.mean = mean_of(parts, numbers, static_cast<double>(least), static_cast<double>(most));
   }
   return all;
 }

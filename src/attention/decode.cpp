@@ -208,7 +208,7 @@ class Decode {
                                     std::max<std::int64_t>(1, kv_heads_.count()));
   }
 
-  // Keys that are gone through at once, with all heads of a task.
+  // Keys processed at once, with all heads of a task.
   std::int64_t piece(Positions kv_heads) const {
     const std::int64_t keys = kPieceBytes / (kv_heads.count() * head_bytes_);
     return std::clamp(keys / gemm_.direct_k * gemm_.direct_k, gemm_.direct_k, step_);

@@ -323,14 +323,14 @@ namespace {
 
 void require_rank(const attn::Division& division, std::int64_t rank) {
   if (rank < 0 || rank >= division.ranks)
-    throw core::misuse("there is no rank {} of {}", rank, division.ranks);
+    throw core::usage("there is no rank {} of {}", rank, division.ranks);
 }
 
 }  // namespace
 
 std::vector<AttentionPart> AttentionDivision::parts(std::int64_t rank, std::int64_t round) const {
   require_rank(*division_, rank);
-  if (round < 0 || round >= rounds()) throw core::misuse("there is no round {} of {}", round, rounds());
+  if (round < 0 || round >= rounds()) throw core::usage("there is no round {} of {}", round, rounds());
   return attn::parts_of(*division_, rank, static_cast<std::size_t>(round));
 }
 

@@ -123,7 +123,7 @@ struct CheckedArguments {
   std::vector<std::int64_t> q_lengths, kv_lengths;  // where padding follows them; else empty
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
   Shape bias_shape{1, 1, 1, 1};                     // of its own: 1 where one element serves all
-  std::size_t bias_rank = 0;                        // axes in front of these it lacks
+  std::size_t bias_rank = 0;                        // leading axes that it lacks
   double scale = 1;
   double softcap = 0;  // 0: none
   BlockShape block;

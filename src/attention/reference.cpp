@@ -354,7 +354,7 @@ Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels
   return {r.lse, dot(row_of(dout, query, setup_.shape.value_size), r.out)};
 }
 
-// Of gradients: a key, or a query of those of a key, in a tile that is left out.
+// Of gradients: a key, or a query of those of a key, in a skipped tile.
 bool Reference::is_left_out(std::int64_t n) const {
   return variation_.loop == Variation::Loop::left_out && n / variation_.tile == variation_.at;
 }

@@ -331,11 +331,11 @@ SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<Blo
     // Counts of pairs of all heads, with padding, fit 64 bits.
     element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
   }
-  if (options.block_cost < 0) throw core::misuse("a block does not cost {} pairs", options.block_cost);
+  if (options.block_cost < 0) throw core::usage("a block does not cost {} pairs", options.block_cost);
   const std::int64_t queries = plan->first().q_length();
-  if (options.ranks < 0) throw core::misuse("{} is not a number of ranks", options.ranks);
+  if (options.ranks < 0) throw core::usage("{} is not a number of ranks", options.ranks);
   if (options.ranks > queries)
-    throw core::misuse("{} queries cannot be shared among {} ranks", queries, options.ranks);
+    throw core::usage("{} queries cannot be shared among {} ranks", queries, options.ranks);
   plan_ = std::move(plan);
 }
 

@@ -144,7 +144,7 @@ std::span<const CheckKind> check_kinds() {
 std::span<const Rule> rules_of(std::string_view kind) {
   for (const CheckKind& one : check_kinds())
     if (one.name == kind) return one.rules;
-  throw core::misuse("'{}' is no kind of artefact", kind);
+  throw core::usage("'{}' is no kind of artefact", kind);
 }
 
 Findings::Findings(std::span<const Rule> rules, std::int64_t most)

@@ -154,7 +154,7 @@ class Checker {
     if (tiles_ < 0 || (groups_ == 0 && length > 0))
       return wrong("group_ids", fmt::format("{} entries do not go with {} groups", length, groups_));
     first_ = claims_.start_group.value_or(0);
-    if (first_ > groups_) throw core::misuse("start_group is {}, but there are {} groups", first_, groups_);
+    if (first_ > groups_) throw core::usage("start_group is {}, but there are {} groups", first_, groups_);
     const std::int64_t rest = groups_ - first_;
     end_ = first_ + std::min(rest, claims_.num_nonzero_groups.value_or(rest));
     const std::int64_t rows = std::max<std::int64_t>(offsets_.back(), 0);

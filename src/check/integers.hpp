@@ -77,7 +77,7 @@ inline void require_one_row(const ArraySource& source, const char* what) {
 }
 
 inline void require_claim(const char* what, std::int64_t value, std::int64_t least) {
-  if (value < least) throw core::misuse("{} is {}; it must be at least {}", what, value, least);
+  if (value < least) throw core::usage("{} is {}; it must be at least {}", what, value, least);
 }
 
 inline std::string there_are(std::int64_t count, const char* what) {

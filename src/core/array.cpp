@@ -26,113 +26,38 @@ namespace {
 std::optional<std::int64_t> span_of(std::span<const std::int64_t> shape, std::int64_t unit) {
   std::optional<std::int64_t> n = unit;
   for (const std::int64_t length : shape) {
-    if (length < 0)
-      throw Error(Error::Kind::input, fmt::format("the shape {} has a negative length", to_string(shape)));
+    if (length < 0) throw core::invalid("the shape {} has a negative length", to_string(shape));
     if (n) n = core::checked_mul(*n, std::max<std::int64_t>(length, 1));
   }
   return n;
 }
 
-void check_strides(const Shape& shape, const Shape& strides) {
-  if (strides.size() != shape.size())
-    throw Error(Error::Kind::input,
-                fmt::format("a view of shape {} has {} strides", to_string(shape), strides.size()));
+Shape checked_strides(Shape strides, const Shape& shape) {
+  if (strides.size() == shape.size()) return strides;
+  throw core::invalid("a view of shape {} has {} strides", to_string(shape), strides.size());
+}
+
+// Those of an array in C order whose bytes can be counted.
+Shape checked_c_strides(const Shape& shape, DType dtype) {
+  byte_count(shape, dtype);
+  return c_strides(shape, dtype);
 }
 
 bool is_empty(std::span<const std::int64_t> shape) {
   return std::find(shape.begin(), shape.end(), 0) != shape.end();
 }
 
-}  // namespace
-
-std::int64_t element_count(std::span<const std::int64_t> shape) {
-  if (const auto count = span_of(shape, 1)) return is_empty(shape) ? 0 : *count;
-  throw Error(Error::Kind::input,
-              fmt::format("the shape {} has more elements than 64 bits can count", to_string(shape)));
-}
-
-std::int64_t byte_count(std::span<const std::int64_t> shape, DType dtype) {
-  if (const auto bytes = span_of(shape, size_of(dtype))) return is_empty(shape) ? 0 : *bytes;
-  throw Error(Error::Kind::input, fmt::format("the shape {} of {} has more bytes than 64 bits can count",
-                                              to_string(shape), name_of(dtype)));
-}
-
-std::string to_string(std::span<const std::int64_t> shape) {
-  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
-}
-
-Shape c_strides(std::span<const std::int64_t> shape, DType dtype) {
-  Shape strides(shape.size());
-  std::int64_t step = size_of(dtype);
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    strides[d] = step;
-    step *= std::max<std::int64_t>(shape[d], 1);
-  }
-  return strides;
-}
-
-std::string to_string(const ArrayType& type) {
-  return fmt::format("{} {}", name_of(type.dtype), to_string(type.shape));
-}
-
-ArrayType::ArrayType(DType type, Shape lengths) : dtype(type), shape(std::move(lengths)) {
-  byte_count(shape, dtype);
-  strides = c_strides(shape, dtype);
-}
-
-ArrayType::ArrayType(DType type, Shape lengths, Shape steps)
-    : dtype(type), shape(std::move(lengths)), strides(std::move(steps)) {
-  check_strides(shape, strides);
-}
-
-ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.strides}; }
-
-ArrayType type_of(const ArraySource& source) {
-  if (const auto& mapped = source.mapped()) return type_of(*mapped);
-  return {source.dtype(), source.shape()};
-}
-
-ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths)
-    : data(elements), dtype(type), shape(std::move(lengths)) {
-  byte_count(shape, dtype);
-  strides = c_strides(shape, dtype);
-}
-
-ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps)
-    : data(elements), dtype(type), shape(std::move(lengths)), strides(std::move(steps)) {
-  check_strides(shape, strides);
-}
-
-bool ArrayView::is_c_contiguous() const {
-  std::int64_t step = size_of(dtype);
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    if (shape[d] == 0) return true;
-    if (shape[d] != 1 && strides[d] != step) return false;
-    step *= shape[d];
-  }
-  return true;
-}
-
-ArrayBox whole_box(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
-
-ArrayView box_of(const ArrayView& view, const ArrayBox& box) {
-  ArrayView part = view;
-  part.shape = box.count;
-  for (std::size_t d = 0; d < box.start.size(); ++d) part.data += box.start[d] * view.strides[d];
-  return part;
-}
-
-ArrayView ArrayView::operator[](std::int64_t index) const {
-  return {data + index * strides[0], dtype, Shape(shape.begin() + 1, shape.end()),
-          Shape(strides.begin() + 1, strides.end())};
-}
-
-namespace {
-
-template <std::size_t Size>
-void copy_strided(const std::byte* from, std::int64_t stride, std::int64_t n, std::byte* to) {
-  for (std::int64_t i = 0; i < n; ++i)
-    std::memcpy(to + i * static_cast<std::int64_t>(Size), from + i * stride, Size);
+// f with an integer of an element's size.
+template <class F>
+void by_size(std::int64_t size, F&& f) {
+  if (size == 1)
+    f(std::uint8_t{});
+  else if (size == 2)
+    f(std::uint16_t{});
+  else if (size == 4)
+    f(std::uint32_t{});
+  else
+    f(std::uint64_t{});
 }
 
 // The last axis runs fastest in `to`. Axes from `axis` on; returns the end of what was written.
@@ -149,14 +74,10 @@ std::byte* copy_axes(const ArrayView& v, std::size_t axis, const std::byte* from
   }
   if (stride == size)
     std::memcpy(to, from, static_cast<std::size_t>(n * size));
-  else if (size == 1)
-    copy_strided<1>(from, stride, n, to);
-  else if (size == 2)
-    copy_strided<2>(from, stride, n, to);
-  else if (size == 4)
-    copy_strided<4>(from, stride, n, to);
   else
-    copy_strided<8>(from, stride, n, to);
+    by_size(size, [&](auto element) {
+      for (std::int64_t i = 0; i < n; ++i) std::memcpy(to + i * size, from + i * stride, sizeof element);
+    });
   return to + n * size;
 }
 
@@ -216,19 +137,11 @@ bool copy_by_squares(const ArrayView& v, std::byte* out) {
     constexpr std::int64_t kRows = 64, kColumns = 64;
     for (std::int64_t c = 0; c < v.shape[last]; c += kColumns)
       for (std::int64_t r = 0; r < v.shape[axis]; r += kRows) {
-        const auto turn = [&](auto element) {
+        by_size(size, [&](auto element) {
           copy_turned<decltype(element)>(
               from + r * size + c * v.strides[last], v.strides[last], std::min(kRows, v.shape[axis] - r),
               std::min(kColumns, v.shape[last] - c), to + r * to_strides[axis] + c * size, to_strides[axis]);
-        };
-        if (size == 1)
-          turn(std::uint8_t{});
-        else if (size == 2)
-          turn(std::uint16_t{});
-        else if (size == 4)
-          turn(std::uint32_t{});
-        else
-          turn(std::uint64_t{});
+        });
       }
   };
   Shape index(v.shape.size(), 0);
@@ -247,7 +160,115 @@ bool copy_by_squares(const ArrayView& v, std::byte* out) {
   return true;
 }
 
+// Elements in memory; `owner_` is empty when something else owns them.
+class MemorySource final : public ArraySource {
+ public:
+  MemorySource(Array owner, std::string name) : MemorySource(owner.view(), std::move(name)) {
+    owner_ = std::move(owner);
+  }
+  MemorySource(const ArrayView& view, std::string name)
+      : ArraySource(type_of(view), std::move(name), ArrayAccess(view)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    copy_elements(box_of(*mapped(), start, count), out);
+  }
+
+ private:
+  Array owner_;
+};
+
+class GeneratedSource final : public ArraySource {
+ public:
+  GeneratedSource(ArrayType type, std::string name, FillBox fill, ArrayAccess access)
+      : ArraySource(std::move(type), std::move(name), std::move(access)), fill_(std::move(fill)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    fill_(start, count, out);
+  }
+
+ private:
+  FillBox fill_;
+};
+
 }  // namespace
+
+std::int64_t element_count(std::span<const std::int64_t> shape) {
+  if (const auto count = span_of(shape, 1)) return is_empty(shape) ? 0 : *count;
+  throw core::invalid("the shape {} has more elements than 64 bits can count", to_string(shape));
+}
+
+std::int64_t byte_count(std::span<const std::int64_t> shape, DType dtype) {
+  if (const auto bytes = span_of(shape, size_of(dtype))) return is_empty(shape) ? 0 : *bytes;
+  throw core::invalid("the shape {} of {} has more bytes than 64 bits can count", to_string(shape),
+                      name_of(dtype));
+}
+
+std::string to_string(std::span<const std::int64_t> shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
+Shape c_strides(std::span<const std::int64_t> shape, DType dtype) {
+  Shape strides(shape.size());
+  std::int64_t step = size_of(dtype);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= std::max<std::int64_t>(shape[d], 1);
+  }
+  return strides;
+}
+
+std::string to_string(const ArrayType& type) {
+  return fmt::format("{} {}", name_of(type.dtype), to_string(type.shape));
+}
+
+ArrayType::ArrayType(DType type, Shape lengths)
+    : dtype(type), shape(std::move(lengths)), strides(checked_c_strides(shape, dtype)) {}
+
+ArrayType::ArrayType(DType type, Shape lengths, Shape steps)
+    : dtype(type), shape(std::move(lengths)), strides(checked_strides(std::move(steps), shape)) {}
+
+ArrayType type_of(const ArrayView& view) { return {view.dtype, view.shape, view.strides}; }
+
+ArrayType type_of(const ArraySource& source) {
+  if (const auto& mapped = source.mapped()) return type_of(*mapped);
+  return {source.dtype(), source.shape()};
+}
+
+ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths)
+    : data(elements), dtype(type), shape(std::move(lengths)), strides(checked_c_strides(shape, dtype)) {}
+
+ArrayView::ArrayView(const std::byte* elements, DType type, Shape lengths, Shape steps)
+    : data(elements),
+      dtype(type),
+      shape(std::move(lengths)),
+      strides(checked_strides(std::move(steps), shape)) {}
+
+bool ArrayView::is_c_contiguous() const {
+  std::int64_t step = size_of(dtype);
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    if (shape[d] == 0) return true;
+    if (shape[d] != 1 && strides[d] != step) return false;
+    step *= shape[d];
+  }
+  return true;
+}
+
+ArrayBox whole_box(const Shape& shape) { return {Shape(shape.size(), 0), shape}; }
+
+ArrayView box_of(const ArrayView& view, std::span<const std::int64_t> start,
+                 std::span<const std::int64_t> count) {
+  ArrayView part = view;
+  part.shape.assign(count.begin(), count.end());
+  for (std::size_t d = 0; d < start.size(); ++d) part.data += start[d] * view.strides[d];
+  return part;
+}
+
+ArrayView ArrayView::operator[](std::int64_t index) const {
+  return {data + index * strides[0], dtype, Shape(shape.begin() + 1, shape.end()),
+          Shape(strides.begin() + 1, strides.end())};
+}
 
 void copy_elements(const ArrayView& from, void* out) {
   const std::int64_t bytes = byte_count(from.shape, from.dtype);
@@ -347,43 +368,6 @@ ForwardingSource::ForwardingSource(std::shared_ptr<const ArraySource> inner, Arr
                                    ArrayAccess access, std::optional<std::string> name)
     : ArraySource(std::move(type), std::move(name).value_or(core::required(inner).name()), std::move(access)),
       inner_(std::move(inner)) {}
-
-namespace {
-
-// Elements in memory; `owner_` is empty when something else owns them.
-class MemorySource final : public ArraySource {
- public:
-  MemorySource(Array owner, std::string name) : MemorySource(owner.view(), std::move(name)) {
-    owner_ = std::move(owner);
-  }
-  MemorySource(const ArrayView& view, std::string name)
-      : ArraySource(type_of(view), std::move(name), ArrayAccess(view)) {}
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    const ArrayBox box{Shape(start.begin(), start.end()), Shape(count.begin(), count.end())};
-    copy_elements(box_of(*mapped(), box), out);
-  }
-
- private:
-  Array owner_;
-};
-
-class GeneratedSource final : public ArraySource {
- public:
-  GeneratedSource(ArrayType type, std::string name, FillBox fill, ArrayAccess access)
-      : ArraySource(std::move(type), std::move(name), std::move(access)), fill_(std::move(fill)) {}
-
-  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-            void* out) const override {
-    fill_(start, count, out);
-  }
-
- private:
-  FillBox fill_;
-};
-
-}  // namespace
 
 std::shared_ptr<const ArraySource> make_source(Array array, std::string name) {
   return std::make_shared<MemorySource>(std::move(array), std::move(name));

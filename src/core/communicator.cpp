@@ -29,6 +29,8 @@ class Alone final : public Communicator {
   }
 };
 
+Error too_short() { return Error(Error::Kind::internal, "a message of a rank is too short"); }
+
 }  // namespace
 
 Communicator& single_process() {
@@ -41,12 +43,6 @@ RankMessage& RankMessage::append(const void* from, std::size_t size) {
   if (size > 0) bytes_.insert(bytes_.end(), begin, begin + size);
   return *this;
 }
-
-namespace {
-
-Error too_short() { return Error(Error::Kind::internal, "a message of a rank is too short"); }
-
-}  // namespace
 
 std::size_t RankMessage::count_of(std::int64_t count, std::size_t size) const {
   if (count < 0 || static_cast<std::size_t>(count) > (bytes_.size() - at_) / size) throw too_short();

@@ -1,11 +1,13 @@
 // Loads of elements of any dtype and stride as float or double.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -29,6 +31,18 @@ void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t 
       for (std::int64_t i = 0; i < count; ++i) out[i] = as_real(from + i * stride);
     }
   });
+}
+
+/// The bytes of one element, `n` times.
+inline void repeat_element(std::span<const std::byte> element, std::int64_t n, std::byte* to) {
+  const auto all = static_cast<std::size_t>(n) * element.size();
+  if (all == 0) return;
+  std::memcpy(to, element.data(), element.size());
+  constexpr std::size_t kCached = 8 << 10;
+  for (std::size_t done = element.size(), more = 0; done < all; done += more) {
+    more = std::min({done, all - done, kCached});
+    std::memcpy(to + done, to, more);
+  }
 }
 
 /// x as a float that can be rounded again, to 16 bits, with the result of rounding x once: if it is not

@@ -7,7 +7,10 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <locale>
+#include <sstream>
 
+#include "core/require.hpp"
 #include "core/utf8.hpp"
 #include "ejk/error.hpp"
 #include "ejk/json.hpp"
@@ -21,6 +24,9 @@ using Object = JsonValue::Object;
 using List = JsonValue::List;
 
 constexpr int kDeepest = 1000;
+
+// Characters that are escaped by a letter, and those letters.
+constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
 
 bool is_high_surrogate(char32_t c) { return c >= 0xD800 && c < 0xDC00; }
 bool is_low_surrogate(char32_t c) { return c >= 0xDC00 && c < 0xE000; }
@@ -61,8 +67,7 @@ class JsonParser {
     const std::string_view row = before.substr(before.rfind('\n') + 1);
     const auto characters = std::count_if(
         row.begin(), row.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-    throw Error(Error::Kind::input,
-                fmt::format("not JSON: line {}, column {}: {}", lines + 1, characters + 1, why));
+    throw core::invalid("not JSON: line {}, column {}: {}", lines + 1, characters + 1, why);
   }
 
   bool at_end() const { return at_ == text_.size(); }
@@ -98,35 +103,20 @@ class JsonParser {
   }
 
   JsonValue any() {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
-    switch (now()) {
-      case '{':
-        return object();
-      case '[':
-        return list();
-      case '"':
-        return JsonValue(string());
-      case 'n':
-        if (take_word("null")) return {};
-        break;
-      case 't':
-        if (take_word("true")) return JsonValue(true);
-        break;
-      case 'f':
-        if (take_word("false")) return JsonValue(false);
-        break;
-      case 'N':
-        if (take_word("NaN")) return JsonValue(std::numeric_limits<double>::quiet_NaN());
-        break;
-      case 'I':
-        if (take_word("Infinity")) return JsonValue(infinity);
-        break;
-      case '-':
-        if (take_word("-Infinity")) return JsonValue(-infinity);
-        return number();
-      default:
-        if (is_digit()) return number();
-    }
+    using Limits = std::numeric_limits<double>;
+    static const std::pair<std::string_view, JsonValue> kWords[] = {
+        {"null", {}},
+        {"true", JsonValue(true)},
+        {"false", JsonValue(false)},
+        {"NaN", JsonValue(Limits::quiet_NaN())},
+        {"Infinity", JsonValue(Limits::infinity())},
+        {"-Infinity", JsonValue(-Limits::infinity())}};
+    if (now() == '{') return object();
+    if (now() == '[') return list();
+    if (now() == '"') return JsonValue(string());
+    for (const auto& [word, value] : kWords)
+      if (take_word(word)) return value;
+    if (now() == '-' || is_digit()) return number();
     fail(fmt::format("a value is missing before {}", found()));
   }
 
@@ -186,26 +176,10 @@ class JsonParser {
   char32_t escaped() {
     const char c = now();
     ++at_;
-    switch (c) {
-      case '"':
-      case '\\':
-      case '/':
-        return static_cast<char32_t>(c);
-      case 'b':
-        return '\b';
-      case 'f':
-        return '\f';
-      case 'n':
-        return '\n';
-      case 'r':
-        return '\r';
-      case 't':
-        return '\t';
-      case 'u':
-        break;
-      default:
-        fail_at(at_ - 1, "no such escape in a string");
-    }
+    if (c == '/') return U'/';
+    if (const std::size_t known = kLetters.find(c); known != std::string_view::npos)
+      return static_cast<char32_t>(kEscaped[known]);
+    if (c != 'u') fail_at(at_ - 1, "no such escape in a string");
     const char32_t high = four_hex_digits();
     const std::size_t behind = at_;
     if (is_high_surrogate(high) && take_word("\\u")) {
@@ -248,20 +222,16 @@ class JsonParser {
   JsonValue number() {
     const std::size_t begin = at_;
     (void)take('-');
-    const std::size_t whole = at_;
     if (!take('0')) digits();
-    const std::size_t whole_digits = at_ - whole;
     bool is_float = false;
     if (now() == '.') {
       is_float = true;
       ++at_;
       digits();
     }
-    std::size_t exponent = at_;
-    const std::size_t mantissa_end = at_;
     if (now() == 'e' || now() == 'E') {
       is_float = true;
-      exponent = ++at_;
+      ++at_;
       if (!take('+')) (void)take('-');
       digits();
     }
@@ -269,25 +239,12 @@ class JsonParser {
     if (!is_float) return JsonValue(JsonValue::Integer{text == "-0" ? "0" : std::string(text)});
     double value = 0;
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (result.ec == std::errc::result_out_of_range)
-      value = out_of_range(text_.substr(whole, mantissa_end - whole), whole_digits,
-                           text_.substr(exponent, at_ - exponent));
+    if (result.ec == std::errc::result_out_of_range) {  // which from_chars leaves open: infinity or 0
+      std::istringstream stream{std::string(text)};
+      stream.imbue(std::locale::classic());
+      if (!(stream >> value)) value = std::numeric_limits<double>::infinity();
+    }
     return JsonValue(text.starts_with('-') ? -std::fabs(value) : value);
-  }
-
-  // A number outside the range of doubles, which from_chars leaves open: infinity or 0.
-  static double out_of_range(std::string_view mantissa, std::size_t whole_digits, std::string_view exponent) {
-    const std::size_t leading = mantissa.find_first_not_of("0.");
-    if (leading == std::string_view::npos) return 0;
-    if (exponent.starts_with('+')) exponent.remove_prefix(1);
-    std::int64_t power = 0;
-    const auto [end, failed] = std::from_chars(exponent.data(), exponent.data() + exponent.size(), power);
-    constexpr std::int64_t most = std::int64_t{1} << 60;  // more than the length of any text
-    if (failed == std::errc::result_out_of_range) power = exponent.starts_with('-') ? -most : most;
-    power = std::clamp(power, -most, most);
-    power += leading < whole_digits ? static_cast<std::int64_t>(whole_digits - leading) - 1
-                                    : -static_cast<std::int64_t>(leading - whole_digits);
-    return power > 0 ? std::numeric_limits<double>::infinity() : 0.0;
   }
 
   std::string_view text_;
@@ -295,33 +252,19 @@ class JsonParser {
   int depth_ = 0;
 };
 
-// As Python prints floats: exponents below 1e-4, and from 10 to the power `whole_digits` on.
-std::string float_text(double value, int whole_digits) {
+// As Python prints floats: exponents below 1e-4, and from `most` on.
+std::string float_text(double value, double most) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+  const double size = std::abs(value);
+  const bool is_fixed = size == 0 || (size >= 1e-4 && size < most);
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
-  std::string_view text(buffer, static_cast<std::size_t>(end - buffer));  // "-1.25e-07"
-  std::string out;
-  if (text.starts_with('-')) out = "-", text.remove_prefix(1);
-  const std::size_t e = text.find('e');
-  std::string digits(text.substr(0, 1));
-  if (e > 2) digits += text.substr(2, e - 2);
-  std::string_view power = text.substr(e + 1);
-  if (power.starts_with('+')) power.remove_prefix(1);
-  int x = 0;
-  std::from_chars(power.data(), power.data() + power.size(), x);
-
-  if (x < -4 || x >= whole_digits) {
-    out += digits[0];
-    if (digits.size() > 1) out += "." + digits.substr(1);
-    return out + fmt::format("e{}{:02}", x < 0 ? '-' : '+', std::abs(x));
-  }
-  if (x < 0) return out + "0." + std::string(static_cast<std::size_t>(-x - 1), '0') + digits;
-  const auto whole = static_cast<std::size_t>(x) + 1;
-  if (digits.size() < whole) digits.append(whole - digits.size(), '0');
-  const std::string fraction = digits.substr(whole);
-  return out + digits.substr(0, whole) + "." + (fraction.empty() ? "0" : fraction);
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                 is_fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  std::string text(buffer, end);
+  if (is_fixed && text.find('.') == std::string::npos) text += ".0";
+  return text;
 }
 
 }  // namespace
@@ -336,15 +279,14 @@ void JsonWriter::raw(std::string_view json) {
   out_ += json;
 }
 
-void JsonWriter::put(double value) { raw(float_text(value, style_ == JsonStyle::stable ? 16 : 15)); }
+void JsonWriter::put(double value) { raw(float_text(value, style_ == JsonStyle::stable ? 1e16 : 1e15)); }
 
 void JsonWriter::put(std::string_view text) {
   raw("\"");
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t begin = at;
     const auto c = take_utf8(text, at);
-    if (!c) throw Error(Error::Kind::input, fmt::format("'{}' is not UTF-8", printable(text)));
-    constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+    if (!c) throw core::invalid("'{}' is not UTF-8", printable(text));
     const std::size_t escape = *c < 0x80 ? kEscaped.find(static_cast<char>(*c)) : std::string_view::npos;
     const auto code = static_cast<std::uint32_t>(*c);
     if (escape != std::string_view::npos)

@@ -2,14 +2,13 @@
 // tests: tests/core/test_number.cpp
 #include "core/number.hpp"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "core/elements.hpp"
+#include "core/require.hpp"
 
 namespace ejk::core {
 
@@ -47,8 +46,7 @@ Array element_of(DType dtype, const Number& number) {
     std::visit(
         [&](auto value) {
           if (!fits<T>(value))
-            throw Error(Error::Kind::usage,
-                        fmt::format("{} cannot hold the padding value {}", name_of(dtype), value));
+            throw core::usage("{} cannot hold the padding value {}", name_of(dtype), value);
           element.elements<T>()[0] = as<T>(value);
         },
         number);

@@ -10,6 +10,7 @@
 
 #include "core/axis.hpp"
 #include "core/id_values.hpp"
+#include "core/require.hpp"
 
 namespace ejk::core {
 
@@ -140,7 +141,7 @@ Array to_array(const std::vector<std::int64_t>& values, DType dtype, const char*
     const auto to = result.elements<T>();
     for (std::size_t i = 0; i < values.size(); ++i) {
       if constexpr (std::is_same_v<T, bool>) {
-        throw Error(Error::Kind::usage, fmt::format("{} cannot be bool", what));
+        throw core::usage("{} cannot be bool", what);
       } else if constexpr (std::is_integral_v<T>) {
         if (!std::in_range<T>(values[i])) refuse(i);
         to[i] = static_cast<T>(values[i]);

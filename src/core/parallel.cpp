@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "ejk/text.hpp"
+
 namespace ejk {
 
 namespace {
@@ -37,9 +39,7 @@ std::atomic<int>& most_threads() {
 std::optional<int> threads_of_environment() {
   const char* variable = std::getenv("OMP_NUM_THREADS");
   std::string_view first = variable != nullptr ? variable : "";
-  first = first.substr(0, first.find(','));
-  while (first.starts_with(' ')) first.remove_prefix(1);
-  while (first.ends_with(' ')) first.remove_suffix(1);
+  first = trimmed(first.substr(0, first.find(',')));
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), count);
   if (error != std::errc{} || end != first.data() + first.size() || count < 1) return std::nullopt;

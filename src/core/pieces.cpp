@@ -69,7 +69,7 @@ std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t 
   for (std::int64_t part = 1; part < parts; ++part) {
     if (all > 0) {
       const double target = all / static_cast<double>(parts) * static_cast<double>(part);
-      // An item goes to the run that its larger half lies in.
+      // An item belongs to the run with its larger half.
       while (item < items && before + costs[static_cast<std::size_t>(item)] / 2 <= target)
         before += costs[static_cast<std::size_t>(item++)];
     } else {

@@ -56,6 +56,15 @@ bool is_hidden(char32_t c) {
          (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF;
 }
 
+template <class T>
+std::optional<T> parse_whole(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  T value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates) {
@@ -133,19 +142,6 @@ std::optional<std::int64_t> parse_size(std::string_view text) {
   return static_cast<std::int64_t>(std::llround(number));
 }
 
-namespace {
-
-template <class T>
-std::optional<T> parse_whole(std::string_view text) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  T value = 0;
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
-
 std::optional<std::int64_t> parse_integer(std::string_view text) { return parse_whole<std::int64_t>(text); }
 std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
   return parse_whole<std::uint64_t>(text);
@@ -154,6 +150,12 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
 bool is_whole_number(std::string_view text) {
   if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r";
+  const std::size_t begin = std::min(text.find_first_not_of(kBlank), text.size());
+  return text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin);
 }
 
 std::string printable(std::string_view text, std::size_t limit) {

@@ -6,13 +6,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -21,6 +19,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "ejk/io.hpp"
@@ -30,57 +29,16 @@ namespace ejk::io {
 
 namespace fs = std::filesystem;
 
-// A list safe to read in a signal handler: slots are pushed at the head and reused, never freed.
-struct TemporaryPath::Slot {
-  enum State { unused, claimed, live };
-  std::atomic<State> state{claimed};
-  Kind kind = Kind::file;
-  std::string path;
-  Slot* next = nullptr;
-};
+constinit SignalList<TemporaryPath::Entry> TemporaryPath::all_;
 
-class Registry {
- public:
-  using Slot = TemporaryPath::Slot;
+void TemporaryPath::Entry::remove() const noexcept {
+  if (kind == Kind::file)
+    unlink(path.c_str());
+  else
+    rmdir(path.c_str());
+}
 
-  static Slot* add(std::string path, TemporaryPath::Kind kind) {
-    Slot* slot = head_.load();
-    for (; slot != nullptr; slot = slot->next) {
-      auto expected = Slot::unused;
-      if (slot->state.compare_exchange_strong(expected, Slot::claimed)) break;
-    }
-    if (slot == nullptr) {
-      slot = new Slot;
-      slot->next = head_.load();
-      while (!head_.compare_exchange_weak(slot->next, slot)) {
-      }
-    }
-    slot->path = std::move(path);
-    slot->kind = kind;
-    slot->state = Slot::live;
-    return slot;
-  }
-
-  static void remove_all() noexcept {
-    for (const auto kind : {TemporaryPath::Kind::file, TemporaryPath::Kind::folder})
-      for (Slot* slot = head_.load(); slot != nullptr; slot = slot->next)
-        if (slot->state == Slot::live && slot->kind == kind) remove(*slot);
-  }
-
-  static void remove(const Slot& slot) noexcept {
-    if (slot.kind == TemporaryPath::Kind::file)
-      unlink(slot.path.c_str());
-    else
-      rmdir(slot.path.c_str());
-  }
-
- private:
-  static std::atomic<Slot*> head_;
-};
-
-std::atomic<TemporaryPath::Slot*> Registry::head_ = nullptr;
-
-TemporaryPath::TemporaryPath(std::string path, Kind kind) : slot_(Registry::add(std::move(path), kind)) {}
+TemporaryPath::TemporaryPath(std::string path, Kind kind) : slot_(all_.add({std::move(path), kind})) {}
 
 TemporaryPath::TemporaryPath(TemporaryPath&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
 
@@ -90,15 +48,12 @@ TemporaryPath& TemporaryPath::operator=(TemporaryPath&& other) noexcept {
 }
 
 TemporaryPath::~TemporaryPath() {
-  if (slot_ == nullptr) return;
-  Registry::remove(*slot_);
+  if (slot_ != nullptr) slot_->value.remove();
   keep();
 }
 
-const std::string& TemporaryPath::path() const { return slot_->path; }
-
 void TemporaryPath::keep() {
-  if (slot_ != nullptr) std::exchange(slot_, nullptr)->state = Slot::unused;
+  if (slot_ != nullptr) all_.remove(std::exchange(slot_, nullptr));
 }
 
 namespace {
@@ -141,37 +96,48 @@ std::string folder_of(const std::string& path) {
 
 std::string temporary_name(const std::string& target) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
-  std::array<unsigned char, 6> random{};
-  if (getrandom(random.data(), random.size(), GRND_NONBLOCK) < 0) {
-    const auto ticks = static_cast<unsigned long>(std::clock()) + static_cast<unsigned long>(getpid());
-    for (std::size_t i = 0; i < random.size(); ++i) random[i] = static_cast<unsigned char>(ticks >> (5 * i));
-  }
+  static std::atomic<unsigned long> names = 0;
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  auto number =
+      static_cast<unsigned long>(now.tv_nsec) * 1009 + static_cast<unsigned long>(getpid()) + 7919 * names++;
   std::string name = fs::path(target).filename();
   name.resize(std::min<std::size_t>(name.size(), NAME_MAX - 16));
   name = "." + name + ".ejk-";
-  for (const unsigned char r : random) name += kLetters[r % kLetters.size()];
+  for (int i = 0; i < 6; ++i, number /= kLetters.size()) name += kLetters[number % kLetters.size()];
   return folder_of(target) + "/" + name;
 }
 
 // What already exists, links followed.
-struct Existing {
-  enum class Kind { nothing, file, other } kind = Kind::nothing;
-  mode_t mode = 0;
-  uid_t owner = 0;
-  gid_t group = 0;
-};
-
-Existing look_at(const std::string& path, const std::string& name) {
+std::optional<struct stat> existing_at(const std::string& path, const std::string& name) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return {};
+    if (errno == ENOENT) return std::nullopt;
     throw output_error(name, errno);
   }
   if (S_ISDIR(status.st_mode)) throw output_error(name, EISDIR);
   // A file that may not be written is not replaced either, though its folder would allow it.
   if (access(path.c_str(), W_OK) != 0) throw output_error(name, errno);
-  return {S_ISREG(status.st_mode) ? Existing::Kind::file : Existing::Kind::other, status.st_mode & 07777u,
-          status.st_uid, status.st_gid};
+  return status;
+}
+
+// Waits for the lock on one byte of the file, where the file system has locks.
+void lock_for_replacing(int fd) {
+  constexpr off_t kByte = off_t{1} << 62;
+  const auto a_lock = [] {
+    struct flock lock {};
+    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = kByte, lock.l_len = 1;
+    return lock;
+  };
+  struct flock wanted = a_lock(), other = a_lock();
+  if (fcntl(fd, F_OFD_SETLK, &wanted) == 0 || (errno != EAGAIN && errno != EACCES)) return;
+  // On network file systems another program's lock of the whole file is in the way; that is not waited for.
+  if (fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK &&
+      (other.l_start != kByte || other.l_len != 1))
+    return;
+  wanted = a_lock();
+  while (fcntl(fd, F_OFD_SETLKW, &wanted) != 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace
@@ -192,7 +158,7 @@ std::string follow_links(const std::string& path) {
 
 void check_can_write(const std::string& path) {
   const std::string name = printable(path);
-  if (look_at(path, name).kind == Existing::Kind::other) return;
+  if (const auto existing = existing_at(path, name); existing && !S_ISREG(existing->st_mode)) return;
   const std::string folder = folder_of(follow_links(path));
   struct stat status {};
   const bool found = stat(folder.c_str(), &status) == 0;
@@ -213,38 +179,37 @@ void sync_now(int fd, std::string_view name) {
 
 void FolderSync::add_parent_of(const std::string& path) {
   const std::string folder = folder_of(path);
-  for (const Open& one : folders_)
-    if (one.path == folder) return;
+  if (folders_.contains(folder)) return;
   File file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!file.is_open())
     throw output_error(
         fmt::format("{}: its folder cannot be opened, to store it on the disk", printable(path)), errno);
-  folders_.push_back({folder, std::move(file)});
+  folders_.emplace(folder, std::move(file));
 }
 
 void FolderSync::run() const {
-  for (const Open& folder : folders_) sync_now(folder.file.fd(), printable(folder.path));
+  for (const auto& [path, file] : folders_) sync_now(file.fd(), printable(path));
 }
 
 AtomicFile::AtomicFile(const std::string& target, Sync sync)
     : name_(printable(target)), target_(target), sync_(sync) {
-  const Existing existing = look_at(target, name_);
-  if (existing.kind == Existing::Kind::other) {
+  const auto existing = existing_at(target, name_);
+  if (existing && !S_ISREG(existing->st_mode)) {
     file_ = File(open(target.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
     if (!file_.is_open()) throw output_error(name_, errno);
     return;
   }
   check_can_write(target);
   target_ = follow_links(target);
-  replaces_ = existing.kind == Existing::Kind::file;
+  replaces_ = existing.has_value();
   // Never open to more readers than the file it replaces; the umask applies to a new one only.
-  const mode_t mode = replaces_ ? existing.mode & 0777u : 0666u;
+  const mode_t mode = existing ? existing->st_mode & 0777u : 0666u;
   for (int attempt = 0; !make(temporary_name(target_), mode); ++attempt)
     if (attempt == kAttempts) throw output_error(name_, EEXIST);
-  if (!replaces_) return;
+  if (!existing) return;
   // Only root can give a file away; for others it is theirs already, or becomes so.
-  if (fchown(file_.fd(), existing.owner, existing.group) != 0) errno = 0;
-  if (fchmod(file_.fd(), existing.mode) != 0) throw output_error(name_, errno);
+  if (fchown(file_.fd(), existing->st_uid, existing->st_gid) != 0) errno = 0;
+  if (fchmod(file_.fd(), existing->st_mode & 07777u) != 0) throw output_error(name_, errno);
 }
 
 AtomicFile::AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync)
@@ -290,20 +255,7 @@ void AtomicFile::close() {
   if (const int code = file_.close(); code != 0) throw output_error(name_, code);
 }
 
-void AtomicFile::commit() {
-  close();
-  if (temporary_.empty()) return;
-  FolderSync folder;
-  if (sync_ == Sync::now) folder.add_parent_of(target_);
-  put_in_place();
-  folder.run();
-}
-
-void AtomicFile::put_in_place() {
-  const SignalsHeld whole;
-  if (rename(temporary_.path().c_str(), target_.c_str()) != 0) throw output_error(name_, errno);
-  temporary_.keep();
-}
+void AtomicFile::commit() { commit_all({this, 1}); }
 
 bool AtomicFile::commit_new() {
   close();
@@ -330,16 +282,16 @@ bool AtomicFile::put_in_free_place() {
   return true;
 }
 
-void commit_all(std::vector<AtomicFile>& files) {
+void commit_all(std::span<AtomicFile> files) {
   for (AtomicFile& file : files) file.close();
   FolderSync folders;
   for (const AtomicFile& file : files)
     if (file.sync_ == Sync::now && file.is_temporary()) folders.add_parent_of(file.target());
-  AtomicFile::put_all_in_place(files);
+  AtomicFile::put_in_place(files);
   folders.run();
 }
 
-void AtomicFile::put_all_in_place(std::vector<AtomicFile>& files) {
+void AtomicFile::put_in_place(std::span<AtomicFile> files) {
   const SignalsHeld whole;
   std::size_t done = 0;
   std::vector<bool> exchanged(files.size());
@@ -349,7 +301,8 @@ void AtomicFile::put_all_in_place(std::vector<AtomicFile>& files) {
     const char* from = file.path().c_str();
     const char* to = file.target().c_str();
     // Exchanged, the old file waits under the temporary name until all are in place.
-    exchanged[done] = file.replaces() && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0;
+    exchanged[done] =
+        files.size() > 1 && file.replaces() && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0;
     if (!exchanged[done] && rename(from, to) != 0) break;
   }
   if (done == files.size()) {
@@ -366,29 +319,6 @@ void AtomicFile::put_all_in_place(std::vector<AtomicFile>& files) {
   }
   throw error;
 }
-
-namespace {
-
-// Waits for the lock on one byte of the file, where the file system has locks.
-void lock_for_replacing(int fd) {
-  constexpr off_t kByte = off_t{1} << 62;
-  const auto a_lock = [] {
-    struct flock lock {};
-    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = kByte, lock.l_len = 1;
-    return lock;
-  };
-  struct flock wanted = a_lock(), other = a_lock();
-  if (fcntl(fd, F_OFD_SETLK, &wanted) == 0 || (errno != EAGAIN && errno != EACCES)) return;
-  // On network file systems another program's lock of the whole file is in the way; that is not waited for.
-  if (fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK &&
-      (other.l_start != kByte || other.l_len != 1))
-    return;
-  wanted = a_lock();
-  while (fcntl(fd, F_OFD_SETLKW, &wanted) != 0 && errno == EINTR) {
-  }
-}
-
-}  // namespace
 
 ReplaceLock::ReplaceLock(const std::string& path) {
   while (true) {
@@ -428,20 +358,17 @@ void commit_folder(TemporaryPath& folder, const std::string& target, std::vector
     inside.run();
     around.add_parent_of(at);
   }
-  const int failed = AtomicFile::put_folder_in_place(folder, at, files);
+  const int failed = [&] {
+    const SignalsHeld whole;
+    // Only an empty folder can be replaced by one.
+    if (rename(folder.path().c_str(), at.c_str()) != 0) return errno;
+    for (AtomicFile& file : files) file.temporary_.keep();
+    folder.keep();
+    return 0;
+  }();
   if (failed == EEXIST || failed == ENOTEMPTY) return commit_all(files);
   if (failed != 0) throw output_error(printable(target), failed);
   around.run();
-}
-
-int AtomicFile::put_folder_in_place(TemporaryPath& folder, const std::string& at,
-                                    std::vector<AtomicFile>& files) {
-  const SignalsHeld whole;
-  // What a folder replaces can only be an empty one.
-  if (rename(folder.path().c_str(), at.c_str()) != 0) return errno;
-  for (AtomicFile& file : files) file.temporary_.keep();
-  folder.keep();
-  return 0;
 }
 
 }  // namespace ejk::io
@@ -454,7 +381,10 @@ void remove_temporary_files() noexcept {
     const timespec millisecond{0, 1000000};
     nanosleep(&millisecond, nullptr);
   }
-  io::Registry::remove_all();
+  for (const auto kind : {io::TemporaryPath::Kind::file, io::TemporaryPath::Kind::folder})
+    io::TemporaryPath::all_.for_each([&](const auto& entry) {
+      if (entry.kind == kind) entry.remove();
+    });
 }
 
 void write_files(const std::vector<FileContent>& files, Sync sync) {

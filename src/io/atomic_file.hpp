@@ -5,11 +5,14 @@
 
 #include <sys/types.h>
 
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ejk/io.hpp"
 #include "io/file.hpp"
+#include "io/signal_list.hpp"
 
 namespace ejk::io {
 
@@ -24,13 +27,18 @@ class TemporaryPath {
   ~TemporaryPath();
 
   bool empty() const { return slot_ == nullptr; }
-  const std::string& path() const;
+  const std::string& path() const { return slot_->value.path; }
   void keep();
 
  private:
-  struct Slot;
-  friend class Registry;
-  Slot* slot_ = nullptr;
+  struct Entry {
+    std::string path;
+    Kind kind = Kind::file;
+    void remove() const noexcept;
+  };
+  friend void ejk::remove_temporary_files() noexcept;
+  static SignalList<Entry> all_;
+  SignalList<Entry>::Slot* slot_ = nullptr;
 };
 
 /// The file at `target` while it is written. Symbolic links are followed, an existing file's mode is kept,
@@ -42,8 +50,6 @@ class AtomicFile {
   explicit AtomicFile(const std::string& target, Sync sync = Sync::later);
   /// A new file of an incomplete folder: see commit_folder.
   AtomicFile(const std::string& target, const TemporaryPath& folder, Sync sync = Sync::later);
-  AtomicFile(AtomicFile&&) noexcept = default;
-  AtomicFile& operator=(AtomicFile&&) noexcept = default;
 
   int fd() const { return file_.fd(); }
   const std::string& path() const { return temporary_.empty() ? target_ : temporary_.path(); }
@@ -68,16 +74,12 @@ class AtomicFile {
   bool commit_new();
 
  private:
-  friend void commit_all(std::vector<AtomicFile>& files);
+  friend void commit_all(std::span<AtomicFile> files);
   friend void commit_folder(TemporaryPath& folder, const std::string& target, std::vector<AtomicFile>& files);
   // False where there is something under that name.
   bool make(const std::string& path, mode_t mode);
-  // The last returns 0 or an errno.
-  void put_in_place();
   bool put_in_free_place();
-  static void put_all_in_place(std::vector<AtomicFile>& files);
-  static int put_folder_in_place(TemporaryPath& folder, const std::string& at,
-                                 std::vector<AtomicFile>& files);
+  static void put_in_place(std::span<AtomicFile> files);
 
   std::string name_;
   std::string target_;
@@ -89,12 +91,12 @@ class AtomicFile {
 
 /// Commits all files or none: on failure renames are undone. (A file system that cannot exchange names does
 /// not restore replaced files.)
-void commit_all(std::vector<AtomicFile>& files);
+void commit_all(std::span<AtomicFile> files);
 
 /// Serialises processes of ejk that read, extend and replace a file, until the end of the scope or process.
 ///
 /// It locks one byte far past the end of the file itself (programs that read HDF5 files lock the whole
-/// file), and is retried if the name has been replaced meanwhile. New files have no lock
+/// file), and is retried if the name was replaced concurrently. New files have no lock
 /// (AtomicFile::commit_new), nor have file systems without locks.
 class ReplaceLock {
  public:
@@ -126,11 +128,7 @@ class FolderSync {
   void run() const;
 
  private:
-  struct Open {
-    std::string path;
-    File file;
-  };
-  std::vector<Open> folders_;
+  std::map<std::string, File> folders_;
 };
 
 /// Throws Error{output} if no file could be created or replaced at `path`. Modifies nothing.

@@ -11,7 +11,7 @@ namespace detail {
 template <class U, class F>
 void swap_each(std::byte* data, std::int64_t count, F&& swapped) {
   for (std::int64_t i = 0; i < count; ++i) {
-    U u;  // the elements may lie at any address
+    U u;  // elements may be unaligned
     std::memcpy(&u, data + i * static_cast<std::int64_t>(sizeof u), sizeof u);
     u = swapped(u);
     std::memcpy(data + i * static_cast<std::int64_t>(sizeof u), &u, sizeof u);

@@ -10,6 +10,7 @@
 #include <array>
 #include <optional>
 
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5/client.hpp"
@@ -66,14 +67,6 @@ constexpr std::array<Container, 5> kContainers{{
 }};
 // clang-format on
 
-}  // namespace
-
-std::span<const Container> containers() { return kContainers; }
-
-const Container& container(Kind kind) { return kContainers[static_cast<std::size_t>(kind)]; }
-
-namespace {
-
 bool is_folder(const std::string& path) {
   struct stat status {};
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
@@ -114,8 +107,7 @@ std::optional<Kind> kind_of_content(const std::string& path) {
       if (begin.starts_with(magic)) return c.kind;
   for (const Foreign& foreign : kForeign)
     if (begin.starts_with(foreign.magic))
-      throw Error(Error::Kind::input, fmt::format("{}: is {}", name, foreign.what))
-          .hint(std::string(foreign.hint));
+      throw core::invalid("{}: is {}", name, foreign.what).hint(std::string(foreign.hint));
   if (has_hdf5_signature(file.fd(), name)) return Kind::hdf5;
   return std::nullopt;
 }
@@ -144,6 +136,10 @@ std::string_view suffix_of(std::string_view path) {
 
 }  // namespace
 
+std::span<const Container> containers() { return kContainers; }
+
+const Container& container(Kind kind) { return kContainers[static_cast<std::size_t>(kind)]; }
+
 ArrayReference as_output(ArrayReference reference) {
   if (reference.container != Kind::npy) return reference;  // known by its suffix, its slash or its dash
   const std::string_view suffix = suffix_of(reference.path);
@@ -152,9 +148,8 @@ ArrayReference as_output(ArrayReference reference) {
   if (suffix.empty()) return reference;
   std::vector<std::string_view> known;
   for (const Container& c : kContainers) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
-  throw Error(Error::Kind::usage,
-              fmt::format("{}: no file of arrays ends in '{}'; {} do", printable(reference.path),
-                          printable(suffix, 40), fmt::join(known, ", ")))
+  throw core::usage("{}: no file of arrays ends in '{}'; {} do", printable(reference.path),
+                    printable(suffix, 40), fmt::join(known, ", "))
       .hint("a folder's name ends in /");
 }
 

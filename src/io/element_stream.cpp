@@ -3,20 +3,8 @@
 #include "io/element_stream.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace ejk::io {
-
-// Doubles the number of copies in each step.
-void repeat_element(std::string_view element, std::int64_t n, std::byte* to) {
-  const auto all = static_cast<std::size_t>(n) * element.size();
-  if (all == 0) return;
-  std::memcpy(to, element.data(), element.size());
-  for (std::size_t done = element.size(), more = 0; done < all; done += more) {
-    more = std::min(done, all - done);
-    std::memcpy(to + done, to, more);
-  }
-}
 
 void stream_elements(const ArraySource& source, const Sink& sink, std::string_view header) {
   constexpr std::int64_t kPage = 4096;

@@ -14,9 +14,6 @@ namespace ejk::io {
 /// Buffer size for arrays that are read or written piece by piece.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
 
-/// The bytes of one element, `n` times.
-void repeat_element(std::string_view element, std::int64_t n, std::byte* to);
-
 /// Consumes the next bytes of a stream.
 using Sink = std::function<void(const void* data, std::int64_t bytes)>;
 

@@ -29,13 +29,19 @@ std::size_t whole_axes(const Shape& shape, const Shape& count) {
   return whole;
 }
 
+// Bytes of the contiguous ranges of a box.
+std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size) {
+  const std::size_t whole = std::min(shape.size(), whole_axes(shape, count) + 1);
+  for (std::size_t d = shape.size() - whole; d < shape.size(); ++d) size *= count[d];
+  return size;
+}
+
 // f(elements, bytes, byte offset in the array) for the contiguous ranges of a box that begins at `start`.
 template <class F>
 void for_each_run(const Shape& shape, std::int64_t size, const Shape& start, const Shape& count,
                   const std::byte* elements, F&& f) {
   const std::size_t rank = shape.size(), outer = rank - std::min(rank, whole_axes(shape, count) + 1);
-  std::int64_t run = size;
-  for (std::size_t d = outer; d < rank; ++d) run *= count[d];
+  const std::int64_t run = run_bytes(shape, count, size);
   Shape at = start;
   for (bool more = true; more; elements += run) {
     std::int64_t index = 0;
@@ -47,13 +53,6 @@ void for_each_run(const Shape& shape, std::int64_t size, const Shape& start, con
       if (!more) at[d] = start[d];
     }
   }
-}
-
-// Bytes of the runs of a box.
-std::int64_t run_bytes(const Shape& shape, const Shape& count, std::int64_t size) {
-  const std::size_t whole = std::min(shape.size(), whole_axes(shape, count) + 1);
-  for (std::size_t d = shape.size() - whole; d < shape.size(); ++d) size *= count[d];
-  return size;
 }
 
 // The array's region of the file, mapped; none unless the file system has allocated it (else SIGBUS).
@@ -125,13 +124,12 @@ void write_elements(const ElementRegion& place, const Shape& shape, const ArrayB
   if (const int code = file.close(); code != 0) throw io::system_error(Error::Kind::output, place.name, code);
 }
 
-struct ForeignTemporary::Slot {
-  io::TemporaryPath path;
-};
-
-ForeignTemporary::ForeignTemporary(const std::string& path)
-    : slot_(std::make_unique<Slot>(Slot{io::TemporaryPath(path, io::TemporaryPath::Kind::file)})) {}
-
-ForeignTemporary::~ForeignTemporary() { slot_->path.keep(); }
+std::shared_ptr<void> share_temporary(const std::string& path) {
+  using io::TemporaryPath;
+  return {new TemporaryPath(path, TemporaryPath::Kind::file), [](TemporaryPath* shared) {
+            shared->keep();
+            delete shared;
+          }};
+}
 
 }  // namespace ejk

@@ -10,9 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -59,6 +57,33 @@ bool call_again(int fd, short event) {
   return waited;
 }
 
+// Memory that cannot be read belongs to a mapped file that was truncated.
+[[noreturn]] void cannot_write(const std::byte* from, std::string_view name, int code) {
+  if (const char* input = code == EFAULT ? Mapping::name_at(from) : nullptr)
+    throw std::move(Error(Error::Kind::input, "has become shorter while it was read").at(input));
+  throw system_error(Error::Kind::output, name, code);
+}
+
+// Writes all bytes by calls of `write(from, bytes)`.
+template <class Write>
+void write_by(Write&& write, int fd, const void* data, std::int64_t n, std::string_view name) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call writes at most 2 GiB
+  const auto* from = static_cast<const std::byte*>(data);
+  while (n > 0) {
+    const ssize_t wrote = write(from, static_cast<std::size_t>(std::min(n, kMost)));
+    if (wrote > 0)
+      from += wrote, n -= wrote;
+    else if (wrote == 0)
+      cannot_write(from, name, EIO);  // the next attempt would end the same way
+    else if (!call_again(fd, POLLOUT))
+      cannot_write(from, name, errno);
+  }
+}
+
+[[noreturn]] void no_memory(std::int64_t bytes) {
+  throw Error(Error::Kind::budget, "no memory for " + format_bytes(bytes));
+}
+
 }  // namespace
 
 File open_for_reading(const std::string& path, std::string_view name) {
@@ -98,85 +123,22 @@ void read_all_at(int fd, void* to, std::int64_t n, std::int64_t at, std::string_
   }
 }
 
-namespace {
-
-// Memory that cannot be read is a file's that was cut short.
-[[noreturn]] void cannot_write(const std::byte* from, std::string_view name, int code) {
-  if (const char* input = code == EFAULT ? Mapping::name_at(from) : nullptr)
-    throw std::move(Error(Error::Kind::input, "has become shorter while it was read").at(input));
-  throw system_error(Error::Kind::output, name, code);
-}
-
-}  // namespace
-
 void write_all(int fd, const void* data, std::int64_t n, std::string_view name) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;  // one call writes at most 2 GiB
-  const auto* from = static_cast<const std::byte*>(data);
-  while (n > 0) {
-    const ssize_t wrote = ::write(fd, from, static_cast<std::size_t>(std::min(n, kMost)));
-    if (wrote > 0)
-      from += wrote, n -= wrote;
-    else if (wrote == 0)
-      cannot_write(from, name, EIO);  // the next attempt would end the same way
-    else if (!call_again(fd, POLLOUT))
-      cannot_write(from, name, errno);
-  }
+  write_by([&](const std::byte* from, std::size_t some) { return ::write(fd, from, some); }, fd, data, n,
+           name);
 }
 
 void write_all_at(int fd, const void* data, std::int64_t n, std::int64_t at, std::string_view name) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  const auto* from = static_cast<const std::byte*>(data);
-  while (n > 0) {
-    const ssize_t wrote = ::pwrite(fd, from, static_cast<std::size_t>(std::min(n, kMost)), at);
-    if (wrote > 0)
-      from += wrote, at += wrote, n -= wrote;
-    else if (wrote == 0)
-      cannot_write(from, name, EIO);
-    else if (errno != EINTR)
-      cannot_write(from, name, errno);
-  }
+  write_by(
+      [&](const std::byte* from, std::size_t some) {
+        const ssize_t wrote = ::pwrite(fd, from, some, at);
+        at += std::max<ssize_t>(wrote, 0);
+        return wrote;
+      },
+      fd, data, n, name);
 }
 
-// Mappings, in a list safe to read in a signal handler: slots are pushed at the head and reused, never
-// freed. A slot is constant while its memory is accessed.
-struct Mapping::Slot {
-  std::atomic<const std::byte*> begin = nullptr, end = nullptr;
-  std::string name;
-  Slot* next = nullptr;  // in the list of all
-  Slot* next_unused = nullptr;
-
-  static std::atomic<Slot*> all;
-  static Slot* unused;
-  static std::mutex mutex;
-
-  static Slot* add(const std::byte* data, std::int64_t bytes, std::string_view name) {
-    std::string text(name);
-    const std::lock_guard lock(mutex);
-    Slot* slot = unused;
-    if (slot != nullptr) {
-      unused = slot->next_unused;
-    } else {
-      slot = new Slot;
-      slot->next = all.load();
-      all = slot;
-    }
-    slot->name = std::move(text);
-    slot->begin = data;  // with no end yet nothing is in it
-    slot->end = data + bytes;
-    return slot;
-  }
-
-  void remove() {
-    const std::lock_guard lock(mutex);
-    end = nullptr;
-    begin = nullptr;
-    next_unused = std::exchange(unused, this);
-  }
-};
-
-std::atomic<Mapping::Slot*> Mapping::Slot::all = nullptr;
-Mapping::Slot* Mapping::Slot::unused = nullptr;
-std::mutex Mapping::Slot::mutex;
+constinit SignalList<Mapping::MappedFile> Mapping::files_;
 
 Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
@@ -191,7 +153,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 Mapping::~Mapping() {
-  if (slot_ != nullptr) slot_->remove();
+  if (slot_ != nullptr) files_.remove(slot_);
   if (data_ != nullptr) munmap(data_, static_cast<std::size_t>(bytes_));
 }
 
@@ -202,17 +164,9 @@ Mapping Mapping::of_file(int fd, std::int64_t bytes, std::string_view name) {
   madvise(p, static_cast<std::size_t>(bytes), MADV_DONTFORK);  // children have no use for it
   m.data_ = static_cast<std::byte*>(p);
   m.bytes_ = bytes;
-  m.slot_ = Slot::add(m.data_, bytes, name);
+  m.slot_ = files_.add({m.data_, m.data_ + bytes, std::string(name)});
   return m;
 }
-
-namespace {
-
-[[noreturn]] void no_memory(std::int64_t bytes) {
-  throw Error(Error::Kind::budget, "no memory for " + format_bytes(bytes));
-}
-
-}  // namespace
 
 Mapping Mapping::of_memory(std::int64_t bytes, Sharing sharing) {
   Mapping m;
@@ -235,15 +189,17 @@ void Mapping::grow(std::int64_t bytes) {
 
 const char* Mapping::name_at(const void* address) noexcept {
   const auto* at = static_cast<const std::byte*>(address);
-  for (const Slot* slot = Slot::all.load(); slot != nullptr; slot = slot->next)
-    if (at >= slot->begin.load() && at < slot->end.load()) return slot->name.c_str();
-  return nullptr;
+  const char* name = nullptr;
+  files_.for_each([&](const MappedFile& file) {
+    if (at >= file.begin && at < file.end) name = file.name.c_str();
+  });
+  return name;
 }
 
 void Mapping::release(const std::byte* from, std::int64_t bytes) const {
   if (slot_ == nullptr || bytes <= 0) return;
   static const std::int64_t page = sysconf(_SC_PAGESIZE);
-  // Offsets from the mapping's start, which lies on a page boundary.
+  // Offsets from the mapping's start, which is page-aligned.
   const std::int64_t begin = (from - data_ + page - 1) / page * page;
   const std::int64_t end = (from - data_ + bytes) / page * page;
   if (begin >= 0 && begin < end && end <= bytes_)

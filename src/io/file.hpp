@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "ejk/error.hpp"
+#include "io/signal_list.hpp"
 
 namespace ejk::io {
 
@@ -80,11 +81,15 @@ class Mapping {
   void release(const std::byte* from, std::int64_t bytes) const;
 
  private:
-  struct Slot;
+  struct MappedFile {
+    const std::byte *begin = nullptr, *end = nullptr;
+    std::string name;
+  };
+  static SignalList<MappedFile> files_;
 
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
-  Slot* slot_ = nullptr;  // of a file
+  SignalList<MappedFile>::Slot* slot_ = nullptr;  // of a file
 };
 
 }  // namespace ejk::io

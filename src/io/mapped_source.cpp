@@ -44,11 +44,7 @@ class MappedSource final : public ArraySource {
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
-    ArrayView box = elements_;
-    for (std::size_t d = 0; d < box.shape.size(); ++d) {
-      box.data += start[d] * box.strides[d];
-      box.shape[d] = count[d];
-    }
+    const ArrayView box = box_of(elements_, start, count);
     // The kernel copies from its pages without mapping them; for little that is not worth the call.
     constexpr std::int64_t kWorthACall = std::int64_t{64} << 10;
     const std::int64_t bytes = byte_count(box.shape, box.dtype);

@@ -59,27 +59,13 @@ std::string_view kind_of_refused(std::string_view code) {
   std::string_view size = code.substr(std::min<std::size_t>(code.size(), 1));
   if (is_time) size = size.substr(0, 1);
   if (size.find_first_not_of("0123456789") != std::string_view::npos) return "";
-  switch (letter) {
-    case 'O':
-      return "Python objects";
-    case 'S':
-    case 'a':
-      return "byte strings";
-    case 'U':
-      return "strings";
-    case 'c':
-      return "complex numbers";
-    case 'M':
-      return "datetimes";
-    case 'm':
-      return "time differences";
-    case 'V':
-      return "raw bytes";
-    case 'f':
-      return "floats of another size";
-    default:
-      return "";
-  }
+  constexpr std::pair<char, std::string_view> kKinds[] = {
+      {'O', "Python objects"}, {'S', "byte strings"},     {'a', "byte strings"},
+      {'U', "strings"},        {'c', "complex numbers"},  {'M', "datetimes"},
+      {'V', "raw bytes"},      {'m', "time differences"}, {'f', "floats of another size"}};
+  for (const auto& [code_letter, kind] : kKinds)
+    if (letter == code_letter) return kind;
+  return "";
 }
 
 void parse_descr(std::string_view descr, ArrayLayout& layout) {
@@ -105,7 +91,7 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
 // The header's text, a Python literal of which just so much is understood:
 //   header  := '{' [pair {',' pair} [',']] '}' blanks
 //   pair    := string ':' (string | 'True' | 'False' | '(' [integer {',' integer} [',']] ')')
-//   integer := ['-'] digit {['_'] digit} ['L'], without zeros in front of others
+//   integer := ['-'] digit {['_'] digit} ['L'], without leading zeros
 // The L is Python 2's, whose NumPy wrote versions 1 and 2 only.
 class HeaderParser {
  public:

@@ -30,7 +30,7 @@ using ReadBytes = std::function<std::size_t(void* to, std::size_t n)>;
 /// Reads magic, version and header; `layout.offset` is where the elements begin. Errors say why, not where.
 ArrayLayout read_npy_header(const ReadBytes& read);
 
-/// What NumPy (1.23 and later) writes in front of a C-ordered array.
+/// What NumPy (1.23 and later) writes before a C-ordered array.
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
 
 /// The bytes of a whole file: header and elements.

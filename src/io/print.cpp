@@ -36,7 +36,7 @@ void append_half(fmt::memory_buffer& out, Half value) {
 template <class T>
 void append(fmt::memory_buffer& out, const std::byte* element) {
   if constexpr (std::is_same_v<T, bool>) {
-    out.push_back(*element != std::byte{0} ? '1' : '0');  // any byte may stand in a file
+    out.push_back(*element != std::byte{0} ? '1' : '0');  // a file may contain any byte
   } else {
     T value;
     std::memcpy(&value, element, sizeof value);
@@ -74,9 +74,7 @@ void print_array(std::FILE* out, const ArraySource& array) {
   io::stream_elements(array, [&](const void* data, std::int64_t bytes) {
     dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
       for (std::int64_t i = 0; i < bytes; i += size) {
-        if (printed > 0) {
-          if (slice > 0 && printed % slice == 0) text.push_back('\n');
-        }
+        if (slice > 0 && printed > 0 && printed % slice == 0) text.push_back('\n');
         append<T>(text, static_cast<const std::byte*>(data) + i);
         text.push_back(++printed % line == 0 ? '\n' : ' ');
         if (text.size() > (std::size_t{1} << 16)) flush();

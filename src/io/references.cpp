@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "core/require.hpp"
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "io/container.hpp"
@@ -18,12 +19,6 @@ namespace {
 
 using Item = SliceItem;
 
-std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
-  while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
-  return s;
-}
-
 // A name as it is written in a reference: brackets at its end would be a slice.
 std::string member_in_reference(std::string name) {
   if (name.ends_with(']')) name += "[...]";
@@ -31,8 +26,7 @@ std::string member_in_reference(std::string name) {
 }
 
 [[noreturn]] void malformed(std::string_view text, std::string_view why) {
-  throw Error(Error::Kind::usage, fmt::format("{}: {}", printable(text), why))
-      .hint("a slice is like [0,:,-8:,::2] or [...,0]");
+  throw core::usage("{}: {}", printable(text), why).hint("a slice is like [0,:,-8:,::2] or [...,0]");
 }
 
 Item parse_entry(std::string_view text, std::string_view entry) {
@@ -179,10 +173,9 @@ std::vector<std::string> split_references(std::string_view text) {
     if (c == '"' && begins) {
       const std::size_t end = text.find('"', at + 1);
       if (end == std::string_view::npos)
-        throw Error(Error::Kind::usage, fmt::format("{}: the quote '\"' is not closed", printable(text)));
+        throw core::usage("{}: the quote '\"' is not closed", printable(text));
       if (end + 1 < text.size() && text[end + 1] != ',')
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: a quote '\"' ends within a reference", printable(text)));
+        throw core::usage("{}: a quote '\"' ends within a reference", printable(text));
       words.back() = text.substr(at + 1, end - at - 1);
       at = end;
       continue;

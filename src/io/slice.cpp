@@ -5,12 +5,11 @@
 // tests: tests/io/test_slice.cpp
 #include "io/slice.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/checked.hpp"
 #include "core/named.hpp"
+#include "core/require.hpp"
 
 namespace ejk::io {
 
@@ -28,13 +27,11 @@ Axis resolve(const SliceItem& item, std::int64_t length, std::size_t axis) {
   if (item.kind == SliceItem::Kind::index) {
     const std::int64_t index = item.index < 0 ? item.index + length : item.index;
     if (index < 0 || index >= length)
-      throw Error(Error::Kind::input, fmt::format("index {} is out of bounds for axis {} with length {}",
-                                                  item.index, axis, length));
+      throw core::invalid("index {} is out of bounds for axis {} with length {}", item.index, axis, length);
     return {index, 1, 1, false};
   }
-  if (item.step < 1)
-    throw Error(Error::Kind::usage, fmt::format("the step {} of a slice is not positive", item.step));
-  // As in Python: what lies outside is cut off, not an error.
+  if (item.step < 1) throw core::usage("the step {} of a slice is not positive", item.step);
+  // As in Python, bounds are clipped.
   const auto bound = [&](const std::optional<std::int64_t>& given, std::int64_t otherwise) {
     if (!given) return otherwise;
     return std::clamp<std::int64_t>(*given < 0 ? *given + length : *given, 0, length);
@@ -49,8 +46,8 @@ std::vector<Axis> resolve(std::span<const SliceItem> slice, std::span<const std:
   const std::size_t entries = slice.size() - ellipses;
   if (ellipses > 1) throw Error(Error::Kind::usage, "a slice has one ... at most");
   if (entries > shape.size())
-    throw Error(Error::Kind::input, fmt::format("the slice has {} entries, the array of shape {} has {} axes",
-                                                entries, to_string(shape), shape.size()));
+    throw core::invalid("the slice has {} entries, the array of shape {} has {} axes", entries,
+                        to_string(shape), shape.size());
   std::vector<Axis> axes;
   const auto take_whole = [&](std::size_t n) {
     for (; n > 0; --n) axes.push_back({0, shape[axes.size()], 1, true});
@@ -70,7 +67,7 @@ ArrayView part_of(const ArrayView& whole, const std::vector<Axis>& axes) {
   const std::byte* data = whole.data;
   Shape shape, strides;
   for (std::size_t d = 0; d < axes.size(); ++d) {
-    // Of an empty selection only the shape counts; its start may lie behind the last element.
+    // Of an empty selection only the shape counts; its start may be past the last element.
     if (axes[d].count > 0) data += axes[d].start * whole.strides[d];
     if (!axes[d].kept) continue;
     shape.push_back(axes[d].count);

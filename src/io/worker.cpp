@@ -28,33 +28,30 @@ namespace {
 // A longer answer comes from a child whose memory is damaged.
 constexpr std::int64_t kMaxMessage = std::int64_t{64} << 20;
 
-[[noreturn]] void malformed() { throw malformed_answer(); }
-
 // What can become of a message: 0 all of it went through; kGone: the other side is gone; else an errno.
 constexpr int kGone = -1;
 
-int failure_of(ssize_t moved) { return moved == 0 || errno == EPIPE || errno == ECONNRESET ? kGone : errno; }
-
-int send_all(int socket, const void* data, std::size_t n) {
-  const auto* from = static_cast<const char*>(data);
-  while (n > 0) {
-    const ssize_t sent = ::send(socket, from, n, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return failure_of(sent);
-    from += sent, n -= static_cast<std::size_t>(sent);
+// Calls move(done, left) until n bytes went through.
+template <class Move>
+int move_all(std::size_t n, Move&& move) {
+  for (std::size_t done = 0; done < n;) {
+    const ssize_t moved = move(done, n - done);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) return moved == 0 || errno == EPIPE || errno == ECONNRESET ? kGone : errno;
+    done += static_cast<std::size_t>(moved);
   }
   return 0;
 }
 
+int send_all(int socket, const void* data, std::size_t n) {
+  const auto* from = static_cast<const char*>(data);
+  return move_all(
+      n, [&](std::size_t done, std::size_t left) { return ::send(socket, from + done, left, MSG_NOSIGNAL); });
+}
+
 int receive_all(int socket, void* data, std::size_t n) {
   auto* to = static_cast<char*>(data);
-  while (n > 0) {
-    const ssize_t got = ::recv(socket, to, n, 0);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return failure_of(got);
-    to += got, n -= static_cast<std::size_t>(got);
-  }
-  return 0;
+  return move_all(n, [&](std::size_t done, std::size_t left) { return ::recv(socket, to + done, left, 0); });
 }
 
 int send_message(int socket, const Message& message) {
@@ -66,7 +63,7 @@ int send_message(int socket, const Message& message) {
 int receive_message(int socket, Message& message) {
   std::int64_t size = 0;
   if (const int failed = receive_all(socket, &size, sizeof size); failed != 0) return failed;
-  if (size < 0 || size > kMaxMessage) malformed();
+  if (size < 0 || size > kMaxMessage) throw malformed_answer();
   std::string bytes(static_cast<std::size_t>(size), '\0');
   if (const int failed = receive_all(socket, bytes.data(), bytes.size()); failed != 0) return failed;
   message = Message(std::move(bytes));
@@ -77,7 +74,7 @@ constexpr int kSocket = STDERR_FILENO + 1;  // where the child keeps its end
 
 enum class Outcome : std::int64_t { answer, error };
 
-// An error that the child has told: it goes on working.
+// An error that the child reported; the child continues.
 struct Served {
   Error error;
 };
@@ -212,7 +209,7 @@ Message& Message::put(const Shape& shape) {
 
 std::int64_t Message::integer() {
   std::int64_t value = 0;
-  if (bytes_.size() - at_ < sizeof value) malformed();
+  if (bytes_.size() - at_ < sizeof value) throw malformed_answer();
   std::memcpy(&value, bytes_.data() + at_, sizeof value);
   at_ += sizeof value;
   return value;
@@ -220,14 +217,14 @@ std::int64_t Message::integer() {
 
 std::string Message::text() {
   const std::int64_t size = integer();
-  if (size < 0 || size > static_cast<std::int64_t>(bytes_.size() - at_)) malformed();
+  if (size < 0 || size > static_cast<std::int64_t>(bytes_.size() - at_)) throw malformed_answer();
   at_ += static_cast<std::size_t>(size);
   return bytes_.substr(at_ - static_cast<std::size_t>(size), static_cast<std::size_t>(size));
 }
 
 Shape Message::shape() {
   const std::int64_t rank = integer();
-  if (rank < 0 || rank > static_cast<std::int64_t>(bytes_.size() - at_)) malformed();
+  if (rank < 0 || rank > static_cast<std::int64_t>(bytes_.size() - at_)) throw malformed_answer();
   Shape shape(static_cast<std::size_t>(rank));
   for (std::int64_t& length : shape) length = integer();
   return shape;
@@ -279,8 +276,8 @@ Message Worker::receive() {
     end(system_error(Error::Kind::budget, "no answer from the process of " + setup_.library, failed));
   if (reply.integer() == static_cast<std::int64_t>(Outcome::answer)) return Message(reply.text());
   const std::int64_t kind = reply.integer(), code = reply.integer();
-  if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) malformed();
-  if (code < 0 || code > static_cast<std::int64_t>(Error::Code::unsupported)) malformed();
+  if (kind < 0 || kind > static_cast<std::int64_t>(Error::Kind::internal)) throw malformed_answer();
+  if (code < 0 || code > static_cast<std::int64_t>(Error::Code::unsupported)) throw malformed_answer();
   const std::string subject = reply.text();
   Error error(static_cast<Error::Kind>(kind), reply.text(), static_cast<Error::Code>(code));
   throw Served{std::move(error.about(subject).hint(reply.text()))};

@@ -26,7 +26,7 @@
 
 namespace ejk::io {
 
-/// What is thrown where an answer is not what was asked for: the child's memory is damaged.
+/// Thrown for a reply that does not match the request: the child's memory is damaged.
 Error malformed_answer();
 
 /// Integers, texts and shapes in a row. Taking out what was not put in throws malformed_answer().

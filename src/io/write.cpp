@@ -19,9 +19,7 @@ namespace {
 io::WriteJob make_job(const ArrayReference& target, std::vector<NamedArray> arrays, bool several,
                       const WriteOptions& options) {
   const std::string text = printable(target.text.empty() ? target.path : target.text);
-  const auto misused = [&](std::string_view why) {
-    return Error(Error::Kind::usage, fmt::format("{}: {}", text, why));
-  };
+  const auto misused = [&](std::string_view why) { return core::usage("{}: {}", text, why); };
   if (!target.slice.empty()) throw misused("an output cannot be a slice");
   const io::Container& container = io::container(target.container);
   if (several && !container.holds_several())

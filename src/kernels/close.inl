@@ -85,7 +85,7 @@ bool same_bytes(const void* a, const void* e, std::int64_t n) {
   return n == 0 || std::memcmp(p, q, static_cast<std::size_t>(n)) == 0;  // of no bytes they may be null
 }
 
-// Ways to look at pairs. All of it: |x - y| <= atol + rtol · |y|, and what |x - y| / |y| is.
+// Modes of comparison. Full: |x - y| <= atol + rtol · |y|, and what |x - y| / |y| is.
 template <class V>
 struct Thoroughly {
   V rtol, atol;
@@ -211,7 +211,7 @@ struct Halves {
   bool special() const { return any_top_bit(beyond); }
 };
 
-// Looks at n pairs. Those that fill up the last lanes are 0, which is close.
+// Compares n pairs. The last lanes are padded with 0, which is close.
 template <class Pairs, class How>
 Pairs look(const typename Pairs::Element* a, const typename Pairs::Element* e, std::int64_t n, How how) {
   using Element = typename Pairs::Element;

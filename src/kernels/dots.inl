@@ -163,7 +163,7 @@ void dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t rows, co
       return turned_dots<U, D, kDotsRows>(a, a_stride, rows, b, keys, k, out, out_stride, lines,
                                           lines_each_time(next, times));
     }
-    // How often lines are asked for, over which they are spread.
+    // The number of prefetches, over which lines are spread.
     const std::int64_t blocks = padded(keys, kDotsKeys) / kDots<U>;  // of one row
     const std::int64_t times = rows >= kDotsRows ? rows / kDotsRows * kDotsRows * blocks
                                                  : rows * blocks * (padded(k, U::kLanes) / U::kLanes);
@@ -278,7 +278,7 @@ void panel_dots(const typename U::Sum* a, std::int64_t a_stride, std::int64_t ro
   static_assert(kPanelKeys % kDotsKeys == 0 && kDotsKeys % U::kLanes == 0 && kRow % U::kLanes == 0);
   Lines lines(next);
   with_dtype<U>(b.dtype, [&]<DType D>(std::integral_constant<DType, D>) {
-    // How often lines are asked for, at least, over which they are spread.
+    // The least number of prefetches, over which lines are spread.
     const std::int64_t times = keys / kKeysAtOnce<U, D, kPanelVectors<U>> * (padded(rows, kRow) / kRow) *
                                (padded(k, kPanelStep) / kPanelStep);
     const std::int64_t ahead = lines_each_time(next, times);

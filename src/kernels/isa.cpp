@@ -1,4 +1,4 @@
-// CPUID and XCR0 as words, and Linux's answer about AMX; features are told from these words alone.
+// CPUID and XCR0 as words, and Linux's permission for AMX; features are derived from these words.
 // tests: tests/kernels/test_isa.cpp
 #include "kernels/isa.hpp"
 

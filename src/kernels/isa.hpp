@@ -17,7 +17,7 @@ enum Feature : std::uint32_t {
   kAmxBf16 = 1u << 7,
 };
 
-/// The words from which features are told; a fake one makes "has the bit, may not use it" a unit test.
+/// The words that features are derived from; a fake one makes "has the bit, may not use it" a unit test.
 struct CpuidRegisters {
   std::uint32_t leaf1_ecx = 0;
   std::uint32_t leaf7_ebx = 0;

@@ -266,7 +266,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
     for (int v = 0; v < NV; ++v) sum[r][v] = U::zero();
   const std::int64_t units = (k + U::kKr - 1) / U::kKr, step = U::kKr * row_stride;
   Lines lines = following;  // in registers
-  std::int64_t due = 0;     // bytes: as many are asked for as are read
+  std::int64_t due = 0;     // bytes: prefetched at the rate of reads
   for (std::int64_t u = 0; u < units; ++u, a += U::kUnit, b += step) {
     due += kBytes * U::kKr;
     lines.prefetch(due / kLine);

@@ -288,8 +288,8 @@ class SliceSource final : public ForwardingSource {
 std::shared_ptr<const ArraySource> slice_of(std::shared_ptr<const ArraySource> array, std::int64_t index) {
   const Shape& whole = core::required(array).shape();
   if (whole.empty() || index < 0 || index >= whole[0])
-    throw core::misuse("{}: there is no slice {} of an array of shape {}", array->name(), index,
-                       to_string(whole));
+    throw core::usage("{}: there is no slice {} of an array of shape {}", array->name(), index,
+                      to_string(whole));
   ArrayType type(array->dtype(), Shape(whole.begin() + 1, whole.end()));
   ArrayAccess access = array->access();
   if (access.view) access.view = (*access.view)[index];

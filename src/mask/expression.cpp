@@ -701,8 +701,7 @@ Mask make_blocks(const Node& node, const Wanted& wanted) {
 
 const mask::StoredMasks& stored_masks(const Node& node, const OpenArray& open) {
   if (!open.group())
-    throw core::misuse("{}(...) names a file of several arrays, which cannot be opened here",
-                       node.kind->word);
+    throw core::usage("{}(...) names a file of several arrays, which cannot be opened here", node.kind->word);
   auto& masks = open.opened().by_arguments[node.arguments];
   if (!masks) masks = mask::open_stored_masks(open.group(), node.arguments);
   return *masks;

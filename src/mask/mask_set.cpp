@@ -172,7 +172,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
     const Shape& shape = given->shape;
     const std::size_t rank = shape.size();
     if (rank != 2 && rank != 3)
-      throw core::misuse("{} is {}, not ([heads,] queries, keys)", given->name, to_string(shape));
+      throw core::usage("{} is {}, not ([heads,] queries, keys)", given->name, to_string(shape));
     lengths = heads = Claim{&given->name, rank == 3 ? shape[0] : 1, shape[rank - 2], shape[rank - 1]};
     has_head_axis_ = rank == 3;
   }

@@ -28,7 +28,7 @@ struct Recipe {
   double existing = 0;
   Rounding factors = {}, sums = {}, result = {};
   std::int64_t run = 1;                       // of the contraction, between two roundings of sums
-  std::int64_t skip_begin = 0, skip_end = 0;  // of the contraction, what is left out
+  std::int64_t skip_begin = 0, skip_end = 0;  // skipped range of the contraction
 };
 
 using RecipeOf = std::function<std::optional<Recipe>(std::int64_t row)>;

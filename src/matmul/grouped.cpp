@@ -77,7 +77,7 @@ void fill_rows(std::int64_t rows, std::int64_t row_bytes, const std::byte* exist
   });
 }
 
-// What group g makes of a part, of factors with these strides, but for where they lie: its rows [begin, end).
+// The product of group g in a part, without pointers: its rows [begin, end), of factors with these strides.
 struct GroupRows {
   Product product;
   std::int64_t begin, end;

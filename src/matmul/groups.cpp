@@ -51,10 +51,10 @@ Layout checked_layout(const IntegerArray& group_sizes, std::int64_t m, std::int6
   layout.groups = static_cast<std::int64_t>(layout.offsets.size()) - 1;
   layout.tiles = core::ceil_div(m, tm);
   if (options.start_group > layout.groups)
-    throw std::move(core::misuse("start_group is {}, but there {}", options.start_group,
-                                 layout.groups == 1 ? "is only 1 group"
-                                                    : fmt::format("are only {} groups", layout.groups))
-                        .at(group_sizes->name()));
+    throw std::move(
+        core::usage("start_group is {}, but there {}", options.start_group,
+                    layout.groups == 1 ? "is only 1 group" : fmt::format("are only {} groups", layout.groups))
+            .at(group_sizes->name()));
   if (layout.offsets.back() > kMost) {
     const auto& offsets = layout.offsets;
     const auto g = std::upper_bound(offsets.begin(), offsets.end(), kMost) - offsets.begin();

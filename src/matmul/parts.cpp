@@ -150,7 +150,7 @@ class Halving {
     const auto cut = [&](std::int64_t row) {
       return Halves{{{piece.rows.begin, row}, piece.columns}, {{row, piece.rows.end}, piece.columns}};
     };
-    std::int64_t low = piece.rows.begin, high = piece.rows.end;  // the even place lies in [low, high]
+    std::int64_t low = piece.rows.begin, high = piece.rows.end;  // the even split is in [low, high]
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
       const Halves halves = cut(middle);

@@ -16,7 +16,7 @@ namespace ejk::matmul {
 
 /// Rows and columns of the result; in transposed products rows of each of these groups' matrices.
 struct Part {
-  IndexRange groups;  // in plain products not looked at
+  IndexRange groups;  // unused in plain products
   IndexRange rows, columns;
 };
 

@@ -50,8 +50,8 @@ void set_groups(Problem& p, const IntegerArray& group_sizes, std::int64_t group_
   p.first_group = group_offset;
   const std::int64_t groups = p.groups_in_all();
   if (group_offset < 0 || group_offset > groups)
-    throw std::move(core::misuse("group_offset is {}, beyond the {} that there are", group_offset,
-                                 groups == 1 ? "1 group" : fmt::format("{} groups", groups))
+    throw std::move(core::usage("group_offset is {}, beyond the {} that there are", group_offset,
+                                groups == 1 ? "1 group" : fmt::format("{} groups", groups))
                         .at(group_sizes->name()));
 }
 
@@ -130,8 +130,8 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
   const std::int64_t left = p.groups_in_all() - p.first_group;
   p.groups = settings.num_actual_groups.value_or(left);
   if (p.groups < 0 || p.groups > left)
-    throw core::misuse("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
-                       p.groups, p.first_group, left, p.groups_in_all());
+    throw core::usage("num_actual_groups is {}, and from group_offset {} on there are {} of {} groups",
+                      p.groups, p.first_group, left, p.groups_in_all());
   set_out(p, settings.dtype, {p.groups, p.k, p.n}, existing_out);
   return p;
 }

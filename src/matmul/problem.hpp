@@ -20,11 +20,11 @@ struct Problem {
   Cut cut = Cut::rows;
   ArrayType lhs, rhs, out;
   bool has_existing = false;
-  bool existing_has_rows = true;      // its columns lie side by side
+  bool existing_has_rows = true;      // its columns are contiguous
   Existing existing = Existing::add;  // what existing_out is for; in transposed products always `add`
   bool transpose_rhs = false;
   std::optional<Tiling> tiling;
-  std::optional<std::string> table;          // the name of the tiling table that was looked at
+  std::optional<std::string> table;          // the name of the tiling table that was searched
   std::optional<std::int64_t> tiling_line;   // in that table
   std::vector<std::int64_t> offsets;         // of all groups
   std::int64_t m = 0, k = 0, n = 0;          // k: the columns of lhs, in transposed products its rows

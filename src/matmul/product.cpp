@@ -127,7 +127,7 @@ class Multiplication {
     tiles_ = core::ceil_div(p_.rows, gemm_.mr);
     panels_ = way_ == Way::direct ? 0 : core::ceil_div(p_.columns, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
-    // Where contraction elements lie together they are packed in squares.
+    // Contiguous contraction elements are packed in squares.
     slice_step_ =
         std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
     together_ = std::min(gemm_.together, tiles_);

@@ -54,7 +54,7 @@ struct Product {
   bool stream = false;        // out is larger than caches: it is written past them
   std::int64_t direct_k = 0;  // direct_k() of the whole product that this is a part of
   bool few_columns = false;   // has_few_columns(), too
-  kernels::Ahead next;        // B that this thread probably reads next, where it lies
+  kernels::Ahead next;        // B that this thread probably reads next, in place
 };
 
 /// Contraction elements of B that are multiplied at once in place; 0: B is packed. It determines the order of

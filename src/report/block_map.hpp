@@ -9,7 +9,7 @@
 
 namespace ejk::report {
 
-/// One JSON object, in ASCII and without "<", so that it may stand in a script element:
+/// One JSON object, in ASCII and without "<", for use in a script element:
 ///   rows, columns   cells of the map; blocks in all: blocks [rows, columns]
 ///   scale           blocks of a cell along each side, a power of two
 ///   axes            [rows, columns] of {name, block, length}

@@ -12,17 +12,14 @@
 
 namespace ejk::report {
 
-/// 0xRRGGBB, by CellState. Told apart by the colour-blind, and in grey print by their lightness: on white 95,
+/// 0xRRGGBB, by CellState. Distinguishable by the colour-blind, and in grey print by lightness: on white 95,
 /// 62, 21, 79 and 45 of 100.
 inline constexpr std::array<std::uint32_t, 5> kColors = {0xf1f1f1, 0xde8a2b, 0x08306b, 0x9ecae1, 0xc51b7d};
 /// The same on a dark page, where full is the lightest.
 inline constexpr std::array<std::uint32_t, 5> kDarkColors = {0x23282f, 0xc9761a, 0xd6e8f7, 0x3d6f94,
                                                              0xff9ed2};
 
-/// "#08306b".
-std::string hex_color(std::uint32_t color);
-
-/// What may stand in an element and in a quoted attribute of HTML, SVG and XML: no markup, no control
+/// Valid text of an element and of a quoted attribute of HTML, SVG and XML: no markup, no control
 /// character, none that changes the direction of writing; at most `limit` characters and three dots.
 std::string escaped(std::string_view text, std::size_t limit = 400);
 
@@ -45,7 +42,7 @@ BlockCounts counts_of(const BlockPicture& picture);
 /// One <svg> element. A state is a class: cell-E, cell-P, cell-F, cell-M, cell-X.
 std::string draw_svg(const BlockPicture& picture, const BlockCounts& counts, const SvgStyle& style);
 
-/// fill and text rules for the classes of draw_svg.
-std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_view ink);
+/// The fill of the classes of draw_svg, below the selector `root`.
+std::string cell_rules(const std::array<std::uint32_t, 5>& colors, std::string_view root = "");
 
 }  // namespace ejk::report

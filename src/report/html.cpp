@@ -24,7 +24,7 @@ constexpr std::size_t kMostRows = 500, kFewestRows = 10;  // of a table
 constexpr std::size_t kTableBytes = 120 << 10;            // of all tables together
 constexpr std::size_t kMapBytes = 200 << 10;              // of a map
 constexpr std::size_t kMapsBytes = 90 << 10;              // of several together
-constexpr std::size_t kDrawingBytes = 40 << 10;           // of the drawings that stand for them
+constexpr std::size_t kDrawingBytes = 40 << 10;           // of their drawings
 constexpr std::int64_t kDrawnCells = 128;                 // a side, at the most
 constexpr std::size_t kLongText = 4000;
 
@@ -97,7 +97,7 @@ class PageWriter {
   void put_text(const std::string& text) { out_ += text; }
 
  private:
-  // Equal work gives an equal page, so it has no times unless they are asked for.
+  // Equal work gives an equal page, so it has no times unless requested.
   bool is_told(Unit unit) const {
     return with_times_ ||
            (unit != Unit::seconds && unit != Unit::bytes_per_second && unit != Unit::flop_per_second);
@@ -127,7 +127,7 @@ class PageWriter {
     if (table.rows.empty()) return;
     const std::size_t columns = table.columns.size();
     const auto shows = [&](std::size_t c) { return is_told(table.columns[c].unit); };
-    // Numbers and what stands above them are at the right.
+    // Numbers and their heads are right-aligned.
     std::vector<bool> numeric(columns);
     std::vector<double> largest(columns);
     for (std::size_t c = 0; c < columns; ++c)
@@ -212,27 +212,11 @@ class PageWriter {
   int pictures_ = 0;
 };
 
-std::string theme(std::string_view root, const std::array<std::uint32_t, 5>& colors) {
-  std::string rules;
-  for (std::size_t state = 0; state < colors.size(); ++state)
-    rules += fmt::format("{}.cell-{}{{fill:{}}}", root, letter_of(static_cast<CellState>(state)),
-                         hex_color(colors[state]));
-  return rules;
-}
-
 std::string style_sheet() {
-  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}@media print{{{}}}\n{}", theme("", kColors),
-                     theme(":root:not([data-theme=light]) ", kDarkColors),
-                     theme(":root[data-theme=dark] ", kDarkColors), theme(":root:root:root ", kColors),
-                     kPageStyle);
-}
-
-void collect(const Report& report, std::vector<const BlockPicture*>& into) {
-  for (const Report::Item& item : report.items) {
-    if (const auto* picture = std::get_if<BlockPicture>(&item)) into.push_back(picture);
-    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
-      collect(*section->content, into);
-  }
+  return fmt::format("{}@media(prefers-color-scheme:dark){{{}}}{}@media print{{{}}}\n{}", cell_rules(kColors),
+                     cell_rules(kDarkColors, ":root:not([data-theme=light]) "),
+                     cell_rules(kDarkColors, ":root[data-theme=dark] "),
+                     cell_rules(kColors, ":root:root:root "), kPageStyle);
 }
 
 }  // namespace
@@ -241,7 +225,11 @@ void collect(const Report& report, std::vector<const BlockPicture*>& into) {
 
 std::vector<const BlockPicture*> pictures_of(const Report& report) {
   std::vector<const BlockPicture*> pictures;
-  report::collect(report, pictures);
+  for (const Report::Item& item : report.items) {
+    if (const auto* picture = std::get_if<BlockPicture>(&item)) pictures.push_back(picture);
+    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
+      for (const BlockPicture* inner : pictures_of(*section->content)) pictures.push_back(inner);
+  }
   return pictures;
 }
 

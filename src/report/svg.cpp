@@ -99,20 +99,20 @@ class Drawing {
       : picture_(picture),
         counts_(counts),
         style_(style),
-        grid_(shrink(picture, style.most_cells, style.most_cells)) {
-    const auto rows = static_cast<double>(elements_along(picture.row_axis, picture.rows()));
-    const auto columns = static_cast<double>(elements_along(picture.column_axis, picture.columns()));
-    const double scale = style.longest_side / std::max({rows, columns, 1.0});
-    width_ = std::max(columns * scale, kShortestSide);
-    height_ = std::max(rows * scale, kShortestSide);
+        grid_(shrink(picture, style.most_cells, style.most_cells)),
+        rows_(elements_along(picture.row_axis, picture.rows())),
+        columns_(elements_along(picture.column_axis, picture.columns())) {
+    const double scale =
+        style.longest_side / static_cast<double>(std::max({rows_, columns_, std::int64_t{1}}));
+    width_ = std::max(static_cast<double>(columns_) * scale, kShortestSide);
+    height_ = std::max(static_cast<double>(rows_) * scale, kShortestSide);
   }
 
   std::string draw() {
     const double gap = style_.profiles ? kProfile + 8 : 0;
     // Room for the title, the last tick's label and the legend, whatever the plot has.
     const std::string title = printable(picture_.title, 90);
-    const std::string last = fmt::format("{}", elements_along(picture_.column_axis, picture_.columns()));
-    const double beside = std::max(gap + kRight, text_width(last) / 2);
+    const double beside = std::max(gap + kRight, text_width(std::to_string(columns_)) / 2);
     const double all_width = std::max({kLeft + width_ + beside, kLeft + text_width(title) + kRight, 420.0});
     const std::vector<Swatch> swatches = legend(all_width);
     const double all_height = kTop + height_ + gap + kBelow + kLegendLine * swatches.back().line;
@@ -144,16 +144,12 @@ class Drawing {
     return text.substr(0, text[last] == '.' ? last : last + 1);
   }
 
-  double across() const { return width_ / static_cast<double>(std::max<std::int64_t>(grid_.columns, 1)); }
-  double down() const { return height_ / static_cast<double>(std::max<std::int64_t>(grid_.rows, 1)); }
-
   // Partial cells of the last row and column are drawn in full and clipped.
   void cells() {
-    const auto rows = static_cast<double>(elements_along(picture_.row_axis, picture_.rows()));
-    const auto columns = static_cast<double>(elements_along(picture_.column_axis, picture_.columns()));
-    const double sx =
-        width_ / columns * static_cast<double>(picture_.column_axis.block * grid_.columns_per_cell);
-    const double sy = height_ / rows * static_cast<double>(picture_.row_axis.block * grid_.rows_per_cell);
+    const double sx = width_ / static_cast<double>(columns_) *
+                      static_cast<double>(picture_.column_axis.block * grid_.columns_per_cell);
+    const double sy = height_ / static_cast<double>(rows_) *
+                      static_cast<double>(picture_.row_axis.block * grid_.rows_per_cell);
     const Paths paths = paths_of(grid_);
     const bool hatched = std::min(sx, sy) >= kHatchedCell;
     put(R"(<clipPath id="plot{0}"><rect x="{1}" y="{2}" width="{3}" height="{4}"/></clipPath>)", style_.id,
@@ -194,19 +190,16 @@ class Drawing {
       for (std::int64_t at = 0; at <= length; at += step)
         draw(at, static_cast<double>(at) / static_cast<double>(length) * pixels);
     };
-    const std::int64_t rows = elements_along(picture_.row_axis, picture_.rows());
-    const std::int64_t columns = elements_along(picture_.column_axis, picture_.columns());
-    if (rows < 1 || columns < 1) return;
-    ticks(rows, height_, 16, [&](std::int64_t at, double y) {
+    if (rows_ < 1 || columns_ < 1) return;
+    ticks(rows_, height_, 16, [&](std::int64_t at, double y) {
       put(R"(<path class="frame" d="M{} {}h-4"/><text x="{}" y="{}" text-anchor="end">{}</text>)",
           number(kLeft), number(kTop + y), number(kLeft - 7), number(kTop + y + 4), at);
     });
     const double bottom = kTop + height_ + gap;
-    ticks(columns, width_, 9 + 7 * static_cast<double>(fmt::format("{}", columns).size()),
-          [&](std::int64_t at, double x) {
-            put(R"(<path class="frame" d="M{} {}v4"/><text x="{}" y="{}" text-anchor="middle">{}</text>)",
-                number(kLeft + x), number(bottom), number(kLeft + x), number(bottom + 17), at);
-          });
+    ticks(columns_, width_, 9 + text_width(std::to_string(columns_)), [&](std::int64_t at, double x) {
+      put(R"(<path class="frame" d="M{} {}v4"/><text x="{}" y="{}" text-anchor="middle">{}</text>)",
+          number(kLeft + x), number(bottom), number(kLeft + x), number(bottom + 17), at);
+    });
     put(R"svg(<text transform="translate(14 {}) rotate(-90)" text-anchor="middle">{}</text>)svg",
         number(kTop + height_ / 2), escaped(axis_name(picture_.row_axis)));
     put(R"(<text x="{}" y="{}" text-anchor="middle">{}</text>)", number(kLeft + width_ / 2),
@@ -220,10 +213,10 @@ class Drawing {
           of_rows ? profile(counts_.of_row, picture_.columns(), grid_.rows_per_cell)
                   : profile(counts_.of_column, picture_.rows(), grid_.columns_per_cell);
       const double most = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
+      const double side = (of_rows ? height_ : width_) / static_cast<double>(shares.size());
       std::string data;
       for (std::size_t i = 0; i < shares.size(); ++i) {
         const double length = most > 0 ? shares[i] / most * kProfile : 0;
-        const double side = of_rows ? down() : across();
         const double at = static_cast<double>(i) * side;
         fmt::format_to(std::back_inserter(data), "{}{}{}{}{}", i == 0 ? "M0 0" : "", of_rows ? "H" : "V",
                        number(length), of_rows ? "V" : "H", number(at + side));
@@ -283,50 +276,30 @@ class Drawing {
   const BlockCounts& counts_;
   const SvgStyle& style_;
   CellGrid grid_;
+  std::int64_t rows_, columns_;  // elements
   double width_ = 0, height_ = 0;
   std::string out_;
 };
 
 }  // namespace
 
-std::string hex_color(std::uint32_t color) { return fmt::format("#{:06x}", color); }
-
 std::string escaped(std::string_view text, std::size_t limit) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::string_view kEntities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
-  for (const char c : printable(text, limit)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
+  for (const char c : printable(text, limit))
+    if (const std::size_t special = kSpecial.find(c); special != std::string_view::npos)
+      out += kEntities[special];
+    else
+      out += c;
   return out;
 }
 
-std::string svg_rules(const std::array<std::uint32_t, 5>& colors, std::string_view ink) {
+std::string cell_rules(const std::array<std::uint32_t, 5>& colors, std::string_view root) {
   std::string rules;
   for (std::size_t state = 0; state < colors.size(); ++state)
-    rules += fmt::format(".cell-{}{{fill:{}}}", letter_of(static_cast<CellState>(state)),
-                         hex_color(colors[state]));
-  rules += fmt::format(
-      ".blocks text{{fill:{0}}}.blocks .title{{font-weight:bold}}.frame,.swatch{{stroke:{0};stroke-width:1}}"
-      ".frame{{fill:none}}.swatch{{stroke-width:.5}}.hatch{{stroke:{0};stroke-opacity:.45;stroke-width:1.5}}"
-      ".profile{{fill:{0};fill-opacity:.55}}",
-      ink);
+    rules += fmt::format("{}.cell-{}{{fill:#{:06x}}}", root, letter_of(static_cast<CellState>(state)),
+                         colors[state]);
   return rules;
 }
 
@@ -354,7 +327,10 @@ std::string draw_svg(const BlockPicture& picture, const BlockCounts& counts, con
 
 std::string to_svg(const BlockPicture& picture, const std::string& command_line) {
   report::SvgStyle style;
-  style.style = ".paper{fill:#fff}" + report::svg_rules(report::kColors, "#222");
+  style.style = ".paper{fill:#fff}" + report::cell_rules(report::kColors) +
+                ".blocks text{fill:#222}.blocks .title{font-weight:bold}"
+                ".frame,.swatch{stroke:#222;stroke-width:1}.frame{fill:none}.swatch{stroke-width:.5}"
+                ".hatch{stroke:#222;stroke-opacity:.45;stroke-width:1.5}.profile{fill:#222;fill-opacity:.55}";
   style.description = command_line;
   return report::draw_svg(picture, report::counts_of(picture), style);
 }

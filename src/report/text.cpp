@@ -80,12 +80,6 @@ std::string right(const std::string& text, std::size_t width) {
   return used < width ? std::string(width - used, ' ') + text : text;
 }
 
-// At most the first `width` columns, the last of them three dots when something is cut.
-std::string cut(const std::string& text, std::size_t width) {
-  if (width_of(text) <= width || width < 4) return text;
-  return text.substr(0, extent_of(text, width - 3).bytes) + "...";
-}
-
 // The text in at most `width` columns: its first `head` ones, three dots, its last ones.
 std::string cut_within(const std::string& text, std::size_t width, std::size_t head) {
   const std::size_t columns = width_of(text);
@@ -98,6 +92,9 @@ std::string cut_within(const std::string& text, std::size_t width, std::size_t h
   } while (width_of(tail) > width - 3 - head && ++left_out);
   return out.append(tail);
 }
+
+// Its first columns and three dots.
+std::string cut(const std::string& text, std::size_t width) { return cut_within(text, width, width - 3); }
 
 std::size_t count_distinct(const std::vector<std::string>& texts) {
   return std::unordered_set<std::string_view>(texts.begin(), texts.end()).size();
@@ -145,9 +142,10 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
 struct Column {
   std::vector<std::string> label;  // lines
   std::vector<std::string> cells;
-  std::size_t place = 0, width = 0;
-  bool is_text = false;  // may be moved or cut
-  bool is_left = false;  // stands at the left: text and bars
+  std::size_t width = 0;
+  bool is_text = false;   // may be moved or cut
+  bool is_moved = false;  // below the table
+  bool is_left = false;   // left-aligned: text and bars
 
   // Makes it as narrow as its cells and the words of its label are.
   void break_label() {
@@ -185,6 +183,10 @@ class TextWriter {
     out_ += '\n';
   }
 
+  std::string styled(const char* code, const std::string& text) const {
+    return style_.color ? code + text + kPlain : text;
+  }
+
   // An empty line between parts, but none at the top or under a title.
   void gap() {
     if (!out_.empty() && !fresh_) out_ += '\n';
@@ -193,7 +195,7 @@ class TextWriter {
 
   void title(std::size_t indent, std::string_view text) {
     if (text.empty()) return;
-    line(indent, style_.color ? fmt::format("{}{}{}", kBold, printable(text), kPlain) : printable(text));
+    line(indent, styled(kBold, printable(text)));
   }
 
   std::size_t space(std::size_t indent) const {
@@ -213,8 +215,7 @@ class TextWriter {
       const std::size_t behind = indent + label_width + 2;
       std::vector<std::string> rows = wrapped(value, space(behind));
       if (width_of(value) <= space(behind) || rows.empty()) rows = {value};  // with the spaces that it has
-      line(indent, fmt::format("{}{}{}  {}", style_.color ? kDim : "", label, style_.color ? kPlain : "",
-                               rows.front()));
+      line(indent, styled(kDim, label) + "  " + rows.front());
       for (std::size_t r = 1; r < rows.size(); ++r) line(behind, rows[r]);
     }
   }
@@ -252,7 +253,6 @@ class TextWriter {
       if (const double* value = is_bar ? std::get_if<double>(&row.at(c)) : nullptr)
         largest = std::max(largest, *value);
     Column column;
-    column.place = c;
     if (!about.label.empty()) column.label = {about.label};
     column.width = width_of(about.label);
     column.is_left = is_bar;
@@ -295,18 +295,18 @@ class TextWriter {
     // cutting would make rows equal; then cut the widest remaining text.
     const auto excess = [&] {
       std::size_t total = 0;
-      for (const Column& column : columns) total += column.width + 2;
+      for (const Column& column : columns) total += column.is_moved ? 0 : column.width + 2;
       return total > space(indent) + 2 ? total - space(indent) - 2 : 0;
     };
     const auto widest_text = [&](std::size_t from) {
       auto widest = columns.end();
       for (auto c = columns.begin() + static_cast<std::ptrdiff_t>(from); c < columns.end(); ++c)
-        if (c->is_text && (widest == columns.end() || c->width > widest->width)) widest = c;
+        if (c->is_text && !c->is_moved && (widest == columns.end() || c->width > widest->width)) widest = c;
       return widest;
     };
     if (excess() > 0)
       for (Column& column : columns) column.break_label();
-    std::vector<Column> moved;
+    std::size_t moved = 0;
     const std::vector<std::string> names = columns.empty() ? std::vector<std::string>() : columns[0].cells;
     while (excess() > 0) {
       const auto cut = widest_text(0), wide = widest_text(1);
@@ -315,30 +315,21 @@ class TextWriter {
       const bool cuts_names = cut == columns.begin();
       if (cuts_names) cut->cells = cut_apart(names, width);
       if (wide == columns.end() ||
-          (!moved.empty() && !(cuts_names && count_distinct(cut->cells) < count_distinct(names)))) {
+          (moved > 0 && !(cuts_names && count_distinct(cut->cells) < count_distinct(names)))) {
         cut->width = width;
         break;
       }
       columns[0].cells = names;
-      moved.push_back(std::move(*wide));
-      columns.erase(wide);
+      wide->is_moved = true;
+      ++moved;
     }
-    std::sort(moved.begin(), moved.end(), [](const Column& a, const Column& b) { return a.place < b.place; });
-    std::vector<std::string> under;
-    for (std::size_t r = 0; r < shown && !moved.empty(); ++r) {
-      std::vector<std::string_view> cells;
-      for (const Column& column : moved)
-        if (!column.cells[r].empty()) cells.push_back(column.cells[r]);
-      // Where only the names are left, these lines are the table.
-      under.push_back(fmt::format(
-          "{}{}: {}", columns.size() == 1 ? "" : fmt::format("{} ", fmt::join(columns[0].label, " ")),
-          names[r], fmt::join(cells, ", ")));
-    }
-    if (!moved.empty() && columns.size() == 1) columns.clear();
+    // Where only the names are left, the lines under the table are all of it.
+    const bool only_names = moved > 0 && moved + 1 == columns.size();
 
     const auto row = [&](const auto& text_of) {
       std::string out;
       for (const Column& column : columns) {
+        if (column.is_moved) continue;
         const std::string text = cut(text_of(column), column.width);
         out += (&column == &columns.front() ? "" : "  ") +
                (column.is_left ? left(text, column.width) : right(text, column.width));
@@ -347,21 +338,29 @@ class TextWriter {
       return out;
     };
     std::size_t height = 0;
-    for (const Column& column : columns) height = std::max(height, column.label.size());
-    for (std::size_t h = 0; h < height; ++h) {  // labels stand on the first row of numbers
+    for (const Column& column : columns)
+      if (!column.is_moved) height = std::max(height, column.label.size());
+    for (std::size_t h = 0; h < height && !only_names; ++h) {  // labels are aligned at the bottom
       const std::string header = row([&](const Column& column) {
         const std::size_t above = height - column.label.size();
         return h < above ? std::string() : column.label[h - above];
       });
-      line(indent, style_.color ? fmt::format("{}{}{}", kDim, header, kPlain) : header);
+      line(indent, styled(kDim, header));
     }
-    for (std::size_t r = 0; r < shown && !columns.empty(); ++r)
+    for (std::size_t r = 0; r < shown && !columns.empty() && !only_names; ++r)
       line(indent, row([&](const Column& column) { return column.cells[r]; }));
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",
                                format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
-    for (const std::string& text : under)
+    for (std::size_t r = 0; r < shown && moved > 0; ++r) {
+      std::vector<std::string_view> cells;
+      for (const Column& column : columns)
+        if (column.is_moved && !column.cells[r].empty()) cells.push_back(column.cells[r]);
+      const std::string text =
+          fmt::format("{}{}: {}", only_names ? "" : fmt::format("{} ", fmt::join(columns[0].label, " ")),
+                      names[r], fmt::join(cells, ", "));
       for (const std::string& part : wrapped(text, space(indent))) line(indent, part);
+    }
   }
 
   struct Glyph {
@@ -413,7 +412,7 @@ class TextWriter {
     for (const CellState s : report::states_of(picture)) {
       if (!seen[static_cast<std::size_t>(s)]) continue;
       legend += legend.empty() ? "" : "  ";
-      legend += style_.color ? fmt::format("{}{}{}", glyph(s).color, character(s), kPlain) : character(s);
+      legend += styled(glyph(s).color, character(s));
       legend += " " + report::state_name(picture, s);
     }
     line(indent, fmt::format("{}; 1 cell = {} x {} {}{}", legend, format_count(grid.rows_per_cell),

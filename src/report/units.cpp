@@ -65,22 +65,13 @@ std::string real(double value, int digits = 3) {
 
 std::string measure(double value, Unit unit) {
   if (!std::isfinite(value)) return real(value);
-  switch (unit) {
-    case Unit::bytes:
-      return bytes(value);
-    case Unit::share:
-      return percent(value);
-    case Unit::seconds:
-      return seconds(value);
-    case Unit::flop:
-      return flop(value);
-    case Unit::bytes_per_second:
-      return bytes(value) + "/s";
-    case Unit::flop_per_second:
-      return flop(value) + "/s";
-    default:
-      return plain(value);
-  }
+  if (unit == Unit::bytes) return bytes(value);
+  if (unit == Unit::share) return percent(value);
+  if (unit == Unit::seconds) return seconds(value);
+  if (unit == Unit::flop) return flop(value);
+  if (unit == Unit::bytes_per_second) return bytes(value) + "/s";
+  if (unit == Unit::flop_per_second) return flop(value) + "/s";
+  return plain(value);
 }
 
 bool is_measure(Unit unit) { return unit >= Unit::bytes && unit <= Unit::flop_per_second; }
@@ -98,11 +89,8 @@ std::string number(const ReportValue& value, Unit unit) {
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
   if (const auto* text = std::get_if<std::string>(&value)) return printable(*text);
   if (const auto* list = std::get_if<std::vector<std::int64_t>>(&value)) {
+    if (unit == Unit::none) return to_string(*list);  // a shape
     std::string out;
-    if (unit == Unit::none) {  // a shape, as NumPy writes it
-      for (const std::int64_t n : *list) out += fmt::format("{}{}", out.empty() ? "" : ", ", n);
-      return fmt::format("({}{})", out, list->size() == 1 ? "," : "");
-    }
     for (const std::int64_t n : *list) out += (out.empty() ? "" : " x ") + number(n, unit);
     return out;
   }
@@ -120,12 +108,6 @@ int digits_apart(const std::vector<double>& numbers) {
     for (std::size_t j = 0; j < i; ++j)
       while (digits < kMost && are_alike(numbers[i], numbers[j])) ++digits;
   return digits;
-}
-
-// An element of an array, of floats in so many significant digits.
-std::string element(const ReportValue& value, int digits) {
-  const auto* floating = std::get_if<double>(&value);
-  return floating == nullptr ? number(value, Unit::value) : real(*floating, digits);
 }
 
 }  // namespace
@@ -152,18 +134,17 @@ std::string with_unit(const ReportValue& value, Unit unit) {
   return fmt::format("{} {}", text, word);
 }
 
-std::string cell(const ReportValue& value, Unit unit) { return number(value, unit); }
-
 std::string cell(const Table& table, std::size_t row, std::size_t column) {
   const std::vector<ReportValue>& cells = table.rows[row];
   const Unit unit = table.columns[column].unit;
-  if (unit != Unit::value) return cell(cells.at(column), unit);
+  const double* floating = std::get_if<double>(&cells.at(column));
+  if (unit != Unit::value || floating == nullptr) return number(cells.at(column), unit);
   std::vector<double> elements;
   for (std::size_t c = 0; c < table.columns.size(); ++c)
     if (const auto* value = std::get_if<double>(&cells.at(c));
         value != nullptr && table.columns[c].unit == Unit::value)
       elements.push_back(*value);
-  return element(cells.at(column), digits_apart(elements));
+  return real(*floating, digits_apart(elements));
 }
 
 std::string_view key_ending(Unit unit) { return kKeyEndings[static_cast<std::size_t>(unit)]; }

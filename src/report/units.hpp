@@ -12,10 +12,7 @@ namespace ejk::report {
 /// A number with its unit as in "1,024 blocks".
 std::string with_unit(const ReportValue& value, Unit unit);
 
-/// The same for a table's cell, where the column's label already says what is counted.
-std::string cell(const ReportValue& value, Unit unit);
-
-/// A cell of a table: elements in as many digits as tell those of the row apart.
+/// A cell of a table, without its unit; elements in as many digits as distinguish those of the row.
 std::string cell(const Table& table, std::size_t row, std::size_t column);
 
 /// A share in percent with as many digits as tell it from 0 % and 100 %.

@@ -9,6 +9,7 @@
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "ejk/pack.hpp"
 
 namespace ejk {
@@ -19,8 +20,7 @@ namespace {
 void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, const std::string& name,
                 LongSequence how, std::int64_t max_pieces) {
   const auto too_many = [&](std::int64_t sequence) {
-    return Error(Error::Kind::input,
-                 fmt::format("{}: the sum of the lengths passes 63 bits at index {}", name, sequence));
+    return core::invalid("{}: the sum of the lengths passes 63 bits at index {}", name, sequence);
   };
   const auto add = [&](std::int64_t sequence, std::int64_t start, std::int64_t length) {
     if (max_pieces > 0 && static_cast<std::int64_t>(packing.length.size()) == max_pieces)
@@ -36,8 +36,7 @@ void cut_pieces(BinPacking& packing, const std::vector<std::int64_t>& lens, cons
   };
   for (std::size_t i = 0; i < lens.size(); ++i) {
     const auto sequence = static_cast<std::int64_t>(i);
-    if (lens[i] < 0)
-      throw Error(Error::Kind::input, fmt::format("{}: lens[{}] is {}, negative", name, i, lens[i]));
+    if (lens[i] < 0) throw core::invalid("{}: lens[{}] is {}, negative", name, i, lens[i]);
     if (lens[i] <= packing.capacity) {
       add(sequence, 0, lens[i]);
       continue;
@@ -74,8 +73,7 @@ double BinPacking::efficiency() const {
 
 BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequence how,
                     std::int64_t max_pieces) {
-  if (capacity < 1)
-    throw Error(Error::Kind::input, fmt::format("the capacity is {}; it must be at least 1", capacity));
+  if (capacity < 1) throw core::invalid("the capacity is {}; it must be at least 1", capacity);
   BinPacking packing;
   packing.capacity = capacity;
   cut_pieces(packing, core::read_integers(lens, "lens"), lens->name(), how, max_pieces);

@@ -12,6 +12,7 @@
 
 #include "core/id_values.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "ejk/sequence.hpp"
 
 namespace ejk {
@@ -87,11 +88,9 @@ Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dt
         if (tokens > 0) cu.push_back(tokens);
       } else if (before < 0 || row[i] - 1 != before) {
         throw std::move(
-            Error(
-                Error::Kind::input,
-                fmt::format(
-                    "{} is {}; a position is 0, where a sequence begins, or one more than the one before it",
-                    element_of("position ids", *ids, r, i), row[i]))
+            core::invalid(
+                "{} is {}; a position is 0, where a sequence begins, or one more than the one before it",
+                element_of("position ids", *ids, r, i), row[i])
                 .at(ids->name())
                 .hint(i == 0 && row[i] == 1
                           ? "rows that are padded at the left begin with 1 where nothing is: take "

@@ -2,14 +2,13 @@
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 
 namespace ejk::sequence {
@@ -66,8 +65,8 @@ class IdSource final : public ArraySource {
     if (element_count(count) == 0) return;
     dispatch(dtype(), [&]<class T>(std::type_identity<T>) {
       if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-        if (kind_ == IdKind::both && count[1] != 2)
-          read_column<T>(start, count[0], static_cast<T*>(out));
+        if (kind_ == IdKind::both && count[1] != 2)  // one of the two columns
+          column(run_of(start[0]), start[0], start[0] + count[0], start[1] == 0, false, static_cast<T*>(out));
         else
           read_elements<T>(start[0], count[0], static_cast<T*>(out));
       }
@@ -93,12 +92,6 @@ class IdSource final : public ArraySource {
         column(run, first, end, kind_ == IdKind::label, stream, at);
       if (stream) kernels::active().stream_fence();
     });
-  }
-
-  // One of the two columns of pairs.
-  template <class T>
-  void read_column(std::span<const std::int64_t> start, std::int64_t count, T* out) const {
-    column(run_of(start[0]), start[0], start[0] + count, start[1] == 0, false, out);
   }
 
   // The labels, or the positions, of elements [begin, end), the first of which belongs to `run`.
@@ -132,11 +125,10 @@ std::shared_ptr<const ArraySource> make_ids(std::vector<std::int64_t> offsets,
     const std::int64_t length = offsets[i + 1] - offsets[i];
     if (length == 0) continue;
     if (kind != IdKind::position && labels[i] > most)
-      throw Error(Error::Kind::input,
-                  fmt::format("sequence number {} is more than {} holds", labels[i], name_of(dtype)));
+      throw core::invalid("sequence number {} is more than {} holds", labels[i], name_of(dtype));
     if (kind != IdKind::label && length - 1 > most)
-      throw Error(Error::Kind::input, fmt::format("sequence {} has positions up to {}, more than {} holds", i,
-                                                  length - 1, name_of(dtype)));
+      throw core::invalid("sequence {} has positions up to {}, more than {} holds", i, length - 1,
+                          name_of(dtype));
   }
   return std::make_shared<IdSource>(std::move(offsets), std::move(labels), kind, dtype, std::move(name));
 }

@@ -18,7 +18,7 @@ namespace ejk::sequence {
 namespace {
 
 // The error of integers that hold several values beside 0. The first place is named, of what can be read
-// again; else that in the piece at hand, of rows × columns elements from [row, column] on, where `known` was
+// again; else that in the current piece, of rows × columns elements from [row, column] on, where `known` was
 // seen before.
 template <class T>
 Error several_values(const ArraySource& mask, T known, std::int64_t row, std::int64_t column,

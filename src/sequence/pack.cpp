@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/number.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
@@ -22,7 +22,7 @@ namespace {
 
 using core::invalid;
 
-// `length` tokens that stand together in the flattened batch and in the packed array.
+// `length` tokens that are contiguous in the flattened batch and in the packed array.
 struct Run {
   std::int64_t flat, packed, length;
 };
@@ -60,9 +60,6 @@ std::vector<std::vector<Run>> runs_of_rows(const ArraySource& mask) {
 
 Layout layout_of_rows(const std::vector<std::vector<Run>>& rows, std::int64_t seq) {
   Layout layout{static_cast<std::int64_t>(rows.size()), seq, 0, {}};
-  std::size_t count = 0;
-  for (const auto& row : rows) count += row.size();
-  layout.runs.reserve(count);
   for (std::size_t b = 0; b < rows.size(); ++b)
     for (const Run& run : rows[b]) {
       layout.runs.push_back({static_cast<std::int64_t>(b) * seq + run.flat, layout.tokens, run.length});
@@ -77,8 +74,8 @@ Layout layout_of_indices(const ArraySource& source, const std::vector<std::int64
   Layout layout{batch, seq, static_cast<std::int64_t>(indices.size()), {}};
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (indices[i] < 0 || indices[i] >= places)
-      throw invalid(fmt::format("{}: indices[{}] is {}, outside of the {} x {} places", source.name(), i,
-                                indices[i], batch, seq));
+      throw invalid("{}: indices[{}] is {}, outside of the {} x {} places", source.name(), i, indices[i],
+                    batch, seq);
     const bool goes_on = i > 0 && indices[i] == indices[i - 1] + 1 && indices[i] % seq != 0;
     if (goes_on)
       ++layout.runs.back().length;
@@ -92,8 +89,8 @@ Layout layout_of_indices(const ArraySource& source, const std::vector<std::int64
     const Run &a = layout.runs[r - 1], &b = layout.runs[r];
     if (a.flat + a.length <= b.flat) continue;
     const std::int64_t first = a.packed + b.flat - a.flat;
-    throw invalid(fmt::format("{}: indices[{}] and indices[{}] are both {}", source.name(),
-                              std::min(first, b.packed), std::max(first, b.packed), b.flat));
+    throw invalid("{}: indices[{}] and indices[{}] are both {}", source.name(), std::min(first, b.packed),
+                  std::max(first, b.packed), b.flat);
   }
   return layout;
 }
@@ -104,8 +101,7 @@ Layout layout_of_sequences(const ArraySource& source, const std::vector<std::int
   for (std::int64_t i = 0; i < layout.batch; ++i) {
     const std::int64_t begin = cu[static_cast<std::size_t>(i)], end = cu[static_cast<std::size_t>(i) + 1];
     if (end - begin > seq)
-      throw invalid(
-          fmt::format("{}: sequence {} has {} tokens, a row {}", source.name(), i, end - begin, seq));
+      throw invalid("{}: sequence {} has {} tokens, a row {}", source.name(), i, end - begin, seq);
     if (begin < end) layout.runs.push_back({i * seq, begin, end - begin});
   }
   return layout;
@@ -116,10 +112,10 @@ bool are_offsets(const std::vector<std::int64_t>& values, std::int64_t tokens) {
          std::is_sorted(values.begin(), values.end());
 }
 
-// Indices are as many as tokens, cu_seqlens one more than rows. Where both are as many, what they hold tells.
+// Indices are as many as tokens, cu_seqlens one more than rows. Where both are equal in number, the elements decide.
 Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int64_t seq,
                          const ArraySource& packed) {
-  if (batch < 0 || seq < 0) throw invalid(fmt::format("{} x {} is no shape of a batch", batch, seq));
+  if (batch < 0 || seq < 0) throw invalid("{} x {} is no shape of a batch", batch, seq);
   const std::int64_t places = element_count(Shape{batch, seq});
   const std::int64_t tokens = packed.shape()[0], rows_and_one = batch < INT64_MAX ? batch + 1 : batch;
   const std::int64_t count = where.shape().size() == 1 ? where.shape()[0] : -1;
@@ -128,10 +124,10 @@ Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int6
   const std::vector<std::int64_t> values = core::read_integers(where, "indices");
   const bool offsets = are_offsets(values, tokens);
   if (count != tokens) {
-    Error error =
-        invalid(fmt::format("{} has {} elements; indices of the tokens of {} are {}, cu_seqlens of {} "
-                            "rows {}",
-                            where.name(), count, packed.name(), tokens, batch, rows_and_one));
+    Error error = invalid(
+        "{} has {} elements; indices of the tokens of {} are {}, cu_seqlens of {} "
+        "rows {}",
+        where.name(), count, packed.name(), tokens, batch, rows_and_one);
     if (offsets) error.hint(fmt::format("it is the cu_seqlens of {} rows", count - 1));
     throw error;
   }
@@ -140,8 +136,8 @@ Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int6
       !both || (values.back() < places && std::adjacent_find(values.begin(), values.end()) == values.end());
   // Libraries have indices as int64 and cu_seqlens as int32.
   if (both && are_indices && where.dtype() != DType::int64)
-    throw invalid(fmt::format("{}: its {} numbers can be indices of as many tokens and cu_seqlens of {} rows",
-                              where.name(), count, batch))
+    throw invalid("{}: its {} numbers can be indices of as many tokens and cu_seqlens of {} rows",
+                  where.name(), count, batch)
         .hint("as int64 they are indices");
   return are_indices ? layout_of_indices(where, values, batch, seq) : layout_of_sequences(where, values, seq);
 }
@@ -170,8 +166,7 @@ enum class Axes { batch, tokens };
 
 class PackedSource final : public ForwardingSource {
  public:
-  PackedSource(const std::shared_ptr<const ArraySource>& x, std::shared_ptr<const Layout> layout,
-               Axes axes = Axes::batch)
+  PackedSource(const std::shared_ptr<const ArraySource>& x, std::shared_ptr<const Layout> layout, Axes axes)
       : ForwardingSource(x, {x->dtype(), shape_of_tokens({layout->tokens}, *x, axes == Axes::batch ? 2 : 1)},
                          ArrayAccess(x->access().order)),
         layout_(std::move(layout)),
@@ -220,8 +215,7 @@ std::shared_ptr<const ArraySource> indices_of(std::shared_ptr<const Layout> layo
 
 class UnpackedSource final : public ForwardingSource {
  public:
-  UnpackedSource(const std::shared_ptr<const ArraySource>& packed, Layout layout, Array fill,
-                 Axes axes = Axes::batch)
+  UnpackedSource(const std::shared_ptr<const ArraySource>& packed, Layout layout, Array fill, Axes axes)
       : ForwardingSource(
             packed,
             {packed->dtype(),
@@ -237,7 +231,7 @@ class UnpackedSource final : public ForwardingSource {
     const std::int64_t elements = element_count(count);
     if (elements == 0) return;
     auto* to = static_cast<std::byte*>(out);
-    fill(to, elements);
+    core::repeat_element({fill_.data(), static_cast<std::size_t>(fill_.bytes())}, elements, to);
     const bool batch = axes_ == Axes::batch;
     const std::size_t place = batch ? 1 : 0;  // of a token's axis
     const std::int64_t token_bytes = inner_count(count, place + 1) * size_of(dtype());
@@ -259,15 +253,6 @@ class UnpackedSource final : public ForwardingSource {
   }
 
  private:
-  void fill(std::byte* to, std::int64_t n) const {
-    const std::int64_t size = size_of(dtype());
-    const bool zero =
-        std::all_of(fill_.data(), fill_.data() + size, [](std::byte b) { return b == std::byte{0}; });
-    if (zero) return void(std::memset(to, 0, static_cast<std::size_t>(n * size)));
-    for (std::int64_t i = 0; i < n; ++i)
-      std::memcpy(to + i * size, fill_.data(), static_cast<std::size_t>(size));
-  }
-
   Layout layout_;
   Array fill_;
   Axes axes_;
@@ -287,101 +272,103 @@ Layout layout_of_padded(const core::PaddedSequences& sequences, std::int64_t tok
 void require_places(const IntegerArray& padded, const core::PaddedSequences& sequences, std::int64_t tokens,
                     const std::string& of) {
   if (sequences.begins.back() > tokens)
-    throw invalid(fmt::format("{}: padded cu_seqlens ends at {} (index {}), and {} has {} tokens",
-                              padded->name(), sequences.begins.back(), sequences.begins.size() - 1, of,
-                              tokens));
+    throw invalid("{}: padded cu_seqlens ends at {} (index {}), and {} has {} tokens", padded->name(),
+                  sequences.begins.back(), sequences.begins.size() - 1, of, tokens);
+}
+
+Packed packed_by(const std::shared_ptr<const ArraySource>& x, Layout runs,
+                 const std::vector<std::int64_t>& lengths, Axes axes) {
+  Packed result;
+  std::vector<std::int64_t> cu{0};
+  for (const std::int64_t length : lengths) {
+    cu.push_back(cu.back() + length);
+    result.max_seqlen = std::max(result.max_seqlen, length);
+  }
+  result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
+  const auto layout = std::make_shared<const Layout>(std::move(runs));
+  result.packed = std::make_shared<PackedSource>(x, layout, axes);
+  result.indices = indices_of(layout);
+  return result;
+}
+
+void require_axis_of_tokens(const std::shared_ptr<const ArraySource>& packed) {
+  if (core::required(packed).shape().empty())
+    throw invalid("{}: a packed array is (tokens, ...), not a scalar", packed->name());
+}
+
+// `where`: the name of the array that the layout is of.
+std::shared_ptr<const ArraySource> unpacked_by(const std::shared_ptr<const ArraySource>& packed,
+                                               Layout layout, const std::string& where, Number fill,
+                                               Axes axes) {
+  const Shape& shape = packed->shape();
+  if (layout.tokens != shape[0]) {
+    Error error = invalid("{} has {} tokens, {} places {}", packed->name(), shape[0], where, layout.tokens);
+    if (axes == Axes::batch && shape.size() >= 2 && shape[0] == layout.batch && shape[1] == layout.seq)
+      error.hint(fmt::format("it has the shape of the batch: only packed tokens ({}, ...) have places",
+                             layout.tokens));
+    throw error;
+  }
+  return std::make_shared<UnpackedSource>(packed, std::move(layout), core::element_of(packed->dtype(), fill),
+                                          axes);
 }
 
 }  // namespace
 
 Packed pack(const std::shared_ptr<const ArraySource>& x, const ArraySource& mask) {
   if (core::required(x).shape().size() < 2)
-    throw invalid(fmt::format("{}: a padded array is (batch, seq, ...), not of shape {}", x->name(),
-                              to_string(x->shape())));
+    throw invalid("{}: a padded array is (batch, seq, ...), not of shape {}", x->name(),
+                  to_string(x->shape()));
   sequence::check_row_mask(mask);
   if (x->shape()[0] != mask.shape()[0] || x->shape()[1] != mask.shape()[1])
-    throw invalid(fmt::format("{}: a mask of shape {} does not fit {} of shape {}", mask.name(),
-                              to_string(mask.shape()), x->name(), to_string(x->shape())));
+    throw invalid("{}: a mask of shape {} does not fit {} of shape {}", mask.name(), to_string(mask.shape()),
+                  x->name(), to_string(x->shape()));
   const auto rows = runs_of_rows(mask);
-  Packed result;
-  std::vector<std::int64_t> cu{0};
+  std::vector<std::int64_t> lengths(rows.size());
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (const Run& run : rows[r]) lengths[r] += run.length;
+  Packed result = packed_by(x, layout_of_rows(rows, mask.shape()[1]), lengths, Axes::batch);
   for (const auto& row : rows) {
-    std::int64_t tokens = 0;
-    for (const Run& run : row) tokens += run.length;
-    cu.push_back(cu.back() + tokens);
-    result.max_seqlen = std::max(result.max_seqlen, tokens);
     result.left_padded += !row.empty() && row.front().flat > 0;
     result.with_holes += row.size() > 1;
   }
-  result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
-  const auto layout = std::make_shared<const Layout>(layout_of_rows(rows, mask.shape()[1]));
-  result.packed = std::make_shared<PackedSource>(x, layout);
-  result.indices = indices_of(layout);
   return result;
 }
 
 std::shared_ptr<const ArraySource> unpack(const std::shared_ptr<const ArraySource>& packed,
                                           const ArraySource& where, std::optional<std::int64_t> batch,
                                           std::optional<std::int64_t> seq, Number fill) {
-  if (core::required(packed).shape().empty())
-    throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
+  require_axis_of_tokens(packed);
   Layout layout;
   if (where.shape().size() == 2) {
     layout = layout_of_rows(runs_of_rows(where), where.shape()[1]);
     if (batch.value_or(layout.batch) != layout.batch || seq.value_or(layout.seq) != layout.seq)
-      throw invalid(fmt::format("{}: a mask of shape {} is not of {} x {}", where.name(),
-                                to_string(where.shape()), batch.value_or(layout.batch),
-                                seq.value_or(layout.seq)));
+      throw invalid("{}: a mask of shape {} is not of {} x {}", where.name(), to_string(where.shape()),
+                    batch.value_or(layout.batch), seq.value_or(layout.seq));
   } else {
     if (!batch || !seq) throw invalid(where.name() + ": it alone does not say how long rows are");
     layout = layout_of_numbers(where, *batch, *seq, *packed);
   }
-  if (layout.tokens != packed->shape()[0]) {
-    Error error = invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
-                                      where.name(), layout.tokens));
-    if (packed->shape().size() >= 2 && packed->shape()[0] == layout.batch && packed->shape()[1] == layout.seq)
-      error.hint(fmt::format("it has the shape of the batch: only packed tokens ({}, ...) have places",
-                             layout.tokens));
-    throw error;
-  }
-  Array element = core::element_of(packed->dtype(), fill);
-  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element));
+  return unpacked_by(packed, std::move(layout), where.name(), fill, Axes::batch);
 }
 
 Packed pack_sequences(const std::shared_ptr<const ArraySource>& x, const IntegerArray& cu_seqlens,
                       const IntegerArray& padded) {
   if (core::required(x).shape().empty())
-    throw invalid(fmt::format("{}: padded tokens are (tokens, ...), not a scalar", x->name()));
+    throw invalid("{}: padded tokens are (tokens, ...), not a scalar", x->name());
   const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
   require_places(padded, sequences, x->shape()[0], x->name());
-  const auto layout = std::make_shared<const Layout>(layout_of_padded(sequences, x->shape()[0]));
-  Packed result;
-  std::vector<std::int64_t> cu{0};
-  for (const std::int64_t length : sequences.lengths) {
-    cu.push_back(cu.back() + length);
-    result.max_seqlen = std::max(result.max_seqlen, length);
-  }
-  result.cu_seqlens = core::to_array(cu, DType::int32, "cu_seqlens");
-  result.packed = std::make_shared<PackedSource>(x, layout, Axes::tokens);
-  result.indices = indices_of(layout);
-  return result;
+  return packed_by(x, layout_of_padded(sequences, x->shape()[0]), sequences.lengths, Axes::tokens);
 }
 
 std::shared_ptr<const ArraySource> unpack_sequences(const std::shared_ptr<const ArraySource>& packed,
                                                     const IntegerArray& cu_seqlens,
                                                     const IntegerArray& padded,
                                                     std::optional<std::int64_t> tokens, Number fill) {
-  if (core::required(packed).shape().empty())
-    throw invalid(fmt::format("{}: a packed array is (tokens, ...), not a scalar", packed->name()));
+  require_axis_of_tokens(packed);
   const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
   const std::int64_t all = tokens.value_or(sequences.begins.back());
   require_places(padded, sequences, all, "the result");
-  Layout layout = layout_of_padded(sequences, all);
-  if (layout.tokens != packed->shape()[0])
-    throw invalid(fmt::format("{} has {} tokens, {} places {}", packed->name(), packed->shape()[0],
-                              cu_seqlens->name(), layout.tokens));
-  Array element = core::element_of(packed->dtype(), fill);
-  return std::make_shared<UnpackedSource>(packed, std::move(layout), std::move(element), Axes::tokens);
+  return unpacked_by(packed, layout_of_padded(sequences, all), cu_seqlens->name(), fill, Axes::tokens);
 }
 
 // Of a mask a run and its sums for each row; of indices their order and the places where they are, of

@@ -1,7 +1,5 @@
 // Ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances causal work.
 // tests: tests/sequence/test_reorder.cpp
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -138,8 +136,7 @@ class ReorderedSource final : public ForwardingSource {
 
 void check_cp(std::int64_t cp) {
   if (cp < 2 || cp % 2 != 0)
-    throw Error(Error::Kind::input,
-                fmt::format("the number of ranks is {}; it must be even and at least 2", cp));
+    throw core::invalid("the number of ranks is {}; it must be even and at least 2", cp);
 }
 
 // Pairs (query, key ≤ query) of the queries [begin, end).
@@ -156,15 +153,15 @@ std::shared_ptr<const ArraySource> reorder_sequence(std::shared_ptr<const ArrayS
   const std::size_t d = core::axis_of(core::required(x).name(), core::required(x).shape(), axis);
   const auto pieces = core::checked_mul(2, cp_size);
   if (!pieces || x->shape()[d] % *pieces != 0)
-    throw Error(Error::Kind::input, fmt::format("{}: axis {} has length {}, not a multiple of 2 x {} ranks",
-                                                x->name(), axis, x->shape()[d], cp_size));
+    throw core::invalid("{}: axis {} has length {}, not a multiple of 2 x {} ranks", x->name(), axis,
+                        x->shape()[d], cp_size);
   if (x->shape()[d] == 0) return x;
   return std::make_shared<ReorderedSource>(x, d, piece_order(cp_size, order));
 }
 
 Report describe_reorder(std::int64_t length, std::int64_t cp_size) {
   check_cp(cp_size);
-  if (length < 0) throw Error(Error::Kind::input, fmt::format("a sequence does not have {} tokens", length));
+  if (length < 0) throw core::invalid("a sequence does not have {} tokens", length);
   const std::int64_t piece = length / (2 * cp_size);
   Table table{"ranks",
               "causal work (pairs of a query and a key it sees)",
@@ -178,19 +175,14 @@ Report describe_reorder(std::int64_t length, std::int64_t cp_size) {
                         causal_pairs((2 * cp_size - 1 - r) * piece, (2 * cp_size - r) * piece);
     most_contiguous = std::max(most_contiguous, contiguous);
     most_ring = std::max(most_ring, ring);
-    table.rows.push_back({r, contiguous, ring});
-    for (ReportValue& cell : table.rows.back())  // a whole number where a double holds all of its digits
-      if (const double* pairs = std::get_if<double>(&cell); pairs && *pairs < 0x1p53)
-        cell = static_cast<std::int64_t>(*pairs);
+    table.rows.push_back({r, whole_number(contiguous), whole_number(ring)});
   }
   const double mean = causal_pairs(0, length) / static_cast<double>(cp_size);
   Report report;
   report.add("length", "tokens", length, Unit::count)
       .add("ranks_count", "ranks", cp_size, Unit::count)
-      .add("imbalance_contiguous", "heaviest rank to mean, in order",
-           mean > 0 ? ReportValue(most_contiguous / mean) : ReportValue())
-      .add("imbalance_ring", "heaviest rank to mean, in ring order",
-           mean > 0 ? ReportValue(most_ring / mean) : ReportValue())
+      .add("imbalance_contiguous", "heaviest rank to mean, in order", ratio(most_contiguous, mean))
+      .add("imbalance_ring", "heaviest rank to mean, in ring order", ratio(most_ring, mean))
       .add(std::move(table));
   return report;
 }

@@ -2,14 +2,13 @@
 // tests: tests/sequence/test_sequence.cpp
 #include "ejk/sequence.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <numeric>
 
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
+#include "core/require.hpp"
 #include "kernels/kernels.hpp"
 #include "sequence/ids.hpp"
 #include "sequence/mask_rows.hpp"
@@ -31,9 +30,7 @@ std::vector<std::int64_t> running_sum(const std::vector<std::int64_t>& lens) {
   cu.reserve(lens.size() + 1);
   for (const std::int64_t length : lens) {
     const auto sum = core::checked_add(cu.back(), length);
-    if (!sum)
-      throw Error(Error::Kind::input,
-                  fmt::format("the sum of the lengths passes 63 bits at index {}", cu.size() - 1));
+    if (!sum) throw core::invalid("the sum of the lengths passes 63 bits at index {}", cu.size() - 1);
     cu.push_back(*sum);
   }
   return cu;
@@ -52,8 +49,7 @@ std::vector<std::int64_t> numbers_of(const std::vector<std::int64_t>& offsets, C
 }
 
 std::vector<std::int64_t> chunk_offsets_of(const ArraySource& cu_seqlens, std::int64_t chunk_size) {
-  if (chunk_size < 1)
-    throw Error(Error::Kind::input, fmt::format("the chunk size is {}; it must be at least 1", chunk_size));
+  if (chunk_size < 1) throw core::invalid("the chunk size is {}; it must be at least 1", chunk_size);
   std::vector<std::int64_t> counts = lengths_of(core::read_offsets(cu_seqlens));
   for (std::int64_t& n : counts) n = core::ceil_div(n, chunk_size);
   return running_sum(counts);
@@ -84,20 +80,12 @@ std::vector<Extent> extents_of(const ArraySource& mask, MaskIntegers integers) {
   return extents;
 }
 
-std::vector<std::int64_t> row_counts(const ArraySource& mask) {
-  const std::vector<Extent> extents = extents_of(mask, MaskIntegers::any);
-  std::vector<std::int64_t> counts(extents.size());
-  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = extents[i].count;
-  return counts;
-}
-
 }  // namespace
 
 Array cdiv(const ArraySource& a, std::int64_t b) {
   if (!is_integer(a.dtype()))
-    throw Error(Error::Kind::input,
-                fmt::format("{}: cdiv takes integers, not {}", a.name(), name_of(a.dtype())));
-  if (b < 1) throw Error(Error::Kind::input, fmt::format("the divisor is {}; it must be at least 1", b));
+    throw core::invalid("{}: cdiv takes integers, not {}", a.name(), name_of(a.dtype()));
+  if (b < 1) throw core::invalid("the divisor is {}; it must be at least 1", b);
   Array quotients = read_all(a);
   dispatch(quotients.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
@@ -122,7 +110,7 @@ Array prepare_lens(const IntegerArray& cu) {
 }
 
 Array prepare_lens_from_mask(const ArraySource& mask) {
-  return core::to_array(row_counts(mask), DType::int32, "lens");
+  return core::to_array(inspect_padding(mask, MaskIntegers::any).lens, DType::int32, "lens");
 }
 
 RowPadding inspect_padding(const ArraySource& mask, MaskIntegers integers) {
@@ -148,15 +136,13 @@ SequenceCounts count_sequences(const IntegerArray& cu) {
 }
 
 Array prepare_cu_seqlens_from_mask(const ArraySource& mask, DType out_dtype) {
-  return core::to_array(running_sum(row_counts(mask)), out_dtype, "cu_seqlens");
+  return core::to_array(running_sum(inspect_padding(mask, MaskIntegers::any).lens), out_dtype, "cu_seqlens");
 }
 
 Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype) {
   const std::vector<std::int64_t> lengths = core::read_integers(lens, "lens");
   for (std::size_t i = 0; i < lengths.size(); ++i)
-    if (lengths[i] < 0)
-      throw Error(Error::Kind::input,
-                  fmt::format("{}: lens[{}] is {}, negative", lens->name(), i, lengths[i]));
+    if (lengths[i] < 0) throw core::invalid("{}: lens[{}] is {}, negative", lens->name(), i, lengths[i]);
   return core::to_array(running_sum(lengths), out_dtype, "cu_seqlens");
 }
 

@@ -1,11 +1,11 @@
 // The machine's processor, caches, memory and GPUs, from /proc and /sys.
 // tests: tests/settings/test_fingerprint.cpp
-#include <dirent.h>
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string_view>
 
@@ -20,7 +20,6 @@ namespace {
 using settings::first_line;
 using settings::lines_of;
 using settings::split;
-using settings::trimmed;
 
 // "key : value" lines of the first processor in /proc/cpuinfo.
 std::map<std::string, std::string> first_processor(const std::string& root) {
@@ -29,7 +28,8 @@ std::map<std::string, std::string> first_processor(const std::string& root) {
     const auto colon = line.find(':');
     if (colon == std::string::npos && !values.empty()) break;
     if (colon == std::string::npos) continue;
-    values.emplace(trimmed(line.substr(0, colon)), trimmed(line.substr(colon + 1)));
+    const std::string_view text = line;
+    values.emplace(trimmed(text.substr(0, colon)), trimmed(text.substr(colon + 1)));
   }
   return values;
 }
@@ -80,12 +80,9 @@ std::vector<CpuCache> caches_below(const std::string& root) {
 
 // The driver's own list, for machines without its tool.
 bool driver_lists_gpus(const std::string& root) {
-  DIR* folder = opendir((root + "/proc/driver/nvidia/gpus").c_str());
-  if (folder == nullptr) return false;
-  bool has_gpu = false;
-  while (const dirent* entry = readdir(folder)) has_gpu = has_gpu || entry->d_name[0] != '.';
-  closedir(folder);
-  return has_gpu;
+  std::error_code failed;
+  return std::filesystem::directory_iterator(root + "/proc/driver/nvidia/gpus", failed) !=
+         std::filesystem::directory_iterator();
 }
 
 std::string tpu_version(const std::string& kind) {
@@ -193,14 +190,12 @@ Report describe(const Machine& machine, Convention convention) {
                          gpu.memory_bytes ? ReportValue(*gpu.memory_bytes) : ReportValue()});
   using Outcome = GpuQuery::Outcome;
   const Outcome outcome = machine.gpus.outcome;
-  report.add(JsonField{"gpu_query", outcome == Outcome::done     ? "\"done\""
-                                    : outcome == Outcome::failed ? "\"failed\""
-                                                                 : "\"not_run\""});
-  report.add(std::move(gpus));
-  if (machine.gpus.gpus.empty())
-    report.add(Remark{outcome == Outcome::done     ? "No GPU was found."
-                      : outcome == Outcome::failed ? "No GPU was found: nvidia-smi reports failure."
-                                                   : "No GPU was found: nvidia-smi cannot be run."});
+  const auto [query, reason] = outcome == Outcome::done ? std::pair("\"done\"", "")
+                               : outcome == Outcome::failed
+                                   ? std::pair("\"failed\"", ": nvidia-smi reports failure")
+                                   : std::pair("\"not_run\"", ": nvidia-smi cannot be run");
+  report.add(JsonField{"gpu_query", query}).add(std::move(gpus));
+  if (machine.gpus.gpus.empty()) report.add(Remark{fmt::format("No GPU was found{}.", reason)});
   return report;
 }
 

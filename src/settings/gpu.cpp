@@ -34,11 +34,8 @@ struct Answer {
 pid_t start(const std::vector<std::string>& words, int write_end) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
-  if (posix_spawn_file_actions_init(&files) != 0) return 0;
-  if (posix_spawnattr_init(&attributes) != 0) {
-    posix_spawn_file_actions_destroy(&files);
-    return 0;
-  }
+  posix_spawn_file_actions_init(&files);
+  posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, write_end, STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
@@ -118,10 +115,10 @@ GpuQuery query_gpus(const std::string& program, std::chrono::milliseconds patien
         last == std::string::npos || last == 0 ? std::string::npos : line.rfind(',', last - 1);
     if (middle == std::string::npos) continue;
     Gpu gpu;
-    gpu.name = settings::trimmed(std::string_view(line).substr(0, middle));
-    gpu.driver_version = settings::trimmed(std::string_view(line).substr(middle + 1, last - middle - 1));
+    gpu.name = trimmed(std::string_view(line).substr(0, middle));
+    gpu.driver_version = trimmed(std::string_view(line).substr(middle + 1, last - middle - 1));
     constexpr std::int64_t mib = std::int64_t{1} << 20;
-    const auto memory = parse_integer(settings::trimmed(std::string_view(line).substr(last + 1)));
+    const auto memory = parse_integer(trimmed(std::string_view(line).substr(last + 1)));
     if (memory && *memory >= 0 && *memory < INT64_MAX / mib) gpu.memory_bytes = *memory * mib;
     query.gpus.push_back(std::move(gpu));
   }

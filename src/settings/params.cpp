@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "ejk/machine.hpp"
 #include "ejk/text.hpp"
@@ -66,8 +67,7 @@ template <class Params>
 Params params_from(const JsonValue& value, const char* what) {
   const auto* members = std::get_if<JsonValue::Object>(&value.value);
   if (members == nullptr)
-    throw Error(Error::Kind::input, fmt::format("{} are a JSON object", what))
-        .hint(R"(such as {"q_blocksize": 128, "num_warps": 4})");
+    throw core::invalid("{} are a JSON object", what).hint(R"(such as {"q_blocksize": 128, "num_warps": 4})");
   Params params;
   const auto known = fields(params);
   for (const auto& [name, member] : *members) {
@@ -78,7 +78,7 @@ Params params_from(const JsonValue& value, const char* what) {
       std::vector<std::string> names;
       for (const auto& f : known) names.emplace_back(f.name);
       const auto nearest = nearest_name(name, names);
-      throw Error(Error::Kind::input, fmt::format("{} have no field '{}'", what, printable(name)))
+      throw core::invalid("{} have no field '{}'", what, printable(name))
           .hint(nearest ? fmt::format("did you mean '{}'?", *nearest)
                         : fmt::format("the fields are {}", fmt::join(names, ", ")));
     }
@@ -88,12 +88,11 @@ Params params_from(const JsonValue& value, const char* what) {
     }
     const auto* integer = std::get_if<JsonValue::Integer>(&member.value);
     if (integer == nullptr)
-      throw Error(Error::Kind::input, fmt::format("{} is not a whole number", name))
+      throw core::invalid("{} is not a whole number", name)
           .hint("a field is a whole number, or null where it is left open");
     const auto number = parse_integer(integer->digits);
     if (!number)
-      throw Error(Error::Kind::input,
-                  fmt::format("{} is {}, which 64 bits do not hold", name, printable(integer->digits, 40)));
+      throw core::invalid("{} is {}, which 64 bits do not hold", name, printable(integer->digits, 40));
     params.*field->member = *number;
   }
   return params;
@@ -103,8 +102,7 @@ std::int64_t scaled(const Value& forward, double scale) {
   constexpr std::int64_t unset = 128;
   const std::int64_t x = forward.value_or(0) == 0 ? unset : *forward;
   const double product = static_cast<double>(x) * scale;
-  if (!(std::abs(product) < 0x1p63))
-    throw Error(Error::Kind::usage, fmt::format("{} times {} is not a block size", x, scale));
+  if (!(std::abs(product) < 0x1p63)) throw core::usage("{} times {} is not a block size", x, scale);
   return static_cast<std::int64_t>(product);
 }
 
@@ -115,7 +113,7 @@ std::string ejkernel_hash(const Params& params) {
   return settings::md5_hex(text);
 }
 
-// Where a value stands goes into it too (the finalizer of SplitMix64 mixes).
+// The position of a value is hashed, too (the finalizer of SplitMix64 mixes).
 template <class Params>
 std::size_t hash_of(const Params& params) noexcept {
   std::uint64_t hash = 0;
@@ -138,8 +136,7 @@ constexpr std::int64_t kKiB = 1024;
 }  // namespace
 
 BwdParams BwdParams::from_fwd_params(const FwdParams& fwd, double scale) {
-  if (!std::isfinite(scale))
-    throw Error(Error::Kind::usage, fmt::format("a scale of {} is not finite", scale));
+  if (!std::isfinite(scale)) throw core::usage("a scale of {} is not finite", scale);
   BwdParams out;
   out.q_blocksize = scaled(fwd.q_blocksize, scale);
   out.kv_blocksize = scaled(fwd.kv_blocksize, scale);
@@ -167,10 +164,10 @@ std::string ejkernel_params_hash(const BwdParams& params) { return ejkernel_hash
 std::int64_t select_num_warps(std::int64_t q_block, std::int64_t kv_block, std::int64_t head_dim,
                               DType dtype) {
   if (q_block < 1 || kv_block < 1 || head_dim < 1)
-    throw Error(Error::Kind::usage,
-                fmt::format("blocks of {} queries, {} keys and head dimension {}: all must "
-                            "be at least 1",
-                            q_block, kv_block, head_dim));
+    throw core::usage(
+        "blocks of {} queries, {} keys and head dimension {}: all must "
+        "be at least 1",
+        q_block, kv_block, head_dim);
   // 2·q·kv > I · (q + kv) · itemsize in whole numbers; the head dimension is on both sides.
   using Wide = __uint128_t;
   const Wide pairs = Wide(q_block) * Wide(kv_block);
@@ -184,8 +181,7 @@ std::int64_t select_num_warps(std::int64_t q_block, std::int64_t kv_block, std::
 
 std::int64_t select_num_stages(std::int64_t smem_bytes, std::int64_t smem_limit) {
   if (smem_bytes < 0 || smem_limit < 0)
-    throw Error(Error::Kind::usage, fmt::format("{} of {} bytes of shared memory: neither may be negative",
-                                                smem_bytes, smem_limit));
+    throw core::usage("{} of {} bytes of shared memory: neither may be negative", smem_bytes, smem_limit);
   const std::int64_t left = smem_limit - smem_bytes;
   if (left / 2 > smem_bytes || (left / 2 == smem_bytes && left % 2 == 1)) return 3;
   return left > smem_bytes ? 2 : 1;
@@ -213,9 +209,7 @@ std::int64_t smem_limit() {
   constexpr const char* name = "EJKERNEL_TRITON_SMEM_LIMIT";
   if (const char* word = std::getenv(name); word != nullptr && *word != '\0') {
     const auto bytes = parse_integer(word);
-    if (!bytes || *bytes < 0)
-      throw Error(Error::Kind::usage,
-                  fmt::format("{}: '{}' is not a number of bytes", name, printable(word)));
+    if (!bytes || *bytes < 0) throw core::usage("{}: '{}' is not a number of bytes", name, printable(word));
     return *bytes;
   }
   const GpuQuery query = query_gpus();

@@ -6,24 +6,21 @@
 
 #include <algorithm>
 #include <cctype>
-#include <limits>
 #include <map>
 
 #include "core/checked.hpp"
 #include "core/json.hpp"
+#include "core/require.hpp"
 #include "core/utf8.hpp"
 #include "ejk/error.hpp"
 #include "ejk/text.hpp"
+#include "settings/text_file.hpp"
 
 namespace ejk {
 
 namespace {
 
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-
-Error usage(std::string message) { return Error(Error::Kind::usage, std::move(message)); }
-
-std::int64_t product(std::int64_t a, std::int64_t b) { return core::checked_mul(a, b).value_or(kMost); }
+using core::usage;
 
 // --- texts
 
@@ -61,7 +58,7 @@ class SpecParser {
 
  private:
   [[noreturn]] void fail(std::string_view why) const {
-    throw usage(fmt::format("'{}': {}", printable(text_), why)).hint("such as dp,None,(mp,tp)");
+    throw usage("'{}': {}", printable(text_), why).hint("such as dp,None,(mp,tp)");
   }
 
   void skip_space() {
@@ -75,7 +72,7 @@ class SpecParser {
     return true;
   }
 
-  // '\0' stands for the end of the text.
+  // '\0' marks the end of the text.
   bool take_end(char end) {
     skip_space();
     return end == '\0' ? at_ == text_.size() : take(end);
@@ -85,7 +82,7 @@ class SpecParser {
     PartitionSpec entries;
     while (!take_end(end)) {
       entries.push_back(take('(') ? tuple() : word());
-      if (take(',')) continue;  // one may stand behind the last
+      if (take(',')) continue;  // one may follow the last
       if (!take_end(end)) fail(end == '\0' ? "',' is missing between entries" : "')' is missing");
       break;
     }
@@ -188,9 +185,9 @@ std::int64_t check_mesh(const Mesh& mesh) {
   for (std::size_t i = 0; i < mesh.size(); ++i) {
     const std::string name = printable(mesh[i].name);
     if (mesh[i].name.empty()) throw usage("the mesh has an axis without a name");
-    if (mesh[i].size < 1) throw usage(fmt::format("axis {} of the mesh has size {}", name, mesh[i].size));
+    if (mesh[i].size < 1) throw usage("axis {} of the mesh has size {}", name, mesh[i].size);
     for (std::size_t j = 0; j < i; ++j)
-      if (mesh[j].name == mesh[i].name) throw usage(fmt::format("the mesh has two axes {}", name));
+      if (mesh[j].name == mesh[i].name) throw usage("the mesh has two axes {}", name);
     const auto more = core::checked_mul(devices, mesh[i].size);
     if (!more) throw usage("the mesh has more devices than 63 bits count");
     devices = *more;
@@ -201,7 +198,8 @@ std::int64_t check_mesh(const Mesh& mesh) {
 // Devices that share a dimension cut by these axes.
 std::int64_t shards_of(const SpecEntry& entry, const Mesh& mesh) {
   std::int64_t shards = 1;
-  for (const std::string& axis : entry.axes) shards = product(shards, size_of_axis(mesh, axis).value_or(1));
+  for (const std::string& axis : entry.axes)
+    shards = core::checked_mul(shards, size_of_axis(mesh, axis).value_or(1)).value_or(INT64_MAX);
   return shards;
 }
 
@@ -209,16 +207,14 @@ std::int64_t shards_of(const SpecEntry& entry, const Mesh& mesh) {
 std::optional<SpecCorrection> fault_of(std::int64_t dimension, std::int64_t length, const SpecEntry& asked,
                                        const Mesh& mesh) {
   using Reason = SpecCorrection::Reason;
-  SpecCorrection correction{Reason::unconstrained, dimension, asked, {}, shards_of(asked, mesh)};
-  if (asked.kind == SpecEntry::Kind::unconstrained) return correction;
+  const std::int64_t shards = shards_of(asked, mesh);
+  const auto fault = [&](Reason reason, const std::string& axis = "") {
+    return SpecCorrection{reason, dimension, asked, axis, shards};
+  };
+  if (asked.kind == SpecEntry::Kind::unconstrained) return fault(Reason::unconstrained);
   for (const std::string& axis : asked.axes)
-    if (!size_of_axis(mesh, axis)) {
-      correction.reason = Reason::unknown_axis;
-      correction.axis = axis;
-      return correction;
-    }
-  correction.reason = Reason::not_divisible;
-  if (length % correction.shards != 0) return correction;
+    if (!size_of_axis(mesh, axis)) return fault(Reason::unknown_axis, axis);
+  if (length % shards != 0) return fault(Reason::not_divisible);
   return std::nullopt;
 }
 
@@ -230,105 +226,10 @@ void refuse_axis_used_twice(const PartitionSpec& spec) {
       if (is_new) continue;
       const std::string name = printable(axis);
       throw first->second == d
-          ? usage(fmt::format("dimension {}: axis {} is used twice in {}", d, name,
-                              printable(text_of(spec[d]))))
-          : usage(fmt::format("axis {} is used twice: in dimensions {} and {}", name, first->second, d));
+          ? usage("dimension {}: axis {} is used twice in {}", d, name, printable(text_of(spec[d])))
+          : usage("axis {} is used twice: in dimensions {} and {}", name, first->second, d);
     }
 }
-
-// What a device would hold of a length if it could be cut so.
-std::int64_t part(std::int64_t length, std::int64_t shards) { return core::ceil_div(length, shards); }
-
-}  // namespace
-
-PartitionSpec parse_partition_spec(std::string_view text) { return SpecParser(text).spec(); }
-
-Mesh parse_mesh(std::string_view text) {
-  Mesh mesh;
-  const auto trimmed = [](std::string_view word) {
-    const auto begin = word.find_first_not_of(' ');
-    if (begin == std::string_view::npos) return std::string_view();
-    return word.substr(begin, word.find_last_not_of(' ') + 1 - begin);
-  };
-  for (std::string_view rest = trimmed(text); !rest.empty();) {
-    const std::size_t end = std::min(rest.find(','), rest.size());
-    const std::string_view axis = rest.substr(0, end);
-    const std::size_t equals = axis.find('=');
-    const std::string_view name = trimmed(axis.substr(0, std::min(equals, axis.size())));
-    const auto size =
-        equals == std::string_view::npos ? std::nullopt : parse_integer(trimmed(axis.substr(equals + 1)));
-    if (!size || name.empty())
-      throw usage(fmt::format("'{}' is not of the form NAME=SIZE", printable(axis)))
-          .hint("such as dp=2,mp=4");
-    mesh.push_back({std::string(name), *size});
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  check_mesh(mesh);
-  return mesh;
-}
-
-std::string to_string(const PartitionSpec& spec) {
-  if (spec.empty()) return "P()";
-  std::string text;
-  for (const SpecEntry& entry : spec) text += (text.empty() ? "" : ",") + text_of(entry);
-  return text;
-}
-
-std::string to_string(const SpecCorrection& correction, const Sharding& sharding) {
-  using Reason = SpecCorrection::Reason;
-  const Shape& shape = sharding.shape;
-  switch (correction.reason) {
-    case Reason::unknown_axis:
-      return fmt::format("the mesh has no axis {}", printable(correction.axis));
-    case Reason::not_divisible:
-      return fmt::format("{} is not a multiple of {}", shape[static_cast<std::size_t>(correction.dimension)],
-                         axes_text(correction.asked, sharding.mesh));
-    case Reason::unconstrained:
-      return "neither an axis nor a tuple of axes";
-    case Reason::no_dimension:
-      break;
-  }
-  return fmt::format("the array has {} dimension{}", shape.size(), shape.size() == 1 ? "" : "s");
-}
-
-Sharding get_corrected_named_sharding(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh) {
-  Sharding sharding;
-  sharding.shape = sharding.local_shape = shape;
-  sharding.mesh = mesh;
-  sharding.devices = check_mesh(mesh);
-  for (std::size_t d = 0; d < shape.size(); ++d)
-    if (shape[d] < 0) throw usage(fmt::format("dimension {} has length {}", d, shape[d]));
-
-  if (!spec.empty()) {
-    sharding.spec.resize(shape.size());
-    for (std::size_t d = 0; d < spec.size(); ++d) {
-      const auto dimension = static_cast<std::int64_t>(d);
-      if (d >= shape.size()) {
-        if (!spec[d].axes.empty())
-          sharding.corrections.push_back(
-              {SpecCorrection::Reason::no_dimension, dimension, spec[d], {}, shards_of(spec[d], mesh)});
-      } else if (auto fault = fault_of(dimension, shape[d], spec[d], mesh)) {
-        sharding.corrections.push_back(std::move(*fault));
-      } else {
-        sharding.spec[d] = spec[d];
-      }
-    }
-    refuse_axis_used_twice(sharding.spec);
-  }
-  std::int64_t parts = 1;
-  for (std::size_t d = 0; d < sharding.spec.size(); ++d) {
-    const std::int64_t shards = shards_of(sharding.spec[d], mesh);
-    sharding.local_shape[d] = shape[d] / shards;
-    parts *= shards;  // axes are used once: at most as many as there are devices
-  }
-  sharding.copies = sharding.devices / parts;
-  if (std::all_of(sharding.spec.begin(), sharding.spec.end(),
-                  [](const SpecEntry& e) { return e.axes.empty(); }))
-    sharding.spec.clear();
-  return sharding;
-}
-
-namespace {
 
 // Which part of each dimension device number `device` holds: "[0:4, :, 512:1024]".
 std::string part_of(const Sharding& sharding, const std::vector<std::int64_t>& place) {
@@ -365,6 +266,79 @@ Table devices_of(const Sharding& sharding) {
 
 }  // namespace
 
+PartitionSpec parse_partition_spec(std::string_view text) { return SpecParser(text).spec(); }
+
+Mesh parse_mesh(std::string_view text) {
+  Mesh mesh;
+  for (const std::string& axis : settings::split(trimmed(text), ',')) {
+    const std::size_t equals = std::min(axis.find('='), axis.size());
+    const std::string_view name = trimmed(std::string_view(axis).substr(0, equals));
+    const auto size =
+        parse_integer(trimmed(std::string_view(axis).substr(std::min(equals + 1, axis.size()))));
+    if (!size || name.empty())
+      throw usage("'{}' is not of the form NAME=SIZE", printable(axis)).hint("such as dp=2,mp=4");
+    mesh.push_back({std::string(name), *size});
+  }
+  check_mesh(mesh);
+  return mesh;
+}
+
+std::string to_string(const PartitionSpec& spec) {
+  if (spec.empty()) return "P()";
+  std::string text;
+  for (const SpecEntry& entry : spec) text += (text.empty() ? "" : ",") + text_of(entry);
+  return text;
+}
+
+std::string to_string(const SpecCorrection& correction, const Sharding& sharding) {
+  using Reason = SpecCorrection::Reason;
+  const Shape& shape = sharding.shape;
+  if (correction.reason == Reason::unknown_axis)
+    return fmt::format("the mesh has no axis {}", printable(correction.axis));
+  if (correction.reason == Reason::not_divisible)
+    return fmt::format("{} is not a multiple of {}", shape[static_cast<std::size_t>(correction.dimension)],
+                       axes_text(correction.asked, sharding.mesh));
+  if (correction.reason == Reason::unconstrained) return "neither an axis nor a tuple of axes";
+  return fmt::format("the array has {} dimension{}", shape.size(), shape.size() == 1 ? "" : "s");
+}
+
+Sharding get_corrected_named_sharding(const Shape& shape, const PartitionSpec& spec, const Mesh& mesh) {
+  Sharding sharding;
+  sharding.shape = sharding.local_shape = shape;
+  sharding.mesh = mesh;
+  sharding.devices = check_mesh(mesh);
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] < 0) throw usage("dimension {} has length {}", d, shape[d]);
+
+  if (!spec.empty()) {
+    sharding.spec.resize(shape.size());
+    for (std::size_t d = 0; d < spec.size(); ++d) {
+      const auto dimension = static_cast<std::int64_t>(d);
+      if (d >= shape.size()) {
+        if (!spec[d].axes.empty())
+          sharding.corrections.push_back(
+              {SpecCorrection::Reason::no_dimension, dimension, spec[d], {}, shards_of(spec[d], mesh)});
+      } else if (auto fault = fault_of(dimension, shape[d], spec[d], mesh)) {
+        sharding.corrections.push_back(std::move(*fault));
+      } else {
+        sharding.spec[d] = spec[d];
+      }
+    }
+    refuse_axis_used_twice(sharding.spec);
+  }
+  std::int64_t parts = 1;
+  for (std::size_t d = 0; d < sharding.spec.size(); ++d) {
+    const std::int64_t shards = shards_of(sharding.spec[d], mesh);
+    sharding.local_shape[d] = shape[d] / shards;
+    parts *= shards;  // axes are used once: at most as many as there are devices
+  }
+  sharding.copies = sharding.devices / parts;
+  if (std::all_of(sharding.spec.begin(), sharding.spec.end(),
+                  [](const SpecEntry& e) { return e.axes.empty(); }))
+    sharding.spec.clear();
+  return sharding;
+}
+
 Report describe(const Sharding& sharding, std::optional<DType> dtype) {
   constexpr std::int64_t most_devices = 64;
   Report report;
@@ -393,7 +367,7 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
         std::find_if(sharding.corrections.begin(), sharding.corrections.end(),
                      [&](const SpecCorrection& c) { return c.dimension == static_cast<std::int64_t>(d); });
     const bool corrected = correction != sharding.corrections.end();
-    if (corrected) wanted[d] = part(sharding.shape[d], correction->shards);
+    if (corrected) wanted[d] = core::ceil_div(sharding.shape[d], correction->shards);
     const double more =
         wanted[d] == 0 ? 1 : static_cast<double>(sharding.local_shape[d]) / static_cast<double>(wanted[d]);
     if (corrected)

@@ -23,14 +23,6 @@ inline std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
-/// Without spaces and tabs at its ends.
-inline std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const auto begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(kBlank) + 1 - begin));
-}
-
 /// The lines of a file; none where it cannot be read.
 inline std::vector<std::string> lines_of(const std::string& path) {
   std::string text;

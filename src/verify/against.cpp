@@ -152,8 +152,8 @@ void require_tiles(std::span<const ResultRows* const> results, const std::vector
   }
   std::vector<std::string> names;
   for (const RowAxis& axis : results[0]->axes) names.push_back(axis.name);
-  throw core::misuse("a picture of tiles of {} and {}: its axes are two of {}, column", words[0], words[1],
-                     fmt::join(names, ", "));
+  throw core::usage("a picture of tiles of {} and {}: its axes are two of {}, column", words[0], words[1],
+                    fmt::join(names, ", "));
 }
 
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,

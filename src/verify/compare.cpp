@@ -586,7 +586,7 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
 void verify::require_tolerances(std::initializer_list<std::optional<double>> tolerances) {
   for (const std::optional<double>& t : tolerances)
     if (t && (!(*t >= 0) || std::isinf(*t)))
-      throw core::misuse("the tolerance is {}; it must be at least 0 and finite", *t);
+      throw core::usage("the tolerance is {}; it must be at least 0 and finite", *t);
 }
 
 verify::ElementComparer::Rule verify::rule_of(const Comparison& c, const Tolerance& tolerance) {
@@ -732,7 +732,7 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   if (tolerance.max_ulp.value_or(0) < 0)
-    throw core::misuse("{} units in the last place are less than 0", *tolerance.max_ulp);
+    throw core::usage("{} units in the last place are less than 0", *tolerance.max_ulp);
   verify::require_tolerances({tolerance.rtol, tolerance.atol, tolerance.hard_rtol, tolerance.hard_atol});
   Comparison result = headers_of(actual, expected, tolerance);
   if (!result.same_shape()) return result;

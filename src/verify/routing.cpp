@@ -68,7 +68,7 @@ class Router {
               .at(source.name()));
     k_ = *top_k;
     if (k_ > width_)
-      throw std::move(core::misuse("{} experts of {} are to be chosen", k_, width_).at(source.name()));
+      throw std::move(core::usage("{} experts of {} are to be chosen", k_, width_).at(source.name()));
   }
 
   bool has_scores() const { return has_scores_; }
@@ -243,7 +243,7 @@ struct RoutingPart {
 RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& expected,
                                   std::optional<std::int64_t> top_k,
                                   const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  if (top_k && *top_k < 1) throw core::misuse("{} experts of a token; there is at least 1", *top_k);
+  if (top_k && *top_k < 1) throw core::usage("{} experts of a token; there is at least 1", *top_k);
   const Router a(actual, top_k), e(expected, top_k);
   if (top_k && !a.has_scores() && !e.has_scores())
     throw Error(Error::Kind::usage, "both are ids, which need no number of choices");

@@ -101,7 +101,7 @@ class Side {
     read(at, count, raw, out);
   }
 
-  /// n elements of the buffer, from `flat` on with stride `step`, of a side that is at hand.
+  /// n elements of the buffer, from `flat` on with stride `step`, of a side that is in memory.
   void strided(std::int64_t flat, std::int64_t step, std::int64_t n, std::vector<std::byte>& raw,
                double* out) const {
     const auto size = static_cast<std::size_t>(size_of(source_.dtype()));

@@ -48,8 +48,8 @@ Naming naming_of(const Shape& shape, const ExplainOptions& options) {
   if (naming.axes.empty())
     for (std::size_t d = 0; d < shape.size(); ++d) naming.axes.push_back(fmt::format("axis {}", d));
   if (naming.axes.size() != shape.size())
-    throw core::misuse("{} names for the {} axes of shape {}", naming.axes.size(), shape.size(),
-                       to_string(shape));
+    throw core::usage("{} names for the {} axes of shape {}", naming.axes.size(), shape.size(),
+                      to_string(shape));
   if (options.group_sizes) {
     std::vector<std::int64_t> offsets = sums_of(*options.group_sizes);
     const auto groups = static_cast<std::int64_t>(offsets.size()) - 1;
@@ -79,8 +79,8 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
     for (std::size_t d = 0; d < naming.axes.size(); ++d)
       if (named == naming.axes.end() && words[n] == fmt::format("{}", d)) axes[n] = d;
     if (axes[n] >= naming.axes.size())
-      throw core::misuse("there is no axis {}: they are {}", printable(words[n]),
-                         fmt::join(naming.axes, ", "));
+      throw core::usage("there is no axis {}: they are {}", printable(words[n]),
+                        fmt::join(naming.axes, ", "));
   }
   if (words.size() != 2 || axes[0] == axes[1])
     throw Error(Error::Kind::usage, "tiles have two axes, each another one");
@@ -90,10 +90,10 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
 TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   TileGrid grid;
   if (!tile.empty() && (tile.size() != 2 || tile[0] < 1 || tile[1] < 1))
-    throw core::misuse("a tile has rows and columns, not the shape {}", to_string(tile));
+    throw core::usage("a tile has rows and columns, not the shape {}", to_string(tile));
   if (element_count(shape) == 0) return grid;
   if (shape.size() < 2) {
-    if (!tile.empty()) throw core::misuse("arrays of shape {} have no tiles", to_string(shape));
+    if (!tile.empty()) throw core::usage("arrays of shape {} have no tiles", to_string(shape));
     return grid;
   }
   if (axes) {
@@ -116,8 +116,8 @@ TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   grid.rows = core::ceil_div(shape[grid.row_axis], grid.tile_rows);
   grid.columns = core::ceil_div(shape[grid.column_axis], grid.tile_columns);
   if (grid.rows > kMostTiles / grid.columns)
-    throw core::misuse("tiles of {} x {} are {} x {}, more than can be counted", grid.tile_rows,
-                       grid.tile_columns, grid.rows, grid.columns);
+    throw core::usage("tiles of {} x {} are {} x {}, more than can be counted", grid.tile_rows,
+                      grid.tile_columns, grid.rows, grid.columns);
   return grid;
 }
 

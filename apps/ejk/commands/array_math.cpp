@@ -16,14 +16,6 @@ namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
 
-Report describe(const ArraySource& result) {
-  Report report;
-  report.add("shape", "shape", result.shape())
-      .add("dtype", "dtype", std::string(name_of(result.dtype())))
-      .add("size", "size", byte_count(result.shape(), result.dtype()), Unit::bytes);
-  return report;
-}
-
 std::int64_t read_axis(const std::string& word) { return read_integer(word, INT64_MIN); }
 
 // --- chunk, unchunk
@@ -39,7 +31,8 @@ struct ChunkOptions {
 Outcome run_chunk(const ChunkOptions& options, Job& job) {
   const Source x = job.open("x", options.array);
   const Source chunks = chunk_array(x, options.chunk_size, options.axis, options.pad);
-  Report report = describe(*chunks);
+  Report report;
+  add_array(report, *chunks);
   report.add("padding", "of it padding", element_count(chunks->shape()) - element_count(x->shape()),
              Unit::elements);
   if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
@@ -50,7 +43,8 @@ Outcome run_chunk(const ChunkOptions& options, Job& job) {
 Outcome run_unchunk(const ChunkOptions& options, Job& job) {
   const Source x = job.open("x", options.array);
   const Source joined = unchunk_array(x, options.length, options.axis);
-  Report report = describe(*joined);
+  Report report;
+  add_array(report, *joined);
   report.add("dropped", "cut off", element_count(x->shape()) - element_count(joined->shape()),
              Unit::elements);
   if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
@@ -76,7 +70,7 @@ Outcome run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
     return log_sum_exp(*x, options.axis, options.keepdims ? Keepdims::yes : Keepdims::no);
   });
   const Source result = make_source(sums.view(), "log_sum_exp");
-  for (Report::Item& item : describe(*result).items) report.add(std::move(item));
+  add_array(report, *result);
   job.deliver(std::move(report), {{"log_sum_exp", result, {}}});
   return Outcome::passed;
 }
@@ -92,7 +86,8 @@ Outcome run_safe_divide(const SafeDivideOptions& options, Job& job) {
   Source a = job.open("numerator", options.numerator);
   Source b = job.open("denominator", options.denominator);
   Source quotient = safe_divide(a, b, options.least);
-  Report report = describe(*quotient);
+  Report report;
+  add_array(report, *quotient);
   job.show_options(report);
   // An operand that is broadcast and has sequential access alone is read into memory.
   std::int64_t buffered = 0;

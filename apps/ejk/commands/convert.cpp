@@ -1,8 +1,6 @@
 // ejk convert: converts arrays to another container, another element type, or both.
 //
 // tests: tests/cli/convert/
-#include <fmt/format.h>
-
 #include <optional>
 
 #include "commands.hpp"
@@ -62,8 +60,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
     throw Error(Error::Kind::input, "there is no array to convert")
         .hint(report.warnings.empty() ? "" : printable(report.warnings.back()));
   if (names.size() > 1 && !job.outputs.has_target())
-    throw usage(fmt::format("-o is required for {} arrays", names.size()))
-        .hint("out.h5, out.npz or out/ takes all");
+    throw usage("-o is required for {} arrays", names.size()).hint("out.h5, out.npz or out/ takes all");
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
   if (job.plan(report, 4 * kPieceBytes)) return Outcome::passed;
@@ -91,7 +88,7 @@ Run declare_convert(OptionSet& set) {
       set, "--compression", set.shared().compression,
       [](const std::string& w) {
         const std::int64_t level = read_integer(w, 0);
-        if (level > 9) throw usage(fmt::format("{} is more than 9", level));
+        if (level > 9) throw usage("{} is more than 9", level);
         return static_cast<int>(level);
       },
       "LEVEL",

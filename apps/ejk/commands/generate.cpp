@@ -26,25 +26,25 @@ constexpr double kFewestScores = 0.05;
 
 std::int64_t read_seed(const std::string& word) {
   const std::int64_t seed = read_integer(word, 0);
-  if (seed > UINT32_MAX) throw usage(fmt::format("{} is more than 2^32 - 1", seed));
+  if (seed > UINT32_MAX) throw usage("{} is more than 2^32 - 1", seed);
   return seed;
 }
 
 double read_mean(const std::string& word) {
   const double mean = read_real(word);
-  if (!(mean > 0) || std::isinf(mean)) throw usage(fmt::format("{} is not a number above 0", word));
+  if (!(mean > 0) || std::isinf(mean)) throw usage("{} is not a number above 0", word);
   return mean;
 }
 
 double read_share(const std::string& word) {
   const double share = read_real(word);
-  if (!(share >= 0 && share <= 1)) throw usage(fmt::format("{} is not from 0 to 1", word));
+  if (!(share >= 0 && share <= 1)) throw usage("{} is not from 0 to 1", word);
   return share;
 }
 
 std::int64_t read_tokens(const std::string& word) {
   const std::int64_t tokens = read_integer(word, 0);
-  if (tokens > INT32_MAX) throw usage(fmt::format("{} is not from 0 to {}", tokens, INT32_MAX));
+  if (tokens > INT32_MAX) throw usage("{} is not from 0 to {}", tokens, INT32_MAX);
   return tokens;
 }
 
@@ -89,9 +89,6 @@ Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, co
 
 // --- lengths, of sequences and of the rows of masks
 
-const char* const kDistributionsOfLengths =
-    "\nlognormal as documents are, zipf with P(n) as 1 / n, constant the longest.";
-
 void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_t>& longest,
                  const char* longest_by_default) {
   using enum LengthDistribution;
@@ -99,7 +96,7 @@ void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_
   add_distribution<LengthDistribution>(
       set, into.distribution,
       {{"lognormal", lognormal}, {"zipf", zipf}, {"uniform", uniform}, {"constant", constant}},
-      kDistributionsOfLengths);
+      "\nlognormal as documents are, zipf with P(n) as 1 / n, constant the longest.");
   add_word(set, "--mean", into.mean, read_mean, "X",
            "mean of lognormal lengths, 512 by default\nLengths are then cut to --longest, so that their "
            "mean is smaller.");
@@ -111,10 +108,9 @@ void add_lengths(OptionSet& set, LengthsOptions& into, std::optional<std::int64_
 // `option` gives the longest length; `is_given`, or its default.
 void check_longest(const LengthsOptions& how, const char* option, bool is_given) {
   if (how.longest > INT32_MAX || (how.longest < how.shortest && is_given))
-    throw usage(fmt::format("{}: {} is not within {} (--shortest) and {}", option, how.longest, how.shortest,
-                            INT32_MAX));
+    throw usage("{}: {} is not within {} (--shortest) and {}", option, how.longest, how.shortest, INT32_MAX);
   if (how.longest < how.shortest)
-    throw usage(fmt::format("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, option));
+    throw usage("--shortest: {} is not from 0 to {} ({})", how.shortest, how.longest, option);
 }
 
 Source make_lengths(const LengthsOptions& how, Report& report) {
@@ -133,7 +129,6 @@ struct GeneratedLensOptions {
 };
 
 struct MasksOptions : GeneratedLensOptions {
-  std::int64_t seq = 2048;
   std::optional<std::int64_t> given_seq;
   PaddingSide side = PaddingSide::right;
 };
@@ -179,14 +174,14 @@ Run declare_generate_masks(OptionSet& set) {
              "SIDE", "");
   return [options](Job& job) {
     LengthsOptions how = options->how;
-    const std::int64_t seq = options->given_seq.value_or(options->seq);
+    const std::int64_t seq = options->given_seq.value_or(2048);
     // No row has more tokens than --seq, so the reported lengths are those of the mask.
     const bool is_above = options->longest && *options->longest > seq;
     const bool is_own = options->longest && !is_above;
     how.longest = is_own ? *options->longest : seq;
     check_longest(how, is_own ? "--longest" : "--seq", is_own || options->given_seq.has_value());
     if (is_above)
-      throw usage(fmt::format("--longest: {} is more than {} (--seq)", *options->longest, seq))
+      throw usage("--longest: {} is more than {} (--seq)", *options->longest, seq)
           .hint(fmt::format("--seq {} makes rows of that length; without --longest it is --seq",
                             *options->longest));
     return run(
@@ -233,10 +228,10 @@ Run declare_generate_groups(OptionSet& set) {
   return [options](Job& job) {
     const GroupsOptions& o = *options;
     if (o.tokens > 0 && o.groups == 0)
-      throw usage(fmt::format("--groups: 0 is less than 1, and there are {} tokens to be in one", o.tokens));
+      throw usage("--groups: 0 is less than 1, and there are {} tokens to be in one", o.tokens);
     if (o.tokens > 0 && o.empty >= o.groups)
-      throw usage(fmt::format("--empty: {} is not from 0 to {}: one of the {} groups has the {} tokens",
-                              o.empty, o.groups - 1, o.groups, o.tokens));
+      throw usage("--empty: {} is not from 0 to {}: one of the {} groups has the {} tokens", o.empty,
+                  o.groups - 1, o.groups, o.tokens);
     return run(
         "group-sizes", generate_bytes(o.groups),
         [&](Report& report) -> std::vector<Output> {

@@ -47,17 +47,13 @@ JsonValue value_of(const std::string& word, Job& job) {
 
 // Like sha256sum: a line begins with a backslash when the name in it is escaped.
 std::string line_of(const std::string& hash, const std::string& name) {
+  constexpr std::string_view kSpecial = "\\\n\r", kLetters = "\\nr";
   std::string escaped;
-  for (const char c : name) {
-    if (c == '\\')
-      escaped += "\\\\";
-    else if (c == '\n')
-      escaped += "\\n";
-    else if (c == '\r')
-      escaped += "\\r";
+  for (const char c : name)
+    if (const std::size_t special = kSpecial.find(c); special != std::string_view::npos)
+      (escaped += '\\') += kLetters[special];
     else
       escaped += c;
-  }
   return fmt::format("{}{}  {}\n", escaped == name ? "" : "\\", hash, escaped);
 }
 

@@ -35,10 +35,10 @@ struct PaddedWords {
       throw usage(
           "--cu-seqlens and --cu-seqlens-padded go together: how long sequences are, and where they begin");
     if (cu_seqlens.empty() && other.empty())
-      throw usage(fmt::format("{} is required", name))
+      throw usage("{} is required", name)
           .hint("sequences with padding behind each: --cu-seqlens REF --cu-seqlens-padded REF");
     if (!cu_seqlens.empty() && !other.empty())
-      throw usage(fmt::format("{} and --cu-seqlens-padded both say where tokens are", name));
+      throw usage("{} and --cu-seqlens-padded both say where tokens are", name);
     return !cu_seqlens.empty();
   }
 };
@@ -104,13 +104,23 @@ struct UnpackOptions {
   Number fill = std::int64_t{0};
 };
 
-void describe_unpacked(Report& report, const ArraySource& packed, Shape leading, Job& job) {
-  report.add("packed", "packed", packed.shape()).add("dtype", "dtype", std::string(name_of(packed.dtype())));
-  if (!packed.shape().empty())
-    leading.insert(leading.end(), packed.shape().begin() + 1, packed.shape().end());
-  report.add("padded", "padded", leading);
+using Source = std::shared_ptr<const ArraySource>;
+
+// `unpacked(tokens)` needs `bytes` of memory.
+template <class Unpacked>
+Outcome deliver_unpacked(Job& job, const Source& packed, Shape shape, std::int64_t bytes,
+                         const Unpacked& unpacked) {
+  Report report;
+  report.add("packed", "packed", packed->shape())
+      .add("dtype", "dtype", std::string(name_of(packed->dtype())));
+  if (!packed->shape().empty()) shape.insert(shape.end(), packed->shape().begin() + 1, packed->shape().end());
+  report.add("padded", "padded", shape);
   job.show_options(report);
-  report.add("size", "size", byte_count(leading, packed.dtype()), Unit::bytes);
+  report.add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
+  if (job.plan(report, 2 * kPieceBytes + bytes_to_buffer(*packed, job) + bytes)) return Outcome::passed;
+  const Source result = job.phase(Phase::compute, [&] { return unpacked(buffered(packed, job)); });
+  job.deliver(std::move(report), {{"unpack", result, {}}});
+  return Outcome::passed;
 }
 
 Outcome run_unpack_sequences(const UnpackOptions& options, Job& job) {
@@ -121,17 +131,12 @@ Outcome run_unpack_sequences(const UnpackOptions& options, Job& job) {
              begins = job.open("cu_seqlens_padded", options.padded.padded);
   std::optional<std::int64_t> tokens;
   if (!options.shape.empty()) tokens = options.shape[0];
-  const auto unpacked = [&](const std::shared_ptr<const ArraySource>& from) {
-    return job.phase(Phase::compute,
-                     [&] { return unpack_sequences(from, cu_seqlens, begins, tokens, options.fill); });
+  const auto unpacked = [&](const Source& from) {
+    return unpack_sequences(from, cu_seqlens, begins, tokens, options.fill);
   };
-  Report report;
-  describe_unpacked(report, *packed, {unpacked(packed)->shape()[0]}, job);
-  if (job.plan(report, 2 * kPieceBytes + bytes_to_buffer(*packed, job) + pack_bytes(type_of(*cu_seqlens)) +
-                           pack_bytes(type_of(*begins))))
-    return Outcome::passed;
-  job.deliver(std::move(report), {{"unpack", unpacked(buffered(packed, job)), {}}});
-  return Outcome::passed;
+  const Source result = job.phase(Phase::compute, [&] { return unpacked(packed); });
+  return deliver_unpacked(job, packed, {result->shape()[0]},
+                          pack_bytes(type_of(*cu_seqlens)) + pack_bytes(type_of(*begins)), unpacked);
 }
 
 Outcome run_unpack(const UnpackOptions& options, Job& job) {
@@ -146,14 +151,8 @@ Outcome run_unpack(const UnpackOptions& options, Job& job) {
         .hint("for example --shape 32x128 for 32 rows of 128");
   std::optional<std::int64_t> batch, seq;
   if (!options.shape.empty()) batch = options.shape[0], seq = options.shape[1];
-  const std::int64_t peak = 2 * kPieceBytes + bytes_to_buffer(*packed, job) + pack_bytes(type_of(*where));
-  Report report;
-  describe_unpacked(report, *packed, by_mask ? where->shape() : options.shape, job);
-  if (job.plan(report, peak)) return Outcome::passed;
-  const auto unpacked = job.phase(
-      Phase::compute, [&] { return unpack(buffered(packed, job), *where, batch, seq, options.fill); });
-  job.deliver(std::move(report), {{"unpack", unpacked, {}}});
-  return Outcome::passed;
+  return deliver_unpacked(job, packed, by_mask ? where->shape() : options.shape, pack_bytes(type_of(*where)),
+                          [&](const Source& from) { return unpack(from, *where, batch, seq, options.fill); });
 }
 
 Run declare_pack(OptionSet& set) {

@@ -55,8 +55,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
 
 std::int64_t read_ranks(const std::string& word) {
   const std::int64_t ranks = read_integer(word, 2);
-  if (ranks % 2 != 0)
-    throw usage(fmt::format("the number of ranks is {}; it must be even and at least 2", ranks));
+  if (ranks % 2 != 0) throw usage("the number of ranks is {}; it must be even and at least 2", ranks);
   return ranks;
 }
 

@@ -111,9 +111,7 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
   const Source ids = job.phase(Phase::compute, [&] { return make(*cu, options); });
   Report report;
   add_counts(report, count_sequences(*cu));
-  report.add("shape", "shape", ids->shape())
-      .add("dtype", "dtype", std::string(name_of(ids->dtype())))
-      .add("size", "size", byte_count(ids->shape(), ids->dtype()), Unit::bytes);
+  add_array(report, *ids);
   job.show_options(report);
   if (job.plan(report, peak)) return Outcome::passed;
   job.deliver(std::move(report), {{name, ids, {}}});

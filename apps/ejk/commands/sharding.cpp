@@ -28,26 +28,15 @@ struct ShardingOptions {
 // "8,1024,512", "(8, 1024)"; empty text is rank 0.
 Shape read_shape(const std::string& word) {
   Shape shape;
-  std::string_view rest = word;
-  const auto trim = [](std::string_view& text) {
-    while (text.starts_with(' ')) text.remove_prefix(1);
-    while (text.ends_with(' ')) text.remove_suffix(1);
-  };
-  trim(rest);
-  if (rest.starts_with('(') && rest.ends_with(')')) rest = rest.substr(1, rest.size() - 2);
-  trim(rest);
+  std::string_view rest = trimmed(word);
+  if (rest.starts_with('(') && rest.ends_with(')')) rest = trimmed(rest.substr(1, rest.size() - 2));
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(','), rest.size());
-    std::string_view length = rest.substr(0, end);
-    trim(length);
-    const auto value = parse_integer(length);
+    const auto value = parse_integer(trimmed(rest.substr(0, end)));
     if (!value || *value < 0)
-      throw Error(
-          Error::Kind::usage,
-          fmt::format("'{}' is not lengths with commas between them, such as 8,1024,512", printable(word)));
+      throw usage("'{}' is not lengths with commas between them, such as 8,1024,512", printable(word));
     shape.push_back(*value);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    trim(rest);
+    rest = trimmed(rest.substr(std::min(end + 1, rest.size())));
   }
   return shape;
 }
@@ -62,9 +51,9 @@ Outcome run(const ShardingOptions& options, Job& job) {
   if (options.strict && !sharding.corrections.empty()) {
     const SpecCorrection& first = sharding.corrections.front();
     const std::size_t others = sharding.corrections.size() - 1;
-    throw usage(fmt::format("dimension {} cannot be cut by {}: {}{}", first.dimension,
-                            printable(to_string({first.asked})), to_string(first, sharding),
-                            others == 0 ? "" : fmt::format(" (and {} more)", others)))
+    throw usage("dimension {} cannot be cut by {}: {}{}", first.dimension,
+                printable(to_string({first.asked})), to_string(first, sharding),
+                others == 0 ? "" : fmt::format(" (and {} more)", others))
         .hint(fmt::format("without --strict the spec becomes {}", printable(to_string(sharding.spec))));
   }
   Report report = describe(sharding, options.dtype);

@@ -70,8 +70,8 @@ template <class T>
 std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
                         const std::optional<T>& given) {
   if (found && given && text_of(*found) != text_of(*given))
-    throw core::misuse("{}: its {} is {}, and {} is given", group.name, what, text_of(*found),
-                       text_of(*given));
+    throw core::usage("{}: its {} is {}, and {} is given", group.name, what, text_of(*found),
+                      text_of(*given));
   return found ? found : given;
 }
 
@@ -125,7 +125,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
   s.q_shards = agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards).value_or(1);
   auto block = agreed(group, "block", found.block, given.block);
   if (given.shape && given.shape->size() != 3)
-    throw core::misuse("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
+    throw core::usage("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
   if (const auto shape = agreed(group, "shape", found.shape, given.shape))
     s.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
   else

@@ -12,9 +12,10 @@
 #include <utility>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/parallel.hpp"
+#include "core/pieces.hpp"
 #include "ejk/text.hpp"
-#include "io/element_stream.hpp"
 
 namespace ejk::io {
 
@@ -53,7 +54,7 @@ void fill_box(std::string_view element, std::byte* to, std::span<const std::int6
       fill_box(element, to + i * strides[0], strides.subspan(1), extent.subspan(1));
     return;
   }
-  repeat_element(element, extent[0], to);
+  core::repeat_element(std::as_bytes(std::span(element)), extent[0], to);
 }
 
 }  // namespace
@@ -318,7 +319,7 @@ class Hdf5Chunks::Decoding {
   std::byte* out_;
   std::size_t most_;
   std::deque<Held> held_;
-  std::vector<Held*> task_;  // read, and nobody decodes them yet
+  std::vector<Held*> task_;  // read, not yet assigned to a decoder
   core::FirstError error_;
 };
 
@@ -369,7 +370,7 @@ void Hdf5Chunks::for_each_part(const Shape& start, const Shape& count, F&& f) co
   }
 }
 
-// The stored bytes of a chunk that the index has; returns which filters were left out.
+// The stored bytes of a chunk that the index has; returns the mask of skipped filters.
 std::uint32_t Hdf5Chunks::read_stored(const Shape& at, std::uint64_t stored, Bytes& bytes) {
   const std::vector<hsize_t> offset(at.begin(), at.end());
   if (stored == 0) throw damaged_chunk(at, "has no bytes");

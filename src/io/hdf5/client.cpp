@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/parallel.hpp"
 #include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
@@ -65,8 +66,6 @@ decltype(auto) named_in(const std::string& file, F&& f) {
   }
 }
 
-class Hdf5File;
-
 // A dataset that is open in a process, as that calls it.
 struct OpenedDataset {
   std::string path;
@@ -81,9 +80,27 @@ Error invalid_answer(const OpenedDataset& set) {
   return Error(Error::Kind::input, "the HDF5 library gave an invalid answer").about(set.path);
 }
 
+// Checks that the file can be opened and has the signature.
+File open_checked(const std::string& path, const std::string& name) {
+  File file = open_for_reading(path, name);
+  if (!is_regular(file.fd(), name))
+    throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
+        .hint("copy it to a file first");
+  if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
+  if (!has_hdf5_signature(file.fd(), name))
+    throw Error(Error::Kind::input, name + ": not an HDF5 file (no HDF5 signature in it)");
+  return file;
+}
+
 class Hdf5File final : public OpenContainer, public std::enable_shared_from_this<Hdf5File> {
  public:
-  Hdf5File(const std::string& path, const OpenOptions& options);
+  Hdf5File(const std::string& path, const OpenOptions& options)
+      : path_(path),
+        name_(printable(path)),
+        allow_external_(options.allow_external),
+        memory_(options.read_memory ? options.read_memory
+                                    : std::make_shared<ReadMemory>(std::int64_t{1} << 30)),
+        file_(open_checked(path, name_)) {}
 
   std::shared_ptr<const ArraySource> array(const std::string& member) const override;
   std::vector<std::string> names(const std::string& group) const override;
@@ -92,7 +109,7 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
 
   // A dataset that stays open to be read, until others need its place.
   void keep_open(OpenedDataset& set) const;
-  // A box of it, at most as large as the buffer, to `out`. It may have to be opened anew.
+  // A box of it, at most as large as the buffer, to `out`. It may have to be reopened.
   void read(OpenedDataset& set, const Shape& start, const Shape& count, std::byte* out) const;
   void forget(OpenedDataset& set) const noexcept;
 
@@ -123,18 +140,6 @@ class Hdf5File final : public OpenContainer, public std::enable_shared_from_this
   mutable std::int64_t processes_ = 0;  // so far
   mutable std::vector<OpenedDataset*> kept_open_;  // the last few: there may be thousands
 };
-
-// Opens the file to see that the system lets us, and that it is what it should be.
-File open_checked(const std::string& path, const std::string& name) {
-  File file = open_for_reading(path, name);
-  if (!is_regular(file.fd(), name))
-    throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
-        .hint("copy it to a file first");
-  if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
-  if (!has_hdf5_signature(file.fd(), name))
-    throw Error(Error::Kind::input, name + ": not an HDF5 file (no HDF5 signature in it)");
-  return file;
-}
 
 // A dataset that cannot be mapped: chunked, filtered, compact.
 class DatasetSource final : public ArraySource {
@@ -179,18 +184,11 @@ std::shared_ptr<const ArraySource> unwritten(const OpenedDataset& set, std::stri
   return generated_source(
       {layout.dtype, layout.shape}, std::move(name),
       [element](std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) {
-        repeat_element(element, element_count(count), static_cast<std::byte*>(out));
+        core::repeat_element(std::as_bytes(std::span(element)), element_count(count),
+                             static_cast<std::byte*>(out));
       },
       std::move(access));
 }
-
-Hdf5File::Hdf5File(const std::string& path, const OpenOptions& options)
-    : path_(path),
-      name_(printable(path)),
-      allow_external_(options.allow_external),
-      memory_(options.read_memory ? options.read_memory
-                                  : std::make_shared<ReadMemory>(std::int64_t{1} << 30)),
-      file_(open_checked(path, name_)) {}
 
 Message Hdf5File::call(const Message& message) const {
   if (!process_) {
@@ -337,27 +335,6 @@ std::shared_ptr<const ArraySource> Hdf5File::array(const std::string& member) co
   return make_mapped_source(std::move(mapping), set.layout, std::move(name));
 }
 
-}  // namespace
-
-// At the beginning, or behind a block of other data whose length is a power of two.
-bool has_hdf5_signature(int fd, std::string_view name) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  const std::int64_t last = size_of_file(fd, name) - std::ssize(kSignature);
-  for (std::int64_t at = 0; at <= last; at = std::max<std::int64_t>(512, 2 * at)) {
-    char bytes[kSignature.size()];
-    read_all_at(fd, bytes, sizeof bytes, at, name);
-    if (std::string_view(bytes, sizeof bytes) == kSignature) return true;
-    if (at > last / 2) break;  // twice that may exceed the type
-  }
-  return false;
-}
-
-std::shared_ptr<const OpenContainer> open_hdf5(const std::string& path, const OpenOptions& options) {
-  return std::make_shared<Hdf5File>(path, options);
-}
-
-namespace {
-
 // The bytes of the file that is there now, to the new one, where the file system has room for them and for
 // `more` bytes; it may share the blocks of the two.
 void copy_contents(const std::string& path, const AtomicFile& to, std::int64_t more) {
@@ -376,7 +353,7 @@ void copy_contents(const std::string& path, const AtomicFile& to, std::int64_t m
     left -= n;
   }
   Array piece(DType::uint8, {left > 0 ? kPieceBytes : 0});
-  while (left > 0) {  // where the system cannot: both files stand where it stopped
+  while (left > 0) {  // fallback: both file offsets are where it stopped
     const auto n = static_cast<std::int64_t>(
         read_some(from.fd(), piece.data(), static_cast<std::size_t>(kPieceBytes), to.name()));
     if (n == 0) throw Error(Error::Kind::input, to.name() + ": has become shorter while it was copied");
@@ -411,7 +388,7 @@ std::int64_t written_bytes(const WriteJob& job) {
   return stored.bytes();
 }
 
-// Adds the arrays to a copy of the file, then renames it; false if a file appeared or vanished meanwhile.
+// Adds the arrays to a copy of the file, then renames it; false if a file appeared or vanished concurrently.
 bool try_to_write(const WriteJob& job) {
   const ReplaceLock lock(job.path);
   AtomicFile file(job.path, job.options.sync);
@@ -476,6 +453,23 @@ bool try_to_write(const WriteJob& job) {
 }
 
 }  // namespace
+
+// At the beginning, or behind a block of other data whose length is a power of two.
+bool has_hdf5_signature(int fd, std::string_view name) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  const std::int64_t last = size_of_file(fd, name) - std::ssize(kSignature);
+  for (std::int64_t at = 0; at <= last; at = std::max<std::int64_t>(512, 2 * at)) {
+    char bytes[kSignature.size()];
+    read_all_at(fd, bytes, sizeof bytes, at, name);
+    if (std::string_view(bytes, sizeof bytes) == kSignature) return true;
+    if (at > last / 2) break;  // twice that may exceed the type
+  }
+  return false;
+}
+
+std::shared_ptr<const OpenContainer> open_hdf5(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<Hdf5File>(path, options);
+}
 
 void write_hdf5(const WriteJob& job) {
   // Where another run has made the file that was to be made here, the arrays are added to that one.

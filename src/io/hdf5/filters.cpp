@@ -20,8 +20,6 @@ constexpr std::int64_t kChecksumBytes = 4;
 
 Error damaged(std::string why) { return Error(Error::Kind::input, std::move(why)); }
 
-std::int64_t length(const Bytes& bytes) { return static_cast<std::int64_t>(bytes.size()); }
-
 void inflate(const Bytes& from, std::int64_t size, Bytes& to) {
   to.resize(static_cast<std::size_t>(size));
   uLongf yielded = to.size();
@@ -75,17 +73,11 @@ void inflate_lzf(const Bytes& from, std::int64_t size, Bytes& to) {
 // The first bytes of all elements come first, then the second ones; what is left over of an element stays
 // at the end.
 template <std::size_t kBytes>
-void interleave(const std::byte* __restrict from, std::size_t elements, std::size_t,
+void interleave(const std::byte* __restrict from, std::size_t elements, std::size_t bytes,
                 std::byte* __restrict to) {
+  if (kBytes > 0) bytes = kBytes;  // which the compiler knows
   for (std::size_t i = 0; i < elements; ++i)
-    for (std::size_t b = 0; b < kBytes; ++b) to[i * kBytes + b] = from[b * elements + i];
-}
-
-template <>
-void interleave<0>(const std::byte* __restrict from, std::size_t elements, std::size_t bytes,
-                   std::byte* __restrict to) {
-  for (std::size_t b = 0; b < bytes; ++b)
-    for (std::size_t i = 0; i < elements; ++i) to[i * bytes + b] = from[b * elements + i];
+    for (std::size_t b = 0; b < bytes; ++b) to[i * bytes + b] = from[b * elements + i];
 }
 
 void unshuffle(const Bytes& from, std::int64_t element_bytes, Bytes& to) {
@@ -118,7 +110,7 @@ std::uint32_t fletcher32(const std::byte* data, std::size_t bytes) {
 }
 
 void check_and_drop_checksum(Bytes& bytes) {
-  if (length(bytes) < kChecksumBytes)
+  if (std::ssize(bytes) < kChecksumBytes)
     throw damaged(fmt::format("has only {} bytes, less than its checksum", bytes.size()));
   const std::size_t n = bytes.size() - kChecksumBytes;
   const std::uint32_t sum = fletcher32(bytes.data(), n);
@@ -167,7 +159,7 @@ void undo_filters(std::span<const Filter> filters, std::uint32_t left_out, std::
         break;
     }
   }
-  if (length(bytes) != size) throw damaged(fmt::format("has {} bytes, not its {}", bytes.size(), size));
+  if (std::ssize(bytes) != size) throw damaged(fmt::format("has {} bytes, not its {}", bytes.size(), size));
 }
 
 }  // namespace ejk::io

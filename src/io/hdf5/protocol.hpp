@@ -6,7 +6,7 @@
 
 namespace ejk::io {
 
-/// In each request the call comes first, then what stands here before the arrow. A request ends in an answer
+/// In each request the call comes first, then the fields before the arrow. A request ends in an answer
 /// or an Error.
 enum class Hdf5Call : std::int64_t {
   // path, first → how many there are; of those from `first` on each dataset's path, as many as fit

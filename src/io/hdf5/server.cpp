@@ -163,14 +163,13 @@ class Server {
   void check_disk(const std::string& path) {
     if (disk_.write_error != 0)
       throw error(written_.path, "cannot be written: " + std::generic_category().message(disk_.write_error));
-    // Told once: what else the file holds may be sound. A write that failed spoils the file for good.
+    // Reported once: the rest of the file may be sound. A write that failed spoils the file for good.
     if (const int failed = std::exchange(disk_.read_error, 0); failed != 0)
       throw error(path, "cannot be read: " + std::generic_category().message(failed));
   }
 
   // --- errors
 
-  std::string at(std::string_view path) const { return errors_.at(path); }
   Error error(std::string_view path, std::string_view why, Error::Code code = Error::Code::other) const {
     return errors_.error(path, why, code);
   }
@@ -222,10 +221,7 @@ class Server {
     }
   };
 
-  struct Outside {
-    ArrayLink link;
-    int depth;  // links to other files on its path
-  };
+  using Outside = std::pair<ArrayLink, int>;  // and the links to other files on its path
 
   // The group's own objects first, for their names; then targets of external links, breadth first.
   Listing list(const std::string& group) {
@@ -439,7 +435,7 @@ class Server {
         const std::vector<std::string>& names = listing_of("/").names;
         Error none = error("", fmt::format("holds no dataset {}", printable(path)));
         if (const auto nearest = nearest_name(path, names))
-          throw none.hint("did you mean " + at(*nearest) + "?");
+          throw none.hint("did you mean " + errors_.at(*nearest) + "?");
         throw none.hint(names.empty() ? "it holds no dataset at all" : "it holds " + listed(names));
       }
       case Found::group: {
@@ -969,21 +965,14 @@ class Server {
       H5Tset_ebias(type.id(), static_cast<std::size_t>(f.bias));
       return type;
     }
+    if (is_float(dtype))
+      return {H5Tcopy(dtype == DType::float32 ? H5T_NATIVE_FLOAT : H5T_NATIVE_DOUBLE), H5Tclose};
     // In the order of the enumeration.
-    const hid_t standard[] = {H5T_NATIVE_INT8,
-                              H5T_NATIVE_INT8,
-                              H5T_NATIVE_INT16,
-                              H5T_NATIVE_INT32,
-                              H5T_NATIVE_INT64,
-                              H5T_NATIVE_UINT8,
-                              H5T_NATIVE_UINT16,
-                              H5T_NATIVE_UINT32,
-                              H5T_NATIVE_UINT64,
-                              -1,
-                              -1,
-                              H5T_NATIVE_FLOAT,
-                              H5T_NATIVE_DOUBLE};
-    return {H5Tcopy(standard[static_cast<std::size_t>(dtype)]), H5Tclose};
+    const hid_t integers[2][4] = {
+        {H5T_NATIVE_INT8, H5T_NATIVE_INT16, H5T_NATIVE_INT32, H5T_NATIVE_INT64},
+        {H5T_NATIVE_UINT8, H5T_NATIVE_UINT16, H5T_NATIVE_UINT32, H5T_NATIVE_UINT64}};
+    const auto n = static_cast<std::size_t>(dtype) - static_cast<std::size_t>(DType::int8);
+    return {H5Tcopy(integers[n / 4][n % 4]), H5Tclose};
   }
 
   void finish(Message& request) {
@@ -1026,7 +1015,7 @@ class Server {
   }
 
   const int threads_;
-  // The order matters: what is closed last stands first.
+  // The order matters: the last to be closed comes first.
   std::optional<HelperThreads> helpers_;
   Hdf5Disk disk_;
   Handle links_, file_;
