@@ -52,8 +52,8 @@ struct Masks {
   }
 };
 
-/// Reads elements of documents, segments, and a MASK of few queries, which may be padding. Throws Error{usage}
-/// for incomplete options, Error{input} if they or the arrays disagree.
+/// Reads elements of documents, segments, and a MASK of few queries, which may be padding. Throws
+/// Error{usage} for incomplete options, Error{input} if they or the arrays disagree.
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
 BlockShape read_block(const std::string& word);

@@ -56,8 +56,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
-/// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: masks to
-/// try first.
+/// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: masks
+/// to try first.
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
              const std::vector<TriedMask>& tried, Against& against);
 

@@ -25,7 +25,7 @@ class Alone final : public Communicator {
 
  private:
   [[noreturn]] static void no_other() {
-    throw Error(Error::Kind::internal, "a communicator of one rank has nobody to talk to");
+    throw Error(Error::Kind::internal, "a communicator of one rank has no peers");
   }
 };
 

@@ -44,8 +44,8 @@ void for_each_box(std::span<const std::int64_t> shape, std::int64_t begin, std::
 }
 
 /// Cuts items into `parts` contiguous ranges of about equal cost: returns `parts` + 1 bounds, range r is
-/// [bounds[r], bounds[r + 1]), perhaps empty. No range costs more than an equal part plus one item. Costs are finite
-/// and ≥ 0; if all are 0, items count alike.
+/// [bounds[r], bounds[r + 1]), perhaps empty. No range costs more than an equal part plus one item. Costs are
+/// finite and ≥ 0; if all are 0, items count alike.
 std::vector<std::int64_t> even_runs(std::span<const double> costs, std::int64_t parts);
 
 /// Calls f(start, count) for each piece.

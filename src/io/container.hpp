@@ -48,8 +48,8 @@ class OpenContainer {
   }
 };
 
-/// How arrays are named in a container: one array without a name, or names of which each is an array, or paths
-/// ("/g/x") through groups, which are named as well.
+/// How arrays are named in a container: one array without a name, or names of which each is an array, or
+/// paths ("/g/x") through groups, which are named as well.
 enum class Names { none, flat, tree };
 
 struct Container {

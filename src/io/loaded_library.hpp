@@ -7,8 +7,8 @@ namespace ejk::io {
 
 class LoadedLibrary {
  public:
-  /// By the name that the loader looks for, "libhdf5_serial.so.103". It stays loaded. Throws Error{budget}, which names
-  /// it.
+  /// By the name that the loader looks for, "libhdf5_serial.so.103". It stays loaded. Throws Error{budget},
+  /// which names it.
   explicit LoadedLibrary(const char* name);
 
   /// Points `out` to a function or a variable of the library. Throws Error{budget} where it has none of that

@@ -109,7 +109,8 @@ const Member& find_member(const std::vector<Member>& members, const MembersByNam
   throw error.hint("it holds " + listed(names));
 }
 
-// An open archive. There may be thousands of members, and only the few that were read last keep their inflater.
+// An open archive. There may be thousands of members, and only the few that were read last keep their
+// inflater.
 struct Archive {
   std::shared_ptr<const ZipFile> zip;
   std::vector<Member> members;
@@ -136,7 +137,7 @@ struct Archive {
   }
 };
 
-// An .npy member, read box by box: each run of elements that lie together is one read of the member.
+// An .npy member, read box by box: each contiguous run of elements is one read of the member.
 class MemberSource final : public ArraySource {
  public:
   MemberSource(std::shared_ptr<Archive> archive, std::unique_ptr<ZipReader> reader, ArrayLayout layout,

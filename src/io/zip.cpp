@@ -1,4 +1,5 @@
-// Zip archives: the directory at the end of the file, raw deflate streams, and the writer. Numbers are little-endian.
+// Zip archives: the directory at the end of the file, raw deflate streams, and the writer. Numbers are
+// little-endian.
 // tests: tests/io/test_npz.cpp
 #include "io/zip.hpp"
 

@@ -1,6 +1,6 @@
-// Zip archives over zlib: members stored or deflated, zip64 included. Reading validates the directory before it
-// trusts it; a member's claimed size is compared with its stored bytes, so that a small archive cannot claim much
-// memory. Memory: the directory, and 50 KB for each inflater in use.
+// Zip archives over zlib: members stored or deflated, zip64 included. Reading validates the directory before
+// it trusts it; a member's claimed size is compared with its stored bytes, so that a small archive cannot
+// claim much memory. Memory: the directory, and 50 KB for each inflater in use.
 // Source: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.4.
 // tests: tests/io/test_npz.cpp
 #pragma once
@@ -41,8 +41,8 @@ struct ZipFile {
   std::vector<ZipEntry> entries;
 };
 
-/// The decoded bytes of one member. Reading forward inflates once; going back in a deflated member restarts it.
-/// The checksum is compared when the member has been read from its first to its last byte.
+/// The decoded bytes of one member. Reading forward inflates once; going back in a deflated member restarts
+/// it. The checksum is compared when the member has been read from its first to its last byte.
 class ZipReader {
  public:
   /// Throws DamagedMember for a member that is encrypted, of another method, or larger than its bytes can be.

@@ -19,8 +19,8 @@ constexpr std::int64_t kLine = 64;
 // Rows of A that are packed at once where rows are contiguous: whole cache lines of each contraction element.
 constexpr std::int64_t kTurnedRows = 256;
 
-// From this many panels on, lines of A are prefetched between tiles; with fewer, requests come in bursts. (Xeon
-// with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with.)
+// From this many panels on, lines of A are prefetched between tiles; with fewer, requests come in bursts.
+// (Xeon with AMX, bfloat16, 512 columns: 5.4 ms without, 6.1 with.)
 constexpr std::int64_t kPanelsToAsk = 16;
 
 // Columns for dot products, and rows of A that they take at once: a tile takes as long for 1 column as for

@@ -112,7 +112,8 @@ bool are_offsets(const std::vector<std::int64_t>& values, std::int64_t tokens) {
          std::is_sorted(values.begin(), values.end());
 }
 
-// Indices are as many as tokens, cu_seqlens one more than rows. Where both are equal in number, the elements decide.
+// Indices are as many as tokens, cu_seqlens one more than rows. Where both are equal in number, the elements
+// decide.
 Layout layout_of_numbers(const ArraySource& where, std::int64_t batch, std::int64_t seq,
                          const ArraySource& packed) {
   if (batch < 0 || seq < 0) throw invalid("{} x {} is no shape of a batch", batch, seq);

@@ -34,8 +34,8 @@ std::string refused(DType to, const std::vector<From>& values) {
   });
 }
 
-// Elements begin <= i < end of a source, read in boxes of at most `most` that follow one another, to their places;
-// the message of the first that cannot be read, after which nothing is.
+// Elements begin <= i < end of a source, read in boxes of at most `most` that follow one another, to their
+// places; the message of the first that cannot be read, after which nothing is.
 std::string read_range(const ArraySource& source, std::int64_t begin, std::int64_t end, std::int64_t most,
                        std::byte* out) {
   Shape start(source.shape().size()), count(start.size());

@@ -5,8 +5,8 @@
 //   {"op": "run"}                                   -> {"ok": true, "seconds": s}
 //
 // Seconds are those of one run; short work is run as often as fills 20 ms. Families: gmm, attn, maskinfo,
-// segments, seq. Attention's documents have the lengths that the case gives as "lens"; else the offsets (cu_seqlens) in
-// the file that the program is given, or lengths drawn here.
+// segments, seq. Attention's documents have the lengths that the case gives as "lens"; else the offsets
+// (cu_seqlens) in the file that the program is given, or lengths drawn here.
 #include <chrono>
 #include <cmath>
 #include <exception>

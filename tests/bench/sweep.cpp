@@ -6,9 +6,10 @@
 //   ejk_sweep cases [COUNT [SEED]]     the same cases alone, a line of JSON each with its seconds, one whenever standard
 //                                      input has a line: sweep_peers.py runs other libraries in between
 //
-// Processor time on one thread, the least of several turns in which both cases run one after the other. A neighbour
-// has at least the work of its case, so a ratio above 1 is time without a cause in the work. The limit is the larger
-// of operations / multiply-adds in registers and bytes / read bandwidth; what fits in caches passes the second.
+// Processor time on one thread, the least of several turns in which both cases run one after the other. A
+// neighbour has at least the work of its case, so a ratio above 1 is time without a cause in the work. The
+// limit is the larger of operations / multiply-adds in registers and bytes / read bandwidth; what fits in
+// caches passes the second.
 #include <fmt/format.h>
 #include <omp.h>
 #include <time.h>

@@ -56,8 +56,9 @@ TEST_CASE("densities are the shares of True elements, for any size of cells") {
 }
 
 TEST_CASE("an empty block names the terms that are empty in it") {
-  // Blocks of 4 x 4 in 12 x 12. Causal empties those above the diagonal, the window those far below it; of the
-  // last two terms the first keeps even keys, the second odd ones, so that together they empty what is left.
+  // Blocks of 4 x 4 in 12 x 12. Causal empties those above the diagonal, the window those far below it; of
+  // the last two terms the first keeps even keys, the second odd ones, so that together they empty what is
+  // left.
   const Mask causal = causal_mask(12, 12), window = local_mask(12, 12, 3, std::nullopt);
   const auto even = plain::table(12, 12, [](auto, auto k) { return k % 2 == 0; });
   const Mask evens = array_mask(make_source(plain::array_of(12, 12, even), "even.npy"));

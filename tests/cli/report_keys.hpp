@@ -1,5 +1,5 @@
-// Compares JSON reports with the table of their keys (apps/ejk/schema.hpp), both ways: each key of a report is
-// in the table and of its type, none is missing that is always there, and in the end each row was seen.
+// Compares JSON reports with the table of their keys (apps/ejk/schema.hpp), both ways: each key of a report
+// is in the table and of its type, none is missing that is always there, and in the end each row was seen.
 #pragma once
 
 #include <map>

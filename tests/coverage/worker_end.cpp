@@ -1,6 +1,6 @@
-// How the process of the HDF5 library ends where coverage is measured: it leaves its counts behind. Elsewhere it is
-// killed without notice, which would lose them. src/io/worker.cpp alone is compiled to call these functions in place
-// of kill, poll and _exit (EJK_COVERAGE in CMakeLists.txt).
+// How the process of the HDF5 library ends where coverage is measured: it leaves its counts behind. Elsewhere
+// it is killed without notice, which would lose them. src/io/worker.cpp alone is compiled to call these
+// functions in place of kill, poll and _exit (EJK_COVERAGE in CMakeLists.txt).
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -33,8 +33,8 @@ bool may_write_counts() {
          access(EJK_COVERAGE_FOLDER, W_OK) == 0;
 }
 
-// Who may not write the counts has none: what is written once, here to nowhere, is not written again at the end. The
-// complaints that this gives are not the program's.
+// Who may not write the counts has none: what is written once, here to nowhere, is not written again at the
+// end. The complaints that this gives are not the program's.
 void forget_counts() {
   const int error = dup(STDERR_FILENO), null = open("/dev/null", O_WRONLY | O_CLOEXEC);
   if (error >= 0) dup2(null, STDERR_FILENO);
@@ -51,7 +51,8 @@ const bool ready = [] {
   return asked().data() != nullptr;
 }();
 
-// A file that was opened and then finds no memory would be left without its beginning: HDF5's process has a limit.
+// A file that was opened and then finds no memory would be left without its beginning: HDF5's process has a
+// limit.
 void write_counts() {
   if (!may_write_counts()) return;
   rlimit memory{};

@@ -1,9 +1,10 @@
-// Every allocation of the readers and writers fails once: a program of its own, since it replaces operator new.
+// Every allocation of the readers and writers fails once: a program of its own, since it replaces operator
+// new.
 //
-// A work is done again and again; the first time its first allocation fails, then its second, until none is left
-// to fail. Each time it must end in its result or in an exception that says so; all that it had allocated is given
-// back, and what it writes is whole or not there. (Memory that C libraries take by malloc does not fail here; the
-// calls of the system that give memory do in run_faults.)
+// A work is done again and again; the first time its first allocation fails, then its second, until none is
+// left to fail. Each time it must end in its result or in an exception that says so; all that it had
+// allocated is given back, and what it writes is whole or not there. (Memory that C libraries take by malloc
+// does not fail here; the calls of the system that give memory do in run_faults.)
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <algorithm>
@@ -75,8 +76,8 @@ using namespace ejk::test;
 
 namespace {
 
-// Does the work with each allocation failing in turn, `look` after each; gives how many there were. The first time
-// none fails: what is kept for good (lists of names, tables) is there afterwards.
+// Does the work with each allocation failing in turn, `look` after each; gives how many there were. The first
+// time none fails: what is kept for good (lists of names, tables) is there afterwards.
 template <class F>
 long fail_each_allocation(
     F&& work, const std::function<void(bool done)>& look = [](bool) {}) {

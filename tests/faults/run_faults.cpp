@@ -2,9 +2,10 @@
 //
 //   run_faults [--all] [--points N] [--only TEXT] [--jobs N] [--sanitized] [--list] PROGRAM DATA
 //
-// README.md says what is done and what must hold. Without --all a selection of N points, the same each time, that
-// has each call of each command at least once. --only runs the points whose name holds TEXT; a point's name is what
-// is printed of it. --sanitized, for a program under sanitizers, leaves out what those need for themselves.
+// README.md says what is done and what must hold. Without --all a selection of N points, the same each time,
+// that has each call of each command at least once. --only runs the points whose name holds TEXT; a point's
+// name is what is printed of it. --sanitized, for a program under sanitizers, leaves out what those need for
+// themselves.
 //
 // Exit status: 0 all is well, 1 something is not, 2 wrong usage, 77 the system lets no process be traced.
 #include <fmt/format.h>
@@ -348,8 +349,8 @@ class Bench {
   fs::path folder_;
 };
 
-// What is written, and then its name, must be stored in this order: the file, before it gets its name; the folder,
-// afterwards. Without --sync nothing is waited for.
+// What is written, and then its name, must be stored in this order: the file, before it gets its name; the
+// folder, afterwards. Without --sync nothing is waited for.
 std::string look_at_storing(const Scenario& scenario, const std::vector<Call>& calls) {
   const auto is_sync = [](const Call& call, const std::string& path) {
     return call.name == "fsync" && (call.path == path || call.path.ends_with("/" + path));
@@ -433,8 +434,8 @@ std::uint64_t hash_of(const std::string& text) {
   return hash ^ hash >> 29;
 }
 
-// One of each call of each scenario, what is said only when stdout is closed, and of the others those with the
-// smallest hashes.
+// One of each call of each scenario, what is said only when stdout is closed, and of the others those with
+// the smallest hashes.
 std::vector<Point> selected(const std::vector<Point>& all, std::size_t most) {
   std::vector<std::pair<std::uint64_t, std::size_t>> order;
   for (std::size_t i = 0; i < all.size(); ++i) order.emplace_back(hash_of(all[i].name()), i);

@@ -1,7 +1,7 @@
-// A filter in the program's system calls (seccomp) stops it at those that are looked for, and at no others; what
-// is stopped is changed through ptrace. Unlike strace's injection it counts for each process from the program's
-// own begin, so that the first calls of a forked process can be reached; those have the numbers of calls of the
-// loader in the process that forked it.
+// A filter in the program's system calls (seccomp) stops it at those that are looked for, and at no others;
+// what is stopped is changed through ptrace. Unlike strace's injection it counts for each process from the
+// program's own begin, so that the first calls of a forked process can be reached; those have the numbers of
+// calls of the loader in the process that forked it.
 #include "tracer.hpp"
 
 #include <fcntl.h>

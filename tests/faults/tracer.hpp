@@ -9,8 +9,8 @@
 
 namespace ejk::faults {
 
-/// One call of a run. Counting begins where the program sets up its signals: what the loader does before is not
-/// the program's.
+/// One call of a run. Counting begins where the program sets up its signals: what the loader does before is
+/// not the program's.
 struct Call {
   int task = 0;  // processes and threads by their begin; 0 is the program's first thread
   std::string name;
@@ -56,8 +56,8 @@ struct Outcome {
 /// The calls that can be made to fail.
 const std::vector<std::string>& known_calls();
 
-/// Runs it, with the fault, or writing down all calls. Throws std::runtime_error where the system does not let
-/// a process be traced.
+/// Runs it, with the fault, or writing down all calls. Throws std::runtime_error where the system does not
+/// let a process be traced.
 Outcome run_traced(const Run& run, const std::optional<Fault>& fault);
 
 }  // namespace ejk::faults

@@ -1,6 +1,6 @@
-// What the fuzz targets share. A target is a source with LLVMFuzzerTestOneInput, which does with its bytes what the
-// program would do with a file or a word, and LLVMFuzzerCustomMutator, which changes fields of a valid input and
-// makes its checksums right again. README.md says what must hold of each input.
+// What the fuzz targets share. A target is a source with LLVMFuzzerTestOneInput, which does with its bytes
+// what the program would do with a file or a word, and LLVMFuzzerCustomMutator, which changes fields of a
+// valid input and makes its checksums right again. README.md says what must hold of each input.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ inline void require(bool holds, const std::string& what) {
   if (!holds) fail(what);
 }
 
-/// Runs f. Errors that are the caller's or the input's are its right to throw; Error{internal} and any other exception
-/// break the promise. Memory that runs out does too: no small input has a claim to so much. Returns whether f came
-/// to its end.
+/// Runs f. Errors that are the caller's or the input's are its right to throw; Error{internal} and any other
+/// exception break the promise. Memory that runs out does too: no small input has a claim to so much. Returns
+/// whether f came to its end.
 bool survives(const std::function<void()>& f);
 
 /// The bytes as text.
@@ -54,9 +54,9 @@ class MemoryFile {
   int fd_;
 };
 
-/// All elements, read twice, and a box of them read alone: they must be the same. Arrays of more than a mebibyte are
-/// left alone: the input has far fewer bytes, and its array is one element that all others equal, or zeros that a
-/// compressed one has by the thousand.
+/// All elements, read twice, and a box of them read alone: they must be the same. Arrays of more than a
+/// mebibyte are left alone: the input has far fewer bytes, and its array is one element that all others
+/// equal, or zeros that a compressed one has by the thousand.
 void read_consistently(const ArraySource& source);
 
 /// All arrays of a container.
@@ -64,8 +64,8 @@ void read_container(const ArrayReference& reference);
 
 // --- mutation
 
-/// SplitMix64: the same numbers on every machine. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", 2014.
+/// SplitMix64: the same numbers on every machine. Source: Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -80,10 +80,12 @@ class Random {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// A number that breaks things: 0, 1, powers of two and their neighbours, -1, the largest of each width, or any.
+/// A number that breaks things: 0, 1, powers of two and their neighbours, -1, the largest of each width, or
+/// any.
 std::uint64_t awkward_number(Random& random);
 
-/// Little-endian numbers of `width` bytes; nothing is done, and 0 read, where they do not lie within the bytes.
+/// Little-endian numbers of `width` bytes; nothing is done, and 0 read, where they do not lie within the
+/// bytes.
 void put_number(Bytes& bytes, std::size_t at, std::size_t width, std::uint64_t value);
 std::uint64_t get_number(const Bytes& bytes, std::size_t at, std::size_t width);
 
@@ -93,12 +95,12 @@ void change_number(Bytes& bytes, std::size_t at, std::size_t width, Random& rand
 /// Changes words: takes one out of `words`, a number for a number, a part away, twice, or to another place.
 void change_text(std::string& text, const std::vector<std::string_view>& words, Random& random);
 
-/// Changes the header of an .npy file that begins at byte `at`: its words, its version, and the length it claims, which
-/// is mostly made right again.
+/// Changes the header of an .npy file that begins at byte `at`: its words, its version, and the length it
+/// claims, which is mostly made right again.
 void change_npy(Bytes& bytes, std::size_t at, Random& random);
 
-/// What a custom mutator does: in one case of four libFuzzer's own mutation, else `change`; the result is cut to
-/// `most`.
+/// What a custom mutator does: in one case of four libFuzzer's own mutation, else `change`; the result is cut
+/// to `most`.
 std::size_t mutate(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed,
                    const std::function<void(Bytes&, Random&)>& change);
 /// The same for inputs that are text.

@@ -9,8 +9,8 @@ using namespace ejk;
 
 namespace {
 
-// kind, dtype, columns, claims (3); then elements of two bytes, the third of them in the place of bits 48 and up where
-// it has the highest bit set.
+// kind, dtype, columns, claims (3); then elements of two bytes, the third of them in the place of bits 48 and
+// up where it has the highest bit set.
 constexpr std::size_t kHead = 6;
 
 class Input {

@@ -1,6 +1,6 @@
-// Filters of HDF5 chunks, undone. The input: which filters there are and are left out, the bytes of an element, how
-// many bytes the chunk holds, and what is stored of it. The mutator stores it anew, so that deflate and the checksum
-// are right. (Any few bytes are the beginning of an lzf stream.)
+// Filters of HDF5 chunks, undone. The input: which filters there are and are left out, the bytes of an
+// element, how many bytes the chunk holds, and what is stored of it. The mutator stores it anew, so that
+// deflate and the checksum are right. (Any few bytes are the beginning of an lzf stream.)
 #include <zlib.h>
 
 #include <algorithm>

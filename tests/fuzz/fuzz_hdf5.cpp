@@ -1,13 +1,13 @@
-// HDF5 files, read as the program reads them: the library works in a process of its own, and whatever becomes of that
-// is an Error here. Each input starts such processes anew, some hundred a second.
+// HDF5 files, read as the program reads them: the library works in a process of its own, and whatever becomes
+// of that is an Error here. Each input starts such processes anew, some hundred a second.
 //
-// Under libFuzzer two things reach over from them. The counters of branches are memory that both sides see, so the
-// fuzzer learns what an input did in the server. And a sanitizer's report is kept, and is a failure here unless the
-// fault is in the HDF5 library itself, which the guard is there for.
+// Under libFuzzer two things reach over from them. The counters of branches are memory that both sides see,
+// so the fuzzer learns what an input did in the server. And a sanitizer's report is kept, and is a failure
+// here unless the fault is in the HDF5 library itself, which the guard is there for.
 //
-// The mutator changes fields of superblocks, object headers, trees, symbol tables and heaps, and makes the checksums
-// right again of those newer structures that have a fixed length.
-// Source of the fields: the HDF5 file format specification, version 3.0. Source of the checksum: Bob Jenkins, lookup3.
+// The mutator changes fields of superblocks, object headers, trees, symbol tables and heaps, and makes the
+// checksums right again of those newer structures that have a fixed length. Source of the fields: the HDF5
+// file format specification, version 3.0. Source of the checksum: Bob Jenkins, lookup3.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// .npz archives: every member by its name. The mutator walks the central directory, changes its fields and those of
-// the local headers, or a member's .npy header, and then makes sizes and checksums right again, or leaves them wrong.
-// Source of the fields: PKWARE's APPNOTE.TXT, sections 4.3.7, 4.3.12 and 4.3.16.
+// .npz archives: every member by its name. The mutator walks the central directory, changes its fields and
+// those of the local headers, or a member's .npy header, and then makes sizes and checksums right again, or
+// leaves them wrong. Source of the fields: PKWARE's APPNOTE.TXT, sections 4.3.7, 4.3.12 and 4.3.16.
 #include <zlib.h>
 
 #include <algorithm>

@@ -1,8 +1,9 @@
-// Replays files through a target, without libFuzzer: each of them, then mutants of them, always the same ones.
+// Replays files through a target, without libFuzzer: each of them, then mutants of them, always the same
+// ones.
 //   fuzz_TARGET --mutants N FILE-OR-FOLDER...
-// Ends with a signal at the first input that breaks a promise, and leaves that one as crash-TARGET in the working
-// folder. Limits for each input: processor time, and memory beyond what was held before, as far as it comes from
-// operator new (not counted under sanitizers); what comes from elsewhere is bounded by RLIMIT_AS.
+// Ends with a signal at the first input that breaks a promise, and leaves that one as crash-TARGET in the
+// working folder. Limits for each input: processor time, and memory beyond what was held before, as far as it
+// comes from operator new (not counted under sanitizers); what comes from elsewhere is bounded by RLIMIT_AS.
 #include <fmt/format.h>
 #include <malloc.h>
 #include <sys/resource.h>

@@ -103,7 +103,8 @@ bool begins_with_any(const std::string& path, const Names& places) {
   return std::any_of(places.begin(), places.end(), [&](const auto& p) { return path.starts_with(p + "/"); });
 }
 
-// The module of an #include "...", empty for a neighbour in the same folder; nothing for one that no module has.
+// The module of an #include "...", empty for a neighbour in the same folder; nothing for one that no module
+// has.
 std::optional<std::string> module_of(const std::string& included) {
   if (included.find('/') == std::string::npos) return "";
   if (!included.starts_with("ejk/")) {

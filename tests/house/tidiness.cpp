@@ -95,6 +95,25 @@ TEST_CASE("include/ejk/README.md names every public header once, and no other") 
   for (const std::string& name : named) CHECK_MESSAGE(false, "there is no ", name);
 }
 
+TEST_CASE("comments use the terms of the field") {
+  // The glossary in CONTRIBUTING has the terms for these.
+  const std::regex banned(
+      "\\b(told|tells|nobody|whoever|looks? at|looked at|lies|asks for|asked for|at hand|under way|anew|story|"
+      "worked out|gone through|let go)\\b");
+  REQUIRE(std::regex_search("where it lies", banned));
+  for (const char* folder : {"src", "apps", "include"})
+    for (const std::string& file : house::files_below(folder)) {
+      if (!house::is_code(file)) continue;
+      int number = 0;
+      for (const std::string& line : house::lines_of(house::read_file(house::kRoot / file))) {
+        ++number;
+        const auto at = line.find("// ");
+        if (at == std::string::npos) continue;
+        CHECK_MESSAGE(!std::regex_search(line.substr(at), banned), file, ":", number, ": ", line);
+      }
+    }
+}
+
 TEST_CASE("a source begins with what it does") {
   for (const char* folder : {"src", "apps"})
     for (const std::string& file : house::files_below(folder)) {

@@ -412,8 +412,8 @@ TEST_CASE("a chunk that yields other bytes than it should is refused, by file, d
 
 namespace {
 
-// A file with a dataset /x of that type, which the library writes: some of its chunks never, one without its filters,
-// and the last ones reach over the edges. Returns what the library reads of it.
+// A file with a dataset /x of that type, which the library writes: some of its chunks never, one without its
+// filters, and the last ones reach over the edges. Returns what the library reads of it.
 template <class SetFilters>
 Array make_filtered(const std::string& path, hid_t type, const Array& elements, SetFilters&& set_filters) {
   const std::vector<hsize_t> lengths(elements.shape().begin(), elements.shape().end()), sides{16, 24},

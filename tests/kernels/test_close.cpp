@@ -155,8 +155,8 @@ void check_steps(Kernel<V, V>* kernel) {
   CHECK(steps(-1, 1) == 2 * std::uint64_t{std::bit_cast<Bits>(V{1})});
 }
 
-// The largest quotient is told where it is above what is known, to the last bit, and nothing else depends on that. Of
-// pairs of all sizes, subnormal ones too, a few steps apart; `next` makes one.
+// The largest quotient is told where it is above what is known, to the last bit, and nothing else depends on
+// that. Of pairs of all sizes, subnormal ones too, a few steps apart; `next` makes one.
 template <class Element, class V, class Next, class Value>
 void check_known(Kernel<Element, V>* kernel, Next&& next, Value&& value) {
   for (int round = 0; round < 3000; ++round) {

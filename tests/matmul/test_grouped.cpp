@@ -56,8 +56,8 @@ std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes
 
 // --- golden cases
 
-// Whether a sum of `depth` products with Σ |a|·|b| = `magnitude` is right, of factors no wider than float32 or
-// else float64: the tolerance that stands with the golden files.
+// Whether a sum of `depth` products with Σ |a|·|b| = `magnitude` is right, of factors no wider than float32
+// or else float64: the tolerance that stands with the golden files.
 bool is_near(double value, double reference, double magnitude, std::int64_t depth, DType result,
              bool wide = false) {
   if (std::isnan(reference)) return std::isnan(value);

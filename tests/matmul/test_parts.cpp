@@ -182,8 +182,8 @@ void check_random_transposed_parts(std::uint64_t seed, const std::vector<Lengths
     }
 }
 
-// Nothing at all, less than a tile, and what is cut between rows, between columns, and both ways. The sixth has
-// several blocks of the contraction.
+// Nothing at all, less than a tile, and what is cut between rows, between columns, and both ways. The sixth
+// has several blocks of the contraction.
 const std::vector<Lengths> kLengths{{0, 3, 5},    {7, 0, 50},    {1, 1, 1},     {9, 33, 0},   {3, 20, 300},
                                     {1, 700, 70}, {70, 40, 130}, {200, 33, 17}, {45, 90, 200}};
 
@@ -289,8 +289,8 @@ TEST_CASE("work is balanced among ranks, and each reads only the operands of its
   const GroupedMatmulPlan uneven = plain_plan({0, 3000, 0, 1, 17, 0, 640, 90, 0}, 6000, 512, 1024);
   for (const std::int64_t ranks : {2, 3, 5, 16}) CHECK(worst(uneven, ranks) < 1.25);
 
-  // One group of few rows and many columns has no rows to cut between. The most ranks have one step of columns each:
-  // 64, or what comes next in whole tiles.
+  // One group of few rows and many columns has no rows to cut between. The most ranks have one step of
+  // columns each: 64, or what comes next in whole tiles.
   const std::int64_t step = core::round_up(64, kernels::active().products.f32->nr);
   const GroupedMatmulPlan wide = plain_plan({4}, 4, 4096, 256 * step);
   for (const std::int64_t ranks : {2, 16, 256}) {

@@ -18,8 +18,8 @@ inline Array numbered(DType dtype, const Shape& shape) {
   return array;
 }
 
-/// Cuts an array in two at random, again and again, until there are so many boxes, some perhaps empty. An array
-/// without axes is one.
+/// Cuts an array in two at random, again and again, until there are so many boxes, some perhaps empty. An
+/// array without axes is one.
 inline std::vector<ArrayBox> random_boxes(const Shape& shape, std::int64_t parts, std::mt19937& random) {
   std::vector<ArrayBox> boxes{whole_box(shape)};
   while (std::ssize(boxes) < parts && !shape.empty()) {

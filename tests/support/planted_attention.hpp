@@ -175,7 +175,8 @@ struct PlantedAttention {
     return told(compare(made, DType::float32, DType::float32));
   }
 
-  /// The library's comparison of results: out and lse, or gradients. `weights`: the type to which P is rounded.
+  /// The library's comparison of results: out and lse, or gradients. `weights`: the type to which P is
+  /// rounded.
   Against compare(const std::vector<std::optional<Array>>& actual, std::optional<DType> weights = {}) const {
     AttentionArrays arrays{q->view(), k->view(), v->view(), options.bias};
     if (actual.size() > 2) arrays.dout = dout->view();

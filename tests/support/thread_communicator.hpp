@@ -15,8 +15,8 @@
 
 namespace ejk::test {
 
-/// Runs f(comm) in `size` threads, each with a rank of one communicator of that size. Where ranks throw, the first
-/// that did not only hear of another's failure is thrown on.
+/// Runs f(comm) in `size` threads, each with a rank of one communicator of that size. Where ranks throw, the
+/// first that did not only hear of another's failure is thrown on.
 void run_ranks(std::int64_t size, const std::function<void(Communicator& comm)>& f);
 
 /// What f(comm) gives in each of them, by ranks.

@@ -47,8 +47,8 @@ struct Turn {
   int threads, layout;
 };
 
-// All numbers of threads for one layout of the inputs, two for each of the others; few under the address sanitizer,
-// which is slow and looks at memory alone.
+// All numbers of threads for one layout of the inputs, two for each of the others; few under the address
+// sanitizer, which is slow and looks at memory alone.
 #ifdef __SANITIZE_ADDRESS__
 constexpr std::array<Turn, 7> kTurns{{{1, 0}, {3, 0}, {16, 0}, {1, 1}, {7, 1}, {1, 2}, {1, 3}}};
 #else
@@ -56,8 +56,8 @@ constexpr std::array<Turn, 11> kTurns{
     {{1, 0}, {2, 0}, {3, 0}, {7, 0}, {16, 0}, {1, 1}, {3, 1}, {1, 2}, {7, 2}, {1, 3}, {16, 3}}};
 #endif
 
-/// The same bytes, where any NaN is as good as any other: which of two it is that a sum passes on depends on the order
-/// in which an instruction has them.
+/// The same bytes, where any NaN is as good as any other: which of two it is that a sum passes on depends on
+/// the order in which an instruction has them.
 bool same_but_nan(const Array& a, const Array& b) {
   if (!is_float(a.dtype()) || a.dtype() != b.dtype() || a.shape() != b.shape())
     return plain::same_bytes(a, b);
@@ -67,7 +67,8 @@ bool same_but_nan(const Array& a, const Array& b) {
   });
 }
 
-/// What f(layout) gives is the same bytes on each number of threads, and for every layout but for the bits of NaN.
+/// What f(layout) gives is the same bytes on each number of threads, and for every layout but for the bits of
+/// NaN.
 void check_same_bytes(int layouts, const std::function<Arrays(int layout)>& f) {
   std::map<int, Arrays> on_one;  // thread, by layouts
   for (const Turn turn : kTurns) {
@@ -99,7 +100,8 @@ void check_on_all(int layouts, const std::function<Arrays(int layout)>& f) {
   }
 }
 
-/// Here and there NaN, an infinity or the largest number, one in `rarely`; NaN with the sign that x86 gives it too.
+/// Here and there NaN, an infinity or the largest number, one in `rarely`; NaN with the sign that x86 gives
+/// it too.
 Array troubled(Array array, Random& random, std::int64_t rarely = 40) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
                    kInfinity = std::numeric_limits<double>::infinity();

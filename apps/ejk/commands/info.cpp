@@ -1,5 +1,5 @@
-// ejk info: the arrays in files and their statistics, in one pass over each array. Arrays that cannot be read are listed
-// and are an error after all others have been reported.
+// ejk info: the arrays in files and their statistics, in one pass over each array. Arrays that cannot be read
+// are listed and are an error after all others have been reported.
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
@@ -127,8 +127,8 @@ Table histogram_table() {
           INT64_MAX};
 }
 
-// The arrays of all files, from their headers. They are opened again one by one for the work, so that a file of ten
-// thousand arrays does not keep them all open.
+// The arrays of all files, from their headers. They are opened again one by one for the work, so that a file
+// of ten thousand arrays does not keep them all open.
 struct Found {
   std::vector<NamedInput> arrays;
   std::vector<std::string> warnings;
