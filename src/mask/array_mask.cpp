@@ -150,7 +150,8 @@ class ArrayMask final : public MaskNode {
     for (std::int64_t i = 0; i < n && dtype_ != DType::boolean; i += kAtOnce) {
       const std::byte* from = in + i * size_of(dtype_);
       const std::int64_t count = std::min(kAtOnce, n - i);
-      const auto convert = [&]<class T>(T, auto to_bits) {
+      const auto convert = [&](auto unsigned_of_size, auto to_bits) {
+        using T = decltype(unsigned_of_size);
         const auto* elements = reinterpret_cast<const T*>(from);
         if (!value_.holds(elements, count)) throw several_values(elements, count, q, k + i);
         to_bits(from, count, out + i / 64);
