@@ -128,7 +128,8 @@ class MaskCheck {
   void scan() {
     std::int64_t pairs = 0;
     const auto same = [&](auto a, auto b) { return known_same(of_head(heads_, a), of_head(heads_, b)); };
-    for (const auto& [h, count] : check::shared_heads(std::ssize(heads_), same)) {
+    for (const auto& shared : check::shared_heads(std::ssize(heads_), same)) {
+      const std::int64_t h = shared.first, count = shared.count;
       const Mask& mask = of_head(heads_, h);
       const std::int64_t columns = core::ceil_div(mask.kv_length(), claims_.block.kv);
       const blocks::Scan scan = blocks::scan_mask(mask, claims_.block, nullptr, [&](std::int64_t blocks) {

@@ -91,9 +91,11 @@ std::int64_t check_mask_info_bytes(const ArrayGroup& arrays, const MaskInfoClaim
     const Mask& mask = claims.masks.front();
     bytes += static_cast<double>(check_mask_bytes(mask.q_length(), mask.kv_length(), block));
   }
-  if (const std::optional<Shape>& shape = claims.settings.shape; shape && shape->size() == 3)
-    bytes += static_cast<double>(std::min(claims.pictures, (*shape)[0])) *
-             static_cast<double>((*shape)[1] / block.q + 1) * static_cast<double>((*shape)[2] / block.kv + 1);
+  if (const std::optional<Shape>& shape = claims.settings.shape; shape && shape->size() == 3) {
+    const std::int64_t rows = (*shape)[1] / block.q + 1, columns = (*shape)[2] / block.kv + 1;
+    bytes += static_cast<double>(std::min(claims.pictures, (*shape)[0])) * static_cast<double>(rows) *
+             static_cast<double>(columns);
+  }
   return core::bytes_of_estimate(bytes);
 }
 

@@ -87,23 +87,23 @@ class MappedRegion {
 
 }  // namespace
 
-void write_elements(const ElementRegion& place, const Shape& shape, const ArrayBox& box,
+void write_elements(const ElementRegion& region, const Shape& shape, const ArrayBox& box,
                     const ArraySource& elements, Sync sync) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const std::int64_t size = size_of(elements.dtype()), all = element_count(box.count);
   if (all == 0) return;
-  io::File file(open(place.path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file.is_open()) throw io::system_error(Error::Kind::output, place.name, errno);
+  io::File file(open(region.path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.is_open()) throw io::system_error(Error::Kind::output, region.name, errno);
   constexpr std::int64_t kShortRun = 4096;
   std::optional<MappedRegion> mapped;
-  if (place.is_local && run_bytes(shape, box.count, size) < kShortRun && all > 1)
-    mapped.emplace(file.fd(), place, byte_count(shape, elements.dtype()));
+  if (region.is_local && run_bytes(shape, box.count, size) < kShortRun && all > 1)
+    mapped.emplace(file.fd(), region, byte_count(shape, elements.dtype()));
   std::byte* const memory = mapped ? mapped->elements() : nullptr;
   const auto write_run = [&](const std::byte* from, std::int64_t bytes, std::int64_t at) {
     if (memory != nullptr)
       std::memcpy(memory + at, from, static_cast<std::size_t>(bytes));
     else
-      io::write_all_at(file.fd(), from, bytes, place.offset + at, place.name);
+      io::write_all_at(file.fd(), from, bytes, region.offset + at, region.name);
   };
   const std::int64_t most = kPiece / size, pieces = core::ceil_div(all, most);
   const auto write = [&](Array& buffer, std::int64_t n) {
@@ -120,8 +120,9 @@ void write_elements(const ElementRegion& place, const Shape& shape, const ArrayB
       elements.random_access() ? core::threads_for(pieces, static_cast<double>(all * size)) : 1;
   core::parallel_reduce(pieces, threads, buffer_of_thread, write, [](const Array&) {});
   mapped.reset();
-  if (sync == Sync::now) io::sync_now(file.fd(), place.name);
-  if (const int code = file.close(); code != 0) throw io::system_error(Error::Kind::output, place.name, code);
+  if (sync == Sync::now) io::sync_now(file.fd(), region.name);
+  if (const int code = file.close(); code != 0)
+    throw io::system_error(Error::Kind::output, region.name, code);
 }
 
 std::shared_ptr<void> share_temporary(const std::string& path) {

@@ -32,8 +32,8 @@ struct ZipEntry {
 
 /// An open archive; any number of threads may read it.
 struct ZipFile {
-  /// Throws Error{input}, which begins with `name`, where the file is no archive.
-  ZipFile(File opened, std::string name);
+  /// Throws Error{input}, which begins with the name `of`, where the file is no archive.
+  ZipFile(File opened, std::string of);
 
   File file;
   std::string name;

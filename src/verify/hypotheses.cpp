@@ -1196,7 +1196,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
   if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
   for (const DType narrow : narrower)
     for (const bool cut_off : {false, true}) {
-      const auto hypothesis = hypothesis_of(
+      auto hypothesis = hypothesis_of(
           "rounding", e,
           [type = float_type(narrow), cut_off](const Scope& scope, const ComparedLine& line, Scratch&) {
             if (!scope.mark(line.at, line.n, line.in_scope)) return false;

@@ -126,8 +126,9 @@ ValueExplanations ValueSearch::run() {
   }
   for (const auto& [hypothesis, explained] : accepted_) {
     const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes);
-    const std::string text = hypothesis->text(hypothesis->scope);
-    found.explanations.push_back({hypothesis->kind, part.empty() ? text : part + ": " + text, explained});
+    std::string text = hypothesis->text(hypothesis->scope);
+    if (!part.empty()) text.insert(0, part + ": ");
+    found.explanations.push_back({hypothesis->kind, std::move(text), explained});
   }
   found.left = rest_.left;
   return found;

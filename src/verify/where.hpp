@@ -35,9 +35,9 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
                                        std::array<std::string, 3> state_names);
 
 /// Counts by axis, and by group and sequence. `zeros`: of elements that are 0; null: not counted.
-std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counts,
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
                                      const PlaceCounts* zeros = nullptr);
-std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counts);
+std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counted);
 
 /// `whole`, `zero`: labels of columns, the latter omitted if empty; `key`, `counted`: keys of the table and
 /// count.

@@ -120,7 +120,7 @@ TEST_CASE("right gradients agree, and planted mistakes of theirs are refused and
     for (const Planted& p : planted()) {
       CAPTURE(p.wanted[0] + " | " + p.wanted[1] + " | " + p.wanted[2]);
       const Against found = compared(p);
-      for (const std::size_t n : {0, 1, 2}) {
+      for (const std::size_t n : {0U, 1U, 2U}) {
         const std::string array = std::array{"dq", "dk", "dv"}[n], wanted = p.wanted[n];
         CAPTURE(array);
         std::string text;

@@ -10,6 +10,7 @@
 namespace plain {
 
 using ejk::AttentionLayout;
+using ejk::element_count;
 using ejk::Shape;
 
 // Elements as (batch, heads, positions, elements), packed tokens as one batch entry.

@@ -2,6 +2,7 @@
 #include "ejk/compare_files.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "io/support.hpp"
 #include "support/arrays.hpp"
@@ -13,7 +14,8 @@ namespace {
 ArraySet set_of(const std::string& name, const std::vector<std::pair<std::string, Array*>>& arrays) {
   ArraySet set{name, true, {}};
   for (const auto& [array, of] : arrays)
-    set.arrays.push_back({array, name + ":" + array, [of = of] { return make_source(of->view()); }});
+    set.arrays.push_back(
+        {array, fmt::format("{}:{}", name, array), [of = of] { return make_source(of->view()); }});
   return set;
 }
 

@@ -160,7 +160,7 @@ Outcome run(const CompareOptions& options, Job& job) {
     append(report, describe_layers(files));
   else
     append(report, describe(files, job.json() ? ListedPairs::all : ListedPairs::differing));
-  const Explained* const one = planned.is_whole ? nullptr : &files.found[0];
+  const Explained* const one = planned.is_whole ? nullptr : files.found.data();
   const bool has_cause =
       one == nullptr || one->share_explained > 0.95 || (one->permuted && one->permuted->comparison.close);
   if (options.explains() && !files.close && !has_cause)

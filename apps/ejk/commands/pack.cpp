@@ -21,7 +21,8 @@ std::int64_t bytes_to_buffer(const ArraySource& source, const Job& job) {
   const std::int64_t bytes = type_of(source).bytes();
   return source.random_access() || bytes > job.budget.bytes() / 2 ? 0 : bytes;
 }
-std::shared_ptr<const ArraySource> buffered(std::shared_ptr<const ArraySource> source, const Job& job) {
+std::shared_ptr<const ArraySource> buffered(const std::shared_ptr<const ArraySource>& source,
+                                            const Job& job) {
   return bytes_to_buffer(*source, job) > 0 ? in_memory(*source) : source;
 }
 

@@ -304,7 +304,7 @@ class Server {
       if (entry.link.type != H5L_TYPE_HARD) {
         ArrayLink link = link_of(level.group.id(), entry.name, entry.link, std::move(path));
         if (disk_.allow_others && link.kind == "external")
-          outside.push_back({std::move(link), depth + 1});
+          outside.emplace_back(std::move(link), depth + 1);
         else
           listing.links.push_back(std::move(link));
         continue;
