@@ -41,7 +41,7 @@ class Outputs {
   /// `shared` outlives this.
   Outputs(std::string command, const SharedOptions& shared) : command_(std::move(command)), shared_(shared) {}
 
-  /// The result arrays. Throws Error{usage} if -o cannot hold so many, Error{output} if it cannot be written.
+  /// The result arrays. Throws Error{usage} if -o holds fewer, Error{output} if it cannot be written.
   void declare(std::vector<std::string> names);
 
   bool has_target() const { return !shared_.output.empty(); }

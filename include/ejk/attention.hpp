@@ -187,7 +187,7 @@ class AttentionPlan {
   AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
 
   /// Compares every element of `given`, another implementation's results of any float dtype in the order of
-  /// results(), some of which may be absent; `own`: of run(). `weights`: the type to which P and dS were
+  /// results(), absent ones empty; `own`: of run(). `weights`: the type to which P and dS were
   /// rounded; absent: weights_dtype(). Explain::yes tries the masks of `tried`, then known faults. `tiles`:
   /// two axes of the picture; absent: queries, or keys, and heads. Throws Error{input} about the result for
   /// other shapes.

@@ -158,7 +158,7 @@ struct SegmentIdsClaims {
 
 /// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment are
 /// contiguous. Memory: a piece, 8 bytes a sequence, and (limited by max_bytes) 64 for each range of ids in a
-/// row, of which ids that count up have one.
+/// row; ascending ids have one range.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 

@@ -160,7 +160,7 @@ struct MaskShape {
   std::int64_t heads = 0;  // 1: the same for any number
   std::int64_t q_length = 0;
   std::int64_t kv_length = 0;
-  bool at_most = false;         // lengths of whole blocks, the last of which may be cut short
+  bool at_most = false;         // lengths of whole blocks; the last may be partial
   bool heads_are_rows = false;  // rows of the arrays of a MaskInfo, which may serve several heads each
 };
 

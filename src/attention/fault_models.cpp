@@ -99,10 +99,10 @@ class FaultModels {
     loose.set_most_left(0.5);
     std::vector<verify::Found> all;
     if (loose.left() > kOpen) all = run(array, loose, unit);
-    const bool is_told = rounded > 0.005 && is_as_rounding(array, unit);
-    if (loose.left() >= search.left() || (all.empty() && !is_told))
+    const bool is_reported = rounded > 0.005 && is_as_rounding(array, unit);
+    if (loose.left() >= search.left() || (all.empty() && !is_reported))
       return search.report(std::move(found), against);
-    if (is_told)
+    if (is_reported)
       all.push_back(loose.add({"rounding",
                                fmt::format("it is consistent with weights that are rounded to {}",
                                            unit == kBfloat16 ? "bfloat16" : "float16"),

@@ -78,7 +78,7 @@ struct AttentionRank::State {
   std::int64_t round = 0;
   std::size_t next = 0;                // of the round's parts
   std::vector<attn::SavedRows> saved;  // of the round's parts, in order
-  std::int64_t told = 0, all = 0;      // pairs of all parts of this rank
+  std::int64_t reported = 0, all = 0;  // pairs of all parts of this rank
   AttentionPasses work;
 
   const attn::Plan& plan() const { return *shared->plan; }
@@ -128,13 +128,14 @@ AttentionRank::AttentionRank(AttentionDivision division, Communicator& comm) {
 void AttentionRank::run(const AttentionPart& part, const AttentionArrays& arrays,
                         const std::vector<MutableArrayView>& results, const PairProgress& progress) {
   State& s = *state_;
-  PairProgress told;
-  if (progress) told = [&s, &progress](std::int64_t done, std::int64_t) { progress(s.told + done, s.all); };
+  PairProgress of_part;
+  if (progress)
+    of_part = [&s, &progress](std::int64_t done, std::int64_t) { progress(s.reported + done, s.all); };
   if (part.makes == AttentionPart::Makes::saved) s.saved.emplace_back();
   attn::SavedRows* const rows = s.next < s.saved.size() ? &s.saved[s.next] : nullptr;
   ++s.next;
-  attn::add(s.work, attn::run_part(s.plan(), part, arrays, results, rows, told));
-  s.told += attn::reported_pairs(s.plan(), part);
+  attn::add(s.work, attn::run_part(s.plan(), part, arrays, results, rows, of_part));
+  s.reported += attn::reported_pairs(s.plan(), part);
 }
 
 void AttentionRank::end_round() {

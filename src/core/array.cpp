@@ -76,7 +76,8 @@ std::byte* copy_axes(const ArrayView& v, std::size_t axis, const std::byte* from
     std::memcpy(to, from, static_cast<std::size_t>(n * size));
   else
     by_size(size, [&](auto element) {
-      for (std::int64_t i = 0; i < n; ++i) std::memcpy(to + i * size, from + i * stride, sizeof element);
+      constexpr std::int64_t kSize = sizeof element;
+      for (std::int64_t i = 0; i < n; ++i) std::memcpy(to + i * kSize, from + i * stride, kSize);
     });
   return to + n * size;
 }

@@ -114,9 +114,10 @@ class JsonParser {
     if (now() == '{') return object();
     if (now() == '[') return list();
     if (now() == '"') return JsonValue(string());
+    if (is_digit()) return number();
     for (const auto& [word, value] : kWords)
       if (take_word(word)) return value;
-    if (now() == '-' || is_digit()) return number();
+    if (now() == '-') return number();
     fail(fmt::format("a value is missing before {}", found()));
   }
 

@@ -367,6 +367,7 @@ void ZipWriter::begin(std::string name, std::int64_t bytes) {
   if (level_ > 0) deflater_ = std::make_unique<Deflater>(level_);
   const std::string header = local_header(entry, is_large_);
   put(header.data(), std::ssize(header));
+  data_at_ = at_;
 }
 
 void ZipWriter::write(const void* data, std::int64_t n) {
@@ -398,10 +399,9 @@ void ZipWriter::end() {
   if (deflater_) deflate_all(nullptr, 0, Z_FINISH);
   deflater_.reset();
   ZipEntry& entry = entries_.back();
+  entry.stored_bytes = at_ - data_at_;
   const std::string header = local_header(entry, is_large_);
-  entry.stored_bytes = at_ - entry.header_at - header.size();
-  const std::string known = local_header(entry, is_large_);
-  write_all_at(file_.fd(), known.data(), std::ssize(known), static_cast<std::int64_t>(entry.header_at),
+  write_all_at(file_.fd(), header.data(), std::ssize(header), static_cast<std::int64_t>(entry.header_at),
                file_.name());
 }
 

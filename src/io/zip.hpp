@@ -94,8 +94,9 @@ class ZipWriter {
   int level_;
   std::unique_ptr<Deflater> deflater_;
   std::vector<ZipEntry> entries_;
-  bool is_large_ = false;  // the member's local header has zip64 sizes
-  std::uint64_t at_ = 0;
+  // Of the member: its local header has zip64 sizes; its first stored byte.
+  bool is_large_ = false;
+  std::uint64_t data_at_ = 0, at_ = 0;
 };
 
 }  // namespace ejk::io

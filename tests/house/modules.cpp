@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// A module and the modules that it may know.
+// A module and the modules that it may include.
 const std::map<std::string, Names> kArrows{
     {"core", {}},
     {"io", {"core"}},
@@ -31,7 +31,7 @@ const std::map<std::string, Names> kArrows{
     {"check", {"blocks", "core", "mask", "matmul"}},
 };
 
-// A public header and the module that it speaks for; one a line, so that two who add one do not meet.
+// A public header and the module that implements it; one a line, for clean merges.
 // clang-format off
 const std::map<std::string, std::string> kPublic{
     {"array", "core"},

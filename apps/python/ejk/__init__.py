@@ -234,7 +234,8 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", f"{results}/"]
         done = call.run([*words, "--json", *to_results])
         if done.returncode == 1:
-            raise AssertionError(call.run(words).stdout.rstrip())  # the report as text
+            # The report as text: --brief prints it beside the JSON.
+            raise AssertionError((done.stderr if options.get("brief") else call.run(words).stdout).rstrip())
         arrays = {path.stem: _read(path, call.as_torch) for path in sorted(results.glob("*.npy"))}
         return Result(arrays, json.loads(done.stdout))
 
