@@ -195,14 +195,13 @@ constexpr int strip_vectors() {
   return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
 }
 
-// NV vectors of units of B at rows u · kKr of `b`. Columns::some: the last of them are `columns` in all.
-enum class Columns { whole, some };
-template <class U, DType D, int NV, Columns Of>
+// NV vectors of units of B at rows u · kKr of `b`, `columns` in all, of which the first Whole are whole.
+template <class U, DType D, int NV, int Whole>
 [[gnu::always_inline]] inline void load_strip(const char* b, std::int64_t row_stride, bool second_row,
                                               std::int64_t columns, typename U::Pack* column) {
   const auto elements = [&](const char* row, int v) __attribute__((always_inline)) {
     const char* const p = row + v * U::kLanes * bytes_of(D);
-    return Of == Columns::whole ? whole_units<U, D>(p) : units_at<U, D>(p, columns - v * U::kLanes);
+    return v < Whole ? whole_units<U, D>(p) : units_at<U, D>(p, columns - v * U::kLanes);
   };
   if constexpr (U::kKr == 1) {
 #pragma GCC unroll 8
@@ -254,7 +253,7 @@ class Lines {
 };
 
 // Kept: the strip is left in `kept` as well, as a panel of packed B.
-template <class U, DType D, int R, int NV, bool Kept, Columns Of>
+template <class U, DType D, int R, int NV, bool Kept, int Whole>
 void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
               std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride,
               [[maybe_unused]] char* kept) {
@@ -272,7 +271,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
     lines.prefetch(due / kLine);
     due %= kLine;
     typename U::Pack column[NV];
-    load_strip<U, D, NV, Of>(b, row_stride, (u + 1) * U::kKr <= k, columns, column);
+    load_strip<U, D, NV, Whole>(b, row_stride, (u + 1) * U::kKr <= k, columns, column);
     if constexpr (Kept) {
 #pragma GCC unroll 8
       for (int v = 0; v < NV; ++v)
@@ -291,7 +290,7 @@ void strip_of(const char* a, const char* b, std::int64_t row_stride, Lines& foll
 #pragma GCC unroll 8
     for (int v = 0; v < NV; ++v) {
       typename U::Sum* at = out + r * out_stride + v * U::kLanes;
-      if (const std::int64_t left = columns - v * U::kLanes; Of == Columns::whole || left >= U::kLanes) {
+      if (const std::int64_t left = columns - v * U::kLanes; v < Whole || left >= U::kLanes) {
         U::store(at, add ? U::load(at) + sum[r][v] : sum[r][v]);
       } else if (left > 0) {
         const int n = static_cast<int>(left);
@@ -306,41 +305,42 @@ void strips(const char* a, const char* b, std::int64_t row_stride, Lines& follow
             std::int64_t columns, bool add, typename U::Sum* out, std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   for (; columns >= kColumns; columns -= kColumns, b += kColumns * bytes_of(D), out += kColumns)
-    strip_of<U, D, R, NV, false, Columns::whole>(a, b, row_stride, following, k, kColumns, add, out,
-                                                 out_stride, nullptr);
+    strip_of<U, D, R, NV, false, NV>(a, b, row_stride, following, k, kColumns, add, out, out_stride, nullptr);
   constexpr std::int64_t kStep = U::kKr * U::kLanes;
   if (columns > 0)
     with_rows<NV / U::kKr>((columns + kStep - 1) / kStep, [&]<int N>(std::integral_constant<int, N>) {
-      strip_of<U, D, R, N * U::kKr, false, Columns::some>(a, b, row_stride, following, k, columns, add, out,
-                                                          out_stride, nullptr);
+      strip_of<U, D, R, N * U::kKr, false, (N - 1) * U::kKr>(a, b, row_stride, following, k, columns, add,
+                                                             out, out_stride, nullptr);
     });
 }
 
-// Several tiles of rows: each strip of B is read by the first of them, which keeps it as a panel.
+// Several tiles of rows: each strip of B is read by the first of them, which keeps it as a panel. The first has
+// an even number of rows, for half of the variants; the others share the rest evenly.
 template <class U, DType D, int MR, int NV>
 void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
                      std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
                      std::int64_t out_stride) {
   constexpr std::int64_t kColumns = NV * U::kLanes;
   alignas(kLine) char panel[2 * kDirectK<U> / U::kKr * kColumns * U::kUnit];
-  const std::int64_t tiles = (rows + MR - 1) / MR;
+  const std::int64_t tiles = (rows + MR - 1) / MR, pairs = (rows + 2 * tiles - 1) / (2 * tiles);
   const Store how = add ? Store::accumulate : Store::overwrite;
   for (std::int64_t j = 0; j < columns; j += kColumns) {
     const std::int64_t some = columns - j < kColumns ? columns - j : kColumns;
-    with_rows<MR, (MR + 1) / 2>(rows / tiles, [&]<int R>(std::integral_constant<int, R>) {
-      const auto strip = [&]<Columns Of>(std::integral_constant<Columns, Of>) {
-        strip_of<U, D, R, NV, true, Of>(a, b + j * bytes_of(D), row_stride, following, k, some, add, out + j,
-                                        out_stride, panel);
+    with_rows<(MR + 1) / 2, (MR + 2) / 4>(pairs, [&]<int Pairs>(std::integral_constant<int, Pairs>) {
+      const auto strip = [&]<int Whole>(std::integral_constant<int, Whole>) {
+        strip_of<U, D, 2 * Pairs, NV, true, Whole>(a, b + j * bytes_of(D), row_stride, following, k, some,
+                                                   add, out + j, out_stride, panel);
       };
       if (some == kColumns)
-        strip(std::integral_constant<Columns, Columns::whole>{});
+        strip(std::integral_constant<int, NV>{});
       else
-        strip(std::integral_constant<Columns, Columns::some>{});
+        strip(std::integral_constant<int, 0>{});
     });
-    for (std::int64_t t = 1; t < tiles; ++t) {
-      const std::int64_t row = t * rows / tiles, end = (t + 1) * rows / tiles;
+    for (std::int64_t row = 2 * pairs, left = tiles - 1; left > 0; --left) {
+      const std::int64_t end = row + (rows - row) / left;
       tile<U, Result::sums, MR, NV>(a + row * kAStride<U>, panel, k, end - row, some, how,
                                     out + row * out_stride + j, out_stride);
+      row = end;
     }
   }
 }
