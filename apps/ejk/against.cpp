@@ -3,6 +3,7 @@
 #include "against.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

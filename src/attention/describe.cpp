@@ -1,6 +1,7 @@
 // Reports of attention: the plan, and the computed part of all pairs.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <numeric>
 

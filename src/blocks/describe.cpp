@@ -1,6 +1,7 @@
 // Sparsity report of a MaskInfo: the work of a block-sparse kernel.
 // tests: tests/blocks/test_describe.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>

@@ -5,6 +5,7 @@
 #include "ejk/sparsity.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

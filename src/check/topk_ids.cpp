@@ -1,6 +1,7 @@
 // Expert ids of tokens, token by token on several threads, with the load of each expert.
 // tests: tests/check/test_choices.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 

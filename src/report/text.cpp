@@ -4,6 +4,7 @@
 //
 // tests: tests/report/test_text.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 // The machine's processor, caches, memory and GPUs, from /proc and /sys.
 // tests: tests/settings/test_fingerprint.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
 #include "ejk/params.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -4,6 +4,7 @@
 #include "ejk/compare_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>

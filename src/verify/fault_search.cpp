@@ -5,6 +5,7 @@
 #include "verify/fault_search.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,6 +3,7 @@
 #include "verify/where.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>

@@ -24,6 +24,7 @@
 // table must have been seen in the end.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <fnmatch.h>
 #include <signal.h>
 #include <sys/resource.h>

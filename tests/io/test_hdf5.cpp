@@ -775,8 +775,9 @@ TEST_CASE("a shape above its own limits is refused") {
   bad[lengths + 5] = 1;  // the limits follow
   fs::remove(path);
   put(path, bad);
-  CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }),
-                 "a.h5:/x: axis 0 claims a length of 1099511628291, above its limit of 515"));
+  const std::string message = error_of(Error::Kind::input, [&] { open_array(path); });
+  // HDF5 1.14 has a check and words of its own.
+  for (const char* part : {"a.h5:/x: ", "1099511628291", "515"}) CHECK(contains(message, part));
 }
 
 TEST_CASE("a file for a later library gets a hint") {
