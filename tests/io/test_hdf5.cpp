@@ -776,8 +776,11 @@ TEST_CASE("a shape above its own limits is refused") {
   fs::remove(path);
   put(path, bad);
   const std::string message = error_of(Error::Kind::input, [&] { open_array(path); });
-  // HDF5 1.14 has a check and words of its own.
+#if H5_VERSION_GE(1, 14, 0)  // checks this itself, in its own words
   for (const char* part : {"a.h5:/x: ", "1099511628291", "515"}) CHECK(contains(message, part));
+#else
+  CHECK(contains(message, "a.h5:/x: axis 0 claims a length of 1099511628291, above its limit of 515"));
+#endif
 }
 
 TEST_CASE("a file for a later library gets a hint") {
