@@ -195,7 +195,8 @@ constexpr int strip_vectors() {
   return kWhole > kMost ? kMost : kWhole < 2 ? 2 : kWhole;
 }
 
-// NV vectors of units of B at rows u · kKr of `b`, `columns` in all, of which the first Whole are whole.
+// Loads NV vectors of units from `columns` columns of B. The first Whole vectors are full; the others may be
+// partial.
 template <class U, DType D, int NV, int Whole>
 [[gnu::always_inline]] inline void load_strip(const char* b, std::int64_t row_stride, bool second_row,
                                               std::int64_t columns, typename U::Pack* column) {
@@ -315,7 +316,7 @@ void strips(const char* a, const char* b, std::int64_t row_stride, Lines& follow
 }
 
 // Several tiles of rows: each strip of B is read by the first of them, which keeps it as a panel. The first has
-// an even number of rows, for half of the variants; the others share the rest evenly.
+// an even number of rows, which halves the number of variants; the others share the rest evenly.
 template <class U, DType D, int MR, int NV>
 void strips_of_tiles(const char* a, const char* b, std::int64_t row_stride, Lines& following, std::int64_t k,
                      std::int64_t rows, std::int64_t columns, bool add, typename U::Sum* out,
