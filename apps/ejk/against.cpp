@@ -32,9 +32,9 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
     if (is == wanted) error.hint("its axes are in another order than those of the inputs");
     throw std::move(error);
   }
-  if (!is_float(source.dtype()))
-    throw Error(Error::Kind::input, fmt::format("{}: {} is {}, not of a float type", source.name(),
-                                                planned.name, name_of(source.dtype())));
+  if (!is_wide_float(source.dtype()))
+    throw Error(Error::Kind::input, fmt::format("{}: {} is {}, not of a float type of 16 bits or more",
+                                                source.name(), planned.name, name_of(source.dtype())));
 }
 
 // The only result of the shape of an array of another name; without one the first, for the error.

@@ -45,6 +45,7 @@ constexpr Row kHints[] = {
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},
+    {Code::untyped_bytes, "an 8-bit float as ml_dtypes writes it: ejk convert IN -o OUT --view {hint}"},
     {Code::not_offsets, "ejk cu-seqlens IN -o OUT makes cu_seqlens of lengths, masks and ids"},
     {Code::position_ids, "ejk cu-seqlens IN --from position-ids -o OUT makes cu_seqlens of position ids"},
     {Code::segment_ids,

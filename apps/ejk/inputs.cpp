@@ -82,7 +82,8 @@ const ArrayFile& Inputs::file(const ArrayReference& reference) {
   if (files_.size() == kMostOpen) files_.erase(files_.begin());
   ArrayReference whole = reference;
   whole.member.clear(), whole.slice.clear();
-  return files_.emplace_back(std::move(whole), OpenOptions{allow_external_, budget_.bytes(), read_memory_});
+  return files_.emplace_back(std::move(whole),
+                             OpenOptions{allow_external_, budget_.bytes(), read_memory_, untyped_});
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
@@ -101,7 +102,7 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
   try {
     return open(input);
   } catch (const Error& error) {
-    if (input.is_word || error.code() != Error::Code::unsupported) throw;
+    if (input.is_word || !error.is_of_unsupported_type()) throw;
     why = error;
     return nullptr;
   }

@@ -65,6 +65,9 @@ class Inputs {
       const std::string& role, const std::string& path,
       const std::string& hint_for_npy = "this is an array (.npy), and JSON text is expected here");
 
+  /// Files opened from now on may have elements of one byte without a type.
+  void read_untyped_bytes() { untyped_ = UntypedBytes::read; }
+
   void count_read(std::int64_t bytes) { bytes_read_ += bytes; }
   std::int64_t bytes_read() const { return bytes_read_; }
 
@@ -87,6 +90,7 @@ class Inputs {
   static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
 
   bool allow_external_;
+  UntypedBytes untyped_ = UntypedBytes::refuse;
   const Budget& budget_;
   Provenance& provenance_;
   Communicator& comm_;

@@ -90,7 +90,9 @@ bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division,
   return is_dry_run();
 }
 
-void Job::deliver(Report report, const std::vector<Output>& arrays) {
+void Job::deliver(Report report, const std::vector<Output>& arrays,
+                  const std::function<void(Report&)>& complete) {
+  for (std::string& warning : outputs.lost_types(arrays)) report.warnings.push_back(std::move(warning));
   if (wants_picture() && report.pictures_left_out > 0)
     report.warnings.push_back(
         fmt::format("{} block picture{} left out: there are too many, or too large ones",
@@ -102,6 +104,7 @@ void Job::deliver(Report report, const std::vector<Output>& arrays) {
   if (comm.is_first() && outputs.to_stdout()) reporter_.warn(report);
   statistics_.bytes_written =
       phase(Phase::write, [&] { return outputs.write(arrays, provenance.settings(), progress(), comm); });
+  if (complete && statistics_.bytes_written > 0) complete(report);
   statistics_.bytes_read = inputs.bytes_read();
   reporter_.add_statistics(report, statistics_, comm);
   if (!comm.is_first()) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "budget.hpp"
 #include "commands.hpp"
 #include "division.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
 #include "ejk/report.hpp"
@@ -47,6 +49,12 @@ class Job {
     return phase(Phase::read, [&] { return inputs.open(role, reference); });
   }
 
+  /// The same for an operand of products and attention: 8-bit floats as bfloat16, which has all their numbers.
+  std::shared_ptr<const ArraySource> open_operand(const std::string& role, const std::string& reference) {
+    auto source = open(role, reference);
+    return is_8_bit_float(source->dtype()) ? convert_array(std::move(source), DType::bfloat16) : source;
+  }
+
   bool is_dry_run() const { return options_.shared().dry_run; }
   bool json() const { return reporter_.json(); }
   bool wants_picture() const { return reporter_.wants_picture(); }
@@ -73,8 +81,10 @@ class Job {
 
   void say(const Report& report) { reporter_.say_text(report); }
 
-  /// Writes the arrays selected by -o and --field, then prints the report.
-  void deliver(Report report, const std::vector<Output>& arrays);
+  /// Writes the arrays selected by -o and --field, then prints the report. `complete` adds what is known only
+  /// of arrays that were written.
+  void deliver(Report report, const std::vector<Output>& arrays,
+               const std::function<void(Report&)>& complete = {});
 
   /// For results that are text (a hash, JSON, a number): prints the text, also with -q, and statistics on
   /// stderr; with --json the report instead.

@@ -50,6 +50,9 @@ class Outputs {
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;
 
+  /// Warnings: arrays whose type the container of -o does not name.
+  std::vector<std::string> lost_types(const std::vector<Output>& outputs) const;
+
   /// Writes the requested arrays, of all ranks, and returns their bytes. Collective.
   std::int64_t write(const std::vector<Output>& outputs, const Settings& settings,
                      const std::function<void(std::int64_t done, std::int64_t all)>& progress,

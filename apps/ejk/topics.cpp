@@ -31,11 +31,21 @@ Naming an array
     ejk info 'a.h5:/x[1][...]'
 
 Element types
-  bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64.
+  bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64,
+  and 8-bit floats: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz,
+  float8_e5m2fnuz, float8_e8m0fnu (powers of two, the scales of blocks).
   bfloat16 in .npy is that of ml_dtypes (descr '<V2'); in HDF5 it is a 16-bit
   float with an exponent of 8 bits, or two opaque bytes, as h5py stores it. Bit
   fields, which PyTables uses for bool, are unsigned integers. 'ejk convert'
   converts between types.
+  8-bit floats are computed with as float32, in products and attention as
+  bfloat16, which has all their numbers. .npy has no name for them: they are
+  written as single bytes ('|V1'), with a warning, for
+    numpy.load("x.npy").view(ml_dtypes.float8_e4m3fn)
+    ejk convert x.npy -o x.h5 --view float8_e4m3fn
+  The second also reads '<V1' and '<f1', which ml_dtypes writes. HDF5 has them
+  as 8-bit floats with their exponent, mantissa and bias, but float8_e8m0fnu as
+  uint8, which --view reads.
 
 Writing
   One array goes to x.npy, x.npz:name, x.h5:/path or - (stdout). Several go to

@@ -5,6 +5,7 @@
 // invalid axis, length or padding.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,7 +27,7 @@ std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const Arr
 
 enum class Keepdims { no, yes };
 
-/// ln Σ exp(x) along an axis or over all elements: in x's dtype (float32 for integers and bool), computed in
+/// ln Σ exp(x) along an axis or over all elements: in x's dtype (float32 for integers, bool and 8-bit floats), computed in
 /// double around the maximum m. m = -inf (or no element) gives -inf, m = +inf gives +inf, NaN gives NaN. One
 /// pass, the same bits for any number of threads.
 Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis = std::nullopt,
@@ -36,15 +37,27 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis = std::
 std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t> axis = std::nullopt);
 
 /// a / max(b, min), broadcast as in NumPy: a negative b becomes min, NaN stays NaN. min is converted to b's
-/// dtype first (1e-10 is 0 in float16). Integers and bool count as float32 (float64 beside float64); mixed
-/// types use the wider, float16 with bfloat16 float32. Errors: shapes, a min that is NaN.
+/// dtype first (1e-10 is 0 in float16). Integers, bool and 8-bit floats count as float32 (float64 beside float64);
+/// mixed types use the wider, float16 with bfloat16 float32. Errors: shapes, a min that is NaN.
 std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource> a,
                                                std::shared_ptr<const ArraySource> b,
                                                double min_denominator = 1e-10);
 
-/// x in another dtype. To floats: nearest even, rounded once, ±inf out of range. Float to integer:
-/// truncated. To bool: nonzero is True. Errors, on read, with the index: out of an integer's range, NaN as
-/// integer or bool.
-std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype);
+/// Of conversions to 8-bit floats.
+struct OverflowSettings {
+  /// By default the type's own (SmallFloat::default_overflow).
+  std::optional<Overflow> to = std::nullopt;
+  /// Counts, as elements are read, those that overflow; it outlives the source.
+  std::atomic<std::int64_t>* count = nullptr;
+};
+
+/// x in another dtype. To floats: nearest even, rounded once, ±inf out of range, of 8-bit floats as `overflows`
+/// requests. Float to integer: truncated. To bool: nonzero is True. Errors: Error{usage} for infinities of an
+/// 8-bit type without; on read, with the index: out of an integer's range, NaN as integer or bool.
+std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype,
+                                                 const OverflowSettings& overflows = {});
+
+/// The bits of x as another dtype. Errors: Error{usage} for a dtype of another size.
+std::shared_ptr<const ArraySource> view_array(std::shared_ptr<const ArraySource> x, DType dtype);
 
 }  // namespace ejk

@@ -2,7 +2,7 @@
 //
 // Elements agree if both are equal (infinities of one sign too), both are NaN (with NanEqual::yes), or both
 // are finite and |a - e| <= atol + rtol·|e|, in their common float type: float16, bfloat16, float32 or
-// float64; float32 for two different 16-bit types and for integers, whose difference is exact. Source:
+// float64; float32 for two different 16-bit types, 8-bit types and integers, whose difference is exact. Source:
 // ejkernel's assert_allclose as documented; tolerances of PyTorch's assert_close for 16 bits, of ejkernel for
 // others.
 #pragma once
@@ -33,7 +33,7 @@ struct MetricLimit {
 /// When elements agree, and arrays are close.
 ///
 /// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place of
-/// the common type, of two float types those of the coarser at the expected element, of integers 1; 0 and −0
+/// the common type or of one 8-bit type, of two float types those of the coarser at the expected element, of integers 1; 0 and −0
 /// are 0 apart. It replaces the default rtol and atol, and is combined with given ones.
 ///
 /// allowed_count, allowed_share: elements that may be out of tolerance, the larger of both. With hard_atol or
@@ -55,7 +55,8 @@ struct Tolerance {
   bool has_hard_limit() const { return hard_rtol || hard_atol; }
 };
 
-/// That of the coarser dtype: bfloat16 1.6e-2, 1e-5; float16 1e-3, 1e-5; wider floats 1e-5, 1e-8; others 0.
+/// That of the coarser dtype: bfloat16 1.6e-2, 1e-5; float16 1e-3, 1e-5; wider floats 1e-5, 1e-8; 8-bit floats the
+/// spacing above 1, and the least positive number, but float8_e8m0fnu 0, as all others.
 struct DefaultTolerance {
   double rtol = 0, atol = 0;
 };

@@ -1,13 +1,16 @@
 // Element types of arrays, the C++ type of an element of each, and the formats of the float types.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace ejk {
 
@@ -21,63 +24,183 @@ enum class DType : std::uint8_t {
   uint16,
   uint32,
   uint64,
+  float8_e4m3fn,
+  float8_e5m2,
+  float8_e4m3fnuz,
+  float8_e5m2fnuz,
+  float8_e8m0fnu,
   float16,
   bfloat16,
   float32,
   float64,
 };
 
-/// A binary format with sign bit, subnormal numbers, infinities and NaN; the leading significand bit is
-/// implicit.
+/// What codes besides finite numbers with a sign a format has. Suffixes as in ml_dtypes.
+enum class SpecialCodes : std::uint8_t {
+  ieee,  // infinities and NaN have the largest exponent
+  fn,    // no infinity; NaN is all ones below the sign
+  fnuz,  // no infinity and no -0, whose code is NaN
+  fnu,   // neither sign, zero, subnormal number nor infinity; NaN is all ones
+};
+
+/// A binary format; the leading significand bit is implicit. All but fnu have subnormal numbers and a sign bit.
 struct FloatFormat {
   int exponent_bits, mantissa_bits, bias;
   double largest;
+  SpecialCodes special = SpecialCodes::ieee;
 
-  constexpr int least_exponent() const { return 1 - bias; }  // of normal numbers
+  constexpr bool has_sign() const { return special != SpecialCodes::fnu; }
+  constexpr bool has_infinity() const { return special == SpecialCodes::ieee; }
+  constexpr int bits() const { return has_sign() + exponent_bits + mantissa_bits; }
+  constexpr int least_exponent() const { return has_sign() - bias; }  // of normal numbers
 };
+inline constexpr FloatFormat kFloat8E4M3Fn{4, 3, 7, 448, SpecialCodes::fn};
+inline constexpr FloatFormat kFloat8E5M2{5, 2, 15, 57344};
+inline constexpr FloatFormat kFloat8E4M3Fnuz{4, 3, 8, 240, SpecialCodes::fnuz};
+inline constexpr FloatFormat kFloat8E5M2Fnuz{5, 2, 16, 57344, SpecialCodes::fnuz};
+inline constexpr FloatFormat kFloat8E8M0Fnu{8, 0, 127, 0x1p127, SpecialCodes::fnu};
 inline constexpr FloatFormat kFloat16{5, 10, 15, 65504};
 inline constexpr FloatFormat kBfloat16{8, 7, 127, 0x1.FEp127};
 inline constexpr FloatFormat kFloat32{8, 23, 127, std::numeric_limits<float>::max()};
 inline constexpr FloatFormat kFloat64{11, 52, 1023, std::numeric_limits<double>::max()};
 
-/// A 16-bit number, computed with as float. From float: round to nearest even, overflow to infinity, a NaN
-/// keeps the upper bits of its payload. Branch-free, so that loops are vectorised.
+/// What numbers beyond the largest of a type, and infinities, become.
+enum class Overflow : std::uint8_t { saturate, nan, infinity };
+
+/// "saturate", "nan", "inf".
+std::string_view name_of(Overflow overflow);
+
+namespace detail {
+
+/// The codes of a format of at most 16 bits, without the sign.
+struct FloatCodes {
+  std::uint32_t sign, magnitude, largest, infinity, nan;
+
+  constexpr explicit FloatCodes(const FloatFormat& format)
+      : sign(format.has_sign() ? 1u << (format.bits() - 1) : 0u),
+        magnitude((1u << (format.bits() - format.has_sign())) - 1),
+        largest(format.special == SpecialCodes::fnuz ? magnitude
+                : format.has_infinity() ? (magnitude >> format.mantissa_bits << format.mantissa_bits) - 1
+                                        : magnitude - 1),
+        infinity(largest + 1),
+        nan(format.special == SpecialCodes::fnuz ? sign : magnitude) {}
+
+  constexpr std::uint32_t overflowed(Overflow to) const {
+    return to == Overflow::saturate ? largest : to == Overflow::infinity ? infinity : nan;
+  }
+};
+
+/// The numbers of the 256 codes of an 8-bit format.
+constexpr std::array<float, 256> float8_values(const FloatFormat& format) {
+  const FloatCodes codes(format);
+  std::array<float, 256> values{};
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const std::uint32_t magnitude = code & codes.magnitude;
+    const std::uint32_t exponent = magnitude >> format.mantissa_bits;
+    const std::uint32_t fraction = magnitude & ((1u << format.mantissa_bits) - 1);
+    const bool is_normal = exponent > 0 || !format.has_sign();
+    const int power = (is_normal ? static_cast<int>(exponent) : 1) - format.bias - format.mantissa_bits;
+    const float unit = power == -127 ? 0x1p-127f  // which float has as a subnormal number
+                                     : std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
+    const float value = unit * static_cast<float>((is_normal ? 1u << format.mantissa_bits : 0u) + fraction);
+    const bool is_nan = format.special == SpecialCodes::fnuz   ? code == codes.nan
+                        : format.special == SpecialCodes::ieee ? magnitude > codes.infinity
+                                                               : magnitude == codes.nan;
+    const bool is_infinite = format.has_infinity() && magnitude == codes.infinity;
+    const std::uint32_t bits = is_nan        ? 0x7FC00000u
+                               : is_infinite ? 0x7F800000u
+                                             : std::bit_cast<std::uint32_t>(value);
+    values[code] = std::bit_cast<float>(bits | ((code & codes.sign) != 0 ? 0x80000000u : 0u));
+  }
+  return values;
+}
+template <const FloatFormat& kFormat>
+inline constexpr std::array<float, 256> kFloat8Values = float8_values(kFormat);
+
+}  // namespace detail
+
+/// A number of 8 or 16 bits, computed with as float. From float: round to nearest even; of float8_e8m0fnu
+/// halves go up, the sign is dropped, and 0 becomes the least number. Overflow as by default_overflow; a NaN of
+/// 16 bits keeps the upper bits of its payload. Branch-free, so that loops are vectorised.
 template <const FloatFormat& kFormat>
 struct SmallFloat {
-  std::uint16_t bits = 0;
+  using Bits = std::conditional_t<kFormat.bits() == 8, std::uint8_t, std::uint16_t>;
+  static_assert(kFormat.bits() == 8 * sizeof(Bits));
+
+  /// 16 bits: to infinity. 8 bits: as CUDA's conversions do, to the largest number; fnuz and fnu to NaN.
+  static constexpr Overflow default_overflow =
+      sizeof(Bits) == 2                                                              ? Overflow::infinity
+      : kFormat.special == SpecialCodes::ieee || kFormat.special == SpecialCodes::fn ? Overflow::saturate
+                                                                                     : Overflow::nan;
+  Bits bits = 0;
 
   SmallFloat() = default;
-  explicit SmallFloat(float value) {
-    const auto u = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t magnitude = u & 0x7FFFFFFFu;
-    std::uint32_t rounded =
-        (magnitude - (kRebias << 23) + (1u << (kCut - 1)) - 1 + ((magnitude >> kCut) & 1u)) >> kCut;
-    if constexpr (kRebias != 0) {
-      // The last place of the sum is that of the format's subnormal numbers: the addition rounds.
-      constexpr std::uint32_t kLift = (23u + kRebias + 1u - kFormat.mantissa_bits) << 23;
-      const float lifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kLift);
-      rounded = magnitude < (kRebias + 1) << 23 ? std::bit_cast<std::uint32_t>(lifted) - kLift : rounded;
-      rounded = magnitude >= (128u + kFormat.bias) << 23 ? kInfinity : rounded;
-    }
-    const std::uint32_t nan = magnitude >> kCut | kInfinity | 1u << (kFormat.mantissa_bits - 1);
-    bits =
-        static_cast<std::uint16_t>((u >> 16 & 0x8000u) | (magnitude > 0x7F800000u ? nan & 0x7FFFu : rounded));
-  }
+  explicit SmallFloat(float value) : bits(rounded(value, kCodes.overflowed(default_overflow)).bits) {}
   explicit operator float() const {
+    if constexpr (sizeof(Bits) == 1) return values()[bits];
     const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = (bits & 0x7FFFu) << kCut;
     if constexpr (kRebias == 0) return std::bit_cast<float>(sign | magnitude);
     // The factor corrects the exponent's bias, of subnormal numbers as well.
     const float finite = std::bit_cast<float>(magnitude) * std::bit_cast<float>((127u + kRebias) << 23);
-    return std::bit_cast<float>(
-        sign |
-        (magnitude >= kInfinity << kCut ? magnitude | 0x7F800000u : std::bit_cast<std::uint32_t>(finite)));
+    return std::bit_cast<float>(sign | (magnitude >= kCodes.infinity << kCut
+                                            ? magnitude | 0x7F800000u
+                                            : std::bit_cast<std::uint32_t>(finite)));
+  }
+
+  static constexpr detail::FloatCodes kCodes{kFormat};
+  /// Of 8 bits: the numbers by code.
+  static constexpr const std::array<float, 256>& values() { return detail::kFloat8Values<kFormat>; }
+
+  /// The code of a float, with `overflowed` for numbers beyond the largest and infinities, and whether it is
+  /// one of these.
+  struct Rounded {
+    Bits bits;
+    std::int32_t overflows;  // 1 or 0
+  };
+  static Rounded rounded(float value, std::uint32_t overflowed) {
+    // Masks and signed comparisons: GCC does not vectorise a choice of a sum of floats, which may trap, and unsigned
+    // comparisons only slowly.
+    const auto u = std::bit_cast<std::uint32_t>(value);
+    const std::uint32_t bits = u & 0x7FFFFFFFu;
+    const auto magnitude = static_cast<std::int32_t>(bits);
+    constexpr std::uint32_t kHalf = 1u << (kCut - 1);
+    std::uint32_t sum = 0;
+    if constexpr (kFormat.has_sign())
+      sum = bits - (std::uint32_t{kRebias} << 23) + kHalf - 1 + (bits >> kCut & 1u);
+    else  // 2^-127, the least number, is half of what the sum would make it
+      sum = bits + kHalf - (bits == kHalf);
+    auto code = static_cast<std::int32_t>(sum >> kCut);
+    if constexpr (kRebias != 0) {
+      // The last place of the sum is that of the format's subnormal numbers: the addition rounds.
+      constexpr std::int32_t kLift = (23 + kRebias + 1 - kFormat.mantissa_bits) << 23;
+      const float lifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kLift);
+      const std::int32_t is_normal = -static_cast<std::int32_t>(magnitude >= (kRebias + 1) << 23);
+      code = (code & is_normal) | ((std::bit_cast<std::int32_t>(lifted) - kLift) & ~is_normal);
+    }
+    const std::int32_t is_nan = -static_cast<std::int32_t>(magnitude > 0x7F800000);
+    const std::int32_t is_larger =
+        -static_cast<std::int32_t>(code > static_cast<std::int32_t>(kCodes.largest));
+    std::uint32_t nan = kCodes.nan;
+    if constexpr (sizeof(Bits) == 2)
+      nan = (bits >> kCut | kCodes.infinity | 1u << (kFormat.mantissa_bits - 1)) & 0x7FFFu;
+    auto result =
+        static_cast<std::uint32_t>((static_cast<std::int32_t>(overflowed) & is_larger) | (code & ~is_larger));
+    result = (nan & static_cast<std::uint32_t>(is_nan)) | (result & static_cast<std::uint32_t>(~is_nan));
+    std::uint32_t sign = u >> 31 << (kFormat.bits() - 1);
+    if constexpr (kFormat.special == SpecialCodes::fnuz)
+      sign = result == 0 || result == kCodes.nan ? 0 : sign;
+    if constexpr (kFormat.has_sign()) result |= sign;
+    return {static_cast<Bits>(result), -(is_larger & ~is_nan)};
   }
 
  private:
-  static_assert(kFormat.exponent_bits + kFormat.mantissa_bits == 15);
-  static constexpr std::uint32_t kCut = 23 - kFormat.mantissa_bits, kRebias = 127 - kFormat.bias;
-  static constexpr std::uint32_t kInfinity = ((1u << kFormat.exponent_bits) - 1) << kFormat.mantissa_bits;
+  static constexpr std::int32_t kCut = 23 - kFormat.mantissa_bits, kRebias = 127 - kFormat.bias;
 };
+using float8_e4m3fn = SmallFloat<kFloat8E4M3Fn>;
+using float8_e5m2 = SmallFloat<kFloat8E5M2>;
+using float8_e4m3fnuz = SmallFloat<kFloat8E4M3Fnuz>;
+using float8_e5m2fnuz = SmallFloat<kFloat8E5M2Fnuz>;
+using float8_e8m0fnu = SmallFloat<kFloat8E8M0Fnu>;
 using float16 = SmallFloat<kFloat16>;
 using bfloat16 = SmallFloat<kBfloat16>;
 
@@ -110,11 +233,15 @@ std::string_view name_of(DType dtype);
 std::optional<DType> dtype_named(std::string_view name);
 
 constexpr bool is_integer(DType d) { return d >= DType::int8 && d <= DType::uint64; }
-constexpr bool is_float(DType d) { return d >= DType::float16; }
+constexpr bool is_float(DType d) { return d >= DType::float8_e4m3fn; }
+constexpr bool is_8_bit_float(DType d) { return d >= DType::float8_e4m3fn && d <= DType::float8_e8m0fnu; }
+/// A float type of operands and results of products and attention.
+constexpr bool is_wide_float(DType d) { return is_float(d) && !is_8_bit_float(d); }
 
-/// Calls f(std::type_identity<T>{}) with the C++ element type of `dtype`.
+/// Calls f(std::type_identity<T>{}) with the C++ element type of `dtype`, which is no 8-bit float: their
+/// arrays are widened to float32 where a loop for each of them would only be more code.
 template <class F>
-decltype(auto) dispatch(DType dtype, F&& f) {
+decltype(auto) dispatch_wide(DType dtype, F&& f) {
   switch (dtype) {
     case DType::boolean:
       return f(std::type_identity<bool>{});
@@ -140,10 +267,28 @@ decltype(auto) dispatch(DType dtype, F&& f) {
       return f(std::type_identity<bfloat16>{});
     case DType::float32:
       return f(std::type_identity<float>{});
-    case DType::float64:
-      break;
+    default:
+      return f(std::type_identity<double>{});
   }
-  return f(std::type_identity<double>{});
+}
+
+/// The same with any type.
+template <class F>
+decltype(auto) dispatch(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float8_e4m3fn:
+      return f(std::type_identity<float8_e4m3fn>{});
+    case DType::float8_e5m2:
+      return f(std::type_identity<float8_e5m2>{});
+    case DType::float8_e4m3fnuz:
+      return f(std::type_identity<float8_e4m3fnuz>{});
+    case DType::float8_e5m2fnuz:
+      return f(std::type_identity<float8_e5m2fnuz>{});
+    case DType::float8_e8m0fnu:
+      return f(std::type_identity<float8_e8m0fnu>{});
+    default:
+      return dispatch_wide(dtype, std::forward<F>(f));
+  }
 }
 
 namespace detail {
@@ -160,7 +305,9 @@ constexpr DType position_of() {
 template <class T>
 constexpr DType dtype_of() {
   return detail::position_of<T, bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
-                             std::uint16_t, std::uint32_t, std::uint64_t, float16, bfloat16, float, double>();
+                             std::uint16_t, std::uint32_t, std::uint64_t, float8_e4m3fn, float8_e5m2,
+                             float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, float16, bfloat16, float,
+                             double>();
 }
 
 }  // namespace ejk

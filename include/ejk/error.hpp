@@ -57,6 +57,7 @@ class Error : public std::exception {
     unknown_lengths,    // nothing says how many queries and keys a stored MaskInfo is for
     unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
     heads_of_mask,      // that segment ids would have to merge
+    untyped_bytes,      // elements of one byte that are no type of ejk; the hint is one that they may be
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
                   // out. The last one: other processes' codes are compared with it
   };
@@ -93,6 +94,10 @@ class Error : public std::exception {
 
   Kind kind() const noexcept { return kind_; }
   Code code() const noexcept { return code_; }
+  /// Of a sound array whose type ejk does not have: a reader of whole files may skip it.
+  bool is_of_unsupported_type() const noexcept {
+    return code_ == Code::unsupported || code_ == Code::untyped_bytes;
+  }
   const std::string& subject() const noexcept { return subject_; }
   const char* what() const noexcept override { return message_.c_str(); }
   const std::string& message() const noexcept { return message_; }

@@ -86,6 +86,13 @@ class ReadMemory {
   std::atomic<std::int64_t> spare_, wanted_ = 0;
 };
 
+/// Elements of one byte without a type in their container, as 8-bit floats of ml_dtypes are in .npy and HDF5
+/// files.
+enum class UntypedBytes {
+  refuse,
+  read,  // as uint8, for view_array
+};
+
 struct OpenOptions {
   /// Allows what reads other files: HDF5 external links and storage, virtual datasets, plug-in filters.
   bool allow_external = false;
@@ -93,6 +100,7 @@ struct OpenOptions {
   std::int64_t max_memory = 0;
   /// Null: 1 GiB for each file.
   std::shared_ptr<ReadMemory> read_memory = nullptr;
+  UntypedBytes untyped = UntypedBytes::refuse;
 };
 
 /// Reads and checks the header only (a stream is read whole). Throws Error{input} that begins with the

@@ -32,6 +32,17 @@ Wide<T> widen(Stored<T> x) {
 using core::rounded_to_odd;
 using core::rounded_to_odd_double;
 
+/// x (a Wide type) as a float that rounds to a small float as x does.
+template <class From>
+float to_be_rounded(From x) {
+  if constexpr (std::is_same_v<From, float> || sizeof(From) <= 2)
+    return static_cast<float>(x);
+  else if constexpr (std::is_same_v<From, double>)
+    return rounded_to_odd(x);
+  else
+    return rounded_to_odd(rounded_to_odd_double(x));
+}
+
 /// x (a Wide type) as To by the rules of convert_array; false if To cannot represent it.
 template <class To, class From>
 bool cast(From x, Stored<To>& to) {
@@ -52,12 +63,7 @@ bool cast(From x, Stored<To>& to) {
     to = static_cast<To>(good ? x : From{0});
     return good;
   } else if constexpr (is_small_float<To>) {
-    if constexpr (std::is_same_v<From, float> || sizeof(From) <= 2)
-      to = To(static_cast<float>(x));
-    else if constexpr (std::is_same_v<From, double>)
-      to = To(rounded_to_odd(x));
-    else
-      to = To(rounded_to_odd(rounded_to_odd_double(x)));
+    to = To(to_be_rounded(x));
     return true;
   } else {
     to = static_cast<To>(x);

@@ -36,6 +36,28 @@ std::optional<std::int64_t> convert_run(const Stored<From>* from, Stored<To>* to
   return std::nullopt;
 }
 
+// The numbers of an 8-bit float type by code.
+const float* values_of(DType dtype) {
+  return dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
+    if constexpr (is_8_bit_float(dtype_of<T>()))
+      return T::values().data();
+    else
+      return nullptr;
+  });
+}
+
+// Returns the number of elements that overflow.
+template <class To>
+std::int64_t round_to(const float* from, std::int64_t n, std::uint32_t overflowed, To* to) {
+  std::int32_t count = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto rounded = To::rounded(from[i], overflowed);
+    to[i].bits = rounded.bits;
+    count += rounded.overflows;
+  }
+  return count;
+}
+
 std::string text_of(DType dtype, const std::byte* element) {
   return dispatch(dtype, [&]<class T>(std::type_identity<T>) {
     return fmt::format("{}", +widen<T>(*reinterpret_cast<const Stored<T>*>(element)));
@@ -43,20 +65,27 @@ std::string text_of(DType dtype, const std::byte* element) {
 }
 
 // The one element that all are stays one, if the new type can hold it.
-ArrayAccess access_as(DType dtype, const ArraySource& source) {
+ArrayAccess access_as(DType dtype, const ArraySource& source, const OverflowSettings& overflows) {
   ArrayAccess access(source.access().order);
   const std::vector<std::byte>& uniform = source.access().uniform;
   if (uniform.empty()) return access;
   access.uniform.resize(static_cast<std::size_t>(size_of(dtype)));
-  if (convert_elements(source.dtype(), uniform.data(), dtype, access.uniform.data(), 1))
+  std::atomic<std::int64_t> count = 0;
+  if (convert_elements(source.dtype(), uniform.data(), dtype, access.uniform.data(), 1,
+                       {overflows.to, &count}))
     access.uniform.clear();
+  if (overflows.count != nullptr) *overflows.count += count * element_count(source.shape());
   return access;
 }
 
 class ConvertedSource final : public ForwardingSource {
  public:
-  ConvertedSource(const std::shared_ptr<const ArraySource>& source, DType dtype)
-      : ForwardingSource(source, {dtype, source->shape()}, access_as(dtype, *source)) {}
+  ConvertedSource(const std::shared_ptr<const ArraySource>& source, DType dtype,
+                  const OverflowSettings& overflows)
+      : ForwardingSource(source, {dtype, source->shape()}, access_as(dtype, *source, overflows)),
+        overflows_(overflows) {
+    if (!access().uniform.empty()) overflows_.count = nullptr;  // counted already
+  }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -79,8 +108,9 @@ class ConvertedSource final : public ForwardingSource {
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
     core::parallel_for(core::ceil_div(n, kPiece), static_cast<double>(n), [&](std::int64_t piece) {
       const std::int64_t begin = piece * kPiece, length = std::min(kPiece, n - begin);
-      const auto bad = convert_elements(inner().dtype(), from + begin * size, dtype(),
-                                        static_cast<std::byte*>(out) + begin * size_of(dtype()), length);
+      const auto bad =
+          convert_elements(inner().dtype(), from + begin * size, dtype(),
+                           static_cast<std::byte*>(out) + begin * size_of(dtype()), length, overflows_);
       if (bad) refuse(start, count, begin + *bad, from + (begin + *bad) * size);
     });
     if (in_place) inner().release(from, n * size);
@@ -101,8 +131,8 @@ class ConvertedSource final : public ForwardingSource {
         for (std::size_t d = 0; d < from.size(); ++d) from[d] += start[d];
         inner().read(from, some, buffer.get());
         const std::int64_t length = element_count(some);
-        const auto bad =
-            convert_elements(inner().dtype(), buffer.get(), dtype(), out + done * size_of(dtype()), length);
+        const auto bad = convert_elements(inner().dtype(), buffer.get(), dtype(),
+                                          out + done * size_of(dtype()), length, overflows_);
         if (bad) refuse(start, count, done + *bad, buffer.get() + *bad * size);
         done += length;
       });
@@ -116,22 +146,93 @@ class ConvertedSource final : public ForwardingSource {
     throw core::invalid("{}: element {} is {}, which {} cannot hold", name(), to_string(index),
                         text_of(inner().dtype(), element), name_of(dtype()));
   }
+
+  OverflowSettings overflows_;
 };
+
+ArrayAccess viewed_access(ArrayAccess access, DType dtype) {
+  if (access.view) access.view->dtype = dtype;
+  return access;
+}
+
+class ViewedSource final : public ForwardingSource {
+ public:
+  ViewedSource(const std::shared_ptr<const ArraySource>& source, DType dtype)
+      : ForwardingSource(source, {dtype, source->shape()}, viewed_access(source->access(), dtype)) {}
+};
+
+constexpr std::int64_t kBlock = 2048;  // floats on the stack
+
+std::optional<std::int64_t> widen_8_bit(DType from_type, const std::byte* from, DType to_type, std::byte* to,
+                                        std::int64_t n, const OverflowSettings& overflows) {
+  const float* const values = values_of(from_type);
+  const auto widen = [&](std::int64_t begin, std::int64_t end, float* out) {
+    for (std::int64_t i = begin; i < end; ++i) out[i - begin] = values[static_cast<std::uint8_t>(from[i])];
+  };
+  if (to_type == DType::float32) {
+    widen(0, n, reinterpret_cast<float*>(to));
+    return std::nullopt;
+  }
+  float block[kBlock];
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t end = std::min(n, begin + kBlock);
+    widen(begin, end, block);
+    const auto bad = convert_elements(DType::float32, reinterpret_cast<const std::byte*>(block), to_type,
+                                      to + begin * size_of(to_type), end - begin, overflows);
+    if (bad) return begin + *bad;
+  }
+  return std::nullopt;
+}
+
+void round_to_8_bit(DType from_type, const std::byte* from, DType to_type, std::byte* to, std::int64_t n,
+                    const OverflowSettings& overflows) {
+  float block[kBlock];
+  std::int64_t count = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t m = std::min(kBlock, n - begin);
+    const float* floats = block;
+    dispatch(from_type, [&]<class From>(std::type_identity<From>) {
+      const auto* x = reinterpret_cast<const Stored<From>*>(from) + begin;
+      if constexpr (std::is_same_v<From, float>)
+        floats = x;
+      else
+        for (std::int64_t i = 0; i < m; ++i) block[i] = to_be_rounded(widen<From>(x[i]));
+    });
+    dispatch(to_type, [&]<class To>(std::type_identity<To>) {
+      if constexpr (is_8_bit_float(dtype_of<To>()))
+        count += round_to(floats, m, To::kCodes.overflowed(overflows.to.value_or(To::default_overflow)),
+                          reinterpret_cast<To*>(to) + begin);
+    });
+  }
+  if (overflows.count != nullptr && count > 0) *overflows.count += count;
+}
 
 }  // namespace
 
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
-                                             std::byte* to, std::int64_t n) {
+                                             std::byte* to, std::int64_t n,
+                                             const OverflowSettings& overflows) {
+  if (is_8_bit_float(from_type)) return widen_8_bit(from_type, from, to_type, to, n, overflows);
+  if (is_8_bit_float(to_type)) {
+    round_to_8_bit(from_type, from, to_type, to, n, overflows);
+    return std::nullopt;
+  }
   if ((from_type == DType::float32 || from_type == DType::float64) && is_float(to_type)) {
     const kernels::Products& kernels = kernels::active().products;
     (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, false, to);
     return std::nullopt;
   }
-  return dispatch(from_type, [&]<class From>(std::type_identity<From>) {
-    return dispatch(to_type, [&]<class To>(std::type_identity<To>) {
-      return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
-                                   reinterpret_cast<Stored<To>*>(to), n);
-    });
+  return dispatch(from_type, [&]<class From>(std::type_identity<From>) -> std::optional<std::int64_t> {
+    if constexpr (is_8_bit_float(dtype_of<From>()))
+      return std::nullopt;  // above
+    else
+      return dispatch(to_type, [&]<class To>(std::type_identity<To>) -> std::optional<std::int64_t> {
+        if constexpr (is_8_bit_float(dtype_of<To>()))
+          return std::nullopt;
+        else
+          return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
+                                       reinterpret_cast<Stored<To>*>(to), n);
+      });
   });
 }
 
@@ -139,9 +240,21 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
 
 namespace ejk {
 
-std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype) {
+std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype,
+                                                 const OverflowSettings& overflows) {
   if (core::required(x).dtype() == dtype) return x;
-  return std::make_shared<arrays::ConvertedSource>(x, dtype);
+  if (is_8_bit_float(dtype) && overflows.to == Overflow::infinity && !float_format(dtype).has_infinity())
+    throw core::usage("{} has no infinity", name_of(dtype));
+  return std::make_shared<arrays::ConvertedSource>(x, dtype, overflows);
+}
+
+std::shared_ptr<const ArraySource> view_array(std::shared_ptr<const ArraySource> x, DType dtype) {
+  if (core::required(x).dtype() == dtype) return x;
+  const std::int64_t size = size_of(x->dtype());
+  if (size != size_of(dtype))
+    throw core::usage("{}: {} has {} byte{}, {} has {}", x->name(), name_of(x->dtype()), size,
+                      size == 1 ? "" : "s", name_of(dtype), size_of(dtype));
+  return std::make_shared<arrays::ViewedSource>(x, dtype);
 }
 
 }  // namespace ejk

@@ -133,7 +133,7 @@ AttentionInputs generate_attention_inputs(const AttentionInputsOptions& options)
     throw usage("the deviation is {}; {} holds numbers of {:.3g} to {:.3g}", options.std,
                 name_of(options.dtype), least, most / kFarthest);
   check_seed(options.seed);
-  if (!is_float(options.dtype) || options.dtype == DType::float64)
+  if (!is_wide_float(options.dtype) || options.dtype == DType::float64)
     throw usage("attention inputs are float32, float16 or bfloat16, not {}", name_of(options.dtype));
   const arrays::Key root{0, static_cast<std::uint32_t>(options.seed)};
   const auto make = [&](std::uint32_t which, const Shape& shape, const char* name) {

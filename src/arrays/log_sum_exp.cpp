@@ -9,6 +9,7 @@
 
 #include "arrays/boxes.hpp"
 #include "arrays/cast.hpp"
+#include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
 #include "ejk/array_math.hpp"
@@ -52,10 +53,10 @@ ScaledSum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride
   return sum;
 }
 
-DType result_type(DType dtype) { return is_float(dtype) ? dtype : DType::float32; }
+DType result_type(DType dtype) { return is_wide_float(dtype) ? dtype : DType::float32; }
 
 void store(Array& out, std::int64_t i, double value) {
-  dispatch(out.dtype(), [&]<class T>(std::type_identity<T>) {
+  dispatch_wide(out.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (!std::is_same_v<T, bool>)
       arrays::cast<T>(value, out.elements<T>()[static_cast<std::size_t>(i)]);
   });
@@ -129,8 +130,9 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
     for (std::int64_t i = 0; i < out.size(); ++i) store(out, i, -kInfinity);
     return out;
   }
-  const arrays::Boxes boxes(x.shape(), arrays::kBoxBytes / size_of(x.dtype()));
-  const arrays::BoxReader reader(x);
+  const auto wide = arrays::with_wide_floats(x);
+  const arrays::Boxes boxes(x.shape(), arrays::kBoxBytes / size_of(wide->dtype()));
+  const arrays::BoxReader reader(*wide);
   const int team = reader.threads(boxes, 4);
   std::vector<std::vector<std::byte>> spare;  // buffers, from one wave of boxes to the next
   std::mutex sparing;
@@ -152,7 +154,7 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
         },
         [&](std::vector<std::byte>& mine) { spare.push_back(std::move(mine)); });
   };
-  dispatch(x.dtype(), [&]<class T>(std::type_identity<T>) {
+  dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
     using S = arrays::Stored<T>;
     if (boxes.elements(0) >= slab) {
       look_at(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {

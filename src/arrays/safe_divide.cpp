@@ -15,7 +15,7 @@ namespace ejk {
 
 namespace {
 
-DType float_of(DType dtype) { return is_float(dtype) ? dtype : DType::float32; }
+DType float_of(DType dtype) { return is_wide_float(dtype) ? dtype : DType::float32; }
 
 DType meet(DType a, DType b) {
   if (a == b) return a;
@@ -56,7 +56,7 @@ class QuotientSource final : public ArraySource {
 
  private:
   static double rounded_to(DType dtype, double value) {
-    return dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    return dispatch_wide(dtype, [&]<class T>(std::type_identity<T>) {
       arrays::Stored<T> rounded{};
       arrays::cast<T>(value, rounded);
       return static_cast<double>(arrays::widen<T>(rounded));

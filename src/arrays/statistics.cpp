@@ -11,6 +11,7 @@
 
 #include "arrays/boxes.hpp"
 #include "arrays/cast.hpp"
+#include "arrays/convert.hpp"
 #include "core/parallel.hpp"
 #include "core/progress.hpp"
 
@@ -218,8 +219,9 @@ Statistics statistics_as(const ArraySource& source,
 
 Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  return dispatch(source.dtype(),
-                  [&]<class T>(std::type_identity<T>) { return statistics_as<T>(source, progress); });
+  const auto wide = arrays::with_wide_floats(source);
+  return dispatch_wide(wide->dtype(),
+                       [&]<class T>(std::type_identity<T>) { return statistics_as<T>(*wide, progress); });
 }
 
 std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics, std::int64_t most_bins,
@@ -257,14 +259,15 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     return histogram;
   }
   const double scale = one ? 0 : 1 / width, last = static_cast<double>(bins - 1);
-  const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
-  const arrays::BoxReader reader(source);
+  const auto wide = arrays::with_wide_floats(source);
+  const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(wide->dtype()));
+  const arrays::BoxReader reader(*wide);
   struct Part {
     std::vector<std::byte> buffer;
     std::vector<std::int64_t> counts;
   };
   core::Progress done(progress, statistics.elements);
-  dispatch(source.dtype(), [&]<class T>(std::type_identity<T>) {
+  dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
     core::parallel_reduce(
         boxes.size(), reader.threads(boxes, 1),
         [&] {

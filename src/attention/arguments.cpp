@@ -45,7 +45,7 @@ const char* axes_of(Layout layout) {
 ArrayView planned(const ArrayType& type) { return {nullptr, type.dtype, type.shape, type.strides}; }
 
 void require_float(DType dtype, const char* name) {
-  if (is_float(dtype)) return;
+  if (is_wide_float(dtype)) return;
   throw invalid(fmt::format("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(dtype)))
       .about(name);
 }

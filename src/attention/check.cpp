@@ -104,7 +104,7 @@ double share(std::size_t chosen, std::int64_t count, double work) {
 }
 
 void check_shape(const ArrayView& array, const char* name, const Shape& shape) {
-  if (array.shape != shape || !is_float(array.dtype))
+  if (array.shape != shape || !is_wide_float(array.dtype))
     throw core::invalid("{} to be checked is {} of {}, not of {}", name, name_of(array.dtype),
                         to_string(array.shape), to_string(shape));
 }

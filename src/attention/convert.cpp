@@ -15,7 +15,7 @@ namespace ejk {
 namespace {
 
 void check_float(DType dtype, const char* what) {
-  if (!is_float(dtype))
+  if (!is_wide_float(dtype))
     throw core::invalid("{} must be float16, bfloat16, float32 or float64, not {}", what, name_of(dtype));
 }
 

@@ -60,7 +60,7 @@ std::int64_t Plan::mask_bytes() const {
 namespace {
 
 DType checked_result(DType dtype) {
-  if (is_float(dtype)) return dtype;
+  if (is_wide_float(dtype)) return dtype;
   throw core::invalid("a result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype));
 }
 

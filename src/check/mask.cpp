@@ -83,7 +83,7 @@ class MaskCheck {
           if (!fine(values[i]))
             report_value(array.shape(), done + i, values[i], additive ? "between" : "values");
       };
-      dispatch(array.dtype(), [&]<class T>(std::type_identity<T>) {
+      dispatch_wide(array.dtype(), [&]<class T>(std::type_identity<T>) {
         if constexpr (std::is_same_v<T, bool>) {
           check_each(reinterpret_cast<const std::uint8_t*>(raw.data()), [](auto v) { return v <= 1; });
         } else if constexpr (std::is_integral_v<T>) {

@@ -15,7 +15,7 @@ struct TypeRow {
 };
 
 // In the order of the enumeration.
-constexpr std::array<TypeRow, 13> kTypes{{{"bool", 1},
+constexpr std::array<TypeRow, 18> kTypes{{{"bool", 1},
                                           {"int8", 1},
                                           {"int16", 2},
                                           {"int32", 4},
@@ -24,12 +24,22 @@ constexpr std::array<TypeRow, 13> kTypes{{{"bool", 1},
                                           {"uint16", 2},
                                           {"uint32", 4},
                                           {"uint64", 8},
+                                          {"float8_e4m3fn", 1, kFloat8E4M3Fn},
+                                          {"float8_e5m2", 1, kFloat8E5M2},
+                                          {"float8_e4m3fnuz", 1, kFloat8E4M3Fnuz},
+                                          {"float8_e5m2fnuz", 1, kFloat8E5M2Fnuz},
+                                          {"float8_e8m0fnu", 1, kFloat8E8M0Fnu},
                                           {"float16", 2, kFloat16},
                                           {"bfloat16", 2, kBfloat16},
                                           {"float32", 4, kFloat32},
                                           {"float64", 8, kFloat64}}};
 
 }  // namespace
+
+std::string_view name_of(Overflow overflow) {
+  constexpr std::string_view kNames[] = {"saturate", "nan", "inf"};
+  return kNames[static_cast<std::size_t>(overflow)];
+}
 
 std::int64_t size_of(DType dtype) { return kTypes[static_cast<std::size_t>(dtype)].size; }
 

@@ -32,12 +32,17 @@ namespace {
   refuse(what + ", which is not supported", Error::Code::unsupported);
 }
 
+Error untyped_bytes(const std::string& what, DType may_be) {
+  return Error(Error::Kind::input, what + ", a byte without a type of ejk", Error::Code::untyped_bytes)
+      .hint(std::string(name_of(may_be)));
+}
+
 struct TypeCode {
   std::string_view code;  // without the byte order
   DType dtype;
 };
 
-// bfloat16 has no code of its own: ml_dtypes writes it as two raw bytes.
+// bfloat16 has no code of its own: ml_dtypes writes it as two raw bytes, and 8-bit floats as one (kUntyped).
 constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
                                                {"i1", DType::int8},
                                                {"i2", DType::int16},
@@ -51,6 +56,10 @@ constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
                                                {"V2", DType::bfloat16},
                                                {"f4", DType::float32},
                                                {"f8", DType::float64}}};
+
+// Codes that are 8-bit floats of ml_dtypes, and one that each may be. NumPy loads only the first.
+constexpr std::string_view kRawByte = "V1";
+constexpr std::array<TypeCode, 2> kUntyped{{{kRawByte, DType::float8_e4m3fn}, {"f1", DType::float8_e5m2}}};
 
 // The types that NumPy has beside ours, by a letter and a size; nothing where it has none of that code.
 std::string_view kind_of_refused(std::string_view code) {
@@ -68,7 +77,7 @@ std::string_view kind_of_refused(std::string_view code) {
   return "";
 }
 
-void parse_descr(std::string_view descr, ArrayLayout& layout) {
+void parse_descr(std::string_view descr, ArrayLayout& layout, UntypedBytes untyped) {
   std::string_view code = descr;
   char order = '|';
   if (!code.empty() && std::string_view("<>|=").find(code[0]) != std::string_view::npos) {
@@ -82,8 +91,14 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
     if (order == kOther && size_of(type.dtype) > 1) layout.byte_order = ByteOrder::swapped;
     return;
   }
-  const std::string_view kind = kind_of_refused(code);
   const std::string named = fmt::format("the elements have dtype '{}'", printable(descr, 40));
+  for (const TypeCode& type : kUntyped) {
+    if (type.code != code) continue;
+    if (untyped == UntypedBytes::refuse) throw untyped_bytes(named, type.dtype);
+    layout.dtype = DType::uint8;
+    return;
+  }
+  const std::string_view kind = kind_of_refused(code);
   if (kind.empty()) refuse(named + ", which NumPy does not know");
   refuse_type(fmt::format("{} ({})", named, kind));
 }
@@ -95,7 +110,8 @@ void parse_descr(std::string_view descr, ArrayLayout& layout) {
 // The L is Python 2's, whose NumPy wrote versions 1 and 2 only.
 class HeaderParser {
  public:
-  HeaderParser(std::string_view text, int version) : text_(text), may_have_l_(version <= 2) {}
+  HeaderParser(std::string_view text, int version, UntypedBytes untyped)
+      : text_(text), may_have_l_(version <= 2), untyped_(untyped) {}
 
   void parse(ArrayLayout& layout) {
     bool descr = false, order = false, shape = false;
@@ -111,7 +127,7 @@ class HeaderParser {
         once(descr, key);
         if (peek() == '[') refuse_type("the elements are structured (a dtype with fields)");
         if (peek() == '(') refuse_type("the elements are small arrays (a subarray dtype)");
-        parse_descr(string(), layout);
+        parse_descr(string(), layout, untyped_);
       } else if (key == "fortran_order") {
         once(order, key);
         layout.element_order = boolean() ? ElementOrder::fortran : ElementOrder::c;
@@ -205,6 +221,7 @@ class HeaderParser {
 
   std::string_view text_;
   bool may_have_l_;
+  UntypedBytes untyped_;
   std::size_t at_ = 0;
 };
 
@@ -225,7 +242,7 @@ void check_size(const ArrayLayout& layout, std::int64_t held) {
 
 }  // namespace
 
-ArrayLayout read_npy_header(const ReadBytes& read) {
+ArrayLayout read_npy_header(const ReadBytes& read, UntypedBytes untyped) {
   std::array<char, 8> start{};
   const std::size_t got = read(start.data(), start.size());
   const std::string_view bytes(start.data(), got);
@@ -249,14 +266,14 @@ ArrayLayout read_npy_header(const ReadBytes& read) {
     refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, held));
 
   ArrayLayout layout;
-  HeaderParser(text, major).parse(layout);
+  HeaderParser(text, major, untyped).parse(layout);
   byte_count(layout.shape, layout.dtype);  // an Error when the product does not fit
   layout.offset = static_cast<std::int64_t>(start.size() + width + length);
   return layout;
 }
 
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
-  std::string_view code;
+  std::string_view code = kRawByte;
   for (const TypeCode& type : kTypeCodes)
     if (type.dtype == dtype) code = type.code;
   const char order = size_of(dtype) == 1 ? '|' : std::endian::native == std::endian::little ? '<' : '>';
@@ -316,11 +333,13 @@ void check_stdout(const WriteJob&) {}
 std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options) {
   const std::string name = printable(path);
   File file = open_for_reading(path, name);
-  if (!is_regular(file.fd(), name)) return read_npy_stream(file.fd(), name, options.max_memory);
+  if (!is_regular(file.fd(), name))
+    return read_npy_stream(file.fd(), name, options.max_memory, options.untyped);
   const std::int64_t size = size_of_file(file.fd(), name);
   const ArrayLayout layout = core::named(name, [&] {
     ArrayLayout found = read_npy_header(
-        [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); });
+        [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); },
+        options.untyped);
     check_size(found, size - found.offset);
     return found;
   });
@@ -328,10 +347,11 @@ std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenO
   return make_mapped_source(std::move(mapping), layout, name, std::move(file));
 }
 
-std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory) {
+std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory,
+                                                   UntypedBytes untyped) {
   return core::named(name, [&] {
     const auto read = [&](void* to, std::size_t n) { return read_some(fd, to, n, "reading"); };
-    ArrayLayout layout = read_npy_header(read);
+    ArrayLayout layout = read_npy_header(read, untyped);
     layout.offset = 0;
     const std::int64_t promised = byte_count(layout.shape, layout.dtype);
     if (max_memory > 0 && promised > max_memory)
@@ -364,7 +384,7 @@ int take_stdin() {
 }
 
 std::shared_ptr<const ArraySource> open_stdin(const std::string&, const OpenOptions& options) {
-  return read_npy_stream(take_stdin(), "-", options.max_memory);
+  return read_npy_stream(take_stdin(), "-", options.max_memory, options.untyped);
 }
 
 }  // namespace ejk::io

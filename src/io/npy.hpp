@@ -28,7 +28,7 @@ inline constexpr std::size_t kMaxRank = 64;
 using ReadBytes = std::function<std::size_t(void* to, std::size_t n)>;
 
 /// Reads magic, version and header; `layout.offset` is where the elements begin. Errors say why, not where.
-ArrayLayout read_npy_header(const ReadBytes& read);
+ArrayLayout read_npy_header(const ReadBytes& read, UntypedBytes untyped = UntypedBytes::refuse);
 
 /// What NumPy (1.23 and later) writes before a C-ordered array.
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape);
@@ -49,7 +49,8 @@ void check_stdout(const WriteJob& job);
 std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options);
 
 /// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
-std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory);
+std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory,
+                                                   UntypedBytes untyped = UntypedBytes::refuse);
 
 /// The descriptor of standard input. Throws Error{usage} from the second call on: it can be read only once.
 int take_stdin();

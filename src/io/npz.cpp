@@ -205,16 +205,18 @@ class MemberSource final : public ArraySource {
 };
 
 std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& archive, const Member& member,
-                                               const std::string& name) {
+                                               const std::string& name, UntypedBytes untyped) {
   return core::named(name, [&] {
     auto reader = std::make_unique<ZipReader>(archive->zip, *member.entry);
     std::int64_t at = 0;
-    ArrayLayout layout = read_npy_header([&](void* to, std::size_t n) {
-      const std::int64_t got = std::min(static_cast<std::int64_t>(n), reader->bytes() - at);
-      reader->read(at, got, static_cast<std::byte*>(to));
-      at += got;
-      return static_cast<std::size_t>(got);
-    });
+    ArrayLayout layout = read_npy_header(
+        [&](void* to, std::size_t n) {
+          const std::int64_t got = std::min(static_cast<std::int64_t>(n), reader->bytes() - at);
+          reader->read(at, got, static_cast<std::byte*>(to));
+          at += got;
+          return static_cast<std::size_t>(got);
+        },
+        untyped);
     reader->close();
     const std::int64_t promised = byte_count(layout.shape, layout.dtype),
                        held = reader->bytes() - layout.offset;
@@ -228,7 +230,8 @@ std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& a
 
 class NpzFile final : public OpenContainer {
  public:
-  explicit NpzFile(const std::string& path) : path_(path), archive_(std::make_shared<Archive>()) {
+  NpzFile(const std::string& path, UntypedBytes untyped)
+      : path_(path), untyped_(untyped), archive_(std::make_shared<Archive>()) {
     archive_->zip = open_zip(path);
     archive_->members = members_of(archive_->zip);
     for (const Member& member : archive_->members) archive_->by_name.emplace(member.name, &member);
@@ -236,19 +239,20 @@ class NpzFile final : public OpenContainer {
 
   std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {
     const Member& member = find_member(archive_->members, archive_->by_name, printable(path_), wanted);
-    return open_member(archive_, member, printable(path_ + ":" + member.name));
+    return open_member(archive_, member, printable(path_ + ":" + member.name), untyped_);
   }
   std::vector<std::string> names(const std::string&) const override { return names_of(archive_->members); }
 
  private:
   std::string path_;
+  UntypedBytes untyped_;
   std::shared_ptr<Archive> archive_;
 };
 
 }  // namespace
 
-std::shared_ptr<const OpenContainer> open_npz(const std::string& path, const OpenOptions&) {
-  return std::make_shared<NpzFile>(path);
+std::shared_ptr<const OpenContainer> open_npz(const std::string& path, const OpenOptions& options) {
+  return std::make_shared<NpzFile>(path, options.untyped);
 }
 
 void write_npz(const WriteJob& job) {

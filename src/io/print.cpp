@@ -15,8 +15,8 @@ namespace ejk {
 
 namespace {
 
-// The shortest decimal number that rounds to the same 16-bit float (fmt knows it for float and double),
-// except that whole numbers stay what they are: 2048 is not 2.05e+03 to someone who reads it as a wider type.
+// The shortest decimal number that rounds to the same 16-bit float (fmt knows it for float and double), of 8 bits to
+// the same float32, except that whole numbers stay what they are: 2048 is not 2.05e+03 to someone who reads it as a wider type.
 template <class Half>
 void append_half(fmt::memory_buffer& out, Half value) {
   const auto exact = static_cast<float>(value);
@@ -41,7 +41,7 @@ void append(fmt::memory_buffer& out, const std::byte* element) {
     T value;
     std::memcpy(&value, element, sizeof value);
     if constexpr (is_small_float<T>) {
-      if (!std::isfinite(static_cast<float>(value)))
+      if (sizeof(T) == 1 || !std::isfinite(static_cast<float>(value)))
         append<float>(out, reinterpret_cast<const std::byte*>(std::array{static_cast<float>(value)}.data()));
       else
         append_half(out, value);

@@ -141,7 +141,7 @@ class ArrayMask final : public MaskNode {
     if (polarity_ == Polarity::additive) {
       dispatch(dtype_, [&](auto type) {
         using T = typename decltype(type)::type;
-        if constexpr (!std::is_integral_v<T>)
+        if constexpr (is_wide_float(dtype_of<T>()))
           additive_bits(reinterpret_cast<const T*>(in), n, out, q, k, source_->name());
       });
       return;
@@ -319,6 +319,8 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity) {
         .hint(
             "numbers 0 and 1 are to be converted to bool; numbers that are added to scores are "
             "Polarity::additive (0 attends, -1e4 and less hides)");
+  if (is_8_bit_float(dtype))
+    throw fail(fmt::format("{} has no numbers that hide, of -1e4 and less", name_of(dtype)));
   if (!is_float(dtype) && polarity == Polarity::additive)
     throw fail(fmt::format("an additive mask must have a float dtype, not {}", name_of(dtype)),
                Error::Code::integer_mask)

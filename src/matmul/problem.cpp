@@ -17,7 +17,7 @@ namespace {
 using core::invalid;
 
 void check_factor(const ArrayType& type, const char* name, std::int64_t rank, const char* form) {
-  if (!is_float(type.dtype))
+  if (!is_wide_float(type.dtype))
     throw Error(Error::Kind::input,
                 fmt::format("{} is {}; float16, bfloat16, float32 and float64 are multiplied", name,
                             name_of(type.dtype)),
@@ -56,7 +56,7 @@ void set_groups(Problem& p, const IntegerArray& group_sizes, std::int64_t group_
 }
 
 void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
-  if (!is_float(dtype))
+  if (!is_wide_float(dtype))
     throw invalid(
         fmt::format("the result must be float16, bfloat16, float32 or float64, not {}", name_of(dtype)));
   p.out = {dtype, shape};

@@ -83,7 +83,7 @@ class Prefetcher {
 // sums += an array of a float dtype.
 template <class Sum>
 void add(const void* in, DType dtype, std::int64_t n, Sum* sums) {
-  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+  dispatch_wide(dtype, [&]<class T>(std::type_identity<T>) {
     if constexpr (is_small_float<T>) {
       const auto* from = static_cast<const T*>(in);
       for (std::int64_t i = 0; i < n; ++i) sums[i] += static_cast<Sum>(static_cast<float>(from[i]));

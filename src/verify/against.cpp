@@ -140,8 +140,10 @@ void require_given(const ArrayView& given, const Shape& shape, const std::string
     throw core::invalid("the given {} has the shape {}, not {}", name, to_string(given.shape),
                         to_string(shape))
         .about(subject);
-  if (!is_float(given.dtype))
-    throw core::invalid("the given {} is {}, not of a float type", name, name_of(given.dtype)).about(subject);
+  if (!is_wide_float(given.dtype))
+    throw core::invalid("the given {} is {}, not of a float type of 16 bits or more", name,
+                        name_of(given.dtype))
+        .about(subject);
 }
 
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words) {

@@ -99,6 +99,32 @@ struct Arithmetic {
 
 using verify::difference, verify::extreme, verify::value_of;
 
+// Positions of the numbers of an 8-bit type: neighbours differ by 1.
+class Steps {
+ public:
+  explicit Steps(const FloatFormat& format)
+      : cut_(23 - format.mantissa_bits),
+        before_((format.least_exponent() + 126) * (1 << format.mantissa_bits)),
+        least_normal_(std::ldexp(1.0f, format.least_exponent())),
+        subnormals_(std::ldexp(1.0f, format.mantissa_bits - format.least_exponent())) {}
+
+  float operator()(float x) const {
+    const float size = std::abs(x);
+    const auto normal = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(size) >> cut_) - before_;
+    return std::copysign(size < least_normal_ ? size * subnormals_ : static_cast<float>(normal), x);
+  }
+
+ private:
+  std::int32_t cut_, before_;
+  float least_normal_, subnormals_;
+};
+
+// For two arrays of one 8-bit type, which are compared in float32.
+std::optional<Steps> steps_between(DType actual, DType expected) {
+  if (actual != expected || !is_8_bit_float(actual)) return std::nullopt;
+  return Steps(float_format(actual));
+}
+
 template <class T>
 class Floats {
  public:
@@ -108,10 +134,11 @@ class Floats {
   using Rule = verify::ElementComparer::Rule;
 
   /// `coarser`: of two float types that are not the same, the one whose units count; else T.
-  Floats(const Rule& rule, DType coarser)
+  Floats(const Rule& rule, DType coarser, const std::optional<Steps>& steps)
       : rule_(rule),
         coarser_(verify::float_type(coarser)),
-        is_one_type_(coarser == dtype_of<T>()),
+        is_one_type_(steps || coarser == dtype_of<T>()),
+        steps_(steps),
         rtol_(rounded(rule.rtol)),
         atol_(rounded(rule.atol)),
         nan_equal_(rule.nan == NanEqual::yes) {
@@ -145,7 +172,24 @@ class Floats {
 
   static double apart(V x, V y) { return static_cast<double>(std::abs(x - y)); }
   static double relative(V x, V y) { return static_cast<double>(std::abs(x - y) / std::abs(y)); }
-  static double ulps(V x, V y) { return difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y)); }
+  double ulps(V x, V y) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (steps_) return static_cast<double>(std::abs((*steps_)(x) - (*steps_)(y)));
+    return difference(Arithmetic<T>::order(x), Arithmetic<T>::order(y));
+  }
+  // Of finite numbers with these statistics.
+  double most_ulps(const kernels::PairStats<V>& stats, const S* a, const S* e, std::int64_t n) const {
+    double most = static_cast<double>(stats.steps);
+    if constexpr (std::is_same_v<T, float>) {
+      if (!steps_) return most;
+      float steps = 0;
+      if (most > 0)
+        for (std::int64_t i = 0; i < n; ++i)
+          steps = std::max(steps, std::abs((*steps_)(a[i]) - (*steps_)(e[i])));
+      most = static_cast<double>(steps);
+    }
+    return most;
+  }
 
   // differs[i] = 1 where they do not agree, else 0; how many do not.
   std::int64_t mark(const V* a, const V* e, std::int64_t n, std::uint8_t* differs) const {
@@ -264,6 +308,7 @@ class Floats {
   Rule rule_;
   verify::FloatType coarser_;
   bool is_one_type_;
+  std::optional<Steps> steps_;
   V rtol_, atol_, sure_rtol_, sure_atol_;
   bool nan_equal_;
 };
@@ -351,7 +396,7 @@ void scan_equals(const W* x, std::int64_t n, std::int64_t at, Part& part) {
 bool is_whole(DType dtype) { return dtype == DType::boolean || is_integer(dtype); }
 
 DType common_type(DType a, DType e) {
-  const auto as_float = [](DType d) { return is_float(d) ? d : DType::float32; };
+  const auto as_float = [](DType d) { return is_wide_float(d) ? d : DType::float32; };
   a = as_float(a), e = as_float(e);
   return a == e ? a : std::max({a, e, DType::float32});
 }
@@ -394,7 +439,7 @@ void with_float(DType common, F&& f) {
 // The type whose units in the last place count.
 DType coarser_type(DType a, DType e) {
   const DType common = common_type(a, e);
-  if (a == e) return common;
+  if (a == e) return is_8_bit_float(a) ? a : common;
   DType coarser = common;
   for (const DType dtype : {a, e})
     if (is_float(dtype) &&
@@ -429,7 +474,7 @@ class Comparer {
                       Part& part) const {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
-    const Floats<T> floats(rule_, coarser_type(actual_, expected_));
+    const Floats<T> floats(rule_, coarser_type(actual_, expected_), steps_between(actual_, expected_));
     verify::ElementComparer::Room room;
     struct Found {
       double measure = -1;
@@ -459,7 +504,8 @@ class Comparer {
       absolute.see(static_cast<double>(stats.difference), begin);
       if (stats.expected_squares > 0 || stats.relative > 0)
         relative.see(static_cast<double>(stats.relative), begin);
-      ulps.see(static_cast<double>(stats.steps), begin);
+      ulps.see(floats.most_ulps(stats, reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m),
+               begin);
       if (floats.is_close(stats) && !is_lossy(stats, m)) {
         part.squares.join({static_cast<double>(stats.difference_squares),
                            static_cast<double>(stats.actual_squares),
@@ -487,7 +533,7 @@ class Comparer {
     };
     locate(absolute, part.absolute, floats.apart);
     locate(relative, part.relative, floats.relative);
-    locate(ulps, part.ulps, floats.ulps);
+    locate(ulps, part.ulps, [&](V x, V y) { return floats.ulps(x, y); });
   }
 
   // Squares so small that they are not all there, in V.
@@ -505,7 +551,7 @@ class Comparer {
     const bool one_type = actual_ == expected_;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
       if (one_type && kernels::active().same_bytes(x, y, m * size_of(actual_))) {
-        dispatch(actual_, [&]<class T>(std::type_identity<T>) {
+        dispatch_wide(actual_, [&]<class T>(std::type_identity<T>) {
           if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 is 1
             const std::byte* p = as_type(DType::int8, actual_, x, m, room.actual);
             scan_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
@@ -568,7 +614,7 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
   with_float(common, [&]<class T>(std::type_identity<T>) {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
-    const Floats<T> floats(rule_, coarser_type(actual_, expected_));
+    const Floats<T> floats(rule_, coarser_type(actual_, expected_), steps_between(actual_, expected_));
     const std::byte* p = as_type(common, actual_, a, n, room.actual);
     const std::byte* q = as_type(common, expected_, e, n, room.expected);
     // Quotients are not needed.
@@ -601,10 +647,14 @@ DefaultTolerance default_tolerance(DType actual, DType expected) {
   if (is_whole(actual) && is_whole(expected)) return {0, 0};
   DefaultTolerance coarser{0, 0};
   for (const DType dtype : {actual, expected}) {
-    const DefaultTolerance own = dtype == DType::bfloat16  ? DefaultTolerance{1.6e-2, 1e-5}
-                                 : dtype == DType::float16 ? DefaultTolerance{1e-3, 1e-5}
-                                 : is_whole(dtype)         ? DefaultTolerance{0, 0}
-                                                           : DefaultTolerance{1e-5, 1e-8};
+    const verify::FloatType type = verify::float_type(dtype);
+    const DefaultTolerance own = dtype == DType::float8_e8m0fnu ? DefaultTolerance{0, 0}
+                                 : is_8_bit_float(dtype)
+                                     ? DefaultTolerance{type.epsilon(), type.spacing_at(0)}
+                                 : dtype == DType::bfloat16 ? DefaultTolerance{1.6e-2, 1e-5}
+                                 : dtype == DType::float16  ? DefaultTolerance{1e-3, 1e-5}
+                                 : is_whole(dtype)          ? DefaultTolerance{0, 0}
+                                                            : DefaultTolerance{1e-5, 1e-8};
     if (own.rtol > coarser.rtol) coarser = own;
   }
   return coarser;

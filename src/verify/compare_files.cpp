@@ -281,7 +281,7 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
       pair.actual = type_of(*a), pair.expected = type_of(*e);
       if (options_.explain) peak_ = std::max(peak_, explain_bytes(*a, *e));
     } catch (const Error& error) {
-      if (!by_name || error.code() != Error::Code::unsupported) throw;
+      if (!by_name || !error.is_of_unsupported_type()) throw;
       pair.why = "not compared: " + error.message();  // whether both are equal is unknown
       continue;
     }

@@ -1192,7 +1192,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
   if (dtype != DType::float32 && dtype != DType::float64) return nullptr;
   const Samples samples = all_of(e);
   if (samples.size() < kFewestSamples) return nullptr;
-  std::vector<DType> narrower{DType::float16, DType::bfloat16};
+  std::vector<DType> narrower{DType::float16, DType::bfloat16, DType::float8_e4m3fn, DType::float8_e5m2};
   if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
   for (const DType narrow : narrower)
     for (const bool cut_off : {false, true}) {

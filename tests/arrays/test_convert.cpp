@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,6 +14,7 @@
 #include "core/pieces.hpp"
 #include "ejk/array_math.hpp"
 #include "io/support.hpp"
+#include "support/arrays.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -235,4 +237,83 @@ TEST_CASE(
   }
   CHECK(refused_before > 20);
   CHECK(refused_before < 55);
+}
+
+TEST_CASE("8-bit floats are widened exactly, and rounded once from every type") {
+  std::mt19937_64 random(8);
+  constexpr std::int64_t kCount = 5000;  // more than one block
+  for (const DType small : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
+                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+    CAPTURE(name_of(small));
+    const auto bytes = [&](DType dtype) {
+      Array x(dtype, {kCount});
+      for (std::byte& b : std::span(x.data(), static_cast<std::size_t>(x.bytes()))) b = std::byte(random());
+      return x;
+    };
+    Array codes = bytes(small);
+    const auto source = make_source(codes.view(), "codes");
+    const Array wide = read_all(*convert_array(source, DType::float64));
+    const Array narrow = read_all(*convert_array(source, DType::bfloat16));
+    dispatch(small, [&]<class T>(std::type_identity<T>) {
+      if constexpr (is_8_bit_float(dtype_of<T>())) {
+        for (std::size_t i = 0; i < kCount; ++i) {
+          const auto value = static_cast<float>(codes.elements<T>()[i]);
+          const double widened = wide.elements<double>()[i];
+          CHECK((widened == static_cast<double>(value) || (std::isnan(value) && std::isnan(widened))));
+          const auto of_16 = static_cast<float>(narrow.elements<bfloat16>()[i]);
+          CHECK((of_16 == value || (std::isnan(value) && std::isnan(of_16))));
+        }
+        // The nearest number of a double or an integer, of which float32 is only near.
+        const double above = 1 + std::ldexp(1.0, -float_format(small).mantissa_bits - 1);  // half way
+        const Array from = Array::from<double>({2}, std::vector{above + 0x1p-50, above - 0x1p-50});
+        const Array rounded = read_all(*convert_array(make_source(from.view()), small));
+        T one(1.0f), next = one;
+        ++next.bits;
+        CHECK(rounded.elements<T>()[0].bits == next.bits);
+        CHECK(rounded.elements<T>()[1].bits == one.bits);
+      }
+    });
+    for (const DType from : test::kAllTypes) {
+      CAPTURE(name_of(from));
+      const Array x = bytes(from);
+      std::atomic<std::int64_t> count = 0;
+      const Array saturated =
+          read_all(*convert_array(make_source(x.view()), small, {Overflow::saturate, &count}));
+      const Array nan = read_all(*convert_array(make_source(x.view()), small, {Overflow::nan, nullptr}));
+      std::int64_t differ = 0;
+      for (std::int64_t i = 0; i < kCount; ++i) differ += saturated.data()[i] != nan.data()[i];
+      CHECK(count == differ);
+    }
+  }
+}
+
+TEST_CASE("overflow of an element that all are counts for all, and a type without infinity has none") {
+  ArrayAccess access(ArrayAccess::Order::any);
+  const float large = 1e6f;
+  access.uniform.resize(sizeof large);
+  std::memcpy(access.uniform.data(), &large, sizeof large);
+  const auto fill = [](std::span<const std::int64_t>, std::span<const std::int64_t> count, void* out) {
+    std::fill_n(static_cast<float*>(out), element_count(count), 1e6f);
+  };
+  const auto source = generated_source({DType::float32, {3, 4}}, "x", fill, access);
+  std::atomic<std::int64_t> count = 0;
+  const auto converted = convert_array(source, DType::float8_e5m2, {Overflow::infinity, &count});
+  CHECK(std::isinf(static_cast<float>(read_all(*converted).elements<float8_e5m2>()[11])));
+  CHECK(count == 12);
+  CHECK(test::contains(
+      test::error_of(Error::Kind::usage,
+                     [&] { convert_array(source, DType::float8_e4m3fn, {Overflow::infinity}); }),
+      "float8_e4m3fn has no infinity"));
+}
+
+TEST_CASE("a view has the bits of its array, mapped or read") {
+  const Array x = Array::from<std::uint8_t>({2, 2}, std::vector<std::uint8_t>{0x38, 0x40, 0xB8, 0x7E});
+  const auto view = view_array(make_source(x.view(), "x"), DType::float8_e4m3fn);
+  REQUIRE(view->mapped());
+  CHECK(view->mapped()->data == x.data());
+  const Array values = read_all(*convert_array(view, DType::float32));
+  CHECK(plain::doubles(values.view()) == std::vector<double>{1, 2, -1, 448});
+  CHECK(test::contains(
+      test::error_of(Error::Kind::usage, [&] { view_array(make_source(x.view(), "x"), DType::int16); }),
+      "x: uint8 has 1 byte, int16 has 2"));
 }

@@ -17,7 +17,7 @@ using test::number;
 namespace {
 
 // By definition, in long double, without a thought for speed.
-std::vector<double> plain(const Array& x, std::int64_t outer, std::int64_t n, std::int64_t inner) {
+std::vector<double> by_definition(const Array& x, std::int64_t outer, std::int64_t n, std::int64_t inner) {
   std::vector<double> out;
   for (std::int64_t o = 0; o < outer; ++o)
     for (std::int64_t i = 0; i < inner; ++i) {
@@ -72,7 +72,7 @@ TEST_CASE("every axis is a plain loop's, from memory and read in pieces") {
   for (std::size_t k = 0; k < 4; ++k) {
     const auto axis = k < 3 ? std::optional(static_cast<std::int64_t>(k)) : std::nullopt;
     const Array got = log_sum_exp(*make_source(x.view()), axis);
-    const auto wanted = plain(x, outer[k], n[k], inner[k]);
+    const auto wanted = by_definition(x, outer[k], n[k], inner[k]);
     REQUIRE(got.size() == static_cast<std::int64_t>(wanted.size()));
     for (std::size_t i = 0; i < wanted.size(); ++i)
       CHECK(number(got, static_cast<std::int64_t>(i)) == doctest::Approx(wanted[i]).epsilon(1e-7));

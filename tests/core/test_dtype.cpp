@@ -1,9 +1,15 @@
-// Element types: names, sizes, and the two 16-bit floats against definitions written out here.
+// Element types: names, sizes, the two 16-bit floats against definitions written out here, and the 8-bit floats
+// against those of torch and ml_dtypes.
 #include "ejk/dtype.hpp"
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
+#include <set>
+#include <string>
+
+#include "support/golden.hpp"
 
 using namespace ejk;
 
@@ -63,4 +69,93 @@ TEST_CASE("conversion to bfloat16 takes the nearest value, the even one of two")
   CHECK(bfloat16(std::nextafter(1.00390625f, 2.0f)).bits == 0x3F81);
   CHECK(bfloat16(3.4e38f).bits == 0x7F80);
   CHECK(std::isnan(static_cast<float>(bfloat16(NAN))));
+}
+
+namespace {
+
+float pattern(std::size_t bfloat16_bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16_bits) << 16);
+}
+
+template <class T>
+void check_codes(const golden::Case& c, Overflow overflow) {
+  const auto values = c.out.at("values").elements<float>();
+  for (std::size_t code = 0; code < 256; ++code) {
+    T number;
+    number.bits = static_cast<std::uint8_t>(code);
+    const auto value = static_cast<float>(number);
+    CAPTURE(code);
+    CHECK((value == values[code] || (std::isnan(value) && std::isnan(values[code]))));
+    if (std::isnan(value)) continue;
+    CHECK(std::signbit(value) == std::signbit(values[code]));
+    CHECK(T::rounded(value, T::kCodes.overflowed(Overflow::infinity)).bits == code);
+  }
+  const auto codes = c.out.at("codes").elements<std::uint8_t>();
+  std::int64_t overflows = 0;
+  for (std::size_t bits = 0; bits < codes.size(); ++bits) {
+    const auto rounded = T::rounded(pattern(bits), T::kCodes.overflowed(overflow));
+    CAPTURE(bits);
+    CHECK(int{rounded.bits} == int{codes[bits]});
+    if (overflow == T::default_overflow) CHECK(T(pattern(bits)).bits == rounded.bits);
+    overflows += rounded.overflows;
+    // Other codes of overflow change nothing else.
+    for (const Overflow other : {Overflow::saturate, Overflow::nan}) {
+      const auto again = T::rounded(pattern(bits), T::kCodes.overflowed(other));
+      CHECK(again.overflows == rounded.overflows);
+      if (!again.overflows) CHECK(again.bits == rounded.bits);
+    }
+    if (!rounded.overflows) continue;
+    T saturated;
+    saturated.bits = T::rounded(pattern(bits), T::kCodes.overflowed(Overflow::saturate)).bits;
+    const auto largest = static_cast<float>(float_format_of<T>.largest);
+    CHECK(std::abs(static_cast<float>(saturated)) == largest);
+    CHECK(std::abs(pattern(bits)) > largest);
+  }
+  CHECK(overflows > 0);
+}
+
+}  // namespace
+
+TEST_CASE("8-bit floats are those of torch and ml_dtypes, code by code") {
+  std::set<DType> seen;
+  for (const golden::Case& c : golden::load("float8")) {
+    CAPTURE(c.name);
+    const DType dtype = dtype_named(c.params["dtype"].get<std::string>()).value();
+    const auto word = c.params["overflow"].get<std::string>();
+    seen.insert(dtype);
+    dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+      if constexpr (is_8_bit_float(dtype_of<T>()))
+        check_codes<T>(c, word == "saturate" ? Overflow::saturate
+                          : word == "nan"    ? Overflow::nan
+                                             : Overflow::infinity);
+    });
+  }
+  CHECK(seen.size() == 5);
+}
+
+TEST_CASE("an 8-bit float has the largest number of its format, and float32 rounds to its neighbours") {
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
+                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu})
+    dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+      if constexpr (is_8_bit_float(dtype_of<T>())) {
+        for (unsigned code = 0; code < T::kCodes.largest; ++code) {
+          T low, high;
+          low.bits = static_cast<std::uint8_t>(code);
+          high.bits = static_cast<std::uint8_t>(code + 1);
+          const float middle = (static_cast<float>(low) + static_cast<float>(high)) / 2;
+          CAPTURE(name_of(dtype));
+          CAPTURE(code);
+          const bool goes_up = dtype == DType::float8_e8m0fnu || code % 2 != 0;
+          CHECK(T(middle).bits == (goes_up ? high : low).bits);
+          CHECK(T(std::nextafter(middle, HUGE_VALF)).bits == high.bits);
+          if (static_cast<float>(low) != 0x1p-127f)  // float32 has no digit to decide by, as torch does
+            CHECK(T(std::nextafter(middle, 0.0f)).bits == low.bits);
+        }
+        T largest;
+        largest.bits = static_cast<std::uint8_t>(T::kCodes.largest);
+        CHECK(static_cast<double>(static_cast<float>(largest)) == float_format(dtype).largest);
+      }
+    });
+  CHECK(static_cast<float>(float8_e8m0fnu(0.0f)) == 0x1p-127f);
+  CHECK(float8_e8m0fnu(-4.0f).bits == 129);
 }

@@ -70,6 +70,7 @@ TEST_CASE("h5py's types and storages are read, and plain contiguous data is mapp
   CHECK(holds<std::int32_t>(*open_array(zoo("g//big")), {5}, {0, 1, 2, 3, 4}));
   CHECK(static_cast<float>(read_all(*open_array(zoo("/g/half/"))).elements<float16>()[3]) == 3.f);
   CHECK(static_cast<float>(read_all(*open_array(zoo("/bfloat16"))).elements<bfloat16>()[2]) == -3.f);
+  CHECK(open_array(zoo("/float8"))->dtype() == DType::float8_e4m3fn);
   CHECK(holds<double>(*open_array(zoo("/scalar")), {}, {3.5}));
   CHECK(holds<std::int64_t>(*open_array(zoo("/empty")), {0, 3}, {}));
   CHECK(holds<std::int32_t>(*open_array(zoo("/compact")), {3}, {0, 1, 2}));
@@ -98,7 +99,7 @@ TEST_CASE("a type that is not supported is told from what cannot be read") {
     FAIL("no error was thrown");
     return Error::Code::other;
   };
-  for (const char* path : {"/null", "/string", "/complex", "/enum", "/array", "/float8", "/int12"})
+  for (const char* path : {"/null", "/string", "/complex", "/enum", "/array", "/int12"})
     CHECK(code(zoo(path)) == Error::Code::unsupported);
   for (const char* path : {"/dangling", "/elsewhere", "/virtual", "/g", "/nothing", ""})
     CHECK(code(zoo(path)) != Error::Code::unsupported);
@@ -115,7 +116,6 @@ TEST_CASE("what is no array, or lies outside of the file, is refused by name") {
       {"/enum", "an enumeration"},
       {"/array", "small arrays"},
       {"/type", "is a type, not a dataset"},
-      {"/float8", "1-byte floats with 4 exponent bits"},
       {"/int12", "2-byte integers of 12 bits"},
       {"/dangling", "is a link that leads nowhere: to /nothing"},
       {"/external", "is a link to another file"},
@@ -908,6 +908,22 @@ TEST_CASE("bit fields are unsigned integers, as in h5py") {
   H5Tclose(three);
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "a.h5"); }),
                  "the elements are 1-byte bit fields of 3 bits, which is not supported"));
+}
+
+TEST_CASE("8-bit floats are distinguished by their fields, and powers of two are bytes") {
+  Folder folder;
+  WriteOptions options;
+  options.overwrite = true;
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
+                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+    CAPTURE(name_of(dtype));
+    Array x(dtype, {256});
+    for (int i = 0; i < 256; ++i) x.data()[i] = static_cast<std::byte>(i);
+    write_array(parse_output(folder / "x.h5:/x"), {"x", make_source(x.view(), "x")}, options);
+    const Array back = read_all(*open_array(folder / "x.h5:/x"));
+    CHECK(back.dtype() == (dtype == DType::float8_e8m0fnu ? DType::uint8 : dtype));
+    CHECK(std::equal(x.data(), x.data() + 256, back.data()));
+  }
 }
 
 TEST_CASE("two opaque bytes are a bfloat16 as h5py writes it; what has another name is refused") {

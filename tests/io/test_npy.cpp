@@ -270,6 +270,29 @@ TEST_CASE("a type that is not supported is told from damage") {
   for (const char* descr : {"'<f8", "'<q8'", "''", "8", "'<f4'"}) CHECK(code(descr) == Error::Code::other);
 }
 
+TEST_CASE("8-bit floats are bytes without a type, which are read on request") {
+  Folder folder;
+  for (const char* descr : {"'|V1'", "'<V1'", "'<f1'"}) {
+    CAPTURE(descr);
+    put(folder / "x.npy",
+        npy(std::string("{'descr': ") + descr + ", 'fortran_order': False, 'shape': (2,)}", "\x38\x40"));
+    try {
+      open_array(folder / "x.npy");
+      FAIL("no error was thrown");
+    } catch (const Error& error) {
+      CHECK(error.code() == Error::Code::untyped_bytes);
+      CHECK(dtype_named(error.hint()).has_value());
+    }
+    const auto bytes = open_array(folder / "x.npy", {.untyped = UntypedBytes::read});
+    CHECK(bytes->dtype() == DType::uint8);
+  }
+  const Array x = Array::from<float8_e5m2>({3}, std::vector<float8_e5m2>(3, float8_e5m2(1.5f)));
+  write_array(parse_output(folder / "y.npy"), {"x", make_source(x.view(), "x")});
+  const auto back = open_array(folder / "y.npy", {.untyped = UntypedBytes::read});
+  const Array same = read_all(*view_array(back, DType::float8_e5m2));
+  CHECK(std::equal(x.data(), x.data() + 3, same.data()));
+}
+
 TEST_CASE("what cannot be opened says why") {
   Folder folder;
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(folder / "none.npy"); }),

@@ -42,10 +42,7 @@ double value(const Array& a, std::int64_t i) {
   double v = 0;
   dispatch(a.dtype(), [&]<class T>(std::type_identity<T>) {
     const T x = a.elements<T>()[static_cast<std::size_t>(i)];
-    if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>)
-      v = static_cast<float>(x);
-    else
-      v = static_cast<double>(x);
+    v = static_cast<double>(static_cast<Computed<T>>(x));
   });
   return v;
 }

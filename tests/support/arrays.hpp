@@ -28,7 +28,7 @@ inline std::vector<double> doubles(const ArrayView& view) {
   out.reserve(static_cast<std::size_t>(copy.size()));
   ejk::dispatch(copy.dtype(), [&]<class T>(std::type_identity<T>) {
     for (const T v : copy.elements<T>()) {
-      if constexpr (std::is_same_v<T, ejk::float16> || std::is_same_v<T, ejk::bfloat16>)
+      if constexpr (ejk::is_small_float<T>)
         out.push_back(static_cast<float>(v));
       else
         out.push_back(static_cast<double>(v));
@@ -50,7 +50,7 @@ inline Array array_of(DType dtype, Shape shape, const std::vector<double>& value
   REQUIRE(out.size() == static_cast<std::int64_t>(values.size()));
   ejk::dispatch(dtype, [&]<class T>(std::type_identity<T>) {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_same_v<T, ejk::float16> || std::is_same_v<T, ejk::bfloat16>)
+      if constexpr (ejk::is_small_float<T>)
         out.elements<T>()[i] = T(static_cast<float>(values[i]));
       else
         out.elements<T>()[i] = static_cast<T>(values[i]);

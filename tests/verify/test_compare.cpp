@@ -205,6 +205,44 @@ TEST_CASE("distances in ulps are counted in the common type") {
   CHECK(ulps(DType::float64, -0x1.8p1023, 0x1.8p1023) == doctest::Approx(0x1p64).epsilon(0.01));
 }
 
+TEST_CASE("8-bit floats are compared in their own units") {
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
+                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+    CAPTURE(name_of(dtype));
+    // Neighbours are one apart, from the least number to the largest; others as many as there are steps.
+    const int count = dispatch(dtype, []<class T>(std::type_identity<T>) {
+      if constexpr (is_8_bit_float(dtype_of<T>()))
+        return static_cast<int>(T::kCodes.largest);
+      else
+        return 0;
+    });
+    Array x(dtype, {count}), next(dtype, {count}), far(dtype, {count});
+    for (int i = 0; i < count; ++i) {
+      x.data()[i] = static_cast<std::byte>(i);
+      next.data()[i] = static_cast<std::byte>(i + 1);
+      far.data()[i] = static_cast<std::byte>(i == 7 ? 40 : i);
+    }
+    Tolerance one;
+    one.max_ulp = 1;
+    const Comparison close = compare(x, next, one);
+    CHECK(close.close);
+    CHECK(close.largest_ulps->amount == 1);
+    const Comparison apart = compare(far, x, one);
+    CHECK(apart.differing == 1);
+    CHECK(apart.largest_ulps->amount == 33);
+    CHECK(compare(next, x).close == (dtype != DType::float8_e8m0fnu));
+    CHECK_FALSE(compare(far, x).close);
+  }
+  // 0 and -0; across 0; NaN.
+  const auto codes = [](std::vector<std::uint8_t> bits) {
+    Array a(DType::float8_e4m3fn, {static_cast<std::int64_t>(bits.size())});
+    std::transform(bits.begin(), bits.end(), a.data(), [](std::uint8_t b) { return std::byte{b}; });
+    return a;
+  };
+  CHECK(compare(codes({0x00, 0x02}), codes({0x80, 0x81})).largest_ulps->amount == 3);
+  CHECK(compare(codes({0x7F}), codes({0xFF})).close);
+}
+
 TEST_CASE("integers differ exactly when no tolerance is given") {
   const std::vector<std::int64_t> a{(std::int64_t{1} << 53) + 1, -5}, e{std::int64_t{1} << 53, -5};
   const Array x = Array::from<std::int64_t>({2}, a), y = Array::from<std::int64_t>({2}, e);

@@ -80,7 +80,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
         "--cu-seqlens-padded says where sequences begin, and --cu-seqlens how long they are: give both");
   job.provenance.record("layout", std::string(name_of(s.layout)));
   const auto open = [&](const char* name, const auto& reference, auto& input) {
-    if (reference && !reference->empty()) input = BufferedInput{name, job.open(name, *reference)};
+    if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
   };
   for_each_operand(open, words.inputs, r.inputs);
   s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
@@ -331,9 +331,10 @@ double read_cap(const std::string& word) {
 }
 
 void add_inputs(OptionSet& set, AttentionFlags& words) {
-  add_reference(set, "Q", words.inputs.q.emplace(),
-                "queries (batch, sequence, heads, size)\n"
-                "Or as --layout says. Inputs are float16, bfloat16, float32 or float64.")
+  add_reference(
+      set, "Q", words.inputs.q.emplace(),
+      "queries (batch, sequence, heads, size)\n"
+      "Or as --layout says. Inputs are float16, bfloat16, float32 or float64; 8-bit floats are read as bfloat16.")
       .required();
   add_reference(set, "K", words.inputs.k.emplace(),
                 "keys, of as many heads or fewer\n"

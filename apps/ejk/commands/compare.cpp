@@ -286,7 +286,8 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
       "relative tolerance; that of the dtypes by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
       "|EXPECTED|, computed in their common float type. By default R and A are 1e-5 and 1e-8 for float32 "
-      "and float64, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16, those of the coarser of two; "
+      "and float64, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16; for 8-bit floats the spacing above 1 and the least positive number "
+      "(float8_e4m3fn 0.125 and 2^-9, float8_e5m2 0.25 and 2^-16), but float8_e8m0fnu exactly; those of the coarser of two; "
       "integers and bools are compared exactly.");
   add_word(set, "--atol", options->tolerance.atol, read_tolerance, "A",
            "absolute tolerance; that of the dtypes by default");

@@ -1,6 +1,10 @@
 // ejk convert: converts arrays to another container, another element type, or both.
 //
 // tests: tests/cli/convert/
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <atomic>
 #include <optional>
 
 #include "commands.hpp"
@@ -17,10 +21,42 @@ using Source = std::shared_ptr<const ArraySource>;
 
 struct ConvertOptions {
   std::vector<std::string> inputs;
-  std::optional<DType> dtype;
+  std::optional<DType> dtype, view;
+  std::optional<Overflow> overflow;
 };
 
+Choices<std::optional<Overflow>> choices_of_overflow() {
+  Choices<std::optional<Overflow>> choices;
+  for (const Overflow overflow : {Overflow::saturate, Overflow::nan, Overflow::infinity})
+    choices.emplace_back(name_of(overflow), overflow);
+  return choices;
+}
+
+void check_overflow(const ConvertOptions& options) {
+  if (!options.overflow) return;
+  if (!options.dtype || !is_8_bit_float(*options.dtype))
+    throw usage("--overflow is for conversions to 8-bit floats").hint("for example --dtype float8_e4m3fn");
+  if (*options.overflow == Overflow::infinity && !float_format(*options.dtype).has_infinity())
+    throw usage("--overflow inf: {} has no infinity", name_of(*options.dtype))
+        .hint("--overflow saturate takes the largest number, --overflow nan NaN");
+}
+
+// The same bits as another type.
+Source viewed(const Source& source, DType dtype) {
+  if (size_of(source->dtype()) == size_of(dtype)) return view_array(source, dtype);
+  std::vector<std::string_view> of_size;
+  for (const DType other : all_dtypes())
+    if (size_of(other) == size_of(source->dtype())) of_size.push_back(name_of(other));
+  const auto bytes = [](DType d) { return fmt::format("{} byte{}", size_of(d), size_of(d) == 1 ? "" : "s"); };
+  throw usage("--view {}: it has {}, and {} is {}, of {}", name_of(dtype), bytes(dtype),
+              printable(source->name()), name_of(source->dtype()), bytes(source->dtype()))
+      .hint(fmt::format("--view takes {}; --dtype converts the numbers", fmt::join(of_size, ", ")));
+}
+
 Outcome run(const ConvertOptions& options, Job& job) {
+  check_overflow(options);
+  if (options.view) job.inputs.read_untyped_bytes();
+  std::atomic<std::int64_t> overflowed = 0;
   Report report;
   Table table{"arrays",
               "",
@@ -43,10 +79,15 @@ Outcome run(const ConvertOptions& options, Job& job) {
       for (NamedInput& array : arrays) {
         std::optional<Error> unsupported;
         Source source = job.inputs.open_supported(array, unsupported);
-        if (!source) throw unsupported->hint("the arrays that are supported can be named, each as an IN");
+        if (!source) {
+          if (unsupported->code() == Error::Code::unsupported)
+            unsupported->hint("the arrays that are supported can be named, each as an IN");
+          throw Error(*unsupported);
+        }
         const DType from = source->dtype();
         read += byte_count(source->shape(), from);
-        if (options.dtype) source = convert_array(source, *options.dtype);
+        if (options.view) source = viewed(source, *options.view);
+        if (options.dtype) source = convert_array(source, *options.dtype, {options.overflow, &overflowed});
         const std::int64_t bytes = byte_count(source->shape(), source->dtype());
         size += bytes;
         names.push_back(array.name);
@@ -65,7 +106,10 @@ Outcome run(const ConvertOptions& options, Job& job) {
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
   if (job.plan(report, 4 * kPieceBytes)) return Outcome::passed;
   job.inputs.count_read(read);
-  job.deliver(std::move(report), outputs);
+  job.deliver(std::move(report), outputs, [&](Report& complete) {
+    if (!options.dtype || !is_8_bit_float(*options.dtype)) return;
+    complete.add("overflowed", "overflowed", overflowed.load(), Unit::count);
+  });
   return Outcome::passed;
 }
 
@@ -81,8 +125,20 @@ Run declare_convert(OptionSet& set) {
   add_dtype(
       set, "--dtype", options->dtype,
       "element type; by default each keeps its own\nFloats are rounded to the nearest, ties to even, "
-      "infinite out of range; from float to integer the fraction is dropped; to bool anything but 0 is "
+      "infinite out of range (8-bit floats: --overflow); from float to integer the fraction is dropped; to bool anything but 0 is "
       "True. A value out of an integer's range, or NaN as integer or bool, is an error that names its index.")
+      .recorded();
+  add_dtype(
+      set, "--view", options->view,
+      "the same bits as another type of the same size\nBefore --dtype. Also of single bytes without a type, as "
+      "ml_dtypes writes 8-bit floats to .npy, where --view names it: --view float8_e4m3fn.")
+      .recorded();
+  add_choice(
+      set, "--overflow", options->overflow, choices_of_overflow(), "WHAT",
+      "what overflows an 8-bit float becomes\nNumbers beyond the largest, rounded, and infinities: the largest "
+      "number of their sign, NaN or infinity (float8_e5m2 only). By default the largest of float8_e4m3fn and "
+      "float8_e5m2, as CUDA converts, and NaN of the others. The report counts them. float8_e8m0fnu takes the "
+      "nearest power of two, halves up, without the sign; of 0 the least, 2^-127, as torch does.")
       .recorded();
   add_word(
       set, "--compression", set.shared().compression,
@@ -119,6 +175,7 @@ arrays | table | the arrays
   from, dtype | string | the element types before and after
   size_bytes | integer | bytes of its new elements
 size_bytes | integer | bytes of all arrays
+overflowed | integer | elements that overflow | with --dtype of an 8-bit float, if written
 )",
     .declare = declare_convert,
 };

@@ -90,8 +90,8 @@ template <class Settings>
 HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job, Report& report) {
   HeldProductInputs inputs;
   inputs.transpose_lhs = options.transpose_lhs;
-  inputs.lhs.source = job.open("lhs", options.lhs);
-  inputs.rhs.source = job.open("rhs", options.rhs);
+  inputs.lhs.source = job.open_operand("lhs", options.lhs);
+  inputs.rhs.source = job.open_operand("rhs", options.rhs);
   // Rows of the products: an axis that lhs may lack, which the plan says.
   const Shape& shape = inputs.lhs.source->shape();
   constexpr bool kPlain = std::is_same_v<Settings, GroupedMatmulSettings>;

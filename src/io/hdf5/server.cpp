@@ -636,7 +636,9 @@ class Server {
         order(type);
         std::size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
         if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) break;
-        for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+        for (const DType dtype :
+             {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz, DType::float8_e5m2fnuz,
+              DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
           const FloatFormat& f = float_format(dtype);
           const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
                      bits = static_cast<std::size_t>(f.exponent_bits);
@@ -955,6 +957,7 @@ class Server {
       H5Tenum_insert(type.id(), "TRUE", &yes);
       return type;
     }
+    if (dtype == DType::float8_e8m0fnu) return make_type(DType::uint8);  // HDF5 requires a mantissa
     if (is_float(dtype) && size_of(dtype) < 4) {
       const FloatFormat& f = float_format(dtype);
       const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
