@@ -8,6 +8,7 @@
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/check.hpp"
+#include "ejk/checkpoint.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/compare.hpp"
 #include "ejk/compare_files.hpp"

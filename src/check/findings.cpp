@@ -127,6 +127,31 @@ constexpr Rule kMaskInfo[] = {
     {"assumed", kWarning, "nothing is assumed: elements, alignment"},
 };
 
+constexpr Rule kCheckpoint[] = {
+    {"scale-missing", kError, "quantised values have scales"},
+    {"scale-shape", kError, "there is a scale for each block of values"},
+    {"scale-dtype", kError, "scales have the type of their scheme"},
+    {"scale-nonfinite", kError, "scales are finite"},
+    {"scale-nonpositive", kError, "no scale is negative, no factor 0"},
+    {"scale-e8m0-nan", kError, "no E8M0 scale is 0xFF, which is NaN"},
+    {"scale-zero-block", kError, "the values of a scale of 0 are 0"},
+    {"scale-uninitialised", kError, "scales are normal, not all one odd number"},
+    {"scale-not-pow2", kError, "ue8m0 scales are powers of two"},
+    {"global-missing", kError, "NVFP4 has a global scale"},
+    {"global-reciprocal", kError, "no global scale is its inverse"},
+    {"gate-up-scale", kError, "gate and up have one global scale"},
+    {"experts-incomplete", kError, "experts have what the others have"},
+    {"kv-scale", kError, "keys and values have positive scales"},
+    {"index-disagrees", kError, "the index has each tensor, file and size"},
+    {"nan-codes", kError, "no value is NaN or infinite"},
+    {"scale-orphan", kWarning, "scales have their values"},
+    {"qkv-scale", kWarning, "q, k and v have one global scale"},
+    {"config-disagrees", kWarning, "what is quantised is in the config"},
+    {"codes-saturated", kWarning, "less than a quarter are the largest"},
+    {"codes-unused", kWarning, "some value is the largest"},
+    {"codes-negative-zero", kWarning, "some zero is not -0"},
+};
+
 }  // namespace
 
 const char* name_of(Severity severity) { return severity == Severity::error ? "error" : "warning"; }
@@ -136,7 +161,7 @@ std::span<const CheckKind> check_kinds() {
       {"cu-seqlens", kCuSeqlens},   {"segment-ids", kSegmentIds},       {"position-ids", kPositionIds},
       {"group-sizes", kGroupSizes}, {"group-metadata", kGroupMetadata}, {"topk-ids", kTopkIds},
       {"indices", kIndices},        {"block-table", kBlockTable},       {"mask", kMask},
-      {"mask-info", kMaskInfo},
+      {"mask-info", kMaskInfo},     {"checkpoint", kCheckpoint},
   };
   return kinds;
 }

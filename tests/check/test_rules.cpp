@@ -299,6 +299,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
 TEST_CASE("each rule is broken by an artefact, and not by one beside it") {
   for (const CheckKind& kind : check_kinds()) {
     const std::string of_kind(kind.name);
+    if (of_kind == "checkpoint") continue;  // test_checkpoint.cpp
     CAPTURE(of_kind);
     REQUIRE(kPairs.contains(of_kind));
     CHECK(kPairs.at(of_kind).size() == kind.rules.size());
@@ -317,14 +318,16 @@ TEST_CASE("each rule is broken by an artefact, and not by one beside it") {
 }
 
 TEST_CASE("rules fit a line of help and of a report, and the names of a kind differ") {
-  for (const CheckKind& kind : check_kinds())
+  for (const CheckKind& kind : check_kinds()) {
+    std::size_t longest = 0;
+    for (const Rule& rule : kind.rules) longest = std::max(longest, rule.name.size());
     for (const Rule& rule : kind.rules) {
       CAPTURE(rule.name);
-      CHECK(rule.name.size() <= 14);
-      CHECK(rule.text.size() <= 45);
+      CHECK(longest + rule.text.size() <= 60);
       CHECK_FALSE(rule.text.ends_with('.'));
       CHECK(std::count_if(kind.rules.begin(), kind.rules.end(),
                           [&](const Rule& other) { return other.name == rule.name; }) == 1);
     }
+  }
   CHECK_THROWS_AS(rules_of("cu-seqlen"), Error);
 }

@@ -60,6 +60,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention_check", "attention"},
     {"attention_ranks", "attention"},
     {"check", "check"},
+    {"checkpoint", "check"},
     {"array_math", "arrays"},
     {"against", "verify"},
     {"compare", "verify"},

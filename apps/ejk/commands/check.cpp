@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -12,7 +13,9 @@
 
 #include "commands.hpp"
 #include "ejk/check.hpp"
+#include "ejk/checkpoint.hpp"
 #include "ejk/groups.hpp"
+#include "ejk/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"
@@ -38,8 +41,10 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
            "show all findings, not the first 10 of each rule\nAt most 100,000 of each; all are counted.");
   add_flag(set, "--strict", flags.strict, "a warning makes the exit status 1, as an error does");
   std::string rules = "Rules (a finding names the violated one)\n";
+  std::size_t width = 14;
+  for (const Rule& rule : rules_of(kind)) width = std::max(width, rule.name.size());
   for (const Rule& rule : rules_of(kind))
-    rules += fmt::format("  {:14}  {:7}  {}\n", rule.name, name_of(rule.severity), rule.text);
+    rules += fmt::format("  {:{}}  {:7}  {}\n", rule.name, width, name_of(rule.severity), rule.text);
   set.set_footer(fmt::format("{}{}{}\nExit status: 0 without an error, 1 with one.", more,
                              more.empty() ? "" : "\n\n", rules));
 }
@@ -412,6 +417,108 @@ Run declare_check_mask_info(OptionSet& set) {
   };
 }
 
+struct CheckpointWords {
+  CheckFlags flags;
+  std::string path, config;
+  CheckpointClaims claims;
+};
+
+// Files of a checkpoint, in order, with the index and the config beside them; "" where there is none.
+struct CheckpointPaths {
+  std::vector<std::string> files;
+  std::string index, config;
+};
+
+CheckpointPaths paths_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr std::string_view kIndex = ".index.json";
+  std::error_code unknown;
+  const bool is_index = path.ends_with(kIndex);
+  if (!is_index && !fs::is_directory(path, unknown)) return {{path}, "", ""};
+  const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
+  CheckpointPaths paths;
+  std::vector<std::string> indices;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, unknown)) {
+    const std::string name = entry.path().filename();
+    if (name.ends_with(".safetensors")) paths.files.push_back(folder / name);
+    if (name.ends_with(kIndex)) indices.push_back(folder / name);
+  }
+  if (unknown) throw Error(Error::Kind::input, printable(path) + ": " + unknown.message());
+  if (paths.files.empty()) paths.files = {folder};  // of .npy files
+  std::sort(paths.files.begin(), paths.files.end());
+  paths.index = is_index ? path : indices.size() == 1 ? indices[0] : "";
+  for (const char* name : {"hf_quant_config.json", "config.json"})
+    if (fs::exists(folder / name, unknown)) paths.config = folder / name;
+  return paths;
+}
+
+Outcome run(const CheckpointWords& words, Job& job) {
+  CheckpointPaths paths = paths_of(words.path);
+  if (!words.config.empty()) paths.config = words.config;
+  Checkpoint checkpoint;
+  std::int64_t left_out = 0, bytes = 0;
+  std::string reason;
+  job.phase(Phase::read, [&] {
+    job.provenance.input("checkpoint", words.path);
+    for (const std::string& path : paths.files) {
+      const ArrayFile file(path,
+                           {job.inputs.allow_external(), job.budget.bytes(), nullptr, UntypedBytes::read});
+      const std::string name = std::filesystem::path(path).filename();
+      checkpoint.files.push_back({name, file.names()});
+      for (const std::string& tensor : checkpoint.files.back().tensors) try {
+          const auto source = file.array(tensor);
+          if (checkpoint.tensors.emplace(tensor, source).second) bytes += type_of(*source).bytes();
+        } catch (const Error& error) {
+          if (!error.is_of_unsupported_type()) throw;
+          if (left_out++ == 0) reason = error.what();
+        }
+    }
+    if (checkpoint.tensors.empty() && left_out == 0)
+      throw Error(Error::Kind::input, printable(words.path) + ": there is no tensor in it");
+    if (!paths.index.empty()) checkpoint.index = job.inputs.read_json("index", paths.index);
+    if (!paths.config.empty()) checkpoint.config = job.inputs.read_json("config", paths.config);
+  });
+  Report plan;
+  plan.add("tensors", "tensors", std::ssize(checkpoint.tensors), Unit::count)
+      .add("size", "size", bytes, Unit::bytes);
+  if (job.plan(std::move(plan), check_checkpoint_bytes(checkpoint))) return Outcome::passed;
+  const CheckOptions options = words.flags.options(job);
+  Findings found =
+      job.phase(Phase::compute, [&] { return ejk::check_checkpoint(checkpoint, words.claims, options); });
+  if (left_out > 0)
+    found.facts().warnings.push_back(
+        fmt::format("{} tensor{} left out: {}", left_out, left_out == 1 ? "" : "s", reason));
+  return deliver(found, words.flags, job);
+}
+
+std::vector<std::string> read_rules(const std::string& word) {
+  std::vector<std::string> known, rules = split_references(word);
+  for (const Rule& rule : rules_of("checkpoint")) known.emplace_back(rule.name);
+  for (const std::string& rule : rules) read_choice(rule, known);
+  return rules;
+}
+
+Run declare_check_checkpoint(OptionSet& set) {
+  const auto words = std::make_shared<CheckpointWords>();
+  const auto as_is = [](const std::string& word) { return word; };
+  add_word(set, "CHECKPOINT", words->path, as_is, "CHECKPOINT",
+           "a file of tensors, a folder of them, or an index (.safetensors.index.json)")
+      .required();
+  add_word(set, "--config", words->config, as_is, "FILE",
+           "the model's config.json or hf_quant_config.json\nBy default that of the folder.");
+  add_flag(set, "--codes", words->claims.codes,
+           "read the values as well\nWithout it only headers and scales are read, and the values where a "
+           "scale is 0. Codes of 6 bits are not counted.");
+  add_word(set, "--rules", words->claims.rules, read_rules, "A,B", "apply these rules alone");
+  declare_check(set, "checkpoint", words->flags,
+                "Quantised tensors are found by the names and types of their parts: weight,\n"
+                "weight_packed and ..._blocks beside weight_scale, weight_scale_inv, scale,\n"
+                "weight_scale_2, weight_global_scale, input_scale and ..._scales, as ModelOpt,\n"
+                "compressed-tensors, DeepSeek and gpt-oss write them. Findings of one kind in many\n"
+                "layers and experts are one line, with # for numbers in names; --all lists each.");
+  return [words](Job& job) { return run(*words, job); };
+}
+
 const Command kActions[] = {
     {.name = "check mask",
      .summary = "a mask, by itself or against others",
@@ -453,6 +560,10 @@ const Command kActions[] = {
      .summary = "the pages of each sequence of a paged cache",
      .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
      .declare = declare_check_block_table},
+    {.name = "check checkpoint",
+     .summary = "the scales of a quantised model",
+     .example = "ejk check checkpoint model/ --codes",
+     .declare = declare_check_checkpoint},
 };
 
 std::vector<const Command*> check_actions() {
@@ -520,8 +631,15 @@ visited_blocks | integer | blocks that a kernel visits, of all heads | mask-info
 wrong_blocks | integer | blocks that differ from it | mask-info with a mask
 keys_per_query | integer | entries of a query | indices
 keys_used | integer | entries that are keys | indices
+tensors | integer | of the checkpoint | checkpoint, also in a plan
+size_bytes | integer | their bytes | checkpoint, in a plan
+files | integer | of the checkpoint | checkpoint
+schemes | table | quantised tensors by scheme, and the others | checkpoint
+  scheme | string | fp8, fp8-blocks, mxfp8, nvfp4, mxfp4, mxfp6, gptoss, other or not quantised
+  tensors, parameters | integer | how many
+  values_bytes, scales_bytes | integer | bytes of values and of all scales
 pages_needed, pages_used | integer | entries that sequences need; different pages among them | block-table
-arrays | table | the arrays that are read | plan
+arrays | table | the arrays that are read | plan, but not of checkpoint
   name | string | what it is: cu_seqlens
   dtype | string | its element type
   shape | shape | its shape

@@ -1,0 +1,74 @@
+// Quantised checkpoints: which tensors are values, scales and global scales of each other, and whether they
+// go together.
+//
+// The parts of a quantised tensor are found by their names ("down_proj.weight_packed" beside
+// "down_proj.weight_scale") and types, as ModelOpt, compressed-tensors, DeepSeek and gpt-oss write them.
+// check_checkpoint reads headers and scales, a few per cent of the bytes; with `codes` the values as well.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/check.hpp"
+#include "ejk/json.hpp"
+
+namespace ejk {
+
+/// By name. 4- and 6-bit values are uint8, packed along the last axis.
+using Tensors = std::map<std::string, std::shared_ptr<const ArraySource>>;
+
+enum class QuantizationScheme : std::uint8_t {
+  fp8,         // 8-bit floats, a float scale of the tensor or of each row or column
+  fp8_blocks,  // 8-bit floats, a float or E8M0 scale of each block, 128x128 if the config gives no size
+  mxfp8,       // 8-bit floats, an E8M0 scale of each 32
+  nvfp4,       // two e2m1 a byte, an e4m3 scale of each 16, and a float scale of the tensor
+  mxfp4,       // two e2m1 a byte, an E8M0 scale of each 32
+  mxfp6,       // four 6-bit floats in 3 bytes, an E8M0 scale of each 32
+  gptoss,      // MXFP4 as (..., rows, blocks, 16) with scales (..., rows, blocks)
+  other,       // integers, or bytes without scales
+};
+/// "fp8", "fp8-blocks", "nvfp4", ...
+std::string_view name_of(QuantizationScheme scheme);
+
+/// A quantised tensor. Parts are names of tensors, empty where there is none.
+struct QuantizedTensor {
+  std::string name;  // without the suffix of its values: "model.layers.0.mlp.down_proj"
+  QuantizationScheme scheme = QuantizationScheme::other;
+  std::string values, scales, global_scale, input_scale;
+  bool global_divides = false;  // compressed-tensors stores the factor of quantisation, others its inverse
+};
+
+/// In the order of the names of their values.
+std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors);
+
+struct Checkpoint {
+  struct File {
+    std::string name;
+    std::vector<std::string> tensors;
+  };
+  Tensors tensors;          // of all files
+  std::vector<File> files;  // compared with the index
+  /// model.safetensors.index.json, and config.json or hf_quant_config.json.
+  std::optional<JsonValue> index = {}, config = {};
+};
+
+struct CheckpointClaims {
+  bool codes = false;              // read the values, for the rules of codes; 6-bit codes are not counted
+  std::vector<std::string> rules;  // names of the rules to be applied; empty: all
+};
+
+/// Findings of the same rule in tensors whose names differ in numbers only are one finding, with their count
+/// and the first three; with more than Findings::kFew of a rule kept they are single. Memory:
+/// check_checkpoint_bytes. Throws Error{usage} for an unknown rule, Error{input} for values that cannot be
+/// read.
+Findings check_checkpoint(const Checkpoint& checkpoint, const CheckpointClaims& claims = {},
+                          const CheckOptions& options = {});
+std::int64_t check_checkpoint_bytes(const Checkpoint& checkpoint);
+
+}  // namespace ejk

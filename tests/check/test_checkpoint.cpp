@@ -1,0 +1,387 @@
+// Checkpoints of each scheme, made here, are sound; each rule is broken by one fault planted in them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "check/artefacts.hpp"
+#include "ejk/checkpoint.hpp"
+#include "support/arrays.hpp"
+
+using namespace ejk;
+
+namespace {
+
+using artefacts::text_of;
+using plain::Random;
+
+std::shared_ptr<const ArraySource> source(Array array) { return make_source(std::move(array), "m"); }
+
+Array bytes(DType dtype, Shape shape, const std::function<int(std::int64_t)>& of) {
+  Array array(dtype, std::move(shape));
+  for (std::int64_t i = 0; i < array.size(); ++i) array.data()[i] = static_cast<std::byte>(of(i));
+  return array;
+}
+
+Array floats(Shape shape, const std::function<double(std::int64_t)>& of, DType dtype = DType::float32) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < element_count(shape); ++i) values.push_back(of(i));
+  return plain::array_of(dtype, std::move(shape), values);
+}
+
+// Two layers of attention and four experts, quantised layers of 160 x 288 values, whose blocks of 128 are cut
+// at both edges. `quantize` adds one layer by its name.
+struct Model {
+  Checkpoint checkpoint;
+  Random random{7};
+
+  static constexpr std::int64_t kRows = 160, kColumns = 288;
+
+  explicit Model(const std::function<void(Model&, const std::string&)>& quantize) {
+    put("model.embed_tokens.weight", floats(
+                                         {8, 32}, [](std::int64_t i) { return i; }, DType::bfloat16));
+    for (const char* layer : {"0", "1"}) {
+      const std::string stem = std::string("model.layers.") + layer;
+      for (const char* part : {"q_proj", "k_proj", "v_proj"}) quantize(*this, stem + ".self_attn." + part);
+      for (const char* expert : {"0", "1", "2", "3"})
+        for (const char* part : {"gate_proj", "up_proj", "down_proj"})
+          quantize(*this, stem + ".mlp.experts." + expert + "." + part);
+      put(stem + ".mlp.gate.weight", floats({4, 32}, [](std::int64_t i) { return i; }));
+    }
+  }
+
+  void put(const std::string& name, Array array) { checkpoint.tensors[name] = source(std::move(array)); }
+  void put_codes(const std::string& name, DType dtype, Shape shape) {
+    const int nan = dtype == DType::float8_e4m3fn ? 0x7F : 0x80;
+    put(name, bytes(dtype, std::move(shape), [&](std::int64_t) {
+          const int code = static_cast<int>(random() & 255u);
+          return dtype != DType::uint8 && (code & 0x7F) == nan ? 0x30 : code;
+        }));
+  }
+  // Between 0.5 and 1 of `most`, and not all equal.
+  void put_scales(const std::string& name, Shape shape, double most) {
+    put(name, floats(std::move(shape),
+                     [&](std::int64_t i) { return most * (0.5 + static_cast<double>((i * 7) % 11) / 22); }));
+  }
+  void put_e8m0(const std::string& name, Shape shape, DType dtype) {
+    put(name, bytes(dtype, std::move(shape), [](std::int64_t i) { return 115 + static_cast<int>(i % 5); }));
+  }
+};
+
+void fp8_rows(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_scales(stem + ".weight_scale", {m.kRows, 1}, 3e-4);
+  m.put(stem + ".input_scale", floats({}, [](std::int64_t) { return 0.013; }));
+}
+void fp8_tensor(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put(stem + ".weight_scale", floats({}, [](std::int64_t) { return 0.0031; }));
+}
+void fp8_blocks(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_scales(stem + ".weight_scale_inv", {2, 3}, 3e-4);
+}
+void ue8m0_blocks(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_e8m0(stem + ".scale", {2, 3}, DType::float8_e8m0fnu);
+}
+void modelopt_nvfp4(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::uint8, {m.kRows, m.kColumns / 2});
+  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {m.kRows, m.kColumns / 16},
+                                      [](std::int64_t i) { return 0x6E + static_cast<int>(i % 17); }));
+  m.put(stem + ".weight_scale_2", floats({}, [](std::int64_t) { return 0.7 / 2688; }));
+  m.put(stem + ".input_scale", floats({}, [](std::int64_t) { return 0.002; }));
+}
+void compressed_nvfp4(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns / 2});
+  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {m.kRows, m.kColumns / 16},
+                                      [](std::int64_t i) { return 0x6E + static_cast<int>(i % 17); }));
+  m.put(stem + ".weight_global_scale", floats({1}, [](std::int64_t) { return 2688 / 0.7; }));
+  m.put(stem + ".input_global_scale", floats({1}, [](std::int64_t) { return 500; }));
+}
+void mxfp4(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns / 2});
+  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+}
+void mxfp6(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns * 3 / 4});
+  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+}
+void mxfp8(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+}
+void gptoss(Model& m, const std::string& stem) {
+  m.put_codes(stem + "_blocks", DType::uint8, {4, m.kRows, m.kColumns / 32, 16});
+  m.put_e8m0(stem + "_scales", {4, m.kRows, m.kColumns / 32}, DType::uint8);
+}
+
+using Quantize = void (*)(Model&, const std::string&);
+using Change = std::function<void(Model&)>;
+
+Findings checked(Quantize quantize, const Change& change = {},
+                 const CheckpointClaims& claims = {.codes = true, .rules = {}},
+                 const CheckOptions& options = {}) {
+  Model model(quantize);
+  if (change) change(model);
+  return check_checkpoint(model.checkpoint, claims, options);
+}
+
+const std::string kGate = "model.layers.1.mlp.experts.2.gate_proj",
+                  kQuery = "model.layers.0.self_attn.q_proj";
+
+Change erase(const std::string& name) {
+  return [=](Model& m) { REQUIRE(m.checkpoint.tensors.erase(name) == 1); };
+}
+// Element `at` of a tensor of one byte an element, or of float32.
+Change set_byte(const std::string& name, std::int64_t at, int value) {
+  return [=](Model& m) {
+    Array array = read_all(*m.checkpoint.tensors.at(name));
+    array.data()[at] = static_cast<std::byte>(value);
+    m.put(name, std::move(array));
+  };
+}
+Change set_float(const std::string& name, std::size_t at, float value) {
+  return [=](Model& m) {
+    Array array = read_all(*m.checkpoint.tensors.at(name));
+    array.elements<float>()[at] = value;
+    m.put(name, std::move(array));
+  };
+}
+Change all_bytes(const std::string& name, const std::function<int(int)>& of) {
+  return [=](Model& m) {
+    Array array = read_all(*m.checkpoint.tensors.at(name));
+    for (std::int64_t i = 0; i < array.size(); ++i)
+      array.data()[i] = static_cast<std::byte>(of(std::to_integer<int>(array.data()[i])));
+    m.put(name, std::move(array));
+  };
+}
+Change both(const Change& a, const Change& b) {
+  return [=](Model& m) { a(m), b(m); };
+}
+Change config(const std::string& json) {
+  return [=](Model& m) { m.checkpoint.config = parse_json(json); };
+}
+Change index(const std::string& json) {
+  return [=](Model& m) {
+    m.checkpoint.files = {{"a.safetensors", {}}};
+    std::string map;
+    std::int64_t size = 0;
+    for (const auto& [name, tensor] : m.checkpoint.tensors) {
+      m.checkpoint.files[0].tensors.push_back(name);
+      if (!map.empty()) map += ", ";
+      map += "\"" + name + "\": \"a.safetensors\"";
+      size += type_of(*tensor).bytes();
+    }
+    m.checkpoint.index = parse_json("{\"weight_map\": {" + map + json +
+                                    "}, \"metadata\": {\"total_size\": " + std::to_string(size) + "}}");
+  };
+}
+Change cache(float keys, float values) {
+  return [=](Model& m) {
+    m.put("model.layers.0.self_attn.k_scale", floats({}, [=](std::int64_t) { return keys; }));
+    m.put("model.layers.0.self_attn.v_scale", floats({}, [=](std::int64_t) { return values; }));
+  };
+}
+
+struct Fault {
+  Quantize quantize;
+  Change broken, sound;
+};
+
+const char* const kUe8m0 =
+    R"({"quantization_config": {"scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
+// The scales of all layers as powers of two, but for one element.
+Change powers_of_two(float last) {
+  return [=](Model& m) {
+    config(kUe8m0)(m);
+    for (auto& [name, tensor] : m.checkpoint.tensors)
+      if (name.ends_with("_scale_inv"))
+        tensor =
+            source(floats({2, 3}, [](std::int64_t i) { return std::ldexp(1.0, -10 - static_cast<int>(i)); }));
+    set_float(kGate + ".weight_scale_inv", 5, last)(m);
+  };
+}
+
+const std::map<std::string, Fault> kFaults{
+    {"scale-missing",
+     {fp8_blocks, erase(kGate + ".weight_scale_inv"), erase("model.layers.0.mlp.gate.weight")}},
+    // A scale beside values that are not quantised; the router's have none.
+    {"scale-orphan",
+     {fp8_rows,
+      [](Model& m) {
+        m.put("lm_head.weight_scale", floats({8, 1}, [](std::int64_t i) { return i + 1; }));
+      },
+      [](Model& m) { m.put("lm_head.scale", floats({8}, [](std::int64_t i) { return i + 1; })); }}},
+    {"scale-shape",
+     {fp8_blocks,
+      [](Model& m) {
+        m.put_scales(kGate + ".weight_scale_inv", {1, 2}, 1e-4);
+      },
+      [](Model& m) {
+        m.put_scales(kGate + ".weight_scale_inv", {2, 3}, 1e-4);
+      }}},
+    {"scale-dtype",
+     {modelopt_nvfp4,
+      [](Model& m) {
+        m.put_scales(kGate + ".weight_scale", {m.kRows, m.kColumns / 16}, 1);
+      },
+      {}}},
+    {"scale-nonfinite",
+     {fp8_rows, set_float(kGate + ".weight_scale", 9, std::numeric_limits<float>::infinity()), {}}},
+    {"scale-nonpositive",
+     {fp8_rows, set_float(kGate + ".weight_scale", 9, -1e-4F),
+      both(set_float(kGate + ".weight_scale", 9, 0.0F),
+           [](Model& m) {
+             Array codes = read_all(*m.checkpoint.tensors.at(kGate + ".weight"));
+             std::fill_n(codes.data() + 9 * m.kColumns, m.kColumns, std::byte{0x80});
+             m.put(kGate + ".weight", std::move(codes));
+           })}},
+    {"scale-e8m0-nan",
+     {mxfp4, set_byte(kGate + ".weight_scale", 3, 255), set_byte(kGate + ".weight_scale", 3, 254)}},
+    // Values 16 to 31 of row 2 are bytes 8 to 15; the next block is not 0.
+    {"scale-zero-block",
+     {modelopt_nvfp4,
+      both(set_byte(kGate + ".weight_scale", 2 * 18 + 1, 0),
+           [](Model& m) {
+             Array codes = read_all(*m.checkpoint.tensors.at(kGate + ".weight"));
+             std::fill_n(codes.data() + 2 * 144 + 8, 8, std::byte{0x80});
+             codes.data()[2 * 144 + 15] = std::byte{0x10};
+             m.put(kGate + ".weight", std::move(codes));
+           }),
+      both(set_byte(kGate + ".weight_scale", 2 * 18 + 1, 0),
+           [](Model& m) {
+             Array codes = read_all(*m.checkpoint.tensors.at(kGate + ".weight"));
+             std::fill_n(codes.data() + 2 * 144 + 8, 8, std::byte{0x80});
+             m.put(kGate + ".weight", std::move(codes));
+           })}},
+    {"scale-uninitialised",
+     {fp8_rows, set_float(kGate + ".weight_scale", 4, 1e-41F),
+      [](Model& m) {
+        m.put(kGate + ".weight_scale", floats({m.kRows, 1}, [](std::int64_t) { return 1; }));
+      }}},
+    {"scale-not-pow2", {fp8_blocks, powers_of_two(3e-4F), powers_of_two(0x1p-20F)}},
+    {"global-missing", {modelopt_nvfp4, erase(kGate + ".weight_scale_2"), {}}},
+    {"global-reciprocal",
+     {compressed_nvfp4, set_float(kGate + ".weight_global_scale", 0, 0.7F / 2688),
+      // 4over6 maps the largest value to 256 * 6: a factor that is legal.
+      [](Model& m) {
+        for (auto& [name, tensor] : m.checkpoint.tensors)
+          if (name.ends_with("weight_global_scale"))
+            tensor = source(floats({1}, [](std::int64_t) { return 1536 / 0.7; }));
+      }}},
+    {"gate-up-scale",
+     {modelopt_nvfp4, set_float(kGate + ".weight_scale_2", 0, 0.8F / 2688),
+      set_float("model.layers.1.mlp.experts.2.down_proj.weight_scale_2", 0, 0.8F / 2688)}},
+    {"qkv-scale",
+     {modelopt_nvfp4, set_float(kQuery + ".weight_scale_2", 0, 0.8F / 2688),
+      set_float(kQuery + ".input_scale", 0, 0.8F)}},
+    {"experts-incomplete",
+     {modelopt_nvfp4, erase(kGate + ".input_scale"),
+      config(R"({"num_experts": 4, "quantization_config": {}})")}},
+    {"codes-saturated",
+     {mxfp4, all_bytes(kGate + ".weight_packed", [](int code) { return code % 5 < 3 ? 0x77 : code & 0x33; }),
+      all_bytes(kGate + ".weight_packed", [](int code) { return code % 5 < 1 ? 0x77 : code & 0x33; })}},
+    {"codes-unused",
+     {fp8_blocks, all_bytes(kGate + ".weight", [](int code) { return code & 0xBF; }),
+      both(all_bytes(kGate + ".weight", [](int code) { return code & 0xBF; }),
+           set_byte(kGate + ".weight", 7, 0xFE))}},
+    {"codes-negative-zero",
+     {mxfp4,
+      all_bytes(kGate + ".weight_packed",
+                [](int code) {
+                  return ((code & 7) == 0 ? 8 : code & 15) | ((code & 0x70) == 0 ? 0x80 : code & 0xF0);
+                }),
+      {}}},
+    {"nan-codes", {fp8_rows, set_byte(kGate + ".weight", 11, 0xFF), set_byte(kGate + ".weight", 11, 0xFE)}},
+    {"kv-scale", {fp8_rows, cache(0.02F, 0.0F), cache(0.02F, 0.03F)}},
+    {"config-disagrees",
+     {fp8_rows, config(R"({"quantization_config": {"ignore": ["lm_head", "model.layers.*.self_attn"]}})"),
+      config(R"({"quantization_config": {"ignore": ["lm_head", "model.layers.*.mlp.gate"]}})")}},
+    {"index-disagrees", {fp8_rows, index(R"(, "lm_head.weight": "b.safetensors")"), index("")}},
+};
+
+}  // namespace
+
+TEST_CASE("checkpoints of each scheme are recognised and sound") {
+  const std::map<std::string, Quantize> schemes{{"fp8", fp8_rows},          {"fp8 ", fp8_tensor},
+                                                {"fp8-blocks", fp8_blocks}, {"fp8-blocks ", ue8m0_blocks},
+                                                {"nvfp4", modelopt_nvfp4},  {"nvfp4 ", compressed_nvfp4},
+                                                {"mxfp4", mxfp4},           {"mxfp6", mxfp6},
+                                                {"mxfp8", mxfp8},           {"gptoss", gptoss}};
+  for (const auto& [name, quantize] : schemes) {
+    CAPTURE(name);
+    const Model model(quantize);
+    const auto found = quantized_tensors(model.checkpoint.tensors);
+    CHECK(found.size() == 30);
+    for (const QuantizedTensor& q : found) {
+      CHECK(name_of(q.scheme) == name.substr(0, name.find(' ')));
+      CHECK_FALSE(q.scales.empty());
+    }
+    const Findings findings = check_checkpoint(model.checkpoint, {.codes = true, .rules = {}});
+    CHECK_MESSAGE(findings.errors() + findings.warnings() == 0, text_of(findings));
+  }
+}
+
+TEST_CASE("each rule of checkpoints is broken by one fault, and not by what is legal") {
+  const auto rules = rules_of("checkpoint");
+  CHECK(kFaults.size() == rules.size());
+  for (const Rule& rule : rules) {
+    const std::string name(rule.name);
+    CAPTURE(name);
+    REQUIRE(kFaults.contains(name));
+    const Fault& fault = kFaults.at(name);
+    const Findings broken = checked(fault.quantize, fault.broken);
+    CHECK_MESSAGE(broken.count(name) > 0, text_of(broken));
+    CHECK((rule.severity == Severity::error ? broken.errors() : broken.warnings()) > 0);
+    const Findings sound = checked(fault.quantize, fault.sound);
+    CHECK_MESSAGE(sound.count(name) + sound.errors() == 0, text_of(sound));
+    // A rule is applied only where it is wanted.
+    CHECK(checked(fault.quantize, fault.broken, {.codes = true, .rules = {name}}).count(name) ==
+          broken.count(name));
+    const char* other = name == "kv-scale" ? "scale-shape" : "kv-scale";
+    const Findings without = checked(fault.quantize, fault.broken, {.codes = true, .rules = {other}});
+    CHECK(without.errors() + without.warnings() == without.count(other));
+  }
+  CHECK_THROWS_AS(checked(mxfp4, {}, {.codes = false, .rules = {"scale-shapes"}}), Error);
+}
+
+TEST_CASE("findings of one kind in many layers are one, with the count and the first names") {
+  const Change every = [](Model& m) {
+    for (auto& [name, tensor] : m.checkpoint.tensors)
+      if (name.ends_with("up_proj.weight_scale"))
+        tensor = source(floats({m.kRows, 1}, [](std::int64_t) { return -1; }));
+  };
+  const Findings joined = checked(fp8_rows, every);
+  CHECK(joined.count("scale-nonpositive") == 8);
+  REQUIRE(joined.kept().size() == 1);
+  const Finding& one = joined.kept()[0].finding;
+  CHECK(one.array == "model.layers.#.mlp.experts.#.up_proj.weight_scale");
+  CHECK(
+      one.message ==
+      "it is negative (160 of 160); 8 of these: model.layers.0.mlp.experts.0.up_proj.weight_scale, "
+      "model.layers.0.mlp.experts.1.up_proj.weight_scale, model.layers.0.mlp.experts.2.up_proj.weight_scale, ...");
+  const Findings single = checked(fp8_rows, every, {}, {.most_findings = 100});
+  CHECK(single.kept().size() == 8);
+  CHECK(single.kept()[3].finding.array == "model.layers.0.mlp.experts.3.up_proj.weight_scale");
+  CHECK(single.kept()[3].finding.index == Shape{0, 0});
+}
+
+TEST_CASE("a pair of fused layers is reported with the share that differs and the largest ratio") {
+  const Findings found =
+      checked(modelopt_nvfp4,
+              both(set_float(kGate + ".weight_scale_2", 0, 1.4F / 2688),
+                   set_float("model.layers.0.mlp.experts.1.up_proj.weight_scale_2", 0, 0.875F / 2688)));
+  CHECK(found.count("gate-up-scale") == 2);
+  REQUIRE(found.kept().size() == 1);
+  CHECK(found.kept()[0].finding.message.starts_with(
+      "the global scales of gate_proj, up_proj differ in 2 of 8, by a factor of up to 2; 2 of these: "));
+}
+
+TEST_CASE("values that --codes does not read are read only where a scale is 0") {
+  const Findings found = checked(fp8_rows, set_byte(kGate + ".weight", 11, 0xFF), {});
+  CHECK(found.errors() + found.warnings() == 0);
+  CHECK(checked(fp8_rows, set_float(kGate + ".weight_scale", 9, 0.0F), {}).count("scale-zero-block") == 1);
+}
