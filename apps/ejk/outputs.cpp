@@ -55,7 +55,8 @@ bool Outputs::to_stdout() const { return writes_any() && (!target_ || target_->i
 
 std::vector<std::string> Outputs::lost_types(const std::vector<Output>& outputs) const {
   std::vector<std::string> warnings;
-  if (!target_ || !writes_any()) return warnings;
+  if (!target_ || !writes_any() || target_->container == ArrayReference::Container::safetensors)
+    return warnings;
   const bool is_hdf5 = target_->container == ArrayReference::Container::hdf5;
   for (const Output& output : outputs) {
     if (!output.source || !is_chosen(output.name) || !is_8_bit_float(output.source->dtype())) continue;

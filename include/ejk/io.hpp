@@ -5,6 +5,10 @@
 //   a.npz:name       a member of an .npz, stored or deflated; ":name" may be omitted if there is only one
 //   a.h5:/g/name     an HDF5 dataset (.h5 .hdf5 .hdf .he5); the path may be omitted if there is only one
 //   a.nc:/g/name     the same with any other suffix: the first bytes determine the format of an input
+//   m.safetensors:name   a tensor of a safetensors file
+//   model/:name      of inputs, a tensor of a folder of safetensors files, by its index if it has one; also
+//                    model.safetensors.index.json:name
+//   x.pt:key.sub[0]  of inputs, a tensor in a file of torch.save (.pt .pth), by its path in dicts and lists
 //   -                an .npy stream: stdin or stdout
 //   REF[0,:,8:64:2]  of inputs, a NumPy basic slice after any of them: integers (negative from the end),
 //                    start:stop:step with step ≥ 1, "..."; only the selected elements are read
@@ -36,7 +40,7 @@ struct SliceItem {
 
 /// A parsed reference; nothing is opened.
 struct ArrayReference {
-  enum class Container { npy, npz, hdf5, stream, directory };
+  enum class Container { npy, npz, hdf5, stream, directory, safetensors, model, torch };
   Container container = Container::npy;
   std::string path;              // empty for a stream
   std::string member;            // name in the .npz or path in the HDF5 file; empty: the only one there is
@@ -86,11 +90,11 @@ class ReadMemory {
   std::atomic<std::int64_t> spare_, wanted_ = 0;
 };
 
-/// Elements of one byte without a type in their container, as 8-bit floats of ml_dtypes are in .npy and HDF5
-/// files.
+/// Bytes that are elements of no type of ejk: 8-bit floats of ml_dtypes, which have no type in .npy and HDF5
+/// files, and packed floats of 4 and 6 bits in safetensors files.
 enum class UntypedBytes {
   refuse,
-  read,  // as uint8, for view_array
+  read,  // as uint8, for view_array; the last axis of packed floats counts bytes
 };
 
 struct OpenOptions {
@@ -107,8 +111,8 @@ struct OpenOptions {
 /// file's name, perhaps with a hint (the nearest dataset names); Error{budget} for a stream above
 /// max_memory.
 ///
-/// Data of .npy files and contiguous HDF5 datasets is mapped (truncation by another program raises SIGBUS;
-/// see mapped_file_at). Members of an .npz are read forward, checksums verified. HDF5 is read in a child
+/// Data of .npy, safetensors and torch.save files and contiguous HDF5 datasets is mapped (truncation by another
+/// program raises SIGBUS; see mapped_file_at). Members of an .npz are read forward, checksums verified. HDF5 is read in a child
 /// process, so that a crash of its library is an Error here. Bytes of bool arrays are those of the file: any
 /// but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
@@ -118,8 +122,9 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 /// All bytes of a file or of standard input ("-"); nothing if more than `most`. Throws Error{input}.
 std::optional<std::string> read_file(const std::string& path, std::int64_t most);
 
-/// All arrays of a container, in order: members of an .npz, dataset paths ("/g/x") of an HDF5 file or group
-/// ("a.h5:/g"), the .npy files of a folder without suffix, one empty name for an .npy file. allow_external
+/// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of a
+/// model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a folder
+/// without suffix, one empty name for an .npy file. allow_external
 /// includes targets of links to other files. References to single arrays are not checked: open_array reports
 /// missing ones.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
@@ -135,6 +140,14 @@ struct ArrayLink {
 /// The links of an HDF5 file or group, in order, not followed. With allow_external external links are
 /// followed, and listed only if they cannot be opened. Other containers have none.
 std::vector<ArrayLink> array_links(const std::string& path, const OpenOptions& options = {});
+
+/// An array as its container's header describes it.
+struct StoredArray {
+  std::string name;
+  std::string dtype;  // name_of, or the container's name of a type that ejk does not have: "F4"
+  Shape shape;        // counts elements, of packed floats as well
+  std::int64_t bytes = 0;
+};
 
 /// An array that a reference names: the array itself, or one in the file, folder or group that it names.
 struct FoundArray {
@@ -159,8 +172,12 @@ class ArrayFile {
   /// As array_names and array_links: of another group of the file, or of the reference.
   std::vector<std::string> names(const std::string& group = "") const;
   std::vector<ArrayLink> links(const std::string& group = "") const;
-  /// HDF5 attributes that are one text, integer or truth value ("true", "false"), of at most 64 KiB.
+  /// HDF5 attributes that are one text, integer or truth value ("true", "false"), of at most 64 KiB; a
+  /// safetensors file's metadata.
   std::map<std::string, std::string> attributes(const std::string& object = "") const;
+  /// All arrays, for containers whose headers list them (safetensors, models, torch.save): no array is opened,
+  /// and those of unsupported types are included. Nothing for others.
+  std::optional<std::vector<StoredArray>> stored_arrays() const;
   /// The arrays of `wanted` directly in the group, and its attributes. Error{input} if there is none, with a
   /// hint to a group that has some.
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
@@ -173,6 +190,7 @@ class ArrayFile {
 
  private:
   Error none_of(const std::vector<std::string>& wanted, const std::string& name) const;
+  ArrayReference resolved(const ArrayReference& named) const;
 
   ArrayReference reference_;
   std::shared_ptr<const io::OpenContainer> container_;
@@ -205,7 +223,7 @@ void write_elements(const ElementRegion& region, const Shape& shape, const Array
 std::shared_ptr<void> share_temporary(const std::string& path);
 
 struct WriteOptions {
-  /// Replace existing HDF5 objects (an .npy or .npz file is always replaced).
+  /// Replace existing HDF5 objects (other files are always replaced).
   bool overwrite = false;
   /// String attributes of the HDF5 group (or file, or dataset) that is written.
   std::map<std::string, std::string> attributes;
@@ -218,21 +236,21 @@ struct WriteOptions {
   /// Attributes of an earlier write of the same program: if the first is present on the group (or file),
   /// those that are not in `attributes` are removed.
   std::vector<std::string> outdated = {};
-  /// If the container can lay out an array first (.npy, HDF5 without compression), this is called to write
-  /// all elements of array number `array`, and its source is not read. The file's bytes are the same.
+  /// If the container can lay out an array first (.npy, safetensors, HDF5 without compression), this is called
+  /// to write all elements of array number `array`, and its source is not read. The file's bytes are the same.
   std::function<void(std::size_t array, const ElementRegion& region)> fill = {};
   Sync sync = Sync::later;
 };
 
-/// Writes all arrays to an .h5 file or group ("out.h5:/g"), an .npz, or a directory ("out/", created if
-/// missing). Files are written atomically; an HDF5 file keeps its other objects; symbolic links are
+/// Writes all arrays to an .h5 file or group ("out.h5:/g"), an .npz, a .safetensors, or a directory ("out/",
+/// created if missing). Files are written atomically; an HDF5 file keeps its other objects; symbolic links are
 /// followed. Throws Error{output}; Error{usage} for no array, equal or empty names, several in an .npy file,
 /// unsupported compression.
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options = {});
 
 /// Writes one array to the reference: an .npy file, stdout ("-"), a dataset ("x.h5:/p"; without a path under
-/// its own name), a member of a new .npz. Throws as write_arrays does.
+/// its own name), a member of a new .npz or .safetensors. Throws as write_arrays does.
 void write_array(const ArrayReference& target, const NamedArray& array, const WriteOptions& options = {});
 
 /// Checks before any work: folder writable, HDF5 file valid, no object exists. `names`: those that

@@ -14,8 +14,11 @@
 #include "ejk/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5/client.hpp"
+#include "io/model.hpp"
 #include "io/npy.hpp"
 #include "io/npz.hpp"
+#include "io/safetensors.hpp"
+#include "io/torch_file.hpp"
 
 namespace ejk::io {
 
@@ -26,6 +29,9 @@ using Kind = ArrayReference::Container;
 constexpr std::array<std::string_view, 1> kNpySuffixes{".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes{".npz"};
 constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", ".he5"};
+constexpr std::array<std::string_view, 1> kSafetensorsSuffixes{".safetensors"};
+constexpr std::array<std::string_view, 1> kModelSuffixes{kIndexSuffix};
+constexpr std::array<std::string_view, 2> kTorchSuffixes{".pt", ".pth"};
 constexpr std::array<std::string_view, 1> kNpyMagics{kNpyMagic};
 constexpr std::array<std::string_view, 2> kZipMagics{"PK\3\4", "PK\5\6"};
 
@@ -53,7 +59,7 @@ std::shared_ptr<const OpenContainer> open_one(const std::string& path, const Ope
 
 // In the order of the enumeration. HDF5's signature may come after a block of other data: kind_of_content.
 // clang-format off
-constexpr std::array<Container, 5> kContainers{{
+constexpr std::array<Container, 8> kContainers{{
     {.kind = Kind::npy, .label = "an .npy file", .suffixes = kNpySuffixes, .magic = kNpyMagics,
      .open = open_one<open_npy>, .write = write_npy_file, .check = check_npy_file},
     {.kind = Kind::npz, .label = "an .npz file", .suffixes = kNpzSuffixes, .magic = kZipMagics,
@@ -64,6 +70,12 @@ constexpr std::array<Container, 5> kContainers{{
      .open = open_one<open_stdin>, .write = write_stdout, .check = check_stdout},
     {.kind = Kind::directory, .label = "a folder", .names = Names::flat, .name_prefix = "", .name_suffix = ".npy",
      .open = open_directory, .write = write_directory, .check = check_directory},
+    {.kind = Kind::safetensors, .label = "a safetensors file", .suffixes = kSafetensorsSuffixes, .names = Names::flat,
+     .begins = begins_as_safetensors, .open = open_safetensors, .write = write_safetensors, .check = check_safetensors},
+    {.kind = Kind::model, .label = "a model of several files", .suffixes = kModelSuffixes, .names = Names::flat,
+     .open = open_model},
+    {.kind = Kind::torch, .label = "a file of torch.save", .suffixes = kTorchSuffixes, .names = Names::flat,
+     .has_subscripts = true, .begins = begins_as_torch, .open = open_torch},
 }};
 // clang-format on
 
@@ -74,8 +86,14 @@ bool is_folder(const std::string& path) {
 
 ArrayReference as_folder(ArrayReference reference) {
   reference.container = Kind::directory;
-  reference.path += '/';
-  reference.text += '/';
+  if (!reference.path.ends_with('/')) reference.path += '/', reference.text += '/';
+  return reference;
+}
+
+// A folder of .npy files, or of a model.
+ArrayReference as_input_folder(ArrayReference reference) {
+  reference = as_folder(std::move(reference));
+  if (is_model_folder(reference.path)) reference.container = Kind::model;
   return reference;
 }
 
@@ -85,11 +103,12 @@ struct Foreign {
 };
 constexpr std::string_view kClassic = "netCDF-3 (the classic format), which is not read",
                            kToHdf5 = "`nccopy -k nc4 OLD NEW` makes netCDF-4 of it, which is HDF5";
-constexpr std::array<Foreign, 5> kForeign{{
+constexpr std::array<Foreign, 6> kForeign{{
     {"CDF\1", kClassic, kToHdf5},
     {"CDF\2", kClassic, kToHdf5},
     {"CDF\5", kClassic, kToHdf5},
     {"\x0e\x03\x13\x01", "HDF4, which is not read", "`h4toh5 OLD NEW` makes HDF5 of it"},
+    {kOldTorchMagic, "torch.save's format before PyTorch 1.6, which is not read", kToTorch},
     {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
 }};
 
@@ -100,8 +119,10 @@ std::optional<Kind> kind_of_content(const std::string& path) {
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   const std::string name = printable(path);
   const File file(open_for_reading(path, name));
-  std::array<char, 16> bytes{};
+  std::array<char, 512> bytes{};
   const std::string_view begin(bytes.data(), read_some(file.fd(), bytes.data(), bytes.size(), name));
+  for (const Container& c : kContainers)
+    if (c.begins != nullptr && c.begins(begin, status.st_size)) return c.kind;
   for (const Container& c : kContainers)
     for (const std::string_view magic : c.magic)
       if (begin.starts_with(magic)) return c.kind;
@@ -117,10 +138,12 @@ ArrayReference split_by_content(ArrayReference reference) {
   const std::string word =
       reference.member.empty() ? reference.path : reference.path + ':' + reference.member;
   for (std::size_t colon = word.find(':'); colon != std::string::npos; colon = word.find(':', colon + 1)) {
-    const auto kind = kind_of_content(word.substr(0, colon));
+    const std::string path = word.substr(0, colon);
+    const auto kind = is_folder(path) && is_model_folder(path) ? Kind::model : kind_of_content(path);
     if (!kind || !container(*kind).holds_several()) continue;
     reference.container = *kind;
-    reference.path = word.substr(0, colon);
+    reference.path = path;
+    if (kind == Kind::model && !path.ends_with('/')) reference.path += '/';
     reference.member = word.substr(colon + 1);
     break;
   }
@@ -141,13 +164,17 @@ std::span<const Container> containers() { return kContainers; }
 const Container& container(Kind kind) { return kContainers[static_cast<std::size_t>(kind)]; }
 
 ArrayReference as_output(ArrayReference reference) {
+  if (const Container& row = container(reference.container); !row.is_written())
+    throw core::usage("{}: {} can only be read", printable(reference.path), row.label)
+        .hint("write to out.safetensors, out.npz or out.h5");
   if (reference.container != Kind::npy) return reference;  // known by its suffix, its slash or its dash
   const std::string_view suffix = suffix_of(reference.path);
   if (suffix == kNpySuffixes[0]) return reference;
   if (is_folder(reference.path)) return as_folder(std::move(reference));
   if (suffix.empty()) return reference;
   std::vector<std::string_view> known;
-  for (const Container& c : kContainers) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
+  for (const Container& c : kContainers)
+    if (c.is_written()) known.insert(known.end(), c.suffixes.begin(), c.suffixes.end());
   throw core::usage("{}: no file of arrays ends in '{}'; {} do", printable(reference.path),
                     printable(suffix, 40), fmt::join(known, ", "))
       .hint("a folder's name ends in /");
@@ -159,12 +186,15 @@ namespace ejk {
 
 ArrayReference parse_input(std::string_view text) {
   ArrayReference reference = parse_reference(text);
-  if (reference.is_stream() || reference.container == ArrayReference::Container::directory) return reference;
+  using Kind = ArrayReference::Container;
+  if (reference.is_stream()) return reference;
+  if (reference.container == Kind::directory) return io::as_input_folder(std::move(reference));
   struct stat status {};
   if (stat(reference.path.c_str(), &status) != 0) return io::split_by_content(std::move(reference));
   if (S_ISDIR(status.st_mode) && reference.member.empty() && reference.slice.empty())
-    return io::as_folder(std::move(reference));
+    return io::as_input_folder(std::move(reference));
   const auto kind = io::kind_of_content(reference.path);
+  if (kind == Kind::npz && reference.container == Kind::torch) return reference;  // another archive of torch
   if (kind && (reference.member.empty() || io::container(*kind).holds_several())) reference.container = *kind;
   return reference;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,6 +43,10 @@ class OpenContainer {
   virtual std::vector<ArrayLink> links(const std::string& group) const {
     return (void)group, std::vector<ArrayLink>();
   }
+  /// Of ArrayFile, whose functions have the definitions.
+  virtual std::optional<std::vector<StoredArray>> stored_arrays() const { return std::nullopt; }
+  /// A reference to an array of the container, whose name may end in what was parsed as a slice.
+  virtual ArrayReference resolved(const ArrayReference& named) const { return named; }
   /// Of the container, or of an object in it.
   virtual std::map<std::string, std::string> attributes(const std::string& object) const {
     return (void)object, std::map<std::string, std::string>();
@@ -59,17 +64,23 @@ struct Container {
   std::span<const std::string_view> suffixes = {}, magic = {};
   Names names = Names::none;
   bool has_links = false, compresses = false;
+  /// Names may end in brackets: of several the last are a slice.
+  bool has_subscripts = false;
   /// A reference to an array in it is PATH, prefix, name, suffix.
   std::string_view name_prefix = ":", name_suffix = {};
+  /// Whether a file of this size that begins so is one, where that takes more than a magic.
+  bool (*begins)(std::string_view begin, std::int64_t size) = nullptr;
 
   bool holds_several() const { return names != Names::none; }
   bool has_groups() const { return names == Names::tree; }
+  bool is_written() const { return write != nullptr; }
 
   /// Opens what the path names.
   std::shared_ptr<const OpenContainer> (*open)(const std::string& path, const OpenOptions&);
-  void (*write)(const WriteJob&);
+  /// Null where files are only read.
+  void (*write)(const WriteJob&) = nullptr;
   /// Throws what `write` would throw, as far as that is known before any work; modifies nothing.
-  void (*check)(const WriteJob&);
+  void (*check)(const WriteJob&) = nullptr;
 };
 
 std::span<const Container> containers();
@@ -77,6 +88,11 @@ const Container& container(ArrayReference::Container kind);
 
 /// The first few names of arrays, as references have them, for a hint.
 std::string listed(std::vector<std::string> names);
+
+/// For a container of these arrays in which none has the name `wanted`, or in which none is named and there are
+/// several.
+Error no_such_array(const std::string& path, const std::string& wanted,
+                    const std::vector<std::string>& names);
 
 /// A path within a container without the slashes at its ends.
 std::string_view without_slashes(std::string_view path);

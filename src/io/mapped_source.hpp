@@ -20,6 +20,7 @@ struct ArrayLayout {
   ByteOrder byte_order = ByteOrder::native;
   ElementOrder element_order = ElementOrder::c;
   Shape shape;
+  Shape strides = {};       // in bytes; none: those of the element order
   std::int64_t offset = 0;  // of the first element, in bytes
   std::string storage;      // in words, where there is more to say than order and byte order
 };
@@ -28,9 +29,17 @@ struct ArrayLayout {
 std::string storage_of(const ArrayLayout& layout);
 
 /// The array of `layout`, within the mapping, which several may share; with a view if aligned and in native
-/// byte order. `file`, if the mapping is of one, is kept open for reads unless many are.
+/// byte order. `file`, if the mapping is of one, serves large reads.
 std::shared_ptr<const ArraySource> make_mapped_source(std::shared_ptr<const Mapping> mapping,
                                                       const ArrayLayout& layout, std::string name,
-                                                      File file = {});
+                                                      std::shared_ptr<const File> file = nullptr);
+
+/// A whole regular file, mapped, and open for large reads unless many files are.
+struct MappedFile {
+  MappedFile(File opened, std::int64_t size, std::string_view name);
+
+  std::shared_ptr<const Mapping> mapping;
+  std::shared_ptr<const File> file;  // null: closed
+};
 
 }  // namespace ejk::io

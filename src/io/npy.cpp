@@ -343,8 +343,8 @@ std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenO
     check_size(found, size - found.offset);
     return found;
   });
-  auto mapping = std::make_shared<const Mapping>(Mapping::of_file(file.fd(), size, name));
-  return make_mapped_source(std::move(mapping), layout, name, std::move(file));
+  MappedFile mapped(std::move(file), size, name);
+  return make_mapped_source(std::move(mapped.mapping), layout, name, std::move(mapped.file));
 }
 
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory,

@@ -38,7 +38,7 @@ std::shared_ptr<const ZipFile> open_zip(const std::string& path) {
   File file = open_for_reading(path, name);
   if (!is_regular(file.fd(), name))
     throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
-  return std::make_shared<ZipFile>(std::move(file), name);
+  return std::make_shared<ZipFile>(std::move(file), name, "an .npz");
 }
 
 // What is damaged is no array.
@@ -84,29 +84,24 @@ using MembersByName = std::unordered_multimap<std::string_view, const Member*>;
 
 const Member& find_member(const std::vector<Member>& members, const MembersByName& by_name,
                           const std::string& path, const std::string& member_name) {
-  if (members.empty()) throw input_error(path, "the archive holds no array");
+  if (members.empty()) throw input_error(printable(path), "the archive holds no array");
   if (member_name.empty()) {
     if (members.size() == 1) return members[0];
-    throw input_error(path, fmt::format("holds {} arrays, and none is named", members.size()))
-        .hint(fmt::format("write {}:NAME with one of {}", path, listed(names_of(members))));
+    throw no_such_array(path, member_name, names_of(members));
   }
   std::string_view wanted = member_name;
   while (true) {
     const auto [first, last] = by_name.equal_range(wanted);
     if (first != last) {
       if (std::next(first) != last)
-        throw input_error(path, fmt::format("two members are named '{}'", printable(wanted)));
+        throw input_error(printable(path), fmt::format("two members are named '{}'", printable(wanted)));
       return *first->second;
     }
     // "x.npy" may be written for "x".
     if (wanted.size() < member_name.size() || !wanted.ends_with(kSuffix)) break;
     wanted.remove_suffix(kSuffix.size());
   }
-  const std::vector<std::string> names = names_of(members);
-  Error error = input_error(path, fmt::format("holds no array '{}'", printable(member_name)));
-  if (const auto nearest = nearest_name(member_name, names))
-    throw error.hint("did you mean " + path + ":" + printable(*nearest) + "?");
-  throw error.hint("it holds " + listed(names));
+  throw no_such_array(path, member_name, names_of(members));
 }
 
 // An open archive. There may be thousands of members, and only the few that were read last keep their
@@ -238,7 +233,7 @@ class NpzFile final : public OpenContainer {
   }
 
   std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {
-    const Member& member = find_member(archive_->members, archive_->by_name, printable(path_), wanted);
+    const Member& member = find_member(archive_->members, archive_->by_name, path_, wanted);
     return open_member(archive_, member, printable(path_ + ":" + member.name), untyped_);
   }
   std::vector<std::string> names(const std::string&) const override { return names_of(archive_->members); }

@@ -80,6 +80,14 @@ std::vector<ArrayLink> ArrayFile::links(const std::string& group) const {
   return container_->links(group.empty() ? reference_.member : group);
 }
 
+std::optional<std::vector<StoredArray>> ArrayFile::stored_arrays() const {
+  return container_->stored_arrays();
+}
+
+ArrayReference ArrayFile::resolved(const ArrayReference& named) const {
+  return io::container(named.container).has_subscripts ? container_->resolved(named) : named;
+}
+
 std::map<std::string, std::string> ArrayFile::attributes(const std::string& object) const {
   return container_->attributes(object.empty() ? reference_.member : object);
 }
@@ -116,7 +124,8 @@ Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::stri
   return error;
 }
 
-std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& named) const {
+std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& reference) const {
+  const ArrayReference named = resolved(reference);
   const io::Container& container = io::container(named.container);
   FoundArray itself{named.array_name(), named, true};
   const bool is_file = container.holds_several() && named.member.empty();
@@ -142,7 +151,8 @@ std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) con
   return container_->array(name.empty() ? reference_.member : name);
 }
 
-std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& reference) const {
+std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& named) const {
+  const ArrayReference reference = resolved(named);
   auto source = array(reference.member);
   if (reference.slice.empty()) return source;
   return io::make_sliced_source(std::move(source), reference.slice, printable(reference.text));

@@ -124,7 +124,10 @@ ArrayReference parse_reference(std::string_view text) {
         trimmed(inside) == "..." &&
         (suffix.container == nullptr ? word.find(':') != std::string_view::npos
                                      : suffix.end < word.size() && word[suffix.end] == ':');
-    if (inside.find(']') != std::string_view::npos || (word.ends_with(']') && !all_of_member))
+    const bool is_subscript = suffix.container != nullptr && suffix.container->has_subscripts &&
+                              suffix.end < word.size() && word[suffix.end] == ':';
+    if (inside.find(']') != std::string_view::npos ||
+        (word.ends_with(']') && !all_of_member && !is_subscript))
       malformed(text, "more than one slice; write a[0,1] for a[0][1]");
     reference.slice = parse_slice(text, inside);
   }
@@ -159,8 +162,12 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
   reference.member = name;
   reference.slice.clear();
   const io::Container& row = io::container(container.container);
-  reference.text =
-      member_in_reference(fmt::format("{}{}{}{}", container.path, row.name_prefix, name, row.name_suffix));
+  std::string text = name.empty()
+                         ? container.path
+                         : fmt::format("{}{}{}{}", container.path, row.name_prefix, name, row.name_suffix);
+  // What is no slice stands for itself.
+  const bool is_subscript = row.has_subscripts && text.ends_with(']');
+  reference.text = is_subscript ? text : member_in_reference(std::move(text));
   return reference;
 }
 
@@ -205,4 +212,17 @@ std::string ejk::io::listed(std::vector<std::string> names) {
   if (cut) names.resize(kMost);
   for (std::string& name : names) name = member_in_reference(printable(name, 60));
   return fmt::format("{}{}", fmt::join(names, ", "), cut ? ", ..." : "");
+}
+
+ejk::Error ejk::io::no_such_array(const std::string& path, const std::string& wanted,
+                                  const std::vector<std::string>& names) {
+  const std::string file = printable(path);
+  if (names.empty()) return core::invalid("{}: holds no array", file);
+  if (wanted.empty())
+    return core::invalid("{}: holds {} arrays, and none is named", file, names.size())
+        .hint(fmt::format("write {}:NAME with one of {}", file, listed(names)));
+  Error error = core::invalid("{}: holds no array '{}'", file, printable(wanted));
+  if (const auto nearest = nearest_name(wanted, names))
+    return error.hint(fmt::format("did you mean {}:{}?", file, printable(*nearest)));
+  return error.hint("it holds " + listed(names));
 }

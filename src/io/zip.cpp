@@ -44,9 +44,7 @@ void append(std::string& to, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i) to += static_cast<char>(value >> (8 * i) & 0xFF);
 }
 
-Error no_archive(const std::string& name) {
-  return Error(Error::Kind::input, name + ": not an .npz (no zip archive, or cut off before its end)");
-}
+struct NoArchive {};
 
 std::string bytes_at(const ZipFile& zip, std::uint64_t at, std::int64_t n) {
   std::string bytes(static_cast<std::size_t>(n), '\0');
@@ -85,7 +83,7 @@ Directory find_directory(const ZipFile& zip) {
     }
     if (fits(found.at, found.bytes, before) && found.entries <= found.bytes / kEntryBytes) return found;
   }
-  throw no_archive(zip.name);
+  throw NoArchive();
 }
 
 // Sizes and position of an entry whose 32-bit fields are full.
@@ -112,12 +110,11 @@ std::vector<ZipEntry> entries_of(const ZipFile& zip) {
   std::string_view rest = bytes;
   std::vector<ZipEntry> entries;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {
-    if (rest.size() < kEntryBytes || number<std::uint32_t>(rest.data()) != kDirectoryEntry)
-      throw no_archive(zip.name);
+    if (rest.size() < kEntryBytes || number<std::uint32_t>(rest.data()) != kDirectoryEntry) throw NoArchive();
     const char* at = rest.data();
     const std::size_t name = number<std::uint16_t>(at + 28), extra = number<std::uint16_t>(at + 30),
                       all = kEntryBytes + name + extra + number<std::uint16_t>(at + 32);
-    if (all > rest.size()) throw no_archive(zip.name);
+    if (all > rest.size()) throw NoArchive();
     ZipEntry& entry = entries.emplace_back();
     entry.name = rest.substr(kEntryBytes, name);
     entry.flags = number<std::uint16_t>(at + 8);
@@ -146,10 +143,16 @@ DamagedMember damaged_by(std::string_view why) {
 
 }  // namespace
 
-ZipFile::ZipFile(File opened, std::string of) : file(std::move(opened)), name(std::move(of)) {
+ZipFile::ZipFile(File opened, std::string of, std::string_view wanted)
+    : file(std::move(opened)), name(std::move(of)) {
   size = size_of_file(file.fd(), name);
   if (size == 0) throw Error(Error::Kind::input, name + ": the file is empty");
-  entries = entries_of(*this);
+  try {
+    entries = entries_of(*this);
+  } catch (const NoArchive&) {
+    throw Error(Error::Kind::input,
+                fmt::format("{}: not {} (no zip archive, or cut off before its end)", name, wanted));
+  }
 }
 
 struct ZipReader::Inflater {

@@ -32,8 +32,9 @@ struct ZipEntry {
 
 /// An open archive; any number of threads may read it.
 struct ZipFile {
-  /// Throws Error{input}, which begins with the name `of`, where the file is no archive.
-  ZipFile(File opened, std::string of);
+  /// Throws Error{input}, which begins with the name `of`, where the file is no archive and so not `wanted`, such
+  /// as "an .npz".
+  ZipFile(File opened, std::string of, std::string_view wanted);
 
   File file;
   std::string name;
@@ -51,6 +52,8 @@ class ZipReader {
 
   std::int64_t bytes() const { return static_cast<std::int64_t>(entry_.bytes); }
   bool is_stored() const;
+  /// Of a stored member: where its bytes are in the file.
+  std::int64_t position() const { return data_at_; }
   /// Copies [offset, offset + n), which is within the member.
   void read(std::int64_t offset, std::int64_t n, std::byte* to);
   /// Frees the inflater; the next read restarts.

@@ -145,7 +145,7 @@ TEST_CASE("a target's suffix says what it is, or is an error that lists those th
       {"x.he5:/a.b", Container::hdf5},  {"-", Container::stream},
       {"new.d/", Container::directory}, {"there", Container::directory},
       {"there/", Container::directory}, {"v1.2", Container::directory},
-      {"d.npy", Container::npy},
+      {"d.npy", Container::npy},        {"x.safetensors:a", Container::safetensors},
   };
   for (const auto& row : good) {
     const std::string& name = row.first;
@@ -155,14 +155,16 @@ TEST_CASE("a target's suffix says what it is, or is an error that lists those th
     CHECK(target.container == container);
     CHECK((container != Container::directory || target.path.ends_with('/')));
   }
-  for (const char* name : {"x.pt", "x.safetensors", "x.csv", "x.NPY", "x.npy.gz", "there/x.txt", ".x.y"}) {
+  for (const char* name : {"x.pt", "x.pth:a", "m.safetensors.index.json"})
+    CHECK(contains(error_of(Error::Kind::usage, [&] { parse_output(folder / name); }), "can only be read"));
+  for (const char* name : {"x.pte", "x.safetensor", "x.csv", "x.NPY", "x.npy.gz", "there/x.txt", ".x.y"}) {
     CAPTURE(name);
     const auto fails = [&](auto&& f) {
       return error_of(Error::Kind::usage, [&] { f(parse_reference(folder / name)); });
     };
     const NamedArray array{"a", make_source(counting({2}))};
     CHECK(contains(error_of(Error::Kind::usage, [&] { parse_output(folder / name); }),
-                   ".npy, .npz, .h5, .hdf5, .hdf, .he5 do"));
+                   ".npy, .npz, .h5, .hdf5, .hdf, .he5, .safetensors do"));
     fails([&](const ArrayReference& target) { write_array(target, array); });
     fails([&](const ArrayReference& target) { write_arrays(target, {array}); });
     fails([&](const ArrayReference& target) { check_target(target, {"a"}, true); });

@@ -1,0 +1,22 @@
+// Models in several safetensors files: by an index, or all such files of a folder. Names are those of the index,
+// which is read whole; a file is opened when one of its tensors is.
+// Definition of the index: https://huggingface.co/docs/transformers/big_models
+// tests: tests/io/test_model.cpp
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "io/container.hpp"
+
+namespace ejk::io {
+
+inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+/// A folder that has an index or safetensors files, and no .npy files.
+bool is_model_folder(const std::string& path);
+
+/// An index, or a folder that has one or safetensors files.
+std::shared_ptr<const OpenContainer> open_model(const std::string& path, const OpenOptions& options);
+
+}  // namespace ejk::io
