@@ -115,6 +115,16 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
   return inputs;
 }
 
+std::optional<std::vector<StoredArray>> Inputs::stored_in(const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  if (!named.member.empty() || !named.slice.empty()) return std::nullopt;
+  return file(named).stored_arrays();
+}
+
+std::map<std::string, std::string> Inputs::attributes_in(const std::string& word) {
+  return file(parse_input(word)).attributes();
+}
+
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
   const ArrayReference named = parse_input(word);
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();

@@ -1,5 +1,6 @@
-// ejk info: the arrays in files and their statistics, in one pass over each array. Arrays that cannot be read
-// are listed and are an error after all others have been reported.
+// ejk info: the arrays in files and their statistics, in one pass over each array. Of files whose headers list
+// their arrays a summary of the headers: a model has more elements than it has meaning to read. Arrays that cannot
+// be read are listed and are an error after all others have been reported.
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "ejk/text.hpp"
 #include "job.hpp"
 #include "schema.hpp"
+#include "stored_summary.hpp"
 #include "unreadable.hpp"
 
 namespace ejk::app {
@@ -21,7 +23,8 @@ namespace {
 
 struct InfoOptions {
   std::vector<std::string> files;
-  bool histogram = false;
+  bool elements = false, histogram = false;
+  bool reads_elements() const { return elements || histogram; }
 };
 
 ReportValue value_of(const Extreme& extreme) {
@@ -127,17 +130,39 @@ Table histogram_table() {
           INT64_MAX};
 }
 
+Table metadata_table() {
+  return {"metadata", "metadata", {{"file", "file"}, {"key", "key"}, {"value", "value"}}, {}};
+}
+
 // The arrays of all files, from their headers. They are opened again one by one for the work, so that a file
 // of ten thousand arrays does not keep them all open.
 struct Found {
   std::vector<NamedInput> arrays;
   std::vector<std::string> warnings;
-  Table headers = arrays_table(), links = links_table();
+  Table headers = arrays_table(), links = links_table(), metadata = metadata_table();
+  StoredSummary summary;
   std::int64_t peak = 0, bytes = 0;
 };
 
-void find_in(const std::string& file, Found& found, Unreadable& unreadable, Job& job) {
+// A file whose header lists its arrays; false for others.
+bool summarise(const std::string& file, Found& found, Job& job) {
+  const auto stored = job.inputs.stored_in(file);
+  if (!stored) return false;
+  if (stored->empty()) found.warnings.push_back(printable(file) + ": holds no arrays");
+  const ArrayReference reference = parse_input(file);
+  for (const StoredArray& array : *stored) found.summary.add(reference, array);
+  for (const auto& [key, value] : job.inputs.attributes_in(file))
+    found.metadata.rows.push_back({printable(file), printable(key), printable(value)});
+  return true;
+}
+
+void find_in(const std::string& file, bool reads_elements, Found& found, Unreadable& unreadable, Job& job) {
   job.provenance.input("file", file);
+  bool is_summarised = false;
+  if (!reads_elements &&
+      !unreadable.unless_failing(file, [&] { is_summarised = summarise(file, found, job); }))
+    return;
+  if (is_summarised) return;
   std::vector<NamedInput> arrays;
   const bool listed = unreadable.unless_failing(file, [&] {
     arrays = job.inputs.arrays_in(file);
@@ -204,17 +229,24 @@ Read read_arrays(Found& found, bool with_histogram, Unreadable& unreadable, Job&
   return read;
 }
 
+void add_summary(const Found& found, Report& report) {
+  if (!found.summary.empty()) found.summary.add_to(report);
+  if (!found.metadata.rows.empty()) report.add(found.metadata);
+}
+
 Outcome run(const InfoOptions& options, Job& job) {
   Found found;
   Unreadable unreadable;
   job.phase(Phase::read, [&] {
-    for (const std::string& file : options.files) find_in(file, found, unreadable, job);
+    for (const std::string& file : options.files)
+      find_in(file, options.reads_elements(), found, unreadable, job);
   });
-  if (found.arrays.empty() && !job.json()) unreadable.throw_if_any();
+  if (found.arrays.empty() && found.summary.empty() && !job.json()) unreadable.throw_if_any();
   Report plan;
   plan.warnings = found.warnings;
   plan.add(found.headers);
   if (!found.links.rows.empty()) plan.add(found.links);
+  add_summary(found, plan);
   unreadable.add_to(plan);
   if (job.plan(std::move(plan), found.peak)) {
     unreadable.throw_if_any();
@@ -224,14 +256,16 @@ Outcome run(const InfoOptions& options, Job& job) {
   job.inputs.count_read(found.bytes);
   Read read =
       job.phase(Phase::compute, [&] { return read_arrays(found, options.histogram, unreadable, job); });
-  if (read.rows.rows.empty() && !job.json()) unreadable.throw_if_any();
+  if (read.rows.rows.empty() && found.summary.empty() && !job.json()) unreadable.throw_if_any();
   Report report;
   report.warnings = std::move(found.warnings);
   const auto count = static_cast<std::int64_t>(read.rows.rows.size());
+  const bool has_read = count > 0 || found.summary.empty();
   report.add(std::move(read.rows));
-  report.add("arrays_count", "arrays", count, Unit::count)
-      .add("size", "size", found.bytes, Unit::bytes)
-      .add("nans", "NaN", read.nans, Unit::count);
+  add_summary(found, report);
+  report.add("arrays_count", "arrays", count + found.summary.arrays(), Unit::count)
+      .add("size", "size", found.bytes + found.summary.bytes(), Unit::bytes);
+  if (has_read) report.add("nans", "NaN", read.nans, Unit::count);
   if (!found.links.rows.empty()) report.add(std::move(found.links));
   if (options.histogram) report.add(std::move(read.histogram));
   unreadable.add_to(report);
@@ -245,8 +279,13 @@ Run declare_info(OptionSet& set) {
   add_references(
       set, "FILE", options->files,
       "files, folders of .npy files, arrays, or - for stdin\n"
-      "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out.")
+      "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out. Of a "
+      "safetensors or .pt file or a model of several the headers alone, by patterns of names: --elements "
+      "reads all, and a tensor that is named is read.")
       .required();
+  add_flag(set, "--elements", options->elements,
+           "read the elements of safetensors and .pt files and models, too\nAs those of other files: their "
+           "range, mean and NaN, a line for each array.");
   add_flag(set, "--histogram", options->histogram,
            "how the elements are distributed\nIn 16 equally wide bins from the least to the largest, none if "
            "that is infinite; one more pass.");
@@ -261,7 +300,7 @@ extern const Command info_command{
     .summary = "every array in files: shape, type, range, mean, NaNs",
     .example = "ejk info masks.npz info.h5",
     .keys = joined({R"(
-arrays | table | the arrays of all files; with --dry-run from headers alone
+arrays | table | the arrays whose elements are read; with --dry-run from headers alone
   name | string | the array as a reference
   dtype | string | its element type
   shape | shape | its shape
@@ -269,9 +308,29 @@ arrays | table | the arrays of all files; with --dry-run from headers alone
   size_bytes | integer | bytes of its elements
   min, max, mean | number or null | least and largest element, and the mean, without NaN
   nans, infinities | integer or null | elements that are NaN, and infinite ones
-arrays_count | integer | arrays that were read | done
+patterns | table | arrays of files whose headers list them, by patterns of names and types | of such files
+  pattern | string | the name, of several with # for numbers between dots, slashes and brackets
+  dtype | string | their element type, or the file's name of one that is not supported
+  shape | shape or null | their shape, if it is one
+  arrays | integer | how many there are
+  parameters | integer | their elements
+  size_bytes | integer | bytes of their elements
+dtypes | table | the same arrays by element type | of such files
+  dtype | string | as in patterns
+  arrays, parameters | integer | how many there are, and their elements
+  size_bytes | integer | bytes of their elements
+tensors | table | the same arrays one by one | of such files
+  name | string | the array as a reference
+  dtype | string | as in patterns
+  shape | shape | its shape
+  size_bytes | integer | bytes of its elements
+parameters | integer | elements of all arrays of such files | of such files
+metadata | table | the metadata of safetensors files | of files that have some
+  file | string | the file
+  key, value | string | a pair of its metadata
+arrays_count | integer | arrays that were read or listed | done
 size_bytes | integer | bytes of all arrays | done
-nans | integer | elements of all arrays that are NaN | done
+nans | integer | elements of all arrays that are NaN | if elements were read
 links | table | links, which are not followed | of HDF5 files with links
   name | string | the link as a reference
   kind | string | its kind
