@@ -93,6 +93,7 @@ void read_container(const ArrayReference& reference) {
   if (!file) return;
   survives([&] { (void)file->links(); });
   survives([&] { (void)file->attributes(); });
+  survives([&] { (void)file->stored_arrays(); });
   survives([&] { read_consistently(*file->array()); });  // the only one, if it is
   constexpr std::size_t kMost = 16;
   names.resize(std::min(names.size(), kMost));

@@ -1,5 +1,5 @@
-# Makes the valid files of tests/fuzz/corpus that NumPy and h5py write. Needs both; the tests do not run this. What lies
-# there beside them was made by ejk or by hand, or found by fuzzing.
+# Makes the valid files of tests/fuzz/corpus that NumPy, h5py, safetensors and torch write. Needs all; the tests do not
+# run this. What lies there beside them was made by ejk or by hand, or found by fuzzing.
 #   python make_corpus.py FOLDER
 import io
 import pathlib
@@ -8,6 +8,8 @@ import zipfile
 
 import h5py
 import numpy as np
+import safetensors.torch
+import torch
 
 corpus = pathlib.Path(sys.argv[1])
 
@@ -136,3 +138,23 @@ with h5("compact.h5") as f:
     h5py.h5d.create(f.id, b"x", h5py.h5t.STD_I32LE, h5py.h5s.create_simple((3,)), plist).write(
         h5py.h5s.ALL, h5py.h5s.ALL, data
     )
+
+small = {
+    "layers.0.w": torch.arange(6, dtype=torch.float32).reshape(2, 3),
+    "b": torch.arange(3, dtype=torch.bfloat16),
+    "f8": torch.arange(5, dtype=torch.uint8).view(torch.float8_e4m3fn),
+    "scalar": torch.tensor(7),
+    "empty": torch.zeros(0, 4, dtype=torch.bool),
+}
+safetensors.torch.save_file(small, place("safetensors", "small.safetensors"))
+safetensors.torch.save_file(small, place("safetensors", "metadata.safetensors"), {"format": "pt"})
+safetensors.torch.save_file({"f4": torch.zeros(2, 3, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+                             "c64": torch.ones(2, dtype=torch.complex64)}, place("safetensors", "packed.safetensors"))
+safetensors.torch.save_file({}, place("safetensors", "none.safetensors"))
+base = torch.arange(12, dtype=torch.int16).reshape(3, 4)
+for protocol in (2, 4):
+    torch.save(small, place("torch", f"small-{protocol}.pt"), pickle_protocol=protocol)
+    torch.save({"t": base.t(), "l": [base[1:, ::2], (torch.nn.Parameter(torch.ones(2)), None)], "n": {0: base[:, 0]}},
+               place("torch", f"nested-{protocol}.pt"), pickle_protocol=protocol)
+torch.save(torch.nn.Linear(2, 1).state_dict(), place("torch", "module.pt"))
+torch.save(torch.ones(2, dtype=torch.complex64), place("torch", "complex.pt"))
