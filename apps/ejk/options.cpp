@@ -184,13 +184,14 @@ void declare_shared(OptionSet& set, const Command& command) {
   const std::vector<std::string> names = command.output_names();
   into.has_field = names.size() > 1;
   if (!names.empty())
-    shared(add_word(set, "-o,--output", into.output, read_name, "OUTPUT",
-                    into.has_field
-                        ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
-                          "A folder gets one NAME.npy for each. With --field also an .npy file, or - for "
-                          "stdout. Without -o only the report is printed. See 'ejk help arrays'."
-                        : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
-                          "Without -o it is printed as text that numpy.loadtxt reads, with --json not."));
+    shared(add_word(
+        set, "-o,--output", into.output, read_name, "OUTPUT",
+        into.has_field
+            ? "where to write the arrays: out.h5, out.h5:/group, out.npz or out/\n"
+              "Or out.safetensors. A folder gets one NAME.npy for each. With --field also an .npy file, or - for "
+              "stdout. Without -o only the report is printed. See 'ejk help arrays'."
+            : "where to write the array: x.npy, x.npz, x.h5:/name, or - for stdout\n"
+              "Without -o it is printed as text that numpy.loadtxt reads, with --json not."));
   if (into.has_field) {
     const auto read = [names](const std::string& word) { return names[read_choice(read_name(word), names)]; };
     Option& field =
@@ -200,10 +201,10 @@ void declare_shared(OptionSet& set, const Command& command) {
     shared(field);
   }
   if (!names.empty())
-    shared(add_flag(
-        set, "--overwrite", into.overwrite,
-        "replace existing HDF5 objects\n.npy and .npz files are always replaced. Each run that adds to an "
-        "HDF5 file copies the whole file."));
+    shared(
+        add_flag(set, "--overwrite", into.overwrite,
+                 "replace existing HDF5 objects\nOther files are always replaced. Each run that adds to an "
+                 "HDF5 file copies the whole file."));
   shared(add_flag(
       set, "--dry-run", into.dry_run,
       "check the inputs, print the plan, write nothing\nReads headers, and small inputs such as lengths. "

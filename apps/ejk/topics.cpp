@@ -20,15 +20,25 @@ Naming an array
     a.h5:/group/name  an HDF5 dataset (.h5 .hdf5 .hdf .he5), contiguous, in
                       chunks, gzip or lzf; the path may be left out where there
                       is only one
+    a.safetensors:name
+                      a tensor of a safetensors file; names may contain dots,
+                      slashes and colons
+    model/:name       a tensor of a model in several safetensors files: of a
+                      folder with one *.safetensors.index.json, of such an index
+                      itself, or of a folder of .safetensors files
+    a.pt:key.sub[0]   a tensor in a file of torch.save (.pt .pth), by its path
+                      through dicts, lists and tuples. The pickle is
+                      interpreted, never run: what no tensor needs is an error.
+                      Only read
     -                 an .npy stream: stdin (for one input), or stdout (-o -)
   An input file is recognized by its first bytes, not its suffix: a.nc:/x and
   a.mat:/x name datasets if these files are HDF5. A pipe is recognized by its
-  name.
+  name. A folder of .npy files contains an array for each, NAME.npy.
   An input may end in a basic slice of NumPy (integers, start:stop:step with a
   step of at least 1, and ...); only that part is read. Shells need quotes:
     ejk info 'a.npy[0,:,128:256]' 'a.h5:/layer0/mask[..., ::2]'
-  If a name ends in brackets itself, [...] follows it:
-    ejk info 'a.h5:/x[1][...]'
+  If a name ends in brackets itself, [...] follows it, but not in a.pt:
+    ejk info 'a.h5:/x[1][...]' 'a.pt:blocks[1][:,0]'
 
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64,
@@ -45,15 +55,19 @@ Element types
     ejk convert x.npy -o x.h5 --view float8_e4m3fn
   The second also reads '<V1' and '<f1', which ml_dtypes writes. HDF5 has them
   as 8-bit floats with their exponent, mantissa and bias, but float8_e8m0fnu as
-  uint8, which --view reads.
+  uint8, which --view reads. safetensors files have all these types. Their
+  types C64, F4 and F6, and complex types of a.pt, are listed by 'ejk info' and
+  cannot be read.
 
 Writing
-  One array goes to x.npy, x.npz:name, x.h5:/path or - (stdout). Several go to
-  out.h5, out.h5:/group, out.npz or a folder out/ (one NAME.npy each); --field
-  NAME picks one of them. Another suffix is an error.
-  An existing .npy or .npz file is replaced. An existing HDF5 file keeps its
-  other objects; one of the same name is replaced only with --overwrite. Each
-  run that adds to an HDF5 file copies the whole file.
+  One array goes to x.npy, x.npz:name, x.safetensors:name, x.h5:/path or -
+  (stdout). Several go to out.h5, out.h5:/group, out.npz, out.safetensors or a
+  folder out/ (one NAME.npy each); --field NAME picks one of them. Another
+  suffix is an error. safetensors files have the bytes that Python's save_file
+  writes, without metadata.
+  An existing .npy, .npz or .safetensors file is replaced. An existing HDF5 file
+  keeps its other objects; one of the same name is replaced only with
+  --overwrite. Each run that adds to an HDF5 file copies the whole file.
   HDF5 files have the version, the command and its options as attributes.
 
 Whole or not at all

@@ -118,7 +118,7 @@ Run declare_convert(OptionSet& set) {
   set.name_outputs_later();
   add_references(
       set, "IN", options->inputs,
-      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\nOf an .npz or HDF5 file all arrays, "
+      "arrays, files, HDF5 groups or folders of arrays, or - for stdin\nOf a file of several all arrays, "
       "of a group (a.h5:/layer0) all below it, unless one is named. They keep their names, those of a group "
       "the part below it.")
       .required();
@@ -154,7 +154,8 @@ Run declare_convert(OptionSet& set) {
                                             : ReportValue();
       });
   set_footer(
-      set, "Several arrays go to out.h5, out.h5:/group, out.npz or out/, which gets one\nNAME.npy for each.");
+      set,
+      "Several arrays go to out.h5, out.h5:/group, out.npz, out.safetensors or\nout/, which gets one NAME.npy for each.");
   return [options](Job& job) { return run(*options, job); };
 }
 
