@@ -1,5 +1,5 @@
-// Arrays by the headers of their files, summarised: by type, and by pattern of their names, so that a model of
-// many layers is a few lines.
+// Arrays by the headers of their files, summarised: by type, and by pattern of their names, so that a model
+// of many layers is a few lines.
 #pragma once
 
 #include <cstdint>

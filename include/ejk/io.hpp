@@ -111,10 +111,10 @@ struct OpenOptions {
 /// file's name, perhaps with a hint (the nearest dataset names); Error{budget} for a stream above
 /// max_memory.
 ///
-/// Data of .npy, safetensors and torch.save files and contiguous HDF5 datasets is mapped (truncation by another
-/// program raises SIGBUS; see mapped_file_at). Members of an .npz are read forward, checksums verified. HDF5 is read in a child
-/// process, so that a crash of its library is an Error here. Bytes of bool arrays are those of the file: any
-/// but 0 is True.
+/// Data of .npy, safetensors and torch.save files and contiguous HDF5 datasets is mapped (truncation by
+/// another program raises SIGBUS; see mapped_file_at). Members of an .npz are read forward, checksums
+/// verified. HDF5 is read in a child process, so that a crash of its library is an Error here. Bytes of bool
+/// arrays are those of the file: any but 0 is True.
 std::shared_ptr<const ArraySource> open_array(const ArrayReference& reference,
                                               const OpenOptions& options = {});
 std::shared_ptr<const ArraySource> open_array(std::string_view reference, const OpenOptions& options = {});
@@ -122,11 +122,10 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 /// All bytes of a file or of standard input ("-"); nothing if more than `most`. Throws Error{input}.
 std::optional<std::string> read_file(const std::string& path, std::int64_t most);
 
-/// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of a
-/// model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a folder
-/// without suffix, one empty name for an .npy file. allow_external
-/// includes targets of links to other files. References to single arrays are not checked: open_array reports
-/// missing ones.
+/// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of
+/// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a
+/// folder without suffix, one empty name for an .npy file. allow_external includes targets of links to other
+/// files. References to single arrays are not checked: open_array reports missing ones.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 
 /// A name in an HDF5 file that array_names omits: a link to an object with its own name, to another file, or
@@ -175,8 +174,8 @@ class ArrayFile {
   /// HDF5 attributes that are one text, integer or truth value ("true", "false"), of at most 64 KiB; a
   /// safetensors file's metadata.
   std::map<std::string, std::string> attributes(const std::string& object = "") const;
-  /// All arrays, for containers whose headers list them (safetensors, models, torch.save): no array is opened,
-  /// and those of unsupported types are included. Nothing for others.
+  /// All arrays, for containers whose headers list them (safetensors, models, torch.save): no array is
+  /// opened, and those of unsupported types are included. Nothing for others.
   std::optional<std::vector<StoredArray>> stored_arrays() const;
   /// The arrays of `wanted` directly in the group, and its attributes. Error{input} if there is none, with a
   /// hint to a group that has some.
@@ -236,16 +235,17 @@ struct WriteOptions {
   /// Attributes of an earlier write of the same program: if the first is present on the group (or file),
   /// those that are not in `attributes` are removed.
   std::vector<std::string> outdated = {};
-  /// If the container can lay out an array first (.npy, safetensors, HDF5 without compression), this is called
-  /// to write all elements of array number `array`, and its source is not read. The file's bytes are the same.
+  /// If the container can lay out an array first (.npy, safetensors, HDF5 without compression), this is
+  /// called to write all elements of array number `array`, and its source is not read. The file's bytes are
+  /// the same.
   std::function<void(std::size_t array, const ElementRegion& region)> fill = {};
   Sync sync = Sync::later;
 };
 
 /// Writes all arrays to an .h5 file or group ("out.h5:/g"), an .npz, a .safetensors, or a directory ("out/",
-/// created if missing). Files are written atomically; an HDF5 file keeps its other objects; symbolic links are
-/// followed. Throws Error{output}; Error{usage} for no array, equal or empty names, several in an .npy file,
-/// unsupported compression.
+/// created if missing). Files are written atomically; an HDF5 file keeps its other objects; symbolic links
+/// are followed. Throws Error{output}; Error{usage} for no array, equal or empty names, several in an .npy
+/// file, unsupported compression.
 void write_arrays(const ArrayReference& target, const std::vector<NamedArray>& arrays,
                   const WriteOptions& options = {});
 

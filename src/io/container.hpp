@@ -89,8 +89,8 @@ const Container& container(ArrayReference::Container kind);
 /// The first few names of arrays, as references have them, for a hint.
 std::string listed(std::vector<std::string> names);
 
-/// For a container of these arrays in which none has the name `wanted`, or in which none is named and there are
-/// several.
+/// For a container of these arrays in which none has the name `wanted`, or in which none is named and there
+/// are several.
 Error no_such_array(const std::string& path, const std::string& wanted,
                     const std::vector<std::string>& names);
 

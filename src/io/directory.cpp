@@ -59,12 +59,11 @@ class OpenFolder final : public OpenContainer {
 
   // Sorted, without their suffix.
   std::vector<std::string> names(const std::string&) const override {
+    constexpr std::string_view kSuffixOfNpy = ".npy";
     std::vector<std::string> all;
-    std::error_code failed;
-    for (fs::directory_iterator entry(path_, failed), end; !failed && entry != end; entry.increment(failed))
-      if (entry->path().extension() == ".npy" && entry->path().filename() != ".npy")
-        all.push_back(entry->path().stem());
-    if (failed) throw system_error(Error::Kind::input, printable(path_), failed.value());
+    for (const std::string& name : names_in_folder(path_))
+      if (name.ends_with(kSuffixOfNpy) && name.size() > kSuffixOfNpy.size())
+        all.push_back(name.substr(0, name.size() - kSuffixOfNpy.size()));
     std::sort(all.begin(), all.end());
     return all;
   }

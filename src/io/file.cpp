@@ -3,6 +3,7 @@
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -91,6 +93,23 @@ File open_for_reading(const std::string& path, std::string_view name) {
   if (!file.is_open()) throw system_error(Error::Kind::input, name, errno);
   if (S_ISDIR(status_of(file.fd(), name).st_mode)) throw system_error(Error::Kind::input, name, EISDIR);
   return file;
+}
+
+std::vector<std::string> names_in_folder(const std::string& path) {
+  const auto fail = [&] { throw system_error(Error::Kind::input, printable(path), errno); };
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
+  if (!folder) fail();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(folder.get());
+    if (entry == nullptr && errno != 0) fail();
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 bool is_regular(int fd, std::string_view name) { return S_ISREG(status_of(fd, name).st_mode); }

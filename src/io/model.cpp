@@ -1,36 +1,34 @@
-// The names of all tensors are sorted once; each refers to its file. Cost of a listing: the headers of all files.
+// The names of all tensors are sorted once; each refers to its file. Cost of a listing: the headers of all
+// files.
 // tests: tests/io/test_model.cpp
 #include "io/model.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <cerrno>
 #include <mutex>
 #include <unordered_map>
 
 #include "core/json_reader.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
+#include "io/file.hpp"
 #include "io/safetensors.hpp"
 
 namespace ejk::io {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::string_view kFileSuffix = ".safetensors";
 
-// The files of a folder whose names end so, sorted. A folder that cannot be read has none if `failed` is given.
+// The files of a folder whose names end so, sorted.
 std::vector<std::string> files_that_end_in(std::string_view suffix, const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end; entry.increment(failed))
-    if (std::string name = entry->path().filename(); name.ends_with(suffix) && name.size() > suffix.size())
-      names.push_back(std::move(name));
-  if (failed) throw system_error(Error::Kind::input, printable(folder), failed.value());
-  std::sort(names.begin(), names.end());
+  std::vector<std::string> names = names_in_folder(folder);
+  std::erase_if(names, [&](const std::string& name) {
+    return !name.ends_with(suffix) || name.size() == suffix.size();
+  });
   return names;
 }
 
@@ -175,10 +173,13 @@ class Model final : public OpenContainer {
 }  // namespace
 
 bool is_model_folder(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    throw system_error(Error::Kind::input, printable(path), errno);
+  }
   bool has_tensors = false;
-  std::error_code failed;
-  for (fs::directory_iterator entry(path, failed), end; !failed && entry != end; entry.increment(failed)) {
-    const std::string name = entry->path().filename();
+  for (const std::string& name : names_in_folder(path)) {
     if (name.ends_with(".npy")) return false;
     has_tensors = has_tensors || name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix);
   }

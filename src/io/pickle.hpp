@@ -1,6 +1,7 @@
-// The pickle of torch.save, interpreted: opcodes build values of a few kinds, and the only functions are those
-// that tensors, their storages and dicts are rebuilt by. Nothing is imported or run. Time and memory are linear in
-// the pickle; values refer to each other by index, so that no depth of them is a depth of calls.
+// The pickle of torch.save, interpreted: opcodes build values of a few kinds, and the only functions are
+// those that tensors, their storages and dicts are rebuilt by. Nothing is imported or run. Time and memory
+// are linear in the pickle; values refer to each other by index, so that no depth of them is a depth of
+// calls.
 // Source: CPython's Lib/pickletools.py; torch/_utils.py.
 // tests: tests/io/test_torch_file.cpp
 #pragma once

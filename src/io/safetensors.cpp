@@ -113,7 +113,8 @@ std::string string_in(core::JsonReader& reader, std::string_view what) {
   return reader.string();
 }
 
-// {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}; other members are ignored, as the package does.
+// {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}; other members are ignored, as the package
+// does.
 void parse_tensor(core::JsonReader& reader, Tensor& tensor) {
   constexpr std::size_t kMostAxes = 64;  // NumPy's limit
   constexpr std::array<std::string_view, 3> kMembers{"dtype", "shape", "data_offsets"};

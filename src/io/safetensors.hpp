@@ -1,6 +1,6 @@
-// safetensors files: the length of a header, the header in JSON, then the elements of all tensors without gaps,
-// in C order, little-endian. Opening costs the header, whose every claim is compared with the file's size;
-// elements are mapped. Memory: some times the header.
+// safetensors files: the length of a header, the header in JSON, then the elements of all tensors without
+// gaps, in C order, little-endian. Opening costs the header, whose every claim is compared with the file's
+// size; elements are mapped. Memory: some times the header.
 // Definition: https://github.com/huggingface/safetensors#format
 // tests: tests/io/test_safetensors.cpp
 #pragma once

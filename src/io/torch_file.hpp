@@ -1,6 +1,6 @@
-// Files of torch.save: a zip archive of a pickle and the bytes of each storage. The pickle is interpreted, never
-// run: it may contain what tensors need in dicts, lists and tuples, and nothing else. Opening costs the pickle,
-// about 200 bytes of memory for each of its bytes; storages are mapped.
+// Files of torch.save: a zip archive of a pickle and the bytes of each storage. The pickle is interpreted,
+// never run: it may contain what tensors need in dicts, lists and tuples, and nothing else. Opening costs the
+// pickle, about 200 bytes of memory for each of its bytes; storages are mapped.
 // Source: torch/serialization.py, torch/_utils.py and CPython's Lib/pickletools.py.
 // tests: tests/io/test_torch_file.cpp
 #pragma once

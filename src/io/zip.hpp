@@ -32,8 +32,8 @@ struct ZipEntry {
 
 /// An open archive; any number of threads may read it.
 struct ZipFile {
-  /// Throws Error{input}, which begins with the name `of`, where the file is no archive and so not `wanted`, such
-  /// as "an .npz".
+  /// Throws Error{input}, which begins with the name `of`, where the file is no archive and so not `wanted`,
+  /// such as "an .npz".
   ZipFile(File opened, std::string of, std::string_view wanted);
 
   File file;

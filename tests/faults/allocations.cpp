@@ -195,6 +195,21 @@ TEST_CASE("an .npz file is read or there is no memory") {
           }) > 0);
 }
 
+TEST_CASE("a safetensors file, a model and a file of torch.save are read or there is no memory") {
+  const Folder folder;
+  write_arrays(parse_output(folder / "x.safetensors"), two_arrays());
+  put(folder / "x.safetensors.index.json", R"({"weight_map":{"x":"x.safetensors"}})");
+  const std::string golden = EJK_TEST_DIR "/golden/";
+  for (const std::string& path : {folder / "x.safetensors", folder / "x.safetensors.index.json",
+                                  folder.path(), golden + "names.safetensors", golden + "types.pt"})
+    CHECK(fail_each_allocation([&] {
+            const ArrayFile file(path);
+            (void)file.stored_arrays();
+            (void)file.attributes();
+            for (const std::string& name : file.names()) take_all(*file.array(name));
+          }) > 0);
+}
+
 TEST_CASE("an HDF5 file is read or there is no memory, in this process and in the other") {
   const Folder folder;
   write_arrays(parse_output(folder / "x.h5:/g"), two_arrays(),
@@ -240,8 +255,8 @@ TEST_CASE("what is written is whole or as it was before, and nothing else is the
     const char* name;
     int compression;
   };
-  for (const Target& target : {Target{"x.npz", 0}, Target{"x.npz", 6}, Target{"out/", 0}, Target{"x.h5", 0},
-                               Target{"x.h5:/group", 6}})
+  for (const Target& target : {Target{"x.npz", 0}, Target{"x.npz", 6}, Target{"x.safetensors", 0},
+                               Target{"out/", 0}, Target{"x.h5", 0}, Target{"x.h5:/group", 6}})
     for (const bool is_new : {true, false}) {
       CAPTURE(std::string(target.name));
       CAPTURE(is_new);

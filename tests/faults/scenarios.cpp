@@ -47,6 +47,13 @@ const std::vector<Scenario>& scenarios() {
     add("npz-new", ":", info + "-o out/m.npz");
     add("npz-old", kInfo + "out/m.npz", info + "-o out/m.npz -q --sync");
     add("npz-compressed", kQkv, "convert in/qkv/ --dtype float64 --compression 9 -o out/x.npz");
+    add("safetensors-new", ":", info + "-o out/m.safetensors");
+    add("safetensors-old", kQkv + "echo old >out/x.safetensors",
+        "convert in/qkv.npz -o out/x.safetensors -q --sync");
+    add("safetensors-threads",
+        "ejk generate lens --count 1300000 --distribution zipf -q -o in/x.npy; "
+        "ejk convert in/x.npy -o in/x.safetensors -q",
+        "convert in/x.safetensors -o out/x.safetensors --dtype int64 --threads 2 -q");
     add("h5-new", ":", info + "-o out/y.h5");
     add("h5-group", kOldH5, info + "-o out/y.h5:/a/b --sync");
     add("h5-replaced", kOldH5 + kInfo + "out/y.h5", info + "-o out/y.h5 --overwrite -q");
@@ -81,6 +88,10 @@ const std::vector<Scenario>& scenarios() {
             "ejk generate attention-inputs --seq 32 --batch 2 --heads 2 --head-dim 8 --seed 3 -q -o in/b.h5",
         "compare in/qkv/ in/b.h5");
     add("check", "cp $DATA/cu_seqlens.npy in/", "check cu-seqlens in/cu_seqlens.npy");
+    add("info-headers",
+        kQkv +
+            "mkdir in/m; ejk convert in/qkv.npz -q -o in/m/x.safetensors; cp $DATA/../tests/golden/nested.pt in/",
+        "info in/m in/nested.pt");
     add("info", kQkv + "cp $DATA/text.h5 in/", "info in/qkv.h5 in/qkv in/qkv.npz in/text.h5");
     return list;
   }();

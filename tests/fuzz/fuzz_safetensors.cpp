@@ -1,5 +1,5 @@
-// safetensors files: every tensor by its name; those of an accepted file cover its data. The mutator changes the
-// header's text and mostly corrects its length.
+// safetensors files: every tensor by its name; those of an accepted file cover its data. The mutator changes
+// the header's text and mostly corrects its length.
 #include <algorithm>
 #include <string>
 

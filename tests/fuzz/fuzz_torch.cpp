@@ -1,5 +1,5 @@
-// Files of torch.save: every tensor by its path. The mutator changes the archive, or the opcodes of the pickle:
-// one for another, an argument, a part elsewhere or many times.
+// Files of torch.save: every tensor by its path. The mutator changes the archive, or the opcodes of the
+// pickle: one for another, an argument, a part elsewhere or many times.
 #include <algorithm>
 #include <string>
 

@@ -1,6 +1,6 @@
-// Mutation of zip archives: fields of the central directory and of local headers, or the content of a member, with
-// sizes and checksums that are then correct. Source of the fields: PKWARE's APPNOTE.TXT, sections 4.3.7, 4.3.12 and
-// 4.3.16.
+// Mutation of zip archives: fields of the central directory and of local headers, or the content of a member,
+// with sizes and checksums that are then correct. Source of the fields: PKWARE's APPNOTE.TXT, sections 4.3.7,
+// 4.3.12 and 4.3.16.
 #pragma once
 
 #include <functional>

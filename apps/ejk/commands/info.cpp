@@ -1,6 +1,6 @@
-// ejk info: the arrays in files and their statistics, in one pass over each array. Of files whose headers list
-// their arrays a summary of the headers: a model has more elements than it has meaning to read. Arrays that cannot
-// be read are listed and are an error after all others have been reported.
+// ejk info: the arrays in files and their statistics, in one pass over each array. Of files whose headers
+// list their arrays a summary of the headers: reading the elements of a model would take minutes. Arrays
+// that cannot be read are listed and are an error after all others have been reported.
 //
 // tests: tests/cli/info/
 #include <fmt/format.h>
