@@ -55,9 +55,9 @@ Element types
     ejk convert x.npy -o x.h5 --view float8_e4m3fn
   The second also reads '<V1' and '<f1', which ml_dtypes writes. HDF5 has them
   as 8-bit floats with their exponent, mantissa and bias, but float8_e8m0fnu as
-  uint8, which --view reads. safetensors files have all these types. Their
-  types C64, F4 and F6, and complex types of a.pt, are listed by 'ejk info' and
-  cannot be read.
+  uint8, which --view reads. safetensors files have all these types. Their types
+  F4, F6 and C64, and complex types of a.pt, are listed by 'ejk info' and cannot
+  be read; 'ejk convert --view uint8' takes the packed bytes of F4 and F6.
 
 Writing
   One array goes to x.npy, x.npz:name, x.safetensors:name, x.h5:/path or -
@@ -192,11 +192,12 @@ Ranks or threads
   rank; else ranks share the cores that they are bound to.
 
 Files
-  Inputs must be on a shared file system. .npy files, folders of them and HDF5
-  without compression are written by all ranks, other outputs (.npz, compressed
-  HDF5, stdout) by rank 0. Standard input is read by rank 0, into the memory of
-  every rank. A file appears only when it is complete, even if a rank or a
-  machine is lost. SIGKILL of a rank may leave temporary files.
+  Inputs must be on a shared file system. .npy files, folders of them,
+  .safetensors and HDF5 without compression are written by all ranks, other
+  outputs (.npz, compressed HDF5, stdout) by rank 0. Standard input is read by
+  rank 0, into the memory of every rank. A file appears only when it is
+  complete, even if a rank or a machine is lost. SIGKILL of a rank may leave
+  temporary files.
 
 Errors
   An error is printed once, with its rank and host unless it is that of rank 0,

@@ -134,6 +134,7 @@ pick 1 2 4 && kv_heads=$p
 make generate attention-inputs --seed "$seed" --batch "$batch" --seq "$seq" --heads 4 --head-dim 16 -o qkv.h5
 make generate attention-inputs --seed $((seed + 1)) --batch "$batch" --seq "$seq" --heads 4 --head-dim 16 -o other.h5
 make convert qkv.h5 -o qkv.npz
+make convert qkv.h5 -o qkv.safetensors
 make convert qkv.h5 --dtype bfloat16 -o half/
 make convert qkv.h5 --dtype float16 --compression 4 -o packed.npz
 make convert qkv.h5 --dtype float64 --compression 2 -o packed.h5
@@ -211,6 +212,8 @@ problem attention in/query.npy in/key.npy in/value.npy --mask "$mask" --block 32
 expect 0
 pick in/half/query.npy in/packed.npz:query in/packed.h5:/query && query=$p
 problem attention "$query" in/qkv.npz:key in/half/value.npy --dtype float32 --softcap 2.5 -o out.npz --json
+expect 0
+problem attention in/qkv.safetensors:query in/qkv.safetensors:key in/qkv.npz:value --mask causal -o out.safetensors
 expect 0
 problem attention in/qkv.h5:query in/qkv.h5:key in/packed.h5:value in/square.npy --mask full --block 16x16 -o out/
 expect 0
