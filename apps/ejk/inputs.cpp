@@ -13,6 +13,7 @@
 
 #include "ejk/text.hpp"
 #include "options.hpp"
+#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -55,10 +56,12 @@ bool is_read_once(const ArrayReference& reference) {
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const std::string& reference) {
   Opened& opened = opened_[reference];
   if (!opened.source) {
-    opened = {role, open(parse_input(reference))};
+    std::int64_t bytes = 0;
+    opened = {role, open(reference, untyped_, bytes)};
     provenance_.input(role, reference);
-    count_read(type_of(*opened.source).bytes());
-  } else if (role != opened.role && parse_reference(reference).is_stream()) {
+    count_read(bytes);
+  } else if (role != opened.role && !quantized_reference(reference) &&
+             parse_reference(reference).is_stream()) {
     throw usage("-: standard input can be read only once");
   }
   return opened.source;
@@ -74,27 +77,60 @@ ArrayGroup Inputs::open_group(const std::string& role, const std::string& refere
   return group;
 }
 
-const ArrayFile& Inputs::file(const ArrayReference& reference) {
+const ArrayFile& Inputs::file(const ArrayReference& reference, UntypedBytes untyped) {
   constexpr std::size_t kMostOpen = 2;  // for compare
-  for (const ArrayFile& open : files_)
-    if (open.reference().container == reference.container && open.reference().path == reference.path)
-      return open;
+  for (const OpenFile& open : files_) {
+    const ArrayReference& other = open.file.reference();
+    if (other.container == reference.container && other.path == reference.path && open.untyped == untyped)
+      return open.file;
+  }
   if (files_.size() == kMostOpen) files_.erase(files_.begin());
   ArrayReference whole = reference;
   whole.member.clear(), whole.slice.clear();
-  return files_.emplace_back(std::move(whole),
-                             OpenOptions{allow_external_, budget_.bytes(), read_memory_, untyped_});
+  ArrayFile opened(std::move(whole), OpenOptions{allow_external_, budget_.bytes(), read_memory_, untyped});
+  return files_.emplace_back(OpenFile{std::move(opened), untyped}).file;
 }
 
-std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference) {
-  if (!reference.is_stream() || comm_.is_single()) return file(reference).array(reference);
-  return shared_array(comm_, comm_.is_first() ? file(reference).array(reference) : nullptr);
+std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference, UntypedBytes untyped) {
+  if (!reference.is_stream() || comm_.is_single()) return file(reference, untyped).array(reference);
+  return shared_array(comm_, comm_.is_first() ? file(reference, untyped).array(reference) : nullptr);
+}
+
+std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, UntypedBytes untyped,
+                                                std::int64_t& bytes) {
+  const auto quantized = quantized_reference(reference);
+  if (!quantized) {
+    auto source = open(parse_input(reference), untyped);
+    bytes += type_of(*source).bytes();
+    return source;
+  }
+  // Codes in .npy files have no type.
+  const auto part = [&](const std::string& word) { return open(word, UntypedBytes::read, bytes); };
+  QuantizedArrays arrays{quantized->scheme, part(quantized->values), part(quantized->scales)};
+  if (quantized->global_number)
+    arrays.global_scale =
+        make_source(Array::from<float>({}, std::span(&*quantized->global_number, 1)), quantized->global);
+  else if (!quantized->global.empty())
+    arrays.global_scale = part(quantized->global);
+  try {
+    auto numbers = decoded_array(arrays, quantized->settings, printable(reference));
+    return quantized->slice.empty() ? numbers : slice_array(std::move(numbers), quantized->slice, reference);
+  } catch (Error& error) {
+    if (error.kind() == Error::Kind::usage) error.at(printable(reference));
+    throw;
+  }
+}
+
+std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference) {
+  std::int64_t bytes = 0;
+  return open(reference, untyped_, bytes);
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   if (input.stream) return input.stream;
-  auto source = open(input.reference);
-  if (is_read_once(input.reference)) input.stream = source;
+  const bool is_quantized = input.is_word && quantized_reference(input.reference.text);
+  auto source = is_quantized ? open(input.reference.text) : open(input.reference, untyped_);
+  if (is_quantized || is_read_once(input.reference)) input.stream = source;
   return source;
 }
 
@@ -109,6 +145,15 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
 }
 
 std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
+  if (const auto quantized = quantized_reference(word)) {
+    // Named after its values.
+    ArrayReference reference;
+    reference.text = word;
+    const std::string values = quantized_reference(quantized->values)
+                                   ? std::string(name_of(quantized->scheme))
+                                   : parse_input(quantized->values).array_name();
+    return {NamedInput{{values, std::move(reference), true}, nullptr}};
+  }
   const ArrayReference named = parse_input(word);
   std::vector<NamedInput> inputs;
   for (FoundArray& array : file(named).arrays(named)) inputs.push_back({std::move(array), nullptr});
@@ -126,6 +171,7 @@ std::map<std::string, std::string> Inputs::attributes_in(const std::string& word
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
+  if (quantized_reference(word)) return {};
   const ArrayReference named = parse_input(word);
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }

@@ -45,7 +45,7 @@ class Inputs {
                         const std::vector<std::string>& names);
 
   /// An array that is neither cached nor recorded; the caller counts the bytes read.
-  std::shared_ptr<const ArraySource> open(const ArrayReference& reference);
+  std::shared_ptr<const ArraySource> open(const std::string& reference);
   std::shared_ptr<const ArraySource> open(NamedInput& input);
 
   /// Null, with the error in `why`, for an array of an unsupported type that the argument does not name.
@@ -88,7 +88,17 @@ class Inputs {
     std::shared_ptr<const ArraySource> source;
   };
 
-  const ArrayFile& file(const ArrayReference& reference);
+  struct OpenFile {
+    ArrayFile file;
+    UntypedBytes untyped;
+  };
+
+  const ArrayFile& file(const ArrayReference& reference, UntypedBytes untyped);
+  const ArrayFile& file(const ArrayReference& reference) { return file(reference, untyped_); }
+  std::shared_ptr<const ArraySource> open(const ArrayReference& reference, UntypedBytes untyped);
+  /// The same for any reference; adds the bytes that are stored to `bytes`.
+  std::shared_ptr<const ArraySource> open(const std::string& reference, UntypedBytes untyped,
+                                          std::int64_t& bytes);
 
   // Not included in plans, as the memory of HDF5's processes.
   static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
@@ -99,7 +109,7 @@ class Inputs {
   Provenance& provenance_;
   Communicator& comm_;
   std::map<std::string, Opened> opened_;
-  std::vector<ArrayFile> files_;  // the last few
+  std::vector<OpenFile> files_;  // the last few
   std::int64_t bytes_read_ = 0, spare_;
   std::shared_ptr<ReadMemory> read_memory_;
 };

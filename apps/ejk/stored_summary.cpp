@@ -75,7 +75,9 @@ void StoredSummary::add_to(Report& report) const {
               INT64_MAX};
   for (const auto& [dtype, sum] : types_)
     types.rows.push_back({dtype, sum.arrays, sum.parameters, sum.bytes});
-  report.add(std::move(patterns)).add(std::move(types)).add(tensors_);
+  report.add(std::move(patterns));
+  report.add(std::move(types));
+  report.add(tensors_);
   report.add("parameters", "parameters", all_.parameters, Unit::count);
 }
 

@@ -40,6 +40,22 @@ Naming an array
   If a name ends in brackets itself, [...] follows it, but not in a.pt:
     ejk info 'a.h5:/x[1][...]' 'a.pt:blocks[1][:,0]'
 
+Quantised arrays
+  Wherever an input is named, one of these may stand. It is decoded to float32
+  as it is read; VALUES, SCALES and GLOBAL are references, GLOBAL also a number.
+    fp8(VALUES, SCALES)            8-bit floats; a scale for all, each row, each
+                                   column, or each block (block=128x128)
+    mx(VALUES, SCALES)             blocks of 32 with E8M0 scales (uint8 or
+                                   float8_e8m0fnu); element=e4m3, e5m2, e2m3,
+                                   e3m2 or e2m1 (by default of packed uint8)
+    nvfp4(VALUES, SCALES, GLOBAL)  e2m1 in blocks of 16 with e4m3 scales; GLOBAL
+                                   multiplies, or divides (global=divide)
+    gptoss(BLOCKS, SCALES)         MXFP4 as gpt-oss stores it
+  More options: layout=linear, 128x4, 8x4 or deepgemm (of the scales), nibbles=
+  low or high (where the even element is), axis=K (packed and scaled along it).
+    ejk compare 'mx(q.npz:values, q.npz:scales)' w.npy --rtol 0.1
+  'ejk quantize' writes such arrays.
+
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64,
   and 8-bit floats: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz,

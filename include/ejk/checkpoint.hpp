@@ -23,7 +23,7 @@ namespace ejk {
 /// By name. 4- and 6-bit values are uint8, packed along the last axis.
 using Tensors = std::map<std::string, std::shared_ptr<const ArraySource>>;
 
-enum class QuantizationScheme : std::uint8_t {
+enum class CheckpointScheme : std::uint8_t {
   fp8,         // 8-bit floats, a float scale of the tensor or of each row or column
   fp8_blocks,  // 8-bit floats, a float or E8M0 scale of each block, 128x128 if the config gives no size
   mxfp8,       // 8-bit floats, an E8M0 scale of each 32
@@ -34,12 +34,12 @@ enum class QuantizationScheme : std::uint8_t {
   other,       // integers, or bytes without scales
 };
 /// "fp8", "fp8-blocks", "nvfp4", ...
-std::string_view name_of(QuantizationScheme scheme);
+std::string_view name_of(CheckpointScheme scheme);
 
 /// A quantised tensor. Parts are names of tensors, empty where there is none.
 struct QuantizedTensor {
   std::string name;  // without the suffix of its values: "model.layers.0.mlp.down_proj"
-  QuantizationScheme scheme = QuantizationScheme::other;
+  CheckpointScheme scheme = CheckpointScheme::other;
   std::string values, scales, global_scale, input_scale;
   bool global_divides = false;  // compressed-tensors stores the factor of quantisation, others its inverse
 };

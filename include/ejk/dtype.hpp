@@ -41,6 +41,7 @@ enum class SpecialCodes : std::uint8_t {
   fn,    // no infinity; NaN is all ones below the sign
   fnuz,  // no infinity and no -0, whose code is NaN
   fnu,   // neither sign, zero, subnormal number nor infinity; NaN is all ones
+  none,  // finite numbers only
 };
 
 /// A binary format; the leading significand bit is implicit. All but fnu have subnormal numbers and a sign bit.
@@ -54,6 +55,9 @@ struct FloatFormat {
   constexpr int bits() const { return has_sign() + exponent_bits + mantissa_bits; }
   constexpr int least_exponent() const { return has_sign() - bias; }  // of normal numbers
 };
+inline constexpr FloatFormat kFloat4E2M1{2, 1, 1, 6, SpecialCodes::none};
+inline constexpr FloatFormat kFloat6E2M3{2, 3, 1, 7.5, SpecialCodes::none};
+inline constexpr FloatFormat kFloat6E3M2{3, 2, 3, 28, SpecialCodes::none};
 inline constexpr FloatFormat kFloat8E4M3Fn{4, 3, 7, 448, SpecialCodes::fn};
 inline constexpr FloatFormat kFloat8E5M2{5, 2, 15, 57344};
 inline constexpr FloatFormat kFloat8E4M3Fnuz{4, 3, 8, 240, SpecialCodes::fnuz};
@@ -79,7 +83,7 @@ struct FloatCodes {
   constexpr explicit FloatCodes(const FloatFormat& format)
       : sign(format.has_sign() ? 1u << (format.bits() - 1) : 0u),
         magnitude((1u << (format.bits() - format.has_sign())) - 1),
-        largest(format.special == SpecialCodes::fnuz ? magnitude
+        largest(format.special == SpecialCodes::fnuz || format.special == SpecialCodes::none ? magnitude
                 : format.has_infinity() ? (magnitude >> format.mantissa_bits << format.mantissa_bits) - 1
                                         : magnitude - 1),
         infinity(largest + 1),
@@ -90,7 +94,7 @@ struct FloatCodes {
   }
 };
 
-/// The numbers of the 256 codes of an 8-bit format.
+/// The numbers of the codes of a format of at most 8 bits; bits above a code are ignored.
 constexpr std::array<float, 256> float8_values(const FloatFormat& format) {
   const FloatCodes codes(format);
   std::array<float, 256> values{};
@@ -104,6 +108,7 @@ constexpr std::array<float, 256> float8_values(const FloatFormat& format) {
                                      : std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
     const float value = unit * static_cast<float>((is_normal ? 1u << format.mantissa_bits : 0u) + fraction);
     const bool is_nan = format.special == SpecialCodes::fnuz   ? code == codes.nan
+                        : format.special == SpecialCodes::none ? false
                         : format.special == SpecialCodes::ieee ? magnitude > codes.infinity
                                                                : magnitude == codes.nan;
     const bool is_infinite = format.has_infinity() && magnitude == codes.infinity;

@@ -32,6 +32,7 @@
 #include "ejk/matmul_check.hpp"
 #include "ejk/pack.hpp"
 #include "ejk/params.hpp"
+#include "ejk/quantize.hpp"
 #include "ejk/report.hpp"
 #include "ejk/routing.hpp"
 #include "ejk/runs.hpp"

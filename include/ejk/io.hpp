@@ -72,6 +72,11 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
 /// unclosed quote.
 std::vector<std::string> split_references(std::string_view text);
 
+/// The part of an array that a slice such as "[0,:,8:64:2]" selects, read on demand. `name`: the reference, for
+/// messages. Throws Error{usage} for a malformed slice, Error{input} for one that the shape does not have.
+std::shared_ptr<const ArraySource> slice_array(std::shared_ptr<const ArraySource> array,
+                                               std::string_view slice, std::string_view name);
+
 /// A memory budget shared by open files, for decoded rows of HDF5 chunks. A row of more than 64 MiB that
 /// does not fit is decoded again for each box read.
 class ReadMemory {

@@ -29,7 +29,7 @@ namespace ejk {
 
 namespace {
 
-using enum QuantizationScheme;
+using enum CheckpointScheme;
 
 // A finding of one tensor, before those of the same kind are joined.
 struct Found {
@@ -190,7 +190,7 @@ ScaleStatistics statistics_of(const ArraySource& source) {
 
 // How values are packed and scaled.
 struct SchemeRow {
-  QuantizationScheme scheme;
+  CheckpointScheme scheme;
   std::int64_t values, bytes;    // so many values are so many bytes
   std::int64_t block = 0;        // values of a scale along the last axis; 0: another rule
   std::string_view scale_types;  // in messages
@@ -207,9 +207,9 @@ constexpr SchemeRow kSchemes[] = {
     {other, 1, 1, 0, "of a float type"},
 };
 
-const SchemeRow& row_of(QuantizationScheme scheme) { return kSchemes[static_cast<std::size_t>(scheme)]; }
+const SchemeRow& row_of(CheckpointScheme scheme) { return kSchemes[static_cast<std::size_t>(scheme)]; }
 
-bool is_scale_type(QuantizationScheme scheme, DType dtype) {
+bool is_scale_type(CheckpointScheme scheme, DType dtype) {
   const bool is_e8m0 = dtype == DType::uint8 || dtype == DType::float8_e8m0fnu;
   const bool is_plain = dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
   switch (scheme) {
@@ -539,7 +539,9 @@ void check_orphans(const Tensors& tensors, const std::vector<QuantizedTensor>& q
                                             "weight_global_scale", "input_scale",      "input_global_scale"};
   for (const auto& [name, source] : tensors) {
     const bool is_scale = std::any_of(std::begin(kSuffixes), std::end(kSuffixes),
-                                      [&](std::string_view suffix) { return name.ends_with(suffix); }) ||
+                                      [text = std::string_view(name)](std::string_view suffix) {
+                                        return text.ends_with(suffix);
+                                      }) ||
                           (name.ends_with("_scales") && source->dtype() == DType::uint8);
     if (is_scale && !used.contains(name))
       found.push_back({"scale-orphan", name, {}, {}, "no quantised values are beside it"});
@@ -753,9 +755,10 @@ void add_all(FoundList&& list, bool join, const CheckpointClaims& claims, Findin
     if (kind.count == 1) kind.one = std::move(one);
     ++place;
   }
-  for (auto& [key, kind] : kinds)
+  for (auto& entry : kinds) {
+    Kind& kind = entry.second;
     found.add(
-        key.first, kind.place,
+        entry.first.first, kind.place,
         [&] {
           Found& one = kind.one;
           std::string message = one.message;
@@ -763,17 +766,19 @@ void add_all(FoundList&& list, bool join, const CheckpointClaims& claims, Findin
             message +=
                 fmt::format("; {} of these: {}{}", format_count(kind.count), fmt::join(kind.first, ", "),
                             kind.count > std::ssize(kind.first) ? ", ..." : "");
-          return Finding{kind.count > 1 ? key.second : one.tensor, kind.count > 1 ? Shape() : one.index,
-                         kind.count > 1 ? ReportValue() : one.value, std::move(message)};
+          return Finding{kind.count > 1 ? entry.first.second : one.tensor,
+                         kind.count > 1 ? Shape() : one.index, kind.count > 1 ? ReportValue() : one.value,
+                         std::move(message)};
         },
         kind.count);
+  }
 }
 
 void describe(const Checkpoint& checkpoint, const std::vector<QuantizedTensor>& quantized, Report& facts) {
   struct Sum {
     std::int64_t tensors = 0, parameters = 0, bytes = 0, scale_bytes = 0;
   };
-  std::map<QuantizationScheme, Sum> sums;
+  std::map<CheckpointScheme, Sum> sums;
   Sum plain;
   std::set<std::string_view> parts;
   const auto bytes_of = [&](const std::string& name) {

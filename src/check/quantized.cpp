@@ -69,8 +69,8 @@ class Finder {
     return tensors_.contains(name) ? name : "";
   }
 
-  QuantizationScheme scheme_of(const NameRow& row, const ArraySource& values, const std::string& name) const {
-    using enum QuantizationScheme;
+  CheckpointScheme scheme_of(const NameRow& row, const ArraySource& values, const std::string& name) const {
+    using enum CheckpointScheme;
     const ArraySource* scales = name.empty() ? nullptr : tensors_.at(name).get();
     const bool is_e8m0 =
         scales != nullptr && (scales->dtype() == DType::uint8 || scales->dtype() == DType::float8_e8m0fnu);
@@ -101,7 +101,7 @@ class Finder {
 
 }  // namespace
 
-std::string_view name_of(QuantizationScheme scheme) {
+std::string_view name_of(CheckpointScheme scheme) {
   constexpr std::string_view kSchemes[] = {"fp8",   "fp8-blocks", "mxfp8",  "nvfp4",
                                            "mxfp4", "mxfp6",      "gptoss", "other"};
   return kSchemes[static_cast<std::size_t>(scheme)];

@@ -124,22 +124,22 @@ Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::stri
   return error;
 }
 
-std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& reference) const {
-  const ArrayReference named = resolved(reference);
-  const io::Container& container = io::container(named.container);
-  FoundArray itself{named.array_name(), named, true};
-  const bool is_file = container.holds_several() && named.member.empty();
-  if (!is_file && (!container.has_groups() || !named.slice.empty())) return {itself};
-  const std::vector<std::string> names = container_->names(named.member);
-  if (!named.slice.empty()) {  // of the only array of the file, which has a name of its own
+std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& named) const {
+  const ArrayReference target = resolved(named);
+  const io::Container& container = io::container(target.container);
+  FoundArray itself{target.array_name(), target, true};
+  const bool is_file = container.holds_several() && target.member.empty();
+  if (!is_file && (!container.has_groups() || !target.slice.empty())) return {itself};
+  const std::vector<std::string> names = container_->names(target.member);
+  if (!target.slice.empty()) {  // of the only array of the file, which has a name of its own
     if (names.size() == 1) itself.name = io::without_slashes(names[0]);
     return {itself};
   }
-  const std::string group(io::without_slashes(named.member));
+  const std::string group(io::without_slashes(target.member));
   if (names.size() == 1 && !group.empty() && io::without_slashes(names[0]) == group) return {itself};
   std::vector<FoundArray> all;
   for (const std::string& name : names) {
-    ArrayReference one = reference_to(named, name);
+    ArrayReference one = reference_to(target, name);
     std::string own_name = one.array_name();
     if (!group.empty() && own_name.starts_with(group + "/")) own_name.erase(0, group.size() + 1);
     all.push_back({std::move(own_name), std::move(one), false});
@@ -151,11 +151,11 @@ std::shared_ptr<const ArraySource> ArrayFile::array(const std::string& name) con
   return container_->array(name.empty() ? reference_.member : name);
 }
 
-std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& named) const {
-  const ArrayReference reference = resolved(named);
-  auto source = array(reference.member);
-  if (reference.slice.empty()) return source;
-  return io::make_sliced_source(std::move(source), reference.slice, printable(reference.text));
+std::shared_ptr<const ArraySource> ArrayFile::array(const ArrayReference& reference) const {
+  const ArrayReference target = resolved(reference);
+  auto source = array(target.member);
+  if (target.slice.empty()) return source;
+  return io::make_sliced_source(std::move(source), target.slice, printable(target.text));
 }
 
 }  // namespace ejk

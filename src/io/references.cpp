@@ -12,6 +12,7 @@
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "io/container.hpp"
+#include "io/slice.hpp"
 
 namespace ejk {
 
@@ -169,6 +170,14 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
   const bool is_subscript = row.has_subscripts && text.ends_with(']');
   reference.text = is_subscript ? text : member_in_reference(std::move(text));
   return reference;
+}
+
+std::shared_ptr<const ArraySource> slice_array(std::shared_ptr<const ArraySource> array,
+                                               std::string_view slice, std::string_view name) {
+  if (slice.size() < 2 || slice.front() != '[' || slice.back() != ']')
+    malformed(name, "the slice is not in []");
+  return io::make_sliced_source(std::move(array), parse_slice(name, slice.substr(1, slice.size() - 2)),
+                                printable(name));
 }
 
 std::vector<std::string> split_references(std::string_view text) {

@@ -71,51 +71,51 @@ struct Model {
 };
 
 void fp8_rows(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
-  m.put_scales(stem + ".weight_scale", {m.kRows, 1}, 3e-4);
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {Model::kRows, Model::kColumns});
+  m.put_scales(stem + ".weight_scale", {Model::kRows, 1}, 3e-4);
   m.put(stem + ".input_scale", floats({}, [](std::int64_t) { return 0.013; }));
 }
 void fp8_tensor(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {Model::kRows, Model::kColumns});
   m.put(stem + ".weight_scale", floats({}, [](std::int64_t) { return 0.0031; }));
 }
 void fp8_blocks(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {Model::kRows, Model::kColumns});
   m.put_scales(stem + ".weight_scale_inv", {2, 3}, 3e-4);
 }
 void ue8m0_blocks(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {Model::kRows, Model::kColumns});
   m.put_e8m0(stem + ".scale", {2, 3}, DType::float8_e8m0fnu);
 }
 void modelopt_nvfp4(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::uint8, {m.kRows, m.kColumns / 2});
-  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {m.kRows, m.kColumns / 16},
+  m.put_codes(stem + ".weight", DType::uint8, {Model::kRows, Model::kColumns / 2});
+  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {Model::kRows, Model::kColumns / 16},
                                       [](std::int64_t i) { return 0x6E + static_cast<int>(i % 17); }));
   m.put(stem + ".weight_scale_2", floats({}, [](std::int64_t) { return 0.7 / 2688; }));
   m.put(stem + ".input_scale", floats({}, [](std::int64_t) { return 0.002; }));
 }
 void compressed_nvfp4(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns / 2});
-  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {m.kRows, m.kColumns / 16},
+  m.put_codes(stem + ".weight_packed", DType::uint8, {Model::kRows, Model::kColumns / 2});
+  m.put(stem + ".weight_scale", bytes(DType::float8_e4m3fn, {Model::kRows, Model::kColumns / 16},
                                       [](std::int64_t i) { return 0x6E + static_cast<int>(i % 17); }));
   m.put(stem + ".weight_global_scale", floats({1}, [](std::int64_t) { return 2688 / 0.7; }));
   m.put(stem + ".input_global_scale", floats({1}, [](std::int64_t) { return 500; }));
 }
 void mxfp4(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns / 2});
-  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+  m.put_codes(stem + ".weight_packed", DType::uint8, {Model::kRows, Model::kColumns / 2});
+  m.put_e8m0(stem + ".weight_scale", {Model::kRows, Model::kColumns / 32}, DType::uint8);
 }
 void mxfp6(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight_packed", DType::uint8, {m.kRows, m.kColumns * 3 / 4});
-  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+  m.put_codes(stem + ".weight_packed", DType::uint8, {Model::kRows, Model::kColumns * 3 / 4});
+  m.put_e8m0(stem + ".weight_scale", {Model::kRows, Model::kColumns / 32}, DType::uint8);
 }
 void mxfp8(Model& m, const std::string& stem) {
-  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {m.kRows, m.kColumns});
-  m.put_e8m0(stem + ".weight_scale", {m.kRows, m.kColumns / 32}, DType::uint8);
+  m.put_codes(stem + ".weight", DType::float8_e4m3fn, {Model::kRows, Model::kColumns});
+  m.put_e8m0(stem + ".weight_scale", {Model::kRows, Model::kColumns / 32}, DType::uint8);
 }
 void gptoss(Model& m, const std::string& stem) {
-  m.put_codes(stem + "_blocks", DType::uint8, {4, m.kRows, m.kColumns / 32, 16});
-  m.put_e8m0(stem + "_scales", {4, m.kRows, m.kColumns / 32}, DType::uint8);
+  m.put_codes(stem + "_blocks", DType::uint8, {4, Model::kRows, Model::kColumns / 32, 16});
+  m.put_e8m0(stem + "_scales", {4, Model::kRows, Model::kColumns / 32}, DType::uint8);
 }
 
 using Quantize = void (*)(Model&, const std::string&);
@@ -172,11 +172,11 @@ Change index(const std::string& json) {
     for (const auto& [name, tensor] : m.checkpoint.tensors) {
       m.checkpoint.files[0].tensors.push_back(name);
       if (!map.empty()) map += ", ";
-      map += "\"" + name + "\": \"a.safetensors\"";
+      map += "\"" + name + R"(": "a.safetensors")";
       size += type_of(*tensor).bytes();
     }
-    m.checkpoint.index = parse_json("{\"weight_map\": {" + map + json +
-                                    "}, \"metadata\": {\"total_size\": " + std::to_string(size) + "}}");
+    m.checkpoint.index = parse_json("{\"weight_map\": {" + map + json + R"(}, "metadata": {"total_size": )" +
+                                    std::to_string(size) + "}}");
   };
 }
 Change cache(float keys, float values) {
@@ -226,7 +226,7 @@ const std::map<std::string, Fault> kFaults{
     {"scale-dtype",
      {modelopt_nvfp4,
       [](Model& m) {
-        m.put_scales(kGate + ".weight_scale", {m.kRows, m.kColumns / 16}, 1);
+        m.put_scales(kGate + ".weight_scale", {Model::kRows, Model::kColumns / 16}, 1);
       },
       {}}},
     {"scale-nonfinite",
@@ -236,7 +236,7 @@ const std::map<std::string, Fault> kFaults{
       both(set_float(kGate + ".weight_scale", 9, 0.0F),
            [](Model& m) {
              Array codes = read_all(*m.checkpoint.tensors.at(kGate + ".weight"));
-             std::fill_n(codes.data() + 9 * m.kColumns, m.kColumns, std::byte{0x80});
+             std::fill_n(codes.data() + 9 * Model::kColumns, Model::kColumns, std::byte{0x80});
              m.put(kGate + ".weight", std::move(codes));
            })}},
     {"scale-e8m0-nan",
@@ -260,7 +260,7 @@ const std::map<std::string, Fault> kFaults{
     {"scale-uninitialised",
      {fp8_rows, set_float(kGate + ".weight_scale", 4, 1e-41F),
       [](Model& m) {
-        m.put(kGate + ".weight_scale", floats({m.kRows, 1}, [](std::int64_t) { return 1; }));
+        m.put(kGate + ".weight_scale", floats({Model::kRows, 1}, [](std::int64_t) { return 1; }));
       }}},
     {"scale-not-pow2", {fp8_blocks, powers_of_two(3e-4F), powers_of_two(0x1p-20F)}},
     {"global-missing", {modelopt_nvfp4, erase(kGate + ".weight_scale_2"), {}}},
@@ -311,9 +311,10 @@ TEST_CASE("checkpoints of each scheme are recognised and sound") {
                                                 {"nvfp4", modelopt_nvfp4},  {"nvfp4 ", compressed_nvfp4},
                                                 {"mxfp4", mxfp4},           {"mxfp6", mxfp6},
                                                 {"mxfp8", mxfp8},           {"gptoss", gptoss}};
-  for (const auto& [name, quantize] : schemes) {
+  for (const auto& scheme : schemes) {
+    const std::string& name = scheme.first;
     CAPTURE(name);
-    const Model model(quantize);
+    const Model model(scheme.second);
     const auto found = quantized_tensors(model.checkpoint.tensors);
     CHECK(found.size() == 30);
     for (const QuantizedTensor& q : found) {
@@ -352,7 +353,7 @@ TEST_CASE("findings of one kind in many layers are one, with the count and the f
   const Change every = [](Model& m) {
     for (auto& [name, tensor] : m.checkpoint.tensors)
       if (name.ends_with("up_proj.weight_scale"))
-        tensor = source(floats({m.kRows, 1}, [](std::int64_t) { return -1; }));
+        tensor = source(floats({Model::kRows, 1}, [](std::int64_t) { return -1; }));
   };
   const Findings joined = checked(fp8_rows, every);
   CHECK(joined.count("scale-nonpositive") == 8);

@@ -37,9 +37,9 @@ TEST_CASE("the tensors of a model are found by its index, in its order") {
     CHECK(parse_input(path).container == kModel);
     CHECK(array_names(path) == names);
     for (const std::string name : {"layers.1.w", "a/b:c", "layers.0.w"}) {
-      const auto source = open_array(path + ":" + name);
+      const auto source = open_array(fmt::format("{}:{}", path, name));
       CHECK(same(read_all(*source), counting({static_cast<std::int64_t>(name.size()), 2})));
-      CHECK(open_array(path + ":" + name + "[0]")->shape() == Shape{2});
+      CHECK(open_array(fmt::format("{}:{}[0]", path, name))->shape() == Shape{2});
       CHECK(open_array(reference_to(parse_input(path), name).text)->shape() == source->shape());
     }
     CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path + ":lost"); }),

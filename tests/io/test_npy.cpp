@@ -275,7 +275,7 @@ TEST_CASE("8-bit floats are bytes without a type, which are read on request") {
   for (const char* descr : {"'|V1'", "'<V1'", "'<f1'"}) {
     CAPTURE(descr);
     put(folder / "x.npy",
-        npy(std::string("{'descr': ") + descr + ", 'fortran_order': False, 'shape': (2,)}", "\x38\x40"));
+        npy(std::string("{'descr': ") + descr + ", 'fortran_order': False, 'shape': (2,)}", R"(8@)"));
     try {
       open_array(folder / "x.npy");
       FAIL("no error was thrown");

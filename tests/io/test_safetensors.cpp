@@ -74,15 +74,17 @@ TEST_CASE("tensors of all types are mapped, or copied where they are not aligned
   const std::string path = kGoldenFiles + "types.safetensors";
   const std::map<std::string, Array> arrays = golden_types();
   CHECK(array_names(path).size() == arrays.size());
-  for (const auto& [name, expected] : arrays) {
+  for (const auto& array : arrays) {
+    const std::string& name = array.first;
+    const Array& expected = array.second;
     CAPTURE(name);
-    const auto source = open_array(path + ":" + name);
-    CHECK(source->name() == path + ":" + name);
+    const auto source = open_array(fmt::format("{}:{}", path, name));
+    CHECK(source->name() == fmt::format("{}:{}", path, name));
     CHECK(source->random_access());
     CHECK(source->access().storage == "C order");
     CHECK(same(read_all(*source), expected));
     if (expected.shape() != Shape{3, 5}) continue;
-    CHECK(same(read_all(*open_array(path + ":" + name + "[::2,1:4]")), [&] {
+    CHECK(same(read_all(*open_array(fmt::format("{}:{}[::2,1:4]", path, name))), [&] {
       Array part(expected.dtype(), {2, 3});
       ArrayView view = expected.view();
       view.shape = {2, 3}, view.strides[0] *= 2, view.data += view.strides[1];
@@ -111,9 +113,10 @@ TEST_CASE("tensors of all types are mapped, or copied where they are not aligned
                                     fmt::format("{},{}", begin, data.size())));
   }
   put(folder / "odd.safetensors", safetensors(header + "}", data));
-  for (const auto& [name, expected] : arrays) {
+  for (const auto& array : arrays) {
+    const std::string& name = array.first;
     CAPTURE(name);
-    CHECK(same(read_all(*open_array((folder / "odd.safetensors:") + name)), expected));
+    CHECK(same(read_all(*open_array((folder / "odd.safetensors:") + name)), array.second));
   }
 }
 
@@ -206,16 +209,16 @@ TEST_CASE("a header that does not describe the file is refused with the reason")
       {safetensors("{} x"), "more text after the end"},
       {safetensors(std::string("{}\0", 3)), "more text after the end"},
       {safetensors("{\"\xff\":1}"), "bytes that are not UTF-8"},
-      {safetensors("{\"a\\ud800\":" + entry("U8", "1", "0,1") + "}", "x"),
+      {safetensors(R"({"a\ud800":)" + entry("U8", "1", "0,1") + "}", "x"),
        "a name in the header is not UTF-8"},
       {safetensors("{\"a\":1}"), "x.safetensors:a: its entry in the header is no object"},
-      {safetensors("{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", "x"),
+      {safetensors(R"({"a":{"dtype":"U8","shape":[1]}})", "x"),
        "x.safetensors:a: its entry lacks 'data_offsets'"},
-      {safetensors("{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\"}}"), "its entry has 'dtype' twice"},
-      {safetensors("{\"a\":{\"dtype\":8}}"), "the dtype is not a string"},
+      {safetensors(R"({"a":{"dtype":"U8","dtype":"U8"}})"), "its entry has 'dtype' twice"},
+      {safetensors(R"({"a":{"dtype":8}})"), "the dtype is not a string"},
       {safetensors("{\"a\":" + entry("U9", "1", "0,1") + "}", "x"),
        "the dtype is 'U9', which safetensors does not"},
-      {safetensors("{\"a\":{\"shape\":null}}"), "'shape' is no list"},
+      {safetensors(R"({"a":{"shape":null}})"), "'shape' is no list"},
       {safetensors("{\"a\":" + entry("U8", "1.0", "0,1") + "}", "x"),
        "the shape has an entry that is no whole"},
       {safetensors("{\"a\":" + entry("U8", "-1", "0,1") + "}", "x"),
@@ -242,15 +245,14 @@ TEST_CASE("a header that does not describe the file is refused with the reason")
       {safetensors(good), "the header describes 1 bytes of data, the file has 0"},
       {safetensors("{\"a\":" + entry("U8", "0", "0,0") + ",\"a\":" + entry("U8", "1", "0,1") + "}", "x"),
        "x.safetensors:a: two tensors have this name"},
-      {safetensors(a + ",\"__metadata__\":{\"k\":1}}", "x"),
+      {safetensors(a + R"(,"__metadata__":{"k":1}})", "x"),
        "x.safetensors: 'k' in __metadata__ is not a string"},
       {safetensors(a + ",\"__metadata__\":[]}", "x"), "__metadata__ is no object of strings"},
       {safetensors(a + ",\"__metadata__\":" + entry("U8", "1", "1,2") + "}", "xy"),
        "'shape' in __metadata__ is not"},
-      {safetensors(a + ",\"__metadata__\":{},\"__metadata__\":{}}", "x"),
-       "the header has __metadata__ twice"},
-      {safetensors(a + ",\"__metadata__\":{\"k\":\"\",\"k\":\"\"}}", "x"), "__metadata__ has 'k' twice"},
-      {safetensors("{\"a\":{\"x\":" + std::string(100000, '[')), "more than 1000 lists and objects"},
+      {safetensors(a + R"(,"__metadata__":{},"__metadata__":{}})", "x"), "the header has __metadata__ twice"},
+      {safetensors(a + R"(,"__metadata__":{"k":"","k":""}})", "x"), "__metadata__ has 'k' twice"},
+      {safetensors(R"({"a":{"x":)" + std::string(100000, '[')), "more than 1000 lists and objects"},
       {safetensors(
            "{\"a\":" + entry("U8", fmt::format("{}", fmt::join(std::vector<int>(65, 1), ",")), "0,1") + "}",
            "x"),
@@ -266,8 +268,7 @@ TEST_CASE("a header that does not describe the file is refused with the reason")
     CHECK(contains(message, path));
     CHECK(message.find('\n') == std::string::npos);
   }
-  put(path,
-      safetensors("{\"a\":{\"dtype\":\"U8\",\"more\":[{}],\"shape\":[1],\"data_offsets\":[0,1]}}  ", "x"));
+  put(path, safetensors(R"({"a":{"dtype":"U8","more":[{}],"shape":[1],"data_offsets":[0,1]}}  )", "x"));
   CHECK(array_names(path) == Names{"a"});
 }
 

@@ -115,7 +115,7 @@ TEST_CASE("a path leads through dicts, lists and tuples; what is no tensor is le
     if (name == "complex") continue;
     CAPTURE(name);
     const ArrayReference reference = reference_to(parse_input(path), name);
-    CHECK(reference.text == path + ":" + name);
+    CHECK(reference.text == fmt::format("{}:{}", path, name));
     CHECK(open_array(reference)->shape() == open_array(reference.text)->shape());
     CHECK(ArrayFile(path).arrays(parse_input(reference.text)).at(0).name == name);
   }

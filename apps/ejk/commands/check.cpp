@@ -514,8 +514,9 @@ Run declare_check_checkpoint(OptionSet& set) {
                 "Quantised tensors are found by the names and types of their parts: weight,\n"
                 "weight_packed and ..._blocks beside weight_scale, weight_scale_inv, scale,\n"
                 "weight_scale_2, weight_global_scale, input_scale and ..._scales, as ModelOpt,\n"
-                "compressed-tensors, DeepSeek and gpt-oss write them. Findings of one kind in many\n"
-                "layers and experts are one line, with # for numbers in names; --all lists each.");
+                "compressed-tensors, DeepSeek and gpt-oss write them. Findings of one kind in\n"
+                "many layers and experts are one line, with # for the numbers in their names;\n"
+                "--all lists each.");
   return [words](Job& job) { return run(*words, job); };
 }
 

@@ -9,6 +9,7 @@
 
 #include "commands.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/quantize.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
@@ -23,7 +24,22 @@ struct ConvertOptions {
   std::vector<std::string> inputs;
   std::optional<DType> dtype, view;
   std::optional<Overflow> overflow;
+  struct Layouts {
+    ScaleLayout from, to;
+  };
+  std::optional<Layouts> scale_layout;
+  std::optional<ScaleGridSize> grid;
 };
+
+ConvertOptions::Layouts read_layouts(const std::string& word) {
+  using enum ScaleLayout;
+  const std::size_t colon = word.find(':');
+  if (colon == std::string::npos) throw usage("'{}' is not FROM:TO", printable(word, 40));
+  constexpr ScaleLayout kAll[] = {linear, tiles_128x4, tiles_8x4, packed_columns};
+  std::vector<std::string> names;
+  for (const ScaleLayout layout : kAll) names.emplace_back(name_of(layout));
+  return {kAll[read_choice(word.substr(0, colon), names)], kAll[read_choice(word.substr(colon + 1), names)]};
+}
 
 Choices<std::optional<Overflow>> choices_of_overflow() {
   Choices<std::optional<Overflow>> choices;
@@ -55,6 +71,12 @@ Source viewed(const Source& source, DType dtype) {
 
 Outcome run(const ConvertOptions& options, Job& job) {
   check_overflow(options);
+  if (options.grid && !options.scale_layout) throw usage("--shape is the grid of scales of --scale-layout");
+  if (options.scale_layout && options.scale_layout->from != ScaleLayout::linear && !options.grid)
+    throw usage("--shape RxC is required: layout {} has padding", name_of(options.scale_layout->from))
+        .hint("the rows and columns of scales: values (N, K) in blocks of 32 have --shape Nx(K / 32)");
+  // Codes in .npy files have no type; layouts do not depend on it.
+  if (options.scale_layout) job.inputs.read_untyped_bytes();
   if (options.view) job.inputs.read_untyped_bytes();
   std::atomic<std::int64_t> overflowed = 0;
   Report report;
@@ -87,6 +109,12 @@ Outcome run(const ConvertOptions& options, Job& job) {
         const DType from = source->dtype();
         read += byte_count(source->shape(), from);
         if (options.view) source = viewed(source, *options.view);
+        if (options.scale_layout) {
+          job.require_memory(2 * byte_count(source->shape(), source->dtype()) + 4 * kPieceBytes);
+          source = make_source(convert_scale_layout(*source, options.scale_layout->from,
+                                                    options.scale_layout->to, options.grid),
+                               source->name());
+        }
         if (options.dtype) source = convert_array(source, *options.dtype, {options.overflow, &overflowed});
         const std::int64_t bytes = byte_count(source->shape(), source->dtype());
         size += bytes;
@@ -140,6 +168,22 @@ Run declare_convert(OptionSet& set) {
       "float8_e5m2, as CUDA converts, and NaN of the others. The report counts them. float8_e8m0fnu takes the "
       "nearest power of two, halves up, without the sign; of 0 the least, 2^-127, as torch does.")
       .recorded();
+  take_word(
+      set, "--scale-layout",
+      [options](const std::string& word) { options->scale_layout = read_layouts(word); }, "FROM:TO",
+      "scales of quantised blocks in another layout\nlinear, 128x4 (padded tiles of cuBLAS), 8x4, deepgemm (int32 of four "
+      "E8M0 codes, also of float32 powers of two). Scales are (..., R, C), of one byte.")
+      .recorded("scale_layout", [options]() -> ReportValue {
+        if (!options->scale_layout) return {};
+        return fmt::format("{}:{}", name_of(options->scale_layout->from), name_of(options->scale_layout->to));
+      });
+  take_word(
+      set, "--shape",
+      [options](const std::string& word) {
+        const Shape lengths = read_lengths(word, 2, 2, "RxC");
+        options->grid = ScaleGridSize{lengths[0], lengths[1]};
+      },
+      "RxC", "rows and columns of the scales that --scale-layout converts, where FROM is not linear");
   add_word(
       set, "--compression", set.shared().compression,
       [](const std::string& w) {

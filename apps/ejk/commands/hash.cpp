@@ -11,6 +11,7 @@
 #include "commands.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "quantized_reference.hpp"
 #include "schema.hpp"
 #include "unreadable.hpp"
 
@@ -27,6 +28,7 @@ struct HashOptions {
 // Whether an input is an array, by its name; other files are JSON.
 bool is_array(const std::string& word) {
   if (word == "-" || word.ends_with(".json")) return false;
+  if (quantized_reference(word)) return true;
   const ArrayReference reference = parse_input(word);
   return reference.is_stream() || reference.holds_several() || !reference.slice.empty() ||
          reference.path.ends_with(".npy");
@@ -38,7 +40,7 @@ JsonValue value_of(const std::string& word, Job& job) {
         "input", word,
         word == "-" ? "this is an .npy stream, which '-[...]' names" : "this is an .npy file: name it .npy");
   job.provenance.input("input", word);
-  const auto source = job.inputs.open(parse_input(word));
+  const auto source = job.inputs.open(word);
   JsonValue::Leaf leaf;
   leaf.dtype = source->dtype();
   leaf.shape = source->shape();

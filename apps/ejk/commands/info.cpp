@@ -166,9 +166,8 @@ void find_in(const std::string& file, bool reads_elements, Found& found, Unreada
   std::vector<NamedInput> arrays;
   const bool listed = unreadable.unless_failing(file, [&] {
     arrays = job.inputs.arrays_in(file);
-    const std::string path = parse_input(file).path;
     for (const ArrayLink& link : job.inputs.links_in(file))
-      found.links.rows.push_back({printable(path + ":" + link.name), link.kind,
+      found.links.rows.push_back({printable(parse_input(file).path + ":" + link.name), link.kind,
                                   link.target.empty() ? ReportValue() : ReportValue(printable(link.target))});
   });
   if (listed && arrays.empty()) found.warnings.push_back(printable(file) + ": holds no arrays");

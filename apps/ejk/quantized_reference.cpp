@@ -1,0 +1,186 @@
+// Parser of references that decode.
+//   reference := scheme '(' array {',' array} {',' name '=' value} ')' [slice]
+// Commas and parentheses inside of [], () and double quotes belong to an array's own reference.
+// tests: tests/app/test_quantized_reference.cpp
+#include "quantized_reference.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "ejk/io.hpp"
+#include "ejk/text.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+std::optional<float> number_in(const std::string& word) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+  if (error != std::errc() || end != word.data() + word.size() || !std::isfinite(number)) return std::nullopt;
+  return static_cast<float>(number);
+}
+
+template <class T>
+T value_among(const std::string& value, const Choices<T>& choices) {
+  std::vector<std::string> words;
+  for (const auto& [word, choice] : choices) words.push_back(word);
+  return choices[read_choice(value, words)].second;
+}
+
+template <class T>
+Choices<T> named(std::initializer_list<T> values) {
+  Choices<T> choices;
+  for (const T value : values) choices.emplace_back(name_of(value), value);
+  return choices;
+}
+
+// Each option, and how its value is read.
+struct SettingRow {
+  const char* name;
+  void (*read)(const std::string& value, DecodeSettings& into);
+};
+
+constexpr SettingRow kSettings[] = {
+    {"element",
+     [](const std::string& value, DecodeSettings& into) {
+       using enum ElementFormat;
+       into.element = value_among(value, named({e4m3, e5m2, e2m3, e3m2, e2m1}));
+     }},
+    {"block",
+     [](const std::string& value, DecodeSettings& into) {
+       const Shape lengths = read_lengths(value, 2, 2, "RxC");
+       into.block = ScaleBlock{lengths[0], lengths[1]};
+     }},
+    {"layout",
+     [](const std::string& value, DecodeSettings& into) {
+       using enum ScaleLayout;
+       into.layout = value_among(value, named({linear, tiles_128x4, tiles_8x4, packed_columns}));
+     }},
+    {"nibbles",
+     [](const std::string& value, DecodeSettings& into) {
+       into.nibbles =
+           value_among<NibbleOrder>(value, {{"low", NibbleOrder::low}, {"high", NibbleOrder::high}});
+     }},
+    {"axis",
+     [](const std::string& value, DecodeSettings& into) { into.axis = read_integer(value, INT64_MIN); }},
+    {"global",
+     [](const std::string& value, DecodeSettings& into) {
+       into.global = value_among<GlobalScale>(
+           value, {{"multiply", GlobalScale::multiplies}, {"divide", GlobalScale::divides}});
+     }},
+};
+
+// The index of the ')' of a '(' at `open`; npos if there is none.
+std::size_t closing(const std::string& word, std::size_t open) {
+  int depth = 0;
+  bool is_quoted = false;
+  for (std::size_t at = open; at < word.size(); ++at) {
+    const char c = word[at];
+    is_quoted ^= c == '"';
+    if (is_quoted) continue;
+    depth += c == '(' || c == '[';
+    depth -= c == ')' || c == ']';
+    if (depth == 0) return at;
+  }
+  return std::string::npos;
+}
+
+// The name before the '=' of an option: letters alone, unlike the path of a file.
+std::string option_name(const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  if (equals == std::string::npos || equals == 0) return "";
+  const std::string name(trimmed(std::string_view(argument).substr(0, equals)));
+  const bool is_name =
+      std::all_of(name.begin(), name.end(), [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+  return is_name ? name : "";
+}
+
+void read_setting(const std::string& name, const std::string& value, DecodeSettings& into) {
+  std::vector<std::string> names;
+  for (const SettingRow& row : kSettings) {
+    names.emplace_back(row.name);
+    if (name != row.name) continue;
+    try {
+      row.read(value, into);
+    } catch (Error& error) {
+      error.at(name);
+      throw;
+    }
+    return;
+  }
+  Error error = usage("there is no option '{}'", printable(name, 40));
+  if (const auto nearest = nearest_name(name, names))
+    error.hint(fmt::format("did you mean {}?", *nearest));
+  else
+    error.hint(fmt::format("options are {}; a file of such a name begins with ./", fmt::join(names, ", ")));
+  throw error;
+}
+
+QuantizedReference parse(QuantizationScheme scheme, std::string_view inside) {
+  QuantizedReference parsed;
+  parsed.scheme = scheme;
+  std::vector<std::string> arrays;
+  std::vector<std::string> seen;
+  for (const std::string& part : split_references(inside)) {
+    const std::string argument(trimmed(part));
+    const std::string name = option_name(argument);
+    if (!name.empty()) {
+      if (std::find(seen.begin(), seen.end(), name) != seen.end()) throw usage("{} is given twice", name);
+      seen.push_back(name);
+      read_setting(name, std::string(trimmed(std::string_view(argument).substr(argument.find('=') + 1))),
+                   parsed.settings);
+      continue;
+    }
+    if (!seen.empty()) throw usage("an array follows the option {}", seen.back());
+    if (argument.empty()) throw usage("an array is missing between the commas");
+    arrays.push_back(argument);
+  }
+  const bool has_global = scheme == QuantizationScheme::nvfp4;
+  const std::size_t expected = has_global ? 3 : 2;
+  if (arrays.size() != expected) {
+    Error error = usage("{} takes {} arrays, not {}", name_of(scheme), expected, arrays.size());
+    error.hint(has_global ? "nvfp4(VALUES, SCALES, GLOBAL); GLOBAL may be a number, 1 without a global scale"
+                          : fmt::format("{}({}, SCALES)", name_of(scheme),
+                                        scheme == QuantizationScheme::gptoss ? "BLOCKS" : "VALUES"));
+    throw error;
+  }
+  parsed.values = arrays[0];
+  parsed.scales = arrays[1];
+  if (has_global) {
+    parsed.global = arrays[2];
+    parsed.global_number = number_in(parsed.global);
+  }
+  return parsed;
+}
+
+}  // namespace
+
+std::optional<QuantizedReference> quantized_reference(const std::string& word) {
+  using enum QuantizationScheme;
+  for (const QuantizationScheme scheme : {fp8, mx, nvfp4, gptoss}) {
+    const std::string_view name = name_of(scheme);
+    if (!word.starts_with(name) || word.substr(name.size(), 1) != "(") continue;
+    const std::size_t open = name.size(), close = closing(word, open);
+    if (close == std::string::npos) throw usage("{}: the parenthesis '(' is not closed", printable(word));
+    const std::string slice = word.substr(close + 1);
+    if (!slice.empty() && (slice.front() != '[' || slice.back() != ']')) continue;
+    try {
+      QuantizedReference parsed = parse(scheme, std::string_view(word).substr(open + 1, close - open - 1));
+      parsed.slice = slice;
+      return parsed;
+    } catch (Error& error) {
+      error.at(printable(word));
+      throw;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace ejk::app

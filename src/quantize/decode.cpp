@@ -1,0 +1,525 @@
+// Decoding: a row of codes becomes numbers by a table, then runs of them are multiplied by their block's
+// scale. Both passes go over a few KiB, which stay in the first-level cache. The codes of two halves of a
+// byte have a table of pairs. Products of elements and block scales are exact where the scale has at most 20
+// bits, so that with a global scale, too, a number is rounded once.
+// tests: tests/quantize/test_decode.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/axis.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "core/pieces.hpp"
+#include "core/require.hpp"
+#include "ejk/array_math.hpp"
+#include "ejk/quantize.hpp"
+#include "quantize/elements.hpp"
+#include "quantize/scale_grid.hpp"
+
+namespace ejk {
+
+namespace quantize {
+
+namespace {
+
+constexpr std::int64_t kRun = 2048;  // elements decoded at once
+
+/// How codes become numbers.
+struct Codes {
+  const float* numbers = nullptr;  // by code
+  std::int64_t group_codes = 1, group_bytes = 1;
+  NibbleOrder nibbles = NibbleOrder::low;
+
+  std::int64_t byte_of(std::int64_t element) const { return element / group_codes * group_bytes; }
+  std::int64_t bytes_to(std::int64_t element) const {
+    return core::ceil_div(element, group_codes) * group_bytes;
+  }
+};
+
+using Pairs = std::array<std::array<float, 2>, 256>;
+
+Pairs pairs_of(const float* numbers, NibbleOrder order) {
+  Pairs pairs;
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    pairs[byte] = {numbers[byte & 15], numbers[byte >> 4]};
+    if (order == NibbleOrder::high) std::swap(pairs[byte][0], pairs[byte][1]);
+  }
+  return pairs;
+}
+
+// The code of element `i` of a row of bytes, packed four in three.
+std::size_t six_bits(const std::byte* bytes, std::int64_t i) {
+  const std::byte* at = bytes + i / 4 * 3;
+  const std::uint32_t word = static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8 |
+                             static_cast<std::uint32_t>(at[2]) << 16;
+  return word >> (6 * (i % 4)) & 63u;
+}
+
+/// Elements first <= i < first + n of a row that begins at `bytes`, whose codes are packed along it.
+void unpack_along(const Codes& codes, const Pairs& pairs, const std::byte* bytes, std::int64_t first,
+                  std::int64_t n, float* out) {
+  if (codes.group_codes == 1) {
+    bytes += first;
+    for (std::int64_t i = 0; i < n; ++i) out[i] = codes.numbers[static_cast<std::uint8_t>(bytes[i])];
+    return;
+  }
+  if (codes.group_codes == 4) {
+    for (std::int64_t i = 0; i < n; ++i) out[i] = codes.numbers[six_bits(bytes, first + i)];
+    return;
+  }
+  bytes += first / 2;
+  if (first % 2 != 0 && n > 0) {
+    *out++ = pairs[static_cast<std::uint8_t>(*bytes++)][1];
+    --n;
+  }
+  for (std::int64_t i = 0; i < n / 2; ++i)
+    std::memcpy(out + 2 * i, &pairs[static_cast<std::uint8_t>(bytes[i])], 2 * sizeof(float));
+  if (n % 2 != 0) out[n - 1] = pairs[static_cast<std::uint8_t>(bytes[n / 2])][0];
+}
+
+/// n elements of rows of bytes, `stride` apart, whose codes are packed across the rows: those of the row
+/// `within` of a group.
+void unpack_across(const Codes& codes, const Pairs& pairs, const std::byte* bytes, std::int64_t stride,
+                   std::int64_t within, std::int64_t n, float* out) {
+  if (codes.group_codes == 2) {
+    const auto half = static_cast<std::size_t>(within);
+    for (std::int64_t i = 0; i < n; ++i) out[i] = pairs[static_cast<std::uint8_t>(bytes[i])][half];
+    return;
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::byte group[3] = {bytes[i], bytes[i + stride], bytes[i + 2 * stride]};
+    out[i] = codes.numbers[six_bits(group, within)];
+  }
+}
+
+/// Multiplies elements by the scales of their blocks; the first is `within` its block.
+void multiply(float* x, std::int64_t n, const float* scales, std::int64_t block, std::int64_t within) {
+  if (block == 1) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] *= scales[i];
+    return;
+  }
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    const float scale = *scales++;
+    for (std::int64_t i = begin; i < end; ++i) x[i] *= scale;
+  };
+  std::int64_t i = std::min(n, block - within);
+  run(0, i);
+  const auto whole = [&](auto size) {
+    constexpr std::int64_t kBlock = decltype(size)::value;
+    for (; i + kBlock <= n; i += kBlock) {
+      const float scale = *scales++;
+      for (std::int64_t j = 0; j < kBlock; ++j) x[i + j] *= scale;
+    }
+  };
+  if (block == kMxBlock) whole(std::integral_constant<std::int64_t, kMxBlock>{});
+  if (block == kNvfp4Block) whole(std::integral_constant<std::int64_t, kNvfp4Block>{});
+  for (; i < n; i += block) run(i, std::min(n, i + block));
+}
+
+/// What is decoded, after its arguments were checked.
+struct Parts {
+  std::shared_ptr<const ArraySource> values, scales;
+  Codes codes;
+  Shape shape;           // decoded
+  std::size_t axis = 0;  // packed
+  Shape block;           // of one scale, along each axis
+  ScaleLayout layout = ScaleLayout::linear;
+  const float* scale_numbers = nullptr;
+  std::vector<float> global;  // none, one, or one for each index of the leading axis
+  GlobalScale global_use = GlobalScale::multiplies;
+
+  Shape grid() const {
+    Shape grid(shape.size());
+    for (std::size_t d = 0; d < shape.size(); ++d) grid[d] = core::ceil_div(shape[d], block[d]);
+    return grid;
+  }
+};
+
+class DecodedSource final : public ForwardingSource {
+ public:
+  DecodedSource(Parts parts, std::string name)
+      : ForwardingSource(parts.values, {DType::float32, parts.shape},
+                         ArrayAccess(parts.values->access().order), std::move(name)),
+        parts_(std::move(parts)),
+        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
+        pairs_(pairs_of(parts_.codes.numbers, parts_.codes.nibbles)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const std::int64_t n = element_count(count);
+    if (n == 0) return;
+    const ArrayBox box{Shape(start.begin(), start.end()), Shape(count.begin(), count.end())};
+    // Read at once what only one thread may read, else by each thread for its pieces.
+    Array held;
+    std::optional<ArrayView> all;
+    if (!random_access()) {
+      held = Array(parts_.values->dtype(), bytes_of(box).count);
+      all = bytes_in(box, held.data());
+    }
+    constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+    core::parallel_for(core::ceil_div(n, kPiece), static_cast<double>(n), [&](std::int64_t piece) {
+      std::vector<std::byte> buffer;
+      std::int64_t done = piece * kPiece;
+      core::for_each_box(count, done, std::min(n, done + kPiece), [&](const Shape& first, const Shape& some) {
+        ArrayBox part{first, some};
+        for (std::size_t d = 0; d < first.size(); ++d) part.start[d] += start[d];
+        const ArrayBox bytes = bytes_of(part);
+        ArrayView view;
+        if (all) {
+          ArrayBox within = bytes;
+          const ArrayBox outer = bytes_of(box);
+          for (std::size_t d = 0; d < within.start.size(); ++d) within.start[d] -= outer.start[d];
+          view = box_of(*all, within);
+        } else {
+          buffer.resize(static_cast<std::size_t>(element_count(bytes.count)));
+          view = bytes_in(part, buffer.data());
+        }
+        decode(part, view, static_cast<float*>(out) + done);
+        if (!all && view.data != buffer.data() && view.is_c_contiguous())
+          parts_.values->release(view.data, element_count(view.shape));
+        done += element_count(some);
+      });
+    });
+  }
+
+ private:
+  // The box of the values' bytes that has these elements.
+  ArrayBox bytes_of(const ArrayBox& elements) const {
+    ArrayBox bytes = elements;
+    if (parts_.codes.group_codes == 1) return bytes;
+    const std::size_t a = parts_.axis;
+    bytes.start[a] = parts_.codes.byte_of(elements.start[a]);
+    bytes.count[a] = parts_.codes.bytes_to(elements.start[a] + elements.count[a]) - bytes.start[a];
+    return bytes;
+  }
+
+  // The bytes of a box of elements: in place, or read to `buffer`.
+  ArrayView bytes_in(const ArrayBox& elements, std::byte* buffer) const {
+    const ArrayBox box = bytes_of(elements);
+    const ArraySource& values = *parts_.values;
+    if (values.access().prefer == ArrayAccess::Prefer::view) {
+      ArrayView view = box_of(*values.mapped(), box);
+      if (view.strides.empty() || view.shape.back() == 1 || view.strides.back() == 1) return view;
+    }
+    values.read(box.start, box.count, buffer);
+    return {buffer, values.dtype(), box.count};
+  }
+
+  void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
+    const std::size_t rank = box.count.size();
+    const std::int64_t length = rank > 0 ? box.count.back() : 1;
+    const std::int64_t rows = element_count(box.count) / length;
+    const std::int64_t first = rank > 0 ? box.start.back() : 0;
+    const std::int64_t block = rank > 0 ? parts_.block.back() : 1;
+    const bool is_packed = parts_.codes.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
+    Shape index(rank), grid(rank);
+    float scales[kRun + 1];
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::byte* from = bytes.data;
+      std::int64_t rest = row;
+      for (std::size_t d = rank; d-- > 1;) {
+        const std::int64_t i = rest % box.count[d - 1];
+        rest /= box.count[d - 1];
+        index[d - 1] = box.start[d - 1] + i;
+        grid[d - 1] = index[d - 1] / parts_.block[d - 1];
+        const bool packed_here = is_packed && d - 1 == parts_.axis;
+        from +=
+            (packed_here ? parts_.codes.byte_of(index[d - 1]) - parts_.codes.byte_of(box.start[d - 1]) : i) *
+            bytes.strides[d - 1];
+      }
+      // Element `first` is in the first byte, or byte group, of the row.
+      const std::int64_t skipped = along ? first % parts_.codes.group_codes : 0;
+      for (std::int64_t begin = 0; begin < length; begin += kRun) {
+        const std::int64_t n = std::min(kRun, length - begin);
+        float* to = out + row * length + begin;
+        if (along)
+          unpack_along(parts_.codes, pairs_, from, skipped + begin, n, to);
+        else
+          unpack_across(parts_.codes, pairs_, from + begin, bytes.strides[parts_.axis],
+                        index[parts_.axis] % parts_.codes.group_codes, n, to);
+        const std::int64_t at = first + begin;
+        if (rank > 0) grid[rank - 1] = at / block;
+        scales_.read(grid, core::ceil_div(at + n, block) - at / block, scales);
+        multiply(to, n, scales, block, at % block);
+        if (!parts_.global.empty()) apply_global(to, n, index[0]);
+      }
+    }
+  }
+
+  void apply_global(float* x, std::int64_t n, std::int64_t leading) const {
+    const float global = parts_.global[parts_.global.size() == 1 ? 0 : static_cast<std::size_t>(leading)];
+    if (parts_.global_use == GlobalScale::multiplies)
+      for (std::int64_t i = 0; i < n; ++i) x[i] *= global;
+    else
+      for (std::int64_t i = 0; i < n; ++i) x[i] /= global;
+  }
+
+  Parts parts_;
+  ScaleReader scales_;
+  Pairs pairs_;
+};
+
+// --- arguments
+
+std::string both(const ArraySource& values, const ElementRow* row) {
+  return fmt::format("values {} of {}", to_string(values.shape()),
+                     row != nullptr ? row->name : name_of(values.dtype()));
+}
+
+// The values' codes; of the packed ones the row, else null.
+const ElementRow* read_codes(const QuantizedArrays& arrays, const DecodeSettings& settings, Parts& parts) {
+  const ArraySource& values = *parts.values;
+  const DType dtype = values.dtype();
+  const bool is_float8 = is_8_bit_float(dtype) && dtype != DType::float8_e8m0fnu;
+  const bool takes_float8 =
+      arrays.scheme == QuantizationScheme::fp8 || arrays.scheme == QuantizationScheme::mx;
+  std::optional<ElementFormat> element = settings.element;
+  if (takes_float8 && is_float8) {
+    if (element && row_of(*element).dtype != dtype)
+      throw core::invalid("{}: the values are {}, not codes of {}", values.name(), name_of(dtype),
+                          name_of(*element));
+    parts.codes.numbers = dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
+      if constexpr (is_8_bit_float(dtype_of<T>()))
+        return T::values().data();
+      else
+        return nullptr;
+    });
+    return nullptr;
+  }
+  if (arrays.scheme == QuantizationScheme::fp8) {
+    if (element && row_of(*element).group_codes > 1)
+      throw core::usage("fp8 has elements e4m3 and e5m2, not {}", name_of(*element));
+    if (!element && dtype == DType::uint8)
+      throw core::invalid("{}: the values are uint8, and which 8-bit float they are is unknown",
+                          values.name())
+          .hint("element=e4m3 or element=e5m2 says it");
+  }
+  const bool is_fp4 =
+      arrays.scheme == QuantizationScheme::nvfp4 || arrays.scheme == QuantizationScheme::gptoss;
+  if (is_fp4 && element && *element != ElementFormat::e2m1)
+    throw core::usage("{} has elements e2m1, not {}", name_of(arrays.scheme), name_of(*element));
+  if (dtype != DType::uint8)
+    throw core::invalid("{}: the values are {}, and {} has {}", values.name(), name_of(dtype),
+                        name_of(arrays.scheme),
+                        takes_float8 ? "8-bit floats, or codes as uint8" : "codes as uint8, two in a byte");
+  const ElementRow& row = row_of(element.value_or(ElementFormat::e2m1));
+  parts.codes.numbers = row.values;
+  parts.codes.group_codes = row.group_codes;
+  parts.codes.group_bytes = row.group_bytes;
+  return &row;
+}
+
+// The shape of the decoded array.
+void read_shape(const ElementRow* row, const DecodeSettings& settings, Parts& parts) {
+  const ArraySource& values = *parts.values;
+  parts.shape = values.shape();
+  parts.axis = parts.shape.empty() ? 0 : parts.shape.size() - 1;
+  if (settings.axis) {
+    const auto rank = static_cast<std::int64_t>(parts.shape.size());
+    if (*settings.axis < -rank || *settings.axis >= rank)
+      throw core::usage("{} of shape {} has no axis {}", values.name(), to_string(parts.shape),
+                        *settings.axis)
+          .hint(core::axes_of(rank));
+    parts.axis = static_cast<std::size_t>(*settings.axis < 0 ? *settings.axis + rank : *settings.axis);
+  }
+  if (parts.codes.group_codes == 1) return;
+  std::int64_t& length = parts.shape[parts.axis];
+  if (length % parts.codes.group_bytes != 0)
+    throw core::invalid("{}: axis {} has {} bytes, and {} codes of {} take {}", values.name(), parts.axis,
+                        length, parts.codes.group_codes, row->name, parts.codes.group_bytes);
+  length = length / parts.codes.group_bytes;
+  const auto elements = core::checked_mul(length, parts.codes.group_codes);
+  if (!elements) throw core::invalid("{}: more elements than 64 bits can count", values.name());
+  length = *elements;
+  byte_count(parts.shape, DType::float32);
+}
+
+// The type of the scales of a scheme; `numbers` is null for numbers of a float type.
+void read_scale_type(QuantizationScheme scheme, Parts& parts) {
+  const ArraySource& scales = *parts.scales;
+  const DType dtype = scales.dtype();
+  const auto refuse = [&](std::string_view expected) {
+    return core::invalid("{}: the scales are {}, and {} has {}", scales.name(), name_of(dtype),
+                         name_of(scheme), expected);
+  };
+  if (parts.layout == ScaleLayout::packed_columns) {
+    if (scheme == QuantizationScheme::nvfp4)
+      throw core::usage("layout deepgemm is of E8M0 scales, and nvfp4 has e4m3");
+    parts.scale_numbers = kE8M0;
+    if (dtype != DType::int32 && dtype != DType::uint32)
+      throw core::invalid("{}: the scales are {}, and layout deepgemm is int32, four codes in each",
+                          scales.name(), name_of(dtype));
+    return;
+  }
+  const bool is_e8m0 = dtype == DType::uint8 || dtype == DType::float8_e8m0fnu;
+  if (scheme == QuantizationScheme::fp8) {
+    if (is_e8m0)
+      parts.scale_numbers = kE8M0;
+    else if (!is_float(dtype))
+      throw refuse("a float type, or E8M0 as uint8 or float8_e8m0fnu");
+    else if (parts.layout != ScaleLayout::linear)
+      throw core::invalid("{}: the scales are {}, and layout {} is of one byte each", scales.name(),
+                          name_of(dtype), name_of(parts.layout));
+  } else if (scheme == QuantizationScheme::nvfp4) {
+    if (dtype != DType::uint8 && dtype != DType::float8_e4m3fn)
+      throw refuse("float8_e4m3fn, or its codes as uint8");
+    parts.scale_numbers = row_of(ElementFormat::e4m3).values;
+  } else {
+    if (!is_e8m0) {
+      Error error = refuse("E8M0 as uint8 or float8_e8m0fnu");
+      if (dtype == DType::float8_e4m3fn)
+        error.hint("blocks of 16 with e4m3 scales are nvfp4(VALUES, SCALES, GLOBAL)");
+      throw error;
+    }
+    parts.scale_numbers = kE8M0;
+  }
+}
+
+// Elements of a block along each axis, of fp8.
+Shape blocks_of_fp8(const DecodeSettings& settings, const Parts& parts) {
+  const Shape &shape = parts.shape, &scales = parts.scales->shape();
+  const std::size_t rank = shape.size();
+  Shape block(rank, 1);
+  if (settings.block) {
+    if (rank < 2)
+      throw core::invalid("{}: shape {} has no blocks of rows and columns", parts.values->name(),
+                          to_string(shape));
+    block[rank - 2] = settings.block->rows;
+    block[rank - 1] = settings.block->columns;
+    return block;
+  }
+  if (parts.layout != ScaleLayout::linear)
+    throw core::usage("block=RxC is needed: layout {} does not tell the number of blocks",
+                      name_of(parts.layout));
+  if (element_count(scales) == 1) {
+    for (std::size_t d = 0; d < rank; ++d) block[d] = std::max<std::int64_t>(shape[d], 1);
+    return block;
+  }
+  bool fits = scales.size() == rank;
+  for (std::size_t d = 0; fits && d < rank; ++d) {
+    fits = scales[d] == shape[d] || (scales[d] > 0 && shape[d] % scales[d] == 0);
+    if (fits && scales[d] > 0) block[d] = std::max<std::int64_t>(shape[d] / scales[d], 1);
+  }
+  if (fits) return block;
+  Error error = core::invalid("{}: scales of shape {} do not divide values of shape {}", parts.scales->name(),
+                              to_string(scales), to_string(shape));
+  if (rank >= 2 && scales.size() == rank && scales[rank - 2] == core::ceil_div(shape[rank - 2], 128) &&
+      scales[rank - 1] == core::ceil_div(shape[rank - 1], 128))
+    error.hint("block=128x128 fits");
+  else
+    error.hint("block=RxC says which rows and columns share a scale");
+  throw error;
+}
+
+// The shape that the grid's scales have in their layout, with the axis of the columns last unless linear.
+Shape expected_scales(const Parts& parts) {
+  Shape grid = parts.grid();
+  if (parts.layout != ScaleLayout::linear && !grid.empty())
+    std::rotate(grid.begin() + static_cast<std::ptrdiff_t>(parts.axis),
+                grid.begin() + static_cast<std::ptrdiff_t>(parts.axis) + 1, grid.end());
+  return stored_shape(parts.layout, grid);
+}
+
+void check_scales(const QuantizedArrays& arrays, const DecodeSettings& settings, const ElementRow* row,
+                  const Parts& parts) {
+  const Shape expected = expected_scales(parts), &scales = parts.scales->shape();
+  const bool is_tiled = parts.layout == ScaleLayout::tiles_128x4 || parts.layout == ScaleLayout::tiles_8x4;
+  const bool is_one =
+      arrays.scheme == QuantizationScheme::fp8 && element_count(scales) == 1 && element_count(expected) == 1;
+  // A writer may have flattened tiles, or split them into axes.
+  if (scales == expected || is_one || (is_tiled && element_count(scales) == element_count(expected))) return;
+  Error error = core::invalid(
+      "{}: scales of shape {}, and {} need {}{}", parts.scales->name(), to_string(scales),
+      both(*parts.values, row), to_string(expected),
+      parts.layout == ScaleLayout::linear ? "" : fmt::format(" in layout {}", name_of(parts.layout)));
+  // What else it may be.
+  Parts other = parts;
+  if (parts.layout == ScaleLayout::linear)
+    for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
+      other.layout = layout;
+      if (expected_scales(other) == scales) error.hint(fmt::format("layout={} fits", name_of(layout)));
+    }
+  other = parts;
+  if (arrays.scheme == QuantizationScheme::mx && !settings.element && parts.codes.group_codes == 2) {
+    other.shape = parts.values->shape();
+    if (expected_scales(other) == scales) error.hint("element=e4m3 or e5m2 takes one code in a byte");
+  }
+  throw error;
+}
+
+void read_global(const QuantizedArrays& arrays, Parts& parts) {
+  if (arrays.scheme != QuantizationScheme::nvfp4) return;
+  const ArraySource& global = core::required(arrays.global_scale);
+  if (!is_float(global.dtype()))
+    throw core::invalid("{}: the global scale is {}, not a float type", global.name(),
+                        name_of(global.dtype()));
+  const Shape& shape = global.shape();
+  const std::int64_t leading = parts.shape[0], n = element_count(shape);
+  const bool is_leading = parts.shape.size() > 1 && !shape.empty() && shape[0] == leading && n == leading;
+  if (n != 1 && !is_leading)
+    throw core::invalid("{}: global scales of shape {}, and values of shape {} have one, or ({},)",
+                        global.name(), to_string(shape), to_string(parts.shape), leading);
+  const Array held = read_all(global);
+  parts.global.resize(static_cast<std::size_t>(n));
+  dispatch(held.dtype(), [&]<class T>(std::type_identity<T>) {
+    for (std::size_t i = 0; i < parts.global.size(); ++i)
+      parts.global[i] = static_cast<float>(static_cast<Computed<T>>(held.elements<T>()[i]));
+  });
+}
+
+}  // namespace
+
+}  // namespace quantize
+
+std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
+                                                 const DecodeSettings& settings, std::string name) {
+  using namespace quantize;
+  using Scheme = QuantizationScheme;
+  const bool is_fp8 = arrays.scheme == Scheme::fp8;
+  (void)core::required(arrays.values), (void)core::required(arrays.scales);
+  if (settings.block && !is_fp8)
+    throw core::usage("{} has blocks of its own; block is of fp8", name_of(arrays.scheme));
+  if (settings.block && (settings.block->rows < 1 || settings.block->columns < 1))
+    throw core::usage("block {} is empty", to_string(*settings.block));
+  if (settings.axis && (is_fp8 || arrays.scheme == Scheme::gptoss))
+    throw core::usage("axis is of mx and nvfp4, not of {}", name_of(arrays.scheme));
+  if (settings.global != GlobalScale::multiplies && arrays.scheme != Scheme::nvfp4)
+    throw core::usage("a global scale is of nvfp4, not of {}", name_of(arrays.scheme));
+
+  Parts parts;
+  parts.values = arrays.values;
+  parts.scales = arrays.scales;
+  parts.layout = settings.layout;
+  parts.global_use = settings.global;
+  if (arrays.scheme == Scheme::gptoss) {
+    const Shape& shape = arrays.values->shape();
+    if (shape.size() < 2 || shape.back() != kMxBlock / 2)
+      throw core::invalid("{}: blocks of shape {}, and gptoss has (..., n, {})", arrays.values->name(),
+                          to_string(shape), kMxBlock / 2);
+    parts.values = unchunk_array(arrays.values, shape[shape.size() - 2] * shape.back(), -1);
+  }
+  const ElementRow* row = read_codes(arrays, settings, parts);
+  parts.codes.nibbles = settings.nibbles;
+  if (settings.nibbles != NibbleOrder::low && parts.codes.group_codes != 2)
+    throw core::usage("nibbles is of 4-bit elements");
+  if (!is_fp8 && parts.values->shape().empty())
+    throw core::invalid("{}: a scalar has no blocks", parts.values->name());
+  read_shape(row, settings, parts);
+  read_scale_type(arrays.scheme, parts);
+  if (is_fp8) {
+    parts.block = blocks_of_fp8(settings, parts);
+  } else {
+    parts.block.assign(parts.shape.size(), 1);
+    parts.block[parts.axis] = arrays.scheme == Scheme::nvfp4 ? kNvfp4Block : kMxBlock;
+  }
+  check_scales(arrays, settings, row, parts);
+  read_global(arrays, parts);
+  return std::make_shared<DecodedSource>(std::move(parts), std::move(name));
+}
+
+}  // namespace ejk

@@ -1,0 +1,263 @@
+// Encoding: the tables of scale codes and ties, every bfloat16 pattern against the nearest element by search,
+// the documented example, layouts, threads; what torchao writes (tests/golden/quantize.h5).
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "ejk/quantize.hpp"
+#include "io/support.hpp"
+#include "quantize/encode.hpp"
+#include "support/arrays.hpp"
+#include "support/failure.hpp"
+#include "support/golden.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+using Scheme = QuantizationScheme;
+
+namespace {
+
+std::vector<int> scale_codes(ElementFormat element, float amax) {
+  std::vector<int> codes;
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
+    codes.push_back(quantize::e8m0_code(rule, quantize::row_of(element), std::bit_cast<std::uint32_t>(amax)));
+  return codes;
+}
+
+int code_of(ElementFormat element, float x, ElementRounding rounding = ElementRounding::even) {
+  std::uint8_t code = 0;
+  quantize::Encoder::Counts counts;
+  quantize::Encoder(*quantize::row_of(element).format, rounding).encode(&x, 1, &code, counts);
+  return code;
+}
+
+Quantized quantized(const Array& x, const QuantizeSettings& settings) {
+  return quantize_array(*make_source(x.view(), "x.npy"), settings);
+}
+
+Array decoded_again(const Quantized& q) {
+  QuantizedArrays arrays{q.settings.scheme, make_source(q.values.view(), "v"),
+                         make_source(q.scales.view(), "s")};
+  const Array global = Array::from<float>({}, std::vector<float>{q.global_scale.value_or(1)});
+  arrays.global_scale = make_source(global.view(), "g");
+  return read_all(*decoded_array(
+      arrays, {.element = q.settings.element, .block = q.settings.block, .layout = q.settings.layout}));
+}
+
+}  // namespace
+
+TEST_CASE("scale codes of floor, ceil, rceil and even") {
+  using Codes = std::vector<int>;
+  constexpr auto e4m3 = ElementFormat::e4m3, e2m1 = ElementFormat::e2m1;
+  CHECK(scale_codes(e4m3, 1) == Codes{119, 119, 119, 119});
+  CHECK(scale_codes(e4m3, 1.5f) == Codes{119, 120, 119, 119});
+  CHECK(scale_codes(e4m3, 1.75f) == Codes{119, 120, 119, 119});
+  CHECK(scale_codes(e4m3, 1.7500001f) == Codes{119, 120, 120, 119});
+  CHECK(scale_codes(e4m3, 1.9f) == Codes{119, 120, 120, 119});
+  CHECK(scale_codes(e4m3, 1.94f) == Codes{119, 120, 120, 120});
+  CHECK(scale_codes(e4m3, 448) == Codes{127, 128, 127, 127});
+  CHECK(scale_codes(e4m3, 449) == Codes{127, 128, 128, 127});
+  CHECK(scale_codes(e2m1, 1) == Codes{125, 125, 125, 125});
+  CHECK(scale_codes(e2m1, 1.74f) == Codes{125, 126, 126, 125});
+  CHECK(scale_codes(e2m1, 1.75f) == Codes{125, 126, 126, 126});
+  CHECK(scale_codes(e2m1, 6) == Codes{127, 128, 127, 127});
+  CHECK(scale_codes(e2m1, 6.5f) == Codes{127, 128, 128, 127});
+  CHECK(scale_codes(e2m1, 7) == Codes{127, 128, 128, 128});
+  CHECK(scale_codes(e4m3, 0) == Codes{0, 0, 0, 0});
+  CHECK(scale_codes(e4m3, 1e-40f) == Codes{0, 0, 0, 0});
+  CHECK(scale_codes(e4m3, INFINITY) == Codes{247, 247, 254, 247});
+  CHECK(scale_codes(e4m3, NAN) == Codes{255, 255, 255, 255});
+}
+
+TEST_CASE("ties of e2m1") {
+  const float x[] = {0, -0.0f, .25f, .2500001f, .75f, -.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 5.0001f, 6, -.1f};
+  const int even[] = {0, 8, 0, 1, 2, 10, 2, 4, 4, 6, 6, 7, 7, 8};
+  const int away[] = {0, 8, 1, 1, 2, 10, 3, 4, 5, 6, 7, 7, 7, 8};
+  const int down[] = {0, 8, 0, 1, 1, 9, 2, 3, 4, 5, 6, 7, 7, 8};
+  for (std::size_t i = 0; i < std::size(x); ++i) {
+    CAPTURE(x[i]);
+    CHECK(code_of(ElementFormat::e2m1, x[i]) == even[i]);
+    CHECK(code_of(ElementFormat::e2m1, x[i], ElementRounding::away) == away[i]);
+    CHECK(code_of(ElementFormat::e2m1, x[i], ElementRounding::down) == down[i]);
+  }
+  CHECK(code_of(ElementFormat::e2m1, NAN) == 7);
+  CHECK(code_of(ElementFormat::e2m1, -INFINITY) == 15);
+  CHECK(code_of(ElementFormat::e4m3, -NAN) == 0xFF);
+  CHECK(code_of(ElementFormat::e4m3, INFINITY) == 0x7E);
+  CHECK(code_of(ElementFormat::e5m2, 1e30f) == 0x7B);
+}
+
+TEST_CASE("every bfloat16 number becomes the nearest element, for every rounding of ties") {
+  for (const quantize::ElementRow& row : quantize::kElements)
+    for (const ElementRounding rounding :
+         {ElementRounding::even, ElementRounding::away, ElementRounding::down}) {
+      CAPTURE(row.name);
+      const detail::FloatCodes codes(*row.format);
+      const quantize::Encoder encoder(*row.format, rounding);
+      int wrong = 0;
+      for (std::uint32_t pattern = 0; pattern < 0x7F80; ++pattern) {
+        const auto x = std::bit_cast<float>(pattern << 16);
+        std::uint32_t best = 0;
+        // Differences from numbers far above the largest are equal in double.
+        if (x >= row.values[codes.largest]) best = codes.largest;
+        for (std::uint32_t code = 1; x < row.values[codes.largest] && code <= codes.largest; ++code) {
+          const double was = std::abs(double{row.values[best]} - x),
+                       is = std::abs(double{row.values[code]} - x);
+          const bool wins_tie =
+              rounding == ElementRounding::away || (rounding == ElementRounding::even && code % 2 == 0);
+          if (is < was || (is == was && wins_tie)) best = code;
+        }
+        std::uint8_t code = 0;
+        quantize::Encoder::Counts counts;
+        encoder.encode(&x, 1, &code, counts);
+        wrong += code != best;
+        wrong += counts.flushed != (best == 0 && x != 0);
+      }
+      CHECK(wrong == 0);
+    }
+}
+
+TEST_CASE("nvfp4: the documented example") {
+  Array x(DType::float32, {1, 32});
+  x.elements<float>()[0] = 1.5f, x.elements<float>()[1] = -.2f, x.elements<float>()[20] = 3;
+  const Quantized q = quantized(x, {.scheme = Scheme::nvfp4});
+  CHECK(*q.global_scale == 3.0f / 2688);
+  CHECK(q.scales.dtype() == DType::float8_e4m3fn);
+  CHECK(q.scales.data()[0] == std::byte{0x76});
+  CHECK(q.scales.data()[1] == std::byte{0x7E});
+  CHECK(q.values.data()[0] == std::byte{0xA7});
+  // 3 / 2688 is not exact in float32.
+  CHECK(decoded_again(q).elements<float>()[0] == doctest::Approx(1.5));
+  CHECK(decoded_again(q).elements<float>()[1] == doctest::Approx(-.25));
+}
+
+TEST_CASE("what is decoded again has no larger error than reported, and counts are those of a plain loop") {
+  std::mt19937_64 engine(8);
+  for (const Scheme scheme : {Scheme::mx, Scheme::nvfp4, Scheme::fp8})
+    for (const std::int64_t k : {32, 100, 4224}) {
+      Array x = plain::random(DType::float32, {3, 7, k}, engine);
+      std::fill_n(x.elements<float>().begin(), k, 0.0f);
+      QuantizeSettings settings{.scheme = scheme};
+      if (scheme == Scheme::fp8) settings.block = ScaleBlock{2, 48};
+      if (scheme == Scheme::mx) settings.element = ElementFormat::e2m3, settings.rule = ScaleRule::floor;
+      const Quantized q = quantized(x, settings);
+      const Array y = decoded_again(q);
+      REQUIRE(y.shape() == x.shape());
+      double worst = 0, signal = 0, noise = 0;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(x.size()); ++i) {
+        const double a = x.elements<float>()[i], e = a - y.elements<float>()[i];
+        worst = std::max(worst, std::abs(e)), signal += a * a, noise += e * e;
+      }
+      CHECK(q.largest_error == worst);
+      CHECK(q.signal == doctest::Approx(signal));
+      CHECK(q.noise == doctest::Approx(noise));
+      const std::int64_t each = scheme == Scheme::mx ? 32 : 16;
+      CHECK(q.zero_blocks == (scheme == Scheme::fp8 ? 0 : (k + each - 1) / each));
+      for (const int count : {1, 2, 7}) {
+        const Threads threads(count);
+        const Quantized again = quantized(x, settings);
+        CHECK(plain::same_bytes(again.values, q.values));
+        CHECK(plain::same_bytes(again.scales, q.scales));
+        CHECK(again.noise == q.noise);
+      }
+    }
+}
+
+TEST_CASE("fp8: scales of all, rows and blocks; powers of two, also four in a word") {
+  const Array x = plain::array_of(DType::float32, {2, 4}, {1, -448, 0, 2, 0, 0, 0, 0});
+  CHECK(quantized(x, {.scheme = Scheme::fp8}).scales.elements<float>()[0] == 1);
+  const Quantized rows = quantized(x, {.scheme = Scheme::fp8, .block = ScaleBlock{1, 4}});
+  CHECK(rows.scales.shape() == Shape{2, 1});
+  CHECK(rows.scales.elements<float>()[1] == 1);
+  CHECK(rows.zero_blocks == 1);
+  const Quantized blocks = quantized(x, {.scheme = Scheme::fp8, .block = ScaleBlock{128, 3}});
+  CHECK(blocks.scales.shape() == Shape{1, 2});
+  CHECK(blocks.scales.elements<float>()[1] == 2.0f / 448);
+  const Quantized powers =
+      quantized(x, {.scheme = Scheme::fp8, .block = ScaleBlock{128, 3}, .power_of_two = true});
+  CHECK(powers.scales.elements<float>()[1] == 0x1p-7f);
+  const Quantized words = quantized(x, {.scheme = Scheme::fp8,
+                                        .block = ScaleBlock{128, 3},
+                                        .layout = ScaleLayout::packed_columns,
+                                        .power_of_two = true});
+  CHECK(words.scales.elements<std::int32_t>()[0] == (127 | 120 << 8));
+  CHECK(plain::same_bytes(decoded_again(words), decoded_again(powers)));
+}
+
+TEST_CASE("NaN and infinities") {
+  Array x(DType::float32, {1, 64});
+  x.elements<float>()[0] = NAN, x.elements<float>()[1] = 2, x.elements<float>()[40] = INFINITY,
+  x.elements<float>()[41] = 1;
+  const Quantized mx = quantized(x, {.scheme = Scheme::mx, .element = ElementFormat::e2m1});
+  CHECK(mx.scales.data()[0] == std::byte{255});
+  CHECK(mx.scales.data()[1] == std::byte{254});
+  CHECK(mx.nans == 1);
+  CHECK(mx.saturated == 1);
+  const Quantized nv = quantized(x, {.scheme = Scheme::nvfp4});
+  CHECK((nv.values.data()[0] & std::byte{15}) == std::byte{7});
+  CHECK(nv.nans == 1);
+  CHECK(nv.saturated == 1);
+  CHECK(*nv.global_scale == 2.0f / 2688);
+  const Quantized zero = quantized(Array(DType::float32, {1, 16}), {.scheme = Scheme::nvfp4});
+  CHECK(*zero.global_scale == 1);
+  CHECK(zero.zero_blocks == 1);
+}
+
+TEST_CASE("settings that a scheme does not have") {
+  const Array x(DType::float32, {2, 33});
+  const auto failure = [&](const QuantizeSettings& s) {
+    return plain::failure_and_hint([&] { quantized(x, s); });
+  };
+  CHECK(failure({.scheme = Scheme::mx, .element = ElementFormat::e2m1}) ==
+        "x.npy: the last axis has 33 elements, and 2 of e2m1 make whole bytes");
+  CHECK(failure({.scheme = Scheme::nvfp4, .element = ElementFormat::e4m3}) ==
+        "nvfp4 has elements e2m1, not e4m3");
+  CHECK(failure({.scheme = Scheme::nvfp4, .rule = ScaleRule::floor}) ==
+        "a scale rule is of scales that are powers of two, as of mx");
+  CHECK(failure({.scheme = Scheme::mx, .block = ScaleBlock{1, 8}}) ==
+        "mx has blocks of its own; block is of fp8");
+  CHECK(failure({.scheme = Scheme::fp8, .layout = ScaleLayout::tiles_128x4}) ==
+        "layout 128x4 is of scales of one byte, and those of fp8 are float32");
+  CHECK(failure({.scheme = Scheme::nvfp4, .global = 0.0f}) == "the global scale 0 is not a number above 0");
+}
+
+TEST_CASE("blocks as torchao encodes them, and codes as ml_dtypes has them") {
+  const auto bytes_differ = [](const Array& a, const Array& b) {
+    REQUIRE(a.bytes() == b.bytes());
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < a.bytes(); ++i) count += a.data()[i] != b.data()[i];
+    return count;
+  };
+  const auto element_of = [](const std::string& name) {
+    for (const ElementFormat element : {ElementFormat::e4m3, ElementFormat::e5m2, ElementFormat::e2m3,
+                                        ElementFormat::e3m2, ElementFormat::e2m1})
+      if (name_of(element) == name) return element;
+    return ElementFormat::e4m3;
+  };
+  for (const golden::Case& c : golden::load("quantize")) {
+    CAPTURE(c.name);
+    const Array& x = c.in.at("x");
+    if (c.name.starts_with("codes_")) {
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(x.size()));
+      quantize::Encoder::Counts counts;
+      quantize::Encoder(*quantize::row_of(element_of(c.params.at("element"))).format, ElementRounding::even)
+          .encode(x.elements<float>().data(), x.size(), codes.data(), counts);
+      CHECK(std::equal(codes.begin(), codes.end(), c.out.at("codes").elements<std::uint8_t>().begin()));
+      continue;
+    }
+    QuantizeSettings settings{.scheme = c.params.at("scheme") == "mx" ? Scheme::mx : Scheme::nvfp4};
+    if (c.params.contains("element")) settings.element = element_of(c.params.at("element"));
+    for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
+      if (c.params.contains("rule") && c.params.at("rule") == std::string(name_of(rule)))
+        settings.rule = rule;
+    const Quantized q = quantized(x, settings);
+    CHECK(bytes_differ(q.values, c.out.at("values")) == 0);
+    CHECK(bytes_differ(q.scales, c.out.at("scales")) == 0);
+    if (q.global_scale) CHECK(*q.global_scale == c.out.at("global").elements<float>()[0]);
+    settings.layout = ScaleLayout::tiles_128x4;
+    CHECK(bytes_differ(quantized(x, settings).scales, c.out.at("blocked")) == 0);
+  }
+}
