@@ -238,6 +238,18 @@ std::string help_of_choices(const std::string& help, const std::vector<std::stri
 template <class T>
 using Choices = std::vector<std::pair<std::string, T>>;
 
+/// Values by their names. T is the type of the values, or an optional of it.
+template <class T, class Values>
+Choices<T> named_choices(const Values& values) {
+  Choices<T> choices;
+  for (const auto value : values) choices.emplace_back(name_of(value), value);
+  return choices;
+}
+template <class T, class Value>
+Choices<T> named_choices(std::initializer_list<Value> values) {
+  return named_choices<T, std::initializer_list<Value>>(values);
+}
+
 /// An option with a few allowed values. Its help lists them; the value of `into` is the default.
 template <class T>
 Option& add_choice(OptionSet& set, const std::string& names, T& into,
@@ -266,9 +278,7 @@ inline std::vector<DType> float_dtypes() {
 template <class T>
 Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::string& help,
                   const std::vector<DType>& among = all_dtypes()) {
-  Choices<T> choices;
-  for (const DType dtype : among) choices.emplace_back(ejk::name_of(dtype), dtype);
-  return add_choice(set, names, into, std::move(choices), "TYPE", help);
+  return add_choice(set, names, into, named_choices<T>(among), "TYPE", help);
 }
 
 /// --convention document|ejkernel, recorded and shown.

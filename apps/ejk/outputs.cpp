@@ -55,18 +55,16 @@ bool Outputs::to_stdout() const { return writes_any() && (!target_ || target_->i
 
 std::vector<std::string> Outputs::lost_types(const std::vector<Output>& outputs) const {
   std::vector<std::string> warnings;
-  if (!target_ || !writes_any() || target_->container == ArrayReference::Container::safetensors)
-    return warnings;
-  const bool is_hdf5 = target_->container == ArrayReference::Container::hdf5;
+  if (!target_ || !writes_any()) return warnings;
   for (const Output& output : outputs) {
-    if (!output.source || !is_chosen(output.name) || !is_8_bit_float(output.source->dtype())) continue;
+    if (!output.source || !is_chosen(output.name) || target_->names_type(output.source->dtype())) continue;
     const std::string_view dtype = name_of(output.source->dtype());
-    if (!is_hdf5)
+    if (target_->container != ArrayReference::Container::hdf5)
       warnings.push_back(
           fmt::format("{}: .npy has no name for {}, which is written as bytes '|V1': "
                       "numpy.load(...).view(ml_dtypes.{}), or ejk convert --view {}",
                       printable(output.name), dtype, dtype, dtype));
-    else if (output.source->dtype() == DType::float8_e8m0fnu)
+    else
       warnings.push_back(
           fmt::format("{}: HDF5 has no type for {}, which is written as uint8: ejk convert --view {}",
                       printable(output.name), dtype, dtype));

@@ -34,13 +34,6 @@ T value_among(const std::string& value, const Choices<T>& choices) {
   return choices[read_choice(value, words)].second;
 }
 
-template <class T>
-Choices<T> named(std::initializer_list<T> values) {
-  Choices<T> choices;
-  for (const T value : values) choices.emplace_back(name_of(value), value);
-  return choices;
-}
-
 // Each option, and how its value is read.
 struct SettingRow {
   const char* name;
@@ -50,8 +43,7 @@ struct SettingRow {
 constexpr SettingRow kSettings[] = {
     {"element",
      [](const std::string& value, DecodeSettings& into) {
-       using enum ElementFormat;
-       into.element = value_among(value, named({e4m3, e5m2, e2m3, e3m2, e2m1}));
+       into.element = value_among(value, named_choices<ElementFormat>(kElementFormats));
      }},
     {"block",
      [](const std::string& value, DecodeSettings& into) {
@@ -60,8 +52,7 @@ constexpr SettingRow kSettings[] = {
      }},
     {"layout",
      [](const std::string& value, DecodeSettings& into) {
-       using enum ScaleLayout;
-       into.layout = value_among(value, named({linear, tiles_128x4, tiles_8x4, packed_columns}));
+       into.layout = value_among(value, named_choices<ScaleLayout>(kScaleLayouts));
      }},
     {"nibbles",
      [](const std::string& value, DecodeSettings& into) {

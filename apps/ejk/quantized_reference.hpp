@@ -2,12 +2,19 @@
 // tests: tests/app/test_quantized_reference.cpp
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 
 #include "ejk/quantize.hpp"
 
 namespace ejk::app {
+
+// In the order of the enumerations, for options.
+inline constexpr std::array kElementFormats{ElementFormat::e4m3, ElementFormat::e5m2, ElementFormat::e2m3,
+                                            ElementFormat::e3m2, ElementFormat::e2m1};
+inline constexpr std::array kScaleLayouts{ScaleLayout::linear, ScaleLayout::tiles_128x4,
+                                          ScaleLayout::tiles_8x4, ScaleLayout::packed_columns};
 
 /// fp8(VALUES, SCALES), mx(VALUES, SCALES), nvfp4(VALUES, SCALES, GLOBAL) or gptoss(BLOCKS, SCALES), with
 /// options NAME=VALUE after the arrays, and perhaps a slice.

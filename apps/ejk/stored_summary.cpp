@@ -3,8 +3,6 @@
 // tests: tests/cli/info/safetensors.case
 #include "stored_summary.hpp"
 
-#include <algorithm>
-
 #include "ejk/text.hpp"
 
 namespace ejk::app {
@@ -14,23 +12,6 @@ namespace {
 std::int64_t saturated_sum(std::int64_t a, std::int64_t b) { return b > INT64_MAX - a ? INT64_MAX : a + b; }
 
 }  // namespace
-
-std::string name_pattern(std::string_view name) {
-  constexpr std::string_view kDigits = "0123456789", kBetween = "./[]:-";
-  const auto is_end = [&](std::size_t at) {
-    return at >= name.size() || kBetween.find(name[at]) != std::string_view::npos;
-  };
-  std::string pattern;
-  for (std::size_t at = 0; at < name.size();) {
-    const std::size_t end = std::min(name.find_first_not_of(kDigits, at), name.size());
-    if (end > at && is_end(at - 1) && is_end(end))  // at - 1 of the first character is no index
-      pattern += '#';
-    else
-      pattern += name.substr(at, std::max<std::size_t>(end - at, 1));
-    at = std::max(end, at + 1);
-  }
-  return pattern;
-}
 
 void StoredSummary::Sum::add(const StoredArray& array) {
   ++arrays;

@@ -13,9 +13,6 @@
 
 namespace ejk::app {
 
-/// "layers.12.experts.3.w1" → "layers.#.experts.#.w1": numbers that are whole components of a name.
-std::string name_pattern(std::string_view name);
-
 class StoredSummary {
  public:
   void add(const ArrayReference& file, const StoredArray& array);

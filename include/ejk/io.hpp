@@ -49,6 +49,8 @@ struct ArrayReference {
 
   bool is_stream() const { return container == Container::stream; }
   bool holds_several() const;
+  /// Whether files of the container name the type of such elements. Others have 8-bit floats as bytes.
+  bool names_type(DType dtype) const;
   /// The name of the array in its file, or that of the .npy file without its suffix; "array" for a stream.
   std::string array_name() const;
 };
@@ -126,6 +128,10 @@ std::shared_ptr<const ArraySource> open_array(std::string_view reference, const 
 
 /// All bytes of a file or of standard input ("-"); nothing if more than `most`. Throws Error{input}.
 std::optional<std::string> read_file(const std::string& path, std::int64_t most);
+
+/// Names of all that is in a folder, sorted. (std::filesystem's iterator ends the process without memory.)
+/// Throws Error{input}.
+std::vector<std::string> names_in_folder(const std::string& path);
 
 /// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of
 /// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a

@@ -32,6 +32,9 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 /// Whether the text is an integer in decimal of any size: if parse_integer rejects it, it is out of range.
 bool is_whole_number(std::string_view text);
 
+/// "layers.12.experts.3.w1" → "layers.#.experts.#.w1": numbers that are whole components of a name.
+std::string name_pattern(std::string_view name);
+
 /// Without spaces, tabs and carriage returns at its ends.
 std::string_view trimmed(std::string_view text);
 

@@ -36,16 +36,6 @@ std::optional<std::int64_t> convert_run(const Stored<From>* from, Stored<To>* to
   return std::nullopt;
 }
 
-// The numbers of an 8-bit float type by code.
-const float* values_of(DType dtype) {
-  return dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
-    if constexpr (is_8_bit_float(dtype_of<T>()))
-      return T::values().data();
-    else
-      return nullptr;
-  });
-}
-
 // Returns the number of elements that overflow.
 template <class To>
 std::int64_t round_to(const float* from, std::int64_t n, std::uint32_t overflowed, To* to) {
@@ -165,7 +155,7 @@ constexpr std::int64_t kBlock = 2048;  // floats on the stack
 
 std::optional<std::int64_t> widen_8_bit(DType from_type, const std::byte* from, DType to_type, std::byte* to,
                                         std::int64_t n, const OverflowSettings& overflows) {
-  const float* const values = values_of(from_type);
+  const float* const values = float8_numbers(from_type);
   const auto widen = [&](std::int64_t begin, std::int64_t end, float* out) {
     for (std::int64_t i = begin; i < end; ++i) out[i - begin] = values[static_cast<std::uint8_t>(from[i])];
   };
@@ -191,7 +181,7 @@ void round_to_8_bit(DType from_type, const std::byte* from, DType to_type, std::
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t m = std::min(kBlock, n - begin);
     const float* floats = block;
-    dispatch(from_type, [&]<class From>(std::type_identity<From>) {
+    dispatch_wide(from_type, [&]<class From>(std::type_identity<From>) {
       const auto* x = reinterpret_cast<const Stored<From>*>(from) + begin;
       if constexpr (std::is_same_v<From, float>)
         floats = x;
@@ -209,6 +199,15 @@ void round_to_8_bit(DType from_type, const std::byte* from, DType to_type, std::
 
 }  // namespace
 
+const float* float8_numbers(DType dtype) {
+  return dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
+    if constexpr (is_8_bit_float(dtype_of<T>()))
+      return T::values().data();
+    else
+      return nullptr;
+  });
+}
+
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows) {
@@ -222,17 +221,11 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
     (from_type == DType::float32 ? kernels.convert_f32 : kernels.convert_f64)(from, n, to_type, false, to);
     return std::nullopt;
   }
-  return dispatch(from_type, [&]<class From>(std::type_identity<From>) -> std::optional<std::int64_t> {
-    if constexpr (is_8_bit_float(dtype_of<From>()))
-      return std::nullopt;  // above
-    else
-      return dispatch(to_type, [&]<class To>(std::type_identity<To>) -> std::optional<std::int64_t> {
-        if constexpr (is_8_bit_float(dtype_of<To>()))
-          return std::nullopt;
-        else
-          return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
-                                       reinterpret_cast<Stored<To>*>(to), n);
-      });
+  return dispatch_wide(from_type, [&]<class From>(std::type_identity<From>) {
+    return dispatch_wide(to_type, [&]<class To>(std::type_identity<To>) {
+      return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
+                                   reinterpret_cast<Stored<To>*>(to), n);
+    });
   });
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "ejk/array_math.hpp"
 #include "ejk/dtype.hpp"
@@ -18,10 +17,20 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows = {});
 
-/// The array, which outlives the result; one of 8-bit floats as float32.
+/// The numbers of an 8-bit float type by code; null for other types.
+const float* float8_numbers(DType dtype);
+
+/// The array, which must outlive the result.
+inline std::shared_ptr<const ArraySource> borrowed(const ArraySource& source) {
+  return {std::shared_ptr<const ArraySource>(), &source};
+}
+
+/// float32 for 8-bit floats, else the type itself.
+inline DType wide_type(DType dtype) { return is_8_bit_float(dtype) ? DType::float32 : dtype; }
+
+/// The array in its wide type; it must outlive the result.
 inline std::shared_ptr<const ArraySource> with_wide_floats(const ArraySource& source) {
-  std::shared_ptr<const ArraySource> alias(std::shared_ptr<const ArraySource>(), &source);
-  return is_8_bit_float(source.dtype()) ? convert_array(std::move(alias), DType::float32) : alias;
+  return convert_array(borrowed(source), wide_type(source.dtype()));
 }
 
 }  // namespace ejk::arrays

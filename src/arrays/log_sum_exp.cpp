@@ -105,7 +105,8 @@ Partial partial_of(const arrays::Stored<T>* x, std::int64_t before, std::int64_t
 
 std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t> axis) {
   const Extents e(x, axis);
-  const std::int64_t bytes = byte_count(x.shape(), x.dtype()), size = size_of(x.dtype());
+  const DType dtype = arrays::wide_type(x.dtype());
+  const std::int64_t bytes = byte_count(x.shape(), dtype), size = size_of(dtype);
   const std::int64_t most = x.random_access() ? threads() : 1;
   const bool whole = e.n * e.inner * size <= arrays::kBoxBytes;
   const auto sum_bytes = static_cast<std::int64_t>(sizeof(ScaledSum));

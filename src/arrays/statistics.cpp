@@ -293,7 +293,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
 
 std::int64_t statistics_bytes(const ArraySource& source) {
   if (!source.access().uniform.empty()) return 0;
-  const std::int64_t bytes = byte_count(source.shape(), source.dtype());
+  const std::int64_t bytes = byte_count(source.shape(), arrays::wide_type(source.dtype()));
   const std::int64_t most = source.random_access() ? threads() : 1;
   const std::int64_t pieces = bytes / arrays::kBoxBytes + 1;
   const std::int64_t per_piece = arrays::bytes_of_a_box(source.shape().size()) + 2 * 32;

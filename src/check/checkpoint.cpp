@@ -65,7 +65,7 @@ std::string text_of(const JsonValue* value) {
   return text == nullptr ? "" : *text;
 }
 
-// Whether a name matches a pattern in which * stands for any characters.
+// Whether a name matches a pattern with wildcards *.
 bool matches(std::string_view name, std::string_view pattern) {
   std::size_t n = 0, p = 0, star = std::string_view::npos, from = 0;
   while (n < name.size()) {
@@ -191,7 +191,7 @@ ScaleStatistics statistics_of(const ArraySource& source) {
 // How values are packed and scaled.
 struct SchemeRow {
   CheckpointScheme scheme;
-  std::int64_t values, bytes;    // so many values are so many bytes
+  std::int64_t values, bytes;    // `values` values are packed in `bytes` bytes
   std::int64_t block = 0;        // values of a scale along the last axis; 0: another rule
   std::string_view scale_types;  // in messages
   bool has_global = false;
@@ -255,7 +255,7 @@ class TensorCheck {
           fmt::format("it is quantised, and the config's '{}' excludes it", printable(*pattern, 60)));
   }
 
-  /// A number that stands for a factor of the whole tensor; nothing if it is no single one.
+  /// The global scale, if it is one number.
   std::optional<double> global() const { return global_; }
 
  private:
@@ -264,7 +264,7 @@ class TensorCheck {
     found_.push_back({rule, tensor, std::move(index), std::move(value), std::move(message)});
   }
 
-  // A global or input scale: finite, positive, not forgotten memory.
+  // A global or input scale: finite, positive, a normal number.
   ScaleStatistics check_factor(const std::string& name) {
     const ArraySource& factor = *tensors_.at(name);
     if (!is_float(factor.dtype())) {
@@ -511,24 +511,6 @@ class TensorCheck {
 
 // --- rules across tensors
 
-// A name's numbers as #: names of one kind in different layers and experts are equal then.
-std::string pattern_of(std::string_view name) {
-  std::string pattern;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool is_digit = name[i] >= '0' && name[i] <= '9';
-    const bool begins = i == 0 || name[i - 1] == '.' || name[i - 1] == '/';
-    std::size_t end = i;
-    while (end < name.size() && name[end] >= '0' && name[end] <= '9') ++end;
-    if (is_digit && begins && (end == name.size() || name[end] == '.' || name[end] == '/')) {
-      pattern += '#';
-      i = end - 1;
-    } else {
-      pattern += name[i];
-    }
-  }
-  return pattern;
-}
-
 // Scales that no quantised tensor has.
 void check_orphans(const Tensors& tensors, const std::vector<QuantizedTensor>& quantized, FoundList& found) {
   std::set<std::string_view> used;
@@ -648,7 +630,7 @@ void check_fused(const std::vector<QuantizedTensor>& quantized,
         least = std::min(least, other_part->second), most = std::max(most, other_part->second);
       }
       if (!is_whole) continue;
-      auto& [differing, all, largest, list] = kinds[pattern_of(stem)];
+      auto& [differing, all, largest, list] = kinds[name_pattern(stem)];
       ++all;
       if (least == most) continue;
       ++differing;
@@ -749,7 +731,7 @@ void add_all(FoundList&& list, bool join, const CheckpointClaims& claims, Findin
   for (Found& one : list) {
     if (!is_wanted(one.rule)) continue;
     constexpr std::size_t kNamed = 3;
-    Kind& kind = kinds[{one.rule, join ? pattern_of(one.tensor) : std::to_string(place)}];
+    Kind& kind = kinds[{one.rule, join ? name_pattern(one.tensor) : std::to_string(place)}];
     if (kind.count++ == 0) kind.place = place;
     if (kind.first.size() < kNamed) kind.first.push_back(one.tensor);
     if (kind.count == 1) kind.one = std::move(one);

@@ -24,9 +24,6 @@ namespace {
 using Object = JsonValue::Object;
 using List = JsonValue::List;
 
-// Characters that are escaped by a letter, and those letters.
-constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
-
 // The tree of a text. Recursion is bounded by the reader.
 class JsonParser {
  public:
@@ -120,10 +117,11 @@ void JsonWriter::put(std::string_view text) {
     const std::size_t begin = at;
     const auto c = take_utf8(text, at);
     if (!c) throw core::invalid("'{}' is not UTF-8", printable(text));
-    const std::size_t escape = *c < 0x80 ? kEscaped.find(static_cast<char>(*c)) : std::string_view::npos;
+    const std::size_t escape =
+        *c < 0x80 ? core::kEscapedByLetter.find(static_cast<char>(*c)) : std::string_view::npos;
     const auto code = static_cast<std::uint32_t>(*c);
     if (escape != std::string_view::npos)
-      (out_ += '\\') += kLetters[escape];
+      (out_ += '\\') += core::kEscapeLetters[escape];
     else if (code >= 0x20 && (code < 0x7F || style_ == JsonStyle::report))
       out_ += text.substr(begin, at - begin);
     else if (code < 0x10000)

@@ -17,8 +17,6 @@ namespace {
 
 constexpr int kDeepest = 1000;
 
-// Characters that are escaped by a letter, and those letters.
-constexpr std::string_view kEscapedByLetter = "\"\\\b\f\n\r\t", kEscapeLetters = "\"\\bfnrt";
 constexpr std::string_view kWords[] = {"null", "true", "false", "NaN", "Infinity", "-Infinity"};
 
 bool is_high_surrogate(char32_t c) { return c >= 0xD800 && c < 0xDC00; }

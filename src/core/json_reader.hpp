@@ -8,6 +8,9 @@
 
 namespace ejk::core {
 
+/// Characters that are escaped by a letter, and those letters.
+inline constexpr std::string_view kEscapedByLetter = "\"\\\b\f\n\r\t", kEscapeLetters = "\"\\bfnrt";
+
 /// Each value is read by the function of its kind, or skipped. Errors are Error{input} with line and column,
 /// also above 1000 nested levels.
 class JsonReader {

@@ -152,6 +152,23 @@ bool is_whole_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+std::string name_pattern(std::string_view name) {
+  constexpr std::string_view kDigits = "0123456789", kBetween = "./[]:-";
+  const auto is_end = [&](std::size_t at) {
+    return at >= name.size() || kBetween.find(name[at]) != std::string_view::npos;
+  };
+  std::string pattern;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find_first_not_of(kDigits, at), name.size());
+    if (end > at && is_end(at - 1) && is_end(end))  // at - 1 of the first character is no index
+      pattern += '#';
+    else
+      pattern += name.substr(at, std::max<std::size_t>(end - at, 1));
+    at = std::max(end, at + 1);
+  }
+  return pattern;
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
   const std::size_t begin = std::min(text.find_first_not_of(kBlank), text.size());

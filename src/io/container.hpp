@@ -57,12 +57,16 @@ class OpenContainer {
 /// paths ("/g/x") through groups, which are named as well.
 enum class Names { none, flat, tree };
 
+/// The 8-bit floats that a container has types for: those with a mantissa, or all.
+enum class SmallFloats { none, with_mantissa, all };
+
 struct Container {
   ArrayReference::Container kind;
   std::string_view label;
   /// How a path of this kind ends, and what its files begin with. Neither: it is recognised otherwise.
   std::span<const std::string_view> suffixes = {}, magic = {};
   Names names = Names::none;
+  SmallFloats small_floats = SmallFloats::none;
   bool has_links = false, compresses = false;
   /// Names may end in brackets: of several the last are a slice.
   bool has_subscripts = false;

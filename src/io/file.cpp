@@ -95,23 +95,6 @@ File open_for_reading(const std::string& path, std::string_view name) {
   return file;
 }
 
-std::vector<std::string> names_in_folder(const std::string& path) {
-  const auto fail = [&] { throw system_error(Error::Kind::input, printable(path), errno); };
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
-  if (!folder) fail();
-  std::vector<std::string> names;
-  for (;;) {
-    errno = 0;
-    const dirent* entry = readdir(folder.get());
-    if (entry == nullptr && errno != 0) fail();
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 bool is_regular(int fd, std::string_view name) { return S_ISREG(status_of(fd, name).st_mode); }
 
 std::int64_t size_of_file(int fd, std::string_view name) { return status_of(fd, name).st_size; }
@@ -228,6 +211,23 @@ void Mapping::release(const std::byte* from, std::int64_t bytes) const {
 }  // namespace ejk::io
 
 namespace ejk {
+
+std::vector<std::string> names_in_folder(const std::string& path) {
+  const auto fail = [&] { throw io::system_error(Error::Kind::input, printable(path), errno); };
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
+  if (!folder) fail();
+  std::vector<std::string> names;
+  for (;;) {
+    errno = 0;
+    const dirent* entry = readdir(folder.get());
+    if (entry == nullptr && errno != 0) fail();
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 const char* mapped_file_at(const void* address) noexcept { return io::Mapping::name_at(address); }
 

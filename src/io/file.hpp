@@ -39,10 +39,6 @@ class File {
 /// Opens for reading. Throws Error{input} "NAME: why" where it cannot be, or is a directory.
 File open_for_reading(const std::string& path, std::string_view name);
 
-/// Names of all that is in a folder, sorted. (std::filesystem's iterator ends the process without memory.)
-/// Throws Error{input}.
-std::vector<std::string> names_in_folder(const std::string& path);
-
 /// Throw Error{input} if the system reports nothing: an unknown size is not 0.
 bool is_regular(int fd, std::string_view name);
 std::int64_t size_of_file(int fd, std::string_view name);

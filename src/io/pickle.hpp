@@ -25,7 +25,7 @@ struct TorchType {
   bool is_packed = false;  // several elements in each byte
 };
 
-/// A tensor by its storage, of which nothing is known but the key.
+/// A tensor as a view of a storage, which is identified by its key.
 struct PickledTensor {
   const TorchType* type = nullptr;
   std::string storage;      // its key

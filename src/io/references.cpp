@@ -149,6 +149,12 @@ ArrayReference parse_reference(std::string_view text) {
 
 bool ArrayReference::holds_several() const { return io::container(container).holds_several(); }
 
+bool ArrayReference::names_type(DType dtype) const {
+  const io::SmallFloats named = io::container(container).small_floats;
+  return !is_8_bit_float(dtype) || named == io::SmallFloats::all ||
+         (named == io::SmallFloats::with_mantissa && dtype != DType::float8_e8m0fnu);
+}
+
 std::string ArrayReference::array_name() const {
   const std::string_view name = io::without_slashes(member);
   if (!name.empty()) return std::string(name);
@@ -166,7 +172,7 @@ ArrayReference reference_to(const ArrayReference& container, const std::string& 
   std::string text = name.empty()
                          ? container.path
                          : fmt::format("{}{}{}{}", container.path, row.name_prefix, name, row.name_suffix);
-  // What is no slice stands for itself.
+  // Brackets that end a path in a .pt file need no [...] after them.
   const bool is_subscript = row.has_subscripts && text.ends_with(']');
   reference.text = is_subscript ? text : member_in_reference(std::move(text));
   return reference;

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
 #include "core/require.hpp"
@@ -283,12 +285,7 @@ const ElementRow* read_codes(const QuantizedArrays& arrays, const DecodeSettings
     if (element && row_of(*element).dtype != dtype)
       throw core::invalid("{}: the values are {}, not codes of {}", values.name(), name_of(dtype),
                           name_of(*element));
-    parts.codes.numbers = dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
-      if constexpr (is_8_bit_float(dtype_of<T>()))
-        return T::values().data();
-      else
-        return nullptr;
-    });
+    parts.codes.numbers = arrays::float8_numbers(dtype);
     return nullptr;
   }
   if (arrays.scheme == QuantizationScheme::fp8) {
@@ -466,10 +463,7 @@ void read_global(const QuantizedArrays& arrays, Parts& parts) {
                         global.name(), to_string(shape), to_string(parts.shape), leading);
   const Array held = read_all(global);
   parts.global.resize(static_cast<std::size_t>(n));
-  dispatch(held.dtype(), [&]<class T>(std::type_identity<T>) {
-    for (std::size_t i = 0; i < parts.global.size(); ++i)
-      parts.global[i] = static_cast<float>(static_cast<Computed<T>>(held.elements<T>()[i]));
-  });
+  core::load(held.dtype(), held.data(), size_of(held.dtype()), n, parts.global.data());
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arrays/boxes.hpp"
+#include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
 #include "core/progress.hpp"
@@ -180,15 +181,14 @@ void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std:
 /// Scales and codes of blocks.
 class BlockEncoder {
  public:
-  BlockEncoder(const QuantizeSettings& settings, float global)
+  /// `encode_scale` is 1 / global without its rounding.
+  BlockEncoder(const QuantizeSettings& settings, float global, float encode_scale)
       : settings_(settings),
         row_(row_of(*settings.element)),
         elements_(*row_.format, settings.rounding),
         scales_(kFloat8E4M3Fn, ElementRounding::even),
         global_(global),
-        encode_scale_(1 / global) {}
-
-  void set_encode_scale(float scale) { encode_scale_ = scale; }
+        encode_scale_(encode_scale) {}
 
   /// The float32 scale of fp8 for a largest magnitude.
   float scale_of_fp8(std::uint32_t amax) const {
@@ -302,12 +302,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
   Array scales(s.scheme == Scheme::fp8 ? DType::float32 : scales_type({.scheme = s.scheme}, {}).dtype,
                grid.shape);
 
-  // Sources outlive this call, as `x` does.
-  struct Borrowed final : ForwardingSource {
-    explicit Borrowed(const ArraySource& source)
-        : ForwardingSource(std::shared_ptr<const ArraySource>(std::shared_ptr<void>(), &source)) {}
-  };
-  const auto floats = convert_array(std::make_shared<Borrowed>(x), DType::float32);
+  const auto floats = convert_array(arrays::borrowed(x), DType::float32);
   const arrays::Boxes boxes(x.shape(), kPiece);
   const arrays::BoxReader reader(*floats);
   using Buffer = std::vector<std::byte>;
@@ -343,8 +338,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     made.global_scale = s.global ? *s.global : amax > 0 ? std::max(amax / kMost, 0x1p-126f) : 1;
     encode_scale = s.global || amax / kMost < 0x1p-126f ? 1 / *made.global_scale : kMost / amax;
   }
-  BlockEncoder encoder(s, made.global_scale.value_or(1));
-  encoder.set_encode_scale(encode_scale);
+  const BlockEncoder encoder(s, made.global_scale.value_or(1), encode_scale);
   if (s.scheme == Scheme::fp8)
     for (std::size_t i = 0; i < largest.size(); ++i) {
       scales.elements<float>()[i] = encoder.scale_of_fp8(largest[i]);

@@ -17,7 +17,7 @@ ScaleReader::ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout 
   const std::size_t rank = grid_.size();
   const std::int64_t columns = rank > 0 ? grid_[axis_] : 1;
   const std::int64_t rows = rank < 2 ? 1 : grid_[axis_ + 1 == rank ? rank - 2 : rank - 1];
-  stored_ = StoredGrid::of(layout, rows, columns);
+  stored_ = {layout, rows, columns};
 }
 
 const ArrayView& ScaleReader::view() const {
@@ -91,7 +91,7 @@ Shape stored_shape(ScaleLayout layout, const Shape& grid) {
   Shape shape = grid;
   if (shape.size() < 2) shape.insert(shape.begin(), 1);
   const std::size_t rank = shape.size();
-  const StoredGrid stored = StoredGrid::of(layout, shape[rank - 2], shape[rank - 1]);
+  const StoredGrid stored{layout, shape[rank - 2], shape[rank - 1]};
   shape[rank - 2] = stored.padded_rows();
   shape[rank - 1] = stored.padded_columns() / (layout == ScaleLayout::packed_columns ? 4 : 1);
   return shape;

@@ -18,9 +18,6 @@ struct StoredGrid {
   ScaleLayout layout = ScaleLayout::linear;
   std::int64_t rows = 0, columns = 0;
 
-  static StoredGrid of(ScaleLayout layout, std::int64_t rows, std::int64_t columns) {
-    return {layout, rows, columns};
-  }
   /// Rows and columns with padding.
   std::int64_t padded_rows() const {
     const std::int64_t tile = layout == ScaleLayout::tiles_128x4 ? 128

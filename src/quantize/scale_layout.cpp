@@ -80,8 +80,8 @@ Array convert_scale_layout(const ArraySource& scales, ScaleLayout from, ScaleLay
   }
   Array held = read_all(scales);
   if (is_packable) held = e8m0_of(held, name);
-  const StoredGrid old = StoredGrid::of(from, grid->rows, grid->columns);
-  const StoredGrid made = StoredGrid::of(to, grid->rows, grid->columns);
+  const StoredGrid old{from, grid->rows, grid->columns};
+  const StoredGrid made{to, grid->rows, grid->columns};
   std::int64_t matrices = 1;
   for (std::size_t d = 0; d + 2 < result.size(); ++d) matrices *= result[d];
   Array out(is_to_words ? DType::int32 : is_from_words ? DType::uint8 : dtype, stored_shape(to, result));

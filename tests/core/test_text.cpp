@@ -105,3 +105,10 @@ TEST_CASE("control characters and broken UTF-8 cannot reach the terminal") {
   CHECK(printable("\u0100\u0800\U00010000\u00e4\u4e2d") == "\u0100\u0800\U00010000\u00e4\u4e2d");
   CHECK(printable(std::string(300, 'x')) == std::string(200, 'x') + "...");
 }
+
+TEST_CASE("numbers that are whole components of a name are one in its pattern") {
+  CHECK(name_pattern("layers.12.experts.3.w1") == "layers.#.experts.#.w1");
+  CHECK(name_pattern("0/x[10]:7-8") == "#/x[#]:#-#");
+  CHECK(name_pattern("w1.fp8_2") == "w1.fp8_2");
+  CHECK(name_pattern("") == "");
+}

@@ -51,7 +51,7 @@ TEST_CASE("scales of any grid survive every layout, and padding is 0") {
 }
 
 TEST_CASE("offsets in tiles of 128 x 4: 32 rows of four scales, four times") {
-  const quantize::StoredGrid grid = quantize::StoredGrid::of(ScaleLayout::tiles_128x4, 300, 9);
+  const quantize::StoredGrid grid = quantize::StoredGrid{ScaleLayout::tiles_128x4, 300, 9};
   for (std::int64_t r = 0; r < 300; ++r)
     for (std::int64_t c = 0; c < 9; ++c)
       CHECK(grid.offset(r, c) == 512 * (r / 128 * 3 + c / 4) + 16 * (r % 32) + 4 * ((r % 128) / 32) + c % 4);

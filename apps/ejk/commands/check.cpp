@@ -438,14 +438,11 @@ CheckpointPaths paths_of(const std::string& path) {
   const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
   CheckpointPaths paths;
   std::vector<std::string> indices;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, unknown)) {
-    const std::string name = entry.path().filename();
+  for (const std::string& name : names_in_folder(folder.empty() ? "." : folder.string())) {
     if (name.ends_with(".safetensors")) paths.files.push_back(folder / name);
     if (name.ends_with(kIndex)) indices.push_back(folder / name);
   }
-  if (unknown) throw Error(Error::Kind::input, printable(path) + ": " + unknown.message());
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
-  std::sort(paths.files.begin(), paths.files.end());
   paths.index = is_index ? path : indices.size() == 1 ? indices[0] : "";
   for (const char* name : {"hf_quant_config.json", "config.json"})
     if (fs::exists(folder / name, unknown)) paths.config = folder / name;

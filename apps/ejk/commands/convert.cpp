@@ -12,6 +12,7 @@
 #include "ejk/quantize.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -32,20 +33,12 @@ struct ConvertOptions {
 };
 
 ConvertOptions::Layouts read_layouts(const std::string& word) {
-  using enum ScaleLayout;
   const std::size_t colon = word.find(':');
   if (colon == std::string::npos) throw usage("'{}' is not FROM:TO", printable(word, 40));
-  constexpr ScaleLayout kAll[] = {linear, tiles_128x4, tiles_8x4, packed_columns};
   std::vector<std::string> names;
-  for (const ScaleLayout layout : kAll) names.emplace_back(name_of(layout));
-  return {kAll[read_choice(word.substr(0, colon), names)], kAll[read_choice(word.substr(colon + 1), names)]};
-}
-
-Choices<std::optional<Overflow>> choices_of_overflow() {
-  Choices<std::optional<Overflow>> choices;
-  for (const Overflow overflow : {Overflow::saturate, Overflow::nan, Overflow::infinity})
-    choices.emplace_back(name_of(overflow), overflow);
-  return choices;
+  for (const ScaleLayout layout : kScaleLayouts) names.emplace_back(name_of(layout));
+  const auto layout = [&](const std::string& name) { return kScaleLayouts[read_choice(name, names)]; };
+  return {layout(word.substr(0, colon)), layout(word.substr(colon + 1))};
 }
 
 void check_overflow(const ConvertOptions& options) {
@@ -76,8 +69,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
     throw usage("--shape RxC is required: layout {} has padding", name_of(options.scale_layout->from))
         .hint("the rows and columns of scales: values (N, K) in blocks of 32 have --shape Nx(K / 32)");
   // Codes in .npy files have no type; layouts do not depend on it.
-  if (options.scale_layout) job.inputs.read_untyped_bytes();
-  if (options.view) job.inputs.read_untyped_bytes();
+  if (options.scale_layout || options.view) job.inputs.read_untyped_bytes();
   std::atomic<std::int64_t> overflowed = 0;
   Report report;
   Table table{"arrays",
@@ -162,7 +154,8 @@ Run declare_convert(OptionSet& set) {
       "ml_dtypes writes 8-bit floats to .npy, where --view names it: --view float8_e4m3fn.")
       .recorded();
   add_choice(
-      set, "--overflow", options->overflow, choices_of_overflow(), "WHAT",
+      set, "--overflow", options->overflow,
+      named_choices<std::optional<Overflow>>({Overflow::saturate, Overflow::nan, Overflow::infinity}), "WHAT",
       "what overflows an 8-bit float becomes\nNumbers beyond the largest, rounded, and infinities: the largest "
       "number of their sign, NaN or infinity (float8_e5m2 only). By default the largest of float8_e4m3fn and "
       "float8_e5m2, as CUDA converts, and NaN of the others. The report counts them. float8_e8m0fnu takes the "

@@ -9,6 +9,7 @@
 #include "commands.hpp"
 #include "ejk/array_math.hpp"
 #include "job.hpp"
+#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -23,23 +24,11 @@ struct QuantizeOptions {
   QuantizeSettings how;
 };
 
-template <class T>
-Choices<std::optional<T>> optional_choices(std::initializer_list<T> values) {
-  Choices<std::optional<T>> choices;
-  for (const T value : values) choices.emplace_back(name_of(value), value);
-  return choices;
-}
-
 // E8M0 codes as uint8 where the container does not name their type.
 Source stored(const Array& scales, const std::string& target) {
   Source source = make_source(scales.view(), "scales");
   if (scales.dtype() != DType::float8_e8m0fnu) return source;
-  using Container = ArrayReference::Container;
-  const bool is_named = !target.empty() && [&] {
-    const Container container = parse_output(target).container;
-    return container != Container::npy && container != Container::npz && container != Container::hdf5 &&
-           container != Container::directory && container != Container::stream;
-  }();
+  const bool is_named = !target.empty() && parse_output(target).names_type(scales.dtype());
   return is_named ? source : view_array(source, DType::uint8);
 }
 
@@ -80,14 +69,15 @@ Run declare_quantize(OptionSet& set) {
       .required();
   using enum QuantizationScheme;
   add_choice(
-      set, "--scheme", options->scheme, optional_choices({fp8, mx, nvfp4}), "NAME",
+      set, "--scheme", options->scheme, named_choices<std::optional<QuantizationScheme>>({fp8, mx, nvfp4}),
+      "NAME",
       "\nfp8: 8-bit floats, one float32 scale or those of --block. mx: blocks of 32 with E8M0 scales. nvfp4: "
       "e2m1 in blocks of 16 with e4m3 scales, and one global scale.")
       .required()
       .recorded();
-  using enum ElementFormat;
   add_choice(
-      set, "--element", options->how.element, optional_choices({e4m3, e5m2, e2m3, e3m2, e2m1}), "E",
+      set, "--element", options->how.element, named_choices<std::optional<ElementFormat>>(kElementFormats),
+      "E",
       "format of elements, e4m3 by default; e2m1 of nvfp4\nCodes of 6 and 4 bits are packed in uint8: four in "
       "three bytes, two in one, the first in the lowest bits.")
       .recorded();
@@ -101,7 +91,9 @@ Run declare_quantize(OptionSet& set) {
       .recorded();
   add_choice(
       set, "--scale-rule", options->how.rule,
-      optional_choices({ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}), "RULE",
+      named_choices<std::optional<ScaleRule>>(
+          {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}),
+      "RULE",
       "scales that are powers of two, rceil by default\nOf a block's largest magnitude amax. floor: "
       "floor(log2 amax) - emax, OCP MX, which saturates elements. ceil: the same rounded up. rceil: "
       "ceil(log2(amax / largest element)), cuBLAS. even: floor of amax rounded to an element's mantissa, "
@@ -109,15 +101,10 @@ Run declare_quantize(OptionSet& set) {
       .recorded();
   add_choice(
       set, "--rounding", options->how.rounding,
-      {{"even", ElementRounding::even}, {"away", ElementRounding::away}, {"down", ElementRounding::down}},
+      named_choices<ElementRounding>({ElementRounding::even, ElementRounding::away, ElementRounding::down}),
       "TIES", "numbers halfway between two elements\nTo the even code, away from 0, towards 0.")
       .recorded();
-  add_choice(set, "--scale-layout", options->how.layout,
-             {{"linear", ScaleLayout::linear},
-              {"128x4", ScaleLayout::tiles_128x4},
-              {"8x4", ScaleLayout::tiles_8x4},
-              {"deepgemm", ScaleLayout::packed_columns}},
-             "LAYOUT",
+  add_choice(set, "--scale-layout", options->how.layout, named_choices<ScaleLayout>(kScaleLayouts), "LAYOUT",
              "how scales are stored\n128x4: padded tiles of cuBLAS. deepgemm: int32 of four E8M0 codes.")
       .recorded();
   add_word(
