@@ -17,6 +17,7 @@
 #include "ejk/array.hpp"
 #include "ejk/check.hpp"
 #include "ejk/json.hpp"
+#include "ejk/quantize.hpp"
 
 namespace ejk {
 
@@ -41,11 +42,22 @@ struct QuantizedTensor {
   std::string name;  // without the suffix of its values: "model.layers.0.mlp.down_proj"
   CheckpointScheme scheme = CheckpointScheme::other;
   std::string values, scales, global_scale, input_scale;
-  bool global_divides = false;  // compressed-tensors stores the factor of quantisation, others its inverse
+  bool global_divides = false;   // compressed-tensors stores the factor of quantisation, others its inverse
+  std::string unquantized_name;  // of its numbers in a checkpoint before quantisation: "....down_proj.weight"
+  std::optional<ElementFormat> element;  // of its values; none of `other`. Of MXFP6 names tell nothing: e2m3
 };
 
 /// In the order of the names of their values.
 std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors);
+
+/// Whether names of scales end like this: "k_scale", "weight_scale_inv".
+bool is_scale_name(std::string_view name);
+
+/// Its numbers as float32 (decoded_array), decoded as they are read. Blocks of 128x128 where the shapes fit
+/// these, else those that the shapes imply. gpt-oss: with the last two axes exchanged, as Transformers stores
+/// the unquantised tensor. Throws Error{input} for `other`, missing scales, and types and shapes that do not
+/// match.
+std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors);
 
 struct Checkpoint {
   struct File {

@@ -10,6 +10,13 @@
 //   transposed  the elements of `e` with two axes exchanged, or all reversed
 //   unwritten   boxes that hold one value: 0, NaN, or one that the kernel never overwrote
 //   rounding    a = e rounded to a narrower float type
+// and of quantised arrays, from their numbers alone:
+//   nibbles           neighbours along the last axis are exchanged, as the two elements of a byte
+//   interleaved-rows  two halves of an axis are interleaved in one array and consecutive in the other
+//   scale-step        blocks of the last axis are off by a factor of 2, as scales by another rule
+//   scale-layout      scales of blocks of 16 or 32 were read in another layout
+//   e8m0-int8         E8M0 scales were read as signed exponents, or the reverse
+//   fnuz              8-bit floats were read with the other bias
 // A hypothesis is fitted to a sample and tested on all elements: it must explain 95 % of the differences in
 // its part, and contradict fewer than 5 % of the equal elements there. Then the search continues with the
 // rest.

@@ -1,9 +1,14 @@
 // Quantised tensors, found by names: a table of the suffixes that writers of checkpoints give to values,
-// scales and global scales. Types and shapes then tell the scheme.
+// scales and global scales. Types and shapes then tell the scheme, and how the tensor is decoded.
 // tests: tests/check/test_checkpoint.cpp
+#include <fmt/format.h>
+
 #include <array>
 
+#include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/checkpoint.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -25,12 +30,6 @@ constexpr NameRow kNames[] = {
 
 bool is_code(DType dtype) { return is_8_bit_float(dtype) && dtype != DType::float8_e8m0fnu; }
 
-bool is_scale_name(std::string_view name) {
-  for (const std::string_view suffix : {"scale", "scales", "scale_inv", "scale_2"})
-    if (name.ends_with(suffix)) return true;
-  return false;
-}
-
 class Finder {
  public:
   explicit Finder(const Tensors& tensors) : tensors_(tensors) {}
@@ -49,6 +48,8 @@ class Finder {
       found.input_scale = existing(stem, row.input);
       found.global_divides = row.global_divides;
       found.scheme = scheme_of(row, values, found.scales);
+      found.element = element_of(found.scheme, values.dtype());
+      found.unquantized_name = stem + (row.values.starts_with("weight") ? "weight" : "");
       return found;
     }
     return std::nullopt;
@@ -90,6 +91,15 @@ class Finder {
     return blocks * 24 == bytes ? mxfp6 : mxfp4;
   }
 
+  static std::optional<ElementFormat> element_of(CheckpointScheme scheme, DType dtype) {
+    using enum CheckpointScheme;
+    if (scheme == other) return std::nullopt;
+    if (scheme == mxfp6) return ElementFormat::e2m3;
+    if (!is_code(dtype)) return ElementFormat::e2m1;
+    return dtype == DType::float8_e5m2 || dtype == DType::float8_e5m2fnuz ? ElementFormat::e5m2
+                                                                          : ElementFormat::e4m3;
+  }
+
   // A scale for each of several rows and columns.
   static bool is_grid(const ArraySource& scales, const ArraySource& values) {
     const Shape &s = scales.shape(), &v = values.shape();
@@ -99,6 +109,54 @@ class Finder {
   const Tensors& tensors_;
 };
 
+// --- decoding
+
+std::shared_ptr<const ArraySource> reshaped(const ArraySource& source, Shape shape) {
+  return make_source(read_all(source).reshaped(std::move(shape)), source.name());
+}
+
+// Scales of FP8 with one axis less than the values, (rows,) and (experts,) among them, broadcast as those of
+// rank 2 and more do.
+std::shared_ptr<const ArraySource> broadcast_scales(const std::shared_ptr<const ArraySource>& scales,
+                                                    const Shape& values) {
+  const Shape& s = scales->shape();
+  const std::size_t rank = values.size();
+  if (element_count(s) == 1 || s.size() >= rank) return scales;
+  Shape shape(rank, 1);
+  std::size_t first = 0;  // axis of the values
+  if (s.size() == 1 && rank >= 2 && s[0] == values[rank - 2]) first = rank - 2;
+  std::copy(s.begin(), s.end(), shape.begin() + static_cast<std::ptrdiff_t>(first));
+  return reshaped(*scales, std::move(shape));
+}
+
+// FP8 in blocks: 128x128 if there are as many scales as such blocks, the last of an axis cut short.
+std::optional<ScaleBlock> usual_block(const Shape& scales, const Shape& values) {
+  const std::size_t rank = values.size();
+  if (rank < 2 || scales.size() != rank) return std::nullopt;
+  for (const std::size_t d : {rank - 2, rank - 1})
+    if (scales[d] != core::ceil_div(values[d], 128)) return std::nullopt;
+  return ScaleBlock{128, 128};
+}
+
+std::shared_ptr<const ArraySource> transposed(std::shared_ptr<const ArraySource> source) {
+  ArrayType type = type_of(*source);
+  const std::size_t last = type.shape.size() - 1;
+  std::swap(type.shape[last - 1], type.shape[last]);
+  std::string name = source->name();
+  return generated_source(std::move(type), std::move(name),
+                          [source = std::move(source), last](std::span<const std::int64_t> start,
+                                                             std::span<const std::int64_t> count, void* out) {
+                            Shape from(start.begin(), start.end()), some(count.begin(), count.end());
+                            std::swap(from[last - 1], from[last]), std::swap(some[last - 1], some[last]);
+                            Array held(source->dtype(), some);
+                            source->read(from, some, held.data());
+                            ArrayView view = held.view();
+                            std::swap(view.shape[last - 1], view.shape[last]);
+                            std::swap(view.strides[last - 1], view.strides[last]);
+                            copy_elements(view, out);
+                          });
+}
+
 }  // namespace
 
 std::string_view name_of(CheckpointScheme scheme) {
@@ -107,12 +165,59 @@ std::string_view name_of(CheckpointScheme scheme) {
   return kSchemes[static_cast<std::size_t>(scheme)];
 }
 
+bool is_scale_name(std::string_view name) {
+  for (const std::string_view suffix : {"scale", "scales", "scale_inv", "scale_2"})
+    if (name.ends_with(suffix)) return true;
+  return false;
+}
+
 std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors) {
   std::vector<QuantizedTensor> all;
   const Finder finder(tensors);
   for (const auto& [name, values] : tensors)
     if (auto found = finder.of(name, *values)) all.push_back(std::move(*found));
   return all;
+}
+
+std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors) {
+  using enum CheckpointScheme;
+  if (!tensor.element)
+    throw core::invalid("{}: it is quantised in a way that is not known", printable(tensor.values));
+  if (tensor.scales.empty())
+    throw core::invalid("{}: no scales are beside it", printable(tensor.values))
+        .hint("ejk check checkpoint names the tensors that lack a part");
+  QuantizedArrays arrays{QuantizationScheme::mx, tensors.at(tensor.values), tensors.at(tensor.scales)};
+  const Shape& values = arrays.values->shape();
+  DecodeSettings settings;
+  if (arrays.values->dtype() == DType::uint8) settings.element = tensor.element;
+  switch (tensor.scheme) {
+    case fp8:
+    case fp8_blocks:
+      arrays.scheme = QuantizationScheme::fp8;
+      arrays.scales = broadcast_scales(arrays.scales, values);
+      if (tensor.scheme == fp8_blocks) settings.block = usual_block(arrays.scales->shape(), values);
+      break;
+    case nvfp4: {
+      arrays.scheme = QuantizationScheme::nvfp4;
+      if (tensor.global_scale.empty())
+        throw core::invalid("{}: no global scale is beside it", printable(tensor.values))
+            .hint("ejk check checkpoint names the tensors that lack a part");
+      arrays.global_scale = tensors.at(tensor.global_scale);
+      if (const std::int64_t n = element_count(arrays.global_scale->shape()); n > 1)
+        arrays.global_scale = reshaped(*arrays.global_scale, {n});
+      if (tensor.global_divides) settings.global = GlobalScale::divides;
+      break;
+    }
+    case gptoss:
+      arrays.scheme = QuantizationScheme::gptoss;
+      return transposed(decoded_array(arrays, settings, tensor.name));
+    case mxfp4:
+    case mxfp6:
+    case mxfp8:
+    case other:
+      break;
+  }
+  return decoded_array(arrays, settings, tensor.name);
 }
 
 }  // namespace ejk

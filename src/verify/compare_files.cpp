@@ -7,7 +7,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -46,7 +49,7 @@ std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& exp
     if (pair.open_actual)
       throw invalid(fmt::format("{} and {} both become {}", printable(pair.name), printable(array.name),
                                 printable(mapped_name(array.name, maps, used))));
-    pair.name = array.name, pair.open_actual = array.open;
+    pair.name = array.name, pair.open_actual = array.open, pair.actual_element = array.element;
     pair.why = "only in " + printable(actual.name);
   }
   for (const NameMap& map : maps)
@@ -59,7 +62,7 @@ std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& exp
     }
   for (const ArraySet::Member& array : expected.arrays) {
     ArrayPair& pair = pairs[array.name];
-    pair.expected_name = array.name, pair.open_expected = array.open;
+    pair.expected_name = array.name, pair.open_expected = array.open, pair.expected_element = array.element;
     pair.why = pair.open_actual ? "" : "only in " + printable(expected.name);
     if (!pair.open_actual) pair.name = array.name;
   }
@@ -79,6 +82,7 @@ ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
   const ArraySet::Member &a = actual.arrays[0], &e = expected.arrays[0];
   ArrayPair pair{a.name, e.name};
   pair.open_actual = a.open, pair.open_expected = e.open;
+  pair.actual_element = a.element, pair.expected_element = e.element;
   return pair;
 }
 
@@ -106,35 +110,98 @@ Source at_hand(const Source& source, std::int64_t spare) {
                                                         : make_source(read_all(*source), source->name());
 }
 
+bool is_default(const Tolerance& t) {
+  return !t.rtol && !t.atol && !t.max_ulp && !t.metric && t.allowed_count == 0 && t.allowed_share == 0;
+}
+
+// Half a step of normal elements, and of the smallest ones in blocks whose largest element is 6 times the root
+// mean square: 3 times in most blocks of weights, and a scale that is a power of two is up to twice as large.
+Tolerance rounding_of(ElementFormat element, double rms) {
+  struct Row {
+    double relative, smallest;  // half a step; the smallest one over the largest element
+  };
+  const auto [relative, smallest] = [&]() -> Row {
+    switch (element) {
+      case ElementFormat::e2m1:
+        return {0.25, 0.25 / 6};
+      case ElementFormat::e2m3:
+        return {0.0625, 0.0625 / 7.5};
+      case ElementFormat::e3m2:
+        return {0.125, 0.03125 / 28};
+      case ElementFormat::e5m2:
+        return {0.125, 0x1p-17 / 57344};
+      case ElementFormat::e4m3:
+        break;
+    }
+    return {0.0625, 0x1p-10 / 448};
+  }();
+  Tolerance tolerance;
+  tolerance.rtol = relative;
+  tolerance.atol = 6 * smallest * rms;
+  return tolerance;
+}
+
+// Numbers beside the same ones quantised. Explanations hold within the rounding of elements.
+Explained compare_rounded(ElementFormat element, const Source& a, const Source& e, bool explain,
+                          const ExplainOptions& options, std::int64_t spare,
+                          const std::function<void(std::int64_t, std::int64_t)>& counted) {
+  Explained found;
+  Tolerance by_snr = options.tolerance;
+  by_snr.metric = MetricLimit{Metric::snr, quantization_snr(element)};
+  found.comparison = compare_arrays(*a, *e, by_snr, counted);
+  const Comparison& c = found.comparison;
+  if (c.close || !explain || !c.same_shape() || !c.rms || !c.snr) return found;
+  ExplainOptions within = options;
+  within.tolerance = rounding_of(element, *c.rms * std::pow(10, *c.snr / 20));
+  within.tolerance.nan = options.tolerance.nan;
+  Explained explained = explain_difference(*at_hand(a, spare), *at_hand(e, spare), within, counted);
+  explained.comparison.close = false;
+  explained.comparison.failed = c.failed;
+  return explained;
+}
+
 std::string dtypes_of(const Comparison& c) {
   return fmt::format("{} against {}", name_of(c.actual_dtype), name_of(c.expected_dtype));
 }
 
-Table pairs_table() {
-  return {"arrays",
-          "",
-          {{"array", "array"},
-           {"actual_dtype", "dtype", Unit::none, true},
-           {"expected_dtype", "dtype, expected", Unit::none, true},
-           {"close", "close", Unit::none, true},
-           {"rtol", "rtol", Unit::none, true},
-           {"atol", "atol", Unit::none, true},
-           {"elements", "elements", Unit::none, true},
-           {"differing", "differ"},
-           {"differing_share", "share", Unit::share},
-           {"max_difference", "by up to"},
-           {"max_index", "at"},
-           {"max_relative", "relative", Unit::none, true},
-           {"max_ulps", "ulps", Unit::none, true},
-           {"rms", "root mean square", Unit::none, true},
-           {"cosine", "cosine", Unit::none, true},
-           {"snr", "dB", Unit::none, true},
-           {"rel", "rel", Unit::none, true},
-           {"one_sided_nans", "NaN", Unit::none, true},
-           {"one_sided_infinities", "infinite", Unit::none, true},
-           {"why", "why"}},
-          {},
-          64};
+// Of decoded arrays the decibels are shown in place of elements that differ.
+Table pairs_table(bool decoded) {
+  Table table{"arrays",
+              "",
+              {{"array", "array"},
+               {"actual_dtype", "dtype", Unit::none, true},
+               {"expected_dtype", "dtype, expected", Unit::none, true},
+               {"close", "close", Unit::none, true},
+               {"rtol", "rtol", Unit::none, true},
+               {"atol", "atol", Unit::none, true},
+               {"elements", "elements", Unit::none, true},
+               {"differing", "differ", Unit::none, decoded},
+               {"differing_share", "share", Unit::share, decoded},
+               {"max_difference", "by up to"},
+               {"max_index", "at", Unit::none, decoded},
+               {"max_relative", "relative", Unit::none, true},
+               {"max_ulps", "ulps", Unit::none, true},
+               {"rms", "root mean square", Unit::none, true},
+               {"cosine", "cosine", Unit::none, true},
+               {"snr", "dB", Unit::none, !decoded},
+               {"rel", "rel", Unit::none, true},
+               {"one_sided_nans", "NaN", Unit::none, true},
+               {"one_sided_infinities", "infinite", Unit::none, true},
+               {"why", "why"}},
+              {},
+              64};
+  if (decoded) table.columns.insert(table.columns.begin() + 1, {"element", "element", Unit::none, true});
+  return table;
+}
+
+std::string format_of(const ArrayPair& pair) {
+  const auto element = pair.actual_element ? pair.actual_element : pair.expected_element;
+  return element ? std::string(name_of(*element)) : std::string();
+}
+
+bool is_any_decoded(const std::vector<ArrayPair>& pairs) {
+  return std::any_of(pairs.begin(), pairs.end(),
+                     [](const ArrayPair& pair) { return pair.actual_element || pair.expected_element; });
 }
 
 std::string why_of(const ArrayPair& pair, const Comparison& c) {
@@ -142,40 +209,80 @@ std::string why_of(const ArrayPair& pair, const Comparison& c) {
   if (!c.same_shape())
     return fmt::format("{} against {}", to_string(c.actual_shape), to_string(c.expected_shape));
   std::vector<std::string> why;
-  if (c.actual_dtype != c.expected_dtype) why.push_back(dtypes_of(c));
+  if (c.actual_dtype != c.expected_dtype && format_of(pair).empty()) why.push_back(dtypes_of(c));
   if (c.one_sided_nans > 0) why.push_back(fmt::format("NaN on one side: {}", c.one_sided_nans));
   if (c.conditions > 1 && !c.failed.empty())
     why.push_back(fmt::format("failed: {}", fmt::join(c.failed, ", ")));
   return fmt::format("{}", fmt::join(why, "; "));
 }
 
-std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c) {
+std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c, bool decoded) {
   const bool opened = pair.why.empty(), compared = opened && c.same_shape();
   const auto where = [](bool there, auto value) { return there ? ReportValue(value) : ReportValue(); };
   const auto amount = [](const std::optional<Difference>& d) {
     return d ? ReportValue(d->amount) : ReportValue();
   };
-  const std::string why = why_of(pair, c);
-  return {printable(pair.name),
-          where(opened, std::string(name_of(c.actual_dtype))),
-          where(opened, std::string(name_of(c.expected_dtype))),
-          c.close,
-          where(opened, c.rtol),
-          where(opened, c.atol),
-          where(compared, c.elements),
-          where(compared, c.differing),
-          verify::share_of(c.differing, c.elements),
-          amount(c.largest_absolute),
-          c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
-          amount(c.largest_relative),
-          amount(c.largest_ulps),
-          verify::value_or_null(c.rms),
-          verify::value_or_null(c.cosine),
-          verify::value_or_null(c.snr),
-          verify::value_or_null(c.rel),
-          where(compared, c.one_sided_nans),
-          where(compared, c.one_sided_infinities),
-          where(!why.empty(), why)};
+  const std::string why = why_of(pair, c), format = format_of(pair);
+  std::vector<ReportValue> row{printable(pair.name),
+                               where(opened, std::string(name_of(c.actual_dtype))),
+                               where(opened, std::string(name_of(c.expected_dtype))),
+                               c.close,
+                               where(opened, c.rtol),
+                               where(opened, c.atol),
+                               where(compared, c.elements),
+                               where(compared, c.differing),
+                               verify::share_of(c.differing, c.elements),
+                               amount(c.largest_absolute),
+                               c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
+                               amount(c.largest_relative),
+                               amount(c.largest_ulps),
+                               verify::value_or_null(c.rms),
+                               verify::value_or_null(c.cosine),
+                               verify::value_or_null(c.snr),
+                               verify::value_or_null(c.rel),
+                               where(compared, c.one_sided_nans),
+                               where(compared, c.one_sided_infinities),
+                               where(!why.empty(), why)};
+  if (decoded) row.insert(row.begin() + 1, where(!format.empty(), format));
+  return row;
+}
+
+// Decoded arrays whose names differ in numbers only, a row.
+Table patterns_table(const FilesComparison& files) {
+  struct Pattern {
+    std::string name, element;  // the first
+    std::int64_t arrays = 0, differing = 0;
+    std::vector<double> snr;
+  };
+  std::map<std::string, Pattern> patterns;
+  for (std::size_t p = 0; p < files.pairs.size(); ++p) {
+    const ArrayPair& pair = files.pairs[p];
+    const std::string element = format_of(pair);
+    if (element.empty()) continue;
+    Pattern& pattern = patterns[name_pattern(pair.name)];
+    if (pattern.arrays++ == 0) pattern.name = pair.name, pattern.element = element;
+    const Comparison& c = files.found[p].comparison;
+    pattern.differing += !c.close;
+    if (c.snr) pattern.snr.push_back(*c.snr);
+  }
+  Table table{"patterns",
+              "",
+              {{"pattern", "decoded"},
+               {"element", "element", Unit::none, true},
+               {"arrays", "arrays", Unit::count},
+               {"differing", "differ", Unit::count},
+               {"least_snr", "least dB"},
+               {"median_snr", "median dB"}},
+              {}};
+  for (auto& [name, pattern] : patterns) {
+    std::sort(pattern.snr.begin(), pattern.snr.end());
+    const auto at = [&](std::size_t place) {
+      return pattern.snr.empty() ? ReportValue() : verify::value_or_null(std::optional(pattern.snr[place]));
+    };
+    table.rows.push_back({printable(pattern.arrays == 1 ? pattern.name : name), pattern.element,
+                          pattern.arrays, pattern.differing, at(0), at(pattern.snr.size() / 2)});
+  }
+  return table;
 }
 
 Report summary_of(const FilesComparison& files) {
@@ -200,7 +307,7 @@ Report summary_of(const FilesComparison& files) {
     if (!files.found[p].not_tried.empty())
       report.warnings.push_back(
           fmt::format("{}: not tried: {}", printable(pair.name), files.found[p].not_tried));
-    if (pair.why.empty() && c.actual_dtype != c.expected_dtype)
+    if (pair.why.empty() && c.actual_dtype != c.expected_dtype && format_of(pair).empty())
       dtypes.push_back(fmt::format("{} ({})", printable(pair.name), dtypes_of(c)));
     if (c.largest_absolute && (worst == nullptr || c.largest_absolute->amount > worst->amount))
       worst = &*c.largest_absolute, of_worst = &pair;
@@ -214,6 +321,11 @@ Report summary_of(const FilesComparison& files) {
   report.add("max_difference", "largest difference", worst ? ReportValue(worst->amount) : ReportValue())
       .add("max_array", "in", worst ? ReportValue(printable(of_worst->name)) : ReportValue())
       .add("max_index", "at", worst ? ReportValue(worst->index) : ReportValue());
+  if (constexpr std::size_t kNamed = 4; dtypes.size() > kNamed) {
+    const std::size_t more = dtypes.size() - kNamed;
+    dtypes.resize(kNamed);
+    dtypes.push_back(fmt::format("and {} more", more));
+  }
   if (!dtypes.empty())
     report.warnings.push_back(fmt::format("the dtypes differ: {}", fmt::join(dtypes, ", ")));
   if (elements > 0 && zeros / 9 >= elements - zeros)
@@ -265,6 +377,11 @@ void add_layer(Report& report, const char* key, const char* title, const std::ve
 
 }  // namespace
 
+double quantization_snr(ElementFormat element) {
+  // Of rounding alone it is 7 dB and 6 for each bit of the significand.
+  return std::round(3 - 6 * std::log2(rounding_of(element, 0).rtol.value_or(0)));
+}
+
 FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOptions options)
     : options_(std::move(options)) {
   const bool by_name = actual.is_whole && expected.is_whole;
@@ -281,7 +398,8 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
       pair.actual = type_of(*a), pair.expected = type_of(*e);
       if (options_.explain) peak_ = std::max(peak_, explain_bytes(*a, *e));
     } catch (const Error& error) {
-      if (!by_name || !error.is_of_unsupported_type()) throw;
+      const bool is_decoded = pair.actual_element || pair.expected_element;
+      if (!by_name || !(is_decoded || error.is_of_unsupported_type())) throw;
       pair.why = "not compared: " + error.message();  // whether both are equal is unknown
       continue;
     }
@@ -303,7 +421,9 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
       const auto counted = [&](std::int64_t done, std::int64_t) {
         if (progress) progress(before + done, elements_);
       };
-      if (options_.explain)
+      if (const auto element = pair.rounded_to(); element && is_default(options.tolerance))
+        found = compare_rounded(*element, a, e, options_.explain, options, spare, counted);
+      else if (options_.explain)
         found = explain_difference(*at_hand(a, spare), *at_hand(e, spare), options, counted);
       else
         found.comparison = compare_arrays(*a, *e, options.tolerance, counted);
@@ -316,10 +436,21 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
 
 Report describe(const FilesComparison& files, ListedPairs listed) {
   Report report = summary_of(files);
-  Table table = pairs_table();
-  for (std::size_t p = 0; p < files.pairs.size(); ++p)
+  const bool decoded = is_any_decoded(files.pairs);
+  std::vector<std::size_t> order(files.pairs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (decoded && listed == ListedPairs::differing) {
+    const auto snr = [&](std::size_t p) {
+      return files.found[p].comparison.snr.value_or(-std::numeric_limits<double>::infinity());
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t x, std::size_t y) { return snr(x) < snr(y); });
+  }
+  Table table = pairs_table(decoded);
+  if (decoded) table.text_rows = 16, report.add(patterns_table(files));
+  for (const std::size_t p : order)
     if (const Comparison& c = files.found[p].comparison; !c.close || listed == ListedPairs::all)
-      table.rows.push_back(row_of(files.pairs[p], c));
+      table.rows.push_back(row_of(files.pairs[p], c, decoded));
   report.add(std::move(table));
   add_explanations(files, report);
   return report;
@@ -337,7 +468,7 @@ Report describe_layers(const FilesComparison& files) {
   Report report = summary_of(files);
   add_layer(report, "first", "first out of tolerance", compared, in_order, errors, errors.first);
   add_layer(report, "most_added", "adds the most", compared, in_order, errors, errors.most_added);
-  Table table = pairs_table();
+  Table table = pairs_table(false);
   table.text_rows = std::numeric_limits<std::int64_t>::max();
   table.columns[0].key = "name";
   for (TableColumn& column : table.columns)
@@ -347,7 +478,7 @@ Report describe_layers(const FilesComparison& files) {
   auto layer = errors.layers.begin();
   for (std::size_t p = 0; p < files.pairs.size(); ++p) {
     const ArrayPair& pair = files.pairs[p];
-    std::vector<ReportValue>& row = table.rows.emplace_back(row_of(pair, files.found[p].comparison));
+    std::vector<ReportValue>& row = table.rows.emplace_back(row_of(pair, files.found[p].comparison, false));
     const auto [rel, added] = pair.why.empty() ? *layer++ : LayerErrors::Layer{};
     has_other_names = has_other_names || (pair.open_expected && pair.expected_name != pair.name);
     has_why = has_why || row.back() != ReportValue();

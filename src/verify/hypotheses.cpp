@@ -61,17 +61,28 @@ bool is_nearer(double actual, double expected, double predicted, const Agreement
   return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
 }
 
-void evaluate_all(const ComparedLine& line, const Agreement& agree, const double* predicted) {
+}  // namespace
+
+void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted) {
   agree.mark_differences(line.actual, predicted, line.n, line.holds);
   for (std::int64_t i = 0; i < line.n; ++i)
     line.holds[i] = static_cast<std::uint8_t>(
         (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
+HypothesisPtr hypothesis_of(std::string kind, const Evidence& e, decltype(Hypothesis::evaluate) evaluate,
+                            std::string text) {
+  return std::make_shared<Hypothesis>(Hypothesis{std::move(kind), Scope(e.naming.shape.size()),
+                                                 std::move(evaluate),
+                                                 [text = std::move(text)](const Scope&) { return text; }});
+}
+
+namespace {
+
 // The same for elements from other lines: `flats` are their positions in the expected array.
 void evaluate_moved(const ComparedLine& line, const Agreement& agree, const double* predicted,
                     const std::vector<std::int64_t>& flats) {
-  if (agree.lines == nullptr) return evaluate_all(line, agree, predicted);
+  if (agree.lines == nullptr) return mark_predicted(line, agree, predicted);
   for (std::int64_t i = 0; i < line.n; ++i) {
     const Agreement of_source = agree.at_flat(flats[static_cast<std::size_t>(i)]);
     line.holds[i] = of_source(line.actual[i], predicted[i]) &&
@@ -85,7 +96,7 @@ void evaluate_each(const ComparedLine& line, const Agreement& agree, Scratch& sc
   scratch.values.resize(static_cast<std::size_t>(line.n));
   double* predicted = scratch.values.data();
   for (std::int64_t i = 0; i < line.n; ++i) predicted[i] = predict(line.expected[i]);
-  evaluate_all(line, agree, predicted);
+  mark_predicted(line, agree, predicted);
 }
 
 // Of samples, those that a hypothesis predicts anything for, and how many it predicts right.
@@ -112,13 +123,6 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
     votes.right += holds;
   }
   return votes;
-}
-
-HypothesisPtr hypothesis_of(std::string kind, const Evidence& e, decltype(Hypothesis::evaluate) evaluate,
-                            std::string text) {
-  return std::make_shared<Hypothesis>(Hypothesis{std::move(kind), Scope(e.naming.shape.size()),
-                                                 std::move(evaluate),
-                                                 [text = std::move(text)](const Scope&) { return text; }});
 }
 
 // --- one number for all elements: a factor, an offset
@@ -179,7 +183,9 @@ LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
     fit.elements = 0;
     for (const Sample* s : samples) {
       if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
-      const double tolerance = agree.at(s->at).atol, rest = s->actual - before * s->expected;
+      const Agreement here = agree.at(s->at);
+      const double tolerance = here.atol + here.rtol * std::abs(s->expected),
+                   rest = s->actual - before * s->expected;
       if (!(tolerance > 0) ||
           (turn > 0 && std::abs(rest) > 4 * tolerance * scale_of(Constant::factor, before)))
         continue;
@@ -197,7 +203,10 @@ LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
   return fit;
 }
 
-// The factor of nearly all of these, where tolerances may be wide relative to the elements.
+// Tolerances may be wide relative to the elements.
+bool is_wide(const Agreement& agree) { return agree.lines != nullptr || agree.rtol > 1.0 / 32; }
+
+// The factor of nearly all of these, with such tolerances.
 std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
   const LeastSquares fit = least_squares(samples, agree);
   if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
@@ -211,7 +220,7 @@ std::optional<double> fit_factor(const Samples& samples, const Agreement& agree)
 
 std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
   const bool is_factor = kind == Constant::factor;
-  if (is_factor && agree.lines != nullptr) return fit_factor(samples, agree);
+  if (is_factor && is_wide(agree)) return fit_factor(samples, agree);
   std::vector<double> values;
   for (const Sample* s : samples)
     if (const auto value = constant_of(kind, *s, agree)) values.push_back(*value);
@@ -288,7 +297,7 @@ HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Sa
   std::string name;
   const double spread = spread_of(kind, c, samples, e.agree) / std::abs(c);
   // Rounding differs between the results: it moves a factor by a fraction of their tolerance.
-  const double apart = e.agree.lines == nullptr
+  const double apart = !is_wide(e.agree)
                            ? std::max(1e-4, 2 * spread)
                            : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
                                       std::clamp(0.2 * spread, 1e-4, 4e-3));
@@ -652,11 +661,6 @@ std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
   return std::nullopt;
 }
 
-// "query i", but "index i of axis 0".
-std::string any_index(const std::string& axis) {
-  return axis.starts_with("axis ") ? "index i of " + axis : axis + " i";
-}
-
 Said say(const Moves& from, std::size_t axis, const Naming& naming) {
   const std::int64_t length = naming.shape[axis];
   const std::string& name = naming.axes[axis];
@@ -815,15 +819,20 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
   return matched_hypothesis(e, axis, std::move(from));
 }
 
+// Values that agree with any others prove nothing.
+bool is_by_chance(const Evidence& e, std::size_t axis, const Samples& samples) {
+  const std::int64_t length = e.naming.shape[axis];
+  return share_moved(
+             e, axis, [length](std::int64_t i) { return (i + length / 2 + 1) % length; }, samples) > 0.5;
+}
+
 // By a few indices, or reversed: of axes of any length.
 HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
   const std::string& name = e.naming.axes[axis];
   const Samples samples = some_of(e, 512);
   if (length < 4 || samples.size() < 2 * kFewestSamples) return nullptr;
-  // Values that agree with any others prove nothing.
-  const auto far = [&](std::int64_t i) { return (i + length / 2 + 1) % length; };
-  if (share_moved(e, axis, far, samples) > 0.5) return nullptr;
+  if (is_by_chance(e, axis, samples)) return nullptr;
   const auto hypothesis = [&](const char* kind, const From& from, std::string text) -> HypothesisPtr {
     if (share_moved(e, axis, from, samples) < kMostlyHolds) return nullptr;
     return moved_hypothesis(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
@@ -1214,6 +1223,23 @@ HypothesisPtr find_rounded(const Evidence& e) {
 
 }  // namespace
 
+std::string any_index(const std::string& axis) {
+  return axis.starts_with("axis ") ? "index i of " + axis : axis + " i";
+}
+
+Agreement scaled_by(Agreement agree, double factor) {
+  return scaled(agree, scale_of(Constant::factor, factor));
+}
+
+HypothesisPtr moved_by(std::string kind, const Evidence& e, std::size_t axis, From from, std::string text) {
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples || share_moved(e, axis, from, samples) < kMostlyHolds ||
+      is_by_chance(e, axis, samples))
+    return nullptr;
+  return moved_hypothesis(std::move(kind), e, from_index(e.naming.shape, axis, std::move(from)),
+                          std::move(text));
+}
+
 // --- scopes and names
 
 bool Scope::contains(std::size_t axis, std::int64_t index) const {
@@ -1325,8 +1351,13 @@ std::int64_t finder_bytes(const Shape& shape) {
 std::vector<Finder> finders(const Naming& naming) {
   const std::size_t rank = naming.shape.size();
   std::vector<Finder> all;
+  all.push_back({find_fnuz});
+  all.push_back({find_e8m0_as_int8});
   all.push_back({[](const Evidence& e) { return find_constant(e, Constant::factor); }});
   all.push_back({[](const Evidence& e) { return find_constant(e, Constant::offset); }});
+  all.push_back({find_nibbles, true});
+  for (std::size_t d = 0; d < rank; ++d)
+    all.push_back({[d](const Evidence& e) { return find_interleaved(e, d); }, true});
   for (std::size_t d = 0; d < rank; ++d) {
     all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
     if (naming.shape[d] > kMostIndices)
@@ -1338,6 +1369,8 @@ std::vector<Finder> finders(const Naming& naming) {
     return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };
   };
   all.push_back({of_indices(Constant::factor, 0.25)});
+  all.push_back({find_scale_step, true});
+  all.push_back({find_scale_layout, true});
   all.push_back({find_line_factors, true});
   all.push_back({of_indices(Constant::factor, 0.02)});
   all.push_back({of_indices(Constant::offset, 0.02)});

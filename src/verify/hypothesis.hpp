@@ -92,6 +92,34 @@ struct Finder {
 };
 std::vector<Finder> finders(const Naming& naming);
 
+/// Faults of quantised arrays, of all kinds but a factor: before those that would describe them otherwise.
+HypothesisPtr find_fnuz(const Evidence& evidence);
+HypothesisPtr find_e8m0_as_int8(const Evidence& evidence);
+HypothesisPtr find_nibbles(const Evidence& evidence);
+HypothesisPtr find_interleaved(const Evidence& evidence, std::size_t axis);
+HypothesisPtr find_scale_step(const Evidence& evidence);
+HypothesisPtr find_scale_layout(const Evidence& evidence);
+
+// --- parts of finders
+
+/// A hypothesis in scope everywhere.
+HypothesisPtr hypothesis_of(std::string kind, const Evidence& evidence,
+                            decltype(Hypothesis::evaluate) evaluate, std::string text);
+
+/// Sets `holds` of a line: the actual elements agree with the predicted ones, and these are nearer than the
+/// expected ones.
+void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted);
+
+/// The tolerance of a prediction of `factor` times the expected elements.
+Agreement scaled_by(Agreement agree, double factor);
+
+/// Index i of an axis holds the elements of index from(i), which nearly all samples confirm; null if not.
+HypothesisPtr moved_by(std::string kind, const Evidence& evidence, std::size_t axis,
+                       std::function<std::int64_t(std::int64_t)> from, std::string text);
+
+/// "query i", "index i of axis 0".
+std::string any_index(const std::string& axis);
+
 std::int64_t finder_bytes(const Shape& shape);
 
 std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include "check/artefacts.hpp"
 #include "ejk/checkpoint.hpp"
 #include "support/arrays.hpp"
+#include "support/failure.hpp"
 
 using namespace ejk;
 
@@ -385,4 +387,128 @@ TEST_CASE("values that --codes does not read are read only where a scale is 0") 
   const Findings found = checked(fp8_rows, set_byte(kGate + ".weight", 11, 0xFF), {});
   CHECK(found.errors() + found.warnings() == 0);
   CHECK(checked(fp8_rows, set_float(kGate + ".weight_scale", 9, 0.0F), {}).count("scale-zero-block") == 1);
+}
+
+namespace {
+
+// By the definition of a float format.
+double number_of(const FloatFormat& f, unsigned code) {
+  const unsigned exponent = code >> f.mantissa_bits & ((1u << f.exponent_bits) - 1),
+                 fraction = code & ((1u << f.mantissa_bits) - 1);
+  const double value = std::ldexp((exponent > 0 ? 1 : 0) + std::ldexp(fraction, -f.mantissa_bits),
+                                  static_cast<int>(std::max(exponent, 1u)) - f.bias);
+  return (code >> (f.bits() - 1) & 1u) != 0 ? -value : value;
+}
+
+// The layout of a form: the code of element (r, c) and its scale, read from the tensors' bytes.
+struct Form {
+  Quantize quantize;
+  const char* unquantized;
+  const char *values, *scales;
+  FloatFormat format;
+  std::int64_t rows_of_block, columns_of_block;  // 0: all
+  double factor = 1;
+};
+
+unsigned code_of(const Array& values, int bits, std::int64_t r, std::int64_t c) {
+  const std::int64_t row_bytes = Model::kColumns * bits / 8, bit = c * bits;
+  const auto byte = [&](std::int64_t i) {
+    return i < values.size() ? std::to_integer<unsigned>(values.data()[i]) : 0;
+  };
+  const std::int64_t first = r * row_bytes + bit / 8;
+  return (byte(first) | byte(first + 1) << 8) >> (bit % 8) & ((1u << bits) - 1);
+}
+
+}  // namespace
+
+TEST_CASE("quantised tensors of each form are decoded under their names before quantisation") {
+  const std::vector<Form> forms{
+      {fp8_tensor, ".weight", ".weight", ".weight_scale", kFloat8E4M3Fn, 0, 0},
+      {fp8_rows, ".weight", ".weight", ".weight_scale", kFloat8E4M3Fn, 1, 0},
+      {fp8_blocks, ".weight", ".weight", ".weight_scale_inv", kFloat8E4M3Fn, 128, 128},
+      {ue8m0_blocks, ".weight", ".weight", ".scale", kFloat8E4M3Fn, 128, 128},
+      {modelopt_nvfp4, ".weight", ".weight", ".weight_scale", kFloat4E2M1, 1, 16,
+       static_cast<float>(0.7 / 2688)},
+      {compressed_nvfp4, ".weight", ".weight_packed", ".weight_scale", kFloat4E2M1, 1, 16, 0.7 / 2688},
+      {mxfp4, ".weight", ".weight_packed", ".weight_scale", kFloat4E2M1, 1, 32},
+      {mxfp6, ".weight", ".weight_packed", ".weight_scale", kFloat6E2M3, 1, 32},
+      {mxfp8, ".weight", ".weight", ".weight_scale", kFloat8E4M3Fn, 1, 32},
+      {gptoss, "", "_blocks", "_scales", kFloat4E2M1, 1, 32},
+  };
+  for (const Form& form : forms) {
+    CAPTURE(form.values);
+    CAPTURE(form.scales);
+    const Model model(form.quantize);
+    const Tensors& tensors = model.checkpoint.tensors;
+    const auto found = quantized_tensors(tensors);
+    const auto tensor = std::find_if(found.begin(), found.end(), [&](const QuantizedTensor& q) {
+      return q.values == kQuery + form.values;
+    });
+    REQUIRE(tensor != found.end());
+    CHECK(tensor->unquantized_name == kQuery + form.unquantized);
+    const Array decoded = read_all(*decoded_tensor(*tensor, tensors));
+    const bool is_gptoss = form.quantize == gptoss;
+    CHECK(decoded.shape() ==
+          (is_gptoss ? Shape{4, Model::kColumns, Model::kRows} : Shape{Model::kRows, Model::kColumns}));
+    const Array values = read_all(*tensors.at(tensor->values));
+    const Array scales = read_all(*tensors.at(tensor->scales));
+    const DType stored = scales.dtype() == DType::uint8 ? DType::float8_e8m0fnu : scales.dtype();
+    const auto numbers = plain::doubles([&] {
+      ArrayView view = scales.view();
+      view.dtype = stored;
+      return view;
+    }());
+    std::int64_t wrong = 0;
+    for (std::int64_t r = 0; r < Model::kRows; ++r)
+      for (std::int64_t c = 0; c < Model::kColumns; ++c) {
+        const std::int64_t block_row = form.rows_of_block == 0 ? 0 : r / form.rows_of_block,
+                           block_column = form.columns_of_block == 0 ? 0 : c / form.columns_of_block,
+                           columns =
+                               form.columns_of_block == 0
+                                   ? 1
+                                   : (Model::kColumns + form.columns_of_block - 1) / form.columns_of_block;
+        const double expected = number_of(form.format, code_of(values, form.format.bits(), r, c)) *
+                                numbers[static_cast<std::size_t>(block_row * columns + block_column)] *
+                                form.factor;
+        const std::int64_t at = is_gptoss ? c * Model::kRows + r : r * Model::kColumns + c;
+        const double actual = decoded.elements<float>()[static_cast<std::size_t>(at)];
+        wrong += !(std::abs(actual - expected) <= 1e-6 * std::abs(expected));
+      }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("scales of rows and experts without a last axis are those of their rows") {
+  Tensors tensors;
+  tensors["w.weight"] = source(bytes(DType::float8_e4m3fn, {2, 3, 4}, [](std::int64_t) { return 0x38; }));
+  for (const Shape& shape : {Shape{2}, Shape{3}, Shape{2, 3}}) {
+    CAPTURE(to_string(shape));
+    tensors["w.weight_scale"] =
+        source(floats(shape, [](std::int64_t i) { return static_cast<double>(i) + 2; }));
+    const Array decoded = read_all(*decoded_tensor(quantized_tensors(tensors).at(0), tensors));
+    for (std::int64_t e = 0; e < 2; ++e)
+      for (std::int64_t r = 0; r < 3; ++r) {
+        const std::int64_t scale = shape == Shape{2} ? e : shape == Shape{3} ? r : 3 * e + r;
+        CHECK(decoded.elements<float>()[static_cast<std::size_t>((e * 3 + r) * 4)] ==
+              static_cast<float>(scale + 2));
+      }
+  }
+}
+
+TEST_CASE("tensors that lack a part are not decoded") {
+  const auto why = [](Quantize quantize, const char* part) {
+    Model model(quantize);
+    model.checkpoint.tensors.erase(kQuery + part);
+    const auto found = quantized_tensors(model.checkpoint.tensors);
+    const auto tensor =
+        std::find_if(found.begin(), found.end(), [](const QuantizedTensor& q) { return q.name == kQuery; });
+    return plain::failure_and_hint([&] { decoded_tensor(*tensor, model.checkpoint.tensors); });
+  };
+  CHECK(
+      why(modelopt_nvfp4, ".weight_scale_2") ==
+      kQuery +
+          ".weight: no global scale is beside it | ejk check checkpoint names the tensors that lack a part");
+  CHECK(why(fp8_rows, ".weight_scale") ==
+        kQuery +
+            ".weight: no scales are beside it | ejk check checkpoint names the tensors that lack a part");
 }

@@ -26,10 +26,10 @@ const std::map<std::string, Names> kArrows{
     {"settings", {"core", "kernels"}},
     {"mask", {"core", "kernels"}},
     {"blocks", {"core", "kernels", "mask"}},
-    {"verify", {"arrays", "core", "kernels"}},
+    {"verify", {"arrays", "core", "kernels", "quantize"}},
     {"matmul", {"core", "kernels", "verify"}},
     {"attention", {"blocks", "core", "kernels", "mask", "matmul", "verify"}},
-    {"check", {"blocks", "core", "mask", "matmul"}},
+    {"check", {"blocks", "core", "mask", "matmul", "quantize"}},
 };
 
 // A public header and the module that implements it; one a line, for clean merges.

@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <random>
+
+#include "ejk/array_math.hpp"
 #include "io/support.hpp"
 #include "support/arrays.hpp"
 
@@ -90,4 +93,81 @@ TEST_CASE("an array of a type that is not supported is not compared, and all els
   };
   CHECK(names_of(plan_with(Error::Code::unsupported)) == Names{"x not compared: x: why"});
   CHECK_THROWS_AS(plan_with(Error::Code::other), Error);
+}
+
+namespace {
+
+// Numbers in bfloat16, quantised; `change` is a fault of what is stored, or of how it is decoded.
+using Change = std::function<void(Quantized&, DecodeSettings&)>;
+
+FilesComparison quantised_beside_original(const QuantizeSettings& settings, const Change& change,
+                                          bool explain, const Tolerance& tolerance = {}) {
+  std::mt19937_64 engine(5);
+  const Array x = plain::random(DType::bfloat16, {256, 512}, engine);
+  Quantized q = quantize_array(*make_source(x.view()), settings);
+  DecodeSettings decode;
+  if (q.settings.scheme == QuantizationScheme::mx && q.values.dtype() == DType::uint8)
+    decode.element = q.settings.element;
+  if (change) change(q, decode);
+  Array global = plain::filled(DType::float32, {}, q.global_scale.value_or(1));
+  const auto decoded = decoded_array({q.settings.scheme, make_source(q.values.view()),
+                                      make_source(q.scales.view()), make_source(global.view())},
+                                     decode);
+  ArraySet a{"q", true, {{"w", "q:w", [&] { return decoded; }, q.settings.element}}};
+  ArraySet e{"o", true, {{"w", "o:w", [&] { return make_source(x.view()); }}}};
+  ExplainOptions options;
+  options.tolerance = tolerance;
+  return FilesPlan(a, e, {.explain = explain}).run(options, std::int64_t{1} << 30);
+}
+
+void swap_nibbles(Quantized&, DecodeSettings& decode) { decode.nibbles = NibbleOrder::high; }
+void other_layout(Quantized& q, DecodeSettings&) {
+  q.scales =
+      convert_scale_layout(*make_source(q.scales.view()), ScaleLayout::linear, ScaleLayout::tiles_128x4);
+}
+void twice_in_some_blocks(Quantized& q, DecodeSettings&) {
+  for (std::int64_t i = 0; i < q.scales.size(); i += 3)
+    q.scales.data()[i] = static_cast<std::byte>(static_cast<int>(q.scales.data()[i]) + 1);
+}
+
+}  // namespace
+
+TEST_CASE("decoded numbers are close to their originals, and what is wrong with them is named") {
+  using enum ElementFormat;
+  const auto mx = [](ElementFormat element) {
+    return QuantizeSettings{.scheme = QuantizationScheme::mx, .element = element};
+  };
+  const QuantizeSettings nvfp4{.scheme = QuantizationScheme::nvfp4},
+      fp8{.scheme = QuantizationScheme::fp8, .block = ScaleBlock{128, 128}};
+  for (const QuantizeSettings& settings : {nvfp4, fp8, mx(e2m1), mx(e4m3), mx(e5m2), mx(e2m3), mx(e3m2)}) {
+    CAPTURE(name_of(settings.scheme));
+    CAPTURE(name_of(settings.element.value_or(e2m1)));
+    const FilesComparison right = quantised_beside_original(settings, {}, true);
+    CHECK(right.close);
+    CHECK(right.found[0].explanations.empty());
+    CHECK_FALSE(quantised_beside_original(settings, {}, false, {.rtol = 1e-3}).close);
+  }
+  struct Fault {
+    const char* kind;
+    QuantizeSettings settings;
+    Change change;
+  };
+  for (const Fault& fault :
+       {Fault{"nibbles", nvfp4, swap_nibbles}, Fault{"nibbles", mx(e2m1), swap_nibbles},
+        Fault{"scale-layout", nvfp4, other_layout}, Fault{"scale-step", mx(e2m1), twice_in_some_blocks},
+        Fault{"scale-step", mx(e4m3), twice_in_some_blocks},
+        Fault{"factor", nvfp4, [](Quantized&q, DecodeSettings&) { *q.global_scale *= 2; }},
+        Fault{"factor", nvfp4, [](Quantized&q, DecodeSettings&) { *q.global_scale *= 0.5F; }},
+        Fault{"factor", nvfp4, [](Quantized&q, DecodeSettings&) { *q.global_scale *= 1.75F; }},
+        Fault{"factor", nvfp4,
+              [](Quantized&q, DecodeSettings&) { *q.global_scale = 1 / *q.global_scale; }}}) {
+    CAPTURE(fault.kind);
+    CAPTURE(name_of(fault.settings.scheme));
+    const FilesComparison found = quantised_beside_original(fault.settings, fault.change, true);
+    CHECK_FALSE(found.close);
+    REQUIRE(found.found[0].explanations.size() == 1);
+    CHECK(found.found[0].explanations[0].kind == fault.kind);
+    CHECK(found.found[0].share_explained > 0.95);
+    CHECK_FALSE(quantised_beside_original(fault.settings, fault.change, false).close);
+  }
 }

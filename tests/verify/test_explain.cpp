@@ -115,6 +115,31 @@ ExplainOptions with_sequences(std::vector<std::int32_t> cu_seqlens) {
 
 const Shape kOut{2, 96, 4, 32};  // attention's batch, queries, heads, head_dim
 
+// The factor of each block of the last axis, by row and block.
+Fault scaled(std::int64_t block, const std::function<float(const Shape&, std::int64_t)>& factor) {
+  return each([=](const At& e, const Shape& i) { return e(i) * factor(i, i.back() / block); });
+}
+
+// Scales in proportion to the largest magnitudes of blocks of 16, read from other places: of block p(b) for
+// block b of a matrix, or the reverse.
+Fault scales_from(const std::function<std::int64_t(std::int64_t r, std::int64_t c, std::int64_t columns)>& p,
+                  bool reverse) {
+  return [=](Array& actual, const Array& expected) {
+    const std::int64_t rows = expected.shape()[0], columns = expected.shape()[1] / 16;
+    const auto x = expected.elements<float>();
+    std::vector<float> scales(static_cast<std::size_t>(rows * columns)), moved = scales;
+    for (std::size_t i = 0; i < x.size(); ++i) scales[i / 16] = std::max(scales[i / 16], std::abs(x[i]));
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const auto here = static_cast<std::size_t>(r * columns + c),
+                   there = static_cast<std::size_t>(p(r, c, columns));
+        moved[reverse ? there : here] = scales[reverse ? here : there];
+      }
+    for (std::size_t i = 0; i < x.size(); ++i)
+      actual.elements<float>()[i] = x[i] / scales[i / 16] * moved[i / 16];
+  };
+}
+
 std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 float with_upper_half(std::uint32_t bits) { return std::bit_cast<float>(bits & 0xFFFF0000U); }
 // Ties to even.
@@ -255,6 +280,59 @@ std::vector<Planted> planted() {
        with_sequences({0, 30, 60, 90})},
       // Rounding.
       {"rounded to bfloat16", {64, 64}, bf16, {{"rounding", "bfloat16"}}, {}, f32},
+      // Quantised arrays.
+      {"the halves of bytes exchanged",
+       {60, 64},
+       moved(1, [](auto i) { return i ^ 1; }),
+       {{"nibbles", "axis 1"}}},
+      {"gate and up rows interleaved",
+       {64, 40},
+       moved(0, [](auto i) { return i % 2 * 32 + i / 2; }),
+       {{"interleaved-rows", "the halves of axis 0 are interleaved"}}},
+      {"gate rows before up rows",
+       {30, 64},
+       moved(1, [](auto i) { return i % 32 * 2 + i / 32; }),
+       {{"interleaved-rows", "one half of axis 1 follows the other"}}},
+      {"scales of another rule",
+       {48, 256},
+       scaled(32, [](const Shape& i, auto b) { return (i[0] * 7 + b * 5) % 3 == 0 ? 2.0F : 1.0F; }),
+       {{"scale-step", "blocks of 32 along axis 1 are twice"}}},
+      {"the same of blocks of 128 x 128",
+       {512, 384},
+       scaled(128, [](const Shape& i, auto b) { return (i[0] / 128 + b) % 2 == 0 ? 0.5F : 1.0F; }),
+       {{"scale-step", "blocks of 128 along axis 1 are half of"}}},
+      {"linear scales read as 128x4",
+       {256, 128},
+       scales_from(
+           [](auto r, auto c, auto columns) {
+             return 512 * (r / 128 * (columns / 4) + c / 4) + 16 * (r % 32) + 4 * (r % 128 / 32) + c % 4;
+           },
+           false),
+       {{"scale-layout", "in layout linear were read as 128x4"}}},
+      {"128x4 scales read as linear",
+       {128, 256},
+       scales_from(
+           [](auto r, auto c, auto columns) {
+             return 512 * (r / 128 * (columns / 4) + c / 4) + 16 * (r % 32) + 4 * (r % 128 / 32) + c % 4;
+           },
+           true),
+       {{"scale-layout", "in layout 128x4 were read as linear"}}},
+      {"8x4 scales read as linear",
+       {40, 192},
+       scales_from([](auto r, auto c,
+                      auto columns) { return 32 * (r / 8 * (columns / 4) + c / 4) + 4 * (r % 8) + c % 4; },
+                   true),
+       {{"scale-layout", "in layout 8x4 were read as linear"}}},
+      {"E8M0 read as int8",
+       {32, 128},
+       scaled(32, [](const Shape& i, auto b) { return (i[0] + b) % 7 == 0 ? 0x1p-129F : 0x1p127F; }),
+       {{"e8m0-int8", "E8M0 scales were read as signed exponents"}}},
+      {"int8 read as E8M0",
+       {32, 128},
+       each([](const At& e, const Shape& i) {
+         return std::ldexp(e(i), (i[0] + i[1] / 32) % 7 == 0 ? -127 : 129);
+       }),
+       {{"e8m0-int8", "were read as E8M0"}}},
       // Together.
       {"a factor in one head and a stripe of NaN",
        kOut,
@@ -404,6 +482,34 @@ TEST_CASE("faults are named where rounding differences are all over the array") 
     CAPTURE(said(found));
     for (const auto& [kind, part] : p.wanted) CHECK(says(found, kind, part));
     CHECK(found.share_explained > 0.98);
+  }
+}
+
+TEST_CASE("one fp8 read as the other is named, from the codes and from their numbers") {
+  struct Pair {
+    DType written, read;
+  };
+  for (const Pair& p :
+       {Pair{DType::float8_e4m3fnuz, DType::float8_e4m3fn},
+        Pair{DType::float8_e4m3fn, DType::float8_e4m3fnuz}, Pair{DType::float8_e5m2fnuz, DType::float8_e5m2},
+        Pair{DType::float8_e5m2, DType::float8_e5m2fnuz}}) {
+    CAPTURE(name_of(p.written));
+    CAPTURE(name_of(p.read));
+    Array codes(DType::uint8, {64, 64});
+    std::mt19937_64 random(3);
+    for (std::int64_t i = 0; i < codes.size(); ++i) codes.data()[i] = static_cast<std::byte>(random());
+    ArrayView actual = codes.view(), expected = codes.view();
+    actual.dtype = p.read, expected.dtype = p.written;
+    for (const DType dtype : {DType::float32, p.read}) {
+      const auto a =
+          dtype == p.read ? make_source(actual) : in_memory(convert_array(make_source(actual), dtype));
+      const auto e =
+          dtype == p.read ? make_source(expected) : in_memory(convert_array(make_source(expected), dtype));
+      const Explained found = explain_difference(*a, *e, {});
+      CAPTURE(said(found));
+      CHECK(says(found, "fnuz",
+                 std::string(name_of(p.written)) + " was read as " + std::string(name_of(p.read))));
+    }
   }
 }
 

@@ -11,10 +11,12 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "commands.hpp"
 #include "compare_modes.hpp"
+#include "ejk/checkpoint.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
 
@@ -35,9 +37,10 @@ struct CompareOptions {
   std::string group_sizes, cu_seqlens;
   Shape tile;
   std::vector<std::string> tile_axes;
+  bool decode = false;
   bool runs = false, first = false, routing = false;
   std::vector<std::string> more;  // runs
-  std::vector<NameMap> maps;      // of --first
+  std::vector<NameMap> maps;
   std::optional<std::int64_t> top_k;
 
   bool describes_one_array() const {
@@ -79,6 +82,62 @@ ArraySet set_of(Job& job, const std::string& word) {
   return set;
 }
 
+// The set with numbers in place of quantised tensors, under the names that they have where they are not
+// quantised. Tensors of unsupported types stay as they are.
+ArraySet decoded(ArraySet set) {
+  const auto tensors = std::make_shared<Tensors>();
+  for (const ArraySet::Member& array : set.arrays) try {
+      tensors->emplace(array.name, array.open());
+    } catch (const Error& error) {
+      if (!error.is_of_unsupported_type()) throw;
+    }
+  std::set<std::string> parts;
+  std::vector<ArraySet::Member> numbers;
+  for (QuantizedTensor& tensor : quantized_tensors(*tensors)) {
+    if (!tensor.element || tensor.scales.empty()) continue;
+    parts.insert({tensor.values, tensor.scales, tensor.global_scale, tensor.input_scale});
+    std::string name = tensor.unquantized_name;
+    const auto element = tensor.element;
+    numbers.push_back({name, set.name + ":" + name,
+                       [tensors, tensor = std::move(tensor)] { return decoded_tensor(tensor, *tensors); },
+                       element});
+  }
+  std::erase_if(set.arrays, [&](const ArraySet::Member& array) { return parts.contains(array.name); });
+  std::move(numbers.begin(), numbers.end(), std::back_inserter(set.arrays));
+  std::sort(set.arrays.begin(), set.arrays.end(),
+            [](const ArraySet::Member& x, const ArraySet::Member& y) { return x.name < y.name; });
+  return set;
+}
+
+// Of one side of --decode: a file, group or folder, or one tensor of it, by its name where it is not quantised.
+ArraySet decoded_set(Job& job, const std::string& word) {
+  const ArrayReference named = parse_input(word);
+  if (!named.slice.empty())
+    throw usage("{}: --decode goes with whole tensors", printable(word))
+        .hint("a slice goes with a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
+  const std::string& name = named.member;
+  if (name.empty() || !named.holds_several()) return decoded(set_of(job, word));
+  std::string file = named.text;
+  file.resize(file.rfind(name));
+  ArraySet set = decoded(set_of(job, file));
+  set.name = word, set.is_whole = false;
+  std::erase_if(set.arrays, [&](const ArraySet::Member& array) { return array.name != name; });
+  return set.arrays.empty() ? set_of(job, word) : set;
+}
+
+// Scales that one side alone has, of the cache and of activations: an unquantised model has no such tensor.
+void leave_out_scales(ArraySet& set, const ArraySet& other, Report& head) {
+  std::set<std::string> names;
+  for (const ArraySet::Member& array : other.arrays) names.insert(array.name);
+  const std::size_t left_out = std::erase_if(set.arrays, [&](const ArraySet::Member& array) {
+    return !names.contains(array.name) && is_scale_name(array.name);
+  });
+  if (left_out > 0)
+    head.warnings.push_back(
+        fmt::format("{} of {} without a partner left out: scales of activations or caches", left_out,
+                    printable(set.name)));
+}
+
 struct Planned {
   FilesPlan files;
   bool is_whole;  // of files, groups or folders
@@ -86,8 +145,19 @@ struct Planned {
 };
 
 Planned plan_of(const CompareOptions& options, Job& job) {
-  ArraySet actual = set_of(job, options.actual), expected = set_of(job, options.expected);
+  const auto opened = [&](const std::string& word) {
+    return options.decode ? decoded_set(job, word) : set_of(job, word);
+  };
+  ArraySet actual = opened(options.actual), expected = opened(options.expected);
   const bool is_whole = actual.is_whole && expected.is_whole;
+  if (!is_whole && !options.maps.empty())
+    throw usage("--map goes with two files, groups or folders, and {} is one array",
+                printable(actual.is_whole ? expected.name : actual.name));
+  Report head;
+  if (options.decode && is_whole) {
+    leave_out_scales(actual, expected, head);
+    leave_out_scales(expected, actual, head);
+  }
   if (options.first && !is_whole)
     throw usage("--first goes through files, groups or folders of arrays, and {} is one array",
                 printable(actual.is_whole ? expected.name : actual.name))
@@ -108,7 +178,7 @@ Planned plan_of(const CompareOptions& options, Job& job) {
       throw;
     }
   };
-  Planned plan{planned(), is_whole, {}};
+  Planned plan{planned(), is_whole, std::move(head)};
   const std::vector<ArrayPair>& pairs = plan.files.pairs();
   std::vector<std::string>& warnings = plan.head.warnings;
   if (options.first && !pairs.empty() && std::none_of(pairs.begin(), pairs.end(), [](const ArrayPair& pair) {
@@ -167,7 +237,14 @@ Outcome run(const CompareOptions& options, Job& job) {
     report.add(Remark{
         "attention, attention-grad, grouped-matmul and transposed-grouped-matmul try more: with the inputs, "
         "--against ACTUAL and --explain."});
-  report.without_text = files.close && !options.first;  // like diff
+  if (planned.is_whole && !options.decode && !files.close &&
+      std::any_of(files.pairs.begin(), files.pairs.end(), [](const ArrayPair& pair) {
+        return !(pair.open_actual && pair.open_expected) && is_scale_name(pair.name);
+      }))
+    report.add(
+        Remark{"One side has scales that the other has not: --decode compares the numbers of quantised "
+               "tensors."});
+  report.without_text = files.close && !options.first && !(options.decode && planned.is_whole);  // like diff
   job.deliver(std::move(report), {});
   return files.close ? Outcome::passed : Outcome::failed;
 }
@@ -192,24 +269,31 @@ void check_modes(const CompareOptions& options) {
       names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens, --block or --tiles"},
       limits{has_limits, "--allow-fraction, --allow-count or --metric"},
       ulps{tolerance.max_ulp.has_value(), "--max-ulp"}, nan{tolerance.nan == NanEqual::no, "--no-equal-nan"},
-      maps{!options.maps.empty(), "--map"}, top_k{options.top_k.has_value(), "--top-k"};
+      maps{!options.maps.empty(), "--map"}, decode{options.decode, "--decode"},
+      top_k{options.top_k.has_value(), "--top-k"};
   if (options.runs)
-    refuse(
-        "--runs",
-        {{options.first, "--first"}, {options.routing, "--routing"}, explain, limits, ulps, nan, maps, top_k},
-        fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
-                    printable(options.expected)));
+    refuse("--runs",
+           {{options.first, "--first"},
+            {options.routing, "--routing"},
+            explain,
+            limits,
+            ulps,
+            nan,
+            maps,
+            decode,
+            top_k},
+           fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
+                       printable(options.expected)));
   else if (options.first)
     refuse("--first", {{options.routing, "--routing"}, explain, names, top_k},
            "of one array: ejk compare A.h5:/x B.h5:/x --explain");
   else if (options.routing)
-    refuse("--routing", {explain, names, limits, ulps, nan, maps, {has_tolerance, "--rtol or --atol"}},
+    refuse("--routing",
+           {explain, names, limits, ulps, nan, maps, decode, {has_tolerance, "--rtol or --atol"}},
            "choices of experts are compared exactly: ejk compare A B --routing");
   if (!options.runs && !options.more.empty())
     throw usage("unexpected argument '{}'", printable(options.more[0]))
         .hint("--runs compares more than two results of the same work");
-  if (!options.first && !options.maps.empty())
-    throw usage("--map goes with --first").hint("ejk compare A B --first --map 'A*B=C*D'");
   if (!options.routing && options.top_k)
     throw usage("--top-k goes with --routing").hint("ejk compare A B --routing --top-k 8");
 }
@@ -248,14 +332,16 @@ std::vector<std::string> read_names(const std::string& word) {
 }
 
 const char* const kFooter =
-    R"(Nothing is printed when all arrays are close; --runs, --first and --routing
-print their report in any case. Exit status: 0 close, 1 not close, also when
-shapes or names differ, or an array's type is not supported.
+    R"(Nothing is printed when all arrays are close; --runs, --first, --routing and
+--decode of files print their report in any case. Exit status: 0 close, 1 not
+close, also when shapes or names differ, or an array's type is not supported.
 
 Is a kernel deterministic? Ten runs of the same work:
   ejk compare --runs run*.npy --axes batch,query,head,d
 Where does a model's error begin, and which layer adds the most?
   ejk compare mine/ right/ --first --map 'model.layers.*=layers.*'
+Is a quantised model that of its original?
+  ejk compare model-nvfp4/ model-bf16/ --decode
 Do two routers choose the same experts?
   ejk compare my_ids.npy right_scores.npy --routing --top-k 8
 
@@ -325,8 +411,15 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       set, "--explain", options->explain,
       "say where they differ, and what accounts for it\n"
       "Indices of each axis, groups, sequences and tiles that hold differences; then a factor, an offset, "
-      "indices exchanged, repeated, shifted or reversed, axes transposed, boxes never written, rounding: said "
-      "only when it accounts for the differences and was tested on all elements.");
+      "indices exchanged, repeated, shifted or reversed, axes transposed, boxes never written, rounding, scales "
+      "or codes of quantised arrays read in another way: said only when it accounts for the differences and was tested on all elements.");
+  add_flag(
+      set, "--decode", options->decode,
+      "compare the numbers of quantised tensors\n"
+      "Checkpoints in FP8, MXFP8, MXFP6, MXFP4, NVFP4 and gpt-oss' form, on either side: values and scales "
+      "are found by their names (ejk check checkpoint). A quantised tensor beside an unquantised one is "
+      "close if the signal to noise ratio is at least 15 dB of e2m1, 21 of e5m2 and e3m2, 27 of e4m3 and e2m3, unless a tolerance is given; "
+      "--explain allows for the rounding of its elements.");
   const char* const modes = "Modes";
   add_flag(
       set, "--runs", options->runs,
@@ -354,7 +447,7 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
         }
       },
       "A*B=C*D",
-      "with --first: arrays called A*B are C*D in EXPECTED\n"
+      "arrays called A*B are C*D in EXPECTED\n"
       "* matches any text, which is kept. May be repeated; the first that matches a name counts.")
       .group(modes);
   add_flag(
@@ -465,6 +558,11 @@ differing_links | integer | links of one name in both that lead elsewhere | of t
 max_difference | number or null | the largest absolute difference of finite elements; null where there are none to subtract | without --runs and --routing
 max_array | string or null | the array where it is | of two files, groups or folders
 max_index | shape or null | and the index | without --runs and --routing
+patterns | table | decoded arrays whose names differ in numbers only | of two files, groups or folders, with --decode
+  pattern | string | their name, with # for the numbers
+  element | string | the format of their elements: e2m1, e4m3
+  arrays, differing | integer | how many; those that are not close
+  least_snr, median_snr | number or null | decibels, as snr
 arrays | table | the arrays by name | of two files, groups or folders, or with --dry-run
   array | string | its name | without --first
   name | string | its name | with --first
@@ -472,6 +570,7 @@ arrays | table | the arrays by name | of two files, groups or folders, or with -
   added | number or null | its rel less that of the array before it | with --first
   actual | string | type and shape in ACTUAL, or why it is not compared | plan
   expected | string or null | type and shape in EXPECTED | plan
+  element | string or null | the format of the elements of a decoded array | with --decode
   actual_dtype, expected_dtype | string or null | the element types of ACTUAL and EXPECTED | done
   close | boolean | whether all elements are close | done
   rtol, atol | number or null | the relative and the absolute tolerance | done
@@ -505,7 +604,7 @@ share_explained | share | of the differences, the share that the explanations ac
 not_tried | string | what was not tested, and why | with --explain, where something could not be
 explanations | table | what accounts for the differences | with --explain, where arrays of one shape differ
   array | string | the array | of two files, groups or folders
-  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding
+  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
 first | null | no array is out of tolerance | with --first, where there is none
