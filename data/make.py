@@ -7,6 +7,7 @@ in, so nothing in the build needs this script.
 
 import hashlib
 import itertools
+import json
 import pathlib
 import re
 import sys
@@ -102,6 +103,62 @@ def attention():
     }
 
 
+def e2m1(x):
+    """Codes of e2m1, to the nearest."""
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    codes = np.abs(np.abs(x)[..., None] - levels).argmin(-1) + 8 * np.signbit(x)
+    return codes.astype(np.uint8)
+
+
+E4M3 = np.array(
+    [(8 * (c > 7) + c % 8) * 2.0 ** (max(c // 8, 1) - 10) for c in range(127)], np.float32
+)  # by code, positive
+
+
+def as_bfloat16(x):
+    """The bits of the upper half, rounded to nearest even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def model():
+    """A layer with two experts in bfloat16, and in NVFP4 as ModelOpt names it; (dtype, array) by name.
+
+    The scales of one tensor are in the layout of cuBLAS (128x4), which the shapes do not tell from the linear one.
+    """
+    random = np.random.RandomState(16)
+    original, quantised = {}, {}
+    for expert, part in itertools.product(range(2), ("gate_proj", "up_proj")):
+        # Channels of different size, as weights have them.
+        sizes = 0.02 * np.exp(0.5 * random.standard_normal((128, 1)))
+        bits = as_bfloat16(sizes * random.standard_normal((128, 64)))
+        name = f"model.layers.0.mlp.experts.{expert}.{part}.weight"
+        original[name] = ("BF16", bits)
+        w = (bits.astype(np.uint32) << 16).view(np.float32)
+        factor = np.float32(0.25 / (448 * 6))  # of all: a fused kernel takes one for gate and up
+        blocks = w.reshape(128, 4, 16)
+        scale_codes = np.abs(np.abs(blocks).max(-1)[..., None] / (6 * factor) - E4M3).argmin(-1).astype(np.uint8)
+        codes = e2m1(blocks / np.maximum(E4M3[scale_codes] * factor, 1e-30)[..., None]).reshape(128, 64)
+        if (expert, part) == (1, "up_proj"):
+            scale_codes = scale_codes.reshape(4, 32, 4).transpose(1, 0, 2).reshape(128, 4)
+        quantised[name] = ("U8", codes[:, ::2] | codes[:, 1::2] << 4)
+        quantised[f"{name}_scale"] = ("F8_E4M3", scale_codes)
+        quantised[f"{name}_scale_2"] = ("F32", np.array(factor))
+        quantised[name.replace("weight", "input_scale")] = ("F32", np.array(0.01, np.float32))
+    return original, quantised
+
+
+def write_safetensors(path, tensors):
+    header, end = {}, 0
+    for name, (dtype, array) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(np.ascontiguousarray(array).tobytes() for _, array in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 def write_npz(path, arrays):
     """np.savez_compressed without the time of day, so that the same arrays give the same bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -151,6 +208,10 @@ def main():
         with h5py.File(HERE / f"{made.__name__}.h5", "w") as file:
             for name, array in made().items():
                 file[name] = array
+
+    original, quantised = model()
+    write_safetensors(HERE / "model-bf16.safetensors", original)
+    write_safetensors(HERE / "model-nvfp4.safetensors", quantised)
 
     print(f"{len(lengths)} paragraphs, {sum(lengths)} tokens; {len(lens)} paragraphs in the packed sequence")
 

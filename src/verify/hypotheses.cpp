@@ -1364,13 +1364,13 @@ std::vector<Finder> finders(const Naming& naming) {
       all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
                                          naming.axes[d], kMostIndices);
   }
+  all.push_back({find_scale_layout, true});
   // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
   const auto of_indices = [](Constant kind, double least_share) {
     return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };
   };
   all.push_back({of_indices(Constant::factor, 0.25)});
   all.push_back({find_scale_step, true});
-  all.push_back({find_scale_layout, true});
   all.push_back({find_line_factors, true});
   all.push_back({of_indices(Constant::factor, 0.02)});
   all.push_back({of_indices(Constant::offset, 0.02)});

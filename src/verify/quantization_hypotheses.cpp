@@ -110,6 +110,13 @@ double power_of_two(double c) {
   return std::exp2(std::clamp(std::round(std::log2(c)), -1.0, 1.0));
 }
 
+// The places in a matrix where it holds are not named: those of blocks whose scale happened to be another one.
+HypothesisPtr of_matrix(HypothesisPtr hypothesis) {
+  const std::size_t rank = hypothesis->scope.axes.size();
+  for (std::size_t d = rank < 2 ? 0 : rank - 2; d < rank; ++d) hypothesis->named_axes.push_back(d);
+  return hypothesis;
+}
+
 // --- scales in another layout
 
 // Of a matrix of blocks: log2 of each block's factor and of its largest expected magnitude.
@@ -290,7 +297,7 @@ HypothesisPtr find_scale_step(const Evidence& e) {
     const auto are = [&](double c) { return std::count(fitted.factors.begin(), fitted.factors.end(), c); };
     const double c = are(2) > are(0.5) ? 2 : 0.5;
     if (are(c) * 10 < std::ssize(fitted.factors) * 9) continue;
-    return hypothesis_of(
+    return of_matrix(hypothesis_of(
         "scale-step", e,
         [block, agree = e.agree, c](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
           return evaluate_blocks(block, agree, scope, line, scratch,
@@ -298,7 +305,7 @@ HypothesisPtr find_scale_step(const Evidence& e) {
         },
         fmt::format("blocks of {} along {} are {} what they should be: powers of two as scales by another "
                     "rule, such as floor and ceil",
-                    block, e.naming.axes.back(), c == 2 ? "twice" : "half of"));
+                    block, e.naming.axes.back(), c == 2 ? "twice" : "half of")));
   }
   return nullptr;
 }
@@ -326,14 +333,14 @@ HypothesisPtr find_scale_layout(const Evidence& e) {
         }
       if (!is_reordering(*blocks, place)) continue;
       const bool is_linear = distance(*blocks, place) < distance(*blocks, origin);
-      return hypothesis_of(
+      return of_matrix(hypothesis_of(
           "scale-layout", e,
           [block, agree = e.agree, any](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
             return evaluate_blocks(block, agree, scope, line, scratch, any);
           },
           fmt::format("scales of blocks of {} along {} in layout {} were read as {}", block,
                       e.naming.axes.back(), is_linear ? "linear" : name_of(layout),
-                      is_linear ? name_of(layout) : "linear"));
+                      is_linear ? name_of(layout) : "linear")));
     }
   }
   return nullptr;
