@@ -55,6 +55,8 @@ const std::map<std::string, std::string> kPublic{
     {"mask_set", "mask"},
     {"quantize", "quantize"},
     {"groups", "matmul"},
+    {"group_layouts", "matmul"},
+    {"route", "matmul"},
     {"grouped_matmul", "matmul"},
     {"matmul_check", "matmul"},
     {"tiling", "matmul"},

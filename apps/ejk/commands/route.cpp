@@ -1,0 +1,180 @@
+// ejk route: the rows of a grouped product from the experts of tokens, or from their logits.
+// tests: tests/cli/route/
+#include "ejk/route.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "commands.hpp"
+#include "job.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+struct RouteOptions {
+  std::string topk_ids, logits, bias;
+  std::optional<std::int64_t> experts, top_k, groups, top_groups;
+  std::optional<RouterScore> score;
+  bool renormalize = false;
+  std::optional<DType> dtype;
+  std::int64_t ranks = 1;
+};
+
+void check_words(const RouteOptions& options) {
+  if (options.topk_ids.empty() == options.logits.empty())
+    throw usage(options.logits.empty() ? "TOPK_IDS is missing"
+                                       : "TOPK_IDS and --logits both give the experts")
+        .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
+  struct Given {
+    bool is;
+    const char* what;
+  };
+  const bool has_logits = !options.logits.empty();
+  for (const Given& given :
+       {Given{options.top_k.has_value(), "--top-k"}, Given{options.score.has_value(), "--score"},
+        Given{!options.bias.empty(), "--bias"}, Given{options.groups.has_value(), "--groups"},
+        Given{options.top_groups.has_value(), "--top-groups"}, Given{options.renormalize, "--renormalize"},
+        Given{options.dtype.has_value(), "--dtype"}})
+    if (given.is && !has_logits) throw usage("{} goes with --logits", given.what);
+  if (has_logits && !options.top_k) throw usage("--logits needs --top-k K, the experts of a token");
+  if (!has_logits && !options.experts)
+    throw usage("--experts N is missing: ids do not say how many experts there are");
+  if (options.groups.has_value() != options.top_groups.has_value())
+    throw usage("--groups and --top-groups go together");
+}
+
+Outcome run(const RouteOptions& options, Job& job) {
+  check_words(options);
+  RoutedTokens routed;
+  std::shared_ptr<const ArraySource> ids;
+  Report report;
+  std::int64_t experts = 0;
+  if (!options.logits.empty()) {
+    const auto logits = job.open("logits", options.logits);
+    experts = logits->shape().size() == 2 ? logits->shape()[1] : 0;
+    if (options.experts && *options.experts != experts)
+      throw Error(Error::Kind::input, fmt::format("{} has logits of {} experts, not {}",
+                                                  printable(logits->name()), experts, *options.experts));
+    RouterSettings settings;
+    settings.top_k = *options.top_k;
+    settings.score = options.score.value_or(RouterScore::softmax);
+    if (!options.bias.empty()) settings.bias = job.open("bias", options.bias);
+    settings.groups = options.groups.value_or(1);
+    settings.top_groups = options.top_groups.value_or(1);
+    settings.renormalize = options.renormalize;
+    settings.dtype = options.dtype.value_or(DType::float32);
+    const std::int64_t tokens = logits->shape().empty() ? 0 : logits->shape()[0];
+    const std::int64_t bytes = 40 * tokens * settings.top_k + 12 * experts + type_of(*logits).bytes();
+    Report plan;
+    plan.add("tokens", "tokens", tokens, Unit::count).add("experts", "experts", experts, Unit::count);
+    if (job.plan(std::move(plan), bytes)) return Outcome::passed;
+    routed = job.phase(Phase::compute, [&] { return choose_experts(*logits, settings, job.progress()); });
+    ids = make_source(routed.topk_ids.view(), "topk_ids");
+    report.add("ties", "tokens decided by a tie", routed.ties, Unit::count);
+    if (routed.ties > 0)
+      report.warnings.push_back(
+          fmt::format("{} tokens have equal scores at the limit; the lower expert was chosen",
+                      format_count(routed.ties)));
+  } else {
+    ids = job.open("topk_ids", options.topk_ids);
+    experts = *options.experts;
+    Report plan;
+    plan.add("tokens", "tokens",
+             ids->shape().size() < 2
+                 ? element_count(ids->shape())
+                 : element_count(ids->shape()) / std::max<std::int64_t>(1, ids->shape().back()),
+             Unit::count)
+        .add("experts", "experts", experts, Unit::count);
+    if (job.plan(std::move(plan), route_bytes(*ids, experts))) return Outcome::passed;
+  }
+  const Route route = job.phase(Phase::compute, [&] { return make_route(ids, experts); });
+  Report described = describe(route, options.ranks);
+  described.items.insert(described.items.end(), report.items.begin(), report.items.end());
+  described.warnings.insert(described.warnings.end(), report.warnings.begin(), report.warnings.end());
+  const std::string none = "TOPK_IDS is given";
+  const bool has_logits = !options.logits.empty();
+  const auto of_logits = [&](const Array& array) {
+    return has_logits ? make_source(array.view()) : std::shared_ptr<const ArraySource>();
+  };
+  job.deliver(std::move(described), {{"group_sizes", make_source(route.group_sizes.view()), {}},
+                                     {"order", make_source(route.order.view()), {}},
+                                     {"inverse", make_source(route.inverse.view()), {}},
+                                     {"token", make_source(route.token.view()), {}},
+                                     {"topk_ids", of_logits(routed.topk_ids), none},
+                                     {"topk_weights", of_logits(routed.topk_weights), none}});
+  return Outcome::passed;
+}
+
+Run declare_route(OptionSet& set) {
+  const auto options = std::make_shared<RouteOptions>();
+  add_reference(set, "TOPK_IDS", options->topk_ids,
+                "the experts of each token (tokens, k)\nIntegers; -1 is no expert.");
+  add_word(set, "--experts", options->experts, at_least(0), "N", "how many experts there are").recorded();
+  add_word(set, "--ranks", options->ranks, at_least(1), "N",
+           "the load of N expert-parallel ranks, with as many consecutive experts each");
+  const char* const group = "Instead of TOPK_IDS";
+  add_reference(set, "--logits", options->logits, "scores of a router (tokens, experts)").group(group);
+  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts of a token").recorded().group(group);
+  add_choice(set, "--score", options->score,
+             named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
+             "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
+      .group(group);
+  add_reference(
+      set, "--bias", options->bias,
+      "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
+      .group(group);
+  add_word(set, "--groups", options->groups, at_least(1), "G", "experts are in G groups of equal size")
+      .group(group);
+  add_word(
+      set, "--top-groups", options->top_groups, at_least(1), "T",
+      "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
+      "largest.")
+      .group(group);
+  add_flag(set, "--renormalize", options->renormalize, "the weights of a token sum to 1").group(group);
+  add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
+      .group(group);
+  set_footer(set,
+             "The layer of a mixture of experts\n"
+             "  ejk route --logits scores.npy --top-k 2 -o route.h5\n"
+             "  python: rows = x[token]\n"
+             "  ejk grouped-matmul rows.npy w.npy route.h5:/group_sizes -o y.npy\n"
+             "  python: out = (y[inverse].reshape(tokens, k, -1) * topk_weights[..., None]).sum(1)\n\n"
+             "Equal scores are decided for the lower expert, and counted.");
+  return [options](Job& job) { return run(*options, job); };
+}
+
+}  // namespace
+
+extern const Command route_command{
+    .name = "route",
+    .group = "Groups",
+    .summary = "tokens to experts: group sizes, and the order of the rows",
+    .example = "ejk route topk_ids.npy --experts 8 -o route.h5",
+    .outputs = {{"group_sizes", "(experts,) int32", "rows of each expert"},
+                {"order", "(tokens * k,) int32", "the choice of each row, sorted by expert"},
+                {"inverse", "(tokens * k,) int32", "the row of each choice"},
+                {"token", "(tokens * k,) int32", "the token of each row"},
+                {"topk_ids", "(tokens, k) int32", "with --logits: the experts of each token, best first"},
+                {"topk_weights", "(tokens, k)", "with --logits: their weights"}},
+    .use = R"(with h5py.File("route.h5") as f: r = {k: f[k][()] for k in f}
+rows = x[r["token"]]  # ejk grouped-matmul rows.npy w.npy route.h5:/group_sizes -o y.npy
+out = y[r["inverse"]].reshape(len(x), k, -1).sum(1))",
+    .keys = R"(
+tokens, experts | integer | tokens; experts
+choices | integer | entries of the ids that are of an expert | done
+no_expert | integer | choices of -1, which come last | done
+empty_experts, largest_expert, largest_expert_index | integer | experts without rows; rows of the largest; which it is | done
+expert_max_over_mean | number or null | largest / mean | done
+ranks | integer | expert-parallel ranks | with --ranks
+empty_ranks, largest_rank, largest_rank_index | integer | the same of ranks | with --ranks
+rank_max_over_mean | number or null | largest / mean | with --ranks
+ties | integer | tokens decided by a tie | with --logits
+)",
+    .declare = declare_route,
+};
+
+}  // namespace ejk::app

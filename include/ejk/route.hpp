@@ -1,0 +1,68 @@
+// Routing of tokens to experts: the experts of each token from its logits, and the rows of a grouped product
+// from the experts of all tokens.
+//
+// Choice f of topk_ids (tokens, k), flattened in C order, belongs to token f / k. Sorted by expert, stably,
+// choices become rows: row r is choice order[r], so that x[token] are the rows of a grouped product of x, and
+// its result y gives those of the choices as y[inverse]. Choices of -1 come last and belong to no group.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+/// n = tokens · k. All int32.
+struct Route {
+  Array group_sizes;  // (experts,): rows of each expert
+  Array order;        // (n,): the choice of each row
+  Array inverse;      // (n,): the row of each choice
+  Array token;        // (n,): the token of each row
+
+  std::int64_t tokens = 0, choices = 0;  // choices without -1
+};
+
+/// topk_ids (..., k), or (tokens,) for k = 1, any integer dtype. Memory: route_bytes. Throws Error{input} with
+/// the index of an id that is below -1 or not below `experts`, and for more than 2^31 - 1 choices.
+Route make_route(const IntegerArray& topk_ids, std::int64_t experts);
+
+std::int64_t route_bytes(const ArraySource& topk_ids, std::int64_t experts);
+
+enum class RouterScore : std::uint8_t { softmax, sigmoid };
+/// "softmax", "sigmoid".
+std::string_view name_of(RouterScore score);
+
+struct RouterSettings {
+  std::int64_t top_k = 1;
+  RouterScore score = RouterScore::softmax;
+  /// (experts,): added to the scores that choose, not to the weights. Null: none.
+  std::shared_ptr<const ArraySource> bias = nullptr;
+  /// Experts are in so many consecutive groups of equal size, of which the best `top_groups` are eligible. The
+  /// score of a group is the largest of its experts, with a bias the sum of the two largest (DeepSeek-V2, V3).
+  std::int64_t groups = 1, top_groups = 1;
+  bool renormalize = false;      // the weights of a token sum to 1
+  DType dtype = DType::float32;  // of the weights
+};
+
+struct RoutedTokens {
+  Array topk_ids;      // (tokens, k) int32, by descending score; of equal ones the lower expert first
+  Array topk_weights;  // (tokens, k)
+  /// Tokens whose k-th and next score are equal, or whose last eligible group and the next.
+  std::int64_t ties = 0;
+};
+
+/// Scores of logits (tokens, experts) of a float type, in float64. Throws Error{usage} for settings out of
+/// range, Error{input} for another shape or type of logits and bias, and NaN.
+RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
+                            const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
+
+/// Load of the experts, and of `ranks` expert-parallel ranks with as many consecutive experts each. Throws
+/// Error{usage} if they do not divide the experts.
+Report describe(const Route& route, std::int64_t ranks = 1);
+
+}  // namespace ejk
