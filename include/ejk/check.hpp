@@ -19,6 +19,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/group_layouts.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
@@ -189,6 +190,8 @@ struct GroupMetadataArrays {
 };
 
 struct GroupMetadataClaims {
+  /// Of check_group_arrays. Absent: by the names of the arrays.
+  std::optional<GroupLayout> layout = {};
   std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
   std::optional<std::int64_t> m = {};   // all rows
   /// Rows of each group, (groups,), or the experts of each token, (tokens, k), of `experts` experts: each
@@ -209,6 +212,15 @@ GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClai
 /// Whether the first num_tiles steps compute each row of the groups once. Memory: 32 bytes an entry.
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
+
+/// The layout of another library (ejk/group_layouts.hpp) whose arrays these are; none: those of GroupMetadata,
+/// or unknown. Of DeepGEMM's two with one name by the values. Throws Error{input} for arrays of two layouts.
+std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupMetadataClaims& claims = {});
+
+/// Whether its kernels compute each row of the groups once, in blocks of `claims.align` rows. Of `claims` tm,
+/// start_group, num_nonzero_groups and empty_groups are not used. Errors: as of group_metadata_in.
+Findings check_group_arrays(GroupLayout layout, const ArrayGroup& group,
+                            const GroupMetadataClaims& claims = {}, const CheckOptions& options = {});
 
 /// The experts of each token, (tokens, k) or (..., k); −1 is none. Memory: for each thread a piece, and 8
 /// bytes an expert.
@@ -279,6 +291,7 @@ std::int64_t check_bytes();
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);
 std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims);
+std::int64_t check_group_arrays_bytes(const ArrayGroup& group, const GroupMetadataClaims& claims);
 std::int64_t check_topk_ids_bytes(const IntegerArray& topk_ids, std::optional<std::int64_t> experts);
 std::int64_t check_indices_bytes(const IntegerArray& indices);
 std::int64_t check_block_table_bytes(const IntegerArray& block_table, const IntegerArray& seq_lens,

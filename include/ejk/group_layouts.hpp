@@ -40,6 +40,9 @@ std::string_view name_of(GroupLayout layout);
 /// Of its arrays, in order; of megablocks with those of the topology.
 std::vector<std::string> group_array_names(GroupLayout layout, bool with_topology = false);
 
+/// Rows that groups are padded to by default; 0: there is no default.
+std::int64_t default_alignment(GroupLayout layout);
+
 struct GroupLayoutSettings {
   GroupLayout layout = GroupLayout::offsets;
   /// Rows that each group is padded to; of vLLM and SGLang the rows of a block. By default that of the layout:

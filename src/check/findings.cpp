@@ -65,10 +65,12 @@ constexpr Rule kGroupMetadata[] = {
     {"order", kError, "neither groups nor tiles of steps decrease"},
     {"dropped", kError, "each row of the groups is computed"},
     {"twice", kError, "no row is computed twice"},
+    {"experts", kError, "rows are of the expert that their token chose"},
+    {"blocks", kError, "the blocks of the topology are those of the rows"},
     {"empty-groups", kError, "all empty groups have a step, or none has"},
     {"int32", kWarning, "offsets fit int32, which kernels take"},
     {"idle", kWarning, "each step has rows, or is of an empty group"},
-    {"unchecked", kWarning, "how many rows a tile has is known"},
+    {"unchecked", kWarning, "the rows of tiles and groups are known"},
 };
 
 constexpr Rule kTopkIds[] = {

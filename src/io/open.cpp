@@ -114,7 +114,10 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
 
 // With a hint to a group that has some of them.
 Error ArrayFile::none_of(const std::vector<std::string>& wanted, const std::string& name) const {
-  Error error(Error::Kind::input, fmt::format("{}: holds none of {}", name, fmt::join(wanted, ", ")));
+  constexpr std::size_t kNamed = 6;
+  const auto named = std::span(wanted).first(std::min(kNamed, wanted.size()));
+  Error error(Error::Kind::input, fmt::format("{}: holds none of {}{}", name, fmt::join(named, ", "),
+                                              named.size() < wanted.size() ? ", ..." : ""));
   if (!io::container(reference_.container).has_groups()) return error;
   for (const std::string& path : container_->names("/"))
     for (const std::string& array : wanted)

@@ -297,6 +297,8 @@ void require_settings(const GroupLayoutSettings& settings) {
 
 std::string_view name_of(GroupLayout layout) { return row_of(layout).name; }
 
+std::int64_t default_alignment(GroupLayout layout) { return row_of(layout).align; }
+
 std::vector<std::string> group_array_names(GroupLayout layout, bool with_topology) {
   const std::vector<std::string_view>& arrays = row_of(layout).arrays;
   std::vector<std::string> names(arrays.begin(), arrays.end());

@@ -71,6 +71,22 @@ MetadataNumbers changed(Change change) {
   return m;
 }
 
+// Four choices of two experts in rows of 2 with a topology, whose first column is off by `off`.
+std::function<Findings()> mega_blocks(const Numbers& choices, std::int16_t off = 0) {
+  return [=] {
+    const Route route = sorted_route(Numbers{2, 2});
+    ArrayGroup group{"g.npz", {}, {}};
+    for (auto& [name, array] :
+         make_group_arrays(route, {.layout = GroupLayout::megablocks, .align = 2, .ffn_blocks = 3}).arrays) {
+      if (name == "column_indices") array.elements<std::int16_t>()[0] = off;
+      group.arrays[name] = make_source(std::move(array), name);
+    }
+    GroupMetadataClaims claims;
+    claims.align = 2, claims.topk_ids = integers(choices), claims.experts = 2;
+    return check_group_arrays(GroupLayout::megablocks, group, claims);
+  };
+}
+
 std::function<Findings()> experts(const Numbers& ids, const Shape& shape,
                                   std::optional<std::int64_t> count = {}) {
   return [=] { return check_topk_ids(integers(ids, shape), count); };
@@ -217,6 +233,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
        {metadata(changed([](MetadataNumbers& m) { std::swap(m.groups[1], m.groups[2]); })), metadata()}},
       {"dropped", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 4; })), metadata()}},
       {"twice", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 6; })), metadata()}},
+      {"experts", {mega_blocks({0, 1, 0, 1}), mega_blocks({0, 0, 1, 1})}},
+      {"blocks", {mega_blocks({0, 0, 1, 1}, 1), mega_blocks({0, 0, 1, 1})}},
       {"empty-groups",
        {metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {3}}),
         metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {4}})}},

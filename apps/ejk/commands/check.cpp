@@ -185,13 +185,30 @@ Run declare_check_group_sizes(OptionSet& set) {
   };
 }
 
+// Given, or that of a file of ejk, or the layout's.
+std::int64_t alignment_of(GroupLayout layout, std::optional<std::int64_t> given, const ArrayGroup& group) {
+  if (!given)
+    if (const auto said = group.attributes.find("align"); said != group.attributes.end())
+      given = parse_integer(said->second);
+  const std::int64_t align = given.value_or(default_alignment(layout));
+  if (align < 1)
+    throw usage("layout {} has blocks of rows, whose size is not given", name_of(layout))
+        .hint("--align N gives it");
+  return align;
+}
+
 Run declare_check_group_metadata(OptionSet& set) {
   const auto words = std::make_shared<Words<GroupMetadataClaims>>();
   GroupMetadataClaims& claims = words->claims;
   add_word(
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
-      "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz or folder")
+      "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz, folder or safetensors\nThe names of "
+      "the arrays tell the layout.")
       .required();
+  Choices<std::optional<GroupLayout>> layouts;
+  for (const GroupLayout layout : kGroupLayouts) layouts.emplace_back(name_of(layout), layout);
+  add_choice(set, "--layout", claims.layout, std::move(layouts), "LAYOUT",
+             "another library's arrays, where their names do not tell it");
   add_word(set, "--tm", claims.tm, at_least(1), "T",
            "rows of a tile\nAn HDF5 file of ejk contains it. If it is unknown, tiles are not compared with "
            "the rows of their groups.");
@@ -202,15 +219,18 @@ Run declare_check_group_metadata(OptionSet& set) {
   add_reference(set, "--topk-ids", words->third,
                 "instead the experts of each token, (tokens, k)\nEach entry but -1 is a row of its expert.");
   add_word(set, "--experts", claims.experts, at_least(0), "N", "how many experts there are, with --topk-ids");
-  add_word(set, "--align", claims.align, at_least(1), "N",
-           "groups begin at multiples of N rows\nSizes that are given are rounded up to it.");
+  const auto align = std::make_shared<std::optional<std::int64_t>>();
+  add_word(
+      set, "--align", *align, at_least(1), "N",
+      "groups begin at multiples of N rows\nSizes that are given are rounded up to it. By default that of the layout "
+      "(ejk group-metadata); of vllm and sglang the rows of a block are needed.");
   add_word(set, "--start-group", claims.start_group, at_least(0), "S",
            "the first group that is computed, 0 by default");
   add_word(set, "--num-nonzero-groups", claims.num_nonzero_groups, at_least(0), "N",
            "how many groups are computed, by default all of the rest");
   declare_check(set, "group-metadata", words->flags,
                 "Only the first num_tiles entries of the labels are checked: the others are unused.");
-  return [words](Job& job) {
+  return [words, align](Job& job) {
     if (!words->second.empty() && !words->third.empty())
       throw usage("--group-sizes and --topk-ids both give the sizes");
     if (words->second.empty() && words->from != GroupsFrom::automatic)
@@ -218,17 +238,32 @@ Run declare_check_group_metadata(OptionSet& set) {
     if (words->third.empty() != (words->claims.experts == 0))
       throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
-    const ArrayGroup group = job.phase(Phase::read, [&] {
-      return job.inputs.open_group("group_metadata", words->array,
-                                   {"group_offsets", "group_ids", "m_tile_ids", "num_tiles"});
-    });
-    const GroupMetadataArrays arrays = group_metadata_in(group, words->claims);
+    std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
+    for (const GroupLayout layout : kGroupLayouts)
+      for (std::string& name : group_array_names(layout, true))
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+    const ArrayGroup group =
+        job.phase(Phase::read, [&] { return job.inputs.open_group("group_metadata", words->array, names); });
+    const auto layout = [&] {
+      try {
+        return group_layout_of(group, words->claims);
+      } catch (Error& error) {
+        error.hint("--layout LAYOUT selects one");
+        throw;
+      }
+    }();
+    words->claims.align = layout ? alignment_of(*layout, *align, group) : align->value_or(1);
+    const GroupMetadataArrays arrays =
+        layout ? GroupMetadataArrays{} : group_metadata_in(group, words->claims);
     for (const auto& [name, source] : group.arrays) {
       job.inputs.count_read(type_of(*source).bytes());
       inspection.add(name, source);
     }
     words->claims.group_sizes = inspection.open_groups(words->second, words->from);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
+    if (layout)
+      return inspection.run(check_group_arrays_bytes(group, words->claims), ejk::check_group_arrays, *layout,
+                            group, words->claims);
     return inspection.run(check_group_metadata_bytes(arrays, words->claims), ejk::check_group_metadata,
                           arrays, words->claims);
   };
@@ -598,6 +633,7 @@ empty_sequences | integer | sequences without a token | cu-seqlens
 longest | integer | tokens of the longest sequence | cu-seqlens
 padding | integer | elements that are padding | segment-ids and position-ids
 segments | integer | segments | segment-ids
+layout | string | another library's arrays | group-metadata with other arrays than megablox'
 groups | integer | groups | group-sizes and group-metadata
 experts | integer | experts | topk-ids with --experts
 rows | integer | rows of all groups or experts | group-sizes, group-metadata, and topk-ids with --experts

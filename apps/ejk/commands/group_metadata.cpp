@@ -172,6 +172,7 @@ Run declare_group_metadata(OptionSet& set) {
       set, "--layout", options->layout, std::move(layouts), "LAYOUT",
       "the arrays of a library, under its names\njax: megablox and ejkernel. offsets: torch's grouped_mm and "
       "cuDNN. vllm, sglang: moe_align_block_size. deepgemm, deepgemm-psum, deepgemm-masked, megablocks.")
+      .recorded()
       .group(others);
   add_word(
       set, "--align", options->settings.align, at_least(1), "N",
