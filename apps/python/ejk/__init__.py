@@ -6,16 +6,26 @@
     info = ejk.run("mask-info", mask="causal", shape=(1, 4096, 4096), block=(128, 128), computable=False)
     info["block_mask"], info.report["result"]
 
-Arrays are NumPy arrays, torch tensors on any device, JAX arrays, or objects with a buffer. They are written to a
-temporary folder in memory (/dev/shm), the program runs on them, and the folder is removed. Only the standard library is
-imported; results are torch tensors if an input was one, else NumPy arrays, else memoryviews.
+Arrays are NumPy arrays, torch tensors on any device, JAX arrays, or objects with a buffer; of 8-bit floats, too. They
+are written to a temporary folder in memory (/dev/shm), the program runs on them, and the folder is removed. Only the
+standard library is imported; results are torch tensors if an input was one, else NumPy arrays, else memoryviews.
+Elements that the library does not have, such as bfloat16 without ml_dtypes, are unsigned integers with the same bits.
+
+Quantised values and their scales are one array: fp8(), mx(), nvfp4() and gptoss(). A test of a kernel that quantises,
+and of one that multiplies by quantised weights:
+
+    def test_quantised_kernels():
+        codes, scales = quantize_mxfp8(w)  # float8_e4m3fn, a scale of 32 elements as float8_e8m0fnu or uint8
+        ejk.assert_close(ejk.mx(codes, scales), w, rtol=2**-4, atol=1e-3)
+        right = ejk.run("quantize", w, scheme="mx", element="e4m3")
+        assert torch.equal(codes.view(torch.uint8), right["values"].view(torch.uint8))
+        ejk.assert_grouped_matmul(kernel(x, codes, scales, sizes), x, ejk.mx(codes, scales), sizes)
 
 Cost of a call: one process (milliseconds), and one copy of each array.
 """
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import json
 import math
@@ -30,15 +40,20 @@ import tempfile
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
-__all__ = ["Error", "Result", "assert_attention", "assert_attention_grad", "assert_close", "assert_grouped_matmul",
-           "check", "program", "run"]
+__all__ = ["Error", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
+           "assert_grouped_matmul", "check", "fp8", "gptoss", "mx", "nvfp4", "program", "run"]
 
-_DESCR = {"bool": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2", "int32": "<i4", "uint32": "<u4",
-          "int64": "<i8", "uint64": "<u8", "float16": "<f2", "bfloat16": "<V2", "float32": "<f4", "float64": "<f8"}
-_NAME = {descr: name for name, descr in _DESCR.items()}
+# Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
+_TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
+          "bfloat16": "BF16", "float16": "F16", "uint16": "U16", "int16": "I16", "float8_e5m2fnuz": "F8_E5M2FNUZ",
+          "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fn": "F8_E4M3",
+          "float8_e5m2": "F8_E5M2", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+_NAMES = {code: name for name, code in _TYPES.items()}
 _FORMAT = {"?": "bool", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16", "i": "int32", "I": "uint32", "l": "int64",
            "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64"}
+_BITS = {"bfloat16": "uint16"} | {name: "uint8" for name in _TYPES if name.startswith("float8")}
 _EXPRESSIONS = {"mask", "try", "within", "covers", "equals"}  # options whose values are mask expressions
+_FILE = re.compile(r"^(\w+)\.safetensors(:\1(?!\w))?")
 _NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "seq-info", "sharding", "sparsity"}
 _AGAINST = {"explain": True, "brief": True}
 
@@ -73,16 +88,61 @@ class Result(Mapping[str, Any]):
         return f"<ejk {self.report.get('command', '')}: {', '.join(self.arrays) or 'no arrays'}>"
 
 
+class Quantized:
+    """Quantised values and their scales, an array wherever the program reads one; see fp8(), mx(), nvfp4(), gptoss()."""
+
+    def __init__(self, scheme: str, arrays: Mapping[str, Any], options: Mapping[str, Any]):
+        self.scheme, self.arrays, self.options = scheme, arrays, options
+
+    def __repr__(self) -> str:
+        return f"<ejk {self.scheme}({', '.join(self.arrays)})>"
+
+
+def fp8(values: Any, scales: Any, **options: Any) -> Quantized:
+    """8-bit floats times their scales: one, or one of a row, column or block. Options: block=(128, 128), which sizes
+    that the scales do not divide need; layout. Arrays may also be references to files, as text."""
+    return Quantized("fp8", {"values": values, "scales": scales}, options)
+
+
+def mx(values: Any, scales: Any, **options: Any) -> Quantized:
+    """Blocks of 32 along the last axis, with scales float8_e8m0fnu or uint8. Options: element ("e4m3", "e5m2", "e2m3",
+    "e3m2", "e2m1"; by default the type of the values, and e2m1 for bytes), axis, layout ("linear", "128x4", "8x4",
+    "deepgemm"), nibbles ("low", "high": where the even element is). Two e2m1 are a byte, four 6-bit floats three.
+
+    >>> codes = memoryview(bytes([0x21] * 16)).cast("B", (1, 16))
+    >>> run("convert", mx(codes, memoryview(bytes([128])).cast("B", (1, 1))))["values"].tolist()[0][:4]
+    [1.0, 2.0, 1.0, 2.0]
+    """
+    return Quantized("mx", {"values": values, "scales": scales}, options)
+
+
+def nvfp4(values: Any, scales: Any, global_scale: Any = 1, **options: Any) -> Quantized:
+    """Blocks of 16 e2m1, two in a byte, with scales float8_e4m3fn and a global scale, a number or an array. Options:
+    global_ ("multiply", "divide"), axis, layout, nibbles."""
+    return Quantized("nvfp4", {"values": values, "scales": scales, "global_scale": global_scale}, options)
+
+
+def gptoss(blocks: Any, scales: Any, **options: Any) -> Quantized:
+    """Blocks (..., n, 16) of 32 e2m1 with scales (..., n). Options: layout, nibbles."""
+    return Quantized("gptoss", {"blocks": blocks, "scales": scales}, options)
+
+
 def program() -> str:
     """The path of the program: $EJK_PROGRAM, that of this package's wheel, or the first on PATH."""
-    here = Path(__file__).resolve().parent
-    found = [os.environ.get("EJK_PROGRAM"), here.parent / "bin" / "ejk",  # pip install --target
-             Path(sysconfig.get_path("scripts")) / "ejk", Path(sys.executable).parent / "ejk",
-             Path(sysconfig.get_path("scripts", os.name + "_user")) / "ejk", shutil.which("ejk")]
-    for path in found:
+    for path in _programs():
         if path and os.access(path, os.X_OK):
-            return os.fspath(path)
+            return path
     raise FileNotFoundError("the program ejk is not installed; set EJK_PROGRAM to its path")
+
+
+def _programs() -> Iterator[str | None]:
+    join = os.path.join
+    yield os.environ.get("EJK_PROGRAM")
+    yield join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "bin", "ejk")  # pip install --target
+    yield join(sysconfig.get_path("scripts"), "ejk")
+    yield join(os.path.dirname(sys.executable), "ejk")
+    yield join(sysconfig.get_path("scripts", os.name + "_user"), "ejk")
+    yield shutil.which("ejk")
 
 
 def _is_torch(value: Any) -> bool:
@@ -105,7 +165,10 @@ def _has_buffer(value: Any) -> bool:
 def _elements(value: Any) -> tuple[str, tuple[int, ...], Any]:
     """Type name, shape and bytes in C order of an array."""
     if _is_torch(value):
-        tensor = value.detach().cpu().contiguous()
+        tensor = value.detach().cpu()
+        if str(tensor.dtype) == "torch.float4_e2m1fn_x2":
+            tensor = tensor.view(sys.modules["torch"].uint8)
+        tensor = tensor.contiguous()
         size = tensor.numel() * tensor.element_size()
         data = (ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b""
         if size:
@@ -124,45 +187,57 @@ def _elements(value: Any) -> tuple[str, tuple[int, ...], Any]:
     return _FORMAT[view.format], tuple(view.shape), view.tobytes()
 
 
-def _write(path: Path, value: Any) -> None:
-    """An .npy file; bfloat16 as ml_dtypes writes it."""
-    dtype, shape, data = _elements(value)
-    if dtype not in _DESCR:
-        raise TypeError(f"{path.stem}: arrays of {dtype} are not supported; convert it to one of {', '.join(_DESCR)}")
-    header = repr({"descr": _DESCR[dtype], "fortran_order": False, "shape": shape})
-    header += " " * (-(len(header) + 11) % 64) + "\n"
+def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+    """A safetensors file."""
+    elements = {name: _elements(value) for name, value in arrays.items()}
+    for name, (dtype, _, _) in elements.items():
+        if dtype not in _TYPES:
+            raise TypeError(f"{name}: arrays of {dtype} are not supported; convert it to one of {', '.join(_TYPES)}")
+    order = [*_TYPES]
+    sorted_elements = sorted(elements.items(), key=lambda item: order.index(item[1][0]))
+    header, end = {}, 0
+    for name, (dtype, shape, data) in sorted_elements:
+        begin, end = end, end + memoryview(data).nbytes
+        header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
-        file.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
-        file.write(data)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, (_, _, data) in sorted_elements:
+            file.write(data)
 
 
-def _read(path: Path, as_torch: bool) -> Any:
-    """A private mapping of an .npy file, which outlives the file."""
+def _read(path: Path, as_torch: bool) -> dict[str, Any]:
+    """The arrays of a safetensors file, in a private mapping that outlives it."""
     with open(path, "rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    start = 10 + int.from_bytes(data[8:10], "little")
-    fields = ast.literal_eval(data[10:start].decode())
-    dtype, shape = _NAME[fields["descr"]], fields["shape"]
-    count = math.prod(shape)
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__", None)
+    return {name: _array(memoryview(data)[start + entry["data_offsets"][0]:start + entry["data_offsets"][1]],
+                         _NAMES[entry["dtype"]], entry["shape"], as_torch) for name, entry in sorted(header.items())}
+
+
+def _array(data: memoryview, dtype: str, shape: list[int], as_torch: bool) -> Any:
+    bits = _BITS.get(dtype, dtype)
     if as_torch:
         import torch
 
-        kind = getattr(torch, dtype)
-        return (torch.frombuffer(data, dtype=kind, count=count, offset=start) if count else torch.empty(0, dtype=kind)).reshape(shape)
+        kind = getattr(torch, dtype, None) or getattr(torch, bits)
+        return (torch.frombuffer(data, dtype=kind) if data.nbytes else torch.empty(0, dtype=kind)).reshape(shape)
     try:
         import numpy
     except ImportError:
-        code = next((c for c, name in _FORMAT.items() if name == dtype), "H")
-        return memoryview(data)[start:].cast(code, shape) if count else memoryview(b"")
-    kind = "uint16" if dtype == "bfloat16" else dtype
-    array = numpy.frombuffer(data, dtype=kind, count=count, offset=start).reshape(shape)
-    if dtype == "bfloat16":
-        try:
-            import ml_dtypes
-        except ImportError:
-            return array  # its bits
-        return array.view(ml_dtypes.bfloat16)
-    return array
+        code = next(c for c, name in _FORMAT.items() if name == bits)
+        return data.cast(code, shape) if data.nbytes else memoryview(b"")
+    array = numpy.frombuffer(data, dtype=bits).reshape(shape)
+    if bits == dtype:
+        return array
+    try:
+        import ml_dtypes
+    except ImportError:
+        return array
+    return array.view(getattr(ml_dtypes, dtype, bits))
 
 
 class _Call:
@@ -172,25 +247,37 @@ class _Call:
         self.folder = folder
         self.as_torch = False
 
-    def file_of(self, name: str, value: Any) -> str:
-        self.as_torch = self.as_torch or _is_torch(value)
-        path = self.folder / f"{name}.npy"
+    def file_of(self, name: str, arrays: Mapping[str, Any]) -> str:
+        self.as_torch = self.as_torch or any(map(_is_torch, arrays.values()))
+        path = self.folder / f"{name}.safetensors"
         if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            _write(path, value)
+            _write(path, arrays)
         return os.fspath(path)
 
     def word(self, name: str, value: Any) -> str:
-        if isinstance(value, Mapping):  # a folder of arrays
-            return os.path.dirname([self.file_of(f"{name}/{key}", array) for key, array in value.items()][0]) + "/"
+        if isinstance(value, Quantized):
+            return self.quantized_word(name, value)
+        if isinstance(value, Mapping):
+            return self.file_of(name, value)
         if isinstance(value, (tuple, list)):
             sizes = all(isinstance(item, int) for item in value)
             return "x".join(map(str, value)) if sizes else ",".join(
                 self.word(f"{name}{i}", item) for i, item in enumerate(value))
         if not _is_array(value):
             return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
-        file = self.file_of(name, value)
-        return f'file("{file}")' if name in _EXPRESSIONS else file
+        file = f"{self.file_of(name, {name: value})}:{name}"
+        return f'file("{file}")' if name.rstrip("0123456789") in _EXPRESSIONS else file
+
+    def quantized_word(self, name: str, value: Quantized) -> str:
+        arrays = {part: array for part, array in value.arrays.items() if _is_array(array)}
+        file = self.file_of(name, arrays) if arrays else ""
+        words = []
+        for part, array in value.arrays.items():
+            word = f"{file}:{part}" if part in arrays else self.word(f"{name}_{part}", array)
+            words.append(word if isinstance(array, (int, float, Quantized)) else f'"{word}"')
+        words += [f"{key.rstrip('_')}={self.word(key, option)}" for key, option in value.options.items()
+                  if option is not None]
+        return f"{value.scheme}({','.join(words)})"
 
     def words(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
         texts = {key: [*value] if isinstance(value, list) else [value] for key, value in options.items() if value is not None}
@@ -201,23 +288,28 @@ class _Call:
                     pattern = rf'(?<![\w./:"-]){re.escape(name)}(?![\w./:"(=-])'
                     if name != key and _is_array(value) and re.search(pattern, text):
                         named.add(name)
-                        text = re.sub(pattern, lambda _, word=f'"{self.file_of(name, value)}"': word, text)
+                        text = re.sub(pattern, lambda _, word=f'"{self.file_of(name, {name: value})}:{name}"': word, text)
                 texts[key][i] = text
         words = [self.word(name, value) for name, value in inputs.items()]
         for key, values in texts.items():
             option = "--" + key.rstrip("_").replace("_", "-")
-            for value in values if key not in named else ():
+            for i, value in enumerate(values) if key not in named else ():
+                name = ("actual" if key == "against" else key) + (str(i) if i else "")
                 if isinstance(value, bool):
                     words.append(option if value else "--no-" + option[2:])
                 else:
-                    words.append(f"{option}={self.word('actual' if key == 'against' else key, value)}")
+                    words.append(f"{option}={self.word(name, value)}")
         return words
+
+    def without_paths(self, text: str) -> str:
+        """Arrays have the names of their files."""
+        before, *parts = text.split(f"{self.folder}/")
+        return before + "".join(_FILE.sub(r"\1", part, count=1) for part in parts)
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([program(), *words], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
                               errors="replace")
-        path = re.compile(re.escape(os.fspath(self.folder)) + r"/([\w/]+?)(\.npy|/(?!\w))")
-        done.stdout, done.stderr = path.sub(r"\1", done.stdout), path.sub(r"\1", done.stderr)
+        done.stdout, done.stderr = self.without_paths(done.stdout), self.without_paths(done.stderr)
         if done.returncode < 0 or done.returncode > 1:
             raise Error(done.stderr.strip() or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
         return done
@@ -230,21 +322,20 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
             prefix="ejk-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None) as place:
         call = _Call(Path(place))
         words = [command, *call.words(inputs, options)]
-        results = call.folder / "results"
-        to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", f"{results}/"]
+        results = call.folder / "results.safetensors"
+        to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
         done = call.run([*words, "--json", *to_results])
         if done.returncode == 1:
             # The report as text: --brief prints it beside the JSON.
             raise AssertionError((done.stderr if options.get("brief") else call.run(words).stdout).rstrip())
-        arrays = {path.stem: _read(path, call.as_torch) for path in sorted(results.glob("*.npy"))}
-        return Result(arrays, json.loads(done.stdout))
+        return Result(_read(results, call.as_torch) if results.exists() else {}, json.loads(done.stdout))
 
 
 def run(command: str, *inputs: Any, **options: Any) -> Result:
     """Runs a command: `inputs` are its arguments, `options` its options, with `_` for `-`.
 
     A value is what the command line takes, as a string or path; a number; True (`--flag`) or False (`--no-flag`); an
-    array; a tuple of integers, (128, 128) for 128x128; a dict of arrays, for a file of several; a list, to repeat the
+    array, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a dict of arrays, for a file of several; a list, to repeat the
     option. An array whose keyword occurs in a mask expression has that name there: `mask="documents(cu)", cu=cu`.
 
     Raises AssertionError with the report if the answer is no (exit status 1), else Error if the program fails.

@@ -131,3 +131,108 @@ def test_an_interrupt_ends_the_child(tmp_path):
 def test_the_program_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "ejk", "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("ejk ")
+
+
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("shape", [(), (0, 3), (4, 64)])
+def test_8_bit_floats_are_the_same_after_both_ways(dtype, shape):
+    np, ml_dtypes = pytest.importorskip("numpy"), pytest.importorskip("ml_dtypes")
+    codes = np.resize(np.arange(256, dtype=np.uint8), shape)
+    x = codes.view(getattr(ml_dtypes, dtype))
+    back = ejk.run("convert", x)["input0"]
+    assert back.dtype == x.dtype and back.shape == x.shape and (back.view(np.uint8) == codes).all()
+    widened = ejk.run("convert", x, dtype="float32")["input0"]
+    assert np.array_equal(widened, x.astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_8_bit_tensors_come_back_as_tensors(dtype):
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, dtype):
+        pytest.skip(f"this torch has no {dtype}")
+    codes = torch.arange(256, dtype=torch.uint8).reshape(16, 16).t()
+    x = codes.view(getattr(torch, dtype))
+    back = ejk.run("convert", x)["input0"]
+    assert back.dtype == x.dtype and torch.equal(back.view(torch.uint8), codes)
+    widened = ejk.run("convert", x, dtype="float32")["input0"]
+    assert torch.equal(widened.nan_to_num(1e9), x.float().nan_to_num(1e9))
+
+
+def test_4_bit_tensors_are_bytes():
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no float4_e2m1fn_x2")
+    codes = torch.arange(256, dtype=torch.uint8).reshape(4, 64)
+    assert torch.equal(ejk.run("convert", codes.view(torch.float4_e2m1fn_x2))["input0"], codes)
+
+
+def test_types_that_files_do_not_name_are_errors():
+    ml_dtypes, np = pytest.importorskip("ml_dtypes"), pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match="input0: arrays of float8_e3m4 are not supported"):
+        ejk.run("convert", np.zeros(3, ml_dtypes.float8_e3m4))
+
+
+@pytest.mark.parametrize("scheme, options", [
+    ("fp8", {}), ("fp8", {"element": "e5m2", "block": (2, 32)}), ("mx", {"element": "e4m3"}), ("mx", {"element": "e2m1"}),
+    ("nvfp4", {}),
+])
+def test_quantised_arrays_are_decoded(scheme, options):
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("ml_dtypes")
+    x = np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)
+    quantised = ejk.run("quantize", x, scheme=scheme, **options)
+    parts = [quantised[name] for name in ("values", "scales", "global_scale") if name in quantised]
+    options = {name: value for name, value in options.items() if name != "element"}
+    decoded = getattr(ejk, scheme)(*parts, **options)
+    ejk.assert_close(decoded, x, rtol=0.3, atol=0.3)
+    numbers = ejk.run("convert", decoded)["values"]
+    assert numbers.shape == x.shape and numbers.dtype == np.float32
+    ejk.assert_close(decoded, numbers, rtol=0, atol=0)
+    with pytest.raises(AssertionError):
+        ejk.assert_close(decoded, 2 * x)
+
+
+def test_quantised_tensors_multiply():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    x, w = torch.randn(12, 64), torch.randn(2, 64, 32)
+    sizes = torch.tensor([5, 7], dtype=torch.int32)
+    quantised = ejk.run("quantize", w, scheme="mx", element="e4m3")
+    codes, scales = quantised["values"], quantised["scales"]
+    assert codes.dtype == torch.float8_e4m3fn
+    decoded = codes.float().reshape(2, 64, 1, 32) * torch.exp2(scales.view(torch.uint8).float() - 127).unsqueeze(-1)
+    decoded = decoded.reshape(w.shape)
+    out = torch.cat([x[:5] @ decoded[0], x[5:] @ decoded[1]])
+    ejk.assert_grouped_matmul(out, x, ejk.mx(codes, scales), sizes)
+    with pytest.raises(AssertionError):
+        ejk.assert_grouped_matmul(out, x, ejk.mx(codes, scales.view(torch.uint8) + 1), sizes)
+
+
+def test_parts_of_quantised_arrays_are_arrays_numbers_or_files(tmp_path):
+    np = pytest.importorskip("numpy")
+    codes, scales = np.full((1, 8), 0x21, np.uint8), np.full((1, 1), 0x38, np.uint8)
+    np.save(tmp_path / "a, scale.npy", scales)
+    for given in (str(tmp_path / "a, scale.npy"), tmp_path / "a, scale.npy"):
+        numbers = ejk.run("convert", ejk.nvfp4(codes, given, 0.5, nibbles="high"))["values"]
+        assert numbers.tolist() == [[0.5, 0.25] * 8]
+    numbers = ejk.run("convert", ejk.gptoss(codes.repeat(2, 1).reshape(1, 1, 16), np.full((1, 1), 127, np.uint8)))
+    assert numbers["blocks"].tolist() == [[0.5, 1.0] * 16]
+
+
+def test_faults_of_quantised_arrays_name_the_part():
+    np = pytest.importorskip("numpy")
+    with pytest.raises(ejk.Error, match="input0:scales") as failure:
+        ejk.run("convert", ejk.mx(np.zeros((2, 16), np.uint8), np.zeros((2, 2), np.uint8)))
+    assert "/dev/shm" not in str(failure.value)
+    with pytest.raises(ejk.Error, match="there is no option 'blocks'"):
+        ejk.run("convert", ejk.fp8(np.zeros((2, 16), np.uint8), np.float32(1), blocks=(2, 2)))
+
+
+def test_arrays_of_a_repeated_option_are_different():
+    np = pytest.importorskip("numpy")
+    masks = [np.eye(4, dtype=bool), np.ones((4, 4), bool)]
+    info = ejk.run("mask-info", mask=masks, block=(2, 2))
+    assert (info["block_mask"][0] == 0).any() and not (info["block_mask"][1] == 0).any()
