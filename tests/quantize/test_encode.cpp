@@ -224,19 +224,35 @@ TEST_CASE("settings that a scheme does not have") {
   CHECK(failure({.scheme = Scheme::nvfp4, .global = 0.0f}) == "the global scale 0 is not a number above 0");
 }
 
+namespace {
+
+ElementFormat element_of(const std::string& name) {
+  for (const ElementFormat element : {ElementFormat::e4m3, ElementFormat::e5m2, ElementFormat::e2m3,
+                                      ElementFormat::e3m2, ElementFormat::e2m1})
+    if (name_of(element) == name) return element;
+  return ElementFormat::e4m3;
+}
+
+QuantizeSettings settings_of(const golden::Case& c) {
+  QuantizeSettings settings{.scheme = c.params.at("scheme") == "mx" ? Scheme::mx : Scheme::nvfp4};
+  if (c.params.contains("element")) settings.element = element_of(c.params.at("element"));
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
+    if (c.params.contains("rule") && c.params.at("rule") == std::string(name_of(rule))) settings.rule = rule;
+  for (const ElementRounding rounding : {ElementRounding::even, ElementRounding::away, ElementRounding::down})
+    if (c.params.value("rounding", "even") == name_of(rounding)) settings.rounding = rounding;
+  return settings;
+}
+
+std::int64_t bytes_differ(const Array& a, const Array& b) {
+  REQUIRE(a.bytes() == b.bytes());
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < a.bytes(); ++i) count += a.data()[i] != b.data()[i];
+  return count;
+}
+
+}  // namespace
+
 TEST_CASE("blocks as torchao encodes them, and codes as ml_dtypes has them") {
-  const auto bytes_differ = [](const Array& a, const Array& b) {
-    REQUIRE(a.bytes() == b.bytes());
-    std::int64_t count = 0;
-    for (std::int64_t i = 0; i < a.bytes(); ++i) count += a.data()[i] != b.data()[i];
-    return count;
-  };
-  const auto element_of = [](const std::string& name) {
-    for (const ElementFormat element : {ElementFormat::e4m3, ElementFormat::e5m2, ElementFormat::e2m3,
-                                        ElementFormat::e3m2, ElementFormat::e2m1})
-      if (name_of(element) == name) return element;
-    return ElementFormat::e4m3;
-  };
   for (const golden::Case& c : golden::load("quantize")) {
     CAPTURE(c.name);
     const Array& x = c.in.at("x");
@@ -248,16 +264,28 @@ TEST_CASE("blocks as torchao encodes them, and codes as ml_dtypes has them") {
       CHECK(std::equal(codes.begin(), codes.end(), c.out.at("codes").elements<std::uint8_t>().begin()));
       continue;
     }
-    QuantizeSettings settings{.scheme = c.params.at("scheme") == "mx" ? Scheme::mx : Scheme::nvfp4};
-    if (c.params.contains("element")) settings.element = element_of(c.params.at("element"));
-    for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
-      if (c.params.contains("rule") && c.params.at("rule") == std::string(name_of(rule)))
-        settings.rule = rule;
+    QuantizeSettings settings = settings_of(c);
     const Quantized q = quantized(x, settings);
     CHECK(bytes_differ(q.values, c.out.at("values")) == 0);
     CHECK(bytes_differ(q.scales, c.out.at("scales")) == 0);
     if (q.global_scale) CHECK(*q.global_scale == c.out.at("global").elements<float>()[0]);
     settings.layout = ScaleLayout::tiles_128x4;
     CHECK(bytes_differ(quantized(x, settings).scales, c.out.at("blocked")) == 0);
+  }
+}
+
+TEST_CASE("blocks as microxcaling, ModelOpt and compressed-tensors encode them") {
+  for (const golden::Case& c : golden::load("quantize_others")) {
+    CAPTURE(c.name);
+    const Quantized q = quantized(c.in.at("x"), settings_of(c));
+    for (const auto& [name, expected] : c.out) {
+      CAPTURE(name);
+      if (name == "decoded") CHECK(bytes_differ(decoded_again(q), expected) == 0);
+      if (name == "values") CHECK(bytes_differ(q.values, expected) == 0);
+      if (name == "scales") CHECK(bytes_differ(q.scales, expected) == 0);
+      if (name == "global") CHECK(*q.global_scale == expected.elements<float>()[0]);
+      if (name == "global_divides")
+        CHECK(1 / *q.global_scale == doctest::Approx(expected.elements<float>()[0]));
+    }
   }
 }
