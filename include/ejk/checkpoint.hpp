@@ -71,7 +71,7 @@ struct Checkpoint {
 };
 
 struct CheckpointClaims {
-  bool codes = false;              // read the values, for the rules of codes; 6-bit codes are not counted
+  bool codes = false;              // read the values, for the rules of codes
   std::vector<std::string> rules;  // names of the rules to be applied; empty: all
 };
 

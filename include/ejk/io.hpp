@@ -133,6 +133,10 @@ std::optional<std::string> read_file(const std::string& path, std::int64_t most)
 /// Throws Error{input}.
 std::vector<std::string> names_in_folder(const std::string& path);
 
+/// The path of the only index of a folder of safetensors files, "" if it has none. Throws Error{input} for
+/// several, with a hint.
+std::string index_in_folder(const std::string& folder);
+
 /// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of
 /// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a
 /// folder without suffix, one empty name for an .npy file. allow_external includes targets of links to other

@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "check/integers.hpp"
+#include "check/pattern.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/elements.hpp"
@@ -86,7 +88,12 @@ struct Config {
   bool is_given = false, is_quantized = false, is_ue8m0 = false;
   std::optional<std::int64_t> experts;
   std::int64_t block_rows = 128, block_columns = 128;
-  std::vector<std::string> ignored;  // layers that are not quantised
+  struct Ignored {
+    std::string text;
+    std::optional<check::Pattern> regex;
+  };
+  std::vector<Ignored> ignored;     // layers that are not quantised
+  std::vector<std::string> unread;  // regular expressions that are not understood
 
   explicit Config(const std::optional<JsonValue>& json) {
     if (!json) return;
@@ -110,14 +117,26 @@ struct Config {
       if (const JsonValue* list = member(quantization, key))
         if (const auto* names = std::get_if<JsonValue::List>(&list->value))
           for (const JsonValue& name : *names)
-            if (std::string text = text_of(&name); !text.empty() && !text.starts_with("re:"))
-              ignored.push_back(std::move(text));
+            if (const std::string text = text_of(&name); !text.empty()) add_ignored(text);
+  }
+
+  // "re:" begins a regular expression, of which Python's re.match() is true.
+  void add_ignored(const std::string& text) {
+    constexpr std::string_view kRegex = "re:";
+    std::optional<check::Pattern> regex;
+    if (text.starts_with(kRegex)) {
+      regex = check::Pattern::parse(std::string_view(text).substr(kRegex.size()));
+      if (!regex) return unread.push_back(text);
+    }
+    ignored.push_back({text, std::move(regex)});
   }
 
   // The entry of the list that says that a layer is not quantised; null if none does.
   const std::string* ignores(const std::string& layer) const {
-    for (const std::string& pattern : ignored)
-      if (matches(layer, pattern) || matches(layer, pattern + ".*")) return &pattern;
+    for (const Ignored& entry : ignored)
+      if (entry.regex ? entry.regex->matches(layer)
+                      : matches(layer, entry.text) || matches(layer, entry.text + ".*"))
+        return &entry.text;
     return nullptr;
   }
 };
@@ -249,7 +268,7 @@ class TensorCheck {
     } else {
       check_scales(values, *tensors_.at(q_.scales));
     }
-    if (claims_.codes && q_.scheme != other && q_.scheme != mxfp6) check_codes(values);
+    if (claims_.codes && q_.scheme != other) check_codes(values);
     if (const std::string* pattern = config_.ignores(q_.name))
       add("config-disagrees", q_.values, {}, {},
           fmt::format("it is quantised, and the config's '{}' excludes it", printable(*pattern, 60)));
@@ -454,14 +473,36 @@ class TensorCheck {
             *global_, range, inverse, q_.global_divides ? "this one divides, and it" : "it"));
   }
 
+  // Four codes in three bytes, the first in the lowest bits.
+  static void count_6_bit_codes(const ArraySource& values, std::array<std::int64_t, 256>& codes) {
+    std::uint32_t word = 0;
+    for_each_run(values, [&](const std::byte* run, std::int64_t n, std::int64_t begin) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t at = (begin + i) % 3;
+        word |= std::to_integer<std::uint32_t>(run[i]) << (8 * at);
+        if (at < 2) continue;
+        for (int code = 0; code < 4; ++code) ++codes[word >> (6 * code) & 63u];
+        word = 0;
+      }
+    });
+  }
+
   // How often each code occurs.
   void check_codes(const ArraySource& values) {
-    std::array<std::int64_t, 256> bytes{};
-    for_each_run(values, [&](const std::byte* run, std::int64_t n, std::int64_t) {
-      for (std::int64_t i = 0; i < n; ++i) ++bytes[std::to_integer<std::size_t>(run[i])];
-    });
+    std::array<std::int64_t, 256> bytes{};  // of 6-bit codes how often each code occurs
+    if (q_.scheme == mxfp6)
+      count_6_bit_codes(values, bytes);
+    else
+      for_each_run(values, [&](const std::byte* run, std::int64_t n, std::int64_t) {
+        for (std::int64_t i = 0; i < n; ++i) ++bytes[std::to_integer<std::size_t>(run[i])];
+      });
     std::int64_t all = 0, largest = 0, nan = 0, zero = 0, negative_zero = 0;
-    if (values.dtype() == DType::uint8) {  // two e2m1 a byte
+    if (q_.scheme == mxfp6) {  // e2m3 and e3m2 have the same largest code, 0 and -0
+      constexpr std::size_t kSign = 32;
+      all = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+      largest = bytes[kSign - 1] + bytes[2 * kSign - 1];
+      zero = bytes[0], negative_zero = bytes[kSign];
+    } else if (values.dtype() == DType::uint8) {  // two e2m1 a byte
       for (std::size_t byte = 0; byte < bytes.size(); ++byte)
         for (const std::size_t code : {byte & 15, byte >> 4}) {
           all += bytes[byte];
@@ -843,6 +884,11 @@ Findings check_checkpoint(const Checkpoint& checkpoint, const CheckpointClaims& 
   add_all(std::move(all), join, claims, found);
   found.show_arrays();
   describe(checkpoint, quantized, found.facts());
+  if (!config.unread.empty())
+    found.facts().warnings.push_back(
+        fmt::format("{} of the config's list of ignored layers {} not understood and not applied: '{}'",
+                    config.unread.size() == 1 ? "an entry" : fmt::format("{} entries", config.unread.size()),
+                    config.unread.size() == 1 ? "is" : "are", printable(config.unread.front(), 60)));
   return found;
 }
 

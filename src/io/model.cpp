@@ -78,12 +78,7 @@ class Model final : public OpenContainer {
   };
 
   void read_folder(const std::string& folder) {
-    const std::vector<std::string> indices = files_that_end_in(kIndexSuffix, folder);
-    if (indices.size() > 1)
-      throw core::invalid("{}: has {} indices of a model: {}", printable(folder), indices.size(),
-                          listed(indices))
-          .hint(fmt::format("name one of them: {}", printable(folder + indices[0])));
-    if (indices.size() == 1) return read_index(folder + indices[0]);
+    if (const std::string index = index_in_folder(folder); !index.empty()) return read_index(index);
     for (const std::string& name : files_that_end_in(kFileSuffix, folder)) {
       const std::size_t file = file_named(folder + name);
       for (const Tensor& tensor : open_file(file)->tensors()) tensors_.push_back({tensor.name, file});
@@ -191,3 +186,13 @@ std::shared_ptr<const OpenContainer> open_model(const std::string& path, const O
 }
 
 }  // namespace ejk::io
+
+std::string ejk::index_in_folder(const std::string& path) {
+  const std::string folder = path.ends_with('/') ? path : path + '/';
+  const std::vector<std::string> indices = io::files_that_end_in(io::kIndexSuffix, folder);
+  if (indices.size() > 1)
+    throw core::invalid("{}: has {} indices of a model: {}", printable(folder), indices.size(),
+                        io::listed(indices))
+        .hint(fmt::format("name one of them: {}", printable(folder + indices[0])));
+  return indices.empty() ? "" : folder + indices[0];
+}

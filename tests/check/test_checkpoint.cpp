@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -511,4 +512,36 @@ TEST_CASE("tensors that lack a part are not decoded") {
   CHECK(why(fp8_rows, ".weight_scale") ==
         kQuery +
             ".weight: no scales are beside it | ejk check checkpoint names the tensors that lack a part");
+}
+
+TEST_CASE("regular expressions of ignored layers are applied, and reported where they are not understood") {
+  const auto findings_with = [](const std::string& ignored) {
+    return checked(fp8_rows, config(R"({"quantization_config": {"ignore": [)" + ignored + "]}}"));
+  };
+  CHECK(findings_with(R"("re:.*self_attn\\.[qk]_proj$")").count("config-disagrees") == 4);
+  CHECK(findings_with(R"("re:.*lm_head", "re:.*mlp\\.gate$")").count("config-disagrees") == 0);
+  const Findings unread = findings_with(R"x("re:(?!lm_head).*", "re:.*(?=x)")x");
+  CHECK(unread.count("config-disagrees") == 0);
+  CHECK(
+      unread.facts().warnings ==
+      std::vector<std::string>{"2 entries of the config's list of ignored layers are not understood and not "
+                               "applied: 're:(?!lm_head).*'"});
+}
+
+TEST_CASE("codes of 6 bits are counted") {
+  const std::string weight = kGate + ".weight_packed";
+  const auto with = [&](int first, int second, int third) {
+    return checked(mxfp6, [=](Model& m) {
+      const std::array<int, 3> three{first, second, third};
+      m.put(weight, bytes(DType::uint8, {Model::kRows, Model::kColumns * 3 / 4},
+                          [&](std::int64_t i) { return three[static_cast<std::size_t>(i % 3)]; }));
+    });
+  };
+  // 31, 1, 1, 1: a quarter of codes is the largest.
+  CHECK(with(0x5F, 0x10, 0x04).count("codes-saturated") == 1);
+  // 30, 1, 1, 1 has none; -31, 31, -0 and -0 half.
+  CHECK(with(0x5E, 0x10, 0x04).count("codes-saturated") == 0);
+  const Findings half = with(0xFF, 0x07, 0x82);
+  CHECK(half.count("codes-saturated") == 1);
+  CHECK(half.count("codes-negative-zero") == 1);
 }

@@ -466,19 +466,17 @@ struct CheckpointPaths {
 
 CheckpointPaths paths_of(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr std::string_view kIndex = ".index.json";
+  constexpr std::string_view kIndex = ".safetensors.index.json";
   std::error_code unknown;
   const bool is_index = path.ends_with(kIndex);
   if (!is_index && !fs::is_directory(path, unknown)) return {{path}, "", ""};
   const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
   CheckpointPaths paths;
-  std::vector<std::string> indices;
   for (const std::string& name : names_in_folder(folder.empty() ? "." : folder.string())) {
     if (name.ends_with(".safetensors")) paths.files.push_back(folder / name);
-    if (name.ends_with(kIndex)) indices.push_back(folder / name);
   }
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
-  paths.index = is_index ? path : indices.size() == 1 ? indices[0] : "";
+  paths.index = is_index ? path : index_in_folder(folder / "");
   for (const char* name : {"hf_quant_config.json", "config.json"})
     if (fs::exists(folder / name, unknown)) paths.config = folder / name;
   return paths;
@@ -540,7 +538,7 @@ Run declare_check_checkpoint(OptionSet& set) {
            "the model's config.json or hf_quant_config.json\nBy default that of the folder.");
   add_flag(set, "--codes", words->claims.codes,
            "read the values as well\nWithout it only headers and scales are read, and the values where a "
-           "scale is 0. Codes of 6 bits are not counted.");
+           "scale is 0.");
   add_word(set, "--rules", words->claims.rules, read_rules, "A,B", "apply these rules alone");
   declare_check(set, "checkpoint", words->flags,
                 "Quantised tensors are found by the names and types of their parts: weight,\n"
