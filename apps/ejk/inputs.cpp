@@ -129,7 +129,10 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference) {
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   if (input.stream) return input.stream;
   const bool is_quantized = input.is_word && quantized_reference(input.reference.text);
-  auto source = is_quantized ? open(input.reference.text) : open(input.reference, untyped_);
+  input.bytes = 0;
+  auto source =
+      is_quantized ? open(input.reference.text, untyped_, input.bytes) : open(input.reference, untyped_);
+  if (!is_quantized) input.bytes = type_of(*source).bytes();
   if (is_quantized || is_read_once(input.reference)) input.stream = source;
   return source;
 }

@@ -21,6 +21,7 @@ namespace ejk::app {
 /// One of the arrays that an argument of the command line names.
 struct NamedInput : FoundArray {
   std::shared_ptr<const ArraySource> stream;  // cached, because a stream cannot be opened again
+  std::int64_t bytes = 0;                     // stored, once it is open: all parts of a quantised array
 };
 
 class Inputs {

@@ -36,9 +36,8 @@ void Outputs::declare(std::vector<std::string> names) {
     throw usage("{} holds one array, and {} makes {}", is_stdout ? "stdout" : printable(shared_.output),
                 command_, chosen_.size())
         .hint(shared_.has_field
-                  ? fmt::format("--field NAME picks one of {}; out.h5, out.npz or out/ takes all",
-                                fmt::join(chosen_, ", "))
-                  : "out.h5, out.npz or out/ takes all");
+                  ? fmt::format("--field NAME picks one of {}; {}", fmt::join(chosen_, ", "), kTargetsOfAll)
+                  : kTargetsOfAll);
   check_target(*target_, chosen_, several_, {shared_.overwrite, {}, {}, shared_.compression});
 }
 

@@ -16,6 +16,9 @@
 
 namespace ejk::app {
 
+/// The hint for a target of one array.
+inline constexpr char kTargetsOfAll[] = "out.safetensors, out.h5, out.npz or out/ takes all";
+
 /// A box of an array, and its elements: a source of the shape box.count.
 struct OutputPart {
   ArrayBox box;

@@ -240,6 +240,8 @@ std::optional<DType> dtype_named(std::string_view name);
 constexpr bool is_integer(DType d) { return d >= DType::int8 && d <= DType::uint64; }
 constexpr bool is_float(DType d) { return d >= DType::float8_e4m3fn; }
 constexpr bool is_8_bit_float(DType d) { return d >= DType::float8_e4m3fn && d <= DType::float8_e8m0fnu; }
+/// One of numbers: without E8M0, whose elements are scales.
+constexpr bool is_signed_8_bit_float(DType d) { return is_8_bit_float(d) && d != DType::float8_e8m0fnu; }
 /// A float type of operands and results of products and attention.
 constexpr bool is_wide_float(DType d) { return is_float(d) && !is_8_bit_float(d); }
 

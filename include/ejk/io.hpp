@@ -70,7 +70,7 @@ ArrayReference parse_output(std::string_view text);
 /// The reference to an array of a container by one of its array_names(); `text` is its command-line form.
 ArrayReference reference_to(const ArrayReference& container, const std::string& name);
 
-/// Splits "A,B" at commas outside of [], () and double quotes, which are removed. Throws Error{usage} for an
+/// Splits "A,B" at commas outside of [], () and double quotes, which are removed, with spaces around them. Throws Error{usage} for an
 /// unclosed quote.
 std::vector<std::string> split_references(std::string_view text);
 

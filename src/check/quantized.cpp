@@ -28,8 +28,6 @@ constexpr NameRow kNames[] = {
     {"", {"_scale", "_scale_inv", ".scale"}, "_scale_2", "_input_scale"},
 };
 
-bool is_code(DType dtype) { return is_8_bit_float(dtype) && dtype != DType::float8_e8m0fnu; }
-
 class Finder {
  public:
   explicit Finder(const Tensors& tensors) : tensors_(tensors) {}
@@ -59,9 +57,9 @@ class Finder {
   bool holds_values(const NameRow& row, const std::string& stem, DType dtype) const {
     if (row.values == "weight_packed") return true;
     if (row.values == "_blocks") return dtype == DType::uint8;
-    if (row.values.empty()) return is_code(dtype);
+    if (row.values.empty()) return is_signed_8_bit_float(dtype);
     // bitsandbytes has weights of bytes as well, with statistics of its own.
-    return is_code(dtype) || dtype == DType::int8 ||
+    return is_signed_8_bit_float(dtype) || dtype == DType::int8 ||
            (dtype == DType::uint8 && !tensors_.contains(stem + "weight.absmax"));
   }
 
@@ -79,7 +77,7 @@ class Finder {
                        scales->shape().back() > 0 &&
                        scales->shape().back() == (values.shape().back() + 31) / 32;
     if (row.values == "_blocks") return gptoss;
-    if (is_code(values.dtype())) {
+    if (is_signed_8_bit_float(values.dtype())) {
       if (is_e8m0) return of_32 ? mxfp8 : fp8_blocks;
       const bool is_block_name = name.ends_with("_inv") || name.ends_with(".scale");
       return is_block_name || (scales != nullptr && is_grid(*scales, values)) ? fp8_blocks : fp8;
@@ -95,7 +93,7 @@ class Finder {
     using enum CheckpointScheme;
     if (scheme == other) return std::nullopt;
     if (scheme == mxfp6) return ElementFormat::e2m3;
-    if (!is_code(dtype)) return ElementFormat::e2m1;
+    if (!is_signed_8_bit_float(dtype)) return ElementFormat::e2m1;
     return dtype == DType::float8_e5m2 || dtype == DType::float8_e5m2fnuz ? ElementFormat::e5m2
                                                                           : ElementFormat::e4m3;
   }

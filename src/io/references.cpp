@@ -191,15 +191,16 @@ std::vector<std::string> split_references(std::string_view text) {
   int depth = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char c = text[at];
-    const bool begins = words.back().empty() && (at == 0 || text[at - 1] == ',');
-    if (c == '"' && begins) {
+    // Spaces may be around quotes. A quoted word is whole: its end is that of the reference.
+    if (c == '"' && trimmed(words.back()).empty()) {
       const std::size_t end = text.find('"', at + 1);
       if (end == std::string_view::npos)
         throw core::usage("{}: the quote '\"' is not closed", printable(text));
-      if (end + 1 < text.size() && text[end + 1] != ',')
+      const std::size_t next = std::min(text.find_first_not_of(' ', end + 1), text.size());
+      if (next < text.size() && text[next] != ',')
         throw core::usage("{}: a quote '\"' ends within a reference", printable(text));
       words.back() = text.substr(at + 1, end - at - 1);
-      at = end;
+      at = next - 1;
       continue;
     }
     if (c == ',' && depth == 0) {

@@ -277,7 +277,7 @@ std::string both(const ArraySource& values, const ElementRow* row) {
 const ElementRow* read_codes(const QuantizedArrays& arrays, const DecodeSettings& settings, Parts& parts) {
   const ArraySource& values = *parts.values;
   const DType dtype = values.dtype();
-  const bool is_float8 = is_8_bit_float(dtype) && dtype != DType::float8_e8m0fnu;
+  const bool is_float8 = is_signed_8_bit_float(dtype);
   const bool takes_float8 =
       arrays.scheme == QuantizationScheme::fp8 || arrays.scheme == QuantizationScheme::mx;
   std::optional<ElementFormat> element = settings.element;

@@ -128,6 +128,9 @@ TEST_CASE("a reference in quotes is what stands between them") {
   CHECK(split_references("a.npy,\"(\"") == Words{"a.npy", "("});
   CHECK(split_references("a\"b,c\"") == Words{"a\"b", "c\""});
   CHECK(split_references("\"\",a") == Words{"", "a"});
+  CHECK(split_references("\"x,y\" , \"z,w\" ") == Words{"x,y", "z,w"});
+  CHECK(
+      contains(error_of(Error::Kind::usage, [] { split_references("\"a\" \"b\""); }), "within a reference"));
   CHECK(contains(error_of(Error::Kind::usage, [] { split_references("a,\"b"); }), "not closed"));
   CHECK(contains(error_of(Error::Kind::usage, [] { split_references("\"a\"[0]"); }), "within a reference"));
 }

@@ -99,7 +99,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
           throw Error(*unsupported);
         }
         const DType from = source->dtype();
-        read += byte_count(source->shape(), from);
+        read += array.bytes;
         if (options.view) source = viewed(source, *options.view);
         if (options.scale_layout) {
           job.require_memory(2 * byte_count(source->shape(), source->dtype()) + 4 * kPieceBytes);
@@ -121,7 +121,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
     throw Error(Error::Kind::input, "there is no array to convert")
         .hint(report.warnings.empty() ? "" : printable(report.warnings.back()));
   if (names.size() > 1 && !job.outputs.has_target())
-    throw usage("-o is required for {} arrays", names.size()).hint("out.h5, out.npz or out/ takes all");
+    throw usage("-o is required for {} arrays", names.size()).hint(kTargetsOfAll);
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
   if (job.plan(report, 4 * kPieceBytes)) return Outcome::passed;
