@@ -8,7 +8,8 @@
 //   m.safetensors:name   a tensor of a safetensors file
 //   model/:name      of inputs, a tensor of a folder of safetensors files, by its index if it has one; also
 //                    model.safetensors.index.json:name
-//   x.pt:key.sub[0]  of inputs, a tensor in a file of torch.save (.pt .pth), by its path in dicts and lists
+//   x.pt:key.sub[0]  of inputs, a tensor in a file of torch.save (.pt .pth), by its path in dicts and lists,
+//                    or all in one of those
 //   -                an .npy stream: stdin or stdout
 //   REF[0,:,8:64:2]  of inputs, a NumPy basic slice after any of them: integers (negative from the end),
 //                    start:stop:step with step ≥ 1, "..."; only the selected elements are read

@@ -132,8 +132,10 @@ std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& named) const {
   const io::Container& container = io::container(target.container);
   FoundArray itself{target.array_name(), target, true};
   const bool is_file = container.holds_several() && target.member.empty();
-  if (!is_file && (!container.has_groups() || !target.slice.empty())) return {itself};
+  const bool has_groups = container.has_groups() || container.has_subscripts;
+  if (!is_file && (!has_groups || !target.slice.empty())) return {itself};
   const std::vector<std::string> names = container_->names(target.member);
+  if (names.empty() && !is_file && container.has_subscripts) return {itself};
   if (!target.slice.empty()) {  // of the only array of the file, which has a name of its own
     if (names.size() == 1) itself.name = io::without_slashes(names[0]);
     return {itself};
@@ -144,7 +146,8 @@ std::vector<FoundArray> ArrayFile::arrays(const ArrayReference& named) const {
   for (const std::string& name : names) {
     ArrayReference one = reference_to(target, name);
     std::string own_name = one.array_name();
-    if (!group.empty() && own_name.starts_with(group + "/")) own_name.erase(0, group.size() + 1);
+    const std::string before = group + (container.has_subscripts ? "." : "/");
+    if (!group.empty() && own_name.starts_with(before)) own_name.erase(0, before.size());
     all.push_back({std::move(own_name), std::move(one), false});
   }
   return all;

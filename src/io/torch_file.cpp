@@ -81,9 +81,11 @@ class TorchFile final : public OpenContainer {
     return make_mapped_source(mapping_, layout, name, {zip_, &zip_->file});
   }
 
-  std::vector<std::string> names(const std::string&) const override {
+  // A group is a dict or list on the path.
+  std::vector<std::string> names(const std::string& group) const override {
     std::vector<std::string> names;
-    for (const NamedTensor& tensor : tensors_) names.push_back(tensor.path);
+    for (const NamedTensor& tensor : tensors_)
+      if (is_in(group, tensor.path)) names.push_back(tensor.path);
     return names;
   }
 
@@ -106,10 +108,15 @@ class TorchFile final : public OpenContainer {
     ArrayReference found = named;
     found.member += fmt::format("[{}]", named.slice[0].index);
     found.slice.clear();
-    return by_path_.contains(found.member) ? found : named;
+    return names(found.member).empty() ? named : found;
   }
 
  private:
+  static bool is_in(std::string_view group, std::string_view path) {
+    if (group.empty() || path == group) return true;
+    return path.starts_with(group) && (path[group.size()] == '.' || path[group.size()] == '[');
+  }
+
   static ByteOrder byte_order_of(const std::string& word) {
     constexpr bool kIsLittle = std::endian::native == std::endian::little;
     if (word != "little" && word != "big")

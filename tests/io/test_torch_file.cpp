@@ -132,6 +132,22 @@ TEST_CASE("a path leads through dicts, lists and tuples; what is no tensor is le
                  "nested.pt:complex: the elements have dtype complex64, which is not supported"));
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path + ":model.wieght"); }),
                  "did you mean " + path + ":model.weight?"));
+  const auto names_in = [&](const std::string& group) {
+    Names found;
+    const ArrayReference reference = parse_input(path + ":" + group);
+    for (const FoundArray& array : ArrayFile(path).arrays(reference)) {
+      found.push_back(array.name);
+      if (!array.is_word)
+        CHECK(open_array(array.reference)->shape() == open_array(array.reference.text)->shape());
+    }
+    return found;
+  };
+  CHECK(names_in("model") == Names{"weight", "bias"});
+  CHECK(names_in("model.weight") == Names{"model.weight"});
+  CHECK(names_in("optimizer.state") == Names{"optimizer.state[0].step", "optimizer.state[1].exp"});
+  CHECK(names_in("optimizer.state[1]") == Names{"exp"});
+  CHECK(names_in("pair[1]") == Names{"pair[1][0]"});
+  CHECK(names_in("mod") == Names{"mod"});  // an error where it is opened
   const auto stored = ArrayFile(path).stored_arrays();
   REQUIRE(stored);
   CHECK(stored->back().dtype == "complex64");
