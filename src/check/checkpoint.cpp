@@ -581,15 +581,18 @@ void check_cache_scales(const Tensors& tensors, FoundList& found) {
         if (!name.ends_with(mine)) continue;
         const std::string stem = name.substr(0, name.size() - mine.size());
         if (!stem.empty() && stem.back() != '.' && stem.back() != '_') continue;
-        const std::string partner = stem + std::string(theirs);
-        if (!tensors.contains(partner))
-          found.push_back({"kv-scale", name, {}, {}, fmt::format("there is no {} beside it", theirs)});
-        if (!is_float(source->dtype())) continue;
-        const ScaleStatistics s = statistics_of(*source);
-        if (s.nonfinite + s.negative + s.zeros > 0) {
-          const double value = s.nonfinite > 0 ? s.nonfinite_value : s.negative > 0 ? s.negative_value : 0.0;
-          found.push_back({"kv-scale", name, {}, value, fmt::format("it is {}", value)});
+        std::string fault;
+        ReportValue value;
+        if (is_float(source->dtype())) {
+          const ScaleStatistics s = statistics_of(*source);
+          if (s.nonfinite + s.negative + s.zeros > 0) {
+            const double x = s.nonfinite > 0 ? s.nonfinite_value : s.negative > 0 ? s.negative_value : 0.0;
+            value = x, fault = fmt::format("it is {}", x);
+          }
         }
+        if (!tensors.contains(stem + std::string(theirs)))
+          fault += fmt::format("{}there is no {} beside it", fault.empty() ? "" : ", and ", theirs);
+        if (!fault.empty()) found.push_back({"kv-scale", name, {}, value, std::move(fault)});
       }
 }
 

@@ -255,7 +255,6 @@ Report describe(const Findings& findings, Severity fails) {
   for (const auto& [rule, finding] : kept)
     table.rows.push_back({std::string(rule.name), std::string(name_of(rule.severity)), finding.array,
                           finding.index, finding.value, finding.message});
-  report.add(std::move(table));
 
   Table counts{
       "counts", "", {{"rule", "rule"}, {"severity", ""}, {"count", "findings"}, {"text", "what holds"}}, {}};
@@ -264,7 +263,9 @@ Report describe(const Findings& findings, Severity fails) {
       if (const std::int64_t count = findings.count(rule.name); rule.severity == severity && count > 0)
         counts.rows.push_back(
             {std::string(rule.name), std::string(name_of(severity)), count, std::string(rule.text)});
-  report.add(std::move(counts));
+  // Of many arrays first how many findings there are of each rule.
+  if (findings.shows_arrays()) std::swap(table, counts);
+  report.add(std::move(table)).add(std::move(counts));
   return report;
 }
 

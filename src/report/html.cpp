@@ -28,6 +28,7 @@ constexpr std::size_t kMapsBytes = 90 << 10;              // of several together
 constexpr std::size_t kDrawingBytes = 40 << 10;           // of their drawings
 constexpr std::int64_t kDrawnCells = 128;                 // a side, at the most
 constexpr std::size_t kLongText = 4000;
+constexpr std::size_t kShortCell = 32;  // of a table, which stays on one line
 
 // What a script sorts a cell by: a number, or those of a list; empty where there is none.
 std::string sort_key(const ReportValue& value) {
@@ -183,7 +184,17 @@ class PageWriter {
     if (is_number(value))
       put(R"(<td class="number"{}>{}</td>)", key == text ? "" : data, escaped(text));
     else
-      put("<td{}>{}</td>", key.empty() ? "" : data, escaped(text, kLongText));
+      put_text_cell(text, key.empty() ? "" : data);
+  }
+
+  // A long text wraps, the name of a tensor between its parts.
+  void put_text_cell(const std::string& text, const std::string& data) {
+    std::string shown = escaped(text, kLongText);
+    const bool is_long = text.size() > kShortCell;
+    for (std::size_t at = 0; is_long && (at = shown.find('.', at)) != std::string::npos; ++at)
+      if (at + 1 < shown.size() && shown[at + 1] >= 'a' && shown[at + 1] <= 'z')
+        shown.insert(at + 1, "<wbr>");
+    put("<td{}{}>{}</td>", is_long ? R"( class="long")" : "", data, shown);
   }
 
   void write_item(const BlockPicture& picture, int) {

@@ -545,3 +545,11 @@ TEST_CASE("codes of 6 bits are counted") {
   CHECK(half.count("codes-saturated") == 1);
   CHECK(half.count("codes-negative-zero") == 1);
 }
+
+TEST_CASE("a cache scale with two faults is one finding") {
+  const Findings found = checked(fp8_rows, [](Model& m) {
+    m.put("model.layers.0.self_attn.k_scale", floats({}, [](std::int64_t) { return 0; }));
+  });
+  CHECK(found.count("kv-scale") == 1);
+  CHECK(text_of(found).find("it is 0, and there is no v_scale beside it") != std::string::npos);
+}

@@ -282,3 +282,14 @@ TEST_CASE("cells say what they are sorted by: numbers, lists, and nothing where 
   CHECK(holds(page, R"(<td class="number" data-v="">nan</td>)"));
   CHECK(holds(page, "<td>0x10</td>"));
 }
+
+TEST_CASE("long cells wrap, the names of tensors between their parts") {
+  Report report;
+  report.add(Table{"t",
+                   "",
+                   {{"a", "a"}},
+                   {{std::string("layers.0.mlp.experts.12.down_proj.weight")}, {std::string("a.b")}}});
+  const std::string page = to_html(report, {"x"});
+  CHECK(holds(page, R"(<td class="long">layers.0.<wbr>mlp.<wbr>experts.12.<wbr>down_proj.<wbr>weight</td>)"));
+  CHECK(holds(page, "<td>a.b</td>"));
+}
