@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "core/named.hpp"
+#include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
@@ -71,6 +72,12 @@ std::vector<Member> members_of(const std::shared_ptr<const ZipFile>& zip) {
     if (!is_taken && (length > 0 || members.size() == 1)) member.name.resize(length);
   }
   return members;
+}
+
+// TorchScript's archives begin with other members than those of torch.save.
+bool has_pickle(const ZipFile& zip) {
+  return std::any_of(zip.entries.begin(), zip.entries.end(),
+                     [](const ZipEntry& entry) { return entry.name.ends_with("/data.pkl"); });
 }
 
 std::vector<std::string> names_of(const std::vector<Member>& members) {
@@ -229,6 +236,10 @@ class NpzFile final : public OpenContainer {
       : path_(path), untyped_(untyped), archive_(std::make_shared<Archive>()) {
     archive_->zip = open_zip(path);
     archive_->members = members_of(archive_->zip);
+    if (archive_->members.empty() && has_pickle(*archive_->zip))
+      throw core::invalid("{}: is an archive of torch with code or objects, not with arrays alone",
+                          printable(path))
+          .hint("torch.save(model.state_dict(), \"x.pt\") saves tensors alone");
     for (const Member& member : archive_->members) archive_->by_name.emplace(member.name, &member);
   }
 

@@ -273,6 +273,10 @@ TEST_CASE("what is no file of torch.save says what it is") {
                  "x.pt: not a file of torch.save (no zip"));
   make_archive(path, {{"x/other", "x"}});
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }), "the archive has no data.pkl"));
+  const std::string script = folder / "x.jit";
+  make_archive(script, {{"x/data/0", "0123"}, {"x/data.pkl", "\x80\x02N."}});
+  CHECK(contains(error_of(Error::Kind::input, [&] { array_names(script); }),
+                 "x.jit: is an archive of torch with code or objects"));
   make_archive(path, {{"x/data.pkl", "\x80\x02N."}}, ZIP_CM_DEFLATE);
   make_archive(path, {{"x/data.pkl", "\x80\x02N."}});
   CHECK(array_names(path).empty());
