@@ -90,6 +90,7 @@ struct Problem;
 struct GroupedMatmulRun {
   bool maps_lhs = false, maps_rhs = false,
        maps_existing = false;  // mapped files; else they are read into memory
+  bool boxes_rhs = false;      // rhs is read in boxes by run()
   bool check = false;
   std::optional<ArrayType> given = {};  // another implementation's result
   bool maps_given = false;
@@ -133,6 +134,12 @@ class GroupedMatmulPlan {
   /// Writes a box of the result, bit-identical to the whole, from boxes of the planned types, else
   /// Error{input}.
   void run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
+           const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
+           const WorkProgress& progress = {}) const;
+
+  /// The same with all of rhs as a source of random access: each thread reads boxes of it as it multiplies, and
+  /// matrices of groups without rows are not read. Not of transposed products.
+  void run(const ArrayBox& box, const ArrayView& lhs, const ArraySource& rhs,
            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
            const WorkProgress& progress = {}) const;
 

@@ -83,10 +83,12 @@ struct GroupRows {
   std::int64_t begin, end;
   std::int64_t in_all;  // that the group makes in the whole result
 };
-GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Shape& rhs, std::int64_t g) {
+GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Shape& rhs, bool boxes_rhs,
+                  std::int64_t g) {
   Product product;
   product.a = {nullptr, p.lhs.dtype, lhs[0], lhs[1]};
   product.b = {nullptr, p.rhs.dtype, rhs[rhs.size() - 2], rhs.back()};
+  product.b_boxes = {boxes_rhs, p.transpose_rhs, nullptr, g, part.columns.begin};
   if (p.transpose_rhs) std::swap(product.b.row_stride, product.b.column_stride);
   const bool by_rows = p.cut == Problem::Cut::rows;
   std::int64_t begin = part.rows.begin, end = part.rows.end;
@@ -101,9 +103,10 @@ GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Sh
   return {product, begin, end, by_rows ? p.rows(g) : p.k};
 }
 
-// The operands and `out` are those of the part alone.
-void compute(const Problem& p, const Part& part, const Operands& operands, std::byte* out,
-             const WorkProgress& progress) {
+// The operands and `out` are those of the part alone. rhs_source: null, or all of rhs, which then is a type
+// without elements.
+void compute(const Problem& p, const Part& part, const Operands& operands, const ArraySource* rhs_source,
+             std::byte* out, const WorkProgress& progress) {
   const auto& [lhs, rhs, existing_out] = operands;
   const Kept existing = with_rows(existing_out);
   const std::int64_t rows = part.rows.count(), row_bytes = part.columns.count() * size_of(p.out.dtype);
@@ -125,7 +128,7 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
   const bool stream = (by_rows ? 1 : groups.count()) * rows * row_bytes >= kernels::kLargerThanCaches;
   Tasks tasks(matmul::arithmetic_of(p), p.tiling);
   for (std::int64_t g = groups.begin; g < groups.end; ++g) {
-    GroupRows made = rows_of(p, part, lhs.strides, rhs.strides, g);
+    GroupRows made = rows_of(p, part, lhs.strides, rhs.strides, rhs_source != nullptr, g);
     Product& product = made.product;
     const std::int64_t group = by_rows ? 0 : g - groups.begin, row = made.begin - part.rows.begin;
     if (product.k == 0) {  // what is added to stays as it is, whatever the arithmetic
@@ -134,8 +137,11 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
     }
     product.a.data = by_rows ? lhs.data + (made.begin - first_row) * lhs.strides[0]
                              : lhs.data + (p.begin(g) - first_row) * lhs.strides[1];
-    product.b.data =
-        by_rows ? rhs[g - groups.begin].data : rhs.data + (p.begin(g) - first_row) * rhs.strides[0];
+    if (rhs_source != nullptr)
+      product.b_boxes.source = rhs_source;
+    else
+      product.b.data =
+          by_rows ? rhs[g - groups.begin].data : rhs.data + (p.begin(g) - first_row) * rhs.strides[0];
     product.out = out + (group * rows + row) * row_bytes;
     product.out_stride = row_bytes;
     product.stream = stream;
@@ -146,11 +152,12 @@ void compute(const Problem& p, const Part& part, const Operands& operands, std::
   tasks.run(progress);
 }
 
-std::int64_t work_bytes_of(const Problem& p, const Part& part) {
+std::int64_t work_bytes_of(const Problem& p, const Part& part, bool boxes_rhs) {
   Tasks tasks(matmul::arithmetic_of(p), p.tiling);
   const IndexRange groups = matmul::groups_of(p, part);
   for (std::int64_t g = groups.begin; g < groups.end; ++g)
-    if (const GroupRows made = rows_of(p, part, p.lhs.strides, p.rhs.strides, g); made.product.k > 0)
+    if (const GroupRows made = rows_of(p, part, p.lhs.strides, p.rhs.strides, boxes_rhs, g);
+        made.product.k > 0)
       tasks.add(made.product, made.in_all, p.n);
   return tasks.work_bytes() +
          (p.existing_has_rows ? 0 : byte_count(matmul::box_of(p, part).count, p.out.dtype));
@@ -208,7 +215,7 @@ std::vector<RankWork> GroupedMatmulPlan::work(std::int64_t ranks, const GroupedM
         if (!is_mapped) buffered += bytes;
       };
       add(lhs, p.lhs.dtype, run.maps_lhs);
-      add(rhs, p.rhs.dtype, run.maps_rhs);
+      add(rhs, p.rhs.dtype, run.maps_rhs || run.boxes_rhs);
       if (p.has_existing) add(existing, p.out.dtype, run.maps_existing);
       return buffered;
     };
@@ -220,7 +227,7 @@ std::vector<RankWork> GroupedMatmulPlan::work(std::int64_t ranks, const GroupedM
       const std::int64_t buffered = reads_all ? 0 : read(needs.lhs.count, needs.rhs.count, box.count);
       work.cost += matmul::flop_of(p, part);
       work.written_bytes += byte_count(box.count, p.out.dtype);
-      most = std::max(most, buffered + work_bytes_of(p, part));
+      most = std::max(most, buffered + work_bytes_of(p, part, run.boxes_rhs));
     }
     work.peak_bytes = arguments + work.written_bytes + most;
     if (compares && is_first) {
@@ -259,7 +266,7 @@ void GroupedMatmulPlan::run(const ArrayView& lhs, const ArrayView& rhs,
   const Part whole = matmul::whole_part(*problem_);
   const GroupedMatmulNeeds needs = matmul::needs_of(*problem_, whole);
   const ArrayView lhs_used = box_of(lhs, needs.lhs), rhs_used = box_of(rhs, needs.rhs);
-  compute(*problem_, whole, {lhs_used, rhs_used, existing_out}, out.data, progress);
+  compute(*problem_, whole, {lhs_used, rhs_used, existing_out}, nullptr, out.data, progress);
 }
 
 void GroupedMatmulPlan::run(const ArrayBox& box, const ArrayView& lhs, const ArrayView& rhs,
@@ -269,7 +276,23 @@ void GroupedMatmulPlan::run(const ArrayBox& box, const ArrayView& lhs, const Arr
   const GroupedMatmulNeeds needs = matmul::needs_of(*problem_, part);
   const Operands operands{lhs, rhs, existing_out};
   matmul::check_types(*problem_, needs.lhs.count, needs.rhs.count, box.count, operands, out.dtype, out.shape);
-  compute(*problem_, part, operands, out.data, progress);
+  compute(*problem_, part, operands, nullptr, out.data, progress);
+}
+
+void GroupedMatmulPlan::run(const ArrayBox& box, const ArrayView& lhs, const ArraySource& rhs,
+                            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
+                            const WorkProgress& progress) const {
+  const Problem& p = *problem_;
+  if (p.cut != Problem::Cut::rows || !rhs.random_access())
+    throw Error(Error::Kind::internal, "rhs is read in boxes from random access, of plain products alone");
+  const Part part = matmul::part_of(p, box);
+  const GroupedMatmulNeeds needs = matmul::needs_of(p, part);
+  if (rhs.shape() != p.rhs.shape || rhs.dtype() != p.rhs.dtype)
+    throw core::invalid("rhs is {}; it was planned as {}", to_string(type_of(rhs)), to_string(p.rhs));
+  const ArrayView rhs_type(nullptr, rhs.dtype(), needs.rhs.count);
+  const Operands operands{lhs, rhs_type, existing_out};
+  matmul::check_types(p, needs.lhs.count, needs.rhs.count, box.count, operands, out.dtype, out.shape);
+  compute(p, part, operands, &rhs, out.data, progress);
 }
 
 MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,

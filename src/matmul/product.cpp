@@ -1,6 +1,6 @@
 // The loops of one product around the micro-kernels. The next block of B is packed slice by slice between the
 // tiles of the current one, and lines to be packed soon are prefetched. Cost: rows · columns · k
-// multiply-adds; packing A and B once.
+// multiply-adds; packing A and B once; reading B once if it comes in boxes.
 // tests: tests/matmul/test_product.cpp
 #include "matmul/product.hpp"
 
@@ -26,6 +26,10 @@ constexpr std::int64_t kPanelsToAsk = 16;
 // Columns for dot products, and rows of A that they take at once: a tile takes as long for 1 column as for
 // 16.
 constexpr std::int64_t kFewColumns = 4, kDotRows = 128;
+
+// Elements of a box of B: 64 KiB of float32, in a second-level cache beside packed blocks, and the most in a
+// row of it.
+constexpr std::int64_t kBoxElements = std::int64_t{1} << 14, kBoxRow = 1024;
 
 // Zeros after a row for dot products.
 constexpr std::int64_t kWhole = 16;
@@ -104,9 +108,7 @@ class Multiplication {
         p_(product),
         kc_(std::min({kc, product.k <= std::min(kc, gemm_.kc) ? gemm_.kc : gemm_.pass_k, product.k})) {
     constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
-    way_ = p_.few_columns                                                 ? Way::dots
-           : p_.direct_k > 0 && p_.b.column_stride == size_of(p_.b.dtype) ? Way::direct
-                                                                          : Way::packed;
+    way_ = p_.few_columns ? Way::dots : p_.direct_k > 0 && has_rows_of_b() ? Way::direct : Way::packed;
     in_place_ = p_.dtype == arithmetic.sums;
     rounds_ = p_.dtype == DType::bfloat16 && gemm_.tile_bf16 != nullptr && way_ == Way::packed &&
               p_.added == nullptr && 0 < p_.k && p_.k <= kc_;
@@ -114,6 +116,8 @@ class Multiplication {
               : way_ == Way::dots  ? p_.columns
                                    : round_up(p_.columns, kLine / kSize);
     turned_ = p_.a.column_stride != size_of(p_.a.dtype);
+    if (p_.b_boxes.used) choose_box();
+    box_size_ = round_up(box_k_ * box_columns_ * size_of(p_.b.dtype), kLine);
     if (way_ == Way::dots) {
       some_rows_ = std::min(kDotRows, p_.rows);
       // dots() takes rows or their elements side by side.
@@ -121,15 +125,17 @@ class Multiplication {
       a_size_ = turned_ ? round_up(gemm_.a_stride * some_rows_, kLine) : 0;
       panel_ = round_up(some_rows_, kernels::kDotsKeys) * kSize;
       b_size_ = p_.columns * (gemm_.a_stride + round_up(panel_, kLine));
-      bytes_ = a_size_ + b_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
+      bytes_ = a_size_ + b_size_ + box_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
       return;
     }
     tiles_ = core::ceil_div(p_.rows, gemm_.mr);
     panels_ = way_ == Way::direct ? 0 : core::ceil_div(p_.columns, gemm_.nr);
     panel_ = panel_bytes(gemm_, kc_);
-    // Contiguous contraction elements are packed in squares.
-    slice_step_ =
-        std::max<std::int64_t>(gemm_.k_step, p_.b.column_stride == size_of(p_.b.dtype) ? 1 : 16 * gemm_.kr);
+    // Contiguous contraction elements are packed in squares. Boxes are not read in slices: a short row of one
+    // takes nearly as long as a long one.
+    slice_step_ = std::max<std::int64_t>(gemm_.k_step, p_.b_boxes.used   ? kc_
+                                                       : has_rows_of_b() ? 1
+                                                                         : 16 * gemm_.kr);
     together_ = std::min(gemm_.together, tiles_);
     held_ = way_ == Way::direct ? tiles_
             : turned_           ? std::min(round_up(core::ceil_div(kTurnedRows, gemm_.mr), together_), tiles_)
@@ -137,7 +143,7 @@ class Multiplication {
     // A tile may read mr rows wherever it begins.
     a_size_ = round_up(gemm_.a_stride * (std::min(p_.rows, gemm_.mr * held_) + gemm_.mr), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
-    bytes_ = a_size_ + b_size_ + (in_place_ || rounds_ ? 0 : p_.rows * stride_ * kSize);
+    bytes_ = a_size_ + b_size_ + box_size_ + (in_place_ || rounds_ ? 0 : p_.rows * stride_ * kSize);
   }
 
   std::int64_t bytes() const { return bytes_; }  // of the workspace
@@ -146,7 +152,8 @@ class Multiplication {
     a_ = workspace.at_least(bytes_);
     b_ = packed_b_[0] = a_ + a_size_;
     packed_b_[1] = b_ + panel_ * panels_;
-    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(b_ + b_size_));
+    box_ = b_ + b_size_;
+    sums_ = static_cast<Sum*>(in_place_ ? p_.out : static_cast<void*>(box_ + box_size_));
     // What sums begin with: nothing, or in place what they are added to.
     adds_ = in_place_ && p_.added != nullptr;
     if (adds_ && p_.added != p_.out)
@@ -181,7 +188,7 @@ class Multiplication {
     auto* const dots = reinterpret_cast<Sum*>(b_ + p_.columns * gemm_.a_stride);
     const std::int64_t columns_stride = gemm_.a_stride / static_cast<std::int64_t>(sizeof(Sum)),
                        dots_stride = panel_ / static_cast<std::int64_t>(sizeof(Sum));
-    kernels::StridedMatrix turned = part(p_.b, k0, 0);
+    kernels::StridedMatrix turned = block_of_b(k0, k, 0, p_.columns);
     std::swap(turned.row_stride, turned.column_stride);
     for (std::int64_t c = 0; c < p_.columns; ++c)
       std::fill_n(columns + c * columns_stride + k, kWhole, Sum{0});
@@ -209,11 +216,15 @@ class Multiplication {
       const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
       // B's rows after these, or those of the next product.
       kernels::Ahead next = p_.next;
-      if (after < p_.k)
+      if (after < p_.k && !p_.b_boxes.used)
         next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
       next.rows = std::min(length, next.rows);
-      gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, part(p_.b, k0 + p0, 0), length, p_.rows, p_.columns,
-                   adds_ || p0 > 0, sums_, stride_, next);
+      const std::int64_t at_once = p_.b_boxes.used ? box_columns_ : p_.columns;
+      for (std::int64_t column = 0; column < p_.columns; column += at_once) {
+        const std::int64_t columns = std::min(at_once, p_.columns - column);
+        gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, block_of_b(k0 + p0, length, column, columns), length,
+                     p_.rows, columns, adds_ || p0 > 0, sums_ + column, stride_, next);
+      }
     }
   }
 
@@ -244,8 +255,10 @@ class Multiplication {
         a_lines = panels_ < kPanelsToAsk ? 0 : core::ceil_div(next_a.lines(), panels_ * (end - t0));
       }
       pack_b(k0 + k, t0 * slice, (t1 - t0) * slice, next_k, next);
-      Prefetcher next_b(part(p_.b, k0 + k + t1 * slice, 0),
-                        std::clamp<std::int64_t>(next_k - t1 * slice, 0, (t2 - t1) * slice), p_.columns);
+      Prefetcher next_b;
+      if (!p_.b_boxes.used)
+        next_b = {part(p_.b, k0 + k + t1 * slice, 0),
+                  std::clamp<std::int64_t>(next_k - t1 * slice, 0, (t2 - t1) * slice), p_.columns};
       const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_ * (t1 - t0));
       for (std::int64_t j = 0; j < panels_; ++j)
         for (std::int64_t t = t0; t < t1; ++t) {
@@ -264,10 +277,54 @@ class Multiplication {
 
   // Contraction elements [first, first + count) of the k that begin at k0, as far as there are any.
   void pack_b(std::int64_t k0, std::int64_t first, std::int64_t count, std::int64_t k, std::byte* out) const {
-    count = std::min(count, k - first);
-    if (count > 0)
-      gemm_.pack_b(part(p_.b, k0 + first, 0), count, p_.columns,
-                   out + first / gemm_.kr * gemm_.nr * gemm_.unit, panel_);
+    const std::int64_t end = std::min(first + count, k);
+    const std::int64_t k_at_once = p_.b_boxes.used ? box_k_ : end - first,
+                       columns_at_once = p_.b_boxes.used ? box_columns_ : p_.columns;
+    for (; first < end; first += k_at_once)
+      for (std::int64_t column = 0; column < p_.columns; column += columns_at_once) {
+        const std::int64_t length = std::min(k_at_once, end - first),
+                           columns = std::min(columns_at_once, p_.columns - column);
+        gemm_.pack_b(block_of_b(k0 + first, length, column, columns), length, columns,
+                     out + first / gemm_.kr * gemm_.nr * gemm_.unit + column / gemm_.nr * panel_, panel_);
+      }
+  }
+
+  bool has_rows_of_b() const { return p_.b.column_stride == size_of(p_.b.dtype); }
+
+  // Contraction elements and columns of a box: all that dots() or direct() take at once, or whole panels for
+  // packing.
+  void choose_box() {
+    if (way_ == Way::dots) {
+      box_k_ = kc_, box_columns_ = p_.columns;
+      return;
+    }
+    const auto whole = [](std::int64_t n, std::int64_t step) {
+      return std::max(n / step, std::int64_t{1}) * step;
+    };
+    const std::int64_t columns = round_up(p_.columns, gemm_.nr);
+    if (way_ == Way::direct)
+      box_k_ = std::min(p_.direct_k, kc_);
+    else
+      box_k_ = has_rows_of_b() ? whole(kBoxElements / std::min(columns, kBoxRow), gemm_.k_step)
+                               : round_up(kc_, gemm_.k_step);
+    box_columns_ = std::min(columns, whole(std::min(kBoxElements / box_k_, kBoxRow), gemm_.nr));
+  }
+
+  // A block of B, in place or read.
+  kernels::StridedMatrix block_of_b(std::int64_t k0, std::int64_t k, std::int64_t column,
+                                    std::int64_t columns) const {
+    const BoxedFactor& boxes = p_.b_boxes;
+    if (!boxes.used) return part(p_.b, k0, column);
+    std::int64_t start[] = {boxes.matrix, k0, boxes.column + column}, count[] = {1, k, columns};
+    const std::int64_t size = size_of(p_.b.dtype);
+    kernels::StridedMatrix block{box_, p_.b.dtype, columns * size, size};
+    if (boxes.transposed) {
+      std::swap(start[1], start[2]);
+      std::swap(count[1], count[2]);
+      block.row_stride = size, block.column_stride = k * size;
+    }
+    boxes.source->read(start, count, box_);
+    return block;
   }
 
   // Sums to the result, where they are not there already.
@@ -308,7 +365,9 @@ class Multiplication {
       stride_;  // held_: tiles whose rows of A are packed at once
   std::int64_t slice_step_;
   std::int64_t a_size_, b_size_, bytes_;
+  std::int64_t box_k_ = 0, box_columns_ = 0, box_size_ = 0;
   std::byte *a_ = nullptr, *b_ = nullptr, *packed_b_[2] = {};  // b_ is that of the two which is in use
+  std::byte* box_ = nullptr;
   Sum* sums_ = nullptr;
 };
 

@@ -2,12 +2,14 @@
 // The contraction is cut into lengths of at most kc. For each, all columns of B are packed and A goes through
 // them, Gemm::together tiles of rows at a time, so that a panel of B or a tile of A stays in the first-level
 // cache. Products of few rows read B in place, those of few columns A. Sums accumulate in the result itself
-// where it is of their type.
+// where it is of their type. B may come from a source, read in boxes that stay in a cache until they are
+// packed or multiplied, in the same order as in memory.
 #pragma once
 
 #include <cstdint>
 
 #include "core/workspace.hpp"
+#include "ejk/array.hpp"
 #include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
 
@@ -38,11 +40,21 @@ class Tiles {
   void (*leave_)();
 };
 
+/// B in a source (matrices, k, n) or (matrices, n, k) instead of memory: one of its matrices, from a column
+/// on.
+struct BoxedFactor {
+  bool used = false;
+  bool transposed = false;              // (n, k)
+  const ArraySource* source = nullptr;  // null in plans
+  std::int64_t matrix = 0, column = 0;
+};
+
 /// out (rows × columns) = a (rows × k) · b (k × columns) [+ added]. Row strides of out and added in bytes;
 /// contiguous columns.
 struct Product {
   kernels::StridedMatrix a;
   kernels::StridedMatrix b;
+  BoxedFactor b_boxes = {};  // if used, b has no data, and the strides of the source in C order
   std::int64_t rows = 0;
   std::int64_t k = 0;
   std::int64_t columns = 0;

@@ -41,7 +41,10 @@ Product part_of(const Product& product, std::int64_t row, std::int64_t rows, std
   part.rows = rows;
   part.columns = columns;
   part.a.data = static_cast<const std::byte*>(product.a.data) + row * product.a.row_stride;
-  part.b.data = static_cast<const std::byte*>(product.b.data) + column * product.b.column_stride;
+  if (product.b_boxes.used)
+    part.b_boxes.column += column;
+  else
+    part.b.data = static_cast<const std::byte*>(product.b.data) + column * product.b.column_stride;
   part.out = static_cast<std::byte*>(product.out) + row * product.out_stride + across;
   if (product.added != nullptr)
     part.added = static_cast<const std::byte*>(product.added) + row * product.added_stride + across;
@@ -156,7 +159,7 @@ void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress)
   const auto turn = static_cast<std::size_t>(threads);
   for (std::size_t i = 0; i + turn < tasks.size(); ++i) {
     const Product& next = tasks[i + turn];
-    if (next.direct_k > 0 && next.b.column_stride == size_of(next.b.dtype))
+    if (next.direct_k > 0 && !next.b_boxes.used && next.b.column_stride == size_of(next.b.dtype))
       tasks[i].next = {next.b.data, next.k, next.columns * next.b.column_stride, next.b.row_stride};
   }
   core::Progress done(progress, count);

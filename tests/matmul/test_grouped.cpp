@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <atomic>
 #include <limits>
 
 #include "ejk/matmul_check.hpp"
@@ -309,6 +311,47 @@ void check_nothing_else_is_read() {
   }
 }
 
+void check_boxes() {
+  std::mt19937_64 engine(8);
+  const Sizes sizes{5, 0, 120, 7, 30};
+  const auto sizes_source = plain::source(sizes);
+  for (const auto& [left, right] : std::vector<std::pair<DType, DType>>{{DType::float32, DType::float32},
+                                                                        {DType::bfloat16, DType::bfloat16},
+                                                                        {DType::float16, DType::float64}})
+    for (const bool transposed : {false, true})
+      for (const auto& [k, n] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+               {700, 75}, {65, 1100}, {33, 3}, {1, 40}, {40, 1}, {0, 20}}) {
+        CAPTURE(name_of(right));
+        CAPTURE(transposed);
+        CAPTURE(k);
+        CAPTURE(n);
+        const Array lhs = plain::random(left, {170, k}, engine);
+        const Array rhs = plain::random(right, transposed ? Shape{5, n, k} : Shape{5, k, n}, engine);
+        GroupedMatmulOptions options;
+        options.transpose_rhs = transposed;
+        const Array whole = multiply(lhs.view(), rhs.view(), *sizes_source, options);
+        std::array<std::atomic<bool>, 5> is_read{};
+        const ArrayView elements = rhs.view();
+        const auto boxes = generated_source({right, rhs.shape()}, "rhs",
+                                            [&](const auto& start, const auto& count, void* out) {
+                                              for (std::int64_t i = 0; i < count[0]; ++i)
+                                                is_read[static_cast<std::size_t>(start[0] + i)] = true;
+                                              copy_elements(box_of(elements, start, count), out);
+                                            });
+        const GroupedMatmulPlan plan = plain::plan_of(lhs.view(), elements, *sizes_source, options);
+        std::vector<std::vector<ArrayBox>> cuts = plan.divide(3);
+        cuts.push_back({whole_box(plan.out().shape)});
+        for (const std::vector<ArrayBox>& of_rank : cuts)
+          for (const ArrayBox& box : of_rank) {
+            Array part = plain::filled(options.dtype, box.count, kNan);
+            plan.run(box, box_of(lhs.view(), plan.needs(box).lhs), *boxes, std::nullopt, part.mutable_view());
+            CHECK(plain::same_bytes(part, Array::copy_of(box_of(whole.view(), box))));
+          }
+        CHECK(is_read[0] == (k > 0));
+        CHECK(!is_read[1]);
+      }
+}
+
 }  // namespace
 
 TEST_CASE("golden cases of grouped products") { on_every_instruction_set(check_golden); }
@@ -325,6 +368,10 @@ TEST_CASE("every length of the contraction is right") { on_every_instruction_set
 
 TEST_CASE("what belongs to no group that is computed is never read, and NaN stays in its group") {
   on_every_instruction_set(check_nothing_else_is_read);
+}
+
+TEST_CASE("rhs read in boxes makes the bits of rhs in memory, and groups without rows are not read") {
+  on_every_instruction_set(check_boxes);
 }
 
 TEST_CASE("shards fill one result, in any order, within its own memory") {
