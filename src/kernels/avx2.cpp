@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
@@ -122,12 +123,17 @@ struct Vector64 {
 void stream_fence() { _mm_sfence(); }
 
 #include "kernels/close.inl"
+#include "kernels/codes.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels avx2;
-constinit const Kernels avx2{
-    .name = "avx2", .needs = kAvx2 | kPopcnt, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
+constinit const Kernels avx2{.name = "avx2",
+                             .needs = kAvx2 | kPopcnt,
+                             EJK_BITS_KERNELS,
+                             EJK_PROGRESSION_KERNELS,
+                             EJK_CLOSE_KERNELS,
+                             EJK_CODES_KERNELS};
 
 }  // namespace ejk::kernels

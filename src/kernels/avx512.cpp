@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/isa.hpp"
 #include "kernels/kernels.hpp"
@@ -94,6 +95,7 @@ void widen_float16(const std::uint16_t* from, float* to) {
 }
 
 #include "kernels/close.inl"
+#include "kernels/codes.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
@@ -103,6 +105,7 @@ constinit const Kernels avx512{.name = "avx512",
                                .needs = kAvx512f | kAvx512bw | kPopcnt,
                                EJK_BITS_KERNELS,
                                EJK_PROGRESSION_KERNELS,
-                               EJK_CLOSE_KERNELS};
+                               EJK_CLOSE_KERNELS,
+                               EJK_CODES_KERNELS};
 
 }  // namespace ejk::kernels

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/codes.hpp"
 #include "kernels/matmul.hpp"
 
 namespace ejk::kernels {
@@ -80,6 +81,8 @@ struct Kernels {
   /// Σ a · b, in eight sums, and to += factor · row, of n. Rounded differently by instruction set.
   double (*dot_64)(const double* a, const double* b, std::int64_t n);
   void (*add_64)(double* to, double factor, const double* row, std::int64_t n);
+
+  Codes codes;
 
   Products products = {};  // of matrices; the table adds them
 };

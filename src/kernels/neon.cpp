@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/kernels.hpp"
 
@@ -146,12 +147,17 @@ void widen_float16(const std::uint16_t* from, float* to) {
 }
 
 #include "kernels/close.inl"
+#include "kernels/codes.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels neon;
-constinit const Kernels neon{
-    .name = "neon", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
+constinit const Kernels neon{.name = "neon",
+                             .needs = 0,
+                             EJK_BITS_KERNELS,
+                             EJK_PROGRESSION_KERNELS,
+                             EJK_CLOSE_KERNELS,
+                             EJK_CODES_KERNELS};
 
 }  // namespace ejk::kernels

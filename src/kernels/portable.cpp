@@ -1,6 +1,7 @@
 // Kernels for any machine, eight elements in a 64-bit word where that helps.
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/kernels.hpp"
 
@@ -92,12 +93,17 @@ using Vector64 = Line<std::uint64_t>;
 void stream_fence() {}
 
 #include "kernels/close.inl"
+#include "kernels/codes.inl"
 #include "kernels/progression.inl"
 
 }  // namespace
 
 extern const Kernels portable;
-constinit const Kernels portable{
-    .name = "portable", .needs = 0, EJK_BITS_KERNELS, EJK_PROGRESSION_KERNELS, EJK_CLOSE_KERNELS};
+constinit const Kernels portable{.name = "portable",
+                                 .needs = 0,
+                                 EJK_BITS_KERNELS,
+                                 EJK_PROGRESSION_KERNELS,
+                                 EJK_CLOSE_KERNELS,
+                                 EJK_CODES_KERNELS};
 
 }  // namespace ejk::kernels

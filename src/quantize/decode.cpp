@@ -1,17 +1,13 @@
-// Decoding: a row of codes becomes numbers by a table, then runs of them are multiplied by their block's
-// scale. Both passes go over a few KiB, which stay in the first-level cache. The codes of two halves of a
-// byte have a table of pairs. Products of elements and block scales are exact where the scale has at most 20
-// bits, so that with a global scale, too, a number is rounded once.
+// Decoding: packed codes of a row become bytes, and a kernel multiplies their numbers by their blocks' scales.
+// Both passes go over a few KiB, which stay in the first-level cache. Products of elements and block scales
+// are exact where the scale has at most 20 bits, so that with a global scale, too, a number is rounded once.
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 #include <vector>
 
-#include "arrays/convert.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/elements.hpp"
@@ -20,6 +16,7 @@
 #include "core/require.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/quantize.hpp"
+#include "kernels/kernels.hpp"
 #include "quantize/elements.hpp"
 #include "quantize/scale_grid.hpp"
 
@@ -31,9 +28,9 @@ namespace {
 
 constexpr std::int64_t kRun = 2048;  // elements decoded at once
 
-/// How codes become numbers.
-struct Codes {
-  const float* numbers = nullptr;  // by code
+/// How numbers are coded and packed.
+struct Packing {
+  const FloatFormat* format = nullptr;
   std::int64_t group_codes = 1, group_bytes = 1;
   NibbleOrder nibbles = NibbleOrder::low;
 
@@ -41,92 +38,52 @@ struct Codes {
   std::int64_t bytes_to(std::int64_t element) const {
     return core::ceil_div(element, group_codes) * group_bytes;
   }
+  /// How far the code of this element of a byte is shifted, of 4 bits.
+  int shift(std::int64_t element) const {
+    return ((element % 2 == 0) == (nibbles == NibbleOrder::low)) ? 0 : 4;
+  }
 };
 
-using Pairs = std::array<std::array<float, 2>, 256>;
-
-Pairs pairs_of(const float* numbers, NibbleOrder order) {
-  Pairs pairs;
-  for (std::size_t byte = 0; byte < 256; ++byte) {
-    pairs[byte] = {numbers[byte & 15], numbers[byte >> 4]};
-    if (order == NibbleOrder::high) std::swap(pairs[byte][0], pairs[byte][1]);
-  }
-  return pairs;
-}
-
-// The code of element `i` of a row of bytes, packed four in three.
-std::size_t six_bits(const std::byte* bytes, std::int64_t i) {
-  const std::byte* at = bytes + i / 4 * 3;
-  const std::uint32_t word = static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8 |
-                             static_cast<std::uint32_t>(at[2]) << 16;
-  return word >> (6 * (i % 4)) & 63u;
-}
-
-/// Elements first <= i < first + n of a row that begins at `bytes`, whose codes are packed along it.
-void unpack_along(const Codes& codes, const Pairs& pairs, const std::byte* bytes, std::int64_t first,
-                  std::int64_t n, float* out) {
-  if (codes.group_codes == 1) {
-    bytes += first;
-    for (std::int64_t i = 0; i < n; ++i) out[i] = codes.numbers[static_cast<std::uint8_t>(bytes[i])];
-    return;
-  }
-  if (codes.group_codes == 4) {
-    for (std::int64_t i = 0; i < n; ++i) out[i] = codes.numbers[six_bits(bytes, first + i)];
-    return;
-  }
-  bytes += first / 2;
-  if (first % 2 != 0 && n > 0) {
-    *out++ = pairs[static_cast<std::uint8_t>(*bytes++)][1];
-    --n;
-  }
-  for (std::int64_t i = 0; i < n / 2; ++i)
-    std::memcpy(out + 2 * i, &pairs[static_cast<std::uint8_t>(bytes[i])], 2 * sizeof(float));
-  if (n % 2 != 0) out[n - 1] = pairs[static_cast<std::uint8_t>(bytes[n / 2])][0];
-}
-
-/// n elements of rows of bytes, `stride` apart, whose codes are packed across the rows: those of the row
-/// `within` of a group.
-void unpack_across(const Codes& codes, const Pairs& pairs, const std::byte* bytes, std::int64_t stride,
-                   std::int64_t within, std::int64_t n, float* out) {
-  if (codes.group_codes == 2) {
-    const auto half = static_cast<std::size_t>(within);
-    for (std::int64_t i = 0; i < n; ++i) out[i] = pairs[static_cast<std::uint8_t>(bytes[i])][half];
-    return;
-  }
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::byte group[3] = {bytes[i], bytes[i + stride], bytes[i + 2 * stride]};
-    out[i] = codes.numbers[six_bits(group, within)];
-  }
-}
-
-/// Multiplies elements by the scales of their blocks; the first is `within` its block.
-void multiply(float* x, std::int64_t n, const float* scales, std::int64_t block, std::int64_t within) {
-  if (block == 1) {
-    for (std::int64_t i = 0; i < n; ++i) x[i] *= scales[i];
-    return;
-  }
-  const auto run = [&](std::int64_t begin, std::int64_t end) {
-    const float scale = *scales++;
-    for (std::int64_t i = begin; i < end; ++i) x[i] *= scale;
-  };
-  std::int64_t i = std::min(n, block - within);
-  run(0, i);
-  const auto whole = [&](auto size) {
-    constexpr std::int64_t kBlock = decltype(size)::value;
-    for (; i + kBlock <= n; i += kBlock) {
-      const float scale = *scales++;
-      for (std::int64_t j = 0; j < kBlock; ++j) x[i + j] *= scale;
+/// The codes of `groups` groups of bytes that are packed along them, a byte each.
+void unpack_along(const Packing& packing, const std::byte* bytes, std::int64_t groups,
+                  std::uint8_t* __restrict codes) {
+  const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
+  if (packing.group_codes == 2) {
+    const int even = packing.shift(0), odd = packing.shift(1);
+    for (std::int64_t i = 0; i < groups; ++i) {
+      codes[2 * i] = static_cast<std::uint8_t>(from[i] >> even & 15);
+      codes[2 * i + 1] = static_cast<std::uint8_t>(from[i] >> odd & 15);
     }
-  };
-  if (block == kMxBlock) whole(std::integral_constant<std::int64_t, kMxBlock>{});
-  if (block == kNvfp4Block) whole(std::integral_constant<std::int64_t, kNvfp4Block>{});
-  for (; i < n; i += block) run(i, std::min(n, i + block));
+    return;
+  }
+  for (std::int64_t i = 0; i < groups; ++i, from += 3, codes += 4) {
+    const std::uint32_t word = from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16;
+    for (int c = 0; c < 4; ++c) codes[c] = static_cast<std::uint8_t>(word >> (6 * c) & 63u);
+  }
+}
+
+/// The codes of rows of bytes, `stride` apart, that are packed across the rows: n of the row `within` of a
+/// group.
+void unpack_across(const Packing& packing, const std::byte* bytes, std::int64_t stride, std::int64_t within,
+                   std::int64_t n, std::uint8_t* __restrict codes) {
+  const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
+  if (packing.group_codes == 2) {
+    const int shift = packing.shift(within);
+    for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] >> shift & 15);
+    return;
+  }
+  const auto shift = static_cast<int>(6 * within);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t word =
+        from[i] | std::uint32_t{from[i + stride]} << 8 | std::uint32_t{from[i + 2 * stride]} << 16;
+    codes[i] = static_cast<std::uint8_t>(word >> shift & 63u);
+  }
 }
 
 /// What is decoded, after its arguments were checked.
 struct Parts {
   std::shared_ptr<const ArraySource> values, scales;
-  Codes codes;
+  Packing packing;
   Shape shape;           // decoded
   std::size_t axis = 0;  // packed
   Shape block;           // of one scale, along each axis
@@ -148,8 +105,7 @@ class DecodedSource final : public ForwardingSource {
       : ForwardingSource(parts.values, {DType::float32, parts.shape},
                          ArrayAccess(parts.values->access().order), std::move(name)),
         parts_(std::move(parts)),
-        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
-        pairs_(pairs_of(parts_.codes.numbers, parts_.codes.nibbles)) {}
+        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -193,10 +149,10 @@ class DecodedSource final : public ForwardingSource {
   // The box of the values' bytes that has these elements.
   ArrayBox bytes_of(const ArrayBox& elements) const {
     ArrayBox bytes = elements;
-    if (parts_.codes.group_codes == 1) return bytes;
+    if (parts_.packing.group_codes == 1) return bytes;
     const std::size_t a = parts_.axis;
-    bytes.start[a] = parts_.codes.byte_of(elements.start[a]);
-    bytes.count[a] = parts_.codes.bytes_to(elements.start[a] + elements.count[a]) - bytes.start[a];
+    bytes.start[a] = parts_.packing.byte_of(elements.start[a]);
+    bytes.count[a] = parts_.packing.bytes_to(elements.start[a] + elements.count[a]) - bytes.start[a];
     return bytes;
   }
 
@@ -218,9 +174,13 @@ class DecodedSource final : public ForwardingSource {
     const std::int64_t rows = element_count(box.count) / length;
     const std::int64_t first = rank > 0 ? box.start.back() : 0;
     const std::int64_t block = rank > 0 ? parts_.block.back() : 1;
-    const bool is_packed = parts_.codes.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
-    Shape index(rank), grid(rank);
+    const Packing& packing = parts_.packing;
+    const kernels::Codes& kernel = kernels::active().codes;
+    const bool is_packed = packing.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
+    const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
+    Shape index(rank), grid(rank), read_grid;
     float scales[kRun + 1];
+    std::uint8_t unpacked[kRun + 8];
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::byte* from = bytes.data;
       std::int64_t rest = row;
@@ -230,40 +190,47 @@ class DecodedSource final : public ForwardingSource {
         index[d - 1] = box.start[d - 1] + i;
         grid[d - 1] = index[d - 1] / parts_.block[d - 1];
         const bool packed_here = is_packed && d - 1 == parts_.axis;
-        from +=
-            (packed_here ? parts_.codes.byte_of(index[d - 1]) - parts_.codes.byte_of(box.start[d - 1]) : i) *
-            bytes.strides[d - 1];
+        from += (packed_here ? packing.byte_of(index[d - 1]) - packing.byte_of(box.start[d - 1]) : i) *
+                bytes.strides[d - 1];
       }
       // Element `first` is in the first byte, or byte group, of the row.
-      const std::int64_t skipped = along ? first % parts_.codes.group_codes : 0;
+      const std::int64_t skipped = along ? first % packing.group_codes : 0;
       for (std::int64_t begin = 0; begin < length; begin += kRun) {
-        const std::int64_t n = std::min(kRun, length - begin);
-        float* to = out + row * length + begin;
-        if (along)
-          unpack_along(parts_.codes, pairs_, from, skipped + begin, n, to);
-        else
-          unpack_across(parts_.codes, pairs_, from + begin, bytes.strides[parts_.axis],
-                        index[parts_.axis] % parts_.codes.group_codes, n, to);
-        const std::int64_t at = first + begin;
+        const std::int64_t n = std::min(kRun, length - begin), at = first + begin;
+        const auto* codes = reinterpret_cast<const std::uint8_t*>(from + begin);
+        if (is_packed && along) {
+          unpack_along(packing, from + packing.byte_of(begin),
+                       core::ceil_div(skipped + n, packing.group_codes), unpacked);
+          codes = unpacked + skipped;
+        } else if (is_packed) {
+          unpack_across(packing, from + begin, bytes.strides[parts_.axis],
+                        index[parts_.axis] % packing.group_codes, n, unpacked);
+          codes = unpacked;
+        }
         if (rank > 0) grid[rank - 1] = at / block;
-        scales_.read(grid, core::ceil_div(at + n, block) - at / block, scales);
-        multiply(to, n, scales, block, at % block);
-        if (!parts_.global.empty()) apply_global(to, n, index[0]);
+        // Rows of a block share their scales.
+        if (row == 0 || grid != read_grid || length > kRun) {
+          scales_.read(grid, core::ceil_div(at + n, block) - at / block, scales);
+          read_grid = grid;
+        }
+        kernel.decode(*packing.format, codes, n, scales, block, at % block, divides ? 1 : global_of(index),
+                      out + row * length + begin);
+        if (divides) divide(out + row * length + begin, n, global_of(index));
       }
     }
   }
 
-  void apply_global(float* x, std::int64_t n, std::int64_t leading) const {
-    const float global = parts_.global[parts_.global.size() == 1 ? 0 : static_cast<std::size_t>(leading)];
-    if (parts_.global_use == GlobalScale::multiplies)
-      for (std::int64_t i = 0; i < n; ++i) x[i] *= global;
-    else
-      for (std::int64_t i = 0; i < n; ++i) x[i] /= global;
+  float global_of(const Shape& index) const {
+    if (parts_.global.empty()) return 1;
+    return parts_.global[parts_.global.size() == 1 ? 0 : static_cast<std::size_t>(index[0])];
+  }
+
+  static void divide(float* x, std::int64_t n, float divisor) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] /= divisor;
   }
 
   Parts parts_;
   ScaleReader scales_;
-  Pairs pairs_;
 };
 
 // --- arguments
@@ -285,7 +252,7 @@ const ElementRow* read_codes(const QuantizedArrays& arrays, const DecodeSettings
     if (element && row_of(*element).dtype != dtype)
       throw core::invalid("{}: the values are {}, not codes of {}", values.name(), name_of(dtype),
                           name_of(*element));
-    parts.codes.numbers = arrays::float8_numbers(dtype);
+    parts.packing.format = &float_format(dtype);
     return nullptr;
   }
   if (arrays.scheme == QuantizationScheme::fp8) {
@@ -305,9 +272,9 @@ const ElementRow* read_codes(const QuantizedArrays& arrays, const DecodeSettings
                         name_of(arrays.scheme),
                         takes_float8 ? "8-bit floats, or codes as uint8" : "codes as uint8, two in a byte");
   const ElementRow& row = row_of(element.value_or(ElementFormat::e2m1));
-  parts.codes.numbers = row.values;
-  parts.codes.group_codes = row.group_codes;
-  parts.codes.group_bytes = row.group_bytes;
+  parts.packing.format = row.format;
+  parts.packing.group_codes = row.group_codes;
+  parts.packing.group_bytes = row.group_bytes;
   return &row;
 }
 
@@ -324,13 +291,13 @@ void read_shape(const ElementRow* row, const DecodeSettings& settings, Parts& pa
           .hint(core::axes_of(rank));
     parts.axis = static_cast<std::size_t>(*settings.axis < 0 ? *settings.axis + rank : *settings.axis);
   }
-  if (parts.codes.group_codes == 1) return;
+  if (parts.packing.group_codes == 1) return;
   std::int64_t& length = parts.shape[parts.axis];
-  if (length % parts.codes.group_bytes != 0)
+  if (length % parts.packing.group_bytes != 0)
     throw core::invalid("{}: axis {} has {} bytes, and {} codes of {} take {}", values.name(), parts.axis,
-                        length, parts.codes.group_codes, row->name, parts.codes.group_bytes);
-  length = length / parts.codes.group_bytes;
-  const auto elements = core::checked_mul(length, parts.codes.group_codes);
+                        length, parts.packing.group_codes, row->name, parts.packing.group_bytes);
+  length = length / parts.packing.group_bytes;
+  const auto elements = core::checked_mul(length, parts.packing.group_codes);
   if (!elements) throw core::invalid("{}: more elements than 64 bits can count", values.name());
   length = *elements;
   byte_count(parts.shape, DType::float32);
@@ -442,7 +409,7 @@ void check_scales(const QuantizedArrays& arrays, const DecodeSettings& settings,
       if (expected_scales(other) == scales) error.hint(fmt::format("layout={} fits", name_of(layout)));
     }
   other = parts;
-  if (arrays.scheme == QuantizationScheme::mx && !settings.element && parts.codes.group_codes == 2) {
+  if (arrays.scheme == QuantizationScheme::mx && !settings.element && parts.packing.group_codes == 2) {
     other.shape = parts.values->shape();
     if (expected_scales(other) == scales) error.hint("element=e4m3 or e5m2 takes one code in a byte");
   }
@@ -498,8 +465,8 @@ std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
     parts.values = unchunk_array(arrays.values, shape[shape.size() - 2] * shape.back(), -1);
   }
   const ElementRow* row = read_codes(arrays, settings, parts);
-  parts.codes.nibbles = settings.nibbles;
-  if (settings.nibbles != NibbleOrder::low && parts.codes.group_codes != 2)
+  parts.packing.nibbles = settings.nibbles;
+  if (settings.nibbles != NibbleOrder::low && parts.packing.group_codes != 2)
     throw core::usage("nibbles is of 4-bit elements");
   if (!is_fp8 && parts.values->shape().empty())
     throw core::invalid("{}: a scalar has no blocks", parts.values->name());
