@@ -264,9 +264,8 @@ Report describe(const Findings& findings, Severity fails) {
         counts.rows.push_back(
             {std::string(rule.name), std::string(name_of(severity)), count, std::string(rule.text)});
   // Of many arrays first how many findings there are of each rule.
-  if (findings.shows_arrays()) std::swap(table, counts);
-  report.add(std::move(table)).add(std::move(counts));
-  return report;
+  if (findings.shows_arrays()) return std::move(report.add(std::move(counts)).add(std::move(table)));
+  return std::move(report.add(std::move(table)).add(std::move(counts)));
 }
 
 }  // namespace ejk

@@ -187,12 +187,12 @@ std::shared_ptr<const OpenContainer> open_model(const std::string& path, const O
 
 }  // namespace ejk::io
 
-std::string ejk::index_in_folder(const std::string& path) {
-  const std::string folder = path.ends_with('/') ? path : path + '/';
-  const std::vector<std::string> indices = io::files_that_end_in(io::kIndexSuffix, folder);
+std::string ejk::index_in_folder(const std::string& folder) {
+  const std::string below = folder.ends_with('/') ? folder : folder + '/';
+  const std::vector<std::string> indices = io::files_that_end_in(io::kIndexSuffix, below);
   if (indices.size() > 1)
-    throw core::invalid("{}: has {} indices of a model: {}", printable(folder), indices.size(),
+    throw core::invalid("{}: has {} indices of a model: {}", printable(below), indices.size(),
                         io::listed(indices))
-        .hint(fmt::format("name one of them: {}", printable(folder + indices[0])));
-  return indices.empty() ? "" : folder + indices[0];
+        .hint(fmt::format("name one of them: {}", printable(below + indices[0])));
+  return indices.empty() ? "" : below + indices[0];
 }

@@ -274,12 +274,13 @@ Table patterns_table(const FilesComparison& files) {
                {"least_snr", "least dB"},
                {"median_snr", "median dB"}},
               {}};
-  for (auto& [name, pattern] : patterns) {
+  for (auto& one : patterns) {
+    Pattern& pattern = one.second;
     std::sort(pattern.snr.begin(), pattern.snr.end());
     const auto at = [&](std::size_t place) {
       return pattern.snr.empty() ? ReportValue() : verify::value_or_null(std::optional(pattern.snr[place]));
     };
-    table.rows.push_back({printable(pattern.arrays == 1 ? pattern.name : name), pattern.element,
+    table.rows.push_back({printable(pattern.arrays == 1 ? pattern.name : one.first), pattern.element,
                           pattern.arrays, pattern.differing, at(0), at(pattern.snr.size() / 2)});
   }
   return table;

@@ -1227,7 +1227,7 @@ std::string any_index(const std::string& axis) {
   return axis.starts_with("axis ") ? "index i of " + axis : axis + " i";
 }
 
-Agreement scaled_by(Agreement agree, double factor) {
+Agreement scaled_by(const Agreement& agree, double factor) {
   return scaled(agree, scale_of(Constant::factor, factor));
 }
 

@@ -111,7 +111,7 @@ HypothesisPtr hypothesis_of(std::string kind, const Evidence& evidence,
 void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted);
 
 /// The tolerance of a prediction of `factor` times the expected elements.
-Agreement scaled_by(Agreement agree, double factor);
+Agreement scaled_by(const Agreement& agree, double factor);
 
 /// Index i of an axis holds the elements of index from(i), which nearly all samples confirm; null if not.
 HypothesisPtr moved_by(std::string kind, const Evidence& evidence, std::size_t axis,

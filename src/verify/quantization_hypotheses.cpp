@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -125,8 +125,8 @@ struct BlockRatios {
   std::vector<double> ratio, size;
 };
 
-// Nothing where a block has none, as one of zeros.
-std::optional<BlockRatios> ratios_of(const Evidence& e, Shape at, std::int64_t block) {
+// NaN for blocks that have none, as those of zeros.
+BlockRatios ratios_of(const Evidence& e, Shape at, std::int64_t block) {
   const Shape& shape = e.naming.shape;
   BlockRatios found{shape[shape.size() - 2], shape.back() / block, {}, {}};
   std::vector<std::byte> raw;
@@ -139,29 +139,30 @@ std::optional<BlockRatios> ratios_of(const Evidence& e, Shape at, std::int64_t b
     for (std::int64_t c = 0; c < found.columns; ++c) {
       const double *of_a = a.data() + c * block, *of_x = x.data() + c * block;
       const double factor = factor_of_block(of_a, of_x, block);
-      if (!(factor > 0) || !std::isfinite(factor)) return std::nullopt;
       double most = 0;
       for (std::int64_t i = 0; i < block; ++i) most = std::max(most, std::abs(of_x[i]));
-      found.ratio.push_back(std::log2(factor));
-      found.size.push_back(std::log2(most));
+      const bool has_ratio = factor > 0 && std::isfinite(factor) && most > 0;
+      found.ratio.push_back(has_ratio ? std::log2(factor) : std::numeric_limits<double>::quiet_NaN());
+      found.size.push_back(has_ratio ? std::log2(most) : 0);
     }
   }
   return found;
 }
 
 // Whether the factors are those of scales s at other places p: log2 of s[p(b)] / s[b], which sums to 0 along
-// each cycle of p.
+// each cycle of p. Cycles with a block that has no factor are left out.
 bool is_reordering(const BlockRatios& blocks, const std::vector<std::int64_t>& place) {
   double of_cycles = 0, of_blocks = 0;
   std::vector<bool> seen(place.size());
   for (std::size_t first = 0; first < place.size(); ++first) {
-    double sum = 0;
+    double sum = 0, squares = 0;
     for (std::size_t b = first; !seen[b]; b = static_cast<std::size_t>(place[b])) {
       seen[b] = true;
       sum += blocks.ratio[b];
-      of_blocks += blocks.ratio[b] * blocks.ratio[b];
+      squares += blocks.ratio[b] * blocks.ratio[b];
     }
-    of_cycles += sum * sum;
+    if (std::isnan(sum)) continue;
+    of_cycles += sum * sum, of_blocks += squares;
   }
   return of_cycles < 0.1 * of_blocks;
 }
@@ -171,7 +172,7 @@ double distance(const BlockRatios& blocks, const std::vector<std::int64_t>& plac
   double sum = 0;
   for (std::size_t b = 0; b < place.size(); ++b) {
     const double apart = blocks.ratio[b] - (blocks.size[static_cast<std::size_t>(place[b])] - blocks.size[b]);
-    sum += apart * apart;
+    if (!std::isnan(apart)) sum += apart * apart;
   }
   return sum;
 }
@@ -320,8 +321,7 @@ HypothesisPtr find_scale_layout(const Evidence& e) {
       continue;
     const FittedBlocks fitted = fitted_blocks(e, block, any);
     if (fitted.factors.size() < 8 || fitted.factors.size() * 10 < fitted.blocks * 9) continue;
-    const auto blocks = ratios_of(e, e.samples[0].at, block);
-    if (!blocks) continue;
+    const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
     for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
       if (layout == ScaleLayout::tiles_128x4 && rows % 128 != 0) continue;
       const quantize::StoredGrid grid{layout, rows, columns};
@@ -331,8 +331,8 @@ HypothesisPtr find_scale_layout(const Evidence& e) {
           place.push_back(grid.offset(r, c));
           origin[static_cast<std::size_t>(place.back())] = r * columns + c;
         }
-      if (!is_reordering(*blocks, place)) continue;
-      const bool is_linear = distance(*blocks, place) < distance(*blocks, origin);
+      if (!is_reordering(blocks, place)) continue;
+      const bool is_linear = distance(blocks, place) < distance(blocks, origin);
       return of_matrix(hypothesis_of(
           "scale-layout", e,
           [block, agree = e.agree, any](const Scope& scope, const ComparedLine& line, Scratch& scratch) {

@@ -5,6 +5,7 @@
 
 #include "check/artefacts.hpp"
 #include "ejk/group_layouts.hpp"
+#include "support/arrays.hpp"
 #include "support/failure.hpp"
 
 using namespace ejk;

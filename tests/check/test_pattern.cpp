@@ -12,16 +12,16 @@ TEST_CASE("patterns match the names whose beginning std::regex finds") {
   const char* patterns[] = {".*lm_head",
                             "lm_head",
                             ".*mlp.gate$",
-                            "^model\\.layers\\.\\d+\\.mlp\\.(gate|up)_proj$",
-                            "model\\.layers\\.[0-35]\\..*",
-                            ".*\\.(q|k|v)_proj$",
+                            R"(^model\.layers\.\d+\.mlp\.(gate|up)_proj$)",
+                            R"(model\.layers\.[0-35]\..*)",
+                            R"(.*\.(q|k|v)_proj$)",
                             "(?:a|b)*c",
                             "a?b+?[^c-e]*$",
                             "",
                             "(|x)y",
                             "[]a]+$",
-                            "[a\\-.]+$",
-                            "\\w+\\.\\w+$",
+                            R"([a\-.]+$)",
+                            R"(\w+\.\w+$)",
                             "(a*)*b"};
   const char* names[] = {"lm_head",
                          "model.lm_head",
@@ -42,7 +42,7 @@ TEST_CASE("patterns match the names whose beginning std::regex finds") {
     const auto pattern = Pattern::parse(text);
     REQUIRE(pattern);
     // ECMAScript's "[]" is an empty class.
-    const std::regex expected(text == std::string("[]a]+$") ? "[\\]a]+$" : text);
+    const std::regex expected(text == std::string("[]a]+$") ? R"([\]a]+$)" : text);
     for (const std::string name : names) {
       CAPTURE(name);
       const bool is = std::regex_search(name, expected, std::regex_constants::match_continuous);
@@ -61,8 +61,8 @@ TEST_CASE("a pattern that makes others try all ways takes no longer than its len
 }
 
 TEST_CASE("other syntax is no pattern") {
-  for (const char* text : {"(", ")", "a)", "[a", "[", "*", "a**", "a{2}", "\\", "\\1", "\\b", "(?=a)",
-                           "(?P<x>a)", "^*", "[z-a]", "(?i)a", "[a-\\d]"}) {
+  for (const char* text : {"(", ")", "a)", "[a", "[", "*", "a**", "a{2}", R"(\)", R"(\1)", R"(\b)", "(?=a)",
+                           "(?P<x>a)", "^*", "[z-a]", "(?i)a", R"([a-\d])"}) {
     CAPTURE(text);
     CHECK(!Pattern::parse(text));
   }

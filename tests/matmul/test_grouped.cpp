@@ -315,12 +315,19 @@ void check_boxes() {
   std::mt19937_64 engine(8);
   const Sizes sizes{5, 0, 120, 7, 30};
   const auto sizes_source = plain::source(sizes);
-  for (const auto& [left, right] : std::vector<std::pair<DType, DType>>{{DType::float32, DType::float32},
-                                                                        {DType::bfloat16, DType::bfloat16},
-                                                                        {DType::float16, DType::float64}})
+  struct Types {
+    DType left, right;
+  };
+  struct Lengths {
+    std::int64_t k, n;
+  };
+  for (const Types& types : {Types{DType::float32, DType::float32}, Types{DType::bfloat16, DType::bfloat16},
+                             Types{DType::float16, DType::float64}})
     for (const bool transposed : {false, true})
-      for (const auto& [k, n] : std::vector<std::pair<std::int64_t, std::int64_t>>{
-               {700, 75}, {65, 1100}, {33, 3}, {1, 40}, {40, 1}, {0, 20}}) {
+      for (const Lengths& lengths : {Lengths{700, 75}, Lengths{65, 1100}, Lengths{33, 3}, Lengths{1, 40},
+                                     Lengths{40, 1}, Lengths{0, 20}}) {
+        const DType left = types.left, right = types.right;
+        const std::int64_t k = lengths.k, n = lengths.n;
         CAPTURE(name_of(right));
         CAPTURE(transposed);
         CAPTURE(k);

@@ -278,7 +278,9 @@ TEST_CASE("blocks as microxcaling, ModelOpt and compressed-tensors encode them")
   for (const golden::Case& c : golden::load("quantize_others")) {
     CAPTURE(c.name);
     const Quantized q = quantized(c.in.at("x"), settings_of(c));
-    for (const auto& [name, expected] : c.out) {
+    for (const auto& one : c.out) {
+      const std::string& name = one.first;
+      const Array& expected = one.second;
       CAPTURE(name);
       if (name == "decoded") CHECK(bytes_differ(decoded_again(q), expected) == 0);
       if (name == "values") CHECK(bytes_differ(q.values, expected) == 0);

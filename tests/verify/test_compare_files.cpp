@@ -110,10 +110,10 @@ FilesComparison quantised_beside_original(const QuantizeSettings& settings, cons
     decode.element = q.settings.element;
   if (change) change(q, decode);
   Array global = plain::filled(DType::float32, {}, q.global_scale.value_or(1));
-  const auto decoded = decoded_array({q.settings.scheme, make_source(q.values.view()),
-                                      make_source(q.scales.view()), make_source(global.view())},
-                                     decode);
-  ArraySet a{"q", true, {{"w", "q:w", [&] { return decoded; }, q.settings.element}}};
+  auto decoded = decoded_array({q.settings.scheme, make_source(q.values.view()), make_source(q.scales.view()),
+                                make_source(global.view())},
+                               decode);
+  ArraySet a{"q", true, {{"w", "q:w", [decoded] { return decoded; }, q.settings.element}}};
   ArraySet e{"o", true, {{"w", "o:w", [&] { return make_source(x.view()); }}}};
   ExplainOptions options;
   options.tolerance = tolerance;

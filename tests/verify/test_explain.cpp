@@ -317,6 +317,15 @@ std::vector<Planted> planted() {
            },
            true),
        {{"scale-layout", "in layout 128x4 were read as linear"}}},
+      {"the same, and a block of NaN",
+       {512, 128},
+       both(fill({0, 0}, {1, 16}, 0), scales_from(
+                                          [](auto r, auto c, auto columns) {
+                                            return 512 * (r / 128 * (columns / 4) + c / 4) + 16 * (r % 32) +
+                                                   4 * (r % 128 / 32) + c % 4;
+                                          },
+                                          true)),
+       {{"scale-layout", "in layout 128x4 were read as linear"}}},
       {"8x4 scales read as linear",
        {40, 192},
        scales_from([](auto r, auto c,
