@@ -96,29 +96,36 @@ class Blocks {
  public:
   Blocks(const Groups& groups, std::int64_t length)
       : groups_(groups),
-        tokens(filled_int32(length, static_cast<std::int32_t>(groups.entries()))),
-        experts(filled_int32(core::ceil_div(length, groups.align()), -1)) {}
+        tokens_(filled_int32(length, static_cast<std::int32_t>(groups.entries()))),
+        experts_(filled_int32(core::ceil_div(length, groups.align()), -1)) {}
 
   // `size` rows from `row` on, as blocks of `expert`.
   void add(std::int64_t row, std::int64_t size, std::int32_t expert) {
     for (std::int64_t i = 0; i < size; ++i)
-      tokens.elements<std::int32_t>()[static_cast<std::size_t>(end + i)] = groups_.choice(row + i);
+      tokens_.elements<std::int32_t>()[static_cast<std::size_t>(end_ + i)] = groups_.choice(row + i);
     const std::int64_t padded = core::round_up(size, groups_.align());
-    std::fill_n(experts.elements<std::int32_t>().data() + end / groups_.align(), padded / groups_.align(),
+    std::fill_n(experts_.elements<std::int32_t>().data() + end_ / groups_.align(), padded / groups_.align(),
                 expert);
-    end += padded;
+    end_ += padded;
   }
   void add_groups() {
     for (std::int64_t g = 0, row = 0; g < groups_.count(); row += groups_.size(g++))
       add(row, groups_.size(g), static_cast<std::int32_t>(g));
   }
 
+  /// Choices, experts of blocks, and the number of rows of all blocks.
+  Arrays arrays() && {
+    Arrays arrays;
+    arrays.push_back(std::move(tokens_));
+    arrays.push_back(std::move(experts_));
+    arrays.push_back(filled_int32(1, static_cast<std::int32_t>(end_)));
+    return arrays;
+  }
+
  private:
   const Groups& groups_;
-
- public:
-  Array tokens, experts;
-  std::int64_t end = 0;
+  Array tokens_, experts_;
+  std::int64_t end_ = 0;
 };
 
 // Entries that suffice however the choices fall on `buckets` experts.
@@ -133,22 +140,14 @@ std::int64_t most_entries(const Groups& groups, std::int64_t buckets) {
 Arrays vllm(const Groups& groups, const GroupLayoutSettings&) {
   Blocks blocks(groups, most_entries(groups, groups.count()));
   blocks.add_groups();
-  Arrays arrays;
-  arrays.push_back(std::move(blocks.tokens));
-  arrays.push_back(std::move(blocks.experts));
-  arrays.push_back(filled_int32(1, static_cast<std::int32_t>(blocks.end)));
-  return arrays;
+  return std::move(blocks).arrays();
 }
 
 Arrays sglang(const Groups& groups, const GroupLayoutSettings&) {
   Blocks blocks(groups, core::round_up(most_entries(groups, groups.count() + 1), 4));
   blocks.add(groups.choices(), groups.no_expert(), -1);
   blocks.add_groups();
-  Arrays arrays;
-  arrays.push_back(std::move(blocks.tokens));
-  arrays.push_back(std::move(blocks.experts));
-  arrays.push_back(filled_int32(1, static_cast<std::int32_t>(blocks.end)));
-  return arrays;
+  return std::move(blocks).arrays();
 }
 
 Arrays deepgemm(const Groups& groups, const GroupLayoutSettings&) {
