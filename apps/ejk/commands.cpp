@@ -10,7 +10,7 @@ namespace ejk::app {
 #define EJK_COMMANDS(COMMAND) \
   COMMAND(cu_seqlens) COMMAND(lens) COMMAND(position_ids) COMMAND(sequence_ids) \
   COMMAND(token_indices) COMMAND(chunk_indices) COMMAND(chunk_offsets) COMMAND(cdiv) \
-  COMMAND(reorder_sequence) COMMAND(pack) COMMAND(unpack) COMMAND(bin_pack) COMMAND(seq_info) \
+  COMMAND(reorder_sequence) COMMAND(cp_order) COMMAND(pack) COMMAND(unpack) COMMAND(bin_pack) COMMAND(seq_info) \
   COMMAND(segment_ids) COMMAND(segment_mask) COMMAND(mask_info) COMMAND(sparsity) COMMAND(mask) \
   COMMAND(route) COMMAND(group_metadata) COMMAND(grouped_matmul) COMMAND(transposed_grouped_matmul) \
   COMMAND(attention) COMMAND(attention_grad) COMMAND(info) COMMAND(convert) COMMAND(quantize) COMMAND(compare) \

@@ -13,6 +13,7 @@
 #include "ejk/compare.hpp"
 #include "ejk/compare_files.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/cp_order.hpp"
 #include "ejk/dtype.hpp"
 #include "ejk/error.hpp"
 #include "ejk/explain.hpp"

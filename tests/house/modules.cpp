@@ -29,7 +29,7 @@ const std::map<std::string, Names> kArrows{
     {"verify", {"arrays", "core", "kernels", "quantize"}},
     {"matmul", {"core", "kernels", "verify"}},
     {"attention", {"blocks", "core", "kernels", "mask", "matmul", "verify"}},
-    {"check", {"blocks", "core", "mask", "matmul", "quantize"}},
+    {"check", {"blocks", "core", "mask", "matmul", "quantize", "sequence"}},
 };
 
 // A public header and the module that implements it; one a line, for clean merges.
@@ -48,6 +48,7 @@ const std::map<std::string, std::string> kPublic{
     {"report", "report"},
     {"sequence", "sequence"},
     {"pack", "sequence"},
+    {"cp_order", "sequence"},
     {"segments", "mask"},
     {"sparsity", "blocks"},
     {"mask", "mask"},
