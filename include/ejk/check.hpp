@@ -19,6 +19,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
+#include "ejk/cp_order.hpp"
 #include "ejk/group_layouts.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
@@ -178,6 +179,18 @@ struct PositionIdsClaims {
 Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& claims = {},
                             const CheckOptions& options = {});
 
+struct PermutationClaims {
+  /// Sequences of the tokens, (n + 1,); of order thd with their padding. Throws Error{input} for invalid ones.
+  IntegerArray cu_seqlens = {};
+  std::optional<std::int64_t> ranks = {};  // of context parallelism, with an equal part of the order each
+  std::optional<CpOrder> order = {};       // that it is; needs ranks
+};
+
+/// An order of tokens (tokens,): the token at each place, as of ejk/cp_order.hpp. With ranks the facts are the
+/// orders that it is, and the work of each rank. Memory: check_permutation_bytes.
+Findings check_permutation(const IntegerArray& order, const PermutationClaims& claims = {},
+                           const CheckOptions& options = {});
+
 // --- groups
 
 /// Rows of each group, (groups,). `m`: all rows, if each should be in a group. Memory: a piece.
@@ -290,6 +303,7 @@ Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims 
 std::int64_t check_bytes();
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);
+std::int64_t check_permutation_bytes(const IntegerArray& order, const PermutationClaims& claims);
 std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims);
 std::int64_t check_group_arrays_bytes(const ArrayGroup& group, const GroupMetadataClaims& claims);
 std::int64_t check_topk_ids_bytes(const IntegerArray& topk_ids, std::optional<std::int64_t> experts);

@@ -46,6 +46,16 @@ constexpr Rule kPositionIds[] = {
     {"padding-inside", kWarning, "no padding stands between tokens of a row"},
 };
 
+constexpr Rule kPermutation[] = {
+    {"length", kError, "the order has a place for each token"},
+    {"range", kError, "a place has a token that there is"},
+    {"twice", kError, "no token has two places"},
+    {"missing", kError, "each token has a place"},
+    {"divisible", kError, "lengths divide among the ranks"},
+    {"split", kError, "ranks share each sequence evenly, if they should"},
+    {"order", kError, "places have the tokens of the claimed order"},
+};
+
 constexpr Rule kGroupSizes[] = {
     {"negative", kError, "no size is negative"},
     {"sum", kError, "the sizes sum to the number of rows"},
@@ -160,10 +170,12 @@ const char* name_of(Severity severity) { return severity == Severity::error ? "e
 
 std::span<const CheckKind> check_kinds() {
   static constexpr CheckKind kinds[] = {
-      {"cu-seqlens", kCuSeqlens},   {"segment-ids", kSegmentIds},       {"position-ids", kPositionIds},
-      {"group-sizes", kGroupSizes}, {"group-metadata", kGroupMetadata}, {"topk-ids", kTopkIds},
-      {"indices", kIndices},        {"block-table", kBlockTable},       {"mask", kMask},
-      {"mask-info", kMaskInfo},     {"checkpoint", kCheckpoint},
+      {"cu-seqlens", kCuSeqlens},     {"segment-ids", kSegmentIds},
+      {"position-ids", kPositionIds}, {"permutation", kPermutation},
+      {"group-sizes", kGroupSizes},   {"group-metadata", kGroupMetadata},
+      {"topk-ids", kTopkIds},         {"indices", kIndices},
+      {"block-table", kBlockTable},   {"mask", kMask},
+      {"mask-info", kMaskInfo},       {"checkpoint", kCheckpoint},
   };
   return kinds;
 }

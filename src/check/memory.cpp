@@ -40,6 +40,12 @@ std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims) {
   return with_pieces(2 * kNumber * elements_of(claims.cu_seqlens));
 }
 
+std::int64_t check_permutation_bytes(const IntegerArray& order, const PermutationClaims& claims) {
+  // The order and its inverse, and those of the order that it is compared with.
+  return with_pieces(5 * kNumber / 2 * elements_of(order) + 5 * kNumber * elements_of(claims.cu_seqlens) +
+                     4 * kNumber * static_cast<double>(claims.ranks.value_or(0)));
+}
+
 std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays,
                                         const GroupMetadataClaims& claims) {
   double bytes = kNumber * (2 * elements_of(claims.group_sizes) + static_cast<double>(claims.experts));

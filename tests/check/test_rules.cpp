@@ -44,6 +44,17 @@ std::function<Findings()> masked(const Numbers& ids, const Numbers& tokens) {
   };
 }
 
+// Of two ranks where an order is claimed.
+std::function<Findings()> permutation(const Numbers& order, const Numbers& cu_seqlens = {},
+                                      std::optional<CpOrder> claimed = {}) {
+  return [=] {
+    PermutationClaims claims;
+    if (!cu_seqlens.empty()) claims.cu_seqlens = integers(cu_seqlens);
+    if (claimed) claims.order = claimed, claims.ranks = 2;
+    return check_permutation(integers(order), claims);
+  };
+}
+
 std::function<Findings()> sizes(const Numbers& values, std::optional<std::int64_t> m = {}) {
   return [=] { return check_group_sizes(integers(values), m); };
 }
@@ -215,6 +226,19 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"counts-padding", {masked({0, 1, 2, 3}, {0, 0, 1, 1}), masked({1, 1, 0, 1}, {0, 0, 1, 1})}},
       {"length", {positions({0, 1}, {0, 3}), positions({0, 1, 7}, {0, 2})}},
       {"padding-inside", {positions({0, -1, 0}), positions({-1, 0, 1, -1, -1})}}}},
+    {"permutation",
+     {{"length", {permutation({0, 1}, {0, 3}), permutation({0, 1}, {0, 2})}},
+      {"range", {permutation({0, 2}), permutation({1, 0})}},
+      {"twice", {permutation({0, 0}), permutation({1, 0})}},
+      {"missing", {permutation({0, 0}), permutation({1, 0})}},
+      {"divisible",
+       {permutation({0, 1, 2}, {}, CpOrder::contiguous), permutation({0, 1}, {}, CpOrder::contiguous)}},
+      {"split",
+       {permutation({0, 1, 2, 3, 4, 5, 6, 7}, {0, 4, 8}, CpOrder::thd),
+        permutation({0, 3, 4, 7, 1, 2, 5, 6}, {0, 4, 8}, CpOrder::thd)}},
+      {"order",
+       {permutation({0, 1, 2, 3}, {}, CpOrder::head_tail),
+        permutation({0, 3, 1, 2}, {}, CpOrder::head_tail)}}}},
     {"group-sizes",
      {{"negative", {sizes({1, -1, 2}, 2), sizes({1, 0, 1}, 2)}},
       {"sum", {sizes({1, 2}, 4), sizes({1, 3}, 4)}},

@@ -172,6 +172,30 @@ Run declare_check_position_ids(OptionSet& set) {
   };
 }
 
+Run declare_check_permutation(OptionSet& set) {
+  const auto words = std::make_shared<Words<PermutationClaims>>();
+  add_reference(set, "ORDER", words->array, "the token at each place, (tokens,), as ejk cp-order writes it")
+      .required();
+  add_reference(set, "--cu-seqlens", words->second,
+                "where sequences of the tokens begin, (sequences + 1,)\nOf order thd with their padding.");
+  add_word(set, "--cp", words->claims.ranks, at_least(1), "N",
+           "context-parallel ranks\nThe report has the orders that it is, and the work of each rank.");
+  add_choice(set, "--order", words->claims.order, named_choices<std::optional<CpOrder>>(kCpOrders), "NAME",
+             "the order that it is, with --cp");
+  declare_check(set, "permutation", words->flags);
+  return [words](Job& job) {
+    const auto& order = words->claims.order;
+    if (order && !words->claims.ranks) throw usage("--order needs --cp N, the number of ranks");
+    if (order && is_by_sequence(*order) && words->second.empty())
+      throw usage("--order {} needs --cu-seqlens", name_of(*order));
+    Inspection inspection(job, words->flags);
+    const auto tokens = inspection.open("order", words->array);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
+    return inspection.run(check_permutation_bytes(tokens, words->claims), ejk::check_permutation, tokens,
+                          words->claims);
+  };
+}
+
 Run declare_check_group_sizes(OptionSet& set) {
   const auto words = std::make_shared<Words<std::optional<std::int64_t>>>();
   add_reference(set, "GROUP_SIZES", words->array, "rows of each group, (groups,)").required();
@@ -571,6 +595,10 @@ const Command kActions[] = {
      .summary = "each token's position in its sequence",
      .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
      .declare = declare_check_position_ids},
+    {.name = "check permutation",
+     .summary = "an order of tokens among context-parallel ranks",
+     .example = "ejk check permutation order.npy --cu-seqlens cu_seqlens.npy --cp 4 --order per-document",
+     .declare = declare_check_permutation},
     {.name = "check group-sizes",
      .summary = "rows of each group, and how even they are",
      .example = "ejk check group-sizes group_sizes.npy --m 16384",
@@ -626,9 +654,17 @@ counts | table | the rules that are broken | done
   count | integer | its findings, all of them
   text | string | the rule's condition
 sequences | integer | sequences | cu-seqlens, position-ids and block-table
-tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids and topk-ids
+tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids, permutation and topk-ids
 empty_sequences | integer | sequences without a token | cu-seqlens
 longest | integer | tokens of the longest sequence | cu-seqlens
+orders | string | the orders that it is, or none | permutation with --cp
+ranks_count | integer | ranks | permutation with --cp, of each token once
+imbalance | number or null | causal pairs of the heaviest rank / the mean | permutation with --cp, of each token once
+ranks | table | work of each rank | permutation with --cp, of each token once
+  rank | integer | the rank
+  tokens | integer | its tokens
+  pairs | integer | causal pairs of a query and a key of its sequence
+  keys_received | integer | keys of these that are on other ranks
 padding | integer | elements that are padding | segment-ids and position-ids
 segments | integer | segments | segment-ids
 layout | string | another library's arrays | group-metadata with other arrays than megablox'

@@ -1,0 +1,136 @@
+// Orders of tokens: the place of each token by its value, and then the orders of context parallelism, made and
+// compared. O(tokens) for each order.
+// tests: tests/check/test_permutation.cpp
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+
+#include "check/integers.hpp"
+
+namespace ejk {
+
+namespace {
+
+// Findings for sequences of which ranks do not have equal numbers of tokens. `places`: of each token.
+void check_shares(Findings& found, std::span<const std::int32_t> places, const std::vector<std::int64_t>& cu,
+                  std::int64_t ranks) {
+  const std::int64_t part = std::ssize(places) / ranks;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks));
+  for (std::size_t s = 0; s + 1 < cu.size(); ++s) {
+    const std::int64_t length = cu[s + 1] - cu[s], share = length / ranks;
+    if (length == 0) continue;
+    std::fill(counts.begin(), counts.end(), 0);
+    for (std::int64_t token = cu[s]; token < cu[s + 1]; ++token)
+      ++counts[static_cast<std::size_t>(places[static_cast<std::size_t>(token)] / part)];
+    for (std::size_t rank = 0; rank < counts.size(); ++rank)
+      if (counts[rank] != share) {
+        const auto index = static_cast<std::int64_t>(s);
+        check::add(found, "split", index, "cu_seqlens", {index}, cu[s], [&] {
+          return fmt::format("rank {} has {} of the {} tokens of sequence {}, not {}", rank, counts[rank],
+                             length, s, share);
+        });
+        break;
+      }
+  }
+}
+
+}  // namespace
+
+Findings check_permutation(const IntegerArray& order, const PermutationClaims& claims,
+                           const CheckOptions& options) {
+  check::require_integers(*order, "an order", 1, 1, "a 1-D array");
+  if (claims.ranks) core::require_ranks(*claims.ranks);
+  if (claims.order && !claims.ranks) throw core::usage("order {} needs ranks", name_of(*claims.order));
+  if (claims.order && is_by_sequence(*claims.order) && !claims.cu_seqlens)
+    throw core::usage("order {} needs cu_seqlens", name_of(*claims.order));
+  const std::int64_t tokens = order->shape()[0];
+  if (tokens > std::numeric_limits<std::int32_t>::max())
+    throw std::move(core::invalid("{} tokens are more than int32 can count", tokens).at(order->name()));
+  const std::vector<std::int64_t> cu =
+      claims.cu_seqlens ? core::read_offsets(*claims.cu_seqlens) : std::vector<std::int64_t>{0, tokens};
+
+  Findings found(rules_of("permutation"), options.most_findings);
+  Array order_array(DType::int32, {tokens}), place_array(DType::int32, {tokens});
+  const auto given = order_array.elements<std::int32_t>(), places = place_array.elements<std::int32_t>();
+  std::fill(places.begin(), places.end(), -1);
+  check::scan(*order, options, [&](std::span<const std::int64_t> values, std::int64_t first) {
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      const std::int64_t place = first + static_cast<std::int64_t>(k), token = values[k];
+      if (token < 0 || token >= tokens) {
+        check::add(found, "range", place, "order", {place}, token,
+                   [&] { return check::there_are(tokens, "token"); });
+        continue;
+      }
+      given[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(token);
+      std::int32_t& at = places[static_cast<std::size_t>(token)];
+      if (at >= 0)
+        check::add(found, "twice", place, "order", {place}, token,
+                   [&] { return fmt::format("also at place {}", at); });
+      else
+        at = static_cast<std::int32_t>(place);
+    }
+  });
+  for (std::int64_t token = 0; token < tokens; ++token)
+    if (places[static_cast<std::size_t>(token)] < 0)
+      check::add(found, "missing", token, "order", {}, token,
+                 [&] { return fmt::format("token {} has no place", token); });
+  const bool is_permutation = found.errors() == 0;
+  if (cu.back() != tokens)
+    check::add(found, "length", 0, "cu_seqlens", {std::ssize(cu) - 1}, cu.back(),
+               [&] { return fmt::format("the order has {} places", tokens); });
+  Report& facts = found.facts();
+  facts.add("tokens", "tokens", tokens, Unit::count);
+  if (!claims.ranks || cu.back() != tokens) return found;
+
+  const auto settings_of = [&](CpOrder one) {
+    CpSettings settings{.order = one, .ranks = *claims.ranks, .cu_seqlens = claims.cu_seqlens};
+    if (!claims.cu_seqlens) settings.tokens = tokens;
+    return settings;
+  };
+  // Without a claim ranks have equal parts, as in order.
+  const CpOrder claimed = claims.order.value_or(CpOrder::contiguous);
+  if (const auto indivisible = find_indivisible(settings_of(claimed))) {
+    const std::int64_t at = indivisible->sequence.value_or(0);
+    check::add(found, "divisible", at, indivisible->sequence ? "cu_seqlens" : "order",
+               indivisible->sequence ? Shape{at} : Shape{}, indivisible->length, [&] {
+                 const std::string parts = fmt::format("not a multiple of {}", indivisible->parts);
+                 return indivisible->sequence
+                            ? fmt::format("sequence {} has {} tokens, {}", at, indivisible->length, parts)
+                            : fmt::format("{} tokens, {}", indivisible->length, parts);
+               });
+  }
+  if (!is_permutation || tokens % *claims.ranks != 0) return found;
+
+  std::vector<std::string_view> orders;
+  for (const CpOrder one : kCpOrders) {
+    if ((is_by_sequence(one) && !claims.cu_seqlens) || find_indivisible(settings_of(one))) continue;
+    const CpTokens made = make_cp_order(settings_of(one));
+    const auto right = made.order.elements<std::int32_t>();
+    std::int64_t differ = 0;
+    std::size_t first = 0;
+    for (std::size_t place = 0; place < given.size(); ++place)
+      if (given[place] != right[place] && differ++ == 0) first = place;
+    if (differ == 0)
+      orders.push_back(name_of(one));
+    else if (claims.order == one)
+      found.add(
+          "order", 0,
+          [&] {
+            return Finding{"order",
+                           {static_cast<std::int64_t>(first)},
+                           std::int64_t{given[first]},
+                           fmt::format("token {} of {} is here", right[first], name_of(one))};
+          },
+          differ);
+  }
+  if (claims.order && is_by_sequence(*claims.order) && found.count("divisible") == 0)
+    check_shares(found, places, cu, *claims.ranks);
+  facts.add("orders", "order",
+            orders.empty() ? "none that is known" : fmt::format("{}", fmt::join(orders, ", ")));
+  for (Report::Item& item : describe_cp_work(cp_work(given, *claims.ranks, claims.cu_seqlens)).items)
+    facts.add(std::move(item));
+  return found;
+}
+
+}  // namespace ejk

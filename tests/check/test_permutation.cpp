@@ -1,0 +1,124 @@
+// Orders of tokens: one number of a valid artefact is changed; plain loops determine whether it is still the order.
+#include <algorithm>
+#include <numeric>
+
+#include "check/artefacts.hpp"
+#include "support/arrays.hpp"
+#include "support/failure.hpp"
+
+using namespace ejk;
+using namespace artefacts;
+
+namespace {
+
+// Whether the ranks of an order, by definition, have just these tokens, where its lengths can be divided.
+bool is_order(const Numbers& given, const Numbers& cu, std::int64_t ranks, CpOrder order) {
+  const Numbers all{0, cu.back()};
+  const Numbers& cut = is_by_sequence(order) ? cu : all;
+  const std::int64_t parts = order == CpOrder::contiguous ? ranks : 2 * ranks;
+  for (std::size_t s = 0; s + 1 < cut.size(); ++s)
+    if ((cut[s + 1] - cut[s]) % parts != 0) return false;
+  Numbers right;
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    for (std::size_t s = 0; s + 1 < cut.size(); ++s)
+      for (std::int64_t t = cut[s]; t < cut[s + 1]; ++t) {
+        const std::int64_t chunk = (t - cut[s]) * parts / (cut[s + 1] - cut[s]);
+        if (chunk == rank || (parts > ranks && chunk == parts - 1 - rank)) right.push_back(t);
+      }
+  return given == right;
+}
+
+}  // namespace
+
+TEST_CASE("a changed place, sequence or number of ranks is an error where the order is then another one") {
+  Random random(31);
+  Answers right;
+  for (int trial = 0; trial < 2000; ++trial) {
+    CAPTURE(trial);
+    const CpOrder order = kCpOrders[static_cast<std::size_t>(between(random, 0, 3))];
+    std::int64_t ranks = between(random, 1, 4);
+    Numbers lens = random_sizes(random, between(random, 0, 5), 4);
+    for (std::int64_t& length : lens) length *= 2 * ranks;
+    Numbers cu = offsets_of(lens), given;
+    for (const double x :
+         plain::doubles(make_cp_order({.order = order, .ranks = ranks, .cu_seqlens = cu}).order.view()))
+      given.push_back(static_cast<std::int64_t>(x));
+    const auto check = [&] {
+      PermutationClaims claims;
+      claims.cu_seqlens = integers(cu), claims.ranks = ranks, claims.order = order;
+      return check_permutation(integers(given), claims);
+    };
+    CHECK_MESSAGE(check().errors() == 0, text_of(check()));
+    switch (between(random, 0, 3)) {
+      case 0:
+        change_one(random, given);
+        break;
+      case 1:
+        if (given.size() > 1) {
+          const auto place = [&] { return given.begin() + between(random, 0, std::ssize(given) - 1); };
+          std::iter_swap(place(), place());
+        }
+        break;
+      case 2:
+        cu[static_cast<std::size_t>(between(random, 0, std::ssize(cu) - 1))] +=
+            2 * ranks * between(random, -1, 1);
+        if (cu.front() != 0 || !std::is_sorted(cu.begin(), cu.end())) {
+          CHECK_THROWS_AS(check(), Error);
+          continue;
+        }
+        break;
+      default:
+        ranks = between(random, 1, 4);
+    }
+    const bool is_right = cu.back() == std::ssize(given) && is_order(given, cu, ranks, order);
+    const Findings found = check();
+    CHECK_MESSAGE((found.errors() == 0) == is_right, text_of(found));
+    right.add(is_right);
+  }
+  CHECK(right.yes > 100);
+  CHECK(right.no > 100);
+}
+
+TEST_CASE("an order is told from another one, and a finding names the first place that differs") {
+  PermutationClaims claims;
+  claims.cu_seqlens = integers({0, 8, 16}), claims.ranks = 2, claims.order = CpOrder::per_document;
+  const IntegerArray head_tail = integers({0, 1, 2, 3, 12, 13, 14, 15, 4, 5, 6, 7, 8, 9, 10, 11});
+  const Findings found = check_permutation(head_tail, claims);
+  CHECK(text_of(found) == "order: order(2,): token 6 of per-document is here\n");
+  CHECK(found.count("order") == 12);
+  CHECK(to_json(describe(found), {"check", {}}).find(R"("orders":"head-tail")") != std::string::npos);
+  claims.cu_seqlens = integers({0, 4, 16});
+  CHECK(text_of(check_permutation(head_tail, claims)) ==
+        "split: cu_seqlens(0,): rank 0 has 4 of the 4 tokens of sequence 0, not 2\n"
+        "split: cu_seqlens(1,): rank 0 has 4 of the 12 tokens of sequence 1, not 6\n"
+        "order: order(1,): token 3 of per-document is here\n");
+  claims.order = CpOrder::thd, claims.ranks = 4;
+  CHECK(text_of(check_permutation(head_tail, claims)) ==
+        "divisible: cu_seqlens(0,): sequence 0 has 4 tokens, not a multiple of 8\n");
+}
+
+TEST_CASE("indices out of range, twice and missing") {
+  CHECK(text_of(check_permutation(integers({0, 4, 1, 1}))) ==
+        "range: order(1,): there are 4 tokens\ntwice: order(3,): also at place 2\n"
+        "missing: order(): token 2 has no place\nmissing: order(): token 3 has no place\n");
+  CHECK(check_permutation(integers({-1})).count("range") == 1);
+  CHECK(check_permutation(integers({})).errors() == 0);
+  PermutationClaims claims;
+  claims.cu_seqlens = integers({0, 3});
+  CHECK(text_of(check_permutation(integers({1, 0}), claims)) ==
+        "length: cu_seqlens(1,): the order has 2 places\n");
+  claims = {};
+  claims.ranks = 2;
+  CHECK(text_of(check_permutation(integers({1, 0, 2}), claims)) ==
+        "divisible: order(): 3 tokens, not a multiple of 2\n");
+  claims.order = CpOrder::thd;
+  CHECK(plain::failure([&] { check_permutation(integers({0}), claims); }, Error::Kind::usage) ==
+        "order thd needs cu_seqlens");
+  claims = {};
+  claims.order = CpOrder::contiguous;
+  CHECK(plain::failure([&] { check_permutation(integers({0}), claims); }, Error::Kind::usage) ==
+        "order contiguous needs ranks");
+  CHECK(plain::failure([&] {
+          check_permutation(integers({0, 1}, {1, 2}));
+        }) == "x.npy: an order must be a 1-D array, not of shape (1, 2)");
+}
