@@ -179,10 +179,10 @@ std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors) {
 
 std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors) {
   using enum CheckpointScheme;
-  if (!tensor.element)
-    throw core::invalid("{}: it is quantised in a way that is not known", printable(tensor.values));
+  const std::string name = printable(tensors.at(tensor.values)->name());
+  if (!tensor.element) throw core::invalid("{}: it is quantised in a way that is not known", name);
   if (tensor.scales.empty())
-    throw core::invalid("{}: no scales are beside it", printable(tensor.values))
+    throw core::invalid("{}: no scales are beside it", name)
         .hint("ejk check checkpoint names the tensors that lack a part");
   QuantizedArrays arrays{QuantizationScheme::mx, tensors.at(tensor.values), tensors.at(tensor.scales)};
   const Shape& values = arrays.values->shape();
@@ -198,7 +198,7 @@ std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor,
     case nvfp4: {
       arrays.scheme = QuantizationScheme::nvfp4;
       if (tensor.global_scale.empty())
-        throw core::invalid("{}: no global scale is beside it", printable(tensor.values))
+        throw core::invalid("{}: no global scale is beside it", name)
             .hint("ejk check checkpoint names the tensors that lack a part");
       arrays.global_scale = tensors.at(tensor.global_scale);
       if (const std::int64_t n = element_count(arrays.global_scale->shape()); n > 1)

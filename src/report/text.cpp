@@ -356,7 +356,9 @@ class TextWriter {
     for (std::size_t r = 0; r < shown && moved > 0; ++r) {
       std::vector<std::string_view> cells;
       for (const Column& column : columns)
-        if (column.is_moved && !column.cells[r].empty()) cells.push_back(column.cells[r]);
+        if (column.is_moved && !column.cells[r].empty() && column.cells[r] != "-")
+          cells.push_back(column.cells[r]);
+      if (cells.empty() && !only_names) continue;
       const std::string text =
           fmt::format("{}{}: {}", only_names ? "" : fmt::format("{} ", fmt::join(columns[0].label, " ")),
                       names[r], fmt::join(cells, ", "));

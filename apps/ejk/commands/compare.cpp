@@ -96,7 +96,9 @@ ArraySet decoded(ArraySet set) {
   for (QuantizedTensor& tensor : quantized_tensors(*tensors)) {
     if (!tensor.element || tensor.scales.empty()) continue;
     parts.insert({tensor.values, tensor.scales, tensor.global_scale, tensor.input_scale});
-    std::string name = tensor.unquantized_name;
+    const bool is_taken =
+        tensor.unquantized_name != tensor.values && tensors->contains(tensor.unquantized_name);
+    const std::string name = is_taken ? tensor.values : tensor.unquantized_name;
     const auto element = tensor.element;
     numbers.push_back({name, set.name + ":" + name,
                        [tensors, tensor = std::move(tensor)] { return decoded_tensor(tensor, *tensors); },
