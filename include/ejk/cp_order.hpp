@@ -1,5 +1,5 @@
 // The order of tokens among the ranks of context parallelism, as torch, Megatron and TransformerEngine have it:
-// which token stands at each place, rank after rank.
+// the token at each place, rank after rank.
 //
 // Of T tokens in sequences (cu_seqlens) and n ranks, "chunks r and 2n - 1 - r" are two of 2n equal ones:
 //   contiguous     rank r has the tokens r·T/n … (r + 1)·T/n - 1
@@ -63,7 +63,7 @@ struct CpTokens {
 /// for invalid sequences, a length that the order cannot divide, and more than 2^31 - 1 tokens.
 CpTokens make_cp_order(const CpSettings& settings);
 
-/// Of so many tokens in so many sequences, with the result.
+/// Memory of make_cp_order, with the result.
 std::int64_t cp_order_bytes(std::int64_t tokens, std::int64_t sequences, std::int64_t ranks);
 
 /// The first length that the order cannot divide.

@@ -65,8 +65,12 @@ struct GroupArrays {
 /// the layout's dtype: int32, and int16 for the columns and rows of MegaBlocks' blocks.
 GroupArrays make_group_arrays(const Route& route, const GroupLayoutSettings& settings);
 
+/// Memory of make_group_arrays with the result, at most.
+std::int64_t group_arrays_bytes(const Route& route, const GroupLayoutSettings& settings);
+
 /// The route of rows that are sorted already, group_sizes[g] of each group.
 Route sorted_route(std::span<const std::int64_t> group_sizes);
+std::int64_t sorted_route_bytes(std::int64_t rows);
 
 /// What padding adds, for neighbouring alignments as well.
 Report describe(const GroupArrays& arrays);

@@ -42,7 +42,7 @@ struct RouterSettings {
   RouterScore score = RouterScore::softmax;
   /// (experts,): added to the scores that choose, not to the weights. Null: none.
   std::shared_ptr<const ArraySource> bias = nullptr;
-  /// Experts are in so many consecutive groups of equal size, of which the best `top_groups` are eligible. The
+  /// The number of consecutive groups of experts, equal in size. Experts of the best `top_groups` are eligible. The
   /// score of a group is the largest of its experts, with a bias the sum of the two largest (DeepSeek-V2, V3).
   std::int64_t groups = 1, top_groups = 1;
   bool renormalize = false;      // the weights of a token sum to 1

@@ -120,7 +120,7 @@ struct Config {
             if (const std::string text = text_of(&name); !text.empty()) add_ignored(text);
   }
 
-  // "re:" begins a regular expression, of which Python's re.match() is true.
+  // "re:" begins a regular expression, applied as Python's re.match() does.
   void add_ignored(const std::string& text) {
     constexpr std::string_view kRegex = "re:";
     std::optional<check::Pattern> regex;

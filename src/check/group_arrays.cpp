@@ -9,7 +9,9 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <unordered_map>
 
+#include "check/groups.hpp"
 #include "check/integers.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
@@ -37,19 +39,9 @@ class ArraysCheck {
                 fmt::format("layout {} has {}", name_of(layout), fmt::join(group_array_names(layout), ", ")));
     check::require_claim("align", claims.align, 1);
     check::require_claim("m", claims.m.value_or(0), 0);
-    if (claims.group_sizes && claims.topk_ids)
-      throw core::usage("sizes of the groups are given, and the experts of tokens as well");
-    if (claims.group_sizes) sizes_ = check::read_all_of(*claims.group_sizes);
-    if (claims.topk_ids) {
-      choices_ = check::read_all_of(*claims.topk_ids);
-      sizes_ = Values(static_cast<std::size_t>(claims.experts));
-      for (const std::int64_t id : *choices_) {
-        if (id < -1 || id >= claims.experts)
-          throw core::invalid("{} is no expert; {}", id, check::there_are(claims.experts, "expert"))
-              .at(claims.topk_ids->name());
-        if (id >= 0) ++(*sizes_)[static_cast<std::size_t>(id)];
-      }
-    }
+    check::require_claim("experts", claims.experts, 0);
+    sizes_ = check::claimed_sizes(claims);
+    if (claims.topk_ids) choices_ = check::read_all_of(*claims.topk_ids);
   }
 
   Findings run() {
@@ -98,8 +90,9 @@ class ArraysCheck {
   }
 
   const Values& values(const char* array) const { return arrays_.at(array); }
-  std::int64_t padded(std::int64_t rows) const {
-    return core::round_up(std::max<std::int64_t>(rows, 0), claims_.align);
+  std::int64_t padded(std::int64_t rows) const { return check::padded_rows(rows, claims_.align); }
+  static std::int64_t sum(std::int64_t a, std::int64_t b) {
+    return core::checked_add(a, std::max<std::int64_t>(b, 0)).value_or(INT64_MAX);
   }
 
   // Values that are known but for some: `expected` of each index.
@@ -144,7 +137,7 @@ class ArraysCheck {
         add("misaligned", "offs", static_cast<std::int64_t>(g), ends[g],
             [&] { return fmt::format("off by {}", ends[g] % claims_.align); });
     if (!sizes_) return;
-    Values expected = running([&](std::int64_t end, std::int64_t size) { return end + padded(size); });
+    Values expected = running([&](std::int64_t end, std::int64_t size) { return sum(end, padded(size)); });
     // The last group may have the rest of the buffer.
     if (claims_.m && !expected.empty() && ends.size() == expected.size() && ends.back() == *claims_.m)
       expected.back() = *claims_.m;
@@ -154,16 +147,15 @@ class ArraysCheck {
   void check_psum() {
     check_ends("grouped_layout", [&](std::int64_t end) { return padded(end); });
     if (sizes_)
-      compare("grouped_layout", running([&](std::int64_t end, std::int64_t size) {
-                return padded(end) + std::max<std::int64_t>(size, 0);
-              }));
+      compare("grouped_layout",
+              running([&](std::int64_t end, std::int64_t size) { return sum(padded(end), size); }));
   }
 
   void check_masked() {
     const Values& sizes = values("masked_m");
     groups_ = std::ssize(sizes);
     for (std::size_t g = 0; g < sizes.size(); ++g) {
-      rows_ += std::max<std::int64_t>(sizes[g], 0);
+      rows_ = sum(rows_, sizes[g]);
       if (sizes[g] < 0 || (claims_.m && sizes[g] > *claims_.m))
         add("rows", "masked_m", static_cast<std::int64_t>(g), sizes[g],
             [&] { return sizes[g] < 0 ? std::string("negative") : check::there_are(*claims_.m, "row"); });
@@ -199,7 +191,7 @@ class ArraysCheck {
         });
       ++rows_of[label];
     }
-    groups_ = group + 1;
+    groups_ = sum(group, 1);
     if (claims_.m && rows_ != *claims_.m)
       add_whole("rows", array, fmt::format("{} labels, and {}", rows_, check::there_are(*claims_.m, "row")));
     if (!sizes_) return;
@@ -219,18 +211,18 @@ class ArraysCheck {
     if (counts.empty()) return add_whole("shape", count_name, "it has no number");
     const std::int64_t block = claims_.align, used = counts[0];
     const std::int64_t blocks = core::ceil_div(std::max<std::int64_t>(used, 0), block);
-    if (used < 0 || blocks > std::ssize(experts) || blocks * block > std::ssize(tokens) + block - 1)
+    if (used < 0 || blocks > std::ssize(experts) || blocks > core::ceil_div(std::ssize(tokens), block))
       return add("num-tiles", count_name, 0, used, [&] {
         return fmt::format("there are {} entries and {} blocks", tokens.size(), experts.size());
       });
     const std::int64_t n = choices_         ? std::ssize(*choices_)
                            : tokens.empty() ? 0
                                             : *std::max_element(tokens.begin(), tokens.end());
-    std::vector<std::int64_t> place(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)), -1);
+    std::unordered_map<std::int64_t, std::int64_t> place;  // of a choice
     std::map<std::int64_t, std::int64_t> rows_of;
     for (std::int64_t b = 0; b < blocks; ++b) {
       const std::int64_t expert = experts[static_cast<std::size_t>(b)];
-      groups_ = std::max(groups_, expert + 1);
+      groups_ = std::max(groups_, sum(expert, 1));
       const bool is_expert = expert >= -1 && (!sizes_ || expert < std::ssize(*sizes_));
       if (!is_expert)
         add("range", "expert_ids", b, expert, [&] {
@@ -247,10 +239,9 @@ class ArraysCheck {
         // Blocks of no expert write zeros: choices of none may be there, as often as they like.
         const bool is_free = expert == -1 && choices_ && (*choices_)[static_cast<std::size_t>(choice)] == -1;
         if (is_free) continue;
-        std::int64_t& before = place[static_cast<std::size_t>(choice)];
-        if (before >= 0)
-          add("twice", "sorted_token_ids", i, choice, [&] { return fmt::format("as at {}", before); });
-        before = i;
+        if (const auto [before, is_new] = place.insert({choice, i}); !is_new)
+          add("twice", "sorted_token_ids", i, choice,
+              [at = before->second] { return fmt::format("as at {}", at); });
         ++rows_, ++rows_of[expert];
         if (choices_ && is_expert && (*choices_)[static_cast<std::size_t>(choice)] != expert)
           add("experts", "sorted_token_ids", i, choice, [&] {
@@ -261,7 +252,7 @@ class ArraysCheck {
     }
     if (choices_) {
       for (std::int64_t f = 0; f < n; ++f)
-        if (place[static_cast<std::size_t>(f)] < 0 && (*choices_)[static_cast<std::size_t>(f)] >= 0)
+        if (!place.contains(f) && (*choices_)[static_cast<std::size_t>(f)] >= 0)
           add("dropped", "sorted_token_ids", f, {}, [&] {
             return fmt::format("choice {}, of expert {}, is in no block", f,
                                (*choices_)[static_cast<std::size_t>(f)]);
@@ -288,19 +279,19 @@ class ArraysCheck {
         (*sizes_)[g] = 0;
       }
     if (are_given) compare("tokens_per_expert", *sizes_);
-    compare("bins", running([](std::int64_t end, std::int64_t size) { return end + size; }));
-    const Values ends = running([&](std::int64_t end, std::int64_t size) { return end + padded(size); });
+    compare("bins", running(sum));
+    const Values ends = running([&](std::int64_t end, std::int64_t size) { return sum(end, padded(size)); });
     compare("padded_bins", ends);
-    Values bin_ids;
-    for (std::size_t g = 0; g < sizes_->size(); ++g)
-      bin_ids.insert(bin_ids.end(), static_cast<std::size_t>((*sizes_)[g]), static_cast<std::int64_t>(g));
-    rows_ = std::ssize(bin_ids);
+    for (const std::int64_t size : *sizes_) rows_ = sum(rows_, size);
     const Values& indices = values("indices");
-    if (std::ssize(values("bin_ids")) != std::ssize(indices) || indices.size() != bin_ids.size()) {
+    if (std::ssize(values("bin_ids")) != std::ssize(indices) || std::ssize(indices) != rows_) {
       add_whole("shape", "indices",
                 fmt::format("{} rows, and bin_ids has {}; the experts have {}", indices.size(),
                             values("bin_ids").size(), rows_));
     } else {
+      Values bin_ids;
+      for (std::size_t g = 0; g < sizes_->size(); ++g)
+        bin_ids.insert(bin_ids.end(), static_cast<std::size_t>((*sizes_)[g]), static_cast<std::int64_t>(g));
       compare("bin_ids", bin_ids, "experts");
       check_permutation(indices, bin_ids);
     }
@@ -342,6 +333,12 @@ class ArraysCheck {
       return add_whole("shape", "offsets_t",
                        fmt::format("{} columns are not those of {} experts", columns, experts));
     const std::int64_t ffn = columns / experts;
+    // As many as there are: what follows is no larger than the arrays.
+    const auto blocks = core::checked_mul(ends.back() / claims_.align, ffn);
+    if (!blocks || *blocks != std::ssize(values("column_indices")))
+      return add_whole("shape", "column_indices",
+                       fmt::format("{} blocks are not those of {} rows with padding, {} blocks wide",
+                                   values("column_indices").size(), ends.back(), ffn));
     Values offsets, column_indices, row_indices, column_indices_t, offsets_t{0}, block_offsets_t;
     for (std::int64_t e = 0, row = 0; e < experts; ++e) {
       const std::int64_t first = row, end = ends[static_cast<std::size_t>(e)] / claims_.align;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <tuple>
 
+#include "check/groups.hpp"
 #include "check/integers.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
@@ -38,8 +39,7 @@ class Checker {
     check::require_claim("start_group", claims_.start_group.value_or(0), 0);
     check::require_claim("num_nonzero_groups", claims_.num_nonzero_groups.value_or(0), 0);
     check::require_claim("experts", claims_.experts, 0);
-    if (claims_.group_sizes && claims_.topk_ids)
-      throw Error(Error::Kind::usage, "sizes of the groups are given, and the experts of tokens as well");
+    given_sizes_ = check::claimed_sizes(claims_);
 
     check_offsets();
     if (check_lengths()) {
@@ -92,27 +92,7 @@ class Checker {
     if (claims_.m && !offsets_.empty() && offsets_.back() > *claims_.m)
       add("rows", name, std::ssize(offsets_) - 1, offsets_.back(),
           [&] { return check::there_are(*claims_.m, "row"); });
-    if (claims_.group_sizes || claims_.topk_ids) compare_sizes(sizes_given());
-  }
-
-  std::vector<std::int64_t> sizes_given() const {
-    if (claims_.group_sizes) {
-      check::require_integers(*claims_.group_sizes, "group_sizes", 1, 1, "a 1-D array");
-      return check::read_all_of(*claims_.group_sizes);
-    }
-    check::require_integers(*claims_.topk_ids, "topk_ids", 1, SIZE_MAX, "(tokens, k)");
-    std::vector<std::int64_t> sizes(static_cast<std::size_t>(claims_.experts));
-    check::scan(*claims_.topk_ids, {}, [&](std::span<const std::int64_t> ids, std::int64_t first) {
-      for (std::size_t k = 0; k < ids.size(); ++k) {
-        if (ids[k] == -1) continue;
-        if (ids[k] < 0 || ids[k] >= claims_.experts)
-          throw std::move(core::invalid("element {} is {}; {}", first + static_cast<std::int64_t>(k), ids[k],
-                                        check::there_are(claims_.experts, "expert"))
-                              .at(claims_.topk_ids->name()));
-        ++sizes[static_cast<std::size_t>(ids[k])];
-      }
-    });
-    return sizes;
+    if (given_sizes_) compare_sizes(*given_sizes_);
   }
 
   void compare_sizes(const std::vector<std::int64_t>& sizes) {
@@ -123,8 +103,7 @@ class Checker {
     for (std::size_t g = 0; g < sizes.size(); ++g) {
       const bool counts = offsets_[g] >= 0 && offsets_[g + 1] >= offsets_[g];
       const std::int64_t rows = counts ? offsets_[g + 1] - offsets_[g] : -1;
-      const auto padded = core::checked_add(std::max<std::int64_t>(sizes[g], 0), claims_.align - 1);
-      const std::int64_t wanted = padded ? *padded / claims_.align * claims_.align : INT64_MAX;
+      const std::int64_t wanted = check::padded_rows(sizes[g], claims_.align);
       if (sizes[g] < 0 || rows != wanted)
         add("sizes", "group_offsets", static_cast<std::int64_t>(g) + 1, offsets_[g + 1], [&] {
           return fmt::format("group {} has {} rows, not {}", g, counts ? fmt::format("{}", rows) : "no",
@@ -284,6 +263,7 @@ class Checker {
   const GroupMetadataArrays& arrays_;
   const GroupMetadataClaims& claims_;
   const CheckOptions& options_;
+  std::optional<std::vector<std::int64_t>> given_sizes_;
   Findings found_;
   std::vector<std::int64_t> offsets_;
   std::int64_t groups_ = 0, tiles_ = 0, num_tiles_ = 0, steps_count_ = 0;
@@ -292,6 +272,29 @@ class Checker {
 };
 
 }  // namespace
+
+std::optional<std::vector<std::int64_t>> check::claimed_sizes(const GroupMetadataClaims& claims) {
+  if (claims.group_sizes && claims.topk_ids)
+    throw Error(Error::Kind::usage, "sizes of the groups are given, and the experts of tokens as well");
+  if (claims.group_sizes) {
+    require_integers(*claims.group_sizes, "group_sizes", 1, 1, "a 1-D array");
+    return read_all_of(*claims.group_sizes);
+  }
+  if (!claims.topk_ids) return std::nullopt;
+  require_integers(*claims.topk_ids, "topk_ids", 1, SIZE_MAX, "(tokens, k)");
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(claims.experts));
+  scan(*claims.topk_ids, {}, [&](std::span<const std::int64_t> ids, std::int64_t first) {
+    for (std::size_t k = 0; k < ids.size(); ++k) {
+      if (ids[k] == -1) continue;
+      if (ids[k] < 0 || ids[k] >= claims.experts)
+        throw std::move(core::invalid("element {} is {}; {}", first + static_cast<std::int64_t>(k), ids[k],
+                                      there_are(claims.experts, "expert"))
+                            .at(claims.topk_ids->name()));
+      ++sizes[static_cast<std::size_t>(ids[k])];
+    }
+  });
+  return sizes;
+}
 
 GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClaims& claims) {
   const auto array = [&](const char* name) -> IntegerArray {

@@ -1,13 +1,28 @@
-// Balance of group sizes, for reports.
+// Sizes of groups: what claims say of them, with padding, and their balance for reports.
 // tests: tests/check/test_groups.cpp
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "core/checked.hpp"
+#include "ejk/check.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk::check {
+
+/// The rows of each group by the claimed group_sizes, or by the choices of the claimed topk_ids; nothing without
+/// either. Throws Error{usage} for both, Error{input} for a choice that is no expert.
+std::optional<std::vector<std::int64_t>> claimed_sizes(const GroupMetadataClaims& claims);
+
+/// Rounded up to a multiple of `align`, at most INT64_MAX; 0 for negative rows.
+inline std::int64_t padded_rows(std::int64_t rows, std::int64_t align) {
+  const auto sum = core::checked_add(std::max<std::int64_t>(rows, 0), align - 1);
+  return sum ? *sum / align * align : INT64_MAX;
+}
 
 /// Sizes of groups, or loads of experts, added one by one.
 class Load {

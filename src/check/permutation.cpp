@@ -12,7 +12,7 @@ namespace ejk {
 
 namespace {
 
-// Findings for sequences of which ranks do not have equal numbers of tokens. `places`: of each token.
+// Findings for sequences whose tokens are not divided equally among the ranks. `places`: of each token.
 void check_shares(Findings& found, std::span<const std::int32_t> places, const std::vector<std::int64_t>& cu,
                   std::int64_t ranks) {
   const std::int64_t part = std::ssize(places) / ranks;
@@ -83,8 +83,9 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
   facts.add("tokens", "tokens", tokens, Unit::count);
   if (!claims.ranks || cu.back() != tokens) return found;
 
+  const IntegerArray sequences = claims.cu_seqlens ? IntegerArray(cu) : IntegerArray();
   const auto settings_of = [&](CpOrder one) {
-    CpSettings settings{.order = one, .ranks = *claims.ranks, .cu_seqlens = claims.cu_seqlens};
+    CpSettings settings{.order = one, .ranks = *claims.ranks, .cu_seqlens = sequences};
     if (!claims.cu_seqlens) settings.tokens = tokens;
     return settings;
   };
@@ -128,7 +129,7 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
     check_shares(found, places, cu, *claims.ranks);
   facts.add("orders", "order",
             orders.empty() ? "none that is known" : fmt::format("{}", fmt::join(orders, ", ")));
-  for (Report::Item& item : describe_cp_work(cp_work(given, *claims.ranks, claims.cu_seqlens)).items)
+  for (Report::Item& item : describe_cp_work(cp_work(given, *claims.ranks, sequences)).items)
     facts.add(std::move(item));
   return found;
 }

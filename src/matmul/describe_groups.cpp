@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <set>
 
 #include "core/distribution.hpp"
 #include "ejk/text.hpp"
@@ -123,16 +122,6 @@ Section load_section(const Wanted& wanted) {
   return {"load", "how evenly the groups are filled", load};
 }
 
-// A quarter of tm to four times tm.
-std::set<std::int64_t> neighbours(std::int64_t tm) {
-  std::set<std::int64_t> sizes{tm};
-  for (const std::int64_t part : {2, 4})
-    if (tm >= part) sizes.insert(tm / part);
-  for (const std::int64_t times : {2, 4})
-    if (const auto size = core::checked_mul(tm, times)) sizes.insert(*size);
-  return sizes;
-}
-
 Table tile_sizes(const Wanted& wanted, const GroupMetadata& metadata) {
   Table table{"tile_sizes",
               "the same groups in other tiles",
@@ -144,7 +133,7 @@ Table tile_sizes(const Wanted& wanted, const GroupMetadata& metadata) {
                {"rows_thrown_away", "thrown away"},
                {"thrown_away_share", "share", Unit::share}},
               {}};
-  for (const std::int64_t tm : neighbours(metadata.tm)) {
+  for (const std::int64_t tm : matmul::neighbours(metadata.tm)) {
     const Walk w = walk(wanted, metadata.m, tm, metadata.options.empty_groups);
     table.rows.push_back({tm, w.visited, w.aligned, w.of_rows, whole_number(w.rows),
                           whole_number(w.thrown_away()), ratio(w.thrown_away(), w.rows)});

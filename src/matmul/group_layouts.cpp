@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
-#include <set>
 
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
+#include "matmul/tiles.hpp"
 
 namespace ejk {
 
@@ -35,7 +35,10 @@ class Groups {
   std::int64_t count() const { return std::ssize(sizes_); }
   std::int64_t align() const { return align_; }
   std::int64_t size(std::int64_t g) const { return sizes_[static_cast<std::size_t>(g)]; }
-  std::int64_t padded(std::int64_t g) const { return core::round_up(size(g), align_); }
+  std::int64_t padded(std::int64_t g) const {
+    if (size(g) > 0 && align_ > kMostInt32 + 1) checked(std::nullopt);
+    return size(g) == 0 ? 0 : core::round_up(size(g), align_);
+  }
   /// Entries of the ids, those of no expert too.
   std::int64_t entries() const { return std::ssize(order_); }
   std::int64_t choices() const { return choices_; }
@@ -316,6 +319,22 @@ GroupArrays make_group_arrays(const Route& route, const GroupLayoutSettings& set
   const auto sizes = route.group_sizes.elements<std::int32_t>();
   made.sizes.assign(sizes.begin(), sizes.end());
   return made;
+}
+
+std::int64_t group_arrays_bytes(const Route& route, const GroupLayoutSettings& settings) {
+  const auto align = static_cast<double>(settings.align.value_or(row_of(settings.layout).align));
+  const auto groups = static_cast<double>(route.group_sizes.size());
+  const double rows = static_cast<double>(route.order.size()) + (groups + 1) * align;
+  // Blocks of the topology: two places of 4 bytes and three of 2 bytes, and an offset of each row and column.
+  const double blocks =
+      settings.ffn_blocks > 0 && align > 0 ? rows / align * static_cast<double>(settings.ffn_blocks) : 0;
+  return core::bytes_of_estimate(8 * rows + 24 * groups + 10 * blocks +
+                                 4 * groups * static_cast<double>(settings.ffn_blocks) +
+                                 (align > 0 ? 4 * rows / align : 0));
+}
+
+std::int64_t sorted_route_bytes(std::int64_t rows) {
+  return core::bytes_of_estimate(12 * static_cast<double>(rows));
 }
 
 Route sorted_route(std::span<const std::int64_t> group_sizes) {

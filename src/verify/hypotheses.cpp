@@ -1231,6 +1231,12 @@ Agreement scaled_by(const Agreement& agree, double factor) {
   return scaled(agree, scale_of(Constant::factor, factor));
 }
 
+HypothesisPtr times_factor(std::string kind, const Evidence& e, double factor, std::string text) {
+  HypothesisPtr hypothesis = constant_hypothesis(e, Constant::factor, factor, std::move(text));
+  hypothesis->kind = std::move(kind);
+  return hypothesis;
+}
+
 HypothesisPtr moved_by(std::string kind, const Evidence& e, std::size_t axis, From from, std::string text) {
   const Samples samples = some_of(e, 512);
   if (samples.size() < 2 * kFewestSamples || share_moved(e, axis, from, samples) < kMostlyHolds ||

@@ -106,6 +106,9 @@ HypothesisPtr find_scale_layout(const Evidence& evidence);
 HypothesisPtr hypothesis_of(std::string kind, const Evidence& evidence,
                             decltype(Hypothesis::evaluate) evaluate, std::string text);
 
+/// Elements are `factor` times the expected ones.
+HypothesisPtr times_factor(std::string kind, const Evidence& evidence, double factor, std::string text);
+
 /// Sets `holds` of a line: the actual elements agree with the predicted ones, and these are nearer than the
 /// expected ones.
 void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted);

@@ -72,7 +72,7 @@ bool evaluate_blocks(std::int64_t block, const Agreement& agree, const Scope& sc
 
 // Blocks with differences, and how well one factor each fits them.
 struct FittedBlocks {
-  std::vector<double> factors;  // of blocks of which nearly all elements agree with them
+  std::vector<double> factors;  // of blocks with nearly all elements in agreement
   std::size_t blocks = 0;
 };
 
@@ -209,17 +209,10 @@ HypothesisPtr find_fnuz(const Evidence& e) {
     return nullptr;
   const char* const type = most_bits == 4 ? "float8_e4m3" : "float8_e5m2";
   const std::string fn = most_bits == 4 ? "float8_e4m3fn" : "float8_e5m2";
-  return hypothesis_of(
-      "fnuz", e,
-      [factor, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
-        if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-        scratch.values.assign(line.expected, line.expected + line.n);
-        for (double& x : scratch.values) x *= factor;
-        mark_predicted(line, scaled_by(agree.at(line.at), factor), scratch.values.data());
-        return true;
-      },
-      factor == 2 ? fmt::format("{}fnuz was read as {}: all is twice what it should be", type, fn)
-                  : fmt::format("{} was read as {}fnuz: all is half of what it should be", fn, type));
+  return times_factor("fnuz", e, factor,
+                      factor == 2
+                          ? fmt::format("{}fnuz was read as {}: all is twice what it should be", type, fn)
+                          : fmt::format("{} was read as {}fnuz: all is half of what it should be", fn, type));
 }
 
 HypothesisPtr find_e8m0_as_int8(const Evidence& e) {

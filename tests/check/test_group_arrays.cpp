@@ -133,3 +133,25 @@ TEST_CASE("labels of a tile are those of its first row, and messages name the wr
         "decreasing: offs(1,): less than 5, where the group begins\n"
         "unchecked: offs(): rows are not compared with the sizes of groups: none are given\n");
 }
+
+TEST_CASE("numbers as large as there are have findings, and make nothing large") {
+  Random random{5};
+  for (const GroupLayout layout : kGroupLayouts) {
+    CAPTURE(name_of(layout));
+    std::int64_t errors = 0;
+    for (int round = 0; round < 40; ++round) {
+      Stored arrays;
+      for (const std::string& name : group_array_names(layout, round % 2 == 0))
+        for (int i = 0; i < 4; ++i)
+          arrays[name].push_back(between(random, 0, 3) == 0 ? between(random, -2, 4)
+                                 : round % 4 < 2            ? INT64_MAX - between(random, 0, 2)
+                                                            : INT64_MIN + between(random, 0, 2));
+      GroupMetadataClaims claims;
+      claims.align = round % 3 == 0 ? INT64_MAX : 128;
+      claims.m = 64;
+      if (round % 5 == 0) claims.group_sizes = integers({INT64_MAX, 1, 2, INT64_MAX});
+      errors += check_group_arrays(layout, group_of(arrays), claims).errors() > 0;
+    }
+    CHECK(errors > 20);  // of blocks none may be in use
+  }
+}

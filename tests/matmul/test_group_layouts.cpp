@@ -152,3 +152,20 @@ TEST_CASE("settings that a layout lacks, and counts beyond its types, are errors
   CHECK(why(make_route(make_source(none.view()), 1), {.layout = megablocks}) ==
         "1 choices are of no expert, and MegaBlocks has an expert for each");
 }
+
+TEST_CASE("the planned memory is at least that of the arrays") {
+  for (const GroupLayout layout : kGroupLayouts)
+    for (const Numbers& sizes : {Numbers{}, Numbers{0}, Numbers{1000, 0, 3, 129}, Numbers(70, 1)})
+      for (const std::int64_t align : {1, 8, 128}) {
+        if (layout == deepgemm_masked && align > 1) continue;
+        CAPTURE(name_of(layout));
+        CAPTURE(align);
+        GroupLayoutSettings settings{.layout = layout, .align = align};
+        if (layout == megablocks) settings.ffn_blocks = 3;
+        const Route route = sorted_route(sizes);
+        std::int64_t bytes = 0;
+        for (const auto& [name, array] : make_group_arrays(route, settings).arrays) bytes += array.bytes();
+        CHECK(bytes <= group_arrays_bytes(route, settings));
+        CHECK(3 * route.order.bytes() == sorted_route_bytes(route.order.size()));
+      }
+}

@@ -72,7 +72,7 @@ Run declare_cp_order(OptionSet& set) {
                 "of thd, where they begin with padding behind each, (sequences + 1,)\nWithout it "
                 "--cu-seqlens is of sequences with their padding.");
   set_footer(set,
-             "Orders, of which chunks are 2 N equal ones\n"
+             "Orders; a chunk is one of 2 N equal parts\n"
              "  contiguous    rank r has the r-th of N equal parts\n"
              "  head-tail     rank r has chunks r and 2 N - 1 - r of all tokens\n"
              "                (torch, and Megatron of one sequence)\n"

@@ -68,6 +68,7 @@ Route route_of(const Options& options, Job& job, Report& report) {
   const auto sizes =
       job.phase(Phase::read, [&] { return group_sizes_of(*input, options.from, options.m, {}, report); });
   std::vector<std::int64_t> rows = group_offsets(*sizes, std::numeric_limits<std::int64_t>::max());
+  job.require_memory(sorted_route_bytes(rows.back()));
   for (std::size_t g = rows.size() - 1; g > 0; --g) rows[g] -= rows[g - 1];
   rows.erase(rows.begin());
   return sorted_route(rows);
@@ -79,7 +80,12 @@ Outcome run_layout(const Options& options, Job& job) {
   GroupLayoutSettings settings = options.settings;
   settings.layout = *options.layout;
   if (options.m) settings.rows = options.m;
-  const GroupArrays made = [&] {
+  Report planned = report;
+  planned.add("layout", "layout", std::string(name_of(settings.layout)))
+      .add("groups", "groups", route.group_sizes.size(), Unit::count);
+  if (job.plan(planned, sorted_route_bytes(route.order.size()) + group_arrays_bytes(route, settings)))
+    return Outcome::passed;
+  const GroupArrays made = job.phase(Phase::compute, [&] {
     try {
       return make_group_arrays(route, settings);
     } catch (Error& error) {
@@ -87,12 +93,9 @@ Outcome run_layout(const Options& options, Job& job) {
         error.hint("--align N gives it");
       throw;
     }
-  }();
-  std::int64_t bytes = 3 * route.order.bytes();
-  for (const auto& [name, array] : made.arrays) bytes += array.bytes();
+  });
   append(report, describe(made));
   append(report, describe(route, options.ranks));
-  if (job.plan(report, bytes)) return Outcome::passed;
   std::vector<Output> outputs;
   for (const auto& [name, array] : made.arrays) outputs.push_back({name, make_source(array.view()), {}});
   job.deliver(std::move(report), outputs);
