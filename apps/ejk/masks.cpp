@@ -350,7 +350,8 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
   blocks(REF, QxK)          a stored mask of blocks, each QxK elements
-  from(REF)                 the mask that a file of mask-info stores
+  from(REF)                 the mask that a file of mask-info stores, in any
+                            layout
   visited(REF)              all of the blocks that it makes a kernel visit
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 

@@ -30,6 +30,7 @@
 #include "ejk/machine.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/mask_layouts.hpp"
 #include "ejk/mask_set.hpp"
 #include "ejk/matmul_check.hpp"
 #include "ejk/pack.hpp"

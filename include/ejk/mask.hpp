@@ -12,7 +12,7 @@
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
 //   array                       the element of an array
 //   blocks(array)               the element of an array (q blocks, kv blocks) for the block of (q, k)
-//   from(info), visited(info)   the masks of a stored MaskInfo: ejk/mask_info.hpp
+//   from(info), visited(info)   the masks of stored block metadata: ejk/mask_info.hpp, ejk/mask_layouts.hpp
 // Source: the mask kinds of JAX's splash attention; segments and documents as in packed attention.
 #pragma once
 

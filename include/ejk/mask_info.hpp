@@ -59,9 +59,17 @@ struct MaskSummary {
   std::vector<std::int64_t> partial_elements;
 };
 
-struct MaskInfo {
-  Direction direction = Direction::forward;
+/// The masks of heads with the results of their scans.
+struct ScannedMasks {
   BlockShape block;
+  std::vector<Mask> masks;              // the distinct ones, in order of first appearance
+  std::vector<std::int64_t> head_mask;  // for each head the index of its mask
+  std::vector<MaskSummary> summaries;   // one a distinct mask
+  std::int64_t distinct_partial_blocks = 0;
+};
+
+struct MaskInfo : ScannedMasks {
+  Direction direction = Direction::forward;
   MaskInfoSettings settings;
 
   // The arrays. rows is the number of heads, or of head shards if every shard has a single mask.
@@ -75,11 +83,6 @@ struct MaskInfo {
   bool is_dynamic_mask = false;
   std::optional<Mask> mask_function;  // the computable mask
 
-  // For the report.
-  std::vector<Mask> masks;              // the distinct ones, in order of first appearance
-  std::vector<std::int64_t> head_mask;  // for each head the index of its mask
-  std::vector<MaskSummary> summaries;   // one a distinct mask
-  std::int64_t distinct_partial_blocks = 0;
   Shape unshrunk_grid;  // shape of the index arrays before shrinking
 };
 
@@ -109,8 +112,8 @@ MaskInfo process_dynamic_mask_dkv(const std::vector<Mask>& heads, BlockShape blo
 struct StoredSettings {
   std::optional<BlockShape> block = {};  // else that of partial_mask_blocks
   std::optional<Shape> shape = {};  // (heads, queries, keys); else as many heads as rows, lengths unknown
-  std::optional<Direction> direction = {};                          // else forward
-  std::optional<std::int64_t> head_shards = {}, q_seq_shards = {};  // else 1
+  std::optional<Direction> direction = {};                                              // else forward
+  std::optional<std::int64_t> head_shards = {}, q_seq_shards = {}, kv_seq_shards = {};  // else 1
 };
 
 /// Masks from stored arrays, which are walked as the kernel of their layout does.

@@ -17,16 +17,6 @@ namespace {
 
 using namespace blocks;
 
-// Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
-void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
-  const std::int64_t shift = begin % 64;
-  to += begin / 64;
-  for (std::int64_t w = 0; w < words_for(n); ++w) {
-    to[w] |= from[w] << shift;
-    if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
-  }
-}
-
 // State of a block with two parts. `partial` has a True and a False, whatever the other part is.
 BlockState state_of_both(BlockState a, BlockState b) {
   if (a == BlockState::partial || b == BlockState::partial) return BlockState::partial;

@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <string>
 
 #include "blocks/plan.hpp"
+#include "core/checked.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/mask_layouts.hpp"
 #include "ejk/text.hpp"
 #include "mask/node.hpp"
 
@@ -26,7 +29,7 @@ std::int64_t length_of(const std::vector<IndexRange>& ranges) {
                          [](std::int64_t n, const IndexRange& r) { return n + r.count(); });
 }
 
-void add_ranges(Report& report, const MaskInfo& info, const char* key, const char* title, Unit unit,
+void add_ranges(Report& report, const ScannedMasks& info, const char* key, const char* title, Unit unit,
                 std::vector<IndexRange> MaskSummary::*ranges) {
   constexpr std::size_t kMost = 10'000;  // ranges that a report lists
   Table table{
@@ -45,8 +48,7 @@ void add_ranges(Report& report, const MaskInfo& info, const char* key, const cha
 }
 
 // A block row is the work of one query block, a block column (dkv) that of one key block.
-void add_loads(Report& report, const MaskInfo& info) {
-  const bool dkv = info.direction == Direction::dkv;
+void add_loads(Report& report, const ScannedMasks& info, bool dkv) {
   Table table{dkv ? "columns_of_blocks" : "rows_of_blocks",
               dkv ? "heaviest and lightest columns of blocks" : "heaviest and lightest rows of blocks",
               {{"mask", "mask"},
@@ -86,17 +88,18 @@ void add_loads(Report& report, const MaskInfo& info) {
   report.add(std::move(table));
 }
 
-void add_arrays(Report& report, const MaskInfo& info, std::int64_t dense_bytes) {
+using NamedArrays = std::vector<std::pair<std::string, std::shared_ptr<const ArraySource>>>;
+
+void add_arrays(Report& report, const NamedArrays& arrays, std::int64_t dense_bytes) {
   Table table{"arrays",
               "arrays",
               {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
               {}};
   std::int64_t bytes = 0;
-  for (const MaskInfoArray& array : arrays_of(info)) {
-    if (!array.elements) continue;
-    const ArrayType type = type_of(*array.elements);
-    bytes += type.bytes();
-    table.rows.push_back({array.name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
+  for (const auto& [name, array] : arrays) {
+    const ArrayType type = type_of(*array);
+    bytes = core::sum_of_bytes({bytes, type.bytes()});
+    table.rows.push_back({name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
   }
   report.add(std::move(table));
   report.add("arrays", "all arrays", bytes, Unit::bytes);
@@ -131,29 +134,36 @@ std::string blocks::heads_with(const std::vector<std::int64_t>& head_mask, std::
   return text;
 }
 
-Report describe(const MaskInfo& info) {
-  Report report;
-  const MaskSummary& first = info.summaries.front();
-  const auto heads = static_cast<std::int64_t>(info.head_mask.size());
-  const std::int64_t q = first.q_length, kv = first.kv_length;
-  const std::int64_t q_blocks = first.states->rows(), kv_blocks = first.states->columns();
-  const bool padded = q_blocks * info.block.q != q || kv_blocks * info.block.kv != kv;
+namespace {
 
-  report.add("direction", "walk", std::string(info.direction == Direction::forward ? "forward" : "dkv"));
-  report.add("kind", "kind",
-             std::string(info.is_dynamic_mask ? "dynamic"
-                         : info.mask_function ? "static, computable"
-                                              : "static"));
-  report.add("shape", "heads, queries, keys", Shape{heads, q, kv});
-  report.add("block", "block", Shape{info.block.q, info.block.kv});
-  if (padded)
+bool is_padded(const ScannedMasks& of) {
+  const MaskSummary& first = of.summaries.front();
+  return first.states->rows() * of.block.q != first.q_length ||
+         first.states->columns() * of.block.kv != first.kv_length;
+}
+
+void add_shapes(Report& report, const ScannedMasks& of, bool has_blocks = true) {
+  const MaskSummary& first = of.summaries.front();
+  const auto heads = std::ssize(of.head_mask);
+  report.add("shape", "heads, queries, keys", Shape{heads, first.q_length, first.kv_length});
+  report.add("block", "block", Shape{of.block.q, of.block.kv});
+  if (has_blocks && is_padded(of))
     report.add("padded_shape", "padded with False to",
-               Shape{heads, q_blocks * info.block.q, kv_blocks * info.block.kv});
-  if (info.settings.head_shards > 1) report.add("head_shards", "head shards", info.settings.head_shards);
-  if (info.settings.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.settings.q_seq_shards);
+               Shape{heads, first.states->rows() * of.block.q, first.states->columns() * of.block.kv});
+}
+
+void add_alignments(Report& report, const ScannedMasks& of) {
   std::set<std::string> alignment;
-  for (const Mask& m : info.masks) blocks::add_alignment(m.node(), alignment);
+  for (const Mask& m : of.masks) blocks::add_alignment(m.node(), alignment);
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
+}
+
+// Tables and pictures of the blocks. `grids` adds to the sums over heads.
+void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool dkv,
+                const NamedArrays& arrays, const std::function<void(Report&)>& grids) {
+  const MaskSummary& first = info.summaries.front();
+  const auto heads = std::ssize(info.head_mask);
+  const std::int64_t q = first.q_length, kv = first.kv_length;
 
   // Sums over heads, not over distinct masks.
   std::int64_t empty = 0, partial = 0, full = 0, elements = 0, blind_rows = 0, unseen_keys = 0;
@@ -186,7 +196,7 @@ Report describe(const MaskInfo& info) {
                           blocks::heads_with(info.head_mask, static_cast<std::int64_t>(u)),
                           printable(info.masks[u].text(), 1000), s.empty_blocks, s.partial_blocks,
                           s.full_blocks, share(s.empty_blocks, grid), 1 - share(s.true_elements, q * kv),
-                          info.is_dynamic_mask ? ReportValue() : ReportValue(s.distinct_partial_blocks),
+                          is_dynamic ? ReportValue() : ReportValue(s.distinct_partial_blocks),
                           share(s.true_elements, q), middle ? ReportValue(*middle) : ReportValue()});
   }
   report.add(std::move(masks));
@@ -200,13 +210,12 @@ Report describe(const MaskInfo& info) {
   in_all.add("work_left", "matmul work left", share(partial + full, blocks), Unit::share);
   in_all.add("element_sparsity", "elements False", 1 - share(elements, dense), Unit::share);
   in_all.add("true_elements", "elements True", elements, Unit::count);
-  if (!info.is_dynamic_mask)
+  if (!is_dynamic)
     in_all.add("distinct_partial_blocks", "distinct partial blocks", info.distinct_partial_blocks,
                Unit::count);
   in_all.add("rows_without_key", "queries without a key", blind_rows, Unit::count);
   in_all.add("keys_without_row", "keys without a query", unseen_keys, Unit::count);
-  in_all.add("grid", "grid before shrinking", info.unshrunk_grid);
-  in_all.add("shrunk_grid", "grid of the arrays", info.block_mask.shape());
+  grids(in_all);
   report.add(Section{"total", heads == 1 ? "in all" : "over all heads",
                      std::make_shared<Report>(std::move(in_all))});
 
@@ -214,8 +223,8 @@ Report describe(const MaskInfo& info) {
              &MaskSummary::rows_without_key);
   add_ranges(report, info, "keys_without_row", "keys without a query", Unit::keys,
              &MaskSummary::keys_without_row);
-  add_arrays(report, info, dense);
-  add_loads(report, info);
+  add_arrays(report, arrays, dense);
+  add_loads(report, info, dkv);
 
   constexpr std::size_t kScreens = 4;  // of distinct masks
   for (std::size_t u = 0; u < std::min<std::size_t>(kMostPictures, info.summaries.size()); ++u) {
@@ -229,6 +238,43 @@ Report describe(const MaskInfo& info) {
   if (blind_rows > 0)
     report.warnings.push_back(fmt::format("{} of {} queries have no key: a softmax over them is undefined",
                                           format_count(blind_rows), format_count(heads * q)));
+}
+
+}  // namespace
+
+Report describe(const MaskInfo& info) {
+  Report report;
+  const bool dkv = info.direction == Direction::dkv;
+  report.add("direction", "walk", std::string(dkv ? "dkv" : "forward"));
+  report.add("kind", "kind",
+             std::string(info.is_dynamic_mask ? "dynamic"
+                         : info.mask_function ? "static, computable"
+                                              : "static"));
+  add_shapes(report, info);
+  if (info.settings.head_shards > 1) report.add("head_shards", "head shards", info.settings.head_shards);
+  if (info.settings.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.settings.q_seq_shards);
+  add_alignments(report, info);
+  NamedArrays arrays;
+  for (MaskInfoArray& array : arrays_of(info))
+    if (array.elements) arrays.emplace_back(array.name, std::move(array.elements));
+  add_blocks(report, info, info.is_dynamic_mask, dkv, arrays, [&](Report& in_all) {
+    in_all.add("grid", "grid before shrinking", info.unshrunk_grid);
+    in_all.add("shrunk_grid", "grid of the arrays", info.block_mask.shape());
+  });
+  return report;
+}
+
+Report describe(const MaskArrays& made) {
+  Report report;
+  report.add("layout", "layout", std::string(name_of(made.settings.layout)));
+  if (made.settings.direction == Direction::dkv) report.add("direction", "walk", std::string("dkv"));
+  add_shapes(report, made, has_blocks(made.settings.layout));
+  report.add("exact", "exact", made.differing == 0);
+  if (made.differing > 0)
+    report.add("differing_elements", "elements that differ", made.differing, Unit::count)
+        .add("first_difference", "the first (head, query, key)", made.first_difference);
+  add_alignments(report, made);
+  add_blocks(report, made, false, made.settings.direction == Direction::dkv, made.arrays, [](Report&) {});
   return report;
 }
 

@@ -128,6 +128,7 @@ constexpr Rule kMaskInfo[] = {
     {"range", kError, "indices name blocks that there are"},
     {"elements", kError, "partial blocks have elements"},
     {"twice", kError, "no head visits a block twice"},
+    {"order", kError, "steps of a row follow one another, from its first"},
     {"positions", kError, "q_sequence counts the queries from 0"},
     {"padding", kError, "no pair beyond the lengths is computed"},
     {"missing", kError, "each pair of the mask is computed"},

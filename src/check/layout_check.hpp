@@ -14,6 +14,11 @@
 
 namespace ejk::check {
 
+/// The lengths to check arrays for: those of the given masks, or of the arrays, where 0 is unknown. Throws
+/// Error{input} where they differ, Error{usage} (Code::unknown_lengths) where nothing says them.
+Shape checked_shape(const MaskShape& stored, const MaskInfoClaims& claims, const std::string& name,
+                    const char* array);
+
 using BlockSet = std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
 
 class LayoutCheck {
@@ -24,11 +29,11 @@ class LayoutCheck {
   /// Applies the rules that need no other mask, and fills `row_masks`.
   virtual void check_rules() = 0;
   /// The same after the comparison, for blocks of a row that do not differ from the given mask.
-  virtual void check_elements(std::int64_t row, const BlockSet& wrong) = 0;
+  virtual void check_elements(std::int64_t, const BlockSet&) {}
 
   virtual std::int64_t row_of(std::int64_t head) const = 0;
-  /// A kernel computes elements of partial blocks from positions. The pattern of a block is its column then.
-  virtual bool is_computed() const = 0;
+  /// A kernel computes elements of partial blocks of a row. The pattern of a block is its column then.
+  virtual bool is_computed(std::int64_t row) const = 0;
   /// The finding for a block that differs from the wanted mask; `what` describes the difference.
   virtual Finding explain(std::int64_t row, const BlockDifference& difference, const Mask& wanted,
                           const std::string& what) const = 0;
@@ -37,8 +42,11 @@ class LayoutCheck {
                                   std::int64_t k, const std::string& what) const = 0;
 
   std::int64_t head_count = 1, row_count = 1;  // rows: stored masks
+  std::int64_t walk_count = 1;                 // of a kernel over each of them
+  bool full_blocks_end_with_mask = false;      // as of ListedBlocks
   BlockShape block_shape;
-  std::vector<blocks::BlockMask> row_masks;
+  std::vector<blocks::BlockMask> row_masks;  // of each walk in turn; without a grid, the mask of row_rules
+  std::vector<Mask> row_rules;
 };
 
 }  // namespace ejk::check

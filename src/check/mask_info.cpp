@@ -21,7 +21,9 @@ namespace ejk {
 
 namespace check {
 std::unique_ptr<LayoutCheck> splash_check(const ArrayGroup&, const MaskInfoClaims&, Findings&);
-}
+std::unique_ptr<LayoutCheck> listed_check(const ArrayGroup&, const MaskInfoClaims&, Findings&);
+std::unique_ptr<LayoutCheck> rule_check(const ArrayGroup&, const MaskInfoClaims&, Findings&);
+}  // namespace check
 
 namespace {
 
@@ -31,16 +33,12 @@ using check::BlockDifference;
 using check::LayoutCheck;
 using check::MaskPair;
 
-// The rules of each layout of the table in blocks/layouts.
-constexpr std::pair<std::string_view, decltype(&check::splash_check)> kChecks[] = {
-    {"splash", check::splash_check}};
-
 std::unique_ptr<LayoutCheck> check_of(const ArrayGroup& arrays, const MaskInfoClaims& claims,
                                       Findings& found) {
-  const std::string_view layout = blocks::layout_of(arrays).name;
-  return std::find_if(std::begin(kChecks), std::end(kChecks),
-                      [&](const auto& row) { return row.first == layout; })
-      ->second(arrays, claims, found);
+  const blocks::StoredMaskLayout& layout = blocks::layout_of(arrays);
+  return layout.list   ? check::listed_check(arrays, claims, found)
+         : layout.rule ? check::rule_check(arrays, claims, found)
+                       : check::splash_check(arrays, claims, found);
 }
 
 // Elements that a kernel computes from positions: those of a mask. The pattern of a block is its column.
@@ -76,8 +74,8 @@ class MaskInfoCheck {
     else
       for (std::int64_t row = 0; row < layout_->row_count; ++row)
         add_picture(row * (layout_->head_count / layout_->row_count), states_of(row));
-    for (std::int64_t row = 0; row < layout_->row_count; ++row) {
-      check_padding(row);
+    for (std::int64_t row = 0; row < layout_->row_count * layout_->walk_count; ++row) {
+      if (mask_of(row).grid) check_padding(row);
       layout_->check_elements(row, wrong_);
     }
     return std::move(found_);
@@ -90,8 +88,9 @@ class MaskInfoCheck {
 
   // The mask that a kernel computes for a row; `function` has the elements that are not stored.
   Mask computed(std::int64_t row, const Mask& function) const {
+    if (!mask_of(row).grid) return layout_->row_rules[static_cast<std::size_t>(row)];
     BlockMask mask = mask_of(row);
-    if (layout_->is_computed())
+    if (layout_->is_computed(row))
       mask.elements = std::make_shared<ComputedElements>(function, layout_->block_shape);
     return blocks::to_mask(std::move(mask), name_);
   }
@@ -100,7 +99,7 @@ class MaskInfoCheck {
 
   // The blocks of a row for a picture; null if there are enough.
   States states_of(std::int64_t row) const {
-    if (pictures_ == claims_.pictures) return nullptr;
+    if (pictures_ == claims_.pictures || !mask_of(row).grid) return nullptr;
     const BlockGrid& grid = *mask_of(row).grid;
     auto states = std::make_shared<BlockStates>(
         grid.kv_blocks, std::vector<std::uint8_t>(static_cast<std::size_t>(grid.q_blocks * grid.kv_blocks)));
@@ -127,24 +126,27 @@ class MaskInfoCheck {
     const auto all = check::shared_heads(layout_->head_count, [&](auto a, auto b) {
       return layout_->row_of(a) == layout_->row_of(b) && blocks::known_same(wanted(a), wanted(b));
     });
-    core::Progress progress(options_.progress, std::ssize(all) * layout_->row_masks[0].grid->q_blocks);
-    for (const check::SharedHeads& shared : all) {
-      const std::int64_t row = layout_->row_of(shared.first);
+    const std::int64_t lines = core::ceil_div(mask_of(0).q_length, layout_->block_shape.q);
+    core::Progress progress(options_.progress, std::ssize(all) * lines * layout_->walk_count);
+    for (std::int64_t n = 0; n < std::ssize(all) * layout_->walk_count; ++n) {
+      const check::SharedHeads& shared = all[static_cast<std::size_t>(n % std::ssize(all))];
+      const std::int64_t walk = n / std::ssize(all);
+      const std::int64_t row = walk * layout_->row_count + layout_->row_of(shared.first);
       const Mask& mask = wanted(shared.first);
-      const BlockGrid& grid = *mask_of(row).grid;
-      const States states = states_of(row);
+      const States states = walk == 0 ? states_of(row) : nullptr;
       const MaskPair pair(computed(row, mask), mask, layout_->block_shape);
       pair.compare(found_, options_, progress, 1, [&](Findings& found, const BlockDifference& difference) {
         wrong_blocks += shared.count;
         if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
-        const mask::Rectangle block = grid.whole_block(difference.i, difference.j);
-        if (block.q_end > mask.q_length() || block.k_end > mask.kv_length()) {
+        const BlockShape block = layout_->block_shape;
+        if ((difference.i + 1) * block.q > mask.q_length() ||
+            (difference.j + 1) * block.kv > mask.kv_length()) {
           const std::scoped_lock lock(reading_);
           wrong_.insert({row, difference.i, difference.j});
         }
         found.add(
             difference.missing > 0 ? "missing" : "outside", pair.place(shared.first, difference),
-            [&] { return explain(shared, difference); }, shared.count);
+            [&] { return explain(shared, row, difference); }, shared.count);
       });
       add_picture(shared.first, states);
     }
@@ -153,13 +155,13 @@ class MaskInfoCheck {
 
   const Mask& wanted(std::int64_t head) const { return check::of_head(claims_.masks, head); }
 
-  Finding explain(const check::SharedHeads& shared, const BlockDifference& d) const {
+  Finding explain(const check::SharedHeads& shared, std::int64_t row, const BlockDifference& d) const {
     const bool missing = d.missing > 0;
     const std::int64_t head = shared.first, pairs = missing ? d.missing : d.outside;
     const std::string counted = fmt::format("{} pair{}", format_count(pairs), pairs == 1 ? "" : "s");
     const std::scoped_lock lock(reading_);  // arrays may allow one reader at a time
     return layout_->explain(
-        layout_->row_of(head), d, wanted(head),
+        row, d, wanted(head),
         fmt::format("block ({}, {}, {}) {}, first ({}, {}, {}){}", head, d.i, d.j,
                     missing ? "lacks " + counted : "has " + counted + " too many", head,
                     missing ? d.missing_q : d.outside_q, missing ? d.missing_k : d.outside_k,
@@ -179,7 +181,8 @@ class MaskInfoCheck {
         const mask::Rectangle where = grid.whole_block(i, entry.column);
         if (where.q_end <= q && where.k_end <= kv) continue;
         if (wrong_.contains({row, i, entry.column})) continue;
-        if (layout_->is_computed() && entry.pattern != BlockGrid::kFull) continue;
+        if (layout_->full_blocks_end_with_mask && entry.pattern == BlockGrid::kFull) continue;
+        if (layout_->is_computed(row) && entry.pattern != BlockGrid::kFull) continue;
         const mask::BitRows bits = buffer.rows(where.rows(), where.columns());
         padded.node().fill(where, bits);
         std::optional<std::pair<std::int64_t, std::int64_t>> first;

@@ -83,8 +83,10 @@ std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, Blo
 std::int64_t check_mask_info_bytes(const ArrayGroup& arrays, const MaskInfoClaims& claims) {
   constexpr double kOfEntry = 40, kOfPattern = 32;
   double bytes = 0;
-  if (const auto array = arrays.find("block_mask"))
+  if (const auto array = arrays.find("data_next"))
     bytes += kOfEntry * static_cast<double>(element_count(array->shape()));
+  else
+    bytes += 2 * static_cast<double>(StoredMaskInfo::cost(arrays).buffered);
   BlockShape block{128, 128};
   if (const auto array = arrays.find("partial_mask_blocks"); array && array->shape().size() > 1) {
     const Shape& shape = array->shape();

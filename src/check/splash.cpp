@@ -104,25 +104,7 @@ class SplashCheck final : public LayoutCheck {
   bool open() override {
     try {
       arrays_ = blocks::stored_arrays(group_, claims_.settings);
-      Shape shape{arrays_.shape.heads, arrays_.shape.q_length, arrays_.shape.kv_length};
-      if (!claims_.masks.empty()) {
-        const Mask& first = claims_.masks.front();
-        const bool is_known = shape[1] > 0;  // else the heads are only as many as there are rows
-        if (is_known && (shape[1] != first.q_length() || shape[2] != first.kv_length()))
-          throw core::invalid("its lengths are {} x {}, those of the mask {} x {}", shape[1], shape[2],
-                              first.q_length(), first.kv_length())
-              .about("block_mask");
-        shape[1] = first.q_length(), shape[2] = first.kv_length();
-        const auto heads = std::ssize(claims_.masks);
-        if (is_known && heads > 1 && shape[0] != heads)
-          throw core::invalid("it has {} head{}, the mask {}", shape[0], shape[0] == 1 ? "" : "s", heads)
-              .about("block_mask");
-        if (heads > 1) shape[0] = heads;
-      }
-      if (shape[1] == 0)
-        throw Error(Error::Kind::usage,
-                    fmt::format("{}: nothing says how many queries and keys it is for", group_.name),
-                    Error::Code::unknown_lengths);
+      const Shape shape = checked_shape(arrays_.shape, claims_, group_.name, "block_mask");
       layout_ = blocks::stored_layout(arrays_, shape);
       head_count = layout_.heads, row_count = layout_.layout.rows, block_shape = arrays_.block;
       if (!arrays_.is_computable()) elements_.emplace(arrays_);
@@ -149,7 +131,7 @@ class SplashCheck final : public LayoutCheck {
     found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
   }
 
-  bool is_computed() const override { return arrays_.is_computable(); }
+  bool is_computed(std::int64_t) const override { return arrays_.is_computable(); }
   std::int64_t row_of(std::int64_t head) const override { return layout_.row_of(head); }
 
   Finding explain(std::int64_t row, const BlockDifference& d, const Mask& wanted,
@@ -343,9 +325,9 @@ class SplashCheck final : public LayoutCheck {
       });
       visited_ += std::ssize(visits) * (layout_.heads / layout_.layout.rows);
       const auto twice = [&](std::int64_t i, std::int64_t j) { report_second(row, i, j); };
-      row_masks.push_back({blocks::grid_of(arrays_, layout_, visits, twice),
-                           elements_ ? elements_->of_row(layout_, row) : nullptr, layout_.q_length,
-                           layout_.kv_length});
+      row_masks.push_back(
+          {blocks::grid_of(arrays_.block, layout_.layout.q_blocks, layout_.layout.kv_blocks, visits, twice),
+           elements_ ? elements_->of_row(layout_, row) : nullptr, layout_.q_length, layout_.kv_length});
     }
     for (auto& [data, masks] : slabs) data.end(), masks.end();
   }

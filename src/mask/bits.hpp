@@ -41,6 +41,16 @@ inline Word get_bits(const Word* words, std::int64_t begin, std::int64_t count, 
   return value & low_bits(count);
 }
 
+/// Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
+inline void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
+  const std::int64_t shift = begin % 64;
+  to += begin / 64;
+  for (std::int64_t w = 0; w < words_for(n); ++w) {
+    to[w] |= from[w] << shift;
+    if (shift != 0 && (from[w] >> (64 - shift)) != 0) to[w + 1] |= from[w] >> (64 - shift);
+  }
+}
+
 /// Transposes 64 × 64 bits, one word a row: swaps ever smaller squares off the diagonal.
 inline void transpose_64(Word* rows) {
   Word keep = 0x00000000FFFFFFFFull;

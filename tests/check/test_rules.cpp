@@ -172,6 +172,19 @@ std::function<void(ArrayGroup&)> number(const std::string& name, std::size_t at,
   };
 }
 
+// Steps of Tokamax with these rows, each over columns 0 and 1.
+std::function<Findings()> tokamax_rows(const std::vector<std::int32_t>& rows) {
+  return [rows] {
+    ArrayGroup group{"m.npz", {}, {}};
+    const auto add = [&](const char* name, const std::vector<std::int32_t>& values) {
+      group.arrays[name] = make_source(Array::from<std::int32_t>({std::ssize(values)}, values), name);
+    };
+    add("active_rows", rows), add("active_cols", {0, 0, 1}), add("block_mask", {2, 2, 2});
+    add("num_active_blocks", {3}), add("block", {2, 2}), add("shape", {4, 4});
+    return check_mask_info(group);
+  };
+}
+
 void no_change(ArrayGroup&) {}
 
 // The partial blocks again, and one more, all of `value`; block (1, 0) has it where that is all True.
@@ -316,6 +329,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
        {info([](ArrayGroup& g) { g.arrays.erase("mask_next"); }),
         info([](ArrayGroup& g) { g.arrays.erase("mask_next"); }, true)}},
       {"twice", {info(number("data_next", 3, 0)), info(no_change)}},
+      {"order", {tokamax_rows({0, 1, 0}), tokamax_rows({0, 1, 1})}},
       {"positions", {info(number("q_sequence", 4, 2), true), info(no_change, true)}},
       // Query 0 with key 6, which there is none, and with key 5, which it sees anyway.
       {"padding", {padded(2), padded(1)}},

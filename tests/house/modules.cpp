@@ -53,6 +53,7 @@ const std::map<std::string, std::string> kPublic{
     {"sparsity", "blocks"},
     {"mask", "mask"},
     {"mask_info", "blocks"},
+    {"mask_layouts", "blocks"},
     {"mask_set", "mask"},
     {"quantize", "quantize"},
     {"groups", "matmul"},

@@ -449,7 +449,7 @@ Run declare_check_mask_info(OptionSet& set) {
   const auto words = std::make_shared<MaskInfoWords>();
   add_word(
       set, "FILE", words->file, [](const std::string& word) { return word; }, "FILE",
-      "the arrays that ejk mask-info writes, in an HDF5 file or group, .npz or folder")
+      "block metadata in any layout of ejk mask-info, in an HDF5 file or group, .npz, safetensors or folder")
       .required();
   declare_masks(set, words->masks);
   add_word(set, "--block", words->settings.block, read_block, "QxK",
@@ -461,11 +461,10 @@ Run declare_check_mask_info(OptionSet& set) {
   add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
            "devices that share the queries\nHDF5 files contain it; 1 otherwise.");
   declare_picture(set);
-  declare_check(
-      set, "mask-info", words->flags,
-      std::string("The arrays are walked as a kernel walks them, following data_next and mask_next.\n"
-                  "With a mask, a finding names the wrong index and its expected value.\n\n") +
-          kMaskHelp);
+  declare_check(set, "mask-info", words->flags,
+                std::string("The arrays are walked as the kernel of their library walks them.\n"
+                            "With a mask, a finding names the wrong index and its expected value.\n\n") +
+                    kMaskHelp);
   return [words](Job& job) {
     try {
       return run(*words, job);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "commands.hpp"
+#include "ejk/mask_layouts.hpp"
 #include "masks.hpp"
 
 namespace ejk::app {
@@ -16,11 +17,38 @@ namespace {
 
 struct MaskInfoOptions {
   MaskOptions masks;
-  BlockShape block;
+  std::optional<BlockShape> block;
   bool dkv = false;
   bool dynamic = false;
   MaskInfoSettings how;
+  std::optional<MaskLayout> layout;  // none: JAX's
+  std::int64_t kv_seq_shards = 1;
+  bool require_exact = false;
 };
+
+void check_words(const MaskInfoOptions& options) {
+  const bool needs_block = !options.layout || has_blocks(*options.layout);
+  if (needs_block && !options.block)
+    throw usage("--block QxK is missing: the queries and keys of a block")
+        .hint("for example --block 128x128");
+  const auto given = [](bool is, const char* option, const char* of) {
+    if (is) throw usage("{} goes with --layout {}", option, of);
+  };
+  const MaskInfoSettings usual;
+  const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
+  given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
+  given(!jax && options.dynamic, "--dynamic", "jax");
+  given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
+  given(!jax && !tokamax && options.how.q_seq_shards != usual.q_seq_shards, "--q-seq-shards",
+        "jax and tokamax");
+  given(!jax && !tokamax && !options.how.shrink_grid, "--no-shrink-grid", "jax and tokamax");
+  given(!jax && !tokamax && !options.how.downcast, "--no-downcast", "jax and tokamax");
+  given(!jax && !tokamax && !options.how.computable, "--no-computable", "jax and tokamax");
+  given(!tokamax && options.kv_seq_shards != 1, "--kv-seq-shards", "tokamax");
+  given(!jax && !tokamax && options.layout != MaskLayout::fa4 && options.dkv, "--dkv",
+        "jax, tokamax and fa4");
+  given(jax && options.require_exact, "--require-exact", "another library");
+}
 
 Output absent(const std::string& name, MaskInfoArray::Absent why) {
   using Absent = MaskInfoArray::Absent;
@@ -51,12 +79,74 @@ std::vector<Output> outputs_of(const MaskInfoShare& share) {
   return outputs;
 }
 
+// Every rank makes the arrays, which are no work beside the scan, and the first one writes them.
+Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job) {
+  MaskLayoutSettings settings;
+  settings.layout = *options.layout;
+  settings.direction = options.dkv ? Direction::dkv : Direction::forward;
+  settings.pad = options.how.pad;
+  settings.q_seq_shards = options.how.q_seq_shards, settings.kv_seq_shards = options.kv_seq_shards;
+  settings.shrink_grid = options.how.shrink_grid, settings.downcast = options.how.downcast;
+  settings.computable = options.how.computable;
+  const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
+  const std::int64_t peak =
+      plan_of_masks(options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); });
+  Report planned;
+  planned.warnings = masks.warnings();
+  planned.add("layout", "layout", std::string(name_of(settings.layout)))
+      .add("heads", "heads", masks.head_count(), Unit::count)
+      .add("queries", "queries", masks.q_length, Unit::count)
+      .add("keys", "keys", masks.kv_length, Unit::count)
+      .add("block", "block", Shape{block.q, block.kv})
+      .add("dense_mask", "dense mask as bools",
+           byte_count(Shape{masks.head_count(), masks.q_length, masks.kv_length}, DType::boolean),
+           Unit::bytes);
+  if (job.plan(std::move(planned), peak)) return Outcome::passed;
+  settings.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
+  settings.progress = job.progress();
+  const MaskArrays made =
+      job.phase(Phase::compute, [&] { return make_mask_arrays(masks.heads, block, settings); });
+  Report report;
+  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  report.warnings = masks.warnings();
+  append(report, describe(made));
+  std::vector<Output> outputs;
+  for (const auto& [name, array] : made.arrays) {
+    const ArrayType type = type_of(*array);
+    outputs.push_back(job.comm.is_single()
+                          ? Output{name, array, {}}
+                          : output_in_parts(name, type,
+                                            job.comm.is_first()
+                                                ? std::vector<OutputPart>{{whole_box(type.shape), array}}
+                                                : std::vector<OutputPart>()));
+  }
+  for (const std::string& name : mask_array_names(settings.layout))
+    if (std::none_of(outputs.begin(), outputs.end(),
+                     [&](const Output& output) { return output.name == name; }))
+      outputs.push_back({name, nullptr,
+                         name == "q_sequence" ? "only a causal, local or chunked mask has one"
+                         : name == "dkv"      ? "it is for the forward pass"
+                                              : "no block is partial, or the kernel computes those"});
+  const bool fails = options.require_exact && made.differing > 0;
+  if (fails) outputs.clear();
+  if (made.differing > 0)
+    report.warnings.push_back(
+        fmt::format("{} of {} elements differ from the mask: the layout {} cannot store "
+                    "it{}",
+                    made.differing, masks.head_count() * masks.q_length * masks.kv_length,
+                    name_of(settings.layout), fails ? ", and nothing is written" : ""));
+  job.deliver(std::move(report), outputs);
+  return fails ? Outcome::failed : Outcome::passed;
+}
+
 Outcome run(const MaskInfoOptions& options, Job& job) {
+  check_words(options);
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
   job.provenance.record("shape",
                         fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
+  if (options.layout) return run_layout(options, masks, job);
   const MaskInfoPlan plan = plan_of_masks(options.masks, masks, [&] {
-    return MaskInfoPlan(masks.heads, options.block, options.dkv ? Direction::dkv : Direction::forward,
+    return MaskInfoPlan(masks.heads, *options.block, options.dkv ? Direction::dkv : Direction::forward,
                         options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how);
   });
   Report description = describe(plan);
@@ -102,8 +192,15 @@ Outcome run(const MaskInfoOptions& options, Job& job) {
 Run declare_mask_info(OptionSet& set) {
   const auto options = std::make_shared<MaskInfoOptions>();
   declare_masks(set, options->masks);
-  add_word(set, "--block", options->block, read_block, "QxK", "queries and keys of a block, such as 128x128")
-      .required()
+  add_word(set, "--block", options->block, read_block, "QxK",
+           "queries and keys of a block, such as 128x128\nflashmask and magi have none.")
+      .recorded();
+  Choices<std::optional<MaskLayout>> layouts{{"jax", std::nullopt}};
+  for (const MaskLayout layout : kMaskLayouts) layouts.emplace_back(name_of(layout), layout);
+  add_choice(set, "--layout", options->layout, std::move(layouts), "LAYOUT",
+             "the arrays of a library, under its names\njax: splash attention and ejkernel. tokamax. flex: "
+             "PyTorch's BlockMask. fa4: FlashAttention-4. bsr: SciPy. flashinfer. flashmask: Paddle. magi: "
+             "MagiAttention.")
       .recorded();
   add_flag(set, "--dkv", options->dkv,
            "for the backward pass of keys and values\n"
@@ -117,6 +214,13 @@ Run declare_mask_info(OptionSet& set) {
   add_word(set, "--q-seq-shards", options->how.q_seq_shards, at_least(1), "N",
            "devices that share the queries")
       .recorded();
+  add_word(set, "--kv-seq-shards", options->kv_seq_shards, at_least(1), "N",
+           "devices that share the keys, with --layout tokamax")
+      .recorded();
+  add_flag(
+      set, "--require-exact", options->require_exact,
+      "write nothing where the layout cannot store the mask\nThe exit code is 1 then; otherwise a warning "
+      "counts the elements.");
   add_flag(set, "--no-shrink-grid", options->how.shrink_grid,
            "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.", false)
       .recorded("shrink_grid");
@@ -133,6 +237,12 @@ Run declare_mask_info(OptionSet& set) {
       false)
       .recorded("computable");
   declare_picture(set);
+  set.set_outputs([options] {
+    if (options->layout) return mask_array_names(*options->layout);
+    std::vector<std::string> names = {"data_next",           "mask_next",  "block_mask",
+                                      "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
+    return names;
+  });
   set.set_footer(kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
@@ -154,19 +264,49 @@ extern const Command mask_info_command{
           "the distinct partial blocks; none where a kernel computes the mask (--no-computable). With --dkv (P, bk, bq); with --dynamic every block, (heads, q blocks, kv blocks, bq, bk)"},
          {"q_sequence", "(Q,) int32",
           "0, 1, 2, ...: for a kernel that computes a causal, local or chunked mask"},
-         {"is_dynamic_mask", "() bool", "whether --dynamic was given"}},
+         {"is_dynamic_mask", "() bool", "whether --dynamic was given"},
+         {"active_rows, active_cols", "(steps,) int8, int16 or int32",
+          "tokamax: the block of each step, in its shard; mask_next and block_mask as long"},
+         {"num_active_blocks", "(shards,) int32", "tokamax: the steps of each shard"},
+         {"kv_num_blocks, full_kv_num_blocks", "(1, H, q blocks) int32",
+          "flex: how many blocks of a row are partial, and full"},
+         {"kv_indices, full_kv_indices", "(1, H, q blocks, kv blocks) int32", "flex: these blocks"},
+         {"q_num_blocks, full_q_num_blocks", "(1, H, kv blocks) int32", "flex: the same of a column"},
+         {"q_indices, full_q_indices", "(1, H, kv blocks, q blocks) int32", "flex: these blocks"},
+         {"mask_block_cnt, full_block_cnt", "(1, H, q blocks) int32",
+          "fa4: how many blocks of a row (--dkv: a column) are partial, and full"},
+         {"mask_block_idx, full_block_idx", "(1, H, q blocks, kv blocks) int32", "fa4: these blocks"},
+         {"partial_block_ids", "int32", "flex, fa4: the partial block of each entry in partial_mask_blocks"},
+         {"indptr, indices", "(q blocks + 1,), (blocks,) int32",
+          "bsr, flashinfer: the blocks of row i are indices[indptr[i]:indptr[i + 1]]"},
+         {"data", "(blocks, bq, bk) bool", "bsr: the elements of each block"},
+         {"packed_mask", "(bytes,) uint8", "flashinfer: the same as bits"},
+         {"M, N, R, C", "() int32", "flashinfer: queries and keys, of the mask and of a block"},
+         {"startend_row_indices", "(1, H, keys, n) int32",
+          "flashmask: the hidden queries of each key, n 1, 2 or 4"},
+         {"causal", "() bool", "flashmask: whether the queries before a key are hidden as well"},
+         {"q_ranges, k_ranges", "(slices, 2) int32", "magi: the queries and keys of each slice"},
+         {"attn_type_map", "(slices,) int32", "magi: 0 full, 1 causal, 2 inverse causal, 3 both"},
+         {"block, BLOCK_SIZE, block_size", "(2,) int32",
+          "of other libraries: the queries and keys of a block"},
+         {"shape, seq_lengths", "(2,) int32", "of other libraries: queries and keys"},
+         {"dkv", "() bool", "tokamax, fa4: whether --dkv was given"}},
     .use = R"(with h5py.File("info.h5") as f: a = {name: f[name][()] for name in f}
 for h, i, j in np.argwhere(a["block_mask"]):  # not the empty ones
     key_block = a["data_next"][h, i, j]       # that query block i reads
     if a["block_mask"][h, i, j] == 1:         # the pairs of it that attend
         allowed = a["partial_mask_blocks"][a["mask_next"][h, i, j]])",
     .keys = R"(
-direction | string | forward or dkv: the order in which a kernel walks the blocks | done
-kind | string | static; static, computable; or dynamic | done
+direction | string | forward or dkv: the order in which a kernel walks the blocks | done; of other layouts with --dkv
+kind | string | static; static, computable; or dynamic | done, of JAX's layout
+layout | string | the library's arrays | with another --layout
+exact | boolean | whether the arrays have exactly the mask | with another --layout
+differing_elements | integer | elements in which they differ | where they are not exact
+first_difference | shape | the first of them: head, query, key | where they are not exact
 shape | shape | heads, queries, keys | done
 heads, queries, keys | integer | heads, and queries and keys of a head | plan
 block | shape | queries and keys of a block
-grid | shape | heads, query blocks, key blocks | plan
+grid | shape | heads, query blocks, key blocks | with --dry-run, of JAX's layout
 padded_shape | shape | the shape after padding with False | with --pad, where it adds something
 head_shards | integer | devices that share the heads | with --head-shards above 1
 q_seq_shards | integer | devices that share the queries | with --q-seq-shards above 1
@@ -189,12 +329,12 @@ total | section | the sums over all heads | done
   true_elements | integer | True elements
   distinct_partial_blocks | integer | partial blocks that differ from each other | not with --dynamic
   rows_without_key, keys_without_row | integer | queries that attend to no key; keys that no query attends to
-  grid, shrunk_grid | shape | the grid of blocks, and that of the arrays
+  grid, shrunk_grid | shape | the grid of blocks, and that of the arrays | of JAX's layout
 rows_without_key | table | ranges of queries that attend to no key, at most 10,000 | done
   mask, begin, end, count | integer | the mask's number; the first, the one after the last, their count
 keys_without_row | table | ranges of keys that no query attends to, at most 10,000 | done
   mask, begin, end, count | integer | the mask's number; the first, the one after the last, their count
-arrays | table | the arrays that are written; with --dry-run at most
+arrays | table | the arrays that are written; with --dry-run at most | not with --dry-run of another --layout
   name | string | its name
   dtype | string | its element type
   shape | shape | its shape

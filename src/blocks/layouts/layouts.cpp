@@ -1,5 +1,5 @@
-// The table of layouts, the layout of a group of arrays, and settings from attributes or arguments.
-// tests: tests/blocks/test_splash.cpp, tests/mask/test_expression.cpp
+// The table of layouts, the layout of a group of arrays, and settings from attributes, arrays or arguments.
+// tests: tests/blocks/test_splash.cpp, tests/blocks/test_mask_layouts.cpp, tests/mask/test_expression.cpp
 #include "blocks/layouts/layouts.hpp"
 
 #include <algorithm>
@@ -14,22 +14,31 @@ namespace ejk {
 
 namespace blocks {
 
-extern const MaskLayout kSplash;  // JAX's splash attention: MaskInfo
+extern const StoredMaskLayout kSplash, kTokamax, kFlex, kFa4, kBsr, kFlashinfer, kFlashmask, kMagi;
 
-std::span<const MaskLayout> layouts() {
-  static const MaskLayout table[] = {kSplash};
+std::span<const StoredMaskLayout> layouts() {
+  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kFlex,      kFa4,
+                                           kBsr,    kFlashinfer, kFlashmask, kMagi};
   return table;
 }
 
-const MaskLayout& layout_of(const ArrayGroup& group) {
-  const auto found = [&](const MaskLayout& layout) {
-    return std::count_if(layout.arrays.begin(), layout.arrays.end(), [&](const MaskLayout::ArrayName& array) {
-      return array.required && group.arrays.contains(array.name);
-    });
-  };
-  const std::span<const MaskLayout> all = layouts();
-  return *std::max_element(all.begin(), all.end(),
-                           [&](const MaskLayout& a, const MaskLayout& b) { return found(a) < found(b); });
+const StoredMaskLayout& layout_of(const ArrayGroup& group) {
+  const StoredMaskLayout* found = nullptr;
+  for (const StoredMaskLayout& layout : layouts()) {
+    if (!layout.is_of(group)) continue;
+    if (found != nullptr)
+      throw core::invalid("{}: it has arrays of two layouts, {} and {}", group.name, found->name, layout.name)
+          .about("layout");
+    found = &layout;
+  }
+  return found != nullptr ? *found : layouts().front();
+}
+
+std::shared_ptr<const StoredMasks> StoredMaskLayout::open(const ArrayGroup& group,
+                                                          const StoredSettings& settings) const {
+  return read   ? read(group, settings)
+         : list ? read_listed(list(group, settings))
+                : read_rule(rule(group, settings));
 }
 
 bool read_setting(const StoredSetting& setting, const std::string& text, StoredSettings& into) {
@@ -40,7 +49,10 @@ bool read_setting(const StoredSetting& setting, const std::string& text, StoredS
   }
   if (setting.form == Form::size) {
     const auto size = parse_integer(text);
-    (setting.attribute == std::string_view("head_shards") ? into.head_shards : into.q_seq_shards) = size;
+    const std::string_view name = setting.attribute;
+    (name == "head_shards"    ? into.head_shards
+     : name == "q_seq_shards" ? into.q_seq_shards
+                              : into.kv_seq_shards) = size;
     return size && *size >= 1;
   }
   auto lengths = lengths_in(text);
@@ -53,6 +65,123 @@ bool read_setting(const StoredSetting& setting, const std::string& text, StoredS
   if (lengths->size() == 2) lengths->insert(lengths->begin(), 1);
   into.shape = std::move(lengths);
   return true;
+}
+
+namespace {
+
+constexpr StoredSetting kSettings[] = {
+    {"block", "block", StoredSetting::Form::block, "block"},
+    {"shape", "shape", StoredSetting::Form::shape, "shape"},
+    {"walk", "dkv", StoredSetting::Form::walk, "direction"},
+    {"head_shards", "head_shards", StoredSetting::Form::size, "number of head shards"},
+    {"q_seq_shards", "q_seq_shards", StoredSetting::Form::size, "number of query shards"},
+    {"kv_seq_shards", "kv_seq_shards", StoredSetting::Form::size, "number of key shards"},
+};
+
+StoredSettings settings_in_attributes(const ArrayGroup& group) {
+  StoredSettings found;
+  const auto& attributes = group.attributes;
+  // The attributes of another command have other meanings.
+  if (const auto command = attributes.find("ejk_command");
+      command != attributes.end() && command->second != "mask-info")
+    return found;
+  for (const StoredSetting& setting : kSettings) {
+    const auto at = attributes.find(setting.attribute);
+    if (at == attributes.end()) continue;
+    std::string text = at->second;
+    if (setting.form == StoredSetting::Form::walk)  // the attribute is that of a flag
+      text = text == "true" ? "dkv" : text == "false" ? "forward" : "";
+    if (!read_setting(setting, text, found))
+      throw wrong(setting.attribute, "{}: the attribute {} is '{}'", group.name, setting.attribute,
+                  printable(at->second, 40));
+  }
+  return found;
+}
+
+// Two or three lengths in an array of one axis.
+std::optional<Shape> lengths_in_array(const ArrayGroup& group, const char* name) {
+  const auto array = group.find(name);
+  if (!array) return std::nullopt;
+  const std::vector<std::int64_t> values = core::read_integers(*array, "lengths");
+  if (values.size() != 2 && values.size() != 3)
+    throw wrong(name, "{} has {} elements; it is two lengths", array->name(), values.size());
+  for (const std::int64_t length : values)
+    if (length < 1 || length > kLongestMask)
+      throw wrong(name, "{} has a length of {}", array->name(), length);
+  return values;
+}
+
+StoredSettings settings_in_arrays(const ArrayGroup& group) {
+  StoredSettings found;
+  for (const char* name : {"block", "BLOCK_SIZE", "block_size"})
+    if (const auto lengths = lengths_in_array(group, name))
+      found.block = BlockShape{(*lengths)[0], (*lengths)[1]};
+  for (const char* name : {"shape", "seq_lengths"})
+    if (auto lengths = lengths_in_array(group, name)) {
+      if (lengths->size() == 2) lengths->insert(lengths->begin(), 1);
+      found.shape = std::move(lengths);
+    }
+  if (const auto dkv = group.find("dkv")) {
+    if (!dkv->shape().empty() || dkv->dtype() != DType::boolean)
+      throw wrong("dkv", "{} is {}; it is a bool without axes", dkv->name(), to_string(type_of(*dkv)));
+    std::uint8_t value = 0;
+    dkv->read({}, {}, &value);
+    found.direction = value != 0 ? Direction::dkv : Direction::forward;
+  }
+  return found;
+}
+
+std::string text_of(std::int64_t value) { return fmt::format("{}", value); }
+std::string text_of(const Shape& shape) { return to_string(shape); }
+std::string text_of(const BlockShape& block) { return to_string(block); }
+std::string text_of(Direction direction) { return direction == Direction::forward ? "forward" : "dkv"; }
+
+template <class T>
+std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
+                        const std::optional<T>& given) {
+  if (found && given && text_of(*found) != text_of(*given))
+    throw core::usage("{}: its {} is {}, and {} is given", group.name, what, text_of(*found),
+                      text_of(*given));
+  return found ? found : given;
+}
+
+// Arrays contain no number of heads where one mask serves all of them.
+StoredSettings merged(const ArrayGroup& group, StoredSettings found, const StoredSettings& given) {
+  if (found.shape && given.shape && found.shape->front() == 1) found.shape->front() = given.shape->front();
+  return {agreed(group, "block", found.block, given.block),
+          agreed(group, "shape", found.shape, given.shape),
+          agreed(group, "direction", found.direction, given.direction),
+          agreed(group, "number of head shards", found.head_shards, given.head_shards),
+          agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards),
+          agreed(group, "number of key shards", found.kv_seq_shards, given.kv_seq_shards)};
+}
+
+}  // namespace
+
+StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given) {
+  if (given.shape && given.shape->size() != 3)
+    throw core::usage("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
+  const StoredSettings stored = settings_in_attributes(group);
+  StoredSettings in_arrays = settings_in_arrays(group);
+  if (in_arrays.shape && !stored.shape && in_arrays.shape->front() == 1 && given.shape)
+    in_arrays.shape->front() = given.shape->front();
+  return merged(group, merged(group, std::move(in_arrays), stored), given);
+}
+
+std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<BlockShape> stored,
+                                       std::optional<BlockShape> given) {
+  return agreed(group, "block", stored, given);
+}
+
+BlockShape required_block(const ArrayGroup& group, const std::optional<BlockShape>& block) {
+  if (!block)
+    throw Error(Error::Kind::usage, fmt::format("{}: nothing says how large its blocks are", group.name),
+                Error::Code::unknown_block)
+        .hint(fmt::format("from({}, block=QxK) says it", group.name));
+  for (const std::int64_t length : {block->q, block->kv})
+    if (length < 1 || length > kLongestMask)
+      throw wrong("block", "{}: a block of {} is no block", group.name, to_string(*block));
+  return *block;
 }
 
 }  // namespace blocks
@@ -69,7 +198,7 @@ std::optional<Shape> mask::lengths_in(std::string_view text) {
   return lengths;
 }
 
-std::span<const mask::StoredSetting> mask::stored_settings() { return blocks::kSplash.settings; }
+std::span<const mask::StoredSetting> mask::stored_settings() { return blocks::kSettings; }
 
 std::shared_ptr<const mask::StoredMasks> mask::open_stored_masks(
     const OpenArray::Group& open, const std::map<std::string, std::string>& arguments) {
@@ -78,17 +207,21 @@ std::shared_ptr<const mask::StoredMasks> mask::open_stored_masks(
     if (const auto at = arguments.find(setting.parameter); at != arguments.end())
       blocks::read_setting(setting, at->second, settings);
   const ArrayGroup group = open(arguments.at("info"), StoredMaskInfo::array_names());
-  return blocks::layout_of(group).read(group, settings);
+  return blocks::layout_of(group).open(group, settings);
 }
 
 StoredMaskInfo::StoredMaskInfo(const ArrayGroup& arrays, const StoredSettings& settings)
-    : masks_(blocks::layout_of(arrays).read(arrays, settings)) {}
+    : masks_(blocks::layout_of(arrays).open(arrays, settings)) {}
 
 const std::vector<std::string>& StoredMaskInfo::array_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all;
-    for (const blocks::MaskLayout& layout : blocks::layouts())
-      for (const auto& array : layout.arrays) all.emplace_back(array.name);
+    const auto add = [&](std::span<const char* const> arrays) {
+      for (const char* name : arrays)
+        if (std::find(all.begin(), all.end(), name) == all.end()) all.emplace_back(name);
+    };
+    for (const blocks::StoredMaskLayout& layout : blocks::layouts()) add(layout.arrays);
+    add(blocks::kSettingArrays);
     return all;
   }();
   return names;

@@ -1,10 +1,18 @@
-// The table of layouts: how kernels of a library store a mask in several arrays.
+// The table of layouts: how the kernels of a library store a mask in several arrays.
 #pragma once
 
-#include <memory>
-#include <span>
-#include <string_view>
+#include <fmt/format.h>
 
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "blocks/layouts/listed.hpp"
+#include "core/checked.hpp"
+#include "core/require.hpp"
 #include "ejk/mask_info.hpp"
 #include "mask/stored_masks.hpp"
 
@@ -12,25 +20,48 @@ namespace ejk::blocks {
 
 using namespace mask;  // bits, rectangles and states of blocks
 
-struct MaskLayout {
-  struct ArrayName {
-    const char* name;
-    bool required = false;
-  };
+struct StoredMaskLayout {
   std::string_view name;
-  std::span<const ArrayName> arrays;
-  std::span<const StoredSetting> settings;
-  /// Throws what the constructor of StoredMaskInfo throws.
+  std::span<const char* const> arrays;  // also of settings
+  bool (*is_of)(const ArrayGroup& arrays);
+  /// One of these reads it. They throw what the constructor of StoredMaskInfo throws.
   std::shared_ptr<const StoredMasks> (*read)(const ArrayGroup& arrays, const StoredSettings& settings);
+  std::shared_ptr<const ListedBlocks> (*list)(const ArrayGroup& arrays, const StoredSettings& settings);
+  std::shared_ptr<const PairRule> (*rule)(const ArrayGroup& arrays, const StoredSettings& settings);
   StoredMaskInfo::Cost (*cost)(const ArrayGroup& arrays);
+
+  std::shared_ptr<const StoredMasks> open(const ArrayGroup& group, const StoredSettings& settings) const;
 };
 
-std::span<const MaskLayout> layouts();
+std::span<const StoredMaskLayout> layouts();
 
-/// The layout with the most required arrays in the group, the first of equals.
-const MaskLayout& layout_of(const ArrayGroup& group);
+/// The layout of a group; JAX's where there are arrays of none. Throws Error{input} for arrays of two.
+const StoredMaskLayout& layout_of(const ArrayGroup& group);
 
 /// Sets one setting from its text. False if the text is not of its form.
 bool read_setting(const StoredSetting& setting, const std::string& text, StoredSettings& into);
+
+/// The settings in the attributes and arrays of a group, and those given. Throws Error{input} for an invalid
+/// one, Error{usage} where they contradict.
+StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given);
+
+/// The names of arrays that contain settings.
+inline constexpr const char* kSettingArrays[] = {"block", "BLOCK_SIZE",  "block_size",
+                                                 "shape", "seq_lengths", "dkv"};
+
+/// `stored`, or if that is absent `given`, which may not contradict it.
+std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<BlockShape> stored,
+                                       std::optional<BlockShape> given);
+/// Throws Error{usage} (Code::unknown_block) without a block, Error{input} for one that is not.
+BlockShape required_block(const ArrayGroup& group, const std::optional<BlockShape>& block);
+
+/// An error about an array of the group.
+inline Error wrong(std::string_view array, std::string why) {
+  return core::invalid(std::move(why)).about(array);
+}
+template <class First, class... Rest>
+Error wrong(std::string_view array, fmt::format_string<First, Rest...> why, First&& first, Rest&&... rest) {
+  return wrong(array, fmt::format(why, std::forward<First>(first), std::forward<Rest>(rest)...));
+}
 
 }  // namespace ejk::blocks

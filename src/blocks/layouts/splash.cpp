@@ -26,55 +26,6 @@ namespace ejk::blocks {
 
 namespace {
 
-Error wrong(std::string_view array, std::string why) { return core::invalid(std::move(why)).about(array); }
-template <class First, class... Rest>
-Error wrong(std::string_view array, fmt::format_string<First, Rest...> why, First&& first, Rest&&... rest) {
-  return wrong(array, fmt::format(why, std::forward<First>(first), std::forward<Rest>(rest)...));
-}
-
-constexpr StoredSetting kSettings[] = {
-    {"block", "block", StoredSetting::Form::block, "block"},
-    {"shape", "shape", StoredSetting::Form::shape, "shape"},
-    {"walk", "dkv", StoredSetting::Form::walk, "direction"},
-    {"head_shards", "head_shards", StoredSetting::Form::size, "number of head shards"},
-    {"q_seq_shards", "q_seq_shards", StoredSetting::Form::size, "number of query shards"},
-};
-
-StoredSettings settings_in(const ArrayGroup& group) {
-  StoredSettings found;
-  const auto& attributes = group.attributes;
-  // The attributes of another command have other meanings.
-  if (const auto command = attributes.find("ejk_command");
-      command != attributes.end() && command->second != "mask-info")
-    return found;
-  for (const StoredSetting& setting : kSettings) {
-    const auto at = attributes.find(setting.attribute);
-    if (at == attributes.end()) continue;
-    std::string text = at->second;
-    if (setting.form == StoredSetting::Form::walk)  // the attribute is that of a flag
-      text = text == "true" ? "dkv" : text == "false" ? "forward" : "";
-    if (!read_setting(setting, text, found))
-      throw wrong(setting.attribute, "{}: the attribute {} is '{}'", group.name, setting.attribute,
-                  printable(at->second, 40));
-  }
-  return found;
-}
-
-const char* name_of(Direction direction) { return direction == Direction::forward ? "forward" : "dkv"; }
-std::string text_of(std::int64_t value) { return fmt::format("{}", value); }
-std::string text_of(const Shape& shape) { return to_string(shape); }
-std::string text_of(const BlockShape& block) { return to_string(block); }
-std::string text_of(Direction direction) { return name_of(direction); }
-
-template <class T>
-std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
-                        const std::optional<T>& given) {
-  if (found && given && text_of(*found) != text_of(*given))
-    throw core::usage("{}: its {} is {}, and {} is given", group.name, what, text_of(*found),
-                      text_of(*given));
-  return found ? found : given;
-}
-
 void require_index(const ArraySource& array, const char* name) {
   if (!is_integer(array.dtype()))
     throw wrong(name, "{} is {}; indices are integers", array.name(), ejk::name_of(array.dtype()));
@@ -119,15 +70,13 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
     throw wrong("q_sequence", "{} is {}; it is one integer a query", s.q_sequence->name(),
                 to_string(ArrayType(s.q_sequence->dtype(), s.q_sequence->shape())));
 
-  const StoredSettings found = settings_in(group);
-  s.direction = agreed(group, "direction", found.direction, given.direction).value_or(Direction::forward);
-  s.head_shards = agreed(group, "number of head shards", found.head_shards, given.head_shards).value_or(1);
-  s.q_shards = agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards).value_or(1);
-  auto block = agreed(group, "block", found.block, given.block);
-  if (given.shape && given.shape->size() != 3)
-    throw core::usage("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
-  if (const auto shape = agreed(group, "shape", found.shape, given.shape))
-    s.shape = {(*shape)[0], (*shape)[1], (*shape)[2]};
+  const StoredSettings set = settings_of(group, given);
+  s.direction = set.direction.value_or(Direction::forward);
+  s.head_shards = set.head_shards.value_or(1);
+  s.q_shards = set.q_seq_shards.value_or(1);
+  auto block = set.block;
+  if (set.shape)
+    s.shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
   else
     s.shape = {s.grid()[0], 0, 0, false, true};
 
@@ -146,9 +95,9 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
     s.is_dynamic = rank == 5;
     BlockShape stored{shape[rank - 2], shape[rank - 1]};
     if (!s.forward()) std::swap(stored.q, stored.kv);
-    if (block && text_of(*block) != text_of(stored))
-      throw wrong(name, "{} has blocks of {}, not {}", s.partial_mask_blocks->name(), text_of(stored),
-                  text_of(*block));
+    if (block && to_string(*block) != to_string(stored))
+      throw wrong(name, "{} has blocks of {}, not {}", s.partial_mask_blocks->name(), to_string(stored),
+                  to_string(*block));
     block = stored;
   }
   if (const auto dynamic = group.find("is_dynamic_mask")) {
@@ -162,14 +111,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
                                     "every head",
                                     dynamic->name()));
   }
-  if (!block)
-    throw Error(Error::Kind::usage, fmt::format("{}: nothing says how large its blocks are", group.name),
-                Error::Code::unknown_block)
-        .hint(fmt::format("from({}, block=QxK) says it", group.name));
-  for (const std::int64_t length : {block->q, block->kv})
-    if (length < 1 || length > kLongestMask)
-      throw wrong("block", "{}: a block of {} is no block", group.name, to_string(*block));
-  s.block = *block;
+  s.block = required_block(group, block);
   return s;
 }
 
@@ -203,7 +145,7 @@ StoredLayout stored_layout(const StoredArrays& arrays, const Shape& shape) {
                                            grid[1] / layout.q_shards <= layout.q_blocks_per_shard();
   if (!fits || (arrays.is_dynamic && (grid[1] != layout.q_blocks || grid[2] != layout.kv_blocks))) {
     Error error = fail(fmt::format("a grid of {} is not that of {} queries x keys, {}", to_string(grid),
-                                   blocks, name_of(arrays.direction)));
+                                   blocks, arrays.forward() ? "forward" : "dkv"));
     if (arrays.forward()) error.hint("of the backward pass of keys and values: walk=dkv");
     throw error;
   }
@@ -288,45 +230,6 @@ std::string StoredLayout::mask_range() const {
   return fmt::format("partial_mask_blocks has {}{}", mask_limit, is_dynamic ? " of a shard" : "");
 }
 
-std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
-                                         std::span<const StoredVisit> visits,
-                                         const std::function<void(std::int64_t, std::int64_t)>& twice) {
-  auto grid = std::make_shared<BlockGrid>();
-  grid->block = arrays.block;
-  grid->q_blocks = layout.layout.q_blocks;
-  grid->kv_blocks = layout.layout.kv_blocks;
-  std::vector<std::int64_t>& begins = grid->begins;
-  begins.assign(static_cast<std::size_t>(grid->q_blocks + 1), 0);
-  for (const StoredVisit& visit : visits) ++begins[static_cast<std::size_t>(visit.q_block) + 1];
-  std::partial_sum(begins.begin(), begins.end(), begins.begin());
-  std::vector<BlockGrid::Entry>& entries = grid->entries;
-  entries.resize(visits.size());
-  std::vector<std::int64_t> next = begins;
-  for (const StoredVisit& visit : visits)
-    entries[static_cast<std::size_t>(next[static_cast<std::size_t>(visit.q_block)]++)] = {visit.column,
-                                                                                          visit.pattern};
-  const auto before = [](const BlockGrid::Entry& a, const BlockGrid::Entry& b) {
-    return a.column < b.column;
-  };
-  auto kept = entries.begin();
-  for (std::int64_t i = 0; i < grid->q_blocks; ++i) {
-    const auto begin = entries.begin() + begins[static_cast<std::size_t>(i)],
-               end = entries.begin() + begins[static_cast<std::size_t>(i + 1)];
-    if (!std::is_sorted(begin, end, before)) std::stable_sort(begin, end, before);
-    begins[static_cast<std::size_t>(i)] = kept - entries.begin();
-    for (auto entry = begin; entry != end; ++entry) {
-      const bool again = entry != begin && (entry - 1)->column == entry->column;
-      if (again)
-        twice(i, entry->column);
-      else
-        *kept++ = *entry;
-    }
-  }
-  entries.erase(kept, entries.end());
-  begins.back() = std::ssize(entries);
-  return grid;
-}
-
 StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
                      std::int64_t j) {
   StoredSteps steps;
@@ -378,12 +281,13 @@ std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, cons
       visits.push_back(layout.visit(line, p, take));
     }
   });
-  return grid_of(arrays, layout, visits, [&](std::int64_t i, std::int64_t j) {
-    const StoredSteps steps = steps_to(arrays, layout, row, i, j);
-    const std::size_t again = *steps.find(steps.find(0).value() + 1);
-    throw error_at(*arrays.data_next, steps.index(again), steps.data[again],
-                   fmt::format("block ({}, {}) is visited a second time", i, j));
-  });
+  return grid_of(arrays.block, layout.layout.q_blocks, layout.layout.kv_blocks, visits,
+                 [&](std::int64_t i, std::int64_t j) {
+                   const StoredSteps steps = steps_to(arrays, layout, row, i, j);
+                   const std::size_t again = *steps.find(steps.find(0).value() + 1);
+                   throw error_at(*arrays.data_next, steps.index(again), steps.data[again],
+                                  fmt::format("block ({}, {}) is visited a second time", i, j));
+                 });
 }
 
 void for_each_pattern(const StoredArrays& arrays,
@@ -400,111 +304,18 @@ void for_each_pattern(const StoredArrays& arrays,
   }
 }
 
-// The stored blocks as rows of bits; blocks of dkv are transposed.
-class StoredPatterns::Bits {
- public:
-  Bits(std::shared_ptr<const ArraySource> array, bool forward) : array_(std::move(array)), forward_(forward) {
-    const Shape& shape = array_->shape();
-    rows_ = shape[shape.size() - 2];
-    columns_ = shape[shape.size() - 1];
-    leading_.assign(shape.begin(), shape.end() - 2);
-  }
-
-  // A part of the block with these leading indices.
-  void fill(const Shape& block, const Rectangle& part, const BitRows& out) const {
-    if (forward_) {
-      read(block, part.q_begin, part.rows(), part.k_begin, part.columns(), out);
-      return;
-    }
-    thread_local BitBuffer buffer;
-    const BitRows stored = buffer.rows(part.columns(), part.rows());
-    read(block, part.k_begin, part.columns(), part.q_begin, part.rows(), stored);
-    for (std::int64_t r = 0; r < out.rows; r += 64)
-      for (std::int64_t c = 0; c < out.columns; c += 64) {
-        Word square[64] = {};
-        for (std::int64_t k = c; k < std::min(c + 64, out.columns); ++k)
-          square[k - c] = stored.row(k)[r / 64];
-        transpose_64(square);
-        for (std::int64_t k = r; k < std::min(r + 64, out.rows); ++k) out.row(k)[c / 64] = square[k - r];
-      }
-  }
-
- private:
-  void read(const Shape& block, std::int64_t row, std::int64_t rows, std::int64_t column,
-            std::int64_t columns, const BitRows& out) const {
-    const auto to_bits = [&](const std::byte* in, std::int64_t r) {
-      kernels::active().nonzero_bits_8(in, columns, out.row(r));
-    };
-    if (const auto& view = array_->mapped(); view && view->strides.back() == 1) {
-      const std::byte* first = view->data + column;
-      for (std::size_t d = 0; d < block.size(); ++d) first += block[d] * view->strides[d];
-      const std::int64_t step = view->strides[block.size()];
-      for (std::int64_t r = 0; r < rows; ++r) to_bits(first + (row + r) * step, r);
-      return;
-    }
-    if (!array_->random_access()) {
-      std::call_once(once_, [&] { hold(); });
-      std::int64_t at = 0;
-      for (std::size_t d = 0; d < block.size(); ++d) at = at * leading_[d] + block[d];
-      BitRows all = held_rows();
-      all.words += (at * rows_ + row) * all.row_words;
-      all.rows = rows;
-      gather(all, column, columns, out.row_words, out.words);
-      return;
-    }
-    thread_local std::vector<std::byte> raw;
-    raw.resize(static_cast<std::size_t>(rows * columns));
-    Shape start = block, count(block.size(), 1);
-    start.insert(start.end(), {row, column});
-    count.insert(count.end(), {rows, columns});
-    array_->read(start, count, raw.data());
-    for (std::int64_t r = 0; r < rows; ++r) to_bits(raw.data() + r * columns, r);
-  }
-
-  BitRows held_rows() const {
-    return {held_.elements<Word>().data(), words_for(columns_), held_.shape()[0], columns_};
-  }
-
-  void hold() const {
-    const std::int64_t blocks = element_count(leading_);
-    held_ = Array(DType::uint64, {blocks * rows_, words_for(columns_)});
-    const BitRows to = held_rows();
-    std::vector<std::byte> raw(static_cast<std::size_t>(rows_ * columns_));
-    Shape start(leading_.size() + 2, 0), count(leading_.size(), 1);
-    count.insert(count.end(), {rows_, columns_});
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      for (std::size_t d = leading_.size(), rest = static_cast<std::size_t>(b); d-- > 0;) {
-        const auto length = static_cast<std::size_t>(leading_[d]);
-        start[d] = static_cast<std::int64_t>(rest % length);
-        rest /= length;
-      }
-      array_->read(start, count, raw.data());
-      for (std::int64_t r = 0; r < rows_; ++r)
-        kernels::active().nonzero_bits_8(raw.data() + r * columns_, columns_, to.row(b * rows_ + r));
-    }
-  }
-
-  std::shared_ptr<const ArraySource> array_;
-  bool forward_;
-  std::int64_t rows_ = 0, columns_ = 0;
-  Shape leading_;
-  mutable std::once_flag once_;
-  mutable Array held_;
-};
-
 namespace {
 
 class SplashElements final : public BlockElements {
  public:
-  SplashElements(std::shared_ptr<const StoredPatterns::Bits> bits, const StoredLayout& layout,
-                 std::int64_t row)
+  SplashElements(std::shared_ptr<const ElementBits> bits, const StoredLayout& layout, std::int64_t row)
       : bits_(std::move(bits)), layout_(layout), row_(row) {}
   void fill(std::int64_t i, std::int32_t pattern, const Rectangle& part, const BitRows& out) const override {
     bits_->fill(layout_.pattern_index(row_, i, pattern), part, out);
   }
 
  private:
-  std::shared_ptr<const StoredPatterns::Bits> bits_;
+  std::shared_ptr<const ElementBits> bits_;
   StoredLayout layout_;
   std::int64_t row_;
 };
@@ -513,7 +324,7 @@ class SplashElements final : public BlockElements {
 
 StoredPatterns::StoredPatterns(const StoredArrays& arrays) {
   if (!arrays.partial_mask_blocks) return;
-  bits_ = std::make_shared<Bits>(arrays.partial_mask_blocks, arrays.forward());
+  bits_ = std::make_shared<ElementBits>(arrays.partial_mask_blocks, arrays.forward());
   if (!arrays.is_dynamic) of_all_rows_ = std::make_shared<SplashElements>(bits_, StoredLayout(), 0);
 }
 
@@ -575,8 +386,13 @@ StoredMaskInfo::Cost cost_of(const ArrayGroup& arrays) {
   return cost;
 }
 
-constexpr MaskLayout::ArrayName kArrays[] = {{"data_next", true},     {"mask_next"},  {"block_mask", true},
-                                             {"partial_mask_blocks"}, {"q_sequence"}, {"is_dynamic_mask"}};
+constexpr const char* kSplashArrays[] = {"data_next",           "mask_next",  "block_mask",
+                                         "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
+
+bool is_splash(const ArrayGroup& group) {
+  const auto states = group.find("block_mask");
+  return group.find("data_next") || group.find("is_dynamic_mask") || (states && states->shape().size() == 3);
+}
 
 std::shared_ptr<const StoredMasks> read_splash(const ArrayGroup& group, const StoredSettings& settings) {
   return std::make_shared<SplashMasks>(group, settings);
@@ -584,8 +400,8 @@ std::shared_ptr<const StoredMasks> read_splash(const ArrayGroup& group, const St
 
 }  // namespace
 
-extern const MaskLayout kSplash;
-const MaskLayout kSplash{"splash", kArrays, kSettings, read_splash, cost_of};
+extern const StoredMaskLayout kSplash;
+const StoredMaskLayout kSplash{"jax", kSplashArrays, is_splash, read_splash, nullptr, nullptr, cost_of};
 
 }  // namespace ejk::blocks
 

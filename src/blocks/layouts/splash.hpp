@@ -13,6 +13,7 @@
 
 #include "blocks/block_mask.hpp"
 #include "blocks/index_arrays.hpp"
+#include "blocks/layouts/element_bits.hpp"
 #include "blocks/layouts/layouts.hpp"
 #include "ejk/mask_info.hpp"
 
@@ -48,10 +49,6 @@ struct StoredLine {
 };
 
 enum class Take { elements, visits };
-
-struct StoredVisit {
-  std::int32_t q_block, column, pattern;
-};
 
 /// Shards and ranges of the arrays for a mask of heads × queries × keys.
 struct StoredLayout {
@@ -117,12 +114,6 @@ struct StoredFault {
 std::optional<StoredFault> fault_of(const StoredArrays& arrays, const StoredLayout& layout,
                                     const StoredLine& line, std::size_t p, Take take);
 
-/// The visited blocks as a grid. `twice` is called with the position of every block that is visited again;
-/// its first visit counts.
-std::shared_ptr<const BlockGrid> grid_of(const StoredArrays& arrays, const StoredLayout& layout,
-                                         std::span<const StoredVisit> visits,
-                                         const std::function<void(std::int64_t i, std::int64_t j)>& twice);
-
 /// The blocks that a kernel visits in a row of the index arrays. Throws Error{input} for a number out of
 /// range, a block that is visited twice, and elements that are not stored.
 std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, const StoredLayout& layout,
@@ -160,10 +151,8 @@ class StoredPatterns {
   explicit StoredPatterns(const StoredArrays& arrays);
   std::shared_ptr<const BlockElements> of_row(const StoredLayout& layout, std::int64_t row) const;
 
-  class Bits;
-
  private:
-  std::shared_ptr<const Bits> bits_;
+  std::shared_ptr<const ElementBits> bits_;
   std::shared_ptr<const BlockElements> of_all_rows_;  // of fixed masks, whose rows share the patterns
 };
 

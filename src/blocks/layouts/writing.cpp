@@ -1,0 +1,275 @@
+// Masks in the layouts of other libraries: one scan of the distinct masks, then one writer.
+//
+// Cost: the scan (src/blocks/scan.cpp), and the elements of the arrays. Arrays of elements (partial_mask_blocks,
+// data, packed_mask) are computed on read.
+// tests: tests/blocks/test_mask_layouts.cpp
+#include "blocks/layouts/writing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "core/checked.hpp"
+#include "core/require.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk {
+
+namespace blocks {
+
+namespace {
+
+struct Writer {
+  MaskLayout layout;
+  std::string_view name;
+  bool has_blocks;
+  void (*write)(const MaskScans&, ArraysMade&);
+  std::vector<std::string> arrays;
+};
+
+const Writer& writer_of(MaskLayout layout) {
+  static const Writer table[] = {
+      {MaskLayout::tokamax,
+       "tokamax",
+       true,
+       write_tokamax,
+       {"mask_next", "active_rows", "active_cols", "block_mask", "num_active_blocks", "partial_mask_blocks",
+        "q_sequence", "block", "shape", "dkv"}},
+      {MaskLayout::flex,
+       "flex",
+       true,
+       write_flex,
+       {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+        "full_q_num_blocks", "full_q_indices", "BLOCK_SIZE", "seq_lengths", "partial_mask_blocks",
+        "partial_block_ids"}},
+      {MaskLayout::fa4,
+       "fa4",
+       true,
+       write_fa4,
+       {"mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx", "block_size", "shape", "dkv",
+        "partial_mask_blocks", "partial_block_ids"}},
+      {MaskLayout::bsr, "bsr", true, write_bsr, {"indptr", "indices", "data", "shape"}},
+      {MaskLayout::flashinfer,
+       "flashinfer",
+       true,
+       write_flashinfer,
+       {"indptr", "indices", "packed_mask", "M", "N", "R", "C", "shape"}},
+      {MaskLayout::flashmask,
+       "flashmask",
+       false,
+       write_flashmask,
+       {"startend_row_indices", "causal", "shape"}},
+      {MaskLayout::magi, "magi", false, write_magi, {"q_ranges", "k_ranges", "attn_type_map", "shape"}},
+  };
+  return *std::find_if(std::begin(table), std::end(table),
+                       [&](const Writer& row) { return row.layout == layout; });
+}
+
+InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLayoutSettings& settings) {
+  MaskInfoSettings how;
+  how.q_seq_shards = settings.q_seq_shards;
+  how.pad = settings.pad || !has_blocks(settings.layout);
+  how.downcast = settings.downcast;
+  how.computable = settings.computable;
+  how.shrink_grid = false;
+  InfoPlan plan = checked(heads, block, settings.direction, MaskInfoKind::fixed, how);
+  if (plan.layout.kv_blocks % settings.kv_seq_shards != 0)
+    throw core::invalid("{} columns of blocks do not divide into {} key shards", plan.layout.kv_blocks,
+                        settings.kv_seq_shards);
+  return plan;
+}
+
+// Lines that one block row, or block column, has in common: all in one state, or each on its own.
+class OpenRanges {
+ public:
+  explicit OpenRanges(std::int64_t lines)
+      : ranges_(static_cast<std::size_t>(lines)), begins_(ranges_.size(), kNone) {}
+
+  /// All lines are True, or False, from `at` on.
+  void all(bool value, std::int64_t at) {
+    if (uniform_ && *uniform_ == value) return;
+    for (std::size_t line = 0; line < begins_.size(); ++line) set(line, value, at);
+    uniform_ = value;
+  }
+  /// The elements of a line from `at` on.
+  void elements(std::size_t line, std::span<const Word> bits, std::int64_t n, std::int64_t at) {
+    uniform_.reset();
+    std::int64_t end = 0;
+    for_each_run(bits, n, true, [&](std::int64_t run_begin, std::int64_t run_end) {
+      if (run_begin > end) set(line, false, at + end);
+      set(line, true, at + run_begin);
+      end = run_end;
+    });
+    if (end < n) set(line, false, at + end);
+  }
+  std::span<const IndexRange> close(std::size_t line, std::int64_t at) {
+    set(line, false, at);
+    return ranges_[line];
+  }
+
+ private:
+  static constexpr std::int64_t kNone = -1;
+  void set(std::size_t line, bool value, std::int64_t at) {
+    if (value == (begins_[line] != kNone)) return;
+    if (value) {
+      // A range that ended here goes on.
+      if (!ranges_[line].empty() && ranges_[line].back().end == at) {
+        begins_[line] = ranges_[line].back().begin;
+        ranges_[line].pop_back();
+      } else {
+        begins_[line] = at;
+      }
+      return;
+    }
+    if (begins_[line] < at) ranges_[line].push_back({begins_[line], at});
+    begins_[line] = kNone;
+  }
+
+  std::vector<std::vector<IndexRange>> ranges_;
+  std::vector<std::int64_t> begins_;  // of the range that is open in a line
+  std::optional<bool> uniform_ = false;
+};
+
+// Bits (q, kv) as (kv, q).
+void transpose(const Word* bits, BlockShape block, std::span<Word> columns) {
+  const std::int64_t row_words = words_for(block.kv), line_words = words_for(block.q);
+  for (std::int64_t r = 0; r < block.q; r += 64)
+    for (std::int64_t w = 0; w < row_words; ++w) {
+      Word square[64] = {};
+      for (std::int64_t k = r; k < std::min(r + 64, block.q); ++k) square[k - r] = bits[k * row_words + w];
+      transpose_64(square);
+      for (std::int64_t k = 0; k < 64; ++k)
+        columns[static_cast<std::size_t>((w * 64 + k) * line_words + r / 64)] = square[k];
+    }
+}
+
+}  // namespace
+
+const Scan& MaskScans::of_all_heads() const {
+  if (distinct.masks.size() > 1) {
+    const auto other = std::find_if(distinct.of_head.begin(), distinct.of_head.end(),
+                                    [](std::int64_t mask) { return mask != 0; });
+    throw core::invalid("heads 0 and {} have different masks, and the layout {} has one for all heads",
+                        other - distinct.of_head.begin(), name_of(settings.layout))
+        .hint("one file for each head");
+  }
+  return scans.front();
+}
+
+void for_each_line(const MaskScans& scans, const Scan& scan, Lines lines,
+                   const std::function<void(std::int64_t, std::span<const IndexRange>)>& f) {
+  const bool by_queries = lines == Lines::queries;
+  const BlockShape block = scans.plan.block;
+  const std::int64_t side = by_queries ? block.q : block.kv, along = by_queries ? block.kv : block.q;
+  const std::int64_t length = by_queries ? scans.q_length() : scans.kv_length(),
+                     across = by_queries ? scans.kv_length() : scans.q_length();
+  const std::int64_t bands = core::ceil_div(length, side), steps = core::ceil_div(across, along);
+  const ScanGrid grid(scan);
+  const std::int64_t row_words = words_for(block.kv), line_words = words_for(along);
+  std::vector<Word> columns;
+  if (!by_queries) columns.resize(static_cast<std::size_t>(64 * row_words * line_words));
+  for (std::int64_t band = 0; band < bands; ++band) {
+    const std::int64_t count = std::min(side, length - band * side);
+    OpenRanges open(count);
+    for (std::int64_t step = 0; step < steps; ++step) {
+      const std::int64_t i = by_queries ? band : step, j = by_queries ? step : band;
+      const std::uint8_t state = grid.state(i, j);
+      if (state != kPartial) {
+        open.all(state != 0, step * along);
+        continue;
+      }
+      const Word* bits = scans.table->bits(grid.pattern(i, j));
+      if (!by_queries) {
+        transpose(bits, block, columns);
+        bits = columns.data();
+      }
+      const std::int64_t n = std::min(along, across - step * along);
+      for (std::int64_t line = 0; line < count; ++line)
+        open.elements(static_cast<std::size_t>(line),
+                      {bits + line * line_words, static_cast<std::size_t>(line_words)}, n, step * along);
+    }
+    for (std::int64_t line = 0; line < count; ++line)
+      f(band * side + line, open.close(static_cast<std::size_t>(line), across));
+  }
+}
+
+void ArraysMade::add(const char* name, std::initializer_list<std::int64_t> values, Shape shape) {
+  const bool narrow =
+      std::all_of(values.begin(), values.end(), [](std::int64_t v) { return v <= INT32_MAX; });
+  Array array(narrow ? DType::int32 : DType::int64, std::move(shape));
+  std::int64_t at = 0;
+  for (const std::int64_t value : values) {
+    if (narrow)
+      array.elements<std::int32_t>()[static_cast<std::size_t>(at)] = static_cast<std::int32_t>(value);
+    else
+      array.elements<std::int64_t>()[static_cast<std::size_t>(at)] = value;
+    ++at;
+  }
+  add(name, std::move(array));
+}
+
+void ArraysMade::add(const char* name, bool value) {
+  Array array(DType::boolean, {});
+  array.elements<bool>()[0] = value;
+  add(name, std::move(array));
+}
+
+Array index_array(const char* name, Shape shape, std::int64_t largest) {
+  if (largest > INT32_MAX) throw core::invalid("{}: {} exceeds int32", name, largest).about(name);
+  return {DType::int32, std::move(shape)};
+}
+
+}  // namespace blocks
+
+std::string_view name_of(MaskLayout layout) { return blocks::writer_of(layout).name; }
+std::vector<std::string> mask_array_names(MaskLayout layout) { return blocks::writer_of(layout).arrays; }
+bool has_blocks(MaskLayout layout) { return blocks::writer_of(layout).has_blocks; }
+
+BlockShape scan_block(std::int64_t q_length, std::int64_t kv_length) {
+  constexpr std::int64_t kMost = 2048, kLeast = 64;
+  const auto longest = static_cast<std::uint64_t>(std::max(q_length, kv_length));
+  const auto side = static_cast<std::int64_t>(std::bit_ceil((longest + kMost - 1) / kMost));
+  return {std::max(side, kLeast), std::max(side, kLeast)};
+}
+
+MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
+                            const MaskLayoutSettings& settings) {
+  const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
+  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, single_process());
+  const auto table = std::make_shared<mask::PatternTable>(block, settings.max_pattern_bytes);
+  std::vector<blocks::Scan> scans;
+  std::int64_t done = 0;
+  const std::int64_t all = plan.layout.grid() * std::ssize(distinct.masks);
+  for (const Mask& mask : distinct.masks)
+    scans.push_back(blocks::scan_mask(mask, block, table.get(), [&](std::int64_t n) {
+      if (settings.progress) settings.progress(done += n, all);
+    }));
+  MaskArrays made;
+  made.settings = settings;
+  made.block = block;
+  made.distinct_partial_blocks = table->size();
+  blocks::ArraysMade to{made};
+  blocks::writer_of(settings.layout).write({plan, settings, distinct, scans, table}, to);
+  for (blocks::Scan& scan : scans) made.summaries.push_back(std::move(scan.summary));
+  made.masks = std::move(distinct.masks);
+  made.head_mask = std::move(distinct.of_head);
+  return made;
+}
+
+std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
+                               const MaskLayoutSettings& settings) {
+  const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
+  const std::int64_t grid = plan.layout.grid(), rows = plan.head_count(), q = plan.q_length(),
+                     kv = plan.kv_length();
+  // Of flex five tables and a copy of the states; of the others at most that. Of pairs the ranges of a line.
+  const std::int64_t of_grid = has_blocks(settings.layout) ? 32 : 4, of_line = 128;
+  const auto times = [](std::int64_t a, std::int64_t b) {
+    return core::checked_mul(a, b).value_or(core::kMostBytes);
+  };
+  const std::int64_t bytes = core::sum_of_bytes(
+      {plan.work_bytes(), times(times(of_grid, grid), rows), times(times(of_line, q + kv), rows)});
+  return bytes < core::kMostBytes ? bytes : INT64_MAX;
+}
+
+}  // namespace ejk

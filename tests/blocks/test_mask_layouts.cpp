@@ -1,0 +1,202 @@
+// Masks in the arrays of other libraries: equal to their own (golden), computed by plain loops as their kernels
+// do, and read back.
+#include "ejk/mask_layouts.hpp"
+
+#include <doctest/doctest.h>
+
+#include "blocks/layouts/layouts.hpp"
+#include "support/equal.hpp"
+#include "support/failure.hpp"
+#include "support/golden.hpp"
+#include "support/plain_layouts.hpp"
+
+using namespace ejk;
+using enum MaskLayout;
+using plain::between;
+using plain::PlainCase;
+using plain::Random;
+
+namespace {
+
+std::vector<Mask> heads_in(const golden::Case& c) {
+  const Array& mask = c.in.at("mask");
+  const Shape& shape = mask.shape();
+  std::vector<Mask> heads;
+  for (std::int64_t h = 0; h < shape[0]; ++h) {
+    if (c.params.contains("expression")) {
+      const MaskExpression rule = MaskExpression::parse(c.params.at("expression").get<std::string>());
+      heads.push_back(rule.resolve(shape, h, Polarity::keep, OpenArray()));
+    } else {
+      heads.push_back(array_mask(slice_of(make_source(mask.view(), "mask"), h)));
+    }
+  }
+  return heads;
+}
+
+std::vector<std::uint8_t> table_of(const Mask& mask) { return plain::elements_of(mask); }
+
+}  // namespace
+
+TEST_CASE("mask_layouts: golden cases, and read back from them") {
+  int cases = 0;
+  for (const golden::Case& c : golden::load("mask_layouts")) {
+    CAPTURE(c.name);
+    MaskLayoutSettings settings;
+    const std::string name = c.params.at("layout");
+    for (const MaskLayout layout : kMaskLayouts)
+      if (name == name_of(layout)) settings.layout = layout;
+    const std::vector<std::int64_t> block = c.params.at("block");
+    settings.pad = true;
+    if (settings.layout == tokamax) {
+      settings.pad = false;
+      settings.direction = c.params.at("dkv").get<bool>() ? Direction::dkv : Direction::forward;
+      settings.q_seq_shards = c.params.at("q_seq_shards"),
+      settings.kv_seq_shards = c.params.at("kv_seq_shards");
+      settings.shrink_grid = c.params.at("shrink_grid"), settings.downcast = c.params.at("downcast");
+    }
+    const std::vector<Mask> heads = heads_in(c);
+    const MaskArrays made = make_mask_arrays(heads, {block[0], block[1]}, settings);
+    std::size_t found = 0;
+    for (const auto& [array, source] : made.arrays) {
+      if (!c.out.contains(array)) {
+        // Settings, and what their kernels compute.
+        CHECK_MESSAGE((std::find(std::begin(blocks::kSettingArrays), std::end(blocks::kSettingArrays),
+                                 array) != std::end(blocks::kSettingArrays) ||
+                       array == "M" || array == "N" || array == "R" || array == "C" ||
+                       (settings.layout == flex && array.starts_with("partial_"))),
+                      array);
+        continue;
+      }
+      ++found;
+      golden::check_equal(read_all(*source), c, array);
+    }
+    CHECK(found == c.out.size());
+    ++cases;
+    if (c.params.contains("expression")) continue;  // a kernel computes it
+    StoredSettings stored;
+    stored.q_seq_shards = settings.q_seq_shards, stored.kv_seq_shards = settings.kv_seq_shards;
+    const StoredMaskInfo back(plain::group_of(plain::stored(made)), stored);
+    const Shape shape = c.in.at("mask").shape();
+    for (std::int64_t h = 0; h < shape[0]; ++h)
+      CHECK(table_of(back.mask(shape, h)) == table_of(heads[static_cast<std::size_t>(h)]));
+  }
+  CHECK(cases > 100);
+}
+
+TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") {
+  Random random{5};
+  for (const MaskLayout layout : kMaskLayouts)
+    for (int round = 0; round < 300; ++round) {
+      const PlainCase c = plain::random_case(random, layout);
+      CAPTURE(name_of(layout));
+      CAPTURE(round);
+      CAPTURE(c.heads.front().mask.text());
+      const MaskArrays made = plain::arrays_of(c);
+      const plain::StoredArrays arrays = plain::stored(made);
+      const plain::Computed computed = plain::computed(c, arrays);
+      REQUIRE(computed);
+      const std::int64_t masks = made.masks.size() == 1 ? 1 : std::ssize(c.heads);
+      std::vector<std::int64_t> wanted = plain::pairs_of(c, masks);
+      wanted.pop_back();  // no block twice
+      REQUIRE(computed->size() >= wanted.size());
+      std::int64_t differing = 0;
+      for (std::size_t n = 0; n < wanted.size(); ++n) differing += wanted[n] != (*computed)[n];
+      if (masks == 1) differing *= std::ssize(c.heads);
+      REQUIRE(differing == made.differing);
+      if (layout == flex)  // the backward pass
+        for (std::size_t n = 0; n < wanted.size(); ++n) REQUIRE((*computed)[wanted.size() + n] == wanted[n]);
+
+      StoredSettings settings;
+      settings.q_seq_shards = c.settings.q_seq_shards, settings.kv_seq_shards = c.settings.kv_seq_shards;
+      const StoredMaskInfo back(plain::group_of(arrays), settings);
+      const Shape shape{std::ssize(c.heads), c.q, c.kv};
+      for (std::int64_t h = 0; h < shape[0]; ++h) {
+        const Mask mask = back.mask(shape, h);
+        const std::vector<std::uint8_t>& elements = c.heads[static_cast<std::size_t>(h)].elements;
+        if (made.differing == 0) REQUIRE(table_of(mask) == elements);
+        if (made.differing > 0) continue;
+        // Its blocks are classified as its elements are, at any block size.
+        const BlockShape other{between(random, 1, 20), between(random, 1, 80)};
+        const MaskArrays again = make_mask_arrays({mask}, other, {.layout = bsr, .pad = true});
+        const MaskArrays first = make_mask_arrays({c.heads[static_cast<std::size_t>(h)].mask}, other,
+                                                  {.layout = bsr, .pad = true});
+        REQUIRE(plain::stored(again)["indices"].values == plain::stored(first)["indices"].values);
+        if (!has_blocks(layout)) continue;
+        const std::vector<std::uint8_t> visited = table_of(back.visited(shape, h));
+        for (std::int64_t q = 0; q < c.q; ++q)
+          for (std::int64_t k = 0; k < c.kv; ++k) {
+            bool any = false;
+            for (std::int64_t i = q / c.block.q * c.block.q;
+                 i < std::min(c.q, (q / c.block.q + 1) * c.block.q); ++i)
+              for (std::int64_t j = k / c.block.kv * c.block.kv;
+                   j < std::min(c.kv, (k / c.block.kv + 1) * c.block.kv); ++j)
+                any = any || elements[static_cast<std::size_t>(i * c.kv + j)] != 0;
+            REQUIRE((visited[static_cast<std::size_t>(q * c.kv + k)] != 0) == any);
+          }
+      }
+    }
+}
+
+TEST_CASE("masks that FlashMask cannot store are counted, and the first element is named") {
+  // Key 0 has four hidden ranges of 1, 1, 2 and 3 rows; two stay.
+  std::vector<std::uint8_t> seen(14, 1);
+  for (const std::size_t q : {1u, 3u, 5u, 6u, 8u, 9u, 10u}) seen[q] = 0;
+  const Mask mask = array_mask(make_source(plain::array_of(14, 1, seen)));
+  const MaskArrays made = make_mask_arrays({mask, mask}, scan_block(14, 1), {.layout = flashmask});
+  CHECK(made.differing == 4);
+  CHECK(made.first_difference == Shape{0, 1, 0});
+  CHECK(plain::stored(made)["startend_row_indices"].values == std::vector<std::int64_t>{8, 11, 5, 7});
+}
+
+TEST_CASE("heads of different masks need a layout with heads") {
+  const std::vector<Mask> heads{causal_mask(8, 8), causal_mask(8, 8), full_mask(8, 8)};
+  for (const MaskLayout layout : {tokamax, bsr, flashinfer, magi})
+    CHECK(plain::failure([&] {
+            make_mask_arrays(heads, {4, 4}, {.layout = layout});
+          }).find("heads 0 and 2 have different masks") != std::string::npos);
+  CHECK(plain::stored(make_mask_arrays(heads, {4, 4}, {.layout = flex}))["kv_num_blocks"].shape ==
+        Shape{1, 3, 2});
+}
+
+TEST_CASE("arrays of no layout, of two, and of wrong shapes are refused by name") {
+  const auto failure = [](plain::StoredArrays arrays) {
+    return plain::failure([&] { StoredMaskInfo(plain::group_of(arrays)).mask({1, 8, 8}, 0); });
+  };
+  const plain::StoredArrays flex_arrays =
+      plain::stored(make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = flex}));
+  plain::StoredArrays arrays = flex_arrays;
+  arrays["indptr"] = {DType::int32, {3}, {0, 1, 2}};
+  CHECK(failure(arrays) == "m.npz: it has arrays of two layouts, flex and flashinfer");
+  arrays = flex_arrays;
+  arrays.erase("kv_indices");
+  CHECK(failure(arrays) == "m.npz: there is no kv_indices");
+  arrays = flex_arrays;
+  arrays["kv_indices"].shape = {1, 1, 1, 4};
+  CHECK(failure(arrays) == "kv_indices has the shape (1, 1, 1, 4), kv_num_blocks (1, 1, 2)");
+  arrays = flex_arrays;
+  arrays["kv_indices"].values[2] = 7;
+  CHECK(failure(arrays) == "kv_indices(0, 0, 1, 0) is 7: there are 2 key blocks");
+  arrays = flex_arrays;
+  arrays.erase("partial_mask_blocks"), arrays.erase("partial_block_ids");
+  CHECK(failure(arrays).find("the elements of its partial blocks are not stored") != std::string::npos);
+  arrays["kv_num_blocks"].shape = {2, 1, 1};
+  CHECK(failure(arrays).find("batch entries") != std::string::npos);
+}
+
+TEST_CASE("a BlockMask whose lists are compact, or whose patterns have no numbers, is read") {
+  plain::StoredArrays arrays =
+      plain::stored(make_mask_arrays({causal_mask(12, 12)}, {4, 4}, {.layout = flex}));
+  for (const char* name : {"kv_indices", "partial_block_ids"}) {  // one entry of three
+    plain::Stored& list = arrays[name];
+    list.shape[3] = 1;
+    list.values = {list.values[0], list.values[3], list.values[6]};
+  }
+  const auto back = [&] { return table_of(StoredMaskInfo(plain::group_of(arrays)).mask({1, 12, 12}, 0)); };
+  CHECK(back() == table_of(causal_mask(12, 12)));
+  arrays.erase("partial_block_ids");
+  plain::Stored& patterns = arrays["partial_mask_blocks"];
+  const std::vector<std::int64_t> one = patterns.values;
+  patterns.shape[0] = 3;
+  for (int n = 0; n < 2; ++n) patterns.values.insert(patterns.values.end(), one.begin(), one.end());
+  CHECK(back() == table_of(causal_mask(12, 12)));
+}

@@ -1,0 +1,73 @@
+// check mask-info of other libraries' layouts: one number of valid arrays is changed; plain loops, as the
+// library's kernels run them, determine whether anything else is computed.
+#include "check/artefacts.hpp"
+#include "ejk/mask_layouts.hpp"
+#include "support/failure.hpp"
+#include "support/plain_layouts.hpp"
+
+using namespace ejk;
+using namespace artefacts;
+
+namespace {
+
+MaskInfoClaims claims_of(const plain::PlainCase& c) {
+  MaskInfoClaims claims;
+  for (const plain::Pair& head : c.heads) claims.masks.push_back(head.mask);
+  claims.settings.q_seq_shards = c.settings.q_seq_shards;
+  claims.settings.kv_seq_shards = c.settings.kv_seq_shards;
+  return claims;
+}
+
+bool is_setting(const std::string& name) {
+  const std::string settings = " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C ";
+  return settings.find(" " + name + " ") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a changed number is an error exactly where a kernel computes something else") {
+  Random random{9};
+  std::int64_t with_effect = 0, without = 0;
+  for (const MaskLayout layout : kMaskLayouts)
+    for (int round = 0; round < 400; ++round) {
+      CAPTURE(name_of(layout));
+      CAPTURE(round);
+      const plain::PlainCase c = plain::random_case(random, layout);
+      const MaskArrays made = plain::arrays_of(c);
+      if (made.differing > 0) continue;
+      plain::StoredArrays arrays = plain::stored(made);
+      const MaskInfoClaims claims = claims_of(c);
+      const plain::Computed right = plain::computed(c, arrays);
+      const Findings sound = check_mask_info(plain::group_of(arrays), claims);
+      REQUIRE_MESSAGE(sound.errors() + sound.warnings() == 0, text_of(sound));
+
+      auto at = arrays.begin();
+      std::advance(at, between(random, 0, std::ssize(arrays) - 1));
+      plain::Stored& array = at->second;
+      if (is_setting(at->first) || array.values.empty()) continue;
+      const auto n = static_cast<std::size_t>(between(random, 0, std::ssize(array.values) - 1));
+      const std::int64_t old = array.values[n];
+      if (array.dtype == DType::boolean || at->first == "partial_mask_blocks") {
+        array.values[n] = 1 - old;
+      } else if (array.dtype == DType::uint8) {
+        array.values[n] = old ^ (std::int64_t{1} << between(random, 0, 7));
+      } else {
+        array.dtype = DType::int64;
+        const std::int64_t far[] = {INT64_MIN, INT64_MAX, -1};
+        array.values[n] = between(random, 0, 9) == 0
+                              ? far[between(random, 0, 2)]
+                              : old + (between(random, 0, 1) ? 1 : -1) * between(random, 1, 2);
+      }
+      CAPTURE(at->first);
+      CAPTURE(n);
+      CAPTURE(old);
+      CAPTURE(array.values[n]);
+      CAPTURE(c.heads.front().mask.text());
+      const bool has_effect = plain::computed(c, arrays) != right;
+      const Findings found = check_mask_info(plain::group_of(arrays), claims);
+      CHECK_MESSAGE((found.errors() > 0) == has_effect, text_of(found));
+      ++(has_effect ? with_effect : without);
+    }
+  CHECK(with_effect > 1000);
+  CHECK(without > 50);
+}
