@@ -350,6 +350,11 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
   blocks(REF, QxK)          a stored mask of blocks, each QxK elements
+  indices(REF)              the keys of each query, (queries, n); -1 is none
+  tree(REF, prefix=N)       drafted tokens behind N keys, by their parents: a
+                            query sees the N keys, itself and its ancestors
+  positions(EXPR, q=REF, k=REF)
+                            EXPR with query i at q[i], key j at k[j]
   from(REF)                 the mask that a file of mask-info stores, in any
                             layout
   visited(REF)              all of the blocks that it makes a kernel visit

@@ -10,6 +10,9 @@
 //   segments(a, b)              a[q] = b[k] and a[q] > 0 and b[k] > 0
 //   prefix(n)                   k < n
 //   documents(cu)               q and k are tokens of the same sequence of cu_seqlens
+//   indices(keys)               k is among keys[q]
+//   tree(parents, n)            k < n, or k - n is q or an ancestor of q
+//   positions(m, a, b)          m at (a[q], b[k])
 //   array                       the element of an array
 //   blocks(array)               the element of an array (q blocks, kv blocks) for the block of (q, k)
 //   from(info), visited(info)   the masks of stored block metadata: ejk/mask_info.hpp, ejk/mask_layouts.hpp
@@ -115,6 +118,18 @@ Mask segments_mask(const IntegerArray& q_ids, const IntegerArray& kv_ids);
 /// Block diagonal over the sequences of cu_seqlens (1-D integers, from 0, never decreasing) and as long.
 Mask documents_mask(const IntegerArray& cu_seqlens);
 
+/// The keys of each query, integers (queries, n) in any order; -1 is none. Errors: a key out of range, a key
+/// twice.
+Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length);
+
+/// A tree of drafted tokens behind `prefix` keys: each token's parent (tokens,), -1 for a root. Errors: a
+/// parent that does not come before its child.
+Mask tree_mask(const IntegerArray& parents, std::int64_t prefix);
+
+/// Query i of the mask stands at position q[i] of `of`, key j at k[j]; an empty array is every position.
+/// Errors: a position that `of` does not have.
+Mask positions_mask(Mask of, const IntegerArray& q, const IntegerArray& k = {});
+
 /// Errors: unequal shapes.
 Mask operator&(const Mask& a, const Mask& b);
 Mask operator|(const Mask& a, const Mask& b);
@@ -175,7 +190,8 @@ enum class References { shown, hidden };
 ///   kind   := full | causal(offset=0, align=top-left) | local(left=, right=, offset=0, align=top-left)
 ///           | chunked(size=, offset=0, align=top-left) | prefix(keys=) | segments(q=REF[, kv=REF])
 ///           | documents(cu_seqlens=REF) | file(array=REF) | blocks(array=REF, block=QxK)
-///           | from(info=REF, ...) | visited(info=REF, ...)
+///           | from(info=REF, ...) | visited(info=REF, ...) | indices(keys=REF)
+///           | tree(parents=REF, prefix=0) | positions(mask=EXPR, q=REF, k=REF)
 ///
 /// Names of arguments in this order are optional. left and right are counts or "none". align=bottom-right is
 /// offset = keys - queries. References with special characters are in double quotes. from and visited take

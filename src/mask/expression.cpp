@@ -37,6 +37,7 @@ enum class Value {
   block,       // QxK
   shape,       // HxQxK or QxK
   walk,        // forward or dkv
+  mask,        // another expression
   reference,   // to an array, or a file of several
 };
 
@@ -278,9 +279,21 @@ class Parser {
         throw fail("{} needs its argument '{}'", word, p.name)
             .hint(kind->missing == nullptr ? kind->usage : kind->missing(*kind, *node));
     for (const Parameter& p : kind->parameters)
-      if (const std::string* value = node->argument(p.name)) check(*kind, p, *value, *node);
+      if (const std::string* value = node->argument(p.name)) {
+        if (p.value == Value::mask)
+          node->left = nested(*value);
+        else
+          check(*kind, p, *value, *node);
+      }
     at_ = end_of_kind;
     return node;
+  }
+
+  NodePtr nested(const std::string& text) const {
+    if (depth_ + 1 > kDeepest) throw fail("nested more than {} deep", kDeepest);
+    Parser parser(text);
+    parser.depth_ = depth_ + 1;
+    return parser.parse();
   }
 
   static std::vector<std::string> words() {
@@ -348,7 +361,8 @@ class Parser {
         // A misspelt name is no value: only references may hold '='.
         const auto equals = value.find('=');
         const bool is_reference =
-            position < kind.parameters.size() && kind.parameters[position].value == Value::reference;
+            position < kind.parameters.size() && (kind.parameters[position].value == Value::reference ||
+                                                  kind.parameters[position].value == Value::mask);
         if (!is_reference && equals != std::string::npos) {
           at_ = value_at;
           throw fail("{} has no argument '{}'", kind.word, printable(value.substr(0, equals), 40))
@@ -674,6 +688,71 @@ Mask make_file(const Node& node, const Wanted& wanted) {
                        FewerRows::may_be_padding);
 }
 
+void find_shape_of_indices(const Node& node, const OpenArray& open, KnownShape& known) {
+  const auto array = open(*node.argument("keys"));
+  const Shape& shape = array->shape();
+  if (shape.size() != 2 && shape.size() != 3)
+    throw core::invalid("{} has the shape {}; the keys of each query are (queries, n) or (heads, queries, n)",
+                        array->name(), to_string(shape));
+  agree(known, {shape.size() == 3 ? shape[0] : 1, shape[shape.size() - 2], 0}, array->name());
+}
+
+Mask make_indices(const Node& node, const Wanted& wanted) {
+  const auto array = of_head(wanted.open(*node.argument("keys")), wanted);
+  return checked_shape(indices_mask(*array, wanted.shape[2]), wanted.shape, array->name());
+}
+
+void find_shape_of_tree(const Node& node, const OpenArray& open, KnownShape& known) {
+  const auto parents = open(*node.argument("parents"));
+  const std::int64_t tokens = element_count(parents->shape());
+  agree(known, {1, tokens, tokens + node.integer("prefix").value_or(0)}, parents->name());
+}
+
+Mask make_tree(const Node& node, const Wanted& wanted) {
+  const auto parents = wanted.open(*node.argument("parents"));
+  return checked_shape(tree_mask(*parents, node.integer("prefix").value_or(0)), wanted.shape,
+                       parents->name());
+}
+
+std::shared_ptr<const ArraySource> open_positions(const Node& node, const char* name, const OpenArray& open) {
+  return node.argument(name) == nullptr ? nullptr : open(*node.argument(name));
+}
+
+KnownShape shape_of(const Node& node, const OpenArray& open);
+
+void find_shape_of_positions(const Node& node, const OpenArray& open, KnownShape& known) {
+  const KnownShape of = shape_of(*node.left, open);
+  Shape shape = of.lengths;
+  for (const auto& [name, axis] : {std::pair{"q", 1}, std::pair{"k", 2}})
+    if (const auto array = open_positions(node, name, open))
+      shape[static_cast<std::size_t>(axis)] = element_count(array->shape());
+  agree(known, shape, "positions");
+}
+
+Mask make(const Node& node, const Wanted& wanted);
+
+Mask make_positions(const Node& node, const Wanted& wanted) {
+  Shape lengths = shape_of(*node.left, wanted.open).lengths;
+  lengths[0] = wanted.shape[0];
+  std::shared_ptr<const ArraySource> arrays[2];
+  // A mask without arrays reaches as far as the positions.
+  for (const std::size_t d : {1u, 2u}) {
+    auto& array = arrays[d - 1] = open_positions(node, d == 1 ? "q" : "k", wanted.open);
+    if (lengths[d] == 0 && array) {
+      const std::vector<std::int64_t> positions = core::read_integers(*array, "positions");
+      if (!positions.empty()) lengths[d] = *std::max_element(positions.begin(), positions.end()) + 1;
+    }
+    if (lengths[d] == 0 || !array) lengths[d] = std::max(lengths[d], wanted.shape[d]);
+    lengths[d] = std::max<std::int64_t>(lengths[d], 1);
+  }
+  const auto positions = [](const std::shared_ptr<const ArraySource>& array) {
+    return array ? IntegerArray(array) : IntegerArray();
+  };
+  Mask of = make(*node.left, {lengths, wanted.head, wanted.polarity, wanted.open});
+  return checked_shape(positions_mask(std::move(of), positions(arrays[0]), positions(arrays[1])),
+                       wanted.shape, "positions");
+}
+
 std::optional<BlockShape> block_of(const Node& node) {
   const std::string* text = node.argument("block");
   if (text == nullptr) return std::nullopt;
@@ -775,6 +854,21 @@ const std::vector<Kind>& kinds() {
        "blocks(REF, QxK)",
        make_blocks,
        find_shape_of_blocks},
+      {"indices",
+       {{"keys", Value::reference, true}},
+       "indices(REF), of the keys of each query",
+       make_indices,
+       find_shape_of_indices},
+      {"tree",
+       {{"parents", Value::reference, true}, {"prefix", Value::count}},
+       "tree(PARENTS_REF, prefix=N)",
+       make_tree,
+       find_shape_of_tree},
+      {"positions",
+       {{"mask", Value::mask, true}, {"q", Value::reference}, {"k", Value::reference}},
+       "positions(EXPR, q=REF, k=REF)",
+       make_positions,
+       find_shape_of_positions},
       stored_kind("from",
                   [](const Node& node, const Wanted& wanted) {
                     return stored_masks(node, wanted.open).mask(wanted.shape, wanted.head);
@@ -793,6 +887,14 @@ void for_each_kind(const Node& node, F&& f) {
   if (node.op == Node::Op::kind) return f(node);
   for_each_kind(*node.left, f);
   if (node.right) for_each_kind(*node.right, f);
+}
+
+KnownShape shape_of(const Node& tree, const OpenArray& open) {
+  KnownShape known;
+  for_each_kind(tree, [&](const Node& node) {
+    if (node.kind->find_shape != nullptr) node.kind->find_shape(node, open, known);
+  });
+  return known;
 }
 
 // A window without bounds on either side is aligned in any way.
@@ -848,10 +950,7 @@ std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
 }
 
 MaskShape MaskExpression::shape(const OpenArray& open) const {
-  KnownShape known;
-  for_each_kind(*root_, [&](const Node& node) {
-    if (node.kind->find_shape != nullptr) node.kind->find_shape(node, open, known);
-  });
+  const KnownShape known = shape_of(*root_, open);
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
   const Shape& lengths = at_most ? known.of_blocks : known.lengths;
   return {known.lengths[0], lengths[1], lengths[2], at_most, known.heads_are_rows};

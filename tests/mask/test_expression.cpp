@@ -25,6 +25,15 @@ std::shared_ptr<const ArraySource> open_test_array(const std::string& reference)
   }
   if (reference == "blocks.npy")  // 0 1 1 / 1 0 0
     return make_source(plain::array_of(2, 3, {0, 1, 1, 1, 0, 0}), reference);
+  const auto integers = [&](Shape shape, const std::vector<std::int32_t>& values) {
+    return make_source(Array::from<std::int32_t>(std::move(shape), values), reference);
+  };
+  if (reference == "order.npy") return integers({8}, {0, 7, 1, 6, 2, 5, 3, 4});
+  if (reference == "keys.npy") return integers({8, 2}, {0, -1, 1, 0, 7, 2, 3, -1, 4, 0, 5, -1, 6, 0, -1, -1});
+  if (reference == "twice.npy") return integers({8, 2}, {0, 0, 1, 0, 7, 2, 3, -1, 4, 0, 5, -1, 6, 0, -1, -1});
+  if (reference == "far.npy") return integers({8, 1}, {0, 1, 2, 8, 4, 5, 6, 7});
+  if (reference == "parents.npy") return integers({8}, {-1, 0, 0, 1, 1, 2, -1, 6});
+  if (reference == "late.npy") return integers({8}, {-1, 0, 3, 1, 1, 2, -1, 6});
   if (reference == "empty.npy") return make_source(Array(DType::boolean, {0, 8}), reference);
   throw Error(Error::Kind::input, reference + ": no such file");
 }
@@ -160,6 +169,34 @@ TEST_CASE("a MaskInfo is read back by from and visited") {
   CHECK(failure("from(a.h5)") == "from(...) names a file of several arrays, which cannot be opened here");
 }
 
+TEST_CASE("keys of queries, trees and positions have their elements, and wrong numbers are named") {
+  const std::int64_t order[] = {0, 7, 1, 6, 2, 5, 3, 4}, sequence[] = {0, 0, 0, 1, 1, 1, 1, 1};
+  CHECK(
+      elements("positions(causal & documents(cu.npy), q=order.npy)") ==
+      plain::table(8, 8, [&](auto i, auto j) { return order[i] >= j && sequence[order[i]] == sequence[j]; }));
+  CHECK(elements("positions(local(left=1, right=0), k=order.npy) & full") ==
+        plain::table(8, 8, [&](auto i, auto j) { return i - 1 <= order[j] && order[j] <= i; }));
+  CHECK(elements("positions(positions(causal, q=order.npy), q=order.npy)") ==
+        plain::table(8, 8, [&](auto i, auto j) { return order[order[i]] >= j; }));
+  CHECK(elements("indices(keys.npy)") == plain::table(8, 8, [](auto i, auto j) {
+          return i < 7 &&
+                 (j == (i == 2 ? 7 : i) || (j == 0 && (i == 1 || i == 4 || i == 6)) || (i == 2 && j == 2));
+        }));
+  CHECK(elements("tree(parents.npy)")[5 * 8 + 2] == 1);
+  CHECK(elements("tree(parents.npy)")[5 * 8 + 1] == 0);
+  CHECK(MaskExpression::parse("tree(parents.npy, prefix=4)").shape(open_test_array).kv_length == 12);
+
+  CHECK(failure("indices(twice.npy)") ==
+        "twice.npy: query 0 has key 0 twice, which a kernel that gathers keys counts twice");
+  CHECK(failure("indices(far.npy)") == "far.npy(3, 0) is 8: there are 8 keys, and -1 is none");
+  CHECK(failure("tree(late.npy)") ==
+        "late.npy(2) is 3: a parent comes before its child, and that of a root is -1");
+  CHECK(failure("positions(chunked(2), q=far.npy)").find("far.npy") != std::string::npos);
+  CHECK(failure("positions(casual, q=order.npy)").find("did you mean 'causal'?") != std::string::npos);
+  CHECK(failure("positions(q=order.npy)").find("needs its argument 'mask'") != std::string::npos);
+  CHECK(failure("positions(documents(cu.npy), q=ids.npy[0,:])").find("no such file") != std::string::npos);
+}
+
 TEST_CASE("align=bottom-right moves the diagonal by kv - q") {
   const Mask m = MaskExpression::parse("causal(align=bottom-right)")
                      .resolve({1, 3, 8}, 0, Polarity::keep, open_test_array);
@@ -225,7 +262,7 @@ TEST_CASE("what is no expression is refused where it stops making sense") {
         "mask expression 'casual': at \"casual\": 'casual' is not a kind of mask | did you mean 'causal'?");
   CHECK(failure("") ==
         "mask expression '': at its end: expected a kind of mask | the kinds are full, causal, local, "
-        "chunked, prefix, segments, documents, file, blocks, from, visited");
+        "chunked, prefix, segments, documents, file, blocks, indices, tree, positions, from, visited");
   CHECK(failure("causal &").find("at its end: expected a kind") != std::string::npos);
   CHECK(failure("(causal").find("expected ')'") != std::string::npos);
   CHECK(failure("causal)").find("')' closes nothing") != std::string::npos);

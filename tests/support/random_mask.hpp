@@ -64,9 +64,61 @@ inline std::vector<std::int64_t> random_ids(Random& random, std::int64_t n) {
   return ids;
 }
 
+inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int depth);
+
+/// Keys of queries, a tree, or another mask at other positions.
+inline Pair random_sparse_mask(Random& random, std::int64_t q, std::int64_t kv, int depth) {
+  using namespace ejk;
+  const std::int64_t kind = between(random, kv < q ? 1 : 0, 2);
+  if (kind == 0) {
+    std::vector<std::int64_t> parents;
+    for (std::int64_t node = 0; node < q; ++node) parents.push_back(between(random, -1, node - 1));
+    return {tree_mask(parents, kv - q), table(q, kv, [&](auto i, auto j) {
+              bool is_seen = j < kv - q;
+              for (std::int64_t node = i; node >= 0; node = parents[static_cast<std::size_t>(node)])
+                is_seen = is_seen || j == kv - q + node;
+              return is_seen;
+            })};
+  }
+  if (kind == 1) {
+    const std::int64_t n = between(random, 1, kv);
+    std::vector<std::int64_t> all;
+    std::vector<std::uint8_t> elements(static_cast<std::size_t>(q * kv));
+    for (std::int64_t i = 0; i < q; ++i) {
+      std::vector<std::int64_t> keys(static_cast<std::size_t>(kv));
+      for (std::int64_t j = 0; j < kv; ++j) keys[static_cast<std::size_t>(j)] = j;
+      std::shuffle(keys.begin(), keys.end(), random);
+      for (std::int64_t j = 0; j < n; ++j) {
+        const bool is_key = between(random, 0, 5) != 0;
+        const std::int64_t key = keys[static_cast<std::size_t>(j)];
+        all.push_back(is_key ? key : -1);
+        if (is_key) elements[static_cast<std::size_t>(i * kv + key)] = 1;
+      }
+    }
+    return {indices_mask(make_source(Array::from<std::int64_t>({q, n}, all), "keys"), kv),
+            std::move(elements)};
+  }
+  const std::int64_t of_q = between(random, 1, 2 * q), of_kv = between(random, 1, 2 * kv);
+  Pair of = random_mask(random, of_q, of_kv, depth - 1);
+  std::vector<std::int64_t> at_q, at_k;
+  while (std::ssize(at_q) < q)
+    for (std::int64_t p = between(random, 0, of_q - 1), run = between(random, 1, 9);
+         run > 0 && p < of_q && std::ssize(at_q) < q; --run)
+      at_q.push_back(p++);
+  while (std::ssize(at_k) < kv)
+    for (std::int64_t p = between(random, 0, of_kv - 1), run = between(random, 1, 40);
+         run > 0 && p < of_kv && std::ssize(at_k) < kv; --run)
+      at_k.push_back(p++);
+  return {positions_mask(of.mask, at_q, at_k), table(q, kv, [&](auto i, auto j) {
+            return of.elements[static_cast<std::size_t>(at_q[static_cast<std::size_t>(i)] * of_kv +
+                                                        at_k[static_cast<std::size_t>(j)])] != 0;
+          })};
+}
+
 /// A random expression of at most `depth` operators.
 inline Pair random_mask(Random& random, std::int64_t q, std::int64_t kv, int depth) {
   using namespace ejk;
+  if (depth > 0 && between(random, 0, 7) == 0) return random_sparse_mask(random, q, kv, depth);
   switch (between(random, 0, depth > 0 ? 12 : 9)) {
     case 0:
       return {full_mask(q, kv), table(q, kv, [](auto, auto) { return true; })};
