@@ -109,6 +109,7 @@ TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") 
       StoredSettings settings;
       settings.q_seq_shards = c.settings.q_seq_shards, settings.kv_seq_shards = c.settings.kv_seq_shards;
       const StoredMaskInfo back(plain::group_of(arrays), settings);
+      REQUIRE(back.shape().heads == masks);
       const Shape shape{std::ssize(c.heads), c.q, c.kv};
       for (std::int64_t h = 0; h < shape[0]; ++h) {
         const Mask mask = back.mask(shape, h);

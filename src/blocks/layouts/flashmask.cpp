@@ -152,7 +152,7 @@ class FlashMaskRule final : public PairRule {
       throw wrong(rows_.name, "{} has {} rows a key, which a mask that is {}causal has not",
                   rows_.source->name(), stored[3], causal_ ? "" : "not ");
     shape = {rows, 0, stored[2], false, true};
-    if (set.shape) shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+    if (set.shape) shape = {std::max(rows, (*set.shape)[0]), (*set.shape)[1], (*set.shape)[2]};
     if (shape.kv_length != stored[2])
       throw wrong(rows_.name, "{} has {} keys, and the shape {}", rows_.source->name(), stored[2],
                   shape.kv_length);

@@ -75,7 +75,7 @@ class BlockLists final : public ListedBlocks {
     // Compact lists are narrower than the mask, which the lengths, or the lists of columns, tell.
     of_entries = walks > 1 ? lists_[1].lines() : first.partial.shape()[3];
     if (set.shape) {
-      shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+      shape = {std::max(rows, (*set.shape)[0]), (*set.shape)[1], (*set.shape)[2]};
       of_entries = core::ceil_div(forward ? shape.kv_length : shape.q_length, forward ? block.kv : block.q);
       require_lengths(*this, shape.q_length, shape.kv_length);
     } else {
