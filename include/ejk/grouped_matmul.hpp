@@ -34,6 +34,11 @@ std::string to_string(const Tiling& tiling);
 /// `keep` preserves rows where nothing is computed and overwrites others; `add` accumulates the products.
 enum class Existing { keep, add };
 
+/// How a compared kernel sums its products. Hopper's FP8 tensor cores keep 14 bits of a sum, of 32 products at
+/// a time: fp8 adds such sums to float32 ones after every 128 of K (DeepGEMM, cuBLAS), fp8_fast never. Then
+/// the tolerance has ⌈min(K, 128) / 32⌉ · 2⁻¹³ X more, or ⌈K / 32⌉ · 2⁻¹³ X, with X of matmul_check.hpp.
+enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
+
 class TilingTable;   // tiling.hpp
 struct MatmulCheck;  // matmul_check.hpp
 struct Against;      // against.hpp
@@ -152,7 +157,8 @@ class GroupedMatmulPlan {
   /// another shape.
   Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
                   const ArrayView& own, const ArrayView& given, Explain explain,
-                  const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {}) const;
+                  const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {},
+                  Accumulator accumulator = Accumulator::float32) const;
 
  private:
   friend Report describe(const GroupedMatmulPlan& plan);

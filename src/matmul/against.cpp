@@ -112,12 +112,15 @@ Expected by_own(const ActualProduct& it, const ArrayView& own) {
 
 }  // namespace
 
-ActualProduct::ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result)
+ActualProduct::ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result,
+                             Accumulator accumulator)
     : problem(p),
       operands(arrays),
       given(result),
       products(products_of(p, arrays.lhs, arrays.rhs)),
-      tolerance(Tolerance::of_given(arrays.lhs, arrays.rhs, result.dtype)) {}
+      tolerance(Tolerance::of_given(arrays.lhs, arrays.rhs, result.dtype)) {
+  tolerance.accumulator = accumulator;
+}
 
 std::int64_t ActualProduct::group_of(std::int64_t row) const {
   if (problem.cut == Problem::Cut::contraction) return problem.first_group + row / problem.k;
@@ -135,10 +138,10 @@ const GroupProduct* ActualProduct::product_of(std::int64_t row) const {
 
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
-                const CheckEffort& effort, const std::vector<std::string>& tiles) {
+                const CheckEffort& effort, const std::vector<std::string>& tiles, Accumulator accumulator) {
   check_types(problem, operands, own.dtype, own.shape);
   verify::require_given(given, problem.out.shape, "result", "given");
-  const ActualProduct it(problem, operands, given);
+  const ActualProduct it(problem, operands, given, accumulator);
   const double work =
       multiply_adds(it.products) * (precision_for(operands.lhs, operands.rhs) == Precision::extended ? 8 : 1);
   const bool whole = work <= static_cast<double>(effort.every_element);

@@ -32,7 +32,8 @@ struct ActualProduct {
   std::vector<GroupProduct> products;
   Tolerance tolerance;
 
-  ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result);
+  ActualProduct(const Problem& p, const Operands& arrays, const ArrayView& result,
+                Accumulator accumulator = Accumulator::float32);
 
   std::int64_t columns() const { return problem.n; }
   std::int64_t rows() const {
@@ -47,7 +48,8 @@ struct ActualProduct {
 /// `own`: the library's result; `given`: of any float dtype. Throws Error{input} for another shape or type.
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
-                const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {});
+                const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {},
+                Accumulator accumulator = Accumulator::float32);
 
 std::int64_t compare_bytes(const Problem& problem, Explain explain);
 

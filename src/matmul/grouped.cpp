@@ -306,9 +306,9 @@ MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
 Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
                                    const std::optional<ArrayView>& existing_out, const ArrayView& own,
                                    const ArrayView& given, Explain explain, const WorkProgress& progress,
-                                   const std::vector<std::string>& tiles) const {
+                                   const std::vector<std::string>& tiles, Accumulator accumulator) const {
   const Operands operands{lhs, rhs, existing_out};
-  return matmul::compare(*problem_, operands, own, given, explain, progress, {}, tiles);
+  return matmul::compare(*problem_, operands, own, given, explain, progress, {}, tiles, accumulator);
 }
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,

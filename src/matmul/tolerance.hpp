@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "ejk/grouped_matmul.hpp"
 #include "matmul/reference.hpp"
 #include "verify/float_type.hpp"
 
@@ -19,6 +20,7 @@ struct Tolerance {
   double most;             // the upper end
   double evaluation_unit;  // of rounding, in the reference
   double flushed;          // how often subnormal factors count, so that they are given up whole
+  Accumulator accumulator = Accumulator::float32;
 
   static Tolerance of(const ArrayView& lhs, const ArrayView& rhs, DType result) {
     const verify::FloatType type = verify::float_type(result);
@@ -39,7 +41,14 @@ struct Tolerance {
       return of(lhs, rhs, result);
     return {verify::float_type(result), 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
   }
-  double of_sums(std::int64_t depth) const { return std::max<double>(64, static_cast<double>(depth)) * unit; }
+  double of_sums(std::int64_t depth) const {
+    constexpr std::int64_t kPromoted = 128, kAtOnce = 32;
+    const std::int64_t in_tensor_core = accumulator == Accumulator::float32 ? 0
+                                        : accumulator == Accumulator::fp8   ? std::min(depth, kPromoted)
+                                                                            : depth;
+    return std::max<double>(64, static_cast<double>(depth)) * unit +
+           0x1p-13 * static_cast<double>((in_tensor_core + kAtOnce - 1) / kAtOnce);
+  }
   double at_the_end(std::int64_t depth) const {
     return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;
   }

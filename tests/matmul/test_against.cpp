@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/golden.hpp"
 #include "support/matmul.hpp"
 #include "support/threads.hpp"
 
@@ -33,6 +34,35 @@ std::string rows_of(const Against& against) {
 }
 
 }  // namespace
+
+TEST_CASE("an FP8 product of Hopper's tensor cores agrees with the tolerance of its sums alone") {
+  for (const golden::Case& c : golden::load("fp8_tensor_core")) {
+    CAPTURE(c.name);
+    const Array &lhs = c.in.at("lhs"), &rhs = c.in.at("rhs"), &given = c.out.at("out");
+    const auto agrees = [&](const Array& out, Accumulator accumulator) {
+      const auto source = plain::source(Sizes{lhs.shape()[0]});
+      GroupedMatmulOptions options;
+      options.dtype = DType::float32;
+      const GroupedMatmulPlan plan = plain::plan_of(lhs.view(), rhs.view(), *source, options);
+      Array own(plan.out().dtype, plan.out().shape);
+      plan.run(lhs.view(), rhs.view(), {}, own.mutable_view());
+      return plan
+          .compare(lhs.view(), rhs.view(), {}, own.view(), out.view(), Explain::no, {}, {}, accumulator)
+          .agrees();
+    };
+    const bool fast = c.params.at("fast");
+    CHECK_FALSE(agrees(given, Accumulator::float32));
+    CHECK(agrees(given, fast ? Accumulator::fp8_fast : Accumulator::fp8));
+    // A block of K left out is wrong by any of them.
+    Array short_lhs = Array::copy_of(lhs.view());
+    for (std::int64_t row = 0; row < lhs.shape()[0]; ++row)
+      for (std::int64_t k = 128; k < 256; ++k)
+        short_lhs.elements<float>()[static_cast<std::size_t>(row * lhs.shape()[1] + k)] = 0;
+    const auto source = plain::source(Sizes{lhs.shape()[0]});
+    const Array wrong = grouped_matmul(short_lhs.view(), rhs.view(), *source, {});
+    CHECK_FALSE(agrees(wrong, Accumulator::fp8_fast));
+  }
+}
 
 TEST_CASE("a right product of any type agrees, by float64 and by the own result") {
   std::mt19937_64 engine(31);

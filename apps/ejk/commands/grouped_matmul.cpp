@@ -33,6 +33,7 @@ struct ProductOptions {
   Settings how;
   bool check = false;
   AgainstOptions against;
+  Accumulator accumulator = Accumulator::float32;
 };
 
 struct Views {
@@ -144,7 +145,7 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
     const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
       return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress(),
-                          options.against.tiles);
+                          options.against.tiles, options.accumulator);
     });
     passed = passed && against.agrees();
     add_against(report, options.against, against,
@@ -299,6 +300,12 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
            "Small products element by element; of large ones some rows of every group, and all rows by "
            "a random vector. The result is written all the same.");
   declare_against(set, options.against, "An array, or a file that holds one, or one named out.");
+  add_choice(
+      set, "--accumulator", options.accumulator,
+      {{"float32", Accumulator::float32}, {"fp8", Accumulator::fp8}, {"fp8-fast", Accumulator::fp8_fast}},
+      "TYPE",
+      "with --against: how the kernel sums its products\nfp8: by Hopper's FP8 tensor cores, which keep 14 "
+      "bits, added in float32 after every 128; fp8-fast: in them alone (fast accumulation).");
   // A comparison has a report; its own result goes where -o says, or nowhere.
   set.set_outputs([&set, &options] {
     const bool printed = set.shared().output.empty();
