@@ -48,8 +48,12 @@ constexpr MaskOption kMaskOptions[] = {
 
 // Other options with another name in other programs.
 constexpr std::pair<std::string_view, std::string_view> kOtherOptions[] = {
-    {"--softmax-scale", "--scale"}, {"--sm-scale", "--scale"},          {"--logit-cap", "--softcap"},
-    {"--soft-cap", "--softcap"},    {"--logits-soft-cap", "--softcap"}, {"--attn-bias", "--bias"},
+    {"--softmax-scale", "--scale"}, {"--sm-scale", "--scale"},
+    {"--logit-cap", "--softcap"},   {"--sink", "--sinks"},
+    {"--s-aux", "--sinks"},         {"--learnable-sink", "--sinks"},
+    {"--alibi-slopes", "--alibi"},  {"--return-max-logit", "--max-logits"},
+    {"--soft-cap", "--softcap"},    {"--logits-soft-cap", "--softcap"},
+    {"--attn-bias", "--bias"},
 };
 
 std::string with_hyphens(std::string_view name) {

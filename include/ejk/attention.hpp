@@ -3,13 +3,16 @@
 //
 // For one query head of one batch entry (or sequence), query i and key j:
 //   s₀ = scale · Σ_d q[i, d] · k[j, d]            scale is 1/√D unless given
-//   s  = c · tanh(s₀ / c) with a soft cap c, else s₀; then the bias is added; masked pairs do not exist
-//   lse[i] = ln Σ_j exp(s),  out[i] = Σ_j exp(s − lse[i]) · v[j]
+//   s  = c · tanh(s₀ / c) with a soft cap c, else s₀; then bias and ALiBi are added (SoftcapOrder: or before);
+//        masked pairs do not exist
+//   lse[i] = ln Σ_j exp(s), out[i] = Σ_j exp(s − lse[i]) · v[j]; a sink α of the head adds exp(α) to the sum
 // and for dout, with P = exp(s − lse), dP = dout · v, δ = Σ_d dout · out and dS = P · (dP − δ), times 1 −
 // tanh²(s₀ / c) with a soft cap:
-//   dv = Pᵀ dout,  dq = scale · dS k,  dk = scale · dSᵀ q,  dbias = P · (dP − δ)
+//   dv = Pᵀ dout,  dq = scale · dS k,  dk = scale · dSᵀ q,  dbias = P · (dP − δ) (dS, if it is capped),
+//   dsinks = −Σ_i exp(α − lse[i]) · δ
 // dk and dv are summed over the query heads that share a key/value head, dbias over the axes that the bias is
-// broadcast over. A query without a key has out = 0 and lse = −∞ and adds 0 to every gradient.
+// broadcast over. A query without a key has out = 0 and lse = −∞ (with a sink α: α) and adds 0 to every
+// gradient. Results may follow other conventions, see attention_conventions.hpp.
 //
 // Arithmetic is float32, or float64 where one of q, k, v (or dout) is. Inputs are converted before, results
 // once at the end; weights are never rounded to 16 bits. (Products of two bfloat16 may flush subnormal ones
@@ -31,6 +34,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/attention_conventions.hpp"
 #include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
@@ -55,6 +59,10 @@ struct AttentionSettings {
   AttentionLayout layout = AttentionLayout::bshd;
   std::optional<double> scale;                        // finite
   std::optional<double> softcap;                      // c > 0
+  std::shared_ptr<const ArraySource> sinks;           // (H,), any float dtype: finite, or −∞ for none
+  std::shared_ptr<const ArraySource> alibi;           // slopes (H,) or (entries, H), any float dtype
+  AttentionConventions conventions;                   // of an lse that is given, too
+  bool max_logits = false;                            // the largest score of each head: AttentionPasses
   std::vector<HeadMasks> masks;                       // a pair attends where all of them allow it
   std::shared_ptr<const ArraySource> q_segment_ids;   // (B, Q), packed (Tq,): ids ≤ 0 are padding
   std::shared_ptr<const ArraySource> kv_segment_ids;  // (B, K), packed (Tk,); absent: those of the queries
@@ -114,6 +122,7 @@ struct AttentionPasses {
   Shape first_row_without_key;
   std::int64_t rows_not_finite = 0;  // queries whose lse came out as NaN or +∞, and the first of them
   Shape first_row_not_finite;
+  std::vector<double> max_logits;  // of each query head, without sinks; −∞ where no pair attends
   double forward_seconds = 0, backward_seconds = 0;
 };
 
@@ -128,6 +137,8 @@ struct AttentionWork : AttentionPasses {
   std::int64_t partial_blocks = 0;  // whose mask is read pair by pair
   std::int64_t full_blocks = 0;
   std::int64_t rows = 0;  // queries
+  /// Results of a query without a key, for reports.
+  std::string without_key = "results are 0, their lse is -inf";
   /// The alignment of queries and keys, where a mask by positions applies to unequal numbers of them.
   std::set<std::string> alignment;
   double forward_flop = 0;              // 2 (D + Dv) an allowed pair
@@ -158,7 +169,7 @@ class AttentionPlan {
   AttentionPlan(const AttentionTypes& types, const AttentionSettings& settings);
 
   /// Forward: out, as q with v's last axis, and lse, (B, H, Q) or (H, Tq), in the arithmetic's dtype.
-  /// Gradients: dq, dk, dv, and with a bias dbias, shaped as their inputs.
+  /// Gradients: dq, dk, dv, with a bias dbias, and with sinks dsinks, shaped as their inputs.
   const std::vector<PlannedArray>& results() const;
   std::int64_t result_bytes() const;
 
@@ -219,6 +230,7 @@ struct AttentionGradients {
   Array dq, dk, dv;            // shaped as q, k, v
   std::optional<Array> dbias;  // of a bias: of its shape
   AttentionWork work;
+  std::optional<Array> dsinks = std::nullopt;  // of sinks
 };
 
 /// A plan for these arrays, run. Errors are the plan's.

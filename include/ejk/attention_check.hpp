@@ -9,6 +9,7 @@
 //   dk     the same with max|q| for max|k|, and the floor times Σ P of the key, at least 1
 //   dv     the same with the floor 2⁻²² max|dout|
 //   dbias  the same with the floor 2⁻²² Dv max|dout| max|v| and Σ P of the pairs that an element sums
+//   dsinks the same with Σ P of the sink; lse to base 2: its bound times log₂ e
 // plus half of the smallest positive result. Maxima are those of a batch entry (or sequence) and key head,
 // for dbias of all that share it, over unmasked queries and keys and the compared rows of R; for out and lse,
 // |lse| is the row's own. A number where the reference is NaN or infinite, or the reverse, is wrong.
@@ -57,7 +58,8 @@ AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const Arr
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
-                                    const std::optional<ArrayView>& dbias = std::nullopt);
+                                    const std::optional<ArrayView>& dbias = std::nullopt,
+                                    const std::optional<ArrayView>& dsinks = std::nullopt);
 
 Report describe(const AttentionCheck& check);
 

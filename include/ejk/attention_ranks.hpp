@@ -4,8 +4,8 @@
 // A rank has a contiguous range in the order (entry, head, queries) or, for gradients with enough key/value
 // heads, (entry, key/value head), and needs no data of other ranks. With few heads or a bias gradients are
 // divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the ranks that need
-// them; then dk and dv of some keys and dq of some queries, and of a bias dbias of some of its queries or
-// keys. That computes scores and dP twice, 7 products instead of 5; the masks determine which takes less
+// them; then dk and dv of some keys and dq of some queries, of a bias dbias of some of its queries or keys,
+// and dsinks of some heads. That computes scores and dP twice, 7 products instead of 5; the masks determine which takes less
 // time.
 #pragma once
 
@@ -24,7 +24,7 @@ struct Division;
 }
 
 /// Some positions of some heads of some entries: all positions, unless there is one entry and one head. Those
-/// of a bias are its own: its queries, or its keys where one row serves all queries.
+/// of a bias are its own: its queries, or its keys where one row serves all queries; of sinks heads alone.
 struct AttentionPart {
   enum class Makes {
     out,        // out and lse of queries
@@ -33,10 +33,11 @@ struct AttentionPart {
     dk_dv,      // of keys
     dq,         // of queries
     dbias,      // of a bias
+    dsinks,     // of sinks
   };
   Makes makes = Makes::out;
   IndexRange entries;
-  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's
+  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's own
   IndexRange positions;  // within each entry; clipped to its end
   double share = 1;      // of the work of all parts of this kind
 };

@@ -6,6 +6,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/attention_conventions.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/check.hpp"
 #include "ejk/checkpoint.hpp"

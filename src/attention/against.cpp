@@ -26,7 +26,8 @@ struct Right {
   std::vector<Array> held;
   std::vector<ArrayView> results;
   SummedWeights weights;  // of gradients
-  bool is_own = false;    // the library's result, with its own error
+  Array sink_weights;
+  bool is_own = false;  // the library's result, with its own error
   Reference::Saved saved;
 };
 
@@ -35,15 +36,18 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   const CheckedArguments& setup = it.setup;
   const Rows& rows = it.rows_of(array.which);
   const Result which = array.which;
-  const bool of_keys = &rows == &it.keys, of_bias = which == Result::dbias, packed = setup.packed();
+  const bool of_keys = &rows == &it.keys, of_bias = which == Result::dbias,
+             of_sinks = which == Result::dsinks, packed = setup.packed();
   verify::ResultRows r;
   r.name = row_of(which).name;
   r.dtype = given.dtype;
   r.rows = rows.count();
-  if (which != Result::lse && !of_bias) r.column = "column", r.columns_name = "columns";
-  r.columns = which == Result::lse ? 1 : of_bias ? setup.bias_shape[3] : given.shape.back();
+  if (which != Result::lse && !of_bias && !of_sinks) r.column = "column", r.columns_name = "columns";
+  r.columns = which == Result::lse || of_sinks ? 1 : of_bias ? setup.bias_shape[3] : given.shape.back();
   using Kind = verify::RowAxis::Kind;
-  const std::int64_t positions = of_bias ? setup.bias_shape[2] : (of_keys ? setup.k : setup.q).shape[2];
+  const std::int64_t positions = of_sinks  ? 1
+                                 : of_bias ? setup.bias_shape[2]
+                                           : (of_keys ? setup.k : setup.q).shape[2];
   r.axes = {of_keys ? verify::RowAxis{"key head", "key heads", rows.heads(), Kind::part}
                     : verify::RowAxis{"head", "heads", rows.heads(), Kind::part},
             packed ? verify::RowAxis{"sequence", "sequences", rows.entries(), Kind::part}
@@ -53,6 +57,7 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   const bool heads_first = which == Result::lse || of_bias || setup.layout == AttentionLayout::bhsd;
   r.array_axes = heads_first ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{2, 0};
   if (!packed) r.array_axes.insert(r.array_axes.begin(), 1);
+  if (of_sinks) r.array_axes = {0};
   r.place = [&rows](std::int64_t row, std::int64_t* at) {
     const Place place = rows.at(row);
     at[0] = place.head;
@@ -92,8 +97,11 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
     else
       std::fill_n(allowed, columns, 0.0);
     load_expected(place, values);
-    double of_row = which == Result::lse ? *values : 0;  // for Bounds::Part::of()
-    if (which == Result::out) of_row = load_lse(right.results[1], rows.index_in_lse(place));
+    double of_row = 0;  // for Bounds::Part::of()
+    if (which == Result::out || which == Result::lse)
+      of_row = it.setup.ends.lse.natural(load_lse(right.results[1], rows.index_in_lse(place)),
+                                         it.setup.ends.sink(place.head));
+    if (which == Result::dsinks) of_row = load_lse(right.sink_weights.view(), {place.head});
     if (row_of(which).form.rows == RowsOf::keys)
       load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
                                 place.head, rows.offsets()),
@@ -151,6 +159,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                      Rows(setup, RowsOf::queries),
                      Rows(setup, RowsOf::keys),
                      Rows(setup, RowsOf::bias),
+                     Rows(setup, RowsOf::sinks),
                      Bounds(setup, blocks, arithmetic),
                      rounding_of_weights(setup, blocks, weights, dout),
                      {}};
@@ -160,6 +169,10 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     if (setup.gradients) {
       right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
       right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
+      right.sink_weights = Array(DType::float64, {std::ssize(setup.ends.sinks)});
+      for (std::int64_t h = 0; h < right.sink_weights.size(); ++h)
+        right.sink_weights.elements<double>()[static_cast<std::size_t>(h)] =
+            reference.sink(h, right.saved).weight;
     }
   } else if (setup.gradients) {
     Reference::Backward made = reference.backward(*dout);
@@ -167,6 +180,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     right.held.push_back(std::move(made.dk));
     right.held.push_back(std::move(made.dv));
     if (setup.bias) right.held.push_back(std::move(made.dbias));
+    if (setup.has_sinks()) right.held.push_back(std::move(made.dsinks));
+    right.sink_weights = std::move(made.sink_weights);
     right.weights = {std::move(made.weights), std::move(made.bias_weights)};
     right.saved = std::move(made.saved);
   } else {
@@ -182,6 +197,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       bounds->set_most(&Bounds::Part::dk_most, RowsOf::keys, right.results[1]);
       bounds->set_most(&Bounds::Part::dv_most, RowsOf::keys, right.results[2]);
       if (setup.bias) bounds->set_most_of_bias(right.results[3]);
+      if (setup.has_sinks()) bounds->set_most_of_sinks(right.results.back());
     }
   it.saved = &right.saved;
 

@@ -38,14 +38,14 @@ struct ActualAttention {
   const Plan& plan;
   const CheckedArguments& setup;
   const AttentionArrays& arrays;
-  Rows queries, keys, bias;
+  Rows queries, keys, bias, sinks;
   Bounds bounds;
   WeightRounding rounding;                  // of the kernel's weights
   const Reference::Saved* saved = nullptr;  // lse and δ of the expected forward pass; of gradients
 
   const Rows& rows_of(Result which) const {
     const RowsOf of = row_of(which).form.rows;
-    return of == RowsOf::bias ? bias : of == RowsOf::keys ? keys : queries;
+    return of == RowsOf::sinks ? sinks : of == RowsOf::bias ? bias : of == RowsOf::keys ? keys : queries;
   }
 };
 

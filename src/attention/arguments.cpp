@@ -157,6 +157,43 @@ ArrayView broadcast_bias(const ArrayView& bias, const CheckedArguments& setup) {
   return out;
 }
 
+// Elements of a small array of floats, of one of these shapes.
+std::vector<double> read_numbers(const ArraySource& source, const char* what,
+                                 const std::vector<Shape>& shapes) {
+  if (std::find(shapes.begin(), shapes.end(), source.shape()) == shapes.end())
+    throw invalid(fmt::format("{}: {} are of the shape {}, not {}", source.name(), what,
+                              to_string(shapes.front()), to_string(source.shape())));
+  if (!is_wide_float(source.dtype()))
+    throw Error(Error::Kind::input,
+                fmt::format("{}: {} must be floats of 16 bits or more, not {}", source.name(), what,
+                            name_of(source.dtype())),
+                Error::Code::not_floats);
+  const Array all = read_all(source);
+  std::vector<double> numbers(static_cast<std::size_t>(all.size()));
+  if (!numbers.empty()) load(all.dtype(), all.data(), size_of(all.dtype()), all.size(), numbers.data());
+  return numbers;
+}
+
+void read_sinks(CheckedArguments& s, const AttentionSettings& options) {
+  if (!options.sinks) return;
+  s.ends.sinks = read_numbers(*options.sinks, "sinks", {{s.shape.heads}});
+  for (std::size_t h = 0; h < s.ends.sinks.size(); ++h)
+    if (!(s.ends.sinks[h] < std::numeric_limits<double>::infinity()))
+      throw invalid(fmt::format("{}: the sink of head {} is {}; a sink is finite, or -inf for none",
+                                options.sinks->name(), h, s.ends.sinks[h]));
+}
+
+void read_slopes(CheckedArguments& s, const AttentionSettings& options) {
+  s.alibi_form = options.conventions.alibi_form;
+  if (!options.alibi) return;
+  s.slopes =
+      read_numbers(*options.alibi, "slopes of ALiBi", {{s.shape.heads}, {s.shape.entries, s.shape.heads}});
+  for (std::size_t n = 0; n < s.slopes.size(); ++n)
+    if (!std::isfinite(s.slopes[n]))
+      throw invalid(fmt::format("{}: slope {} is {}; a slope is a finite number", options.alibi->name(), n,
+                                s.slopes[n]));
+}
+
 void check_segment_ids(const ArraySource* ids, const char* name, const CheckedArguments& setup,
                        std::int64_t length) {
   if (!ids) return;
@@ -263,6 +300,11 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
     throw invalid(fmt::format("softcap must be a finite number above 0, not {}", s.softcap));
   check_range(s.scale, "scale", shape.arithmetic);
   if (options.softcap) check_range(s.softcap, "softcap", shape.arithmetic);
+  s.softcap_order = options.conventions.softcap_order;
+  s.ends.lse = LseForm(options.conventions);
+  s.ends.mean = options.conventions.masked_rows == MaskedRows::mean;
+  read_sinks(s, options);
+  read_slopes(s, options);
   s.block = options.block.value_or(kBlock);
   if (s.block.q < 1 || s.block.kv < 1)
     throw invalid(fmt::format("a block must have positive lengths, not {} x {}", s.block.q, s.block.kv));
@@ -372,6 +414,10 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   if (bias)
     p.bias = BiasRows({from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
                        bias->strides[kPositions], bias->strides[kElements]});
+  if (!slopes.empty()) {
+    const std::int64_t at = std::ssize(slopes) == shape.heads ? head : entry * shape.heads + head;
+    p.bias.alibi = {slopes[static_cast<std::size_t>(at)], alibi_form, p.kv_length - p.q_length};
+  }
   p.first_row = first_row(row_steps, entry, head);
   return p;
 }

@@ -58,10 +58,11 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
   AttentionArrays arrays{q, k, v, options.bias, dout};
   if (saved) arrays.out = saved->out, arrays.lse = saved->lse;
   auto [results, work] = computed(arrays, options);
-  std::optional<Array> dbias;
+  std::optional<Array> dbias, dsinks;
   if (options.bias) dbias = std::move(results[3]);
-  return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(dbias),
-          std::move(work)};
+  if (options.sinks) dsinks = std::move(results.back());
+  return {std::move(results[0]), std::move(results[1]), std::move(results[2]),
+          std::move(dbias),      std::move(work),       std::move(dsinks)};
 }
 
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
@@ -73,10 +74,12 @@ AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const Arr
 AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                     const ArrayView& dout, const AttentionOptions& options,
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
-                                    const std::optional<ArrayView>& dbias) {
+                                    const std::optional<ArrayView>& dbias,
+                                    const std::optional<ArrayView>& dsinks) {
   const AttentionArrays arrays{q, k, v, options.bias, dout};
   std::vector<ArrayView> results{dq, dk, dv};
   if (dbias) results.push_back(*dbias);
+  if (dsinks) results.push_back(*dsinks);
   return AttentionPlan(types_of(arrays), options).check(arrays, results);
 }
 

@@ -475,7 +475,7 @@ class Backward {
     const kernels::Scoring<Real> how = scoring_of<Real>(setup_);
     const Positions some{queries.begin + columns.begin, queries.begin + columns.end};
     const bool of_bias = wanted_ == Wanted::bias;
-    Real* const slopes = how.cap > 0 && !of_bias ? t.slopes : nullptr;
+    Real* const slopes = how.cap > 0 && (!of_bias || how.bias_is_capped) ? t.slopes : nullptr;
     softmax_.scores(how, products, columns.count(), p.bias.of_key(key, some, t.bias), bits, columns.begin,
                     slopes);
     const Real scale = of_bias ? Real{1} : how.scale;
@@ -651,6 +651,28 @@ void find_deltas(const CheckedArguments& setup, const Region& queries, const Arr
                  const ArrayView& out, void* delta) {
   in_arithmetic(
       setup, [&]<class Real>(Real) { find_deltas_as(setup, queries, dout, out, static_cast<Real*>(delta)); });
+}
+
+void gradient_of_sinks(const CheckedArguments& setup, const Region& queries, const void* lse,
+                       const void* delta, const RowWriter& dsinks) {
+  constexpr double kRow = 20;  // nanoseconds
+  in_arithmetic(setup, [&]<class Real>(Real) {
+    const auto* const lses = static_cast<const Real*>(lse);
+    const auto* const deltas = static_cast<const Real*>(delta);
+    core::parallel_for(
+        queries.heads.count(), kRow * static_cast<double>(setup.rows(queries)), [&](std::int64_t n) {
+          const std::int64_t head = queries.heads.begin + n;
+          const double sink = setup.ends.sink(head);
+          double sum = 0;
+          for (std::int64_t e = queries.entries.begin; e < queries.entries.end && sink != kNoSink; ++e) {
+            const std::int64_t first = setup.first_row(setup.row_steps, e, head);
+            for (std::int64_t i = 0; i < setup.q_length(e); ++i)
+              sum -= std::exp(sink - static_cast<double>(lses[first + i])) *
+                     static_cast<double>(deltas[first + i]);
+          }
+          dsinks.store(0, head, setup.q_offsets, 0, &sum, 1);
+        });
+  });
 }
 
 void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,

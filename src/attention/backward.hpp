@@ -26,6 +26,10 @@ struct Saved {
 void find_deltas(const CheckedArguments& setup, const Region& queries, const ArrayView& dout,
                  const ArrayView& out, void* delta);
 
+/// The gradients of the sinks of some heads: −Σ exp(sink − lse) δ over their queries, in order.
+void gradient_of_sinks(const CheckedArguments& setup, const Region& queries, const void* lse,
+                       const void* delta, const RowWriter& dsinks);
+
 /// dk and dv of all keys of some heads, and dq of their query heads. `share`: of the work for all heads.
 void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
               const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,

@@ -73,7 +73,8 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
     : setup_(setup),
       plan_(plan),
       unit_(arithmetic == DType::float64 ? 0x1p-29 : 1),
-      parts_(static_cast<std::size_t>(setup.shape.entries * setup.shape.kv_heads)) {
+      parts_(
+          static_cast<std::size_t>(std::max<std::int64_t>(1, setup.shape.entries) * setup.shape.kv_heads)) {
   const double elements = static_cast<double>(element_count(setup.q.shape)) +
                           static_cast<double>(element_count(setup.k.shape)) +
                           static_cast<double>(element_count(setup.v.shape));
@@ -88,6 +89,7 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
     v.add(setup.rows_of(setup.v, entry, kv_head, setup.kv_offsets), keys, setup.shape.value_size);
     Part& part = parts_[n];
     part.unit = unit_;
+    part.lse_unit = setup.ends.lse.unit;
     part.q = q.most;
     part.k = k.most;
     part.v = v.most;
@@ -115,6 +117,16 @@ void Bounds::set(const ArrayView& dout, const std::vector<double>& lse) {
                   part.ds_floor = part.dv_floor * std::abs(setup_.scale) *
                                   static_cast<double>(setup_.shape.value_size) * part.v;
                 });
+  for (std::int64_t h = 0; h < setup_.shape.kv_heads && setup_.has_sinks(); ++h) {
+    double floor = 0;
+    const auto of_entry = [&](std::int64_t e) -> Part& {
+      return parts_[static_cast<std::size_t>(e * setup_.shape.kv_heads + h)];
+    };
+    for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+      floor = std::max(floor,
+                       of_entry(e).dv_floor * static_cast<double>(setup_.shape.value_size) * of_entry(e).v);
+    for (std::int64_t e = 0; e < setup_.shape.entries; ++e) of_entry(e).dsinks_floor = floor;
+  }
   if (!setup_.bias) return;
   bias_parts_.assign(static_cast<std::size_t>(setup_.bias_shape[0] * setup_.bias_shape[1]), {unit_});
   for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
@@ -135,6 +147,15 @@ void Bounds::set_most_of_bias(const ArrayView& dbias) {
         extent.add(setup_.rows_of(all, n / all.shape[1], n % all.shape[1], {}), rows, all.shape[3]);
         bias_parts_[static_cast<std::size_t>(n)].most = extent.most;
       });
+}
+
+void Bounds::set_most_of_sinks(const ArrayView& dsinks) {
+  double most = 0;
+  for (std::int64_t h = 0; h < dsinks.shape[0]; ++h) {
+    const double size = std::abs(load_lse(dsinks, {h}));
+    if (std::isfinite(size)) most = std::max(most, size);
+  }
+  for (Part& part : parts_) part.dsinks_most = most;
 }
 
 void Bounds::set_most(double Part::*most, RowsOf of, const ArrayView& gradient) {

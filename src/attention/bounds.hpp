@@ -26,21 +26,24 @@ class Bounds {
  public:
   /// Of one batch entry and key head: error bounds beside relative_of_out() and the result's rounding.
   struct Part {
-    double unit = 1;                    // 2⁻²⁹ in float64 arithmetic
-    double q = 0, k = 0, v = 0;         // the largest elements
-    double scores = 0;                  // the largest there may be
-    double ds_floor = 0, dv_floor = 0;  // of gradients
-    double dq_most = 0, dk_most = 0, dv_most = 0;
+    double unit = 1;                                      // 2⁻²⁹ in float64 arithmetic
+    double lse_unit = 1;                                  // of lse in results, 1 / ln of its base
+    double q = 0, k = 0, v = 0;                           // the largest elements
+    double scores = 0;                                    // the largest there may be
+    double ds_floor = 0, dv_floor = 0, dsinks_floor = 0;  // of gradients; a sink's from all entries
+    double dq_most = 0, dk_most = 0, dv_most = 0, dsinks_most = 0;
 
     double inexact(double lse, double scale = 1) const {
       return unit * 0x1p-21 * (std::abs(scale) * scores + (std::isfinite(lse) ? std::abs(lse) : 0));
     }
     /// `largest`: a mean of values, where it may be more than the largest of them.
+    /// `lse`: to base e, with the sink.
     double of_out(double lse, double scale = 1, double largest = 0) const {
       return (2e-6 * unit + inexact(lse, scale)) * std::max(v, largest);
     }
     double of_lse(double lse, double scale = 1) const {
-      return 1e-5 * unit * std::max(1.0, std::isfinite(lse) ? std::abs(lse) : 0) + inexact(lse, scale);
+      const double size = std::isfinite(lse) ? std::abs(lse) : 0;
+      return lse_unit * (1e-5 * unit * std::max(1.0, size) + inexact(lse, scale));
     }
     double of_dq() const { return unit * (1e-4 * dq_most + ds_floor * k); }
     /// `weight`: Σ P of the key.
@@ -48,12 +51,16 @@ class Bounds {
       return unit * (1e-4 * dk_most + ds_floor * std::max(1.0, weight) * q);
     }
     double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
+    double of_dsinks(double weight) const {
+      return unit * (1e-4 * dsinks_most + dsinks_floor * std::max(1.0, weight));
+    }
     double of(Result result, double of_row, double scale = 1, double largest = 0) const {
-      return result == Result::out   ? of_out(of_row, scale, largest)
-             : result == Result::lse ? of_lse(of_row, scale)
-             : result == Result::dq  ? of_dq()
-             : result == Result::dk  ? of_dk(of_row)
-                                     : of_dv(of_row);
+      return result == Result::out      ? of_out(of_row, scale, largest)
+             : result == Result::lse    ? of_lse(of_row, scale)
+             : result == Result::dq     ? of_dq()
+             : result == Result::dk     ? of_dk(of_row)
+             : result == Result::dsinks ? of_dsinks(of_row)
+                                        : of_dv(of_row);
     }
   };
 
@@ -73,6 +80,7 @@ class Bounds {
   void set_most(double Part::*most, RowsOf of, const ArrayView& gradient);
 
   void set_most_of_bias(const ArrayView& dbias);
+  void set_most_of_sinks(const ArrayView& dsinks);
   BiasPart& of_bias(std::int64_t entry, std::int64_t head) {
     return bias_parts_[static_cast<std::size_t>(entry * setup_.bias_shape[1] + head)];
   }

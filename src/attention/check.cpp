@@ -135,7 +135,7 @@ AttentionCheck check_forward(const CheckedArguments& setup, const MaskPlan& plan
     const auto order = 2 * static_cast<std::int64_t>(n);
     const Bounds::Part& bound = bounds.of(queries, chosen[n]);
     outs.row(order, chosen[n], rows[n].out, bound.of_out(rows[n].lse));
-    lses.lse(order + 1, chosen[n], rows[n].lse, bound.of_lse(rows[n].lse));
+    lses.lse(order + 1, chosen[n], reference.given_lse(rows[n]), bound.of_lse(rows[n].lse));
   }
   conclude(result, {&outs, &lses});
   return result;
@@ -202,6 +202,7 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
   result.elements = queries.count() * setup.shape.head_size +
                     keys.count() * (setup.shape.head_size + setup.shape.value_size);
   if (setup.bias) result.elements += element_count(setup.bias_shape);
+  result.elements += std::ssize(setup.ends.sinks);
   const double work = reference_work(setup);
   const auto some_queries = choose(queries, affordable(queries.count(), work, effort / 2));
   const auto some_keys = choose(keys, affordable(keys.count(), work, effort / 2));
@@ -244,6 +245,12 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
     double& most = bounds.of_bias(it.place.entry, it.place.head).most;
     most = std::max(most, most_finite(it.right.dbias));
   }
+  const Rows rows_of_sinks(setup, RowsOf::sinks);
+  std::vector<Reference::SinkGradient> of_sinks;
+  for (std::int64_t h = 0; h < rows_of_sinks.count(); ++h) of_sinks.push_back(reference.sink(h, saved));
+  double sinks_most = 0;
+  for (const Reference::SinkGradient& it : of_sinks)
+    sinks_most = std::max(sinks_most, most_finite({it.dsink}));
   const auto compared = [&](const char* name, const ArrayView& array, const Rows& rows) {
     return Compared{name, setup, rows, in_one_form(array, setup.layout), rounded_first};
   };
@@ -267,6 +274,17 @@ AttentionCheck check_gradients(const CheckedArguments& setup, const MaskPlan& pl
                  [&](std::size_t d) { return bound.of_dbias(it.right.weights[d]); });
     }
     arrays.push_back(&*dbias);
+  }
+  std::optional<Compared> dsinks;
+  if (setup.has_sinks()) {
+    dsinks.emplace(Compared{"dsinks", setup, rows_of_sinks, of_sinks_form(results.back()), rounded_first});
+    for (std::size_t h = 0; h < of_sinks.size(); ++h) {
+      const Place place = rows_of_sinks.at(static_cast<std::int64_t>(h));
+      Bounds::Part bound = bounds.of(rows_of_sinks, place);
+      bound.dsinks_most = sinks_most;
+      dsinks->row(order++, place, {of_sinks[h].dsink}, bound.of_dsinks(of_sinks[h].weight));
+    }
+    arrays.push_back(&*dsinks);
   }
   conclude(result, arrays);
   return result;

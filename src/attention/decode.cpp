@@ -52,13 +52,12 @@ std::int64_t part_stride(const CheckedArguments& setup) {
 template <class Real>
 class Decode {
  public:
-  Decode(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, const RowWriter& out,
-         void* lse, double work)
+  Decode(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
+         const ForwardResults& results, double work)
       : setup_(setup),
         plan_(plan),
         queries_(queries),
-        out_(out),
-        lse_(static_cast<Real*>(lse)),
+        results_{results.out, static_cast<Real*>(results.lse), static_cast<Real*>(results.most)},
         gemm_(gemm_of<Real>()),
         step_(std::min(kStep, gemm_.kc / kernels::kDotsKeys * kernels::kDotsKeys)),
         weight_stride_(gemm_.a_stride / kSize),
@@ -107,7 +106,7 @@ class Decode {
         const Problem& p = of.of_row(r);
         const std::int64_t query = some.begin + r % some.count();
         if (runs == 1) {
-          sums.finish(setup_, r, p, query, out_, lse_);
+          sums.finish(setup_, r, p, query, results_);
           continue;
         }
         Real* const to = part(now.entry, now.run, p.head, query);
@@ -144,7 +143,7 @@ class Decode {
     for (std::int64_t query = some.begin; query < some.end; ++query) {
       sums.clear(1);
       for (std::int64_t run = 0; run < runs; ++run)
-        sums.most[0] = RowSums<Real>::larger(sums.most[0], part(entry, run, head, query)[size]);
+        sums.most[0] = larger_of(sums.most[0], part(entry, run, head, query)[size]);
       for (std::int64_t run = 0; run < runs; ++run) {
         const Real* const from = part(entry, run, head, query);
         if (from[size] == RowEnd<Real>::kEmpty) continue;
@@ -152,7 +151,7 @@ class Decode {
         for (std::int64_t d = 0; d < size; ++d) sums.value[d] += factor * from[d];
         sums.total[0] += factor * from[size + 1];
       }
-      sums.finish(setup_, 0, p, query, out_, lse_);
+      sums.finish(setup_, 0, p, query, results_);
     }
   }
 
@@ -445,8 +444,7 @@ class Decode {
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
   const Region& queries_;
-  const RowWriter& out_;
-  Real* lse_;
+  RowResults<Real> results_;
   const kernels::Gemm& gemm_;  // of weights and values
   std::int64_t step_, weight_stride_;
   RowProducts<Real> products_;
@@ -461,8 +459,8 @@ class Decode {
 
 template <class Real>
 void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
-         const RowWriter& out, void* lse, Progress& progress) {
-  Decode<Real> few(setup, plan, queries, out, lse, work);
+         const ForwardResults& results, Progress& progress) {
+  Decode<Real> few(setup, plan, queries, results, work);
   if (few.tasks() == 0) return;
   const int threads = core::threads_for(few.tasks(), work);
   core::parallel_for(few.tasks(), work, [&](std::int64_t n) { progress.add(few.run(n, n + threads)); });
@@ -519,8 +517,8 @@ std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries) 
 }
 
 void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
-                    const RowWriter& out, void* lse, Progress& progress) {
-  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, work, out, lse, progress); });
+                    const ForwardResults& results, Progress& progress) {
+  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, work, results, progress); });
 }
 
 }  // namespace ejk::attn

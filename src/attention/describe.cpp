@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "attention/plan.hpp"
@@ -29,9 +30,9 @@ Report describe(const AttentionWork& w) {
     report.add("alignment", "alignment", fmt::format("{}", fmt::join(w.alignment, "; ")));
   if (w.rows_without_key > 0) {
     report.add("first_row_without_key", "the first (entry, head, query)", w.first_row_without_key);
-    report.warnings.push_back(
-        fmt::format("{} of {} queries have no key to attend to: their results are 0, their lse is -inf",
-                    format_count(w.rows_without_key), format_count(w.rows)));
+    report.warnings.push_back(fmt::format("{} of {} queries have no key to attend to: their {}",
+                                          format_count(w.rows_without_key), format_count(w.rows),
+                                          w.without_key));
   }
   if (w.rows_not_finite > 0)
     report.warnings.push_back(fmt::format(
@@ -39,6 +40,8 @@ Report describe(const AttentionWork& w) {
         "(entry, "
         "head, query) {}",
         format_count(w.rows_not_finite), format_count(w.rows), to_string(w.first_row_not_finite)));
+  if (!w.max_logits.empty())
+    report.add("max_logit", "largest score", *std::max_element(w.max_logits.begin(), w.max_logits.end()));
   report.add("forward", "forward, exact for the mask", whole_number(w.forward_flop), Unit::flop);
   if (w.backward_flop)
     report.add("backward", "backward, the same", whole_number(*w.backward_flop), Unit::flop);
@@ -73,7 +76,17 @@ Report describe(const AttentionPlan& plan) {
                Shape{padding(p.setup.q_offsets, p.setup.q_lengths),
                      padding(p.setup.kv_offsets, p.setup.kv_lengths)});
   }
-  if (p.setup.softcap > 0) report.add("softcap", "soft cap", p.setup.softcap);
+  const AttentionConventions& c = p.settings.conventions;
+  if (p.setup.softcap > 0)
+    report.add("softcap", "soft cap", p.setup.softcap)
+        .add("softcap_order", "of bias and ALiBi, it is", std::string(name_of(c.softcap_order)));
+  if (!p.setup.slopes.empty()) report.add("alibi", "ALiBi", std::string(name_of(c.alibi_form)));
+  if (p.setup.has_sinks())
+    report.add("sinks", "sinks", std::string(c.lse_sink == LseSink::in ? "in lse" : "not in lse"));
+  if (!p.setup.gradients)
+    report.add("lse_base", "base of lse", std::string(name_of(c.lse_base)))
+        .add("lse_empty", "lse without a key", std::string(name_of(c.lse_empty)))
+        .add("masked_rows", "out without a key", std::string(name_of(c.masked_rows)));
   if (p.setup.gradients) report.add("saved", "out and lse", std::string(types.out ? "given" : "computed"));
   for (const auto& [name, type] : p.results)
     report.add(name, name, type.shape).add(name + "_dtype", "of dtype", std::string(name_of(type.dtype)));

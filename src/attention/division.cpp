@@ -118,6 +118,8 @@ double passes_of(const Plan& plan, Makes makes) {
       return 2;
     case Makes::dq:
       return (2 * d + dv) / (d + dv);
+    case Makes::dsinks:
+      return 0;
     default:  // dbias: scores and dP
       return 1;
   }
@@ -141,7 +143,6 @@ void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, s
   };
   const auto cost_of_head = [&](std::int64_t entry, std::int64_t head, Positions some) {
     double all = 0;
-
     if (!is_delta)
       for (std::int64_t h = head * heads; h < (head + 1) * heads; ++h)
         all += of_keys ? pairs.of_keys(entry, h, some) : pairs.of_queries(entry, h, some);
@@ -150,7 +151,9 @@ void add_costs(const Plan& plan, const ComputedPairs& pairs, const Line& line, s
   for (std::int64_t unit = 0; unit < line.units(); ++unit) {
     double cost = 0;
     for (const Region& r : line.regions(unit, unit + 1))
-      if (line.makes() == Makes::dbias)
+      if (line.makes() == Makes::dsinks)
+        cost += static_cast<double>(setup.shape.entries * setup.q.shape[2] * r.heads.count());
+      else if (line.makes() == Makes::dbias)
         cost += cost_of_bias(r);
       else
         for (std::int64_t e = r.entries.begin; e < r.entries.end; ++e)
@@ -188,8 +191,9 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t ranks) {
   auto saved = round_of(plan, pairs, {line(Makes::saved, rows)}, ranks);
   std::vector<Line> lines{line(Makes::dk_dv, block.kv), line(Makes::dq, block.q)};
   if (setup.bias) lines.push_back(line(Makes::dbias, setup.bias_has(BiasAxis::queries) ? block.q : block.kv));
+  if (setup.has_sinks()) lines.push_back(line(Makes::dsinks, 1));
   auto along = round_of(plan, pairs, std::move(lines), ranks);
-  if (setup.bias) return {std::move(saved), std::move(along)};
+  if (setup.bias || setup.has_sinks()) return {std::move(saved), std::move(along)};
   auto by_heads = round_of(plan, pairs, {line(Makes::gradients, all)}, ranks);
   if (most_of(by_heads) <= most_of(saved) + most_of(along)) return {std::move(by_heads)};
   return {std::move(saved), std::move(along)};
@@ -199,14 +203,15 @@ std::vector<Division::Round> rounds_of(const Plan& plan, std::int64_t ranks) {
 
 Line::Line(const CheckedArguments& setup, Makes makes, std::int64_t step, std::int64_t wanted)
     : makes_(makes), heads_(is_of_keys(makes) ? setup.shape.kv_heads : setup.shape.heads), step_(step) {
-  const bool of_bias = makes == Makes::dbias;
+  const bool of_bias = makes == Makes::dbias, of_sinks = makes == Makes::dsinks;
   if (of_bias) heads_ = setup.bias_shape[1];
-  for (std::int64_t e = 0; e < (of_bias ? setup.bias_shape[0] : setup.shape.entries); ++e) {
-    lengths_.push_back(of_bias             ? setup.bias_positions()
+  for (std::int64_t e = 0; e < (of_sinks ? 1 : of_bias ? setup.bias_shape[0] : setup.shape.entries); ++e) {
+    lengths_.push_back(of_sinks            ? 1
+                       : of_bias           ? setup.bias_positions()
                        : is_of_keys(makes) ? setup.kv_length(e)
                                            : setup.q_length(e));
     // dq comes with the keys, even without any; padding with the last position, even without one.
-    if (makes == Makes::gradients || setup.has_padding())
+    if (makes == Makes::gradients || (setup.has_padding() && !of_sinks))
       lengths_.back() = std::max<std::int64_t>(1, lengths_.back());
     longest_ = std::max(longest_, lengths_.back());
   }

@@ -85,7 +85,7 @@ class FaultModels {
     constexpr double kLongest = 0x1p28;  // of a row that is too expensive to recompute
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
-    if (nanoseconds > kLongest && array.which == Result::dbias) return search.report({}, against);
+    if (nanoseconds > kLongest && !has_own_rows(array.which)) return search.report({}, against);
     const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
     if (allowed > 0) search.set_most_left(0.5);
     std::vector<verify::Found> found = run(array, search, allowed);
@@ -120,6 +120,8 @@ class FaultModels {
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
+  // Results that the kernels compute row by row of queries or keys.
+  static bool has_own_rows(Result which) { return which != Result::dbias && which != Result::dsinks; }
   // A row sums over many queries, and needs their lse and δ.
   static bool is_of_key(const ActualArray& array) {
     return attn::row_of(array.which).form.rows != RowsOf::queries;
@@ -216,6 +218,10 @@ class FaultModels {
       return {r.dbias, r.terms, std::move(absolute)};
     }
     Bounds::Part bound = it_.bounds.of(it_.rows_of(which), place);
+    if (which == Result::dsinks) {
+      auto r = made.sink(place.head, *saved);
+      return {{r.dsink}, std::move(r.terms), {bound.of(which, r.weight)}};
+    }
     if (which == Result::dk || which == Result::dv) {
       auto r = made.key(place.entry, place.head, place.row, *wide_.dout, *saved);
       const double absolute = bound.of(which, r.weight);
@@ -225,7 +231,7 @@ class FaultModels {
     const Problem p = setup_.problem(place.entry, place.head);
     ReferenceRow r =
         made.row(p, place.row, which == Result::lse ? Reference::Wanted::lse : Reference::Wanted::out);
-    if (which == Result::lse) return {{r.lse}, {}, {bound.of(which, r.lse, v.scale)}};
+    if (which == Result::lse) return {{made.given_lse(r)}, {}, {bound.of(which, r.lse, v.scale)}};
     if (which == Result::out) {
       if (v.reads_other_values()) bound.v = 0;  // its own values take no part
       // The values that a mask should exclude may be larger than all others.
@@ -252,6 +258,8 @@ class FaultModels {
 
   double row_nanoseconds(Result which) const {
     const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
+    if (which == Result::dsinks)
+      return 20 * static_cast<double>(setup_.q.shape[2]) * static_cast<double>(setup_.shape.entries);
     if (which == Result::dbias) {
       const double pairs = static_cast<double>(setup_.problems()) * static_cast<double>(setup_.q.shape[2]) *
                            static_cast<double>(setup_.k.shape[2]);
@@ -316,7 +324,7 @@ class FaultModels {
       add_tiles(array, search, changes_of_one_tile(setup_), Pass::both, unit, list);
       add_operands_of_others(array, search, unit, list);
     }
-    if (of_gradient && array.which != Result::dbias && search.is_enough_to_fit()) {
+    if (of_gradient && has_own_rows(array.which) && search.is_enough_to_fit()) {
       for (Change change : changes_.of_scores) {
         if (change.is_of_out || !change.of_loop) continue;
         change.text += ", in the backward pass alone";
@@ -454,7 +462,7 @@ class FaultModels {
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
     h.needs_numbers = change.kind != "no_key";
-    if (array.which != Result::dbias && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
+    if (has_own_rows(array.which) && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
       h.of_all = [=, this, &array, text = change.text] {
         return by_kernels(array, text, v, made, saved, unit);
       };
@@ -614,9 +622,10 @@ class FaultModels {
             scale = v.scale, largest = v.mask ? largest_value() : 0](
                std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
       const Place place = rows.at(n);
-      const double lse = of_forward ? load_lse(made->results[1].view(), rows.index_in_lse(place)) : 0;
+      const double given = of_forward ? load_lse(made->results[1].view(), rows.index_in_lse(place)) : 0,
+                   lse = setup_.ends.lse.natural(given, setup_.ends.sink(place.head));
       const std::vector<double> row =
-          result == Result::lse ? std::vector{lse} : row_at(made->results[which], rows, place);
+          result == Result::lse ? std::vector{given} : row_at(made->results[which], rows, place);
       std::vector<double> terms;
       if (unit > 0) terms = row_at(made->rounding.terms[which], rows, place);
       const bool of_key = result == Result::dk || result == Result::dv;

@@ -19,11 +19,10 @@ namespace {
 template <class Real>
 class Forward {
  public:
-  Forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse)
+  Forward(const CheckedArguments& setup, const MaskPlan& plan, const ForwardResults& results)
       : setup_(setup),
         plan_(plan),
-        out_(out),
-        lse_(static_cast<Real*>(lse)),
+        results_{results.out, static_cast<Real*>(results.lse), static_cast<Real*>(results.most)},
         score_gemm_(gemm_of<Real>(setup.q.dtype, setup.k.dtype)),
         split_(weights_in_parts(setup)),
         gemm_(weights_gemm(setup)),
@@ -92,7 +91,7 @@ class Forward {
               values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }
     }
-    for (std::int64_t r = 0; r < count; ++r) sums.finish(setup_, r, p, queries.begin + r, out_, lse_);
+    for (std::int64_t r = 0; r < count; ++r) sums.finish(setup_, r, p, queries.begin + r, results_);
     return count * p.kv_length;
   }
 
@@ -137,8 +136,7 @@ class Forward {
 
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
-  const RowWriter& out_;
-  Real* lse_;
+  RowResults<Real> results_;
   const kernels::Gemm& score_gemm_;
   bool split_;
   const kernels::Gemm& gemm_;  // of weights and values
@@ -149,11 +147,11 @@ class Forward {
 
 template <class Real>
 void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
-         const RowWriter& out, void* lse, const PairProgress& tell) {
-  const Forward<Real> pass(setup, plan, out, lse);
+         const ForwardResults& results, const PairProgress& tell) {
+  const Forward<Real> pass(setup, plan, results);
   Progress progress(tell, pairs_of_queries(setup, queries));
   const double work = share * plan.nanoseconds(setup);
-  decode_forward(setup, plan, queries, work, out, lse, progress);
+  decode_forward(setup, plan, queries, work, results, progress);
   for_each_piece(
       queries, [&](std::int64_t e) { return is_decode(setup, e) ? 0 : setup.q_length(e); },
       rows_of_task(setup, queries, pass.group()), Order::last_first, work,
@@ -165,13 +163,13 @@ void run(const CheckedArguments& setup, const MaskPlan& plan, const Region& quer
 }  // namespace
 
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
-             const RowWriter& out, void* lse, const PairProgress& progress) {
-  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, share, out, lse, progress); });
+             const ForwardResults& results, const PairProgress& progress) {
+  in_arithmetic(setup, [&]<class Real>(Real) { run<Real>(setup, plan, queries, share, results, progress); });
 }
 
-void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
+void forward(const CheckedArguments& setup, const MaskPlan& plan, const ForwardResults& results,
              const PairProgress& progress) {
-  forward(setup, plan, setup.all_queries(), 1, out, lse, progress);
+  forward(setup, plan, setup.all_queries(), 1, results, progress);
 }
 
 std::int64_t rows_together(const CheckedArguments& setup) {

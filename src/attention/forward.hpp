@@ -9,11 +9,18 @@
 
 namespace ejk::attn {
 
-/// Writes out and lse (the arithmetic's dtype, the rows that setup holds) of some queries, beginning at a
-/// multiple of rows_together(). `share`: of the work for all.
+/// lse and, unless null, the largest score of keys: of the arithmetic's dtype, the rows that setup holds.
+struct ForwardResults {
+  const RowWriter& out;
+  void* lse;
+  void* most = nullptr;
+};
+
+/// Writes the results of some queries, beginning at a multiple of rows_together(). `share`: of the work for
+/// all.
 void forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
-             const RowWriter& out, void* lse, const PairProgress& progress);
-void forward(const CheckedArguments& setup, const MaskPlan& plan, const RowWriter& out, void* lse,
+             const ForwardResults& results, const PairProgress& progress);
+void forward(const CheckedArguments& setup, const MaskPlan& plan, const ForwardResults& results,
              const PairProgress& progress);
 
 /// Queries that are computed together: whether others are does not matter to them.
@@ -32,6 +39,6 @@ std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries);
 
 /// As forward(), of those entries of a region alone; `work`: nanoseconds of one thread for all of it.
 void decode_forward(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double work,
-                    const RowWriter& out, void* lse, Progress& progress);
+                    const ForwardResults& results, Progress& progress);
 
 }  // namespace ejk::attn

@@ -2,6 +2,8 @@
 // reading partial blocks; memory: a byte for each block of every distinct mask.
 // tests: tests/attention/test_attention.cpp
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <mutex>
@@ -122,6 +124,10 @@ void MaskPlan::count(const CheckedArguments& setup) {
   w.problems = setup.problems();
   w.distinct_masks = std::ssize(tiles_);
   w.block = setup.block;
+  const RowEnds& ends = setup.ends;
+  const bool has_sink = setup.has_sinks() && ends.lse.has_sink;
+  w.without_key = fmt::format("results are {}, their lse is {}", ends.mean ? "the mean of all values" : "0",
+                              has_sink ? "the sink" : fmt::format("{:g}", ends.lse.empty));
   for (std::int64_t e = 0; e < setup.shape.entries; ++e)
     for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
       const Problem p = setup.problem(e, h);

@@ -20,7 +20,8 @@ struct Form {
 };
 inline constexpr Form kQueryForm{RowsOf::queries, &Sizes::head_size},
     kOutForm{RowsOf::queries, &Sizes::value_size}, kKeyForm{RowsOf::keys, &Sizes::head_size},
-    kValueForm{RowsOf::keys, &Sizes::value_size}, kLseForm{RowsOf::queries}, kBiasForm{RowsOf::bias};
+    kValueForm{RowsOf::keys, &Sizes::value_size}, kLseForm{RowsOf::queries}, kBiasForm{RowsOf::bias},
+    kSinksForm{RowsOf::sinks};
 
 struct OperandRow {
   /// The readers: all that compute scores; all of gradients; those that begin with a forward pass.
@@ -52,25 +53,28 @@ inline constexpr ResultRow kResults[] = {
     {"dk", kKeyForm, AttentionPart::Makes::dk_dv, &AttentionTypes::k},
     {"dv", kValueForm, AttentionPart::Makes::dk_dv, &AttentionTypes::v},
     {"dbias", kBiasForm, AttentionPart::Makes::dbias, &AttentionTypes::bias},
+    {"dsinks", kSinksForm, AttentionPart::Makes::dsinks},
 };
 inline const ResultRow& row_of(Result result) { return kResults[static_cast<std::size_t>(result)]; }
 
-/// Results of a plan are in the order of this enumeration: out and lse, or gradients.
-inline Result first_result(const CheckedArguments& setup) {
-  return setup.gradients ? Result::dq : Result::out;
-}
+/// Results of a plan are in the order of this enumeration: out and lse, or gradients, dbias of a bias alone.
 inline Result result_at(const CheckedArguments& setup, std::size_t index) {
-  return static_cast<Result>(static_cast<std::size_t>(first_result(setup)) + index);
+  const auto result =
+      static_cast<Result>(static_cast<std::size_t>(setup.gradients ? Result::dq : Result::out) + index);
+  return result == Result::dbias && !setup.bias ? Result::dsinks : result;
 }
 inline std::size_t index_of(const CheckedArguments& setup, Result result) {
-  return static_cast<std::size_t>(result) - static_cast<std::size_t>(first_result(setup));
+  if (result == Result::dsinks && !setup.bias) result = Result::dbias;
+  return static_cast<std::size_t>(result) -
+         static_cast<std::size_t>(setup.gradients ? Result::dq : Result::out);
 }
 
 /// An array as (B, heads, positions, elements); lse as it is.
 inline ArrayView in_one_form(const ArrayView& array, Form form, AttentionLayout layout) {
-  return form.is_lse()               ? array
-         : form.rows == RowsOf::bias ? with_four_axes(array)
-                                     : in_one_form(array, layout);
+  return form.is_lse()                ? array
+         : form.rows == RowsOf::sinks ? of_sinks_form(array)
+         : form.rows == RowsOf::bias  ? with_four_axes(array)
+                                      : in_one_form(array, layout);
 }
 
 }  // namespace ejk::attn

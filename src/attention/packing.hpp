@@ -200,13 +200,15 @@ bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_
   Real score = 0;
   for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k[d];
   score *= static_cast<Real>(setup.scale);
+  if (setup.softcap > 0 && setup.softcap_order == SoftcapOrder::after_bias) return false;
   if (setup.softcap > 0) score = std::max(score, static_cast<Real>(-setup.softcap));
   return score + p.bias.at<Real>(query, key) == -std::numeric_limits<Real>::infinity();
 }
 
 template <class Real>
 kernels::Scoring<Real> scoring_of(const CheckedArguments& setup) {
-  return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap)};
+  return {static_cast<Real>(setup.scale), static_cast<Real>(setup.softcap),
+          setup.softcap_order == SoftcapOrder::after_bias};
 }
 
 /// Rows with NaN and infinities separated, as a weight of 0 must not be multiplied by them.

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "attention/backward.hpp"
+#include "attention/bounds.hpp"
 #include "attention/forward.hpp"
 #include "attention/operands.hpp"
 #include "attention/tasks.hpp"
@@ -29,6 +30,7 @@ double timed(F&& f) {
 }
 
 bool is_of_bias(const AttentionPart& part) { return part.makes == Makes::dbias; }
+bool is_of_sinks(const AttentionPart& part) { return part.makes == Makes::dsinks; }
 
 bool goes_by_keys(const AttentionPart& part) {
   return part.makes == Makes::gradients || part.makes == Makes::dk_dv;
@@ -64,6 +66,7 @@ struct Boxes {
   ArrayBox of(Form form, const Shape& shape) const {
     return form.is_lse()                  ? of_lse()
            : form.rows == RowsOf::bias    ? of_bias(shape)
+           : form.rows == RowsOf::sinks   ? ArrayBox{{queries.heads.begin}, {queries.heads.count()}}
            : form.rows == RowsOf::queries ? of_queries(setup.shape.*form.columns)
                                           : of_keys(setup.shape.*form.columns);
   }
@@ -104,30 +107,102 @@ Array as(const ArrayView& view, DType dtype) {
   return view.dtype == dtype ? Array::copy_of(view) : identity_dtype_convert_backward(view, dtype);
 }
 
-// Rows may lose all their keys to a bias of −∞, too; lse knows.
-template <class Real>
-void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse,
-                AttentionPasses& work) {
+// f(entry, head, first of its rows in lse, its queries).
+template <class F>
+void for_each_rows(const CheckedArguments& setup, const Region& queries, F&& f) {
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
-    for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h) {
-      const std::int64_t first = setup.first_row(setup.row_steps, e, h);
-      const Positions rows = queries.positions_of(setup.q_length(e));
-      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-        const Real value = lse[first + i];
-        if (std::isfinite(value)) continue;
-        if (value == RowEnd<Real>::kEmpty) {
-          if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
-        } else if (++work.rows_not_finite == 1) {
-          work.first_row_not_finite = {e, h, i};
-        }
-      }
-    }
+    for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h)
+      f(e, h, setup.first_row(setup.row_steps, e, h), queries.positions_of(setup.q_length(e)));
 }
 
-void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse,
+// Rows may lose all their keys to a bias of −∞, too. Their largest score is then −∞; so is lse, unless it has
+// a sink.
+template <class Real>
+void count_rows(const CheckedArguments& setup, const Region& queries, const Real* lse, const Real* most,
+                AttentionPasses& work) {
+  for_each_rows(setup, queries, [&](std::int64_t e, std::int64_t h, std::int64_t first, Positions rows) {
+    for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+      const Real value = lse[first + i];
+      if ((most != nullptr ? most : lse)[first + i] == RowEnd<Real>::kEmpty) {
+        if (++work.rows_without_key == 1) work.first_row_without_key = {e, h, i};
+      } else if (!std::isfinite(value) && ++work.rows_not_finite == 1) {
+        work.first_row_not_finite = {e, h, i};
+      }
+    }
+  });
+}
+
+void count_lost_rows(const CheckedArguments& setup, const Region& queries, const void* lse, const void* most,
                      AttentionPasses& work) {
-  in_arithmetic(setup,
-                [&]<class Real>(Real) { count_rows(setup, queries, static_cast<const Real*>(lse), work); });
+  in_arithmetic(setup, [&]<class Real>(Real) {
+    count_rows(setup, queries, static_cast<const Real*>(lse), static_cast<const Real*>(most), work);
+  });
+}
+
+// Of an lse that is given with its sink: whether the masks leave a key, as the largest score.
+template <class Real>
+void find_keys(const CheckedArguments& setup, const MaskPlan& masks, const Region& queries, Real* most) {
+  for_each_rows(setup, queries, [&](std::int64_t e, std::int64_t h, std::int64_t first, Positions rows) {
+    const std::vector<bool> attends = attending_queries(setup.problem(e, h), masks);
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      most[first + i] = attends[static_cast<std::size_t>(i)] ? Real{0} : RowEnd<Real>::kEmpty;
+  });
+}
+
+// From another implementation's form of lse to that of the passes.
+template <class Real>
+void make_natural(const CheckedArguments& setup, const Region& queries, Real* lse) {
+  for_each_rows(setup, queries, [&](std::int64_t, std::int64_t h, std::int64_t first, Positions rows) {
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      lse[first + i] =
+          static_cast<Real>(setup.ends.lse.natural(static_cast<double>(lse[first + i]), setup.ends.sink(h)));
+  });
+}
+
+// From the form of the passes to that of results.
+template <class Real>
+void make_given(const CheckedArguments& setup, const Region& queries, Real* lse) {
+  for_each_rows(setup, queries, [&](std::int64_t, std::int64_t, std::int64_t first, Positions rows) {
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      lse[first + i] = static_cast<Real>(setup.ends.lse.given(static_cast<double>(lse[first + i])));
+  });
+}
+
+template <class Real>
+void find_largest(const CheckedArguments& setup, const Region& queries, const Real* most,
+                  std::vector<double>& of_heads) {
+  of_heads.assign(static_cast<std::size_t>(setup.shape.heads), RowEnd<double>::kEmpty);
+  for_each_rows(setup, queries, [&](std::int64_t, std::int64_t h, std::int64_t first, Positions rows) {
+    double& largest = of_heads[static_cast<std::size_t>(h)];
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      largest = larger_of(largest, static_cast<double>(most[first + i]));
+  });
+}
+
+// Rows without a score and without a sink become the mean of all values of their entry.
+template <class Real>
+void write_means(const CheckedArguments& setup, const Region& queries, const Real* most,
+                 const RowWriter& out) {
+  const std::int64_t heads = queries.heads.count(), size = setup.shape.value_size;
+  const double elements = static_cast<double>(element_count(setup.v.shape));
+  core::parallel_for(queries.entries.count() * heads, elements, [&](std::int64_t n) {
+    const std::int64_t head = queries.heads.begin + n % heads;
+    if (setup.ends.sink(head) != kNoSink) return;
+    const Problem p = setup.problem(queries.entries.begin + n / heads, head);
+    std::vector<double> sum, row(static_cast<std::size_t>(size));
+    const Positions rows = queries.positions_of(p.q_length);
+    for (std::int64_t i = rows.begin; i < rows.end && p.kv_length > 0; ++i) {
+      if (most[p.first_row + i] != RowEnd<Real>::kEmpty) continue;
+      if (sum.empty()) {
+        sum.assign(row.size(), 0);
+        for (std::int64_t j = 0; j < p.kv_length; ++j) {
+          load_row(p.v.at({j, j + 1}), 0, 0, size, row.data());
+          for (std::size_t d = 0; d < row.size(); ++d) sum[d] += row[d] / static_cast<double>(p.kv_length);
+        }
+      }
+      out.store(p.entry, p.head, setup.q_offsets, i, sum.data(), size);
+    }
+  });
 }
 
 class Run {
@@ -145,7 +220,7 @@ class Run {
         boxes_(boxes_of(plan.setup, part)) {
     check_results();
     setup_.hold_rows(boxes_.queries);
-    if (plan.setup.gradients)
+    if (needs_.dout)
       dout_ = in_one_form(checked_part("dout", *plan.types.dout, *needs_.dout, arrays.dout), setup_.layout);
     plan.blocks();
   }
@@ -154,14 +229,17 @@ class Run {
     if (setup_.has_padding()) write_padding();
     switch (part_.makes) {
       case Makes::out:
-        run_forward(part(), writer(0), results_[1].data);
-        count_lost_rows(setup_, boxes_.queries, results_[1].data, work_);
+        run_out();
         break;
       case Makes::saved:
         *rows = saved_rows();
         break;
       case Makes::gradients:
         run_gradients();
+        break;
+      case Makes::dsinks:
+        gradient_of_sinks(setup_, boxes_.queries, rows->lse.data(), rows->delta.data(),
+                          writer(results_.size() - 1));
         break;
       case Makes::dk_dv:
       case Makes::dq:
@@ -208,14 +286,15 @@ class Run {
             row_of(result_at(setup_, result)).form.rows};
   }
 
-  // Padding that comes with the part's last positions: 0, and lse −∞.
+  // Padding that comes with the part's last positions: 0, and the lse of a query without a key.
   void write_padding() const {
     constexpr double kRow = 30;  // nanoseconds
-    const float empty = RowEnd<float>::kEmpty;
+    const double empty = setup_.ends.lse.empty;
     const DType type = setup_.shape.arithmetic;
     for (std::size_t r = 0; r < made_.size(); ++r) {
       if (!made_[r]) continue;
       const Form form = row_of(result_at(setup_, r)).form;
+      if (form.rows == RowsOf::sinks) continue;
       const bool of_keys = form.rows == RowsOf::keys;
       const Region& region = of_keys ? boxes_.keys : boxes_.queries;
       const auto &offsets = of_keys ? setup_.kv_offsets : setup_.q_offsets,
@@ -250,30 +329,60 @@ class Run {
     };
   }
 
-  void run_forward(const PairProgress& progress, const RowWriter& out, void* lse) {
+  // Counts the rows without a key.
+  void run_forward(const PairProgress& progress, const ForwardResults& results) {
     work_.forward_seconds =
-        timed([&] { forward(setup_, plan_.blocks(), boxes_.queries, part_.share, out, lse, progress); });
+        timed([&] { forward(setup_, plan_.blocks(), boxes_.queries, part_.share, results, progress); });
+    count_lost_rows(setup_, boxes_.queries, results.lse, results.most, work_);
+  }
+
+  void run_out() {
+    const RowEnds& ends = setup_.ends;
+    const bool is_empty_by_most = setup_.has_sinks() || ends.mean;
+    Array most;
+    if (is_empty_by_most || plan_.settings.max_logits)
+      most = Array(setup_.shape.arithmetic, boxes_.of_lse().count);
+    setup_.ends.lse_of_keys = !ends.lse.has_sink;
+    const RowWriter out = writer(0);
+    void* const lse = results_[1].data;
+    run_forward(part(), {out, lse, most.size() > 0 ? most.data() : nullptr});
+    in_arithmetic(setup_, [&]<class Real>(Real) {
+      const auto* const largest = reinterpret_cast<const Real*>(most.data());
+      if (plan_.settings.max_logits) find_largest(setup_, boxes_.queries, largest, work_.max_logits);
+      if (ends.mean && most.size() > 0) write_means(setup_, boxes_.queries, largest, out);
+      if (!ends.lse.is_plain()) make_given(setup_, boxes_.queries, static_cast<Real*>(lse));
+    });
   }
 
   SavedRows saved_rows() {
     SavedRows rows{boxes_.queries, {}, {}};
     const DType type = setup_.shape.arithmetic;
-    Array out;
+    Array out, most;
+    if (setup_.has_sinks()) most = Array(type, boxes_.of_lse().count);
     ArrayView outs;
     if (plan_.types.out) {
       checked_part("lse", *plan_.types.lse, *needs_.lse, arrays_.lse);
       rows.lse = as(*arrays_.lse, type);
+      if (!setup_.ends.lse.is_plain())
+        in_arithmetic(setup_, [&]<class Real>(Real) {
+          make_natural(setup_, boxes_.queries, reinterpret_cast<Real*>(rows.lse.data()));
+        });
       outs = checked_part("out", *plan_.types.out, *needs_.out, arrays_.out);
+      if (most.size() > 0)
+        in_arithmetic(setup_, [&]<class Real>(Real) {
+          find_keys(setup_, plan_.blocks(), boxes_.queries, reinterpret_cast<Real*>(most.data()));
+        });
+      count_lost_rows(setup_, boxes_.queries, rows.lse.data(), most.size() > 0 ? most.data() : nullptr,
+                      work_);
     } else {
       const ArrayBox box = boxes_.of_queries(setup_.shape.value_size);
       out = Array(type, box.count);
       rows.lse = Array(type, boxes_.of_lse().count);
       const RowWriter target(setup_, out.mutable_view(), box, setup_.shape.out);
-      run_forward(part(), target, rows.lse.data());
+      run_forward(part(), {target, rows.lse.data(), most.size() > 0 ? most.data() : nullptr});
       reported_ += pairs_of_queries(setup_, boxes_.queries);
       outs = seen_as_whole(out.view(), box, setup_.shape.out);
     }
-    count_lost_rows(setup_, boxes_.queries, rows.lse.data(), work_);
     rows.delta = Array(type, rows.lse.shape());
     work_.backward_seconds += timed([&] {
       find_deltas(setup_, boxes_.queries, dout_, in_one_form(outs, setup_.layout), rows.delta.data());
@@ -286,6 +395,8 @@ class Run {
     const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
     const RowWriter dq = writer(0), dk = writer(1), dv = writer(2);
     work_.backward_seconds += timed([&] {
+      if (setup_.has_sinks())
+        gradient_of_sinks(setup_, boxes_.queries, saved.lse, saved.delta, writer(results_.size() - 1));
       backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part());
       if (!plan_.types.bias) return;
       reported_ += 2 * pairs_of_keys(setup_, boxes_.keys);
@@ -317,13 +428,15 @@ AttentionPart whole_part(const Plan& plan) {
 }
 
 Region queries_of(const CheckedArguments& setup, const AttentionPart& part) {
-  return is_of_bias(part)     ? setup.queries_of_bias(own(part))
+  return is_of_sinks(part)    ? Region{{0, setup.shape.entries}, part.heads, {0, setup.q.shape[2]}}
+         : is_of_bias(part)   ? setup.queries_of_bias(own(part))
          : goes_by_keys(part) ? setup.queries_of_keys(own(part))
                               : own(part);
 }
 
 Region keys_of(const CheckedArguments& setup, const AttentionPart& part) {
-  return is_of_bias(part)     ? setup.keys_of_bias(own(part))
+  return is_of_sinks(part)    ? setup.keys_of_queries(queries_of(setup, part))
+         : is_of_bias(part)   ? setup.keys_of_bias(own(part))
          : goes_by_keys(part) ? own(part)
                               : setup.keys_of_queries(own(part));
 }
@@ -334,6 +447,7 @@ AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part
   const bool takes_saved = plan.types.out && (part.makes == Makes::gradients || part.makes == Makes::saved);
   const bool computes_scores = !(takes_saved && part.makes == Makes::saved);  // else only δ
   AttentionOperands<ArrayBox> needs;
+  if (is_of_sinks(part)) return needs;
   for_each_operand(
       [&](const char*, const auto& row, const auto& type, auto& box) {
         const bool is_used =
@@ -369,16 +483,21 @@ std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const bool runs_forward =
       part.makes == Makes::out || (!plan.types.out && (all || part.makes == Makes::saved));
   const std::int64_t forward = runs_forward ? decode_bytes(plan.setup, boxes.queries) : 0;
+  const std::int64_t rows =
+      part.makes == Makes::out || part.makes == Makes::saved || all ? saved_bytes(plan, part) / 2 : 0;
+  const bool keeps_most = plan.setup.has_sinks() || plan.setup.ends.mean || plan.settings.max_logits;
+  const std::int64_t most = keeps_most ? rows : 0;
   if (is_of_bias(part)) return bias_bytes(plan.setup, own(part));
-  if (!all && part.makes != Makes::saved) return forward;
+  if (!all && part.makes != Makes::saved) return core::sum_of_bytes({forward, most});
   return core::sum_of_bytes(
-      {forward, all ? saved_bytes(plan, part) : 0,
+      {forward, most, all ? saved_bytes(plan, part) : 0,
        all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
        all && plan.types.bias ? bias_bytes(plan.setup, plan.setup.whole_bias()) : 0,
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
 }
 
 std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part) {
+  if (is_of_sinks(part)) return 0;
   if (is_of_bias(part)) return 2 * pairs_of_bias(plan.setup, own(part));
   const std::int64_t pairs = goes_by_keys(part) ? pairs_of_keys(plan.setup, keys_of(plan.setup, part))
                                                 : pairs_of_queries(plan.setup, queries_of(plan.setup, part));
@@ -400,6 +519,9 @@ void add(AttentionPasses& sum, const AttentionPasses& next) {
   sum.rows_not_finite += next.rows_not_finite;
   if (sum.first_row_without_key.empty()) sum.first_row_without_key = next.first_row_without_key;
   if (sum.first_row_not_finite.empty()) sum.first_row_not_finite = next.first_row_not_finite;
+  sum.max_logits.resize(std::max(sum.max_logits.size(), next.max_logits.size()), RowEnd<double>::kEmpty);
+  for (std::size_t h = 0; h < next.max_logits.size(); ++h)
+    sum.max_logits[h] = larger_of(sum.max_logits[h], next.max_logits[h]);
   sum.forward_seconds += next.forward_seconds;
   sum.backward_seconds += next.backward_seconds;
 }

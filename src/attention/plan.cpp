@@ -81,6 +81,9 @@ std::vector<PlannedArray> results_of(const AttentionTypes& types, const Attentio
     const DType computed = checked_result(settings.dtype.value_or(of.dtype));
     add(row.name, of.shape, settings.grad_dtype.value_or(computed));
   }
+  if (settings.sinks)
+    add("dsinks", settings.sinks->shape(),
+        settings.grad_dtype.value_or(checked_result(settings.dtype.value_or(settings.sinks->dtype()))));
   return results;
 }
 

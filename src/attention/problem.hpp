@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/numbers.hpp"
+#include "attention/row_end.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/communicator.hpp"
 #include "kernels/kernels.hpp"
@@ -37,25 +38,35 @@ class KeyRows {
   kernels::StridedMatrix all_ = {};
 };
 
-/// What is added to the scores of one head after the soft cap, by query and key.
+/// ALiBi of one head: what its slope multiplies, by query and key.
+struct AlibiRows {
+  double slope = 0;  // 0: none
+  AlibiForm form = AlibiForm::absolute;
+  std::int64_t shift = 0;  // keys − queries
+
+  double at(std::int64_t query, std::int64_t key) const {
+    return slope *
+           static_cast<double>(form == AlibiForm::absolute ? -std::abs(query + shift - key) : key - query);
+  }
+};
+
+/// What is added to the scores of one head, by query and key: a bias and ALiBi.
 class BiasRows {
  public:
   BiasRows() = default;
   explicit BiasRows(const kernels::StridedMatrix& all) : all_(all) {}  // (queries, keys)
 
-  /// That of a query and some keys, or of a key and some queries, loaded into `out`; null: nothing is added.
+  AlibiRows alibi;
+
+  /// That of a query and some keys, or of a key and some queries, computed into `out`; null: nothing is added.
   template <class Real>
   const Real* of_query(std::int64_t query, Positions keys, Real* out) const {
-    if (all_.data == nullptr) return nullptr;
-    load_row(all_, query, keys.begin, keys.count(), out);
-    return out;
+    return row(all_, query, keys, out, [&](std::int64_t j) { return alibi.at(query, j); });
   }
   template <class Real>
   const Real* of_key(std::int64_t key, Positions queries, Real* out) const {
-    if (all_.data == nullptr) return nullptr;
-    load_row({all_.data, all_.dtype, all_.column_stride, all_.row_stride}, key, queries.begin,
-             queries.count(), out);
-    return out;
+    return row({all_.data, all_.dtype, all_.column_stride, all_.row_stride}, key, queries, out,
+               [&](std::int64_t i) { return alibi.at(i, key); });
   }
   template <class Real>
   Real at(std::int64_t query, std::int64_t key) const {
@@ -65,18 +76,20 @@ class BiasRows {
   }
 
  private:
+  template <class Real, class F>
+  const Real* row(const kernels::StridedMatrix& from, std::int64_t index, Positions some, Real* out,
+                  F&& of_alibi) const {
+    if (from.data == nullptr && alibi.slope == 0) return nullptr;
+    if (from.data != nullptr)
+      load_row(from, index, some.begin, some.count(), out);
+    else
+      std::fill_n(out, some.count(), Real{0});
+    if (alibi.slope != 0)
+      for (std::int64_t n = 0; n < some.count(); ++n) out[n] += static_cast<Real>(of_alibi(some.begin + n));
+    return out;
+  }
+
   kernels::StridedMatrix all_ = {};
-};
-
-/// The end of a row of scores: its lse. A row without a key has out = 0.
-template <class Real>
-struct RowEnd {
-  static constexpr Real kEmpty = -std::numeric_limits<Real>::infinity();  // its largest score, and its lse
-
-  Real most = kEmpty, total = 0;
-
-  bool is_empty() const { return most == kEmpty; }
-  Real lse() const { return is_empty() ? kEmpty : most + std::log(total); }
 };
 
 struct Problem {
@@ -104,9 +117,9 @@ struct RowSteps {
 
 enum class BiasAxis { entries, heads, queries, keys };
 
-enum class RowsOf { queries, keys, bias };
+enum class RowsOf { queries, keys, bias, sinks };
 
-enum class Result { out, lse, dq, dk, dv, dbias };
+enum class Result { out, lse, dq, dk, dv, dbias, dsinks };
 
 /// What shapes and dtypes decide.
 struct Sizes {
@@ -126,6 +139,10 @@ struct CheckedArguments {
   std::size_t bias_rank = 0;                        // leading axes that it lacks
   double scale = 1;
   double softcap = 0;  // 0: none
+  SoftcapOrder softcap_order = SoftcapOrder::before_bias;
+  std::vector<double> slopes;  // of ALiBi: of each query head, or of each entry and head; empty: none
+  AlibiForm alibi_form = AlibiForm::absolute;
+  RowEnds ends;
   BlockShape block;
   Sizes shape;
   bool gradients = false;  // else out and lse
@@ -133,6 +150,7 @@ struct CheckedArguments {
 
   bool packed() const { return layout == AttentionLayout::thd; }
   bool has_padding() const { return !q_lengths.empty(); }
+  bool has_sinks() const { return !ends.sinks.empty(); }
   std::int64_t q_length(std::int64_t entry) const { return length(q, q_offsets, q_lengths, entry); }
   std::int64_t kv_length(std::int64_t entry) const { return length(k, kv_offsets, kv_lengths, entry); }
   std::int64_t longest_queries() const { return longest(shape.entries, &CheckedArguments::q_length); }
@@ -231,6 +249,11 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
 
 ArrayView with_four_axes(const ArrayView& array);
+
+/// (heads,) as (1, heads, 1, 1).
+inline ArrayView of_sinks_form(const ArrayView& array) {
+  return {array.data, array.dtype, {1, array.shape[0], 1, 1}, {0, array.strides[0], 0, 0}};
+}
 
 Shape in_layout(const ArrayView& array, AttentionLayout layout);
 

@@ -151,6 +151,7 @@ AttentionWork AttentionRank::work() {
   RankMessage mine;
   mine.put(s.work.rows_without_key).put(s.work.rows_not_finite);
   mine.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
+  mine.put_all(s.work.max_logits);
   mine.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
   AttentionPasses sum;
   double mask_seconds = 0, forward_seconds = 0, backward_seconds = 0;
@@ -161,6 +162,7 @@ AttentionWork AttentionRank::work() {
     one.rows_not_finite = message.take<std::int64_t>();
     one.first_row_without_key = message.take_all<std::int64_t>();
     one.first_row_not_finite = message.take_all<std::int64_t>();
+    one.max_logits = message.take_all<double>();
     mask_seconds = std::max(mask_seconds, message.take<double>());
     forward_seconds = std::max(forward_seconds, message.take<double>());
     backward_seconds = std::max(backward_seconds, message.take<double>());

@@ -174,12 +174,25 @@ Problem Reference::varied(const Problem& problem) const {
   read_from(setup_.v, variation_.value_head, variation_.value_entry, p.v);
   if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
   if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
+  p.bias.alibi.slope *= variation_.alibi;
+  p.bias.alibi.form = variation_.alibi_form.value_or(p.bias.alibi.form);
+  if (!variation_.alibi_is_shifted) p.bias.alibi.shift = 0;
   if (setup_.bias && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
     p.bias = setup_
                  .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
                           variation_.bias_head >= 0 ? variation_.bias_head : p.head)
                  .bias;
   return p;
+}
+
+double Reference::sink_of(std::int64_t head) const {
+  return variation_.sinks == 0 ? kNoSink : setup_.ends.sink(head) + std::log(variation_.sinks);
+}
+
+Variation::Cap Reference::cap_order() const {
+  using Cap = Variation::Cap;
+  if (variation_.cap != Cap::own) return variation_.cap;
+  return setup_.softcap_order == SoftcapOrder::before_bias ? Cap::before_bias : Cap::after_bias;
 }
 
 // Which pairs of a rectangle, one row or one column, attend.
@@ -213,7 +226,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   using Cap = Variation::Cap;
   const double scale = setup_.scale * variation_.scale,
                c = variation_.softcap < 0 ? setup_.softcap : variation_.softcap;
-  const Cap order = c > 0 ? variation_.cap : Cap::none;
+  const Cap order = c > 0 ? cap_order() : Cap::none;
   const double bias = variation_.bias == 0 ? 0 : variation_.bias * p.bias.at<double>(i, j);
   const double s = scale * product;
   const auto capped = [&](double x) {
@@ -266,7 +279,7 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
       sum += own;
       for (std::size_t j = begin; j < end && own > 0; ++j) weights[j] /= own;
     }
-    r.lse = r.most + std::log(sum);
+    r.lse_of_keys = r.most + std::log(sum);
     r.factor = variation_.loop == Loop::mean_of_parts ? sum / parts : sum;
     return;
   }
@@ -297,7 +310,7 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     before = 0;
     for (const double s : r.scores) before += s == kNothing ? 0 : std::exp(s - r.most);
   }
-  r.lse = RowEnd<double>{r.most, sum + before}.lse();
+  r.lse_of_keys = RowEnd<double>{r.most, sum + before}.lse();
 }
 
 ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted wanted) const {
@@ -307,7 +320,9 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   r.slopes.assign(static_cast<std::size_t>(p.kv_length), 1);
   r.out.assign(static_cast<std::size_t>(setup_.shape.value_size), 0);
   if (variation_.sizes) r.terms.resize(r.out.size());
-  r.lse = r.most = kNothing;
+  const double sink = sink_of(p.head);
+  r.lse_of_keys = r.most = kNothing;
+  r.lse = with_sink(kNothing, sink);
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
   Row q = loaded(p.q, query, setup_.shape.head_size);
@@ -324,8 +339,11 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   }
   r.most = most;
   if (most == kNothing) {
-    if (variation_.no_key == Variation::NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
-    if (variation_.no_key == Variation::NoKey::mean)
+    using NoKey = Variation::NoKey;
+    const bool is_mean = variation_.no_key == NoKey::mean ||
+                         (variation_.no_key == NoKey::own && setup_.ends.mean && sink == kNoSink);
+    if (variation_.no_key == NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
+    if (is_mean)
       for (std::int64_t j = 0; j < p.kv_length; ++j)
         add(r.out, 1 / static_cast<double>(p.kv_length), keys.second(j));
     return r;
@@ -334,6 +352,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   for (std::size_t j = 0; j < weights.size(); ++j)
     if (r.scores[j] != kNothing) weights[j] = std::exp(r.scores[j] - most);
   weigh(r, weights);
+  r.lse = with_sink(r.lse_of_keys, sink);
   if (wanted == Wanted::lse) return r;
   const double sum = std::exp(r.lse - most);
   if (variation_.sum == Variation::Sum::over_largest) r.factor = sum;
@@ -512,8 +531,8 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
           if (s.value == kNothing) continue;
           const double probability = std::exp(s.value - saved.lse[of_query]);
           const double dp = dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
-          // It is added after the soft cap, whose derivative does not apply, unless that is varied.
-          const double slope = variation_.cap == Variation::Cap::after_bias ? s.slope : 1;
+          // Added after the soft cap, whose derivative then does not apply.
+          const double slope = cap_order() == Variation::Cap::after_bias ? s.slope : 1;
           const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;
           const auto at = static_cast<std::size_t>(has_keys ? j - columns.begin : 0);
           sum.dbias[at] += ds;
@@ -524,6 +543,24 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
         }
       }
     }
+  return sum;
+}
+
+Reference::SinkGradient Reference::sink(std::int64_t head, const Saved& saved) const {
+  SinkGradient sum;
+  if (variation_.sizes) sum.terms.resize(1);
+  const double sink = sink_of(head);
+  for (std::int64_t e = 0; e < setup_.shape.entries && sink != kNoSink; ++e) {
+    const std::int64_t first = setup_.first_row(setup_.row_steps, e, head);
+    for (std::int64_t i = 0; i < setup_.q_length(e); ++i) {
+      const auto at = static_cast<std::size_t>(first + i);
+      const double weight = std::exp(sink - variation_.lse * saved.lse[at]),
+                   delta = variation_.delta * saved.delta[at];
+      sum.dsink -= weight * delta;
+      sum.weight += weight;
+      if (variation_.sizes) sum.terms.add(weight, &delta);
+    }
+  }
   return sum;
 }
 
@@ -548,10 +585,10 @@ Shape with_last(Shape shape, std::int64_t length) {
 Reference::Forward Reference::forward() const {
   Forward result{Array(DType::float64, setup_.shape.out), Array(DType::float64, setup_.shape.lse)};
   const auto lse = result.lse.elements<double>();
-  std::fill(lse.begin(), lse.end(), kNothing);  // of padding, which no problem has
+  std::fill(lse.begin(), lse.end(), setup_.ends.lse.empty);  // of padding, which no problem has
   each_query(reference_work(setup_), [&](const Problem& p, std::int64_t i) {
     const ReferenceRow r = row(p, i);
-    lse[static_cast<std::size_t>(p.first_row + i)] = r.lse;
+    lse[static_cast<std::size_t>(p.first_row + i)] = given_lse(r);
     std::copy(r.out.begin(), r.out.end(), row_in(setup_, result.out, p, p.head, setup_.q_offsets, i));
   });
   return result;
@@ -563,6 +600,8 @@ Reference::Backward Reference::backward(const ArrayView& dout, Saved saved) cons
                   Array(DType::float64, k),
                   Array(DType::float64, with_last(k, setup_.shape.value_size)),
                   Array(DType::float64, with_last(k, 1)),
+                  {},
+                  {},
                   {},
                   {},
                   std::move(saved)};
@@ -585,6 +624,15 @@ Reference::Backward Reference::backward(const ArrayView& dout, Saved saved) cons
       *row_in(setup_, result.weights, p, head, setup_.kv_offsets, j) = of_key.weight;
     }
   });
+  if (setup_.has_sinks()) {
+    result.dsinks = Array(DType::float64, {setup_.shape.heads});
+    result.sink_weights = Array(DType::float64, {setup_.shape.heads});
+    for (std::int64_t h = 0; h < setup_.shape.heads; ++h) {
+      const SinkGradient of_head = sink(h, result.saved);
+      result.dsinks.elements<double>()[static_cast<std::size_t>(h)] = of_head.dsink;
+      result.sink_weights.elements<double>()[static_cast<std::size_t>(h)] = of_head.weight;
+    }
+  }
   if (!setup_.bias) return result;
   const Shape all = setup_.bias_shape,
               own(all.end() - static_cast<std::ptrdiff_t>(setup_.bias_rank), all.end());

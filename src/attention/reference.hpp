@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,22 +17,26 @@ namespace ejk::attn {
 
 /// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
-  enum class Cap { before_bias, after_bias, before_scale, without_factor, none };
+  enum class Cap { own, before_bias, after_bias, before_scale, without_factor, none };
   /// Division of out by the sum, or none, with exponentials relative to the largest score or as they are.
   enum class Sum { divided, over_largest, whole };
-  enum class NoKey { zero, nan, mean };  // out of a query without a key: mean of all values
+  enum class NoKey { own, zero, nan, mean };  // out of a query without a key: mean of all values
   /// Query heads that a gradient of keys sums; interleaved: those with h mod G.
   enum class Heads { all, first, last, mean, interleaved };
 
   double scale = 1;                              // times the scale
   double bias = 1;                               // times the bias
   std::int64_t bias_head = -1, bias_entry = -1;  // whose bias; −1: its own
-  Cap cap = Cap::before_bias;
-  bool interleaved = false;  // query head h uses key/value head h mod G
+  Cap cap = Cap::own;
+  double alibi = 1;                     // times the slopes
+  std::optional<AlibiForm> alibi_form;  // another one
+  bool alibi_is_shifted = true;         // by keys − queries
+  double sinks = 1;                     // how often a sink is counted
+  bool interleaved = false;             // query head h uses key/value head h mod G
   /// The mask of a problem; empty: its own. Null: all pairs attend.
   std::function<const Mask*(const Problem& problem)> mask;
   bool one_sequence = false;  // packed: all keys belong to all queries
-  NoKey no_key = NoKey::zero;
+  NoKey no_key = NoKey::own;
   Sum sum = Sum::divided;
   verify::Rounding inputs, weights;
 
@@ -90,12 +95,12 @@ struct Terms {
 /// The scores of one query with all keys of its problem; −∞ where a pair does not attend.
 struct ReferenceRow {
   std::vector<double> scores;
-  std::vector<double> slopes;  // ds/ds₀: 1 without a soft cap
-  double most = 0;             // of the scores
-  double lse = 0;
-  double factor = 1;        // of out: 1 where it is divided by its sum
-  std::vector<double> out;  // (Dv)
-  Terms terms;              // P · v, with sizes
+  std::vector<double> slopes;       // ds/ds₀: 1 without a soft cap
+  double most = 0;                  // of the scores
+  double lse = 0, lse_of_keys = 0;  // with and without the sink, to base e
+  double factor = 1;                // of out: 1 where it is divided by its sum
+  std::vector<double> out;          // (Dv)
+  Terms terms;                      // P · v, with sizes
 };
 
 class Reference {
@@ -146,14 +151,28 @@ class Reference {
   BiasGradients bias(std::int64_t entry, std::int64_t head, std::int64_t row, Positions keys,
                      const ArrayView& dout, const Saved& saved) const;
 
+  /// The gradient of a head's sink.
+  struct SinkGradient {
+    double dsink = 0, weight = 0;  // Σ P
+    Terms terms;                   // with sizes
+  };
+  SinkGradient sink(std::int64_t head, const Saved& saved) const;
+
+  /// lse of a row in the form of results.
+  double given_lse(const ReferenceRow& row) const {
+    const LseForm& form = setup_.ends.lse;
+    return form.given(form.has_sink ? row.lse : row.lse_of_keys);
+  }
+
   struct Forward {
-    Array out, lse;
+    Array out, lse;  // in the form of results
   };
   Forward forward() const;
   struct Backward {
     Array dq, dk, dv;
     Array weights;              // Σ P of each key: shaped as dk, but for a last axis of 1
     Array dbias, bias_weights;  // of a bias, in its shape
+    Array dsinks, sink_weights;
     Saved saved;
   };
   Backward backward(const ArrayView& dout) const { return backward(dout, saved(dout)); }
@@ -161,6 +180,8 @@ class Reference {
 
  private:
   Problem varied(const Problem& problem) const;
+  double sink_of(std::int64_t head) const;
+  Variation::Cap cap_order() const;
   bool is_left_out(std::int64_t n) const;
   std::int64_t kv_head_of(std::int64_t head) const;
   std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;

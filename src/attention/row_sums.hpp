@@ -13,6 +13,14 @@
 
 namespace ejk::attn {
 
+/// Results of rows, in the order of lse.
+template <class Real>
+struct RowResults {
+  const RowWriter& out;
+  Real* lse;
+  Real* most;  // largest scores of keys; null: not wanted
+};
+
 template <class Real>
 struct RowSums {
   static constexpr Real kEmpty = RowEnd<Real>::kEmpty;
@@ -44,7 +52,7 @@ struct RowSums {
       std::fill_n(row_of_products, columns.count(), Real{0});
       return false;
     }
-    const Real next = larger(most[r], found);
+    const Real next = larger_of(most[r], found);
     if (next != most[r] && most[r] != kEmpty) {
       const Real factor = std::exp(most[r] - next);
       total[r] *= factor;
@@ -55,18 +63,20 @@ struct RowSums {
     return true;
   }
 
-  /// Row r as the result of a query, and its lse.
+  /// Row r as the result of a query, its lse, and its largest score where `to` has these.
   void finish(const CheckedArguments& setup, std::int64_t r, const Problem& p, std::int64_t query,
-              const RowWriter& out, Real* lse) const {
-    const RowEnd<Real> end{most[r], total[r]};
-    if (!end.is_empty())
-      for (std::int64_t d = 0; d < setup.shape.value_size; ++d) row(r)[d] /= end.total;
-    lse[p.first_row + query] = end.lse();
-    out.store(p.entry, p.head, setup.q_offsets, query, row(r), setup.shape.value_size);
+              const RowResults<Real>& to) const {
+    const RowEnd<Real> of_keys{most[r], total[r]},
+        end = of_keys.with(static_cast<Real>(setup.ends.sink(p.head)));
+    if (!end.is_empty()) {
+      const Real factor = end.most == of_keys.most ? Real{1} : std::exp(of_keys.most - end.most);
+      for (std::int64_t d = 0; d < setup.shape.value_size; ++d) row(r)[d] = row(r)[d] * factor / end.total;
+    }
+    const std::int64_t at = p.first_row + query;
+    to.lse[at] = (setup.ends.lse_of_keys ? of_keys : end).lse();
+    if (to.most != nullptr) to.most[at] = of_keys.most;
+    to.out.store(p.entry, p.head, setup.q_offsets, query, row(r), setup.shape.value_size);
   }
-
-  /// NaN stays.
-  static Real larger(Real most, Real found) { return found > most || std::isnan(found) ? found : most; }
 };
 
 }  // namespace ejk::attn

@@ -21,14 +21,17 @@ class RowWriter {
         data_(array.data),
         rounded_first_(rounded_first) {}
 
-  /// A box of an array of this shape: only rows within it are written. `rows`: of a bias, its own axes.
+  /// A box of an array of this shape: only rows within it are written. `rows`: of a bias or sinks, their own
+  /// axes.
   RowWriter(const CheckedArguments& setup, const MutableArrayView& elements, const ArrayBox& box,
             const Shape& shape, std::optional<DType> rounded_first = std::nullopt,
             RowsOf rows = RowsOf::queries)
       : setup_(setup), rounded_first_(rounded_first) {
     const ArrayView part{elements.data, elements.dtype, elements.shape};
     const ArrayView whole = seen_as_whole(part, box, shape);
-    view_ = rows == RowsOf::bias ? with_four_axes(whole) : in_one_form(whole, setup.layout);
+    view_ = rows == RowsOf::bias    ? with_four_axes(whole)
+            : rows == RowsOf::sinks ? of_sinks_form(whole)
+                                    : in_one_form(whole, setup.layout);
     data_ = elements.data + (whole.data - part.data);
   }
 

@@ -26,16 +26,21 @@ class Rows {
     for (std::int64_t e = 0; e < entries(); ++e) first_.push_back(first_.back() + heads() * length(e));
   }
   std::int64_t count() const { return first_.back(); }
-  std::int64_t entries() const { return of_ == RowsOf::bias ? setup_.bias_shape[0] : setup_.shape.entries; }
+  std::int64_t entries() const {
+    return of_ == RowsOf::bias    ? setup_.bias_shape[0]
+           : of_ == RowsOf::sinks ? std::int64_t{setup_.has_sinks()}
+                                  : setup_.shape.entries;
+  }
   std::int64_t heads() const {
-    return of_ == RowsOf::queries ? setup_.shape.heads
-           : of_ == RowsOf::keys  ? setup_.shape.kv_heads
-                                  : setup_.bias_shape[1];
+    return of_ == RowsOf::keys   ? setup_.shape.kv_heads
+           : of_ == RowsOf::bias ? setup_.bias_shape[1]
+                                 : setup_.shape.heads;
   }
   std::int64_t length(std::int64_t e) const {
     return of_ == RowsOf::queries ? setup_.q_length(e)
            : of_ == RowsOf::keys  ? setup_.kv_length(e)
-                                  : setup_.bias_shape[2];
+           : of_ == RowsOf::bias  ? setup_.bias_shape[2]
+                                  : 1;
   }
   const std::vector<std::int64_t>& offsets() const {
     return of_ == RowsOf::queries ? setup_.q_offsets : setup_.kv_offsets;
@@ -51,14 +56,17 @@ class Rows {
   }
   /// Of a place: its batch entry and key head, entry by entry. A bias has its own.
   std::size_t part_of(const Place& place) const {
-    const std::int64_t head = of_ == RowsOf::queries ? place.head / setup_.group() : place.head;
+    const bool of_queries = of_ == RowsOf::queries || of_ == RowsOf::sinks;
+    const std::int64_t head = of_queries ? place.head / setup_.group() : place.head;
     return static_cast<std::size_t>(place.entry * setup_.shape.kv_heads + head);
   }
   std::int64_t position(const Place& place) const {
-    return place.row + (setup_.packed() ? offsets()[static_cast<std::size_t>(place.entry)] : 0);
+    return place.row +
+           (setup_.packed() && of_ != RowsOf::sinks ? offsets()[static_cast<std::size_t>(place.entry)] : 0);
   }
 
   Shape index_of(const Place& place, std::int64_t element) const {
+    if (of_ == RowsOf::sinks) return {place.head};
     const std::int64_t p = position(place);
     if (of_ == RowsOf::bias) {
       const Shape all{place.entry, place.head, p, element};

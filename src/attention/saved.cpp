@@ -58,9 +58,11 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
                                   v.zero_keys > 0;
   const bool has_other_bias =
       setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
-  if ((has_cap && v.cap != Variation::Cap::before_bias) || v.inputs || v.weights || v.interleaved ||
-      has_other_operands || has_other_bias || v.no_key != Variation::NoKey::zero ||
-      v.sum != Variation::Sum::divided || (v.loop != Loop::right && v.loop != Loop::left_out))
+  const bool has_other_ends = v.no_key != Variation::NoKey::own || v.sinks != 1 || v.alibi != 1 ||
+                              v.alibi_form || !v.alibi_is_shifted;
+  if ((has_cap && v.cap != Variation::Cap::own) || v.inputs || v.weights || v.interleaved ||
+      has_other_operands || has_other_bias || has_other_ends || v.sum != Variation::Sum::divided ||
+      (v.loop != Loop::right && v.loop != Loop::left_out))
     return std::nullopt;
   Varied varied{setup, {}};
   varied.setup.scale *= v.scale;
@@ -91,7 +93,8 @@ std::vector<Array> forward_of(const Varied& varied, const MaskPlan& plan) {
   std::vector<Array> made;
   made.emplace_back(setup.shape.arithmetic, setup.shape.out);
   made.emplace_back(setup.shape.arithmetic, setup.shape.lse);
-  forward(setup, varied_blocks(varied, plan), RowWriter(setup, made[0].mutable_view()), made[1].data(), {});
+  const RowWriter out(setup, made[0].mutable_view());
+  forward(setup, varied_blocks(varied, plan), {out, made[1].data()}, {});
   return made;
 }
 
@@ -113,11 +116,19 @@ constexpr float kZeroValue = 0, kOneValue = 1;
 
 std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                             const Variation& variation, DType weights) {
-  if (variation.one_sequence) return std::nullopt;
-  const auto varied = varied_by_kernels(setup, plan, variation);
+  if (variation.one_sequence || setup.ends.mean) return std::nullopt;
+  auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  return ByKernels{forward_of(*varied, plan),
-                   rounding_of_weights(varied->setup, varied_blocks(*varied, plan), weights, std::nullopt)};
+  ByKernels made{{}, rounding_of_weights(varied->setup, varied_blocks(*varied, plan), weights, std::nullopt)};
+  const LseForm& form = varied->setup.ends.lse;
+  varied->setup.ends.lse_of_keys = !form.has_sink;
+  made.results = forward_of(*varied, plan);
+  if (!form.is_plain())
+    in_arithmetic(setup, [&]<class Real>(Real) {
+      for (Real& lse : made.results[1].elements<Real>())
+        lse = static_cast<Real>(form.given(static_cast<double>(lse)));
+    });
+  return made;
 }
 
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,

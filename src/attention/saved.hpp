@@ -19,7 +19,7 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
 
 /// Results of a varied pass, and the error bounds of rounded weights.
 struct ByKernels {
-  std::vector<Array> results;  // out and lse, or dq, dk and dv
+  std::vector<Array> results;  // out and lse, in the form of results, or dq, dk and dv
   WeightRounding rounding;     // of out, or of dq, dk and dv
   Array weights = {};          // of gradients: Σ P of each key, shaped as dk but for a last axis of 1
   double factor = 1;           // that dq, dk and their rounding are still to be multiplied by

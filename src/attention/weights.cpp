@@ -182,6 +182,8 @@ CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias)
   CheckedArguments twice = setup;
   twice.scale *= 2;
   twice.softcap *= 2;
+  for (std::vector<double>* numbers : {&twice.slopes, &twice.ends.sinks})
+    for (double& number : *numbers) number *= 2;
   if (!setup.bias) return twice;
   bias = Array(DType::float32, setup.bias_shape);
   ArrayView own = *setup.bias;
@@ -209,7 +211,8 @@ ForwardPass forward_of(CheckedArguments setup, const MaskPlan& blocks, const Arr
   setup.v = values;
   setup.shape.value_size = setup.shape.out.back() = values.shape[3];
   ForwardPass made{Array(DType::float32, setup.shape.out), Array(DType::float32, setup.shape.lse)};
-  forward(setup, blocks, RowWriter(setup, made.out.mutable_view()), made.lse.data(), {});
+  const RowWriter out(setup, made.out.mutable_view());
+  forward(setup, blocks, {out, made.lse.data()}, {});
   return made;
 }
 
@@ -340,7 +343,27 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   };
   bound_keys(terms[1], q, ds_least, of_ds * q.factor());
   bound_keys(terms[2], of_dout, least, dout.factor());
-  if (!setup.bias) return terms;
+  const auto of_sinks = [&] {
+    Array sinks(DType::float32, {setup.shape.heads});
+    for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
+      double squares = 0;
+      for (std::int64_t e = 0; e < setup.shape.entries && setup.ends.sink(h) != kNoSink; ++e)
+        for (std::int64_t i = 0; i < setup.q_length(e); ++i) {
+          const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+          const double term =
+              std::exp(setup.ends.sink(h) - static_cast<double>(made.lse.elements<float>()[at])) *
+              static_cast<double>(of_delta.elements<float>()[at]);
+          squares += std::isfinite(term) ? term * term : 0;
+        }
+      set_bound(sinks.elements<float>()[static_cast<std::size_t>(h)],
+                off_of_gradients(arguments.longest_queries()), u * u * squares, of_ds);
+    }
+    terms.push_back(std::move(sinks));
+  };
+  if (!setup.bias) {
+    if (setup.has_sinks()) of_sinks();
+    return terms;
+  }
   const Shape& all = setup.bias_shape;
   Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
   backward_of_bias(setup, blocks, setup.whole_bias(), 1, saved,
@@ -355,6 +378,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
               u * u * static_cast<double>(element) + least / of_ds * least / of_ds * summed, of_ds,
               of_pairs_off * least);
   terms.push_back(std::move(bias));
+  if (setup.has_sinks()) of_sinks();
   return terms;
 }
 

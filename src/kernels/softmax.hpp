@@ -10,10 +10,12 @@
 
 namespace ejk::kernels {
 
-/// How a product becomes a score: cap · tanh(scale · s / cap), without a cap (0) scale · s; then the bias.
+/// How a product becomes a score: cap · tanh(scale · s / cap), without a cap (0) scale · s; the bias is added
+/// after the cap, or before.
 template <class Real>
 struct Scoring {
   Real scale, cap;
+  bool bias_is_capped = false;
 };
 
 template <class Real>

@@ -141,7 +141,9 @@ Bits<U> visible(const std::uint64_t* bits, std::int64_t first, std::int64_t j, s
   return ((Bits<U>{} + low) & lane_bit) != 0;
 }
 
-template <class U, bool Capped, bool Biased>
+enum class Biased { no, after_cap, before_cap };
+
+template <class U, bool Capped, Biased Bias>
 typename U::Sum finish_scores(const Scoring<typename U::Sum>& how, typename U::Sum* s, std::int64_t n,
                               const typename U::Sum* bias, const std::uint64_t* bits, std::int64_t first_bit,
                               typename U::Sum* slope) {
@@ -151,12 +153,13 @@ typename U::Sum finish_scores(const Scoring<typename U::Sum>& how, typename U::S
   Vec most = hidden;
   const auto finish = [&](std::int64_t j, bool all) {
     Vec v = U::load(s + j) * scale;
+    if constexpr (Bias == Biased::before_cap) v = v + U::load(bias + j);
     if constexpr (Capped) {
       const Tanh<U> t = tanh_of<U>(v / cap);
       v = cap * t.value;
       if (slope != nullptr) U::store(slope + j, t.slope);
     }
-    if constexpr (Biased) v = v + U::load(bias + j);
+    if constexpr (Bias == Biased::after_cap) v = v + U::load(bias + j);
     if (!all) v = visible<U>(bits, first_bit, j, n) ? v : hidden;
     most = v > most ? v : most;
     U::store(s + j, v);
@@ -177,11 +180,15 @@ template <class U>
 typename U::Sum scores(const Scoring<typename U::Sum>& how, typename U::Sum* s, std::int64_t n,
                        const typename U::Sum* bias, const std::uint64_t* bits, std::int64_t first_bit,
                        typename U::Sum* slope) {
+  const auto run = [&]<bool Capped, Biased Bias>() {
+    return finish_scores<U, Capped, Bias>(how, s, n, bias, bits, first_bit, slope);
+  };
   if (how.cap > 0)
-    return bias != nullptr ? finish_scores<U, true, true>(how, s, n, bias, bits, first_bit, slope)
-                           : finish_scores<U, true, false>(how, s, n, bias, bits, first_bit, slope);
-  return bias != nullptr ? finish_scores<U, false, true>(how, s, n, bias, bits, first_bit, slope)
-                         : finish_scores<U, false, false>(how, s, n, bias, bits, first_bit, slope);
+    return bias == nullptr      ? run.template operator()<true, Biased::no>()
+           : how.bias_is_capped ? run.template operator()<true, Biased::before_cap>()
+                                : run.template operator()<true, Biased::after_cap>();
+  return bias != nullptr ? run.template operator()<false, Biased::after_cap>()
+                         : run.template operator()<false, Biased::no>();
 }
 
 template <class U>

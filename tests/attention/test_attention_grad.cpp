@@ -60,6 +60,14 @@ std::string difference(const plain::RandomAttention& r, const AttentionGradients
   };
   std::string all = check("dq", got.dq, expected.dq, floors.dq) +
                     check("dk", got.dk, expected.dk, floors.dk) + check("dv", got.dv, expected.dv, floors.dv);
+  if (got.dsinks.has_value() != (r.options.sinks != nullptr)) return all + "dsinks";
+  if (got.dsinks) {
+    const DType type = got.dsinks->dtype() == DType::float64 ? r.arithmetic : DType::float32;
+    const double rows = static_cast<double>(r.batch * r.q_length);
+    const std::string far = plain::gradient_far_from(*got.dsinks, plain::doubles(expected.dsinks.view()),
+                                                     slack * floors.dbias * std::max(1.0, rows), type);
+    if (!far.empty()) all += "dsinks: " + far;
+  }
   if (got.dbias.has_value() != r.options.bias.has_value()) return all + "dbias";
   if (got.dbias) {
     const DType type = got.dbias->dtype() == DType::float64 ? r.arithmetic : DType::float32;  // rounded to

@@ -38,6 +38,7 @@ TEST_CASE("right results of attention pass the check, and agree by float64 and b
       CHECK(of_forward.elements == forward.elements);
       std::vector<ArrayView> results{g.dq.view(), g.dk.view(), g.dv.view()};
       if (g.dbias) results.push_back(g.dbias->view());
+      if (g.dsinks) results.push_back(g.dsinks->view());
       const AttentionCheck backward = attn::check(backward_plan, backward_arrays, results, effort);
       CHECK(backward.passed());
       const Against of_backward = compared(backward_plan, backward_arrays, results);

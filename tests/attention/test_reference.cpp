@@ -27,6 +27,8 @@ TEST_CASE("the plain form of attention and its gradient is that of loops over al
       CHECK(plain::far_from(plain::heads_of(*std::get<1>(result), layout).values, std::get<2>(result)->values,
                             1e-12, 1e-12) == "");
     }
+    if (r->options.sinks)
+      CHECK(plain::far_from(plain::doubles(gradients.dsinks.view()), expected.dsinks, 1e-11, 1e-11) == "");
     if (!r->options.bias) continue;
     plain::Heads sums = plain::zeros(r->bias.shape());
     for (std::int64_t b = 0; b < r->batch; ++b)

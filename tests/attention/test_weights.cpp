@@ -19,7 +19,7 @@ using Row = std::vector<double>;
 
 // The results of a kernel that rounds P and dS to `weights`, and results to their own type.
 struct Kernel {
-  Array out, dq, dk, dv;
+  Array out, dq, dk, dv, dsinks;
 };
 Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
   const DType type = r.q.dtype();
@@ -28,7 +28,8 @@ Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
   const auto array = [&](const Array& like, const plain::Heads& heads) {
     return plain::array_of(type, like.shape(), heads, r.options.layout);
   };
-  return {array(r.dout, e.out), array(r.q, e.dq), array(r.k, e.dk), array(r.v, e.dv)};
+  return {array(r.dout, e.out), array(r.q, e.dq), array(r.k, e.dk), array(r.v, e.dv),
+          plain::array_of(type, {std::ssize(e.dsinks)}, e.dsinks)};
 }
 
 }  // namespace
@@ -50,6 +51,7 @@ TEST_CASE(
     std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
     std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
     if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
+    if (g.dsinks) own_gradients.push_back(g.dsinks->view()), gradients.emplace_back(given.dsinks.view());
     const attn::Plan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
     for (const double effort : {attn::kCheckEffort, 0.5}) {
       CAPTURE(effort);

@@ -64,6 +64,7 @@ const std::map<std::string, std::string> kPublic{
     {"tiling", "matmul"},
     {"attention", "attention"},
     {"attention_check", "attention"},
+    {"attention_conventions", "attention"},
     {"attention_ranks", "attention"},
     {"check", "check"},
     {"checkpoint", "check"},

@@ -45,6 +45,7 @@ inline Heads heads_of(const Array& array, AttentionLayout layout) {
 struct Expected {
   Heads out, lse, dq, dk, dv;  // lse: (B, H, Q, 1)
   Heads ds = {};               // (B, H, Q, K): of the bias
+  std::vector<double> dsinks = {};
 };
 
 /// What a kernel rounds: the weights, over the largest; out, of which delta is made; dS.
@@ -64,10 +65,13 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
              zeros(q.shape),    zeros(k.shape),
              zeros(v.shape),    zeros({c.batch, c.heads, c.q_length, c.kv_length})};
   std::vector<double> s(static_cast<std::size_t>(c.kv_length)), slope(s.size());
+  r.dsinks.resize(c.sinks.size());
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h)
       for (std::int64_t i = 0; i < c.q_length; ++i) {
         const std::int64_t g = h / group;
+        const double sink =
+            c.sinks.empty() || c.is_padding(i) ? -kInfinity : c.sinks[static_cast<std::size_t>(h)];
         double most = -kInfinity, sum = 0;
         for (std::int64_t j = 0; j < c.kv_length; ++j) {
           const auto at = static_cast<std::size_t>(j);
@@ -77,17 +81,24 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
           for (std::int64_t d = 0; d < size; ++d) x += q.at(b, h, i, d) * k.at(b, g, j, d);
           x *= c.scale;
           slope[at] = 1;
+          double added = 0;
+          if (c.bias_at) added += c.bias_at(b, h, i, j);
+          if (c.alibi_at) added += c.alibi_at(b, h, i, j);
+          if (c.cap_is_last) x += added;
           if (c.softcap > 0) {
             slope[at] = 1 - std::pow(std::tanh(x / c.softcap), 2);
             x = c.softcap * std::tanh(x / c.softcap);
           }
-          if (c.bias_at) x += c.bias_at(b, h, i, j);
+          if (!c.cap_is_last) x += added;
           s[at] = x;
           most = std::max(most, x);
         }
         r.lse.at(b, h, i, 0) = -kInfinity;
+        const bool has_key = most != -kInfinity;
+        most = std::max(most, sink);
         if (most == -kInfinity) continue;
         for (const double x : s) sum += std::exp(x - most);
+        sum += std::exp(sink - most);
         r.lse.at(b, h, i, 0) = most + std::log(sum);
         double delta = 0;
         for (std::int64_t d = 0; d < values; ++d) {
@@ -97,6 +108,8 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
                    v.at(b, g, j, d);
           delta += rounded(rounding.out, out) * dout.at(b, h, i, d);
         }
+        if (!c.sinks.empty()) r.dsinks[static_cast<std::size_t>(h)] -= std::exp(sink - most) / sum * delta;
+        if (!has_key) continue;
         for (std::int64_t j = 0; j < c.kv_length; ++j) {
           const auto at = static_cast<std::size_t>(j);
           if (s[at] == -kInfinity) continue;
@@ -106,7 +119,7 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
             dp += dout.at(b, h, i, d) * v.at(b, g, j, d);
             r.dv.at(b, g, j, d) += rounded(rounding.weight, p) * dout.at(b, h, i, d);
           }
-          r.ds.at(b, h, i, j) = p * (dp - delta);
+          r.ds.at(b, h, i, j) = p * (dp - delta) * (c.cap_is_last ? slope[at] : 1);
           const double ds = c.scale * rounded(rounding.weight, p * (dp - delta) * slope[at]);
           for (std::int64_t d = 0; d < size; ++d) {
             r.dq.at(b, h, i, d) += ds * k.at(b, g, j, d);

@@ -21,6 +21,12 @@ struct RandomAttention {
   /// Whether query i sees key j, and the bias there: batch entry, query head, positions in the array.
   std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> allowed;
   std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> bias_at;
+  /// What ALiBi adds, likewise; and the sink of each head. Empty: there is none.
+  std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> alibi_at;
+  std::vector<double> sinks;
+  std::function<bool(std::int64_t i)> is_padding;                   // of queries
+  std::function<bool(std::int64_t i, std::int64_t j)> is_of_entry;  // a key of the query's entry
+  bool cap_is_last = false;                                         // bias and ALiBi are capped, too
 
   std::vector<double> values(const Array& array) const { return doubles(array.view()); }
 };
@@ -180,6 +186,44 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
       return values[static_cast<std::size_t>(at)];
     };
   }
+  if (between(random, 0, 2) == 0) {
+    for (std::int64_t h = 0; h < heads; ++h)
+      r->sinks.push_back(between(random, 0, 4) == 0 ? -kInfinity
+                                                    : static_cast<double>(between(random, -8, 16)) / 4);
+    o.sinks = ejk::make_source(array_of(dtype(), {heads}, r->sinks), "sinks");
+  }
+  if (between(random, 0, 2) == 0) {
+    const bool each = between(random, 0, 1) == 0, is_signed = between(random, 0, 1) == 0;
+    std::vector<double> slopes;
+    for (std::int64_t n = 0; n < (each ? entries : 1) * heads; ++n)
+      slopes.push_back(static_cast<double>(between(random, 0, 8)) / 16);
+    o.alibi =
+        ejk::make_source(array_of(dtype(), each ? Shape{entries, heads} : Shape{heads}, slopes), "slopes");
+    if (is_signed) o.conventions.alibi_form = ejk::AlibiForm::signed_distance;
+    r->alibi_at = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+      std::int64_t entry = b, shift = kv_length - q_length;
+      if (packed) {
+        const Token q = q_tokens[static_cast<std::size_t>(i)], kv = kv_tokens[static_cast<std::size_t>(j)];
+        const auto s = static_cast<std::size_t>(q.sequence);
+        shift = kv_cu[s + 1] - kv_cu[s] - q_cu[s + 1] + q_cu[s];
+        entry = q.sequence, i = q.position, j = kv.position;
+      }
+      const double slope = slopes[static_cast<std::size_t>((each ? entry * heads : 0) + h)];
+      return is_signed ? slope * static_cast<double>(j - i)
+                       : -slope * static_cast<double>(std::abs(i + shift - j));
+    };
+  }
+  if (r->softcap > 0 && between(random, 0, 1) == 0) {
+    o.conventions.softcap_order = ejk::SoftcapOrder::after_bias;
+    r->cap_is_last = true;
+  }
+  r->is_of_entry = [=](std::int64_t i, std::int64_t j) {
+    return !packed ||
+           q_tokens[static_cast<std::size_t>(i)].sequence == kv_tokens[static_cast<std::size_t>(j)].sequence;
+  };
+  r->is_padding = [=](std::int64_t i) {
+    return packed && q_tokens[static_cast<std::size_t>(i)].sequence < 0;
+  };
   r->allowed = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
     return std::all_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule(b, h, i, j); });
   };

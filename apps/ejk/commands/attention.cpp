@@ -21,6 +21,8 @@
 
 namespace ejk::app {
 
+extern const Command attention_command;
+
 namespace {
 
 using Source = std::shared_ptr<const ArraySource>;
@@ -30,10 +32,36 @@ struct TwoReferences {
   std::string q, kv;
 };
 
+// Conventions of the command line: those of --as, and over them those of other options.
+struct ConventionFlags {
+  std::optional<LibraryConventions> library;
+  std::optional<SoftcapOrder> softcap_order;
+  std::optional<AlibiForm> alibi_form;
+  std::optional<LseBase> lse_base;
+  std::optional<LseEmpty> lse_empty;
+  std::optional<LseSink> lse_sink;
+  std::optional<MaskedRows> masked_rows;
+  std::string sinks, alibi;  // references; "auto": slopes that follow from the number of heads
+
+  AttentionConventions all() const {
+    AttentionConventions c = library ? library->conventions : AttentionConventions();
+    const auto override = [](auto& value, const auto& given) { value = given.value_or(value); };
+    override(c.softcap_order, softcap_order);
+    override(c.alibi_form, alibi_form);
+    override(c.lse_base, lse_base);
+    override(c.lse_empty, lse_empty);
+    override(c.lse_sink, lse_sink);
+    override(c.masked_rows, masked_rows);
+    return c;
+  }
+};
+
 struct AttentionFlags {
   AttentionOperands<std::string> inputs;  // references: of those that the command takes; may be empty
   MaskOptions masks;
   TwoReferences cu_seqlens, padded, segment_ids;
+  ConventionFlags conventions;
+  std::string values_of_keys;    // "A:B"; empty: values are an array of their own
   std::optional<DType> weights;  // of the result that is compared
   std::vector<MaskExpression> tried;
   std::optional<AttentionLayout> layout;
@@ -63,6 +91,36 @@ struct Request {
   AttentionMasks masks;
 };
 
+// Records conventions that are not the usual ones.
+void open_conventions(const ConventionFlags& words, Request& r, Job& job) {
+  AttentionSettings& s = r.settings;
+  s.conventions = words.all();
+  const AttentionConventions usual;
+  const auto record = [&](const char* name, auto value, auto by_default) {
+    if (value != by_default) job.provenance.record(name, std::string(name_of(value)));
+  };
+  record("softcap_order", s.conventions.softcap_order, usual.softcap_order);
+  record("alibi_form", s.conventions.alibi_form, usual.alibi_form);
+  record("lse_base", s.conventions.lse_base, usual.lse_base);
+  record("lse_empty", s.conventions.lse_empty, usual.lse_empty);
+  record("lse_sink", s.conventions.lse_sink, usual.lse_sink);
+  record("masked_rows", s.conventions.masked_rows, usual.masked_rows);
+  if (words.library && !words.library->scales && !s.scale) {
+    s.scale = 1;
+    job.provenance.record("scale", "1");
+  }
+  s.sinks = open_or_null("sinks", words.sinks, job);
+  if (words.alibi != "auto") {
+    s.alibi = open_or_null("alibi", words.alibi, job);
+    return;
+  }
+  const Shape& q = r.inputs.q->source->shape();
+  const std::size_t axis = s.layout == AttentionLayout::bshd ? 2 : 1;
+  const std::vector<double> slopes = alibi_slopes(axis < q.size() ? q[axis] : 0);
+  s.alibi = make_source(Array::from<double>({std::ssize(slopes)}, slopes), "--alibi auto");
+  job.provenance.record("alibi", "auto");
+}
+
 Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}};
   AttentionSettings& s = r.settings;
@@ -83,6 +141,10 @@ Request open_request(const AttentionFlags& words, Job& job) {
     if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
   };
   for_each_operand(open, words.inputs, r.inputs);
+  if (!words.values_of_keys.empty())
+    r.inputs.v = BufferedInput{"v", slice_array(r.inputs.k->source, "[...," + words.values_of_keys + "]",
+                                                r.inputs.k->source->name())};
+  open_conventions(words.conventions, r, job);
   s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
   s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
   s.cu_seqlens_q_padded = open_or_null("cu_seqlens_q_padded", words.padded.q, job);
@@ -239,6 +301,19 @@ void add_doubts(const Request& r, Report& report) {
 }
 
 void check_flags(const AttentionFlags& words) {
+  const bool has_values = !words.inputs.v->empty();
+  if (has_values && !words.values_of_keys.empty())
+    throw usage("--v-from-k: values are columns of K, and V is given, too")
+        .hint("a mask goes as --mask 'file(MASK)' then");
+  if (!has_values && words.values_of_keys.empty())
+    throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
+  const ConventionFlags& c = words.conventions;
+  if (c.alibi_form && c.alibi.empty()) throw usage("--alibi-form is about --alibi, which is not given");
+  if (c.softcap_order && !words.settings.softcap)
+    throw usage("--softcap-order is about --softcap, which is not given");
+  if (c.lse_sink && c.sinks.empty()) throw usage("--lse-sink is about --sinks, which are not given");
+  if (words.inputs.lse && words.inputs.lse->empty() && (c.lse_base || c.lse_empty || c.lse_sink))
+    throw usage("--lse-base, --lse-empty and --lse-sink are about --lse, which is not given");
   if (!words.tried.empty() && words.against.explain != Explain::yes)
     throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
@@ -259,6 +334,18 @@ AttentionMemory memory_of(const AttentionFlags& words, const BufferedOperands& i
   if (words.against.given()) memory.compare = words.against.explain;
   for (const BufferedInput& input : actual) memory.actual_bytes += input.bytes_to_buffer();
   return memory;
+}
+
+Source max_logits_of(const AttentionPlan& plan, const AttentionWork& work) {
+  Array largest(plan.results()[1].type.dtype, {std::ssize(work.max_logits)});
+  for (std::int64_t h = 0; h < largest.size(); ++h) {
+    const double value = work.max_logits[static_cast<std::size_t>(h)];
+    if (largest.dtype() == DType::float64)
+      largest.elements<double>()[static_cast<std::size_t>(h)] = value;
+    else
+      largest.elements<float>()[static_cast<std::size_t>(h)] = static_cast<float>(value);
+  }
+  return make_source(std::move(largest), "max_logits");
 }
 
 Outcome run(const AttentionFlags& words, Job& job) {
@@ -312,6 +399,8 @@ Outcome run(const AttentionFlags& words, Job& job) {
   add_times(report, work, plan.flop());
   const bool passed = check_results(words, plan, in, given, outputs, report, job);
   if (in.dout && !in.bias) outputs.push_back({"dbias", nullptr, {}});
+  if (in.dout && !r.settings.sinks) outputs.push_back({"dsinks", nullptr, {}});
+  if (r.settings.max_logits) outputs.push_back({"max_logits", max_logits_of(plan, work), {}});
   job.deliver(std::move(report), outputs);
   return passed ? Outcome::passed : Outcome::failed;
 }
@@ -330,7 +419,17 @@ double read_cap(const std::string& word) {
   return value;
 }
 
-void add_inputs(OptionSet& set, AttentionFlags& words) {
+std::string read_columns(const std::string& word) {
+  const std::size_t colon = word.find(':');
+  const auto is_column = [](const std::string& text) {
+    return text.empty() || text.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (colon == std::string::npos || !is_column(word.substr(0, colon)) || !is_column(word.substr(colon + 1)))
+    throw usage("'{}' is not of the form A:B, columns of the keys", printable(word));
+  return word;
+}
+
+Option& add_inputs(OptionSet& set, AttentionFlags& words) {
   add_reference(
       set, "Q", words.inputs.q.emplace(),
       "queries (batch, sequence, heads, size)\n"
@@ -340,7 +439,80 @@ void add_inputs(OptionSet& set, AttentionFlags& words) {
                 "keys, of as many heads or fewer\n"
                 "With H query heads and G key/value heads, H a multiple of G, query head h uses h / (H/G).")
       .required();
-  add_reference(set, "V", words.inputs.v.emplace(), "values, whose size may be another").required();
+  return add_reference(set, "V", words.inputs.v.emplace(), "values, whose size may be another");
+}
+
+void declare_conventions(OptionSet& set, ConventionFlags& words) {
+  constexpr const char* kGroup = "Conventions";
+  add_reference(set, "--sinks", words.sinks,
+                "one more score for each head, without a value (heads,)\n"
+                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
+                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
+      .group(kGroup);
+  add_reference(set, "--alibi", words.alibi,
+                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
+                "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
+                "slope of 2 n heads.")
+      .group(kGroup);
+  add_choice(set, "--alibi-form", words.alibi_form,
+             named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
+             "FORM",
+             "what slopes multiply\n"
+             "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
+      .group(kGroup);
+  add_choice(
+      set, "--softcap-order", words.softcap_order,
+      named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
+      "ORDER", "when scores are capped, as to bias and ALiBi")
+      .group(kGroup);
+  add_choice(set, "--lse-base", words.lse_base,
+             named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
+             "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
+      .group(kGroup);
+  add_choice(
+      set, "--lse-empty", words.lse_empty,
+      named_choices<std::optional<LseEmpty>>(
+          {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
+      "VALUE",
+      "lse of a query without a key\n"
+      "finite: -0.7 times the largest float32. -inf is written --lse-empty=-inf. With a sink it is the "
+      "sink.")
+      .group(kGroup);
+  add_choice(set, "--lse-sink", words.lse_sink,
+             named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
+             "whether lse counts the sink")
+      .group(kGroup);
+}
+
+// Of the forward pass alone.
+void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
+  constexpr const char* kGroup = "Conventions";
+  add_choice(set, "--masked-rows", words.conventions.masked_rows,
+             named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
+             "out of a query without a key: 0, or the mean of V\nWith a sink it is 0.")
+      .group(kGroup);
+  std::vector<std::string> names;
+  for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
+  Option& as = take_word(
+      set, "--as",
+      [names, &words](const std::string& word) {
+        words.conventions.library = library_conventions()[read_choice(word, names)];
+      },
+      "LIBRARY",
+      help_of_choices("conventions of a library; options given win", names, "") +
+          "\nflashinfer: lse to base 2, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
+          "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
+          "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
+          "have the defaults. Masks are not among them: flash attention's causal is --mask "
+          "'causal(align=bottom-right)'.");
+  as.choices = names;
+  as.group(kGroup);
+  add_flag(set, "--max-logits", words.settings.max_logits,
+           "also the largest score of each head: max_logits\n"
+           "Of all pairs that attend, scaled, capped and biased, for QK-clip; sinks do not count.")
+      .group(kGroup);
+  add_word(set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
+           "values are the columns A to B of K; V is not given\nAs of MLA's absorbed decoding: 0:512.");
 }
 
 void add_options(OptionSet& set, AttentionFlags& words) {
@@ -363,14 +535,16 @@ void add_options(OptionSet& set, AttentionFlags& words) {
   add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()
       .otherwise("1/sqrt(D)");
-  add_word(set, "--softcap", words.settings.softcap, read_cap, "C",
-           "scores s become C tanh(s / C)\nBefore the bias is added.")
+  add_word(
+      set, "--softcap", words.settings.softcap, read_cap, "C",
+      "scores s become C tanh(s / C)\nBefore a bias and ALiBi are added, unless --softcap-order says otherwise.")
       .recorded();
   add_reference(
       set, "--bias", words.inputs.bias.emplace(),
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
       "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
       "take none. attention-grad makes its gradient, too: dbias.");
+  declare_conventions(set, words.conventions);
   add_choice(
       set, "--layout", words.layout,
       {{"bshd", AttentionLayout::bshd}, {"bhsd", AttentionLayout::bhsd}, {"thd", AttentionLayout::thd}},
@@ -408,6 +582,7 @@ Run declare_attention(OptionSet& set) {
   const auto words = std::make_shared<AttentionFlags>();
   add_inputs(set, *words);
   add_options(set, *words);
+  declare_forward_conventions(set, *words);
   add_dtype(
       set, "--dtype", words->settings.dtype,
       "type of out, by default that of Q\n"
@@ -415,6 +590,11 @@ Run declare_attention(OptionSet& set) {
       "arithmetic.",
       float_dtypes())
       .recorded();
+  set.set_outputs([words] {
+    std::vector<std::string> names{"out", "lse"};
+    if (words->settings.max_logits) names.emplace_back("max_logits");
+    return names;
+  });
   set_footer(set, std::string(kMaskHelp) +
                       "\n\nA wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:\n"
                       "  ejk generate attention-inputs --std 1 --dtype bfloat16 -o in.h5\n"
@@ -430,7 +610,7 @@ Run declare_attention(OptionSet& set) {
 
 Run declare_attention_grad(OptionSet& set) {
   const auto words = std::make_shared<AttentionFlags>();
-  add_inputs(set, *words);
+  add_inputs(set, *words).required();
   add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it").required();
   add_options(set, *words);
   add_reference(set, "--out", words->inputs.out.emplace(),
@@ -449,6 +629,8 @@ Run declare_attention_grad(OptionSet& set) {
   return [words](Job& job) {
     if (words->inputs.bias->empty() && job.outputs.is_field("dbias"))
       throw usage("there is no dbias: no --bias is given").hint("--bias REF, as in the forward pass");
+    if (words->conventions.sinks.empty() && job.outputs.is_field("dsinks"))
+      throw usage("there is no dsinks: no --sinks are given").hint("--sinks REF, as in the forward pass");
     return run(*words, job);
   };
 }
@@ -463,6 +645,9 @@ heads, kv_heads | integer | query heads; key and value heads
 head_size, value_size | integer | elements of a query or key, and of a value
 scale | number | the factor of q k
 softcap | number | the limit of scores | with --softcap
+softcap_order | string | before-bias or after-bias | with --softcap
+alibi | string | the form of ALiBi | with --alibi
+sinks | string | whether lse counts the sinks: in lse, or not in lse | with --sinks
 padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
 )";
 
@@ -513,10 +698,14 @@ extern const Command attention_command{
         {{"out", "the shape of Q with V's size, of --dtype",
           "softmax(scale q k) v; 0 for a query without a key"},
          {"lse", "(batch, heads, Q), packed (heads, tokens)",
-          "ln of the sum of exponentials of each query's scores; -inf without a key. float32, or float64"}},
+          "ln of the sum of exponentials of each query's scores; -inf without a key. float32, or float64"},
+         {"max_logits", "(heads,)", "the largest score of each head, with --max-logits"}},
     .use = R"(with h5py.File("attention.h5") as f: out, lse = f["out"][()], f["lse"][()]
 weights = np.exp(scores - lse[..., None])  # out is weights @ v)",
     .keys = joined({kAttentionInputKeys, R"(
+lse_base, lse_empty | string | the base of lse; its value for a query without a key
+masked_rows | string | zero or mean: out of such a query
+max_logit | number | the largest score of all heads | with --max-logits
 out | shape | the shape of out
 out_dtype | string | its element type
 lse | shape | the shape of lse
@@ -539,8 +728,8 @@ extern const Command attention_grad_command{
     .outputs = {{"dq", "the shape of Q", "the gradient of queries"},
                 {"dk", "the shape of K", "of keys, summed over the query heads that share them"},
                 {"dv", "the shape of V", "of values, likewise"},
-                {"dbias", "the shape of --bias",
-                 "of a bias, summed over the axes that it is broadcast over"}},
+                {"dbias", "the shape of --bias", "of a bias, summed over the axes that it is broadcast over"},
+                {"dsinks", "(heads,)", "of the sinks"}},
     .use = R"(with h5py.File("gradients.h5") as f: dq = f["dq"][()])",
     .keys = joined({kAttentionInputKeys, R"(
 saved | string | given or computed: out and lse of the forward pass
@@ -552,6 +741,8 @@ dv | shape | the shape of dv
 dv_dtype | string | its element type
 dbias | shape | the shape of dbias | with --bias
 dbias_dtype | string | its element type | with --bias
+dsinks | shape | the shape of dsinks | with --sinks
+dsinks_dtype | string | its element type | with --sinks
 )",
                     kAttentionWorkKeys, R"(
 backward_flop | integer | work of the backward pass, exact for the mask

@@ -1,0 +1,171 @@
+// Conventions of attention: sinks, ALiBi's slopes, forms of lse, rows without a key, largest scores.
+#include "ejk/attention_conventions.hpp"
+
+#include <utility>
+
+#include "attention/row_end.hpp"
+#include "ejk/against.hpp"
+#include "ejk/attention_check.hpp"
+#include "support/attention_loops.hpp"
+#include "support/failure.hpp"
+#include "support/threads.hpp"
+
+using namespace ejk;
+
+TEST_CASE("slopes of ALiBi are powers of two, and of every second head of twice as many") {
+  CHECK(alibi_slopes(8) == std::vector<double>{0.5, 0.25, 0.125, 0.0625, 0x1p-5, 0x1p-6, 0x1p-7, 0x1p-8});
+  // As flashinfer's pos_enc.cuh has them.
+  CHECK(alibi_slopes(6) == std::vector<double>{0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125});
+  CHECK(alibi_slopes(1) == std::vector<double>{0x1p-8});
+  CHECK(alibi_slopes(0).empty());
+  CHECK(alibi_slopes(-3).empty());
+}
+
+TEST_CASE("a form of lse and its inverse") {
+  for (const LibraryConventions& library : library_conventions()) {
+    const attn::LseForm form(library.conventions);
+    for (const double sink : {0.5, 40.0, attn::kNoSink})
+      for (const double lse : {-3.0, 0.25, 30.0}) {
+        const double all = attn::with_sink(lse, sink), given = form.given(form.has_sink ? all : lse);
+        CHECK(form.natural(given, sink) == doctest::Approx(all));
+      }
+    if (form.has_sink && form.empty != 0) CHECK(form.natural(form.given(-plain::kInfinity), 1) < -1e300);
+  }
+  CHECK(attn::with_sink(-plain::kInfinity, 2) == 2);
+  CHECK(attn::with_sink(-plain::kInfinity, attn::kNoSink) == -plain::kInfinity);
+  CHECK(std::isnan(attn::with_sink(std::nan(""), 2)));
+}
+
+TEST_CASE("results in the conventions of each library are those of loops over all pairs") {
+  plain::Random random(77);
+  int empty = 0;
+  for (int n = 0; n < 360; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    const LibraryConventions& library = library_conventions()[static_cast<std::size_t>(n) % 9];
+    CAPTURE(library.name);
+    const AttentionConventions drawn = r->options.conventions;
+    r->options.conventions = library.conventions;
+    r->options.conventions.softcap_order = drawn.softcap_order;
+    r->options.conventions.alibi_form = drawn.alibi_form;
+    plain::Expected expected = plain::by_loops(*r);
+    const std::vector<double> sinks = std::exchange(r->sinks, {});
+    plain::Expected of_keys = plain::by_loops(*r);
+    r->sinks = sinks;
+    plain::Heads v = plain::heads_of(r->v, r->options.layout);
+    const std::int64_t group = v.shape[1] == 0 ? 1 : r->heads / v.shape[1];
+    const auto& c = library.conventions;
+    for (std::int64_t b = 0; b < r->batch; ++b)
+      for (std::int64_t h = 0; h < r->heads; ++h)
+        for (std::int64_t i = 0; i < r->q_length; ++i) {
+          const bool without_key = of_keys.lse.at(b, h, i, 0) == -plain::kInfinity;
+          double& lse = expected.lse.at(b, h, i, 0);
+          if (c.lse_sink == LseSink::out) lse = of_keys.lse.at(b, h, i, 0);
+          const bool is_empty = lse == -plain::kInfinity;
+          if (c.lse_base == LseBase::two) lse /= std::log(2.0);
+          if (is_empty && c.lse_empty == LseEmpty::infinity) lse = plain::kInfinity;
+          if (is_empty && c.lse_empty == LseEmpty::zero) lse = 0;
+          if (is_empty && c.lse_empty == LseEmpty::finite) lse = -0.7 * 3.4028234663852886e38;
+          const bool has_sink = !sinks.empty() && sinks[static_cast<std::size_t>(h)] != -plain::kInfinity;
+          if (!without_key || r->is_padding(i) || has_sink || c.masked_rows == MaskedRows::zero) continue;
+          ++empty;
+          std::vector<std::int64_t> keys;  // of the query's sequence
+          for (std::int64_t j = 0; j < r->kv_length; ++j)
+            if (r->is_of_entry(i, j)) keys.push_back(j);
+          for (std::int64_t d = 0; d < v.shape[3]; ++d)
+            for (const std::int64_t j : keys)
+              expected.out.at(b, h, i, d) += v.at(b, h / group, j, d) / static_cast<double>(keys.size());
+        }
+    const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    CHECK(plain::far_from(plain::heads_of(got.out, r->options.layout).values, expected.out.values,
+                          2e-6 * plain::most_of(r->values(r->v)) + 0x1p-25,
+                          2e-5 + plain::rounding_of(got.out.dtype())) == "");
+    CHECK(plain::far_from(plain::doubles(got.lse.view()), expected.lse.values, 2e-5, 2e-5) == "");
+    const AttentionCheck check =
+        check_attention(r->q.view(), r->k.view(), r->v.view(), r->options, got.out.view(), got.lse.view());
+    CHECK(check.passed());
+    const AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias};
+    const AttentionPlan plan(types_of(arrays), r->options);
+    const Array out = plain::array_of(DType::float32, got.out.shape(), expected.out, r->options.layout),
+                lse = plain::array_of(DType::float32, got.lse.shape(), expected.lse.values);
+    const Against against = plan.compare(arrays, {got.out.view(), got.lse.view()}, {out.view(), lse.view()},
+                                         Explain::no, DType::float32);
+    CHECK(against.agrees());
+  }
+  CHECK(empty > 50);
+}
+
+TEST_CASE("the largest score of a head is that of its pairs that attend") {
+  std::mt19937_64 engine(5);
+  const Array q = plain::random(DType::float32, {2, 50, 4, 8}, engine),
+              k = plain::random(DType::float32, {2, 300, 2, 8}, engine),
+              v = plain::random(DType::float32, {2, 300, 2, 8}, engine);
+  AttentionOptions options;
+  options.max_logits = true;
+  options.scale = 1;
+  options.masks.push_back(head_masks({causal_mask(50, 300)}));
+  const std::vector<double> got = attention(q.view(), k.view(), v.view(), options).work.max_logits;
+  plain::Heads qs = plain::heads_of(q, AttentionLayout::bshd), ks = plain::heads_of(k, AttentionLayout::bshd);
+  REQUIRE(got.size() == 4);
+  for (std::int64_t h = 0; h < 4; ++h) {
+    double most = -plain::kInfinity;
+    for (std::int64_t b = 0; b < 2; ++b)
+      for (std::int64_t i = 0; i < 50; ++i)
+        for (std::int64_t j = 0; j <= i; ++j) {
+          double s = 0;
+          for (std::int64_t d = 0; d < 8; ++d) s += qs.at(b, h, i, d) * ks.at(b, h / 2, j, d);
+          most = std::max(most, s);
+        }
+    CHECK(got[static_cast<std::size_t>(h)] == doctest::Approx(most).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("sinks and ALiBi over several blocks and ranges of keys, in any number of threads") {
+  std::mt19937_64 engine(6);
+  for (const std::int64_t queries : {1, 3, 130})
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+      CAPTURE(queries);
+      const std::int64_t keys = 2300;
+      const Array q = plain::random(dtype, {1, queries, 4, 16}, engine),
+                  k = plain::random(dtype, {1, keys, 2, 16}, engine),
+                  v = plain::random(dtype, {1, keys, 2, 24}, engine),
+                  dout = plain::random(dtype, {1, queries, 4, 24}, engine);
+      AttentionOptions options;
+      // One of little effect, one that leaves the keys no weight, one between, and none.
+      options.sinks = make_source(
+          plain::array_of(DType::float32, {4}, std::vector<double>{-20, 200, 7, -plain::kInfinity}));
+      options.alibi = make_source(plain::array_of(DType::float32, {4}, alibi_slopes(4)));
+      const auto run = [&](int threads) {
+        const Threads of(threads);
+        return attention(q.view(), k.view(), v.view(), options);
+      };
+      const Attention one = run(1), four = run(4);
+      CHECK(plain::same_bytes(one.out, four.out));
+      CHECK(plain::same_bytes(one.lse, four.lse));
+      CHECK(check_attention(q.view(), k.view(), v.view(), options, one.out.view(), one.lse.view()).passed());
+      const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+      REQUIRE(g.dsinks);
+      CHECK(check_attention_grad(q.view(), k.view(), v.view(), dout.view(), options, g.dq.view(), g.dk.view(),
+                                 g.dv.view(), std::nullopt, g.dsinks->view())
+                .passed());
+      CHECK(plain::doubles(g.dsinks->view())[3] == 0);
+    }
+}
+
+TEST_CASE("sinks and slopes that are no numbers of heads are refused") {
+  const Array q(DType::float32, {1, 2, 4, 3}), k(DType::float32, {1, 2, 4, 3});
+  const auto refused = [&](const AttentionOptions& options) {
+    return plain::failure([&] { attention(q.view(), k.view(), k.view(), options); });
+  };
+  for (const auto& [values, what] : {std::pair{std::vector<double>{0, 0, std::nan(""), 0}, "head 2 is nan"},
+                                     {std::vector<double>{0, plain::kInfinity, 0, 0}, "head 1 is inf"},
+                                     {std::vector<double>{0, 0, 0}, "shape (4,), not (3,)"}}) {
+    AttentionOptions options;
+    options.sinks = make_source(plain::array_of(DType::float32, {std::ssize(values)}, values), "s.npy");
+    CHECK(refused(options).find(what) != std::string::npos);
+    options = {};
+    if (values.size() != 4) continue;
+    options.alibi = make_source(plain::array_of(DType::float32, {4}, values), "a.npy");
+    CHECK(refused(options).find("slope") != std::string::npos);
+  }
+}
