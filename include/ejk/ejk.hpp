@@ -34,6 +34,7 @@
 #include "ejk/mask_layouts.hpp"
 #include "ejk/mask_set.hpp"
 #include "ejk/matmul_check.hpp"
+#include "ejk/merge_states.hpp"
 #include "ejk/pack.hpp"
 #include "ejk/params.hpp"
 #include "ejk/quantize.hpp"

@@ -66,6 +66,7 @@ const std::map<std::string, std::string> kPublic{
     {"attention_check", "attention"},
     {"attention_conventions", "attention"},
     {"attention_ranks", "attention"},
+    {"merge_states", "attention"},
     {"check", "check"},
     {"checkpoint", "check"},
     {"array_math", "arrays"},

@@ -224,6 +224,9 @@ problem attention in/thd.h5:query in/thd.h5:key in/thd.h5:value --check --field 
 expect 0
 problem attention in/qkv.h5:query in/qkv.h5:key in/other.h5:value --mask causal --against in/other.h5:query --explain
 expect 1
+problem attention in/query.npy in/key.npy in/value.npy --mask causal --sinks 'in/query.npy[0,0,:,0]' --alibi auto \
+  --as jax-splash --lse-base 2 --max-logits --check -o out.npz
+expect 0
 problem attention in/query.npy in/cu.npy in/value.npy -o out.h5
 expect 3
 
@@ -246,6 +249,9 @@ problem attention-grad 'in/thd.h5:query[0]' 'in/thd.h5:key[0]' 'in/thd.h5:value[
 expect 0
 pick '' '[:,:1]' '[:,:,:1]' '[:,:,:,:1]' && bias="in/bias.npz:query$p"
 problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --bias "$bias" --mask causal -o out.npz
+expect 0
+problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --sinks 'in/key.npy[0,0,:,0]' \
+  --alibi auto --softcap 2 --softcap-order after-bias --check -o out.npz
 expect 0
 
 # grouped-matmul
