@@ -36,6 +36,7 @@
 #include "ejk/matmul_check.hpp"
 #include "ejk/merge_states.hpp"
 #include "ejk/pack.hpp"
+#include "ejk/paged.hpp"
 #include "ejk/params.hpp"
 #include "ejk/quantize.hpp"
 #include "ejk/report.hpp"

@@ -49,6 +49,7 @@ const std::map<std::string, std::string> kPublic{
     {"sequence", "sequence"},
     {"pack", "sequence"},
     {"cp_order", "sequence"},
+    {"paged", "sequence"},
     {"segments", "mask"},
     {"sparsity", "blocks"},
     {"mask", "mask"},

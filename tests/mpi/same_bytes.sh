@@ -250,7 +250,7 @@ expect 0
 pick '' '[:,:1]' '[:,:,:1]' '[:,:,:,:1]' && bias="in/bias.npz:query$p"
 problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --bias "$bias" --mask causal -o out.npz
 expect 0
-problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --sinks 'in/key.npy[0,0,:,0]' \
+problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --sinks 'in/query.npy[0,1,:,0]' \
   --alibi auto --softcap 2 --softcap-order after-bias --check -o out.npz
 expect 0
 

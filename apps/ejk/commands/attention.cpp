@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "against.hpp"
 #include "commands.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/machine.hpp"
+#include "ejk/paged.hpp"
 #include "ejk/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
@@ -56,12 +58,28 @@ struct ConventionFlags {
   }
 };
 
+// References to the tables of a paged cache; empty: keys and values are not paged.
+struct PagedFlags {
+  enum class Layout { nhd, hnd, jax };
+  friend std::string_view name_of(Layout layout) {
+    return layout == Layout::nhd ? "nhd" : layout == Layout::hnd ? "hnd" : "jax";
+  }
+  std::string block_table, seq_lens, indptr, indices, last_page_len;
+  std::optional<Layout> layout;
+
+  bool has_table() const { return !block_table.empty() || !seq_lens.empty(); }
+  bool has_indices() const { return !indptr.empty() || !indices.empty() || !last_page_len.empty(); }
+  bool any() const { return has_table() || has_indices(); }
+  bool are_combined() const { return layout == Layout::jax; }
+};
+
 struct AttentionFlags {
   AttentionOperands<std::string> inputs;  // references: of those that the command takes; may be empty
   MaskOptions masks;
   TwoReferences cu_seqlens, padded, segment_ids;
   ConventionFlags conventions;
-  std::string values_of_keys;    // "A:B"; empty: values are an array of their own
+  std::string values_of_keys;  // "A:B"; empty: values are an array of their own
+  PagedFlags paged;
   std::optional<DType> weights;  // of the result that is compared
   std::vector<MaskExpression> tried;
   std::optional<AttentionLayout> layout;
@@ -121,14 +139,49 @@ void open_conventions(const ConventionFlags& words, Request& r, Job& job) {
   job.provenance.record("alibi", "auto");
 }
 
+// Replaces caches by the tokens of their pages, and gives sequences their lengths.
+void open_paged(const PagedFlags& words, Request& r, Job& job) {
+  AttentionSettings& s = r.settings;
+  const CacheLayout layout = words.layout == PagedFlags::Layout::hnd ? CacheLayout::hnd : CacheLayout::nhd;
+  Source& keys = r.inputs.k->source;
+  if (words.are_combined()) {
+    const auto every_second = [&](const char* slice) { return slice_array(keys, slice, keys->name()); };
+    r.inputs.v = BufferedInput{"v", every_second("[:,:,1::2]")};
+    keys = every_second("[:,:,::2]");
+  }
+  const CacheSize size = cache_size(*keys, layout);
+  constexpr std::int64_t kEntryBytes = 32;  // that are kept and read of an entry of a table
+  const Source pages =
+      words.has_table() ? job.open("block_table", words.block_table) : job.open("kv_indices", words.indices);
+  job.require_memory(kEntryBytes * element_count(pages->shape()));
+  const auto open = [&](const char* role, const std::string& word) { return job.open(role, word); };
+  const auto sequences = std::make_shared<const PagedSequences>(
+      words.has_table() ? read_block_table(*pages, *open("seq_lens", words.seq_lens), size)
+                        : read_page_indices(*open("kv_indptr", words.indptr), *pages,
+                                            *open("last_page_len", words.last_page_len), size));
+  for (BufferedInput* cache : {&*r.inputs.k, &*r.inputs.v})
+    cache->source = paged_tokens(cache->source, layout, sequences);
+  s.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
+  if (s.cu_seqlens_q) return;
+  const Shape& q = r.inputs.q->source->shape();
+  if (!q.empty() && q[0] != sequences->count())
+    throw Error(Error::Kind::input, fmt::format("{}: {} queries, and {} requests have pages",
+                                                r.inputs.q->source->name(), q[0], sequences->count()))
+        .hint("--cu-seqlens REF says which queries are those of a request; without it each has one");
+  std::vector<std::int64_t> one_each(static_cast<std::size_t>(sequences->count() + 1));
+  std::iota(one_each.begin(), one_each.end(), 0);
+  s.cu_seqlens_q = IntegerArray(std::move(one_each));
+}
+
 Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}};
   AttentionSettings& s = r.settings;
   s.comm = &job.comm;
-  const bool packed = !words.cu_seqlens.q.empty();
+  const bool packed = !words.cu_seqlens.q.empty() || words.paged.any();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)
-    throw usage("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout))
+    throw usage("{} for packed tokens, and --layout is {}",
+                words.paged.any() ? "the tables of a paged cache are" : "--cu-seqlens is", name_of(s.layout))
         .hint("the layout thd takes (tokens, heads, size)");
   if (!packed && s.layout == AttentionLayout::thd)
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
@@ -151,7 +204,11 @@ Request open_request(const AttentionFlags& words, Job& job) {
   s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
   s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
   s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
-  r.masks = open_attention_masks(words.masks, job);
+  if (words.paged.any()) open_paged(words.paged, r, job);
+  MaskOptions masks = words.masks;
+  if (words.paged.any() && masks.array.empty() && masks.expressions.empty())
+    masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
+  r.masks = open_attention_masks(masks, job);
   s.masks = r.masks.parts;
   return r;
 }
@@ -305,7 +362,22 @@ void check_flags(const AttentionFlags& words) {
   if (has_values && !words.values_of_keys.empty())
     throw usage("--v-from-k: values are columns of K, and V is given, too")
         .hint("a mask goes as --mask 'file(MASK)' then");
-  if (!has_values && words.values_of_keys.empty())
+  const PagedFlags& paged = words.paged;
+  if (paged.has_table() && paged.has_indices())
+    throw usage("pages are given by --block-table or by --kv-indptr, not by both");
+  if (paged.has_table() && (paged.block_table.empty() || paged.seq_lens.empty()))
+    throw usage("--block-table and --seq-lens are given together");
+  if (paged.has_indices() && (paged.indptr.empty() || paged.indices.empty() || paged.last_page_len.empty()))
+    throw usage("--kv-indptr, --kv-indices and --last-page-len are given together");
+  if (paged.layout && !paged.any())
+    throw usage("--cache-layout is about a paged cache, and no table of its pages is given")
+        .hint("--block-table REF --seq-lens REF");
+  if (paged.any() && !words.cu_seqlens.kv.empty())
+    throw usage("--cu-seqlens: the lengths of keys are those of the paged cache; give one reference");
+  if (paged.any() && !words.padded.q.empty()) throw usage("--cu-seqlens-padded is not for a paged cache");
+  if (paged.are_combined() && (has_values || !words.values_of_keys.empty()))
+    throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
+  if (!has_values && words.values_of_keys.empty() && !paged.are_combined())
     throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
   const ConventionFlags& c = words.conventions;
   if (c.alibi_form && c.alibi.empty()) throw usage("--alibi-form is about --alibi, which is not given");
@@ -515,6 +587,36 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
            "values are the columns A to B of K; V is not given\nAs of MLA's absorbed decoding: 0:512.");
 }
 
+void declare_paged(OptionSet& set, PagedFlags& words) {
+  constexpr const char* kGroup = "Paged caches";
+  add_reference(
+      set, "--block-table", words.block_table,
+      "pages of each request (requests, pages): K and V are caches\n"
+      "K and V (pages, page size, heads, size), Q (requests, heads, size): packed tokens. Entries past a "
+      "request's length are never read, nor are the slots of its last page. The mask is "
+      "'causal(align=bottom-right)' unless one is given.")
+      .group(kGroup);
+  add_reference(set, "--seq-lens", words.seq_lens,
+                "keys of each request (requests,)\nWith those of its queries, the last of them.")
+      .group(kGroup);
+  add_reference(set, "--kv-indptr", words.indptr,
+                "or in flashinfer's form: where its pages begin (requests + 1,)\n"
+                "Several queries of a request, in both forms, are --cu-seqlens REF.")
+      .group(kGroup);
+  add_reference(set, "--kv-indices", words.indices, "the pages of all requests").group(kGroup);
+  add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each (requests,)")
+      .group(kGroup);
+  using Layout = PagedFlags::Layout;
+  add_choice(
+      set, "--cache-layout", words.layout, {{"nhd", Layout::nhd}, {"hnd", Layout::hnd}, {"jax", Layout::jax}},
+      "LAYOUT",
+      "axes of the caches, nhd by default\n"
+      "hnd: (pages, heads, page size, size). jax: K is (pages, page size, 2 heads, size) with keys at even and "
+      "values at odd heads, and V is not given. flashinfer's (pages, 2, ...) is \"kv.npy[:,0]\" and "
+      "\"kv.npy[:,1]\".")
+      .group(kGroup);
+}
+
 void add_options(OptionSet& set, AttentionFlags& words) {
   declare_attention_masks(set, words.masks);
   add_word(
@@ -583,6 +685,7 @@ Run declare_attention(OptionSet& set) {
   add_inputs(set, *words);
   add_options(set, *words);
   declare_forward_conventions(set, *words);
+  declare_paged(set, words->paged);
   add_dtype(
       set, "--dtype", words->settings.dtype,
       "type of out, by default that of Q\n"

@@ -1,0 +1,50 @@
+// Paged caches of keys and values as packed tokens: a table has the pages of each sequence, and the cache's
+// elements are gathered when they are read. Entries of a table past a sequence's length are never read, nor
+// are slots of its last page. Cost: the gathered elements; the pages of all sequences are kept, 8 bytes each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "ejk/array.hpp"
+
+namespace ejk {
+
+/// Axes of a cache: nhd (pages, page size, heads, size), hnd (pages, heads, page size, size).
+enum class CacheLayout { nhd, hnd };
+
+std::string_view name_of(CacheLayout layout);
+
+/// Pages and slots of a page.
+struct CacheSize {
+  std::int64_t pages = 0, page_size = 0;
+};
+/// Throws Error{input} for another rank, or pages without slots.
+CacheSize cache_size(const ArraySource& cache, CacheLayout layout);
+
+struct PagedSequences {
+  CacheSize size;
+  std::vector<std::int64_t> offsets{0};     // of the first token of each sequence, and all: cu_seqlens
+  std::vector<std::int64_t> pages;          // of all sequences, in order
+  std::vector<std::int64_t> first_page{0};  // of each sequence, in pages
+
+  std::int64_t count() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+};
+
+/// From a table (sequences, pages of the longest) and lengths (sequences,), any integer dtypes. Throws
+/// Error{input} with request and slot: a page that the cache lacks, a length that is negative or more than
+/// the table's pages hold.
+PagedSequences read_block_table(const ArraySource& table, const ArraySource& lengths, CacheSize cache);
+
+/// The same from flashinfer's form: sequence i has the pages indices[indptr[i] : indptr[i + 1]], the last of
+/// which holds last_page_len[i] tokens.
+PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& indices,
+                                 const ArraySource& last_page_len, CacheSize cache);
+
+/// The tokens of all sequences, (tokens, heads, size), of the cache's dtype.
+std::shared_ptr<const ArraySource> paged_tokens(std::shared_ptr<const ArraySource> cache, CacheLayout layout,
+                                                std::shared_ptr<const PagedSequences> sequences);
+
+}  // namespace ejk
