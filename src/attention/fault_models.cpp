@@ -744,7 +744,10 @@ class FaultModels {
       const ReferenceRow right = right_.row(setup_.problem(place.entry, place.head), place.row);
       std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
       array.rows.given(row, given.data());
-      double ratio = array.which == Result::lse ? std::exp(right.lse - given[0]) : 0;
+      double ratio =
+          array.which == Result::lse
+              ? std::exp(right.lse - setup_.ends.lse.natural(given[0], setup_.ends.sink(place.head)))
+              : 0;
       if (array.which == Result::out) {
         double product = 0, square = 0;
         for (std::size_t c = 0; c < given.size(); ++c)
@@ -774,14 +777,14 @@ class FaultModels {
     }
   }
 
-  // The number in place of −inf: some kernels write 0, or the number with which they mask scores.
+  // The number in place of the expected one: some kernels write 0, or the number with which they mask scores.
   std::optional<double> number_without_key(const ActualArray& array) const {
     for (std::int64_t n = 0; n < array.rows.rows; ++n) {
       if (array.counts.beyond[static_cast<std::size_t>(n)] == 0) continue;
       double given = 0, expected = 0, allowed = 0;
       array.rows.given(n, &given);
       array.rows.expected(n, &expected, &allowed);
-      if (std::isinf(expected) && expected < 0 && std::isfinite(given)) return given + 0.0;  // -0 is 0
+      if (expected == setup_.ends.lse.empty && std::isfinite(given)) return given + 0.0;  // -0 is 0
     }
     return std::nullopt;
   }
@@ -794,31 +797,51 @@ class FaultModels {
       std::string text;
       std::function<double(const ReferenceRow& r)> value;
     };
-    std::vector<Form> forms = {
-        {"lse_base", "lse is a logarithm to base 2", [](const ReferenceRow& r) { return r.lse / kLn2; }},
-        {"lse_base", "lse is multiplied by ln 2", [](const ReferenceRow& r) { return r.lse * kLn2; }},
-        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
-         [](const ReferenceRow& r) { return r.most / kLn2 + (r.lse - r.most); }},
-        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
-         [](const ReferenceRow& r) { return r.most + (r.lse - r.most) / kLn2; }},
-        {"lse_sign", "lse has the wrong sign", [](const ReferenceRow& r) { return -r.lse; }},
-        {"lse_max", "lse lacks the largest score", [](const ReferenceRow& r) { return r.lse - r.most; }},
-        {"lse_max", "lse is the largest score alone", [](const ReferenceRow& r) { return r.most; }},
-        {"lse_max", "the largest score is subtracted in lse, not added",
-         [](const ReferenceRow& r) { return r.lse - 2 * r.most; }},
-        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
-         [](const ReferenceRow& r) { return std::exp(r.lse); }},
-        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
-         [](const ReferenceRow& r) { return std::exp(r.lse - r.most); }},
-        {"lse_empty", "lse of a query without a key is +inf",
-         [](const ReferenceRow& r) { return std::isinf(r.lse) ? -r.lse : r.lse; }},
-        {"lse_empty", "lse of a query without a key is NaN",
-         [](const ReferenceRow& r) { return std::isinf(r.lse) ? std::nan("") : r.lse; }},
+    const LseForm& own = setup_.ends.lse;
+    const double unit = own.unit;
+    const bool is_base_2 = unit != 1;
+    const auto lse_of = [&own](const ReferenceRow& r) { return own.has_sink ? r.lse : r.lse_of_keys; };
+    const auto scaled = [lse_of](double factor) {
+      return [=](const ReferenceRow& r) { return factor * lse_of(r); };
     };
+    const auto empty = [lse_of, &own](double value) {
+      return [=, &own](const ReferenceRow& r) {
+        const double lse = lse_of(r);
+        return lse == RowEnd<double>::kEmpty ? value : own.given(lse);
+      };
+    };
+    std::vector<Form> forms = {
+        {"lse_base", is_base_2 ? "lse is multiplied by log2(e) twice" : "lse is a logarithm to base 2",
+         scaled(unit / kLn2)},
+        {"lse_base", is_base_2 ? "lse is a logarithm to base e" : "lse is multiplied by ln 2",
+         scaled(unit * kLn2)},
+        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
+         [=](const ReferenceRow& r) { return r.most / kLn2 + (lse_of(r) - r.most); }},
+        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
+         [=](const ReferenceRow& r) { return r.most + (lse_of(r) - r.most) / kLn2; }},
+        {"lse_sign", "lse has the wrong sign", scaled(-unit)},
+        {"lse_max", "lse lacks the largest score",
+         [=](const ReferenceRow& r) { return unit * (lse_of(r) - r.most); }},
+        {"lse_max", "lse is the largest score alone", [=](const ReferenceRow& r) { return unit * r.most; }},
+        {"lse_max", "the largest score is subtracted in lse, not added",
+         [=](const ReferenceRow& r) { return unit * (lse_of(r) - 2 * r.most); }},
+        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
+         [=](const ReferenceRow& r) { return std::exp(lse_of(r)); }},
+        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
+         [=](const ReferenceRow& r) { return std::exp(lse_of(r) - r.most); }},
+        {"lse_empty", "lse of a query without a key is NaN", empty(std::nan(""))},
+    };
+    for (const double value : {RowEnd<double>::kEmpty, -RowEnd<double>::kEmpty})
+      if (value != own.empty)
+        forms.push_back({"lse_empty",
+                         fmt::format("lse of a query without a key is {}", value > 0 ? "+inf" : "-inf"),
+                         empty(value)});
+    if (setup_.has_sinks() && !own.has_sink)
+      forms.push_back(
+          {"sinks", "lse counts the sinks", [&own](const ReferenceRow& r) { return own.given(r.lse); }});
     if (const auto number = number_without_key(array))
       forms.push_back(
-          {"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number),
-           [number](const ReferenceRow& r) { return std::isinf(r.lse) && r.lse < 0 ? *number : r.lse; }});
+          {"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number), empty(*number)});
     const double relative = rounding_of(array).relative;
     for (const Change& base : bases) {
       Variation v;

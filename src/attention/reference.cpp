@@ -186,7 +186,9 @@ Problem Reference::varied(const Problem& problem) const {
 }
 
 double Reference::sink_of(std::int64_t head) const {
-  return variation_.sinks == 0 ? kNoSink : setup_.ends.sink(head) + std::log(variation_.sinks);
+  const double sink = setup_.ends.sink(head);
+  if (sink == kNoSink || variation_.sinks == 0) return kNoSink;
+  return sink * variation_.sink_scale + std::log(variation_.sinks);
 }
 
 Variation::Cap Reference::cap_order() const {

@@ -32,6 +32,7 @@ struct Variation {
   std::optional<AlibiForm> alibi_form;  // another one
   bool alibi_is_shifted = true;         // by keys − queries
   double sinks = 1;                     // how often a sink is counted
+  double sink_scale = 1;                // times the sinks
   bool interleaved = false;             // query head h uses key/value head h mod G
   /// The mask of a problem; empty: its own. Null: all pairs attend.
   std::function<const Mask*(const Problem& problem)> mask;

@@ -58,15 +58,21 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
                                   v.zero_keys > 0;
   const bool has_other_bias =
       setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
-  const bool has_other_ends = v.no_key != Variation::NoKey::own || v.sinks != 1 || v.alibi != 1 ||
-                              v.alibi_form || !v.alibi_is_shifted;
-  if ((has_cap && v.cap != Variation::Cap::own) || v.inputs || v.weights || v.interleaved ||
-      has_other_operands || has_other_bias || has_other_ends || v.sum != Variation::Sum::divided ||
-      (v.loop != Loop::right && v.loop != Loop::left_out))
+  using Cap = Variation::Cap;
+  const bool has_order = v.cap == Cap::own || v.cap == Cap::before_bias || v.cap == Cap::after_bias;
+  if ((has_cap && !has_order) || v.inputs || v.weights || v.interleaved || has_other_operands ||
+      has_other_bias || v.no_key != Variation::NoKey::own || !v.alibi_is_shifted ||
+      v.sum != Variation::Sum::divided || (v.loop != Loop::right && v.loop != Loop::left_out))
     return std::nullopt;
   Varied varied{setup, {}};
   varied.setup.scale *= v.scale;
   varied.setup.softcap = has_cap ? cap : 0;
+  if (v.cap == Cap::before_bias) varied.setup.softcap_order = SoftcapOrder::before_bias;
+  if (v.cap == Cap::after_bias) varied.setup.softcap_order = SoftcapOrder::after_bias;
+  varied.setup.alibi_form = v.alibi_form.value_or(setup.alibi_form);
+  for (double& slope : varied.setup.slopes) slope *= v.alibi;
+  for (double& sink : varied.setup.ends.sinks)
+    sink = sink == kNoSink || v.sinks == 0 ? kNoSink : sink * v.sink_scale + std::log(v.sinks);
   if (v.bias == 0) varied.setup.bias.reset();
   if (v.one_sequence) {
     varied.setup.q_offsets = {0, setup.q_offsets.back()};

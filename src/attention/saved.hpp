@@ -12,8 +12,8 @@
 
 namespace ejk::attn {
 
-/// Nothing where the kernels lack the variation: another order of the soft cap, a scaled or foreign bias,
-/// rounding, foreign operands, a faulty loop but for a skipped tile.
+/// Nothing where the kernels lack the variation: another place of the soft cap than before or after the bias,
+/// a scaled or foreign bias, rounding, foreign operands, a faulty loop but for a skipped tile.
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 

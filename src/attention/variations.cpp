@@ -294,6 +294,25 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
                     set(&Variation::interleaved, true), true});
 }
 
+void add_alibi(const CheckedArguments& setup, ChangeList& list) {
+  if (setup.slopes.empty()) return;
+  add_factors(list, "alibi", &Variation::alibi,
+              {{0, "ALiBi is left out", true},
+               {-1, "ALiBi has the wrong sign", true},
+               {setup.scale, "ALiBi is multiplied by the scale", true},
+               {1 / setup.scale, "ALiBi is divided by the scale", false},
+               {1 / kLn2, "ALiBi is multiplied by log2(e)", false},
+               {kLn2, "ALiBi is not multiplied by log2(e), as the scores are", false}});
+  const bool is_signed = setup.alibi_form == AlibiForm::signed_distance;
+  const auto other = is_signed ? AlibiForm::absolute : AlibiForm::signed_distance;
+  list.push_back({"alibi",
+                  is_signed ? "ALiBi is -|i + K - Q - j|, not j - i" : "ALiBi is j - i, not -|i + K - Q - j|",
+                  set(&Variation::alibi_form, std::optional(other)), true});
+  if (!is_signed)
+    list.push_back({"alibi", "ALiBi is -|i - j|: queries are aligned at the top left",
+                    set(&Variation::alibi_is_shifted, false), true});
+}
+
 void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
   using Cap = Variation::Cap;
   const auto cap = [&](Cap how, const char* text, bool plausible) {
@@ -301,7 +320,12 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
   };
   if (setup.softcap > 0) {
     cap(Cap::none, "the soft cap is left out", true);
-    if (setup.bias) cap(Cap::after_bias, "the soft cap comes after the bias", true);
+    const bool is_after = setup.softcap_order == SoftcapOrder::after_bias, has_bias = setup.bias.has_value();
+    if (has_bias || !setup.slopes.empty())
+      cap(is_after ? Cap::before_bias : Cap::after_bias,
+          is_after ? (has_bias ? "the soft cap comes before the bias" : "the soft cap comes before ALiBi")
+                   : (has_bias ? "the soft cap comes after the bias" : "the soft cap comes after ALiBi"),
+          true);
     cap(Cap::before_scale, "the soft cap comes before the scale", false);
     cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
   }
@@ -314,11 +338,27 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
                  {1 / setup.scale, "the bias is divided by the scale", false},
                  {1 / kLn2, "the bias is multiplied by log2(e)", false},
                  {kLn2, "the bias is not multiplied by log2(e), as the scores are", false}});
+  add_alibi(setup, list);
+  if (setup.has_sinks()) {
+    add_factors(list, "sinks", &Variation::sinks,
+                {{0, "the sinks are left out", true},
+                 {2, "the sinks are counted twice", true},
+                 {4, "the sinks are counted 4 times, as in 4 parts of the keys", false},
+                 {8, "the sinks are counted 8 times, as in 8 parts of the keys", false},
+                 {16, "the sinks are counted 16 times, as in 16 parts of the keys", false},
+                 {32, "the sinks are counted 32 times, as in 32 parts of the keys", false}});
+    add_factors(list, "sinks", &Variation::sink_scale,
+                {{setup.scale, "the sinks are multiplied by the scale", true},
+                 {kLn2, "powers of 2 are taken of sinks that are meant for powers of e", true},
+                 {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken", false}});
+  }
   using NoKey = Variation::NoKey;
   using Sum = Variation::Sum;
   list.push_back({"no_key", "queries without a key are NaN", set(&Variation::no_key, NoKey::nan)});
-  list.push_back(
-      {"no_key", "queries without a key get the mean of all values", set(&Variation::no_key, NoKey::mean)});
+  list.push_back(setup.ends.mean
+                     ? Change{"no_key", "queries without a key are 0", set(&Variation::no_key, NoKey::zero)}
+                     : Change{"no_key", "queries without a key get the mean of all values",
+                              set(&Variation::no_key, NoKey::mean)});
   list.push_back({"normalization", "out is not divided by the sum of exponentials",
                   set(&Variation::sum, Sum::over_largest), false, true});
   list.push_back({"normalization",

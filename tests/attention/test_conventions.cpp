@@ -152,6 +152,146 @@ TEST_CASE("sinks and ALiBi over several blocks and ranges of keys, in any number
     }
 }
 
+namespace {
+
+struct Planted {
+  Array q, k, v, dout, sinks, slopes, bias;
+  AttentionOptions options;
+
+  Planted(DType type, std::int64_t queries, std::int64_t keys) {
+    std::mt19937_64 engine(31);
+    q = plain::random(type, {2, queries, 4, 16}, engine);
+    k = plain::random(type, {2, keys, 2, 16}, engine);
+    v = plain::random(type, {2, keys, 2, 16}, engine);
+    dout = plain::random(type, {2, queries, 4, 16}, engine);
+    sinks = plain::array_of(DType::float32, {4}, std::vector<double>{1, 3, 2, 4});
+    slopes = plain::array_of(DType::float32, {4}, alibi_slopes(4));
+    options.sinks = make_source(sinks.view());
+    options.alibi = make_source(slopes.view());
+    options.scale = 0.75;
+  }
+  AttentionArrays forward() const { return {q.view(), k.view(), v.view(), options.bias}; }
+  // What is said of results with other options, as if they were those of a kernel.
+  std::string told(const AttentionOptions& of_kernel) const {
+    const AttentionPlan plan(types_of(forward()), options);
+    const Attention own = attention(q.view(), k.view(), v.view(), options),
+                    given = attention(q.view(), k.view(), v.view(), of_kernel);
+    return texts(plan.compare(forward(), {own.out.view(), own.lse.view()},
+                              {given.out.view(), given.lse.view()}, Explain::yes));
+  }
+  std::string told_of_gradients(const AttentionOptions& of_kernel) const {
+    AttentionArrays arrays = forward();
+    arrays.dout = dout.view();
+    const AttentionPlan plan(types_of(arrays), options);
+    const AttentionGradients own = attention_grad(q.view(), k.view(), v.view(), dout.view(), options),
+                             given = attention_grad(q.view(), k.view(), v.view(), dout.view(), of_kernel);
+    return texts(plan.compare(arrays, {own.dq.view(), own.dk.view(), own.dv.view(), own.dsinks->view()},
+                              {given.dq.view(), given.dk.view(), given.dv.view(), given.dsinks->view()},
+                              Explain::yes));
+  }
+  static std::string texts(const Against& against) {
+    std::string all;
+    for (const auto& e : against.explanations) all += e.array + ": " + e.text + "\n";
+    return all;
+  }
+};
+
+AttentionOptions with_sinks(AttentionOptions options, const Array& sinks, double factor, double more) {
+  std::vector<double> values = plain::doubles(sinks.view());
+  for (double& value : values) value = factor * value + more;
+  options.sinks = make_source(plain::array_of(DType::float32, sinks.shape(), values));
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("the convention that a wrong result follows is named") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16}) {
+    CAPTURE(static_cast<int>(type));
+    Planted p(type, 40, 72);
+    const auto is_told = [&](const AttentionOptions& of_kernel, const std::string& text) {
+      const std::string told = p.told(of_kernel);
+      CAPTURE(text);
+      CAPTURE(told);
+      CHECK(told.find(text) != std::string::npos);
+    };
+    AttentionOptions other = p.options;
+    other.sinks = nullptr;
+    is_told(other, "out: the sinks are left out");
+    is_told(with_sinks(p.options, p.sinks, 1, std::log(2)), "out: the sinks are counted twice");
+    is_told(with_sinks(p.options, p.sinks, 1, std::log(8)), "out: the sinks are counted 8 times");
+    is_told(with_sinks(p.options, p.sinks, 0.75, 0), "out: the sinks are multiplied by the scale");
+    other = p.options;
+    other.conventions.lse_sink = LseSink::out;
+    is_told(other, "lse: the sinks are left out");
+    std::swap(other, p.options);
+    is_told(other, "lse: lse counts the sinks");
+    std::swap(other, p.options);
+    other = p.options;
+    other.conventions.lse_base = LseBase::two;
+    is_told(other, "lse: lse is a logarithm to base 2");
+    std::swap(other, p.options);
+    is_told(other, "lse: lse is a logarithm to base e");
+    std::swap(other, p.options);
+    other = p.options;
+    other.alibi = nullptr;
+    is_told(other, "out: ALiBi is left out");
+    other = p.options;
+    other.conventions.alibi_form = AlibiForm::signed_distance;
+    is_told(other, "out: ALiBi is j - i, not -|i + K - Q - j|");
+    std::vector<double> negative = plain::doubles(p.slopes.view()), at_top;
+    for (double& slope : negative) slope = -slope;
+    other = p.options;
+    other.alibi = make_source(plain::array_of(DType::float32, {4}, negative));
+    is_told(other, "out: ALiBi has the wrong sign");
+    for (const double slope : alibi_slopes(4))
+      for (std::int64_t i = 0; i < 40; ++i)
+        for (std::int64_t j = 0; j < 72; ++j) at_top.push_back(-slope * static_cast<double>(std::abs(i - j)));
+    const Array bias = plain::array_of(DType::float32, {4, 40, 72}, at_top);
+    const Attention unshifted = [&] {
+      AttentionOptions of_kernel = p.options;
+      of_kernel.alibi = nullptr;
+      of_kernel.bias = bias.view();
+      return attention(p.q.view(), p.k.view(), p.v.view(), of_kernel);
+    }();
+    const Attention own = attention(p.q.view(), p.k.view(), p.v.view(), p.options);
+    CHECK(Planted::texts(AttentionPlan(types_of(p.forward()), p.options)
+                             .compare(p.forward(), {own.out.view(), own.lse.view()},
+                                      {unshifted.out.view(), unshifted.lse.view()}, Explain::yes))
+              .find("out: ALiBi is -|i - j|: queries are aligned at the top left") != std::string::npos);
+    p.options.softcap = 2;
+    other = p.options;
+    other.conventions.softcap_order = SoftcapOrder::after_bias;
+    is_told(other, "out: the soft cap comes after ALiBi");
+    std::swap(other, p.options);
+    is_told(other, "out: the soft cap comes before ALiBi");
+  }
+}
+
+TEST_CASE("the convention that wrong rows without a key follow is named") {
+  Planted p(DType::float32, 12, 12);
+  p.options.sinks = nullptr;
+  p.options.masks.push_back(head_masks({causal_mask(12, 12, -4)}));
+  AttentionOptions other = p.options;
+  other.conventions = library_conventions()[7].conventions;  // jax-splash
+  CHECK(p.told(other).find("out: queries without a key get the mean of all values") != std::string::npos);
+  CHECK(p.told(other).find("lse: lse of a query without a key is -2.38198e+38") != std::string::npos);
+  std::swap(other, p.options);
+  CHECK(p.told(other).find("out: queries without a key are 0") != std::string::npos);
+  CHECK(p.told(other).find("lse: lse of a query without a key is -inf") != std::string::npos);
+}
+
+TEST_CASE("gradients of other sinks and of another ALiBi are named") {
+  Planted p(DType::float32, 24, 24);
+  CHECK(p.told_of_gradients(with_sinks(p.options, p.sinks, 1, std::log(4)))
+            .find("dsinks: the sinks are counted 4 times") != std::string::npos);
+  CHECK(p.told_of_gradients(with_sinks(p.options, p.sinks, 1, std::log(4)))
+            .find("dq: the sinks are counted 4 times") != std::string::npos);
+  AttentionOptions other = p.options;
+  other.conventions.alibi_form = AlibiForm::signed_distance;
+  CHECK(p.told_of_gradients(other).find("dk: ALiBi is j - i, not -|i + K - Q - j|") != std::string::npos);
+}
+
 TEST_CASE("sinks and slopes that are no numbers of heads are refused") {
   const Array q(DType::float32, {1, 2, 4, 3}), k(DType::float32, {1, 2, 4, 3});
   const auto refused = [&](const AttentionOptions& options) {
