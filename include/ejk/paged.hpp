@@ -44,7 +44,8 @@ PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& i
                                  const ArraySource& last_page_len, CacheSize cache);
 
 /// The tokens of all sequences, (tokens, heads, size), of the cache's dtype.
-std::shared_ptr<const ArraySource> paged_tokens(std::shared_ptr<const ArraySource> cache, CacheLayout layout,
+std::shared_ptr<const ArraySource> paged_tokens(const std::shared_ptr<const ArraySource>& cache,
+                                                CacheLayout layout,
                                                 std::shared_ptr<const PagedSequences> sequences);
 
 }  // namespace ejk

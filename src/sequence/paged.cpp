@@ -46,7 +46,7 @@ void require_sequences(const ArraySource& array, std::int64_t count, const Array
 
 class PagedTokens : public ForwardingSource {
  public:
-  PagedTokens(std::shared_ptr<const ArraySource> cache, CacheLayout layout,
+  PagedTokens(const std::shared_ptr<const ArraySource>& cache, CacheLayout layout,
               std::shared_ptr<const PagedSequences> sequences)
       : ForwardingSource(cache, type_of_tokens(*cache, layout, *sequences),
                          ArrayAccess(cache->access().order)),
@@ -174,13 +174,14 @@ PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& i
   return all;
 }
 
-std::shared_ptr<const ArraySource> paged_tokens(std::shared_ptr<const ArraySource> cache, CacheLayout layout,
+std::shared_ptr<const ArraySource> paged_tokens(const std::shared_ptr<const ArraySource>& cache,
+                                                CacheLayout layout,
                                                 std::shared_ptr<const PagedSequences> sequences) {
   const CacheSize size = cache_size(*cache, layout);
   if (size.pages != sequences->size.pages || size.page_size != sequences->size.page_size)
     throw invalid("{}: it has {} pages of {}, and the other cache {} of {}", cache->name(), size.pages,
                   size.page_size, sequences->size.pages, sequences->size.page_size);
-  return std::make_shared<PagedTokens>(std::move(cache), layout, std::move(sequences));
+  return std::make_shared<PagedTokens>(cache, layout, std::move(sequences));
 }
 
 }  // namespace ejk

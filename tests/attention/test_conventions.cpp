@@ -6,8 +6,11 @@
 #include "attention/row_end.hpp"
 #include "ejk/against.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/io.hpp"
+#include "ejk/paged.hpp"
 #include "support/attention_loops.hpp"
 #include "support/failure.hpp"
+#include "support/golden_attention.hpp"
 #include "support/threads.hpp"
 
 using namespace ejk;
@@ -93,6 +96,88 @@ TEST_CASE("results in the conventions of each library are those of loops over al
     CHECK(against.agrees());
   }
   CHECK(empty > 50);
+}
+
+TEST_CASE("results are those of JAX's splash and ragged paged attention and of torch, in their conventions") {
+  int cases = 0, gradients = 0;
+  for (const golden::Case& c : golden::load("attention_conventions")) {
+    CAPTURE(c.name);
+    ++cases;
+    AttentionOptions options;
+    if (!c.params.at("softcap").is_null()) options.softcap = c.params.at("softcap");
+    const auto source = [&](const char* name) {
+      return c.in.contains(name) ? make_source(c.in.at(name).view(), name) : nullptr;
+    };
+    const ArrayView q = c.in.at("q").view();
+    if (c.name.starts_with("paged_")) {
+      const auto cache = source("kv");
+      const auto half = [&](const char* slice) { return slice_array(cache, slice, "kv"); };
+      const auto keys = half("[:,:,::2]"), values = half("[:,:,1::2]");
+      const auto sequences = std::make_shared<const PagedSequences>(
+          read_block_table(*source("block_table"), *source("seq_lens"), cache_size(*keys, CacheLayout::nhd)));
+      const Array k = read_all(*paged_tokens(keys, CacheLayout::nhd, sequences)),
+                  v = read_all(*paged_tokens(values, CacheLayout::nhd, sequences));
+      options.layout = AttentionLayout::thd;
+      options.scale = c.params.at("scale");
+      options.cu_seqlens_q = source("cu_seqlens");
+      options.cu_seqlens_kv = IntegerArray(sequences->offsets);
+      HeadMasks masks;
+      std::optional<std::int64_t> left;  // a window of JAX counts the query's own key
+      if (!c.params.at("window").is_null()) left = c.params.at("window").get<std::int64_t>() - 1;
+      masks.mask = [left](std::int64_t, std::int64_t, std::int64_t queries, std::int64_t all) {
+        return local_mask(queries, all, left, 0, all - queries);
+      };
+      options.masks.push_back(masks);
+      const Attention got = attention(q, k.view(), v.view(), options);
+      CHECK(plain::out_far_from(got.out, golden::values_of(c.out, "out"), plain::doubles(v.view()),
+                                DType::float32) == "");
+      continue;
+    }
+    const std::string as = c.params.at("as");
+    const auto library = std::find_if(library_conventions().begin(), library_conventions().end(),
+                                      [&](const LibraryConventions& l) { return l.name == as; });
+    REQUIRE(library != library_conventions().end());
+    options.conventions = library->conventions;
+    if (!library->scales) options.scale = 1;
+    options.layout = AttentionLayout::bhsd;
+    options.dtype = DType::float32;
+    options.sinks = source("sinks");
+    options.alibi = source("slopes");
+    if (c.params.value("alibi_form", "") == "signed")
+      options.conventions.alibi_form = AlibiForm::signed_distance;
+    if (c.params.contains("softcap_order") && c.params.at("softcap_order") == "after-bias")
+      options.conventions.softcap_order = SoftcapOrder::after_bias;
+    const auto batched = [](const ArrayView& array) {  // JAX has no axis of batch entries
+      ArrayView view = array;
+      if (view.shape.size() == 4) return view;
+      view.shape.insert(view.shape.begin(), 1);
+      view.strides.insert(view.strides.begin(), 0);
+      return view;
+    };
+    const ArrayView all_q = batched(q), k = batched(c.in.at("k").view()), v = batched(c.in.at("v").view());
+    options.masks.push_back(head_masks({causal_mask(all_q.shape[2], k.shape[2], c.params.at("offset"))}));
+    const Attention got = attention(all_q, k, v, options);
+    CHECK(plain::far_from(plain::doubles(got.lse.view()), golden::values_of(c.out, "lse"), 1e-5, 1e-5) == "");
+    CHECK(plain::out_far_from(got.out, golden::values_of(c.out, "out"), golden::values_of(c.in, "v"),
+                              DType::float32) == "");
+    if (!c.out.contains("dq")) continue;
+    ++gradients;
+    const ArrayView dout = batched(c.in.at("dout").view());
+    const AttentionGradients g = attention_grad(all_q, k, v, dout, options);
+    const auto floors =
+        plain::floors(1, v.shape[3], golden::values_of(c.in, "q"), golden::values_of(c.in, "k"),
+                      golden::values_of(c.in, "v"), golden::values_of(c.in, "dout"));
+    const auto check = [&](const char* name, const Array& array, double floor) {
+      CAPTURE(name);
+      CHECK(plain::gradient_far_from(array, golden::values_of(c.out, name), 4 * floor, DType::float32) == "");
+    };
+    check("dq", g.dq, floors.dq);
+    check("dk", g.dk, floors.dk);
+    check("dv", g.dv, floors.dv);
+    if (c.out.contains("dsinks")) check("dsinks", *g.dsinks, 20 * floors.dbias);
+  }
+  CHECK(cases == 23);
+  CHECK(gradients == 6);
 }
 
 TEST_CASE("the largest score of a head is that of its pairs that attend") {

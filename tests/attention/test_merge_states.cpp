@@ -146,8 +146,8 @@ TEST_CASE("attention over any split of the keys, joined, is attention over all o
 TEST_CASE("bases, empty parts and axes of merged states are those of the settings") {
   const Array a = plain::array_of(DType::float32, {1, 2, 1, 1}, std::vector<double>{1, 2}),
               b = plain::array_of(DType::float32, {1, 2, 1, 1}, std::vector<double>{5, std::nan("")});
-  const auto merged = [&](std::vector<double> of_a, std::vector<double> of_b, const MergeSettings& settings,
-                          const Shape& shape = {1, 1, 2}) {
+  const auto merged = [&](const std::vector<double>& of_a, const std::vector<double>& of_b,
+                          const MergeSettings& settings, const Shape& shape = {1, 1, 2}) {
     const Array lse_a = plain::array_of(DType::float32, shape, of_a),
                 lse_b = plain::array_of(DType::float32, shape, of_b);
     return merge_states({{a.view(), lse_a.view()}, {b.view(), lse_b.view()}}, settings);

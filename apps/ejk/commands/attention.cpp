@@ -61,8 +61,8 @@ struct ConventionFlags {
 // References to the tables of a paged cache; empty: keys and values are not paged.
 struct PagedFlags {
   enum class Layout { nhd, hnd, jax };
-  friend std::string_view name_of(Layout layout) {
-    return layout == Layout::nhd ? "nhd" : layout == Layout::hnd ? "hnd" : "jax";
+  friend std::string_view name_of(Layout of) {
+    return of == Layout::nhd ? "nhd" : of == Layout::hnd ? "hnd" : "jax";
   }
   std::string block_table, seq_lens, indptr, indices, last_page_len;
   std::optional<Layout> layout;
@@ -541,34 +541,23 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
              named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
              "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
       .group(kGroup);
-  add_choice(
-      set, "--lse-empty", words.lse_empty,
-      named_choices<std::optional<LseEmpty>>(
-          {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
-      "VALUE",
-      "lse of a query without a key\n"
-      "finite: -0.7 times the largest float32. -inf is written --lse-empty=-inf. With a sink it is the "
-      "sink.")
+  add_choice(set, "--lse-empty", words.lse_empty,
+             named_choices<std::optional<LseEmpty>>(
+                 {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
+             "VALUE",
+             "lse of a query without a key\n"
+             "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
       .group(kGroup);
   add_choice(set, "--lse-sink", words.lse_sink,
              named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
              "whether lse counts the sink")
-      .group(kGroup);
-}
-
-// Of the forward pass alone.
-void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
-  constexpr const char* kGroup = "Conventions";
-  add_choice(set, "--masked-rows", words.conventions.masked_rows,
-             named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
-             "out of a query without a key: 0, or the mean of V\nWith a sink it is 0.")
       .group(kGroup);
   std::vector<std::string> names;
   for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
   Option& as = take_word(
       set, "--as",
       [names, &words](const std::string& word) {
-        words.conventions.library = library_conventions()[read_choice(word, names)];
+        words.library = library_conventions()[read_choice(word, names)];
       },
       "LIBRARY",
       help_of_choices("conventions of a library; options given win", names, "") +
@@ -579,6 +568,15 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
           "'causal(align=bottom-right)'.");
   as.choices = names;
   as.group(kGroup);
+}
+
+// Of the forward pass alone.
+void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
+  constexpr const char* kGroup = "Conventions";
+  add_choice(set, "--masked-rows", words.conventions.masked_rows,
+             named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
+             "out of a query without a key: 0, or the mean of V\nWith a sink it is 0.")
+      .group(kGroup);
   add_flag(set, "--max-logits", words.settings.max_logits,
            "also the largest score of each head: max_logits\n"
            "Of all pairs that attend, scaled, capped and biased, for QK-clip; sinks do not count.")

@@ -350,7 +350,7 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
 def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **options: Any) -> Result:
     """Asserts that `out`, and `lse` if given, are attention's results for q, k, v: every element within the error bound
     of a kernel that rounds softmax weights to the type of v. `options` are those of `ejk attention`: mask, scale,
-    softcap, bias, layout, segment_ids, cu_seqlens, weights, ...
+    softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, ...
 
     The AssertionError has the verdict, where the result is wrong, and the fault that explains it.
     """
@@ -360,10 +360,10 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
 
 
 def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dout: Any, *, dbias: Any = None,
-                          **options: Any) -> Result:
+                          dsinks: Any = None, **options: Any) -> Result:
     """The same for gradients; None for a gradient that is not compared. Options of `ejk attention-grad`."""
     __tracebackhide__ = True
-    actual = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias}
+    actual = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dsinks": dsinks}
     actual = {name: array for name, array in actual.items() if array is not None}
     return _run("attention-grad", {"q": q, "k": k, "v": v, "dout": dout}, _AGAINST | options | {"against": actual})
 
