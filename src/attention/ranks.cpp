@@ -168,6 +168,8 @@ AttentionWork AttentionRank::work() {
     backward_seconds = std::max(backward_seconds, message.take<double>());
     attn::add(sum, one);
   }
+  if (s.plan().settings.max_logits)  // a rank without parts has none
+    sum.max_logits.resize(static_cast<std::size_t>(s.plan().setup.shape.heads), attn::RowEnd<double>::kEmpty);
   static_cast<AttentionPasses&>(all) = sum;
   all.forward_seconds = forward_seconds;
   all.backward_seconds = backward_seconds;

@@ -5,14 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "against.hpp"
+#include "attention_conventions.hpp"
+#include "attention_paged.hpp"
 #include "commands.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/machine.hpp"
-#include "ejk/paged.hpp"
 #include "ejk/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
@@ -32,45 +32,6 @@ using Source = std::shared_ptr<const ArraySource>;
 // One reference for queries and one for keys; the second is optional.
 struct TwoReferences {
   std::string q, kv;
-};
-
-// Conventions of the command line: those of --as, and over them those of other options.
-struct ConventionFlags {
-  std::optional<LibraryConventions> library;
-  std::optional<SoftcapOrder> softcap_order;
-  std::optional<AlibiForm> alibi_form;
-  std::optional<LseBase> lse_base;
-  std::optional<LseEmpty> lse_empty;
-  std::optional<LseSink> lse_sink;
-  std::optional<MaskedRows> masked_rows;
-  std::string sinks, alibi;  // references; "auto": slopes that follow from the number of heads
-
-  AttentionConventions all() const {
-    AttentionConventions c = library ? library->conventions : AttentionConventions();
-    const auto override = [](auto& value, const auto& given) { value = given.value_or(value); };
-    override(c.softcap_order, softcap_order);
-    override(c.alibi_form, alibi_form);
-    override(c.lse_base, lse_base);
-    override(c.lse_empty, lse_empty);
-    override(c.lse_sink, lse_sink);
-    override(c.masked_rows, masked_rows);
-    return c;
-  }
-};
-
-// References to the tables of a paged cache; empty: keys and values are not paged.
-struct PagedFlags {
-  enum class Layout { nhd, hnd, jax };
-  friend std::string_view name_of(Layout of) {
-    return of == Layout::nhd ? "nhd" : of == Layout::hnd ? "hnd" : "jax";
-  }
-  std::string block_table, seq_lens, indptr, indices, last_page_len;
-  std::optional<Layout> layout;
-
-  bool has_table() const { return !block_table.empty() || !seq_lens.empty(); }
-  bool has_indices() const { return !indptr.empty() || !indices.empty() || !last_page_len.empty(); }
-  bool any() const { return has_table() || has_indices(); }
-  bool are_combined() const { return layout == Layout::jax; }
 };
 
 struct AttentionFlags {
@@ -109,70 +70,6 @@ struct Request {
   AttentionMasks masks;
 };
 
-// Records conventions that are not the usual ones.
-void open_conventions(const ConventionFlags& words, Request& r, Job& job) {
-  AttentionSettings& s = r.settings;
-  s.conventions = words.all();
-  const AttentionConventions usual;
-  const auto record = [&](const char* name, auto value, auto by_default) {
-    if (value != by_default) job.provenance.record(name, std::string(name_of(value)));
-  };
-  record("softcap_order", s.conventions.softcap_order, usual.softcap_order);
-  record("alibi_form", s.conventions.alibi_form, usual.alibi_form);
-  record("lse_base", s.conventions.lse_base, usual.lse_base);
-  record("lse_empty", s.conventions.lse_empty, usual.lse_empty);
-  record("lse_sink", s.conventions.lse_sink, usual.lse_sink);
-  record("masked_rows", s.conventions.masked_rows, usual.masked_rows);
-  if (words.library && !words.library->scales && !s.scale) {
-    s.scale = 1;
-    job.provenance.record("scale", "1");
-  }
-  s.sinks = open_or_null("sinks", words.sinks, job);
-  if (words.alibi != "auto") {
-    s.alibi = open_or_null("alibi", words.alibi, job);
-    return;
-  }
-  const Shape& q = r.inputs.q->source->shape();
-  const std::size_t axis = s.layout == AttentionLayout::bshd ? 2 : 1;
-  const std::vector<double> slopes = alibi_slopes(axis < q.size() ? q[axis] : 0);
-  s.alibi = make_source(Array::from<double>({std::ssize(slopes)}, slopes), "--alibi auto");
-  job.provenance.record("alibi", "auto");
-}
-
-// Replaces caches by the tokens of their pages, and gives sequences their lengths.
-void open_paged(const PagedFlags& words, Request& r, Job& job) {
-  AttentionSettings& s = r.settings;
-  const CacheLayout layout = words.layout == PagedFlags::Layout::hnd ? CacheLayout::hnd : CacheLayout::nhd;
-  Source& keys = r.inputs.k->source;
-  if (words.are_combined()) {
-    const auto every_second = [&](const char* slice) { return slice_array(keys, slice, keys->name()); };
-    r.inputs.v = BufferedInput{"v", every_second("[:,:,1::2]")};
-    keys = every_second("[:,:,::2]");
-  }
-  const CacheSize size = cache_size(*keys, layout);
-  constexpr std::int64_t kEntryBytes = 32;  // that are kept and read of an entry of a table
-  const Source pages =
-      words.has_table() ? job.open("block_table", words.block_table) : job.open("kv_indices", words.indices);
-  job.require_memory(kEntryBytes * element_count(pages->shape()));
-  const auto open = [&](const char* role, const std::string& word) { return job.open(role, word); };
-  const auto sequences = std::make_shared<const PagedSequences>(
-      words.has_table() ? read_block_table(*pages, *open("seq_lens", words.seq_lens), size)
-                        : read_page_indices(*open("kv_indptr", words.indptr), *pages,
-                                            *open("last_page_len", words.last_page_len), size));
-  for (BufferedInput* cache : {&*r.inputs.k, &*r.inputs.v})
-    cache->source = paged_tokens(cache->source, layout, sequences);
-  s.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
-  if (s.cu_seqlens_q) return;
-  const Shape& q = r.inputs.q->source->shape();
-  if (!q.empty() && q[0] != sequences->count())
-    throw Error(Error::Kind::input, fmt::format("{}: {} queries, and {} requests have pages",
-                                                r.inputs.q->source->name(), q[0], sequences->count()))
-        .hint("--cu-seqlens REF says which queries are those of a request; without it each has one");
-  std::vector<std::int64_t> one_each(static_cast<std::size_t>(sequences->count() + 1));
-  std::iota(one_each.begin(), one_each.end(), 0);
-  s.cu_seqlens_q = IntegerArray(std::move(one_each));
-}
-
 Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}};
   AttentionSettings& s = r.settings;
@@ -197,14 +94,16 @@ Request open_request(const AttentionFlags& words, Job& job) {
   if (!words.values_of_keys.empty())
     r.inputs.v = BufferedInput{"v", slice_array(r.inputs.k->source, "[...," + words.values_of_keys + "]",
                                                 r.inputs.k->source->name())};
-  open_conventions(words.conventions, r, job);
+  const Shape& q = r.inputs.q->source->shape();
+  const std::size_t axis = s.layout == AttentionLayout::bshd ? 2 : 1;
+  open_conventions(words.conventions, axis < q.size() ? q[axis] : 0, s, job);
   s.cu_seqlens_q = open_or_null("cu_seqlens_q", words.cu_seqlens.q, job);
   s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
   s.cu_seqlens_q_padded = open_or_null("cu_seqlens_q_padded", words.padded.q, job);
   s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
   s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
   s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
-  if (words.paged.any()) open_paged(words.paged, r, job);
+  if (words.paged.any()) open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
   MaskOptions masks = words.masks;
   if (words.paged.any() && masks.array.empty() && masks.expressions.empty())
     masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
@@ -362,30 +261,15 @@ void check_flags(const AttentionFlags& words) {
   if (has_values && !words.values_of_keys.empty())
     throw usage("--v-from-k: values are columns of K, and V is given, too")
         .hint("a mask goes as --mask 'file(MASK)' then");
-  const PagedFlags& paged = words.paged;
-  if (paged.has_table() && paged.has_indices())
-    throw usage("pages are given by --block-table or by --kv-indptr, not by both");
-  if (paged.has_table() && (paged.block_table.empty() || paged.seq_lens.empty()))
-    throw usage("--block-table and --seq-lens are given together");
-  if (paged.has_indices() && (paged.indptr.empty() || paged.indices.empty() || paged.last_page_len.empty()))
-    throw usage("--kv-indptr, --kv-indices and --last-page-len are given together");
-  if (paged.layout && !paged.any())
-    throw usage("--cache-layout is about a paged cache, and no table of its pages is given")
-        .hint("--block-table REF --seq-lens REF");
-  if (paged.any() && !words.cu_seqlens.kv.empty())
+  if (words.paged.any() && !words.cu_seqlens.kv.empty())
     throw usage("--cu-seqlens: the lengths of keys are those of the paged cache; give one reference");
-  if (paged.any() && !words.padded.q.empty()) throw usage("--cu-seqlens-padded is not for a paged cache");
-  if (paged.are_combined() && (has_values || !words.values_of_keys.empty()))
-    throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
-  if (!has_values && words.values_of_keys.empty() && !paged.are_combined())
+  if (words.paged.any() && !words.padded.q.empty())
+    throw usage("--cu-seqlens-padded is not for a paged cache");
+  check_paged(words.paged, has_values || !words.values_of_keys.empty());
+  if (!has_values && words.values_of_keys.empty() && !words.paged.are_combined())
     throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
-  const ConventionFlags& c = words.conventions;
-  if (c.alibi_form && c.alibi.empty()) throw usage("--alibi-form is about --alibi, which is not given");
-  if (c.softcap_order && !words.settings.softcap)
-    throw usage("--softcap-order is about --softcap, which is not given");
-  if (c.lse_sink && c.sinks.empty()) throw usage("--lse-sink is about --sinks, which are not given");
-  if (words.inputs.lse && words.inputs.lse->empty() && (c.lse_base || c.lse_empty || c.lse_sink))
-    throw usage("--lse-base, --lse-empty and --lse-sink are about --lse, which is not given");
+  check_conventions(words.conventions, words.settings.softcap.has_value(),
+                    !words.inputs.lse || !words.inputs.lse->empty());
   if (!words.tried.empty() && words.against.explain != Explain::yes)
     throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
@@ -514,62 +398,6 @@ Option& add_inputs(OptionSet& set, AttentionFlags& words) {
   return add_reference(set, "V", words.inputs.v.emplace(), "values, whose size may be another");
 }
 
-void declare_conventions(OptionSet& set, ConventionFlags& words) {
-  constexpr const char* kGroup = "Conventions";
-  add_reference(set, "--sinks", words.sinks,
-                "one more score for each head, without a value (heads,)\n"
-                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
-                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
-      .group(kGroup);
-  add_reference(set, "--alibi", words.alibi,
-                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
-                "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
-                "slope of 2 n heads.")
-      .group(kGroup);
-  add_choice(set, "--alibi-form", words.alibi_form,
-             named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
-             "FORM",
-             "what slopes multiply\n"
-             "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
-      .group(kGroup);
-  add_choice(
-      set, "--softcap-order", words.softcap_order,
-      named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
-      "ORDER", "when scores are capped, as to bias and ALiBi")
-      .group(kGroup);
-  add_choice(set, "--lse-base", words.lse_base,
-             named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
-             "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
-      .group(kGroup);
-  add_choice(set, "--lse-empty", words.lse_empty,
-             named_choices<std::optional<LseEmpty>>(
-                 {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
-             "VALUE",
-             "lse of a query without a key\n"
-             "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
-      .group(kGroup);
-  add_choice(set, "--lse-sink", words.lse_sink,
-             named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
-             "whether lse counts the sink")
-      .group(kGroup);
-  std::vector<std::string> names;
-  for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
-  Option& as = take_word(
-      set, "--as",
-      [names, &words](const std::string& word) {
-        words.library = library_conventions()[read_choice(word, names)];
-      },
-      "LIBRARY",
-      help_of_choices("conventions of a library; options given win", names, "") +
-          "\nflashinfer: lse to base 2, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
-          "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
-          "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
-          "have the defaults. Masks are not among them: flash attention's causal is --mask "
-          "'causal(align=bottom-right)'.");
-  as.choices = names;
-  as.group(kGroup);
-}
-
 // Of the forward pass alone.
 void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
   constexpr const char* kGroup = "Conventions";
@@ -583,36 +411,6 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
       .group(kGroup);
   add_word(set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
            "values are the columns A to B of K; V is not given\nAs of MLA's absorbed decoding: 0:512.");
-}
-
-void declare_paged(OptionSet& set, PagedFlags& words) {
-  constexpr const char* kGroup = "Paged caches";
-  add_reference(
-      set, "--block-table", words.block_table,
-      "pages of each request (requests, pages): K and V are caches\n"
-      "K and V (pages, page size, heads, size), Q (requests, heads, size): packed tokens. Entries past a "
-      "request's length are never read, nor are the slots of its last page. The mask is "
-      "'causal(align=bottom-right)' unless one is given.")
-      .group(kGroup);
-  add_reference(set, "--seq-lens", words.seq_lens,
-                "keys of each request (requests,)\nWith those of its queries, the last of them.")
-      .group(kGroup);
-  add_reference(set, "--kv-indptr", words.indptr,
-                "or in flashinfer's form: where its pages begin (requests + 1,)\n"
-                "Several queries of a request, in both forms, are --cu-seqlens REF.")
-      .group(kGroup);
-  add_reference(set, "--kv-indices", words.indices, "the pages of all requests").group(kGroup);
-  add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each (requests,)")
-      .group(kGroup);
-  using Layout = PagedFlags::Layout;
-  add_choice(
-      set, "--cache-layout", words.layout, {{"nhd", Layout::nhd}, {"hnd", Layout::hnd}, {"jax", Layout::jax}},
-      "LAYOUT",
-      "axes of the caches, nhd by default\n"
-      "hnd: (pages, heads, page size, size). jax: K is (pages, page size, 2 heads, size) with keys at even and "
-      "values at odd heads, and V is not given. flashinfer's (pages, 2, ...) is \"kv.npy[:,0]\" and "
-      "\"kv.npy[:,1]\".")
-      .group(kGroup);
 }
 
 void add_options(OptionSet& set, AttentionFlags& words) {

@@ -1,0 +1,104 @@
+// Options for conventions of attention.
+// tests: tests/cli/attention/conventions.case
+#include "attention_conventions.hpp"
+
+#include <vector>
+
+namespace ejk::app {
+
+void declare_conventions(OptionSet& set, ConventionFlags& words) {
+  constexpr const char* kGroup = "Conventions";
+  add_reference(set, "--sinks", words.sinks,
+                "one more score for each head, without a value (heads,)\n"
+                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
+                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
+      .group(kGroup);
+  add_reference(set, "--alibi", words.alibi,
+                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
+                "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
+                "slope of 2 n heads.")
+      .group(kGroup);
+  add_choice(set, "--alibi-form", words.alibi_form,
+             named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
+             "FORM",
+             "what slopes multiply\n"
+             "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
+      .group(kGroup);
+  add_choice(
+      set, "--softcap-order", words.softcap_order,
+      named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
+      "ORDER", "when scores are capped, as to bias and ALiBi")
+      .group(kGroup);
+  add_choice(set, "--lse-base", words.lse_base,
+             named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
+             "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
+      .group(kGroup);
+  add_choice(set, "--lse-empty", words.lse_empty,
+             named_choices<std::optional<LseEmpty>>(
+                 {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
+             "VALUE",
+             "lse of a query without a key\n"
+             "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
+      .group(kGroup);
+  add_choice(set, "--lse-sink", words.lse_sink,
+             named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
+             "whether lse counts the sink")
+      .group(kGroup);
+  std::vector<std::string> names;
+  for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
+  Option& as = take_word(
+      set, "--as",
+      [names, &words](const std::string& word) {
+        words.library = library_conventions()[read_choice(word, names)];
+      },
+      "LIBRARY",
+      help_of_choices("conventions of a library; options given win", names, "") +
+          "\nflashinfer: lse to base 2, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
+          "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
+          "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
+          "have the defaults. Masks are not among them: flash attention's causal is --mask "
+          "'causal(align=bottom-right)'.");
+  as.choices = names;
+  as.group(kGroup);
+}
+
+void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_lse) {
+  if (words.alibi_form && words.alibi.empty())
+    throw usage("--alibi-form is about --alibi, which is not given");
+  if (words.softcap_order && !has_softcap)
+    throw usage("--softcap-order is about --softcap, which is not given");
+  if (words.lse_sink && words.sinks.empty()) throw usage("--lse-sink is about --sinks, which are not given");
+  if (!has_lse && (words.lse_base || words.lse_empty || words.lse_sink))
+    throw usage("--lse-base, --lse-empty and --lse-sink are about --lse, which is not given");
+}
+
+void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& s, Job& job) {
+  s.conventions = words.all();
+  const AttentionConventions usual;
+  const auto record = [&](const char* name, auto value, auto by_default) {
+    if (value != by_default) job.provenance.record(name, std::string(name_of(value)));
+  };
+  record("softcap_order", s.conventions.softcap_order, usual.softcap_order);
+  record("alibi_form", s.conventions.alibi_form, usual.alibi_form);
+  record("lse_base", s.conventions.lse_base, usual.lse_base);
+  record("lse_empty", s.conventions.lse_empty, usual.lse_empty);
+  record("lse_sink", s.conventions.lse_sink, usual.lse_sink);
+  record("masked_rows", s.conventions.masked_rows, usual.masked_rows);
+  if (words.library && !words.library->scales && !s.scale) {
+    s.scale = 1;
+    job.provenance.record("scale", "1");
+  }
+  const auto open = [&](const char* role, const std::string& reference) {
+    return reference.empty() ? nullptr : job.open(role, reference);
+  };
+  s.sinks = open("sinks", words.sinks);
+  if (words.alibi != "auto") {
+    s.alibi = open("alibi", words.alibi);
+    return;
+  }
+  const std::vector<double> slopes = alibi_slopes(heads);
+  s.alibi = make_source(Array::from<double>({std::ssize(slopes)}, slopes), "--alibi auto");
+  job.provenance.record("alibi", "auto");
+}
+
+}  // namespace ejk::app

@@ -1,0 +1,47 @@
+// Conventions of attention on the command line: sinks, ALiBi, the order of the soft cap, forms of lse.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ejk/attention.hpp"
+#include "job.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+/// Conventions of the command line: those of --as, and over them those of other options.
+struct ConventionFlags {
+  std::optional<LibraryConventions> library;
+  std::optional<SoftcapOrder> softcap_order;
+  std::optional<AlibiForm> alibi_form;
+  std::optional<LseBase> lse_base;
+  std::optional<LseEmpty> lse_empty;
+  std::optional<LseSink> lse_sink;
+  std::optional<MaskedRows> masked_rows;
+  std::string sinks, alibi;  // references; "auto": slopes that follow from the number of heads
+
+  AttentionConventions all() const {
+    AttentionConventions c = library ? library->conventions : AttentionConventions();
+    const auto override = [](auto& value, const auto& given) { value = given.value_or(value); };
+    override(c.softcap_order, softcap_order);
+    override(c.alibi_form, alibi_form);
+    override(c.lse_base, lse_base);
+    override(c.lse_empty, lse_empty);
+    override(c.lse_sink, lse_sink);
+    override(c.masked_rows, masked_rows);
+    return c;
+  }
+};
+
+void declare_conventions(OptionSet& set, ConventionFlags& words);
+
+/// Throws Error{usage} for an option about another one that is not given. `has_lse`: lse is a result, or given.
+void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_lse);
+
+/// Opens sinks and slopes, of so many heads, and records conventions that are not the usual ones.
+void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& settings,
+                      Job& job);
+
+}  // namespace ejk::app

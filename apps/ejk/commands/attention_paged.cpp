@@ -1,0 +1,94 @@
+// Options for paged caches, and the tokens of their pages.
+// tests: tests/cli/attention/paged.case
+#include "attention_paged.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "ejk/paged.hpp"
+
+namespace ejk::app {
+
+void declare_paged(OptionSet& set, PagedFlags& words) {
+  constexpr const char* kGroup = "Paged caches";
+  add_reference(
+      set, "--block-table", words.block_table,
+      "pages of each request (requests, pages): K and V are caches\n"
+      "K and V (pages, page size, heads, size), Q (requests, heads, size): packed tokens. Entries past a "
+      "request's length are never read, nor are the slots of its last page. Decoding references, as mx(V, S), are "
+      "decoded page by page. The mask is "
+      "'causal(align=bottom-right)' unless one is given.")
+      .group(kGroup);
+  add_reference(set, "--seq-lens", words.seq_lens,
+                "keys of each request (requests,)\nWith those of its queries, the last of them.")
+      .group(kGroup);
+  add_reference(set, "--kv-indptr", words.indptr,
+                "or in flashinfer's form: where its pages begin (requests + 1,)\n"
+                "Several queries of a request, in both forms, are --cu-seqlens REF.")
+      .group(kGroup);
+  add_reference(set, "--kv-indices", words.indices, "the pages of all requests").group(kGroup);
+  add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each (requests,)")
+      .group(kGroup);
+  using Layout = PagedFlags::Layout;
+  add_choice(
+      set, "--cache-layout", words.layout, {{"nhd", Layout::nhd}, {"hnd", Layout::hnd}, {"jax", Layout::jax}},
+      "LAYOUT",
+      "axes of the caches, nhd by default\n"
+      "hnd: (pages, heads, page size, size). jax: K is (pages, page size, 2 heads, size) with keys at even and "
+      "values at odd heads, and V is not given. flashinfer's (pages, 2, ...) is \"kv.npy[:,0]\" and "
+      "\"kv.npy[:,1]\".")
+      .group(kGroup);
+}
+
+void check_paged(const PagedFlags& words, bool has_values) {
+  if (words.has_table() && words.has_indices())
+    throw usage("pages are given by --block-table or by --kv-indptr, not by both");
+  if (words.has_table() && (words.block_table.empty() || words.seq_lens.empty()))
+    throw usage("--block-table and --seq-lens are given together");
+  if (words.has_indices() && (words.indptr.empty() || words.indices.empty() || words.last_page_len.empty()))
+    throw usage("--kv-indptr, --kv-indices and --last-page-len are given together");
+  if (words.layout && !words.any())
+    throw usage("--cache-layout is about a paged cache, and no table of its pages is given")
+        .hint("--block-table REF --seq-lens REF");
+  if (words.are_combined() && has_values)
+    throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
+}
+
+void open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
+                std::optional<BufferedInput>& v, AttentionSettings& s, Job& job) {
+  const CacheLayout layout = words.layout == PagedFlags::Layout::hnd ? CacheLayout::hnd : CacheLayout::nhd;
+  std::shared_ptr<const ArraySource>& keys = k.source;
+  if (words.are_combined()) {
+    const auto every_second = [&](const char* slice) { return slice_array(keys, slice, keys->name()); };
+    v = BufferedInput{"v", every_second("[:,:,1::2]")};
+    keys = every_second("[:,:,::2]");
+  }
+  const CacheSize size = cache_size(*keys, layout);
+  constexpr std::int64_t kEntryBytes = 32;  // that are kept and read of an entry of a table
+  const auto pages =
+      words.has_table() ? job.open("block_table", words.block_table) : job.open("kv_indices", words.indices);
+  constexpr std::int64_t kMostEntries = std::int64_t{1} << 50;
+  job.require_memory(kEntryBytes * std::min(element_count(pages->shape()), kMostEntries));
+  const auto open = [&](const char* role, const std::string& word) { return job.open(role, word); };
+  const auto sequences = std::make_shared<const PagedSequences>(
+      words.has_table() ? read_block_table(*pages, *open("seq_lens", words.seq_lens), size)
+                        : read_page_indices(*open("kv_indptr", words.indptr), *pages,
+                                            *open("last_page_len", words.last_page_len), size));
+  for (BufferedInput* cache : {&k, &*v}) cache->source = paged_tokens(cache->source, layout, sequences);
+  s.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
+  if (s.cu_seqlens_q) return;
+  const Shape& shape = q.source->shape();
+  if (!shape.empty() && shape[0] != sequences->count())
+    throw Error(Error::Kind::input, fmt::format("{}: {} queries, and {} requests have pages",
+                                                q.source->name(), shape[0], sequences->count()))
+        .hint("--cu-seqlens REF says which queries are those of a request; without it each has one");
+  std::vector<std::int64_t> one_each(static_cast<std::size_t>(sequences->count() + 1));
+  std::iota(one_each.begin(), one_each.end(), 0);
+  s.cu_seqlens_q = IntegerArray(std::move(one_each));
+}
+
+}  // namespace ejk::app
