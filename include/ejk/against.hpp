@@ -13,6 +13,7 @@
 //   dq     u |R| + λ √(Σ_j m_j (u² e² + u₀² scale²) k²) + λ u₀ + λ u √(Σ dout² out²) |scale Σ_j P k|
 //   dk     u |R| + λ √(Σ_i m_i (u² e² + u₀² scale²) q²) + λ u₀
 //   dbias  u |R| + λ √(Σ u² e² + u₀²) + λ u₀, without the scale
+//   dsinks u |R| + λ u √(Σ_i exp(2 (sink − lse)) Σ dout² out²)
 // where λ = 8 √max(1, n / 2048) of n terms (keys; queries of all heads that share a key), as gradients may be
 // summed block by block in their own type; δ = Σ dout · out and e² = 4 dS² + (scale P ds/ds₀)² (2 δ² + Σ
 // dout² out²). Rounding errors are at most u and independent: a sum of terms t is off by more than 4 u √(Σ

@@ -74,6 +74,12 @@ class BiasRows {
     of_query(query, {key, key + 1}, &value);
     return value;
   }
+  /// Without ALiBi.
+  double of_array(std::int64_t query, std::int64_t key) const {
+    double value = 0;
+    if (all_.data != nullptr) load_row(all_, query, key, 1, &value);
+    return value;
+  }
 
  private:
   template <class Real, class F>

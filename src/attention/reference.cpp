@@ -229,7 +229,8 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   const double scale = setup_.scale * variation_.scale,
                c = variation_.softcap < 0 ? setup_.softcap : variation_.softcap;
   const Cap order = c > 0 ? cap_order() : Cap::none;
-  const double bias = variation_.bias == 0 ? 0 : variation_.bias * p.bias.at<double>(i, j);
+  const double bias =
+      (variation_.bias == 0 ? 0 : variation_.bias * p.bias.of_array(i, j)) + p.bias.alibi.at(i, j);
   const double s = scale * product;
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);

@@ -366,6 +366,18 @@ TEST_CASE("the convention that wrong rows without a key follow is named") {
   CHECK(p.told(other).find("lse: lse of a query without a key is -inf") != std::string::npos);
 }
 
+TEST_CASE("a bias that is left out beside ALiBi is named") {
+  Planted p(DType::float32, 24, 40);
+  std::mt19937_64 engine(4);
+  const Array bias = plain::random(DType::float32, {24, 40}, engine);
+  const AttentionOptions without = p.options;
+  p.options.bias = bias.view();
+  CHECK(p.told(without).find("out: the bias is left out") != std::string::npos);
+  AttentionOptions other = p.options;
+  other.alibi = nullptr;
+  CHECK(p.told(other).find("out: ALiBi is left out") != std::string::npos);
+}
+
 TEST_CASE("gradients of other sinks and of another ALiBi are named") {
   Planted p(DType::float32, 24, 24);
   CHECK(p.told_of_gradients(with_sinks(p.options, p.sinks, 1, std::log(4)))
