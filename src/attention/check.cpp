@@ -165,8 +165,8 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
   return right;
 }
 
-// Rows are cut into elements where each is a sum over all queries. A sum over all keys is 0, since Σ P = 1,
-// and computed only if that is cheap.
+// Rows are cut into elements where each is a sum over all queries. A sum over all keys is 0, since Σ P = 1, and
+// computed only if that is cheap, or with a sink, whose weight the sum lacks, or where the bias is capped.
 std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const Reference& reference,
                                            const ArrayView& dout, const Reference::Saved& saved,
                                            double effort) {
@@ -175,7 +175,8 @@ std::vector<BiasElements> elements_of_bias(const CheckedArguments& setup, const 
                      each = setup.bias_has(BiasAxis::queries) ? std::max<std::int64_t>(columns, 1) : 1;
   const std::int64_t in_row = columns / each, count = rows.count() * in_row;
   const double work = reference_work(setup);
-  const bool is_zero = work > effort && !setup.bias_has(BiasAxis::keys);
+  const bool is_capped = setup.softcap > 0 && setup.softcap_order == SoftcapOrder::after_bias;
+  const bool is_zero = work > effort && !setup.bias_has(BiasAxis::keys) && !setup.has_sinks() && !is_capped;
   constexpr std::int64_t kZeros = 4096;
   std::vector<BiasElements> elements;
   for (const std::int64_t n :

@@ -97,7 +97,9 @@ TEST_CASE("weights in three bfloat16 give what float32 gives") {
     kernels::force(&fast);
     const Attention got = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
     kernels::force(nullptr);
-    CHECK(plain::same_bytes(got.lse, usual.lse));
+    // Sums of weights may be in another order.
+    CHECK(plain::far_from(plain::doubles(got.lse.view()), plain::doubles(usual.lse.view()), 1e-6, 1e-6) ==
+          "");
     CHECK(plain::far_from(plain::doubles(got.out.view()), plain::doubles(usual.out.view()), 2e-6, 1e-5) ==
           "");
   }
