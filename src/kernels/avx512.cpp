@@ -94,6 +94,23 @@ void widen_float16(const std::uint16_t* from, float* to) {
     _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
 }
 
+#define EJK_CODE_LANES
+#define EJK_LOOKS_UP_CODES
+struct CodeLanes {
+  static constexpr int kBytes = 64;
+  using Bits = __m512i;
+
+  static __m512i widen(const std::uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void narrow(__m512i codes, std::uint8_t* p) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
+  }
+  static __m512d to_double(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+  static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
+  static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
+};
+
 #include "kernels/close.inl"
 #include "kernels/codes.inl"
 #include "kernels/progression.inl"

@@ -8,11 +8,42 @@
 
 namespace ejk::kernels {
 
+/// Where a number halfway between two elements goes: to the even code, away from zero, towards zero.
+enum class Ties : std::uint8_t { even, away, down };
+
+enum class ScaleUse : std::uint8_t { multiplies, divides };
+
+/// Elements above the largest number (infinities too), those that became 0 and were not, and NaN.
+struct CodeCounts {
+  std::int64_t overflows = 0, flushed = 0, nans = 0;
+};
+
+/// Of finite elements: sums of squares of them and of their errors, rounded differently by instruction set,
+/// and the first of the largest errors that are not NaN; -1 where there is none.
+struct CodeErrors {
+  double signal = 0, noise = 0, largest = -1;
+  std::int64_t largest_at = 0;
+};
+
 struct Codes {
   /// out[i] = (number of codes[i]) · scales[its block] · factor, each product rounded. Bits above a code are
   /// ignored.
   void (*decode)(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n, const float* scales,
                  std::int64_t block, std::int64_t first, float factor, float* out);
+
+  /// out[b] = the bits of the largest magnitude in block b, of NaN as well; or of finite elements.
+  void (*largest)(const float* x, std::int64_t n, std::int64_t block, std::int64_t first, bool finite,
+                  std::uint32_t* out);
+
+  /// codes[i] = the code nearest to x[i] · scales[its block], or to x[i] / scales[its block], n ≤ 2^31.
+  /// Numbers above the largest become it; so does NaN in formats without NaN. Not for fnuz.
+  void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n, const float* scales,
+                 std::int64_t block, std::int64_t first, ScaleUse use, std::uint8_t* codes,
+                 CodeCounts& counts);
+
+  /// The errors of what decode() returns.
+  CodeErrors (*errors)(const FloatFormat& format, const float* x, const std::uint8_t* codes, std::int64_t n,
+                       const float* scales, std::int64_t block, std::int64_t first, float factor);
 };
 
 }  // namespace ejk::kernels

@@ -1,101 +1,300 @@
-// Codes of floats: plain loops with masks for choices, which the compiler vectorizes. Loops over the blocks of
-// usual lengths have constant ends.
+// Codes of floats, a register of them at once, which share a scale: the last one of a block may be partly
+// filled. The including file may define CodeLanes for its instruction set, as below, and EJK_CODE_LANES;
+// EJK_LOOKS_UP_CODES if that has look_up().
+
+#ifndef EJK_CODE_LANES
+struct CodeLanes {
+  static constexpr int kBytes = 16;  // of a register
+  using Bits [[gnu::vector_size(kBytes)]] = std::int32_t;
+  using Doubles [[gnu::vector_size(kBytes)]] = double;
+
+  static Bits widen(const std::uint8_t* p) { return Bits{p[0], p[1], p[2], p[3]}; }
+  static void narrow(Bits codes, std::uint8_t* p) {
+    for (int i = 0; i < 4; ++i) p[i] = static_cast<std::uint8_t>(codes[i]);
+  }
+  static Doubles to_double(const float* p) { return Doubles{p[0], p[1]}; }
+  static std::int32_t largest(Bits v) {
+    std::int32_t most = v[0];
+    for (int i = 1; i < 4; ++i) most = v[i] > most ? v[i] : most;
+    return most;
+  }
+};
+#endif
+
+constexpr std::int64_t kCodeLanes = CodeLanes::kBytes / 4;
+constexpr std::int32_t kInfinityBits = 0x7F800000;
+using CodeInts [[gnu::vector_size(CodeLanes::kBytes)]] = std::int32_t;
+using CodeFloats [[gnu::vector_size(CodeLanes::kBytes)]] = float;
+using CodeDoubles [[gnu::vector_size(CodeLanes::kBytes)]] = double;
+using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
+
+[[gnu::always_inline]] inline CodeInts ints_of(CodeFloats x) { return __builtin_bit_cast(CodeInts, x); }
+[[gnu::always_inline]] inline CodeLongs longs_of(CodeDoubles x) { return __builtin_bit_cast(CodeLongs, x); }
+[[gnu::always_inline]] inline CodeFloats floats_of(CodeInts x) { return __builtin_bit_cast(CodeFloats, x); }
+[[gnu::always_inline]] inline CodeLanes::Bits bits_of(CodeInts x) {
+  return __builtin_bit_cast(CodeLanes::Bits, x);
+}
+[[gnu::always_inline]] inline CodeInts magnitude_of(CodeFloats x) { return ints_of(x) & 0x7FFFFFFF; }
+
+// Mostly: sums stay in registers then.
+[[gnu::always_inline]] inline bool is_full(std::int64_t n) {
+  return __builtin_expect_with_probability(n == kCodeLanes, 1, 0.999);
+}
+
+// n ≤ kCodeLanes elements, and `rest` after them.
+[[gnu::always_inline]] inline CodeFloats load_floats(const float* from, std::int64_t n, float rest = 0) {
+  CodeFloats v = CodeFloats{} + rest;
+  if (is_full(n))
+    std::memcpy(&v, from, sizeof v);
+  else
+    std::memcpy(&v, from, static_cast<std::size_t>(n) * sizeof(float));
+  return v;
+}
+[[gnu::always_inline]] inline CodeInts load_codes(const std::uint8_t* from, std::int64_t n) {
+  std::uint8_t some[kCodeLanes] = {};
+  if (!is_full(n)) from = static_cast<std::uint8_t*>(std::memcpy(some, from, static_cast<std::size_t>(n)));
+  return __builtin_bit_cast(CodeInts, CodeLanes::widen(from));
+}
+
+// The elements of a register after another: `count` from i on.
+struct CodeRegister {
+  std::int64_t n, block, left, i = 0, count = 0;
+  const float* scales;
+
+  CodeRegister(std::int64_t elements, const float* of_blocks, std::int64_t length, std::int64_t first)
+      : n(elements), block(length), left(length == 1 ? elements : length - first), scales(of_blocks) {
+    set_count();
+  }
+  void set_count() {
+    count = left < n - i ? left : n - i;
+    count = count < kCodeLanes ? count : kCodeLanes;
+  }
+  bool is_some() const { return i < n; }
+  void next() {
+    i += count;
+    left -= count;
+    if (left == 0) left = block, ++scales;
+    set_count();
+  }
+  [[gnu::always_inline]] CodeFloats scale() const {
+    return block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
+  }
+};
 
 struct CodeBits {
-  std::int32_t cut, rebias, lift, least_normal, largest, nan, infinity;
-  std::uint32_t magnitude, sign, sign_shift;
+  std::int32_t cut, rebias, lift, least_normal, largest, nan, infinity, magnitude, sign, sign_shift;
 };
 
 inline CodeBits code_bits(const FloatFormat& format) {
-  const std::uint32_t sign = 1u << (format.exponent_bits + format.mantissa_bits), all = sign - 1;
+  const std::int32_t sign = 1 << (format.exponent_bits + format.mantissa_bits), all = sign - 1;
   const bool is_fnuz = format.special == SpecialCodes::fnuz, is_none = format.special == SpecialCodes::none;
   const bool is_ieee = format.special == SpecialCodes::ieee;
-  const std::uint32_t infinity = all >> format.mantissa_bits << format.mantissa_bits;
   CodeBits bits{};
   bits.cut = 23 - format.mantissa_bits;
   bits.rebias = (127 - format.bias) << 23;
   bits.lift = (128 - format.bias) << 23;
   bits.least_normal = 1 << format.mantissa_bits;
-  bits.largest = static_cast<std::int32_t>(is_fnuz || is_none ? all : is_ieee ? infinity - 1 : all - 1);
-  bits.nan = static_cast<std::int32_t>(is_fnuz   ? sign
-                                       : is_none ? static_cast<std::uint32_t>(bits.largest)
-                                                 : all);
-  bits.infinity = static_cast<std::int32_t>(infinity);
+  bits.infinity = all >> format.mantissa_bits << format.mantissa_bits;
+  bits.largest = is_fnuz || is_none ? all : is_ieee ? bits.infinity - 1 : all - 1;
+  bits.nan = is_fnuz ? sign : is_none ? bits.largest : all;
   bits.magnitude = all;
   bits.sign = sign;
-  bits.sign_shift = static_cast<std::uint32_t>(31 - format.exponent_bits - format.mantissa_bits);
+  bits.sign_shift = 31 - format.exponent_bits - format.mantissa_bits;
   return bits;
 }
 
-inline std::int32_t mask_of(bool condition) { return -static_cast<std::int32_t>(condition); }
-
-// Calls run(begin, end, block) for the elements of each block; run(i, i + length, block) with a constant
-// length where blocks are whole and have a usual one.
-template <class F>
-[[gnu::always_inline]] inline void by_blocks(std::int64_t n, std::int64_t block, std::int64_t first,
-                                             const F& run) {
-  std::int64_t i = 0, b = 0;
-  if (first > 0) {
-    i = block - first < n ? block - first : n;
-    run(std::int64_t{0}, i, b++);
-  }
-  if (block == 32)
-    for (; i + 32 <= n; i += 32) run(i, i + 32, b++);
-  if (block == 16)
-    for (; i + 16 <= n; i += 16) run(i, i + 16, b++);
-  for (; i < n; i += block) run(i, i + block < n ? i + block : n, b++);
-}
-
-// The float of a code. Subnormal numbers: subtraction of the float that their fraction was added to.
+// The floats of codes. Subnormal numbers: subtraction of the float that their fraction was added to.
 template <SpecialCodes kSpecial>
-[[gnu::always_inline]] inline float number_of(const CodeBits& f, std::uint8_t byte) {
-  const std::uint32_t code = byte;
-  const auto magnitude = static_cast<std::int32_t>(code & f.magnitude), fraction = magnitude << f.cut;
-  const float lifted = __builtin_bit_cast(float, fraction | f.lift) - __builtin_bit_cast(float, f.lift);
-  const std::int32_t is_normal = mask_of(magnitude >= f.least_normal);
-  std::int32_t bits =
-      ((fraction + f.rebias) & is_normal) | (__builtin_bit_cast(std::int32_t, lifted) & ~is_normal);
-  constexpr std::int32_t kInfinity = 0x7F800000, kNan = 0x7FC00000;
+[[gnu::always_inline]] inline CodeFloats numbers_of(const CodeBits& f, CodeInts codes) {
+  const CodeInts magnitude = codes & f.magnitude, fraction = magnitude << f.cut;
+  const CodeFloats lifted = floats_of(fraction | f.lift) - __builtin_bit_cast(float, f.lift);
+  CodeInts bits = magnitude >= f.least_normal ? fraction + f.rebias : ints_of(lifted);
+  const CodeInts infinity = CodeInts{} + kInfinityBits, nan = CodeInts{} + 0x7FC00000;
   if constexpr (kSpecial == SpecialCodes::ieee) {
-    bits |= kInfinity & mask_of(magnitude >= f.infinity);
-    const std::int32_t is_nan = mask_of(magnitude > f.infinity);
-    bits = (kNan & is_nan) | (bits & ~is_nan);
-  } else if constexpr (kSpecial == SpecialCodes::fn || kSpecial == SpecialCodes::fnuz) {
-    const std::int32_t is_nan =
-        mask_of(kSpecial == SpecialCodes::fn ? magnitude == f.nan : static_cast<std::int32_t>(code) == f.nan);
-    bits = (kNan & is_nan) | (bits & ~is_nan);
+    bits = magnitude == f.infinity ? infinity : bits;
+    bits = magnitude > f.infinity ? nan : bits;
+  } else if constexpr (kSpecial == SpecialCodes::fn) {
+    bits = magnitude == f.nan ? nan : bits;
+  } else if constexpr (kSpecial == SpecialCodes::fnuz) {
+    bits = codes == f.nan ? nan : bits;
   }
-  const std::uint32_t sign = (code & f.sign) << f.sign_shift;
-  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) | sign);
+  return floats_of(bits | (codes & f.sign) << f.sign_shift);
 }
 
-template <SpecialCodes kSpecial>
-void decode_as(const CodeBits& f, const std::uint8_t* __restrict codes, std::int64_t n, const float* scales,
-               std::int64_t block, std::int64_t first, float factor, float* __restrict out) {
-  if (block == 1) {
-    for (std::int64_t i = 0; i < n; ++i) out[i] = number_of<kSpecial>(f, codes[i]) * scales[i] * factor;
-    return;
+// Calls run(numbers), where numbers(codes) are the floats of codes.
+template <class F>
+[[gnu::always_inline]] inline void with_numbers(const FloatFormat& format, const F& run) {
+  const CodeBits f = code_bits(format);
+  if (format.special == SpecialCodes::ieee)
+    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::ieee>(f, codes); });
+  if (format.special == SpecialCodes::fn)
+    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fn>(f, codes); });
+  if (format.special == SpecialCodes::fnuz)
+    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fnuz>(f, codes); });
+#ifdef EJK_LOOKS_UP_CODES
+  if (f.sign == 8) {
+    CodeInts all{};
+    for (int i = 0; i < kCodeLanes; ++i) all[i] = i;
+    const CodeFloats numbers = numbers_of<SpecialCodes::none>(f, all);
+    return run([&](CodeInts codes) { return CodeLanes::look_up(numbers, bits_of(codes)); });
   }
-  by_blocks(
-      n, block,
-      first, [=](std::int64_t begin, std::int64_t end, std::int64_t b) __attribute__((always_inline)) {
-        const float scale = scales[b];
-        for (std::int64_t i = begin; i < end; ++i) out[i] = number_of<kSpecial>(f, codes[i]) * scale * factor;
-      });
+#endif
+  run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
 inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n,
                          const float* scales, std::int64_t block, std::int64_t first, float factor,
                          float* out) {
-  const CodeBits f = code_bits(format);
-  if (format.special == SpecialCodes::ieee)
-    decode_as<SpecialCodes::ieee>(f, codes, n, scales, block, first, factor, out);
-  else if (format.special == SpecialCodes::fn)
-    decode_as<SpecialCodes::fn>(f, codes, n, scales, block, first, factor, out);
-  else if (format.special == SpecialCodes::fnuz)
-    decode_as<SpecialCodes::fnuz>(f, codes, n, scales, block, first, factor, out);
-  else
-    decode_as<SpecialCodes::none>(f, codes, n, scales, block, first, factor, out);
+  with_numbers(format, [&](const auto& numbers) {
+    for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
+      const CodeFloats decoded = numbers(load_codes(codes + at.i, at.count)) * at.scale() * factor;
+      if (is_full(at.count))
+        std::memcpy(out + at.i, &decoded, sizeof decoded);
+      else
+        std::memcpy(out + at.i, &decoded, static_cast<std::size_t>(at.count) * sizeof(float));
+    }
+  });
 }
 
-#define EJK_CODES_KERNELS .codes = {decode_codes}
+inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block, std::int64_t first,
+                              bool finite, std::uint32_t* out) {
+  const std::int32_t limit = finite ? kInfinityBits : INT32_MAX;
+  for (std::int64_t i = 0; i < n; first = 0) {
+    const std::int64_t end = block - first < n - i ? i + block - first : n;
+    CodeInts most{};
+    for (; i < end; i += kCodeLanes) {
+      CodeInts magnitude = magnitude_of(load_floats(x + i, end - i < kCodeLanes ? end - i : kCodeLanes));
+      magnitude = magnitude < limit ? magnitude : CodeInts{};
+      most = magnitude > most ? magnitude : most;
+    }
+    i = end;
+    *out++ = static_cast<std::uint32_t>(CodeLanes::largest(bits_of(most)));
+  }
+}
+
+// Lanes of the counts.
+struct CountsOfLanes {
+  CodeInts overflows{}, flushed{}, nans{};
+};
+
+template <Ties kTies>
+[[gnu::always_inline]] inline CodeInts encode(const CodeBits& f, bool has_nan, CodeFloats x,
+                                              CodeFloats scaled, CountsOfLanes& counts) {
+  const std::int32_t half = 1 << (f.cut - 1), lift_bits = f.rebias + ((f.cut + 1) << 23);
+  const auto lift = __builtin_bit_cast(float, lift_bits);
+  const auto half_unit = __builtin_bit_cast(float, f.rebias + ((f.cut - 23) << 23));
+  const CodeInts magnitude = magnitude_of(scaled), original = magnitude_of(x);
+  CodeInts sum = magnitude - f.rebias + half;
+  if constexpr (kTies == Ties::even) sum += (magnitude >> f.cut & 1) - 1;
+  if constexpr (kTies == Ties::down) sum -= 1;
+  // Subnormal elements: an addition whose last place is theirs rounds to nearest even.
+  const CodeFloats value = floats_of(magnitude), lifted = value + lift;
+  CodeInts low = ints_of(lifted) - lift_bits;
+  if constexpr (kTies == Ties::away) low -= value - (lifted - lift) == half_unit;
+  if constexpr (kTies == Ties::down) low += value - (lifted - lift) == -half_unit;
+  CodeInts code = magnitude >= f.rebias + (1 << 23) ? sum >> f.cut : low;
+  const CodeInts is_nan = magnitude > kInfinityBits, is_large = code > f.largest;
+  code = is_large ? CodeInts{} + f.largest : code;
+  counts.overflows -= is_large & ~is_nan;
+  counts.flushed -= (code == 0) & (original != 0);
+  const CodeInts was_nan = original > kInfinityBits;
+  counts.nans -= was_nan;
+  // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the instruction.
+  const CodeInts sign = ints_of(x) >> f.sign_shift & f.sign;
+  const CodeInts nan = has_nan ? (sign & was_nan) | f.nan : CodeInts{} + f.nan;
+  return is_nan ? nan : code | sign;
+}
+
+inline std::int64_t sum_of(CodeInts lanes) {
+  std::int64_t sum = 0;
+  for (int i = 0; i < kCodeLanes; ++i) sum += lanes[i];
+  return sum;
+}
+
+template <Ties kTies>
+void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const float* scales,
+               std::int64_t block, std::int64_t first, ScaleUse use, std::uint8_t* codes,
+               CodeCounts& counts) {
+  const CodeBits f = code_bits(format);
+  const bool has_nan = format.special != SpecialCodes::none, divides = use == ScaleUse::divides;
+  CountsOfLanes lanes;
+  for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
+    const CodeFloats value = load_floats(x + at.i, at.count), scale = at.scale();
+    const CodeInts code = encode<kTies>(f, has_nan, value, divides ? value / scale : value * scale, lanes);
+    if (is_full(at.count)) {
+      CodeLanes::narrow(bits_of(code), codes + at.i);
+    } else {
+      std::uint8_t some[kCodeLanes];
+      CodeLanes::narrow(bits_of(code), some);
+      std::memcpy(codes + at.i, some, static_cast<std::size_t>(at.count));
+    }
+  }
+  counts.overflows += sum_of(lanes.overflows);
+  counts.flushed += sum_of(lanes.flushed);
+  counts.nans += sum_of(lanes.nans);
+}
+
+inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
+                         const float* scales, std::int64_t block, std::int64_t first, ScaleUse use,
+                         std::uint8_t* codes, CodeCounts& counts) {
+  if (ties == Ties::even) encode_as<Ties::even>(format, x, n, scales, block, first, use, codes, counts);
+  if (ties == Ties::away) encode_as<Ties::away>(format, x, n, scales, block, first, use, codes, counts);
+  if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, use, codes, counts);
+}
+
+// Sums of halves of registers.
+struct ErrorsOfLanes {
+  CodeDoubles signal{}, noise{}, largest = CodeDoubles{} - 1;
+  CodeLongs largest_at{};
+
+  // Of elements from `at` on.
+  [[gnu::always_inline]] void add(CodeDoubles x, CodeDoubles decoded, std::int64_t at) {
+    const CodeDoubles error = x - decoded;
+    const CodeDoubles size = __builtin_bit_cast(CodeDoubles, longs_of(error) & INT64_MAX);
+    const CodeLongs is_finite = (longs_of(x) & INT64_MAX) < 0x7FF0000000000000;
+    signal += is_finite ? x * x : CodeDoubles{};
+    noise += is_finite ? error * error : CodeDoubles{};
+    const CodeLongs is_more = is_finite & (size > largest);
+    largest = is_more ? size : largest;
+    largest_at = is_more ? CodeLongs{} + at : largest_at;
+  }
+};
+
+// By value: sums with an address would be in memory from the first to the last.
+inline void add(ErrorsOfLanes lanes, CodeErrors& errors) {
+  for (int lane = 0; lane < kCodeLanes / 2; ++lane) {
+    errors.signal += lanes.signal[lane];
+    errors.noise += lanes.noise[lane];
+    const double most = lanes.largest[lane];
+    const std::int64_t at = lanes.largest_at[lane] + lane;
+    if (most > errors.largest || (most == errors.largest && at < errors.largest_at))
+      errors.largest = most, errors.largest_at = at;
+  }
+}
+
+inline CodeErrors errors_of_codes(const FloatFormat& format, const float* x, const std::uint8_t* codes,
+                                  std::int64_t n, const float* scales, std::int64_t block, std::int64_t first,
+                                  float factor) {
+  CodeErrors errors;
+  with_numbers(format, [&](const auto& numbers) {
+    ErrorsOfLanes low, high;
+    for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
+      const CodeFloats value = load_floats(x + at.i, at.count, __builtin_inff());
+      const CodeFloats decoded = numbers(load_codes(codes + at.i, at.count)) * at.scale() * factor;
+      float values[kCodeLanes], others[kCodeLanes];
+      std::memcpy(values, &value, sizeof values);
+      std::memcpy(others, &decoded, sizeof others);
+      const auto half = [](const float* floats) {
+        return __builtin_bit_cast(CodeDoubles, CodeLanes::to_double(floats));
+      };
+      constexpr std::int64_t kHalf = kCodeLanes / 2;
+      low.add(half(values), half(others), at.i);
+      high.add(half(values + kHalf), half(others + kHalf), at.i + kHalf);
+    }
+    add(low, errors);
+    add(high, errors);
+  });
+  return errors;
+}
+
+#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes, errors_of_codes}

@@ -1,10 +1,11 @@
-// Encoding in pieces of whole blocks, each by one thread: the largest magnitude of a block, its scale, its
-// codes, and their errors, while the piece is in the cache. Scales of several pieces (fp8, the global one of
-// nvfp4) take a pass before, whose maxima do not depend on the order. Sums of errors are added piece by piece
-// in C order.
+// Encoding in pieces of whole blocks, each by one thread. Of some KiB at once, which stay in the first-level
+// cache, kernels find the largest magnitude of each block, then the codes, then their errors. Scales of several
+// pieces (fp8, the global one of nvfp4) take a pass before, whose maxima do not depend on the order. Sums of
+// errors are added piece by piece in C order.
 // tests: tests/quantize/test_encode.cpp
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -19,6 +20,7 @@
 #include "core/require.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/quantize.hpp"
+#include "kernels/kernels.hpp"
 #include "quantize/encode.hpp"
 #include "quantize/scale_grid.hpp"
 
@@ -30,8 +32,7 @@ namespace {
 
 constexpr std::int64_t kPiece = std::int64_t{1}
                                 << 16;  // elements; a multiple of every block along the last axis
-constexpr std::int64_t kStep = 1024;    // of them encoded at once
-constexpr std::uint32_t kInfinity = 0x7F800000u;
+constexpr std::int64_t kStep = 2048;    // of them encoded at once
 
 using Scheme = QuantizationScheme;
 
@@ -93,15 +94,17 @@ struct Grid {
     }
     if (is_one) {
       shape.clear();
-      return;
+    } else {
+      if (shape.size() > 1) shape[shape.size() - 2] = core::ceil_div(rows, block_rows);
+      shape.back() = core::ceil_div(columns, block_columns);
     }
-    if (shape.size() > 1) shape[shape.size() - 2] = core::ceil_div(rows, block_rows);
-    shape.back() = core::ceil_div(columns, block_columns);
+    const std::int64_t all = std::max<std::int64_t>(element_count(x), 1);
+    if (is_one || (block_rows == 1 && columns % block_columns == 0)) rows = 1, columns = all;
+    if (is_one) block_columns = all;
   }
 
   /// The scale of the element at `flat` in C order.
   std::int64_t scale_of(std::int64_t flat) const {
-    if (is_one) return 0;
     const std::int64_t row = flat / columns, column = flat % columns;
     return (row / rows * core::ceil_div(rows, block_rows) + row % rows / block_rows) *
                core::ceil_div(columns, block_columns) +
@@ -109,58 +112,25 @@ struct Grid {
   }
 };
 
-/// Calls f(begin, end, scale) for the runs of elements begin <= flat < end that share a scale and a row.
+/// Calls f(begin, end, scale, first) for the elements begin <= flat < end, those of a row at once, and no more
+/// than kStep: from the element `first` of the block of `scale` on.
 template <class F>
-void for_each_run(const Grid& grid, std::int64_t begin, std::int64_t end, F&& f) {
+void for_each_step(const Grid& grid, std::int64_t begin, std::int64_t end, F&& f) {
   while (begin < end) {
     const std::int64_t column = begin % grid.columns;
-    const std::int64_t block_end = (column / grid.block_columns + 1) * grid.block_columns;
-    const std::int64_t next = std::min(end, begin - column + std::min(block_end, grid.columns));
-    f(begin, next, grid.scale_of(begin));
+    const std::int64_t next = std::min({end, begin + kStep, begin - column + grid.columns});
+    f(begin, next, grid.scale_of(begin), column % grid.block_columns);
     begin = next;
   }
-}
-
-/// The bits of the largest magnitude, of NaN as well; or of finite elements.
-std::uint32_t largest_of(const float* x, std::int64_t n, bool finite) {
-  std::int32_t most = 0;
-  const std::int32_t limit = finite ? static_cast<std::int32_t>(kInfinity) : INT32_MAX;
-  for (std::int64_t i = 0; i < n; ++i) {
-    auto magnitude = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFu);
-    magnitude &= -static_cast<std::int32_t>(magnitude < limit);
-    most = magnitude > most ? magnitude : most;
-  }
-  return static_cast<std::uint32_t>(most);
 }
 
 /// What one piece adds to the counts.
 struct Part {
   std::int64_t zero_blocks = 0, saturated = 0, flushed = 0, nans = 0;
-  std::array<bool, 256> codes = {};
+  std::array<bool, 256> used = {};  // codes
   double signal = 0, noise = 0, largest_error = -1;
   std::int64_t largest_at = 0;
 };
-
-void add_errors(const float* x, const std::uint8_t* codes, std::int64_t n, const float* numbers, float scale,
-                float global, std::int64_t at, Part& part) {
-  double signal = 0, noise = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    part.codes[codes[i]] = true;
-    const double value = x[i], error = value - static_cast<double>(numbers[codes[i]] * scale * global);
-    if (!(std::abs(x[i]) < INFINITY)) {
-      part.nans += std::isnan(x[i]);
-      continue;
-    }
-    signal += value * value;
-    noise += error * error;
-    if (std::abs(error) > part.largest_error) {
-      part.largest_error = std::abs(error);
-      part.largest_at = at + i;
-    }
-  }
-  part.signal += signal;
-  part.noise += noise;
-}
 
 /// n codes to whole bytes.
 void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std::byte* out) {
@@ -178,15 +148,36 @@ void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std:
   }
 }
 
+// Marks bytes, of eight that are read at once.
+void mark(const std::uint8_t* bytes, std::int64_t n, std::array<bool, 256>& used) {
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes + i, sizeof word);
+    for (int b = 0; b < 8; ++b) used[word >> (8 * b) & 255] = true;
+  }
+  for (; i < n; ++i) used[bytes[i]] = true;
+}
+
+// Marks the codes of a piece, and those of 4 bits by their bytes.
+void mark_used(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, const std::byte* packed,
+               Part& part) {
+  if (row.group_codes != 2) return mark(codes, n, part.used);
+  std::array<bool, 256> pairs{};
+  mark(reinterpret_cast<const std::uint8_t*>(packed), n / 2, pairs);
+  for (std::size_t pair = 0; pair < pairs.size(); ++pair)
+    if (pairs[pair]) part.used[pair & 15] = part.used[pair >> 4] = true;
+}
+
 /// Scales and codes of blocks.
 class BlockEncoder {
  public:
   /// `encode_scale` is 1 / global without its rounding.
-  BlockEncoder(const QuantizeSettings& settings, float global, float encode_scale)
+  BlockEncoder(const QuantizeSettings& settings, std::int64_t block, float global, float encode_scale)
       : settings_(settings),
         row_(row_of(*settings.element)),
-        elements_(*row_.format, settings.rounding),
-        scales_(kFloat8E4M3Fn, ElementRounding::even),
+        kernels_(kernels::active().codes),
+        block_(block),
         global_(global),
         encode_scale_(encode_scale) {}
 
@@ -197,67 +188,71 @@ class BlockEncoder {
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
-  /// Encodes elements of one block; `scale` is stored, or given (fp8). `at`: their position in C order.
-  void encode(const float* x, std::int64_t n, std::byte* scale, std::uint8_t* codes, std::int64_t at,
-              Part& part) const {
-    float divisor = 0, decoded = 0;
-    if (settings_.scheme == Scheme::fp8) {
-      std::memcpy(&divisor, scale, sizeof divisor);
-      decoded = divisor;
-    } else {
-      const std::uint32_t amax = largest_of(x, n, settings_.scheme == Scheme::nvfp4);
-      part.zero_blocks += amax == 0 && largest_of(x, n, false) == 0;
-      std::uint8_t code = 0;
-      if (settings_.scheme == Scheme::mx) {
-        code = e8m0_code(*settings_.rule, row_, amax);
-        decoded = kE8M0[code];
-      } else {
-        const float number =
-            std::bit_cast<float>(amax) * encode_scale_ / static_cast<float>(row_.format->largest);
-        Encoder::Counts ignored;
-        scales_.encode(&number, 1, &code, ignored);
-        decoded = row_of(ElementFormat::e4m3).values[code];
-      }
-      *scale = static_cast<std::byte>(code);
-      divisor = decoded;
-    }
-    Encoder::Counts counts;
-    float scaled[kStep];
-    for (std::int64_t begin = 0; begin < n; begin += kStep) {
-      const std::int64_t some = std::min(kStep, n - begin);
-      divide(x + begin, some, divisor, scaled);
-      elements_.encode(scaled, some, codes + begin, counts);
-    }
-    part.saturated += counts.saturated;
+  /// Encodes at most kStep elements, from the element `first` of a block on; `scales` are stored, or given
+  /// (fp8). `at`: their position in C order.
+  void encode(const float* x, std::int64_t n, std::int64_t first, std::byte* scales, std::uint8_t* codes,
+              std::int64_t at, Part& part) const {
+    float decoded[kStep / kNvfp4Block], factors[kStep / kNvfp4Block];
+    const bool is_fp8 = settings_.scheme == Scheme::fp8;
+    const float* const given = reinterpret_cast<const float*>(scales);
+    const float *const numbers = is_fp8 ? given : decoded, *const used = is_fp8 ? given : factors;
+    if (!is_fp8) choose_scales(x, n, reinterpret_cast<std::uint8_t*>(scales), decoded, factors, part);
+    kernels::CodeCounts counts;
+    kernels_.encode(
+        *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n, used, block_, first,
+        settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides, codes,
+        counts);
+    part.saturated += counts.overflows;
     part.flushed += counts.flushed;
-    if (divisor == 0) part.flushed += count_nonzero(x, n);
-    add_errors(x, codes, n, row_.values, decoded, global_, at, part);
+    part.nans += counts.nans;
+    const kernels::CodeErrors errors =
+        kernels_.errors(*row_.format, x, codes, n, numbers, block_, first, global_);
+    part.signal += errors.signal;
+    part.noise += errors.noise;
+    if (errors.largest > part.largest_error)
+      part.largest_error = errors.largest, part.largest_at = at + errors.largest_at;
   }
 
  private:
-  void divide(const float* x, std::int64_t n, float divisor, float* out) const {
-    if (settings_.scheme == Scheme::mx) {
-      // The inverse of a power of two is one, of the largest and the least one as well.
-      const float factor = std::isnan(divisor) ? divisor : 1 / divisor;
-      for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] * factor;
-    } else if (settings_.scheme == Scheme::fp8) {
-      for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] / divisor;
-    } else if (divisor > 0) {
-      for (std::int64_t i = 0; i < n; ++i) out[i] = x[i] * encode_scale_ / divisor;
-    } else {
-      for (std::int64_t i = 0; i < n; ++i) out[i] = std::isfinite(x[i]) ? std::copysign(0.0f, x[i]) : x[i];
+  // The codes and numbers of the scales of whole blocks, and the factor or divisor of their elements.
+  void choose_scales(const float* x, std::int64_t n, std::uint8_t* codes, float* numbers, float* factors,
+                     Part& part) const {
+    const std::int64_t blocks = core::ceil_div(n, block_);
+    const bool is_mx = settings_.scheme == Scheme::mx;
+    std::uint32_t largest[kStep / kNvfp4Block];
+    kernels_.largest(x, n, block_, 0, !is_mx, largest);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      if (largest[b] != 0) continue;
+      const float* const end = x + std::min(n, (b + 1) * block_);
+      part.zero_blocks += std::all_of(x + b * block_, end, [](float element) { return element == 0; });
     }
-  }
-
-  static std::int64_t count_nonzero(const float* x, std::int64_t n) {
-    std::int64_t count = 0;
-    for (std::int64_t i = 0; i < n; ++i) count += x[i] != 0 && std::isfinite(x[i]);
-    return count;
+    if (is_mx) {
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        codes[b] = e8m0_code(*settings_.rule, row_, largest[b]);
+        numbers[b] = kE8M0[codes[b]];
+        // The inverse of a power of two is one, of the largest and the least one as well.
+        factors[b] = 1 / numbers[b];
+      }
+      return;
+    }
+    const auto most = static_cast<float>(row_.format->largest);
+    for (std::int64_t b = 0; b < blocks; ++b)
+      numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
+    kernels::CodeCounts ignored;
+    const float one = 1;
+    kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks, &one, blocks, 0,
+                    kernels::ScaleUse::multiplies, codes, ignored);
+    // Elements of a block whose scale is 0 become 0, infinities aside.
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      numbers[b] = row_of(ElementFormat::e4m3).values[codes[b]];
+      factors[b] = numbers[b] > 0 ? std::max(numbers[b] * global_, 0x1p-149f) : 0x1.FFFFFEp127f;
+    }
   }
 
   const QuantizeSettings& settings_;
   const ElementRow& row_;
-  Encoder elements_, scales_;
+  const kernels::Codes& kernels_;
+  std::int64_t block_;
   float global_, encode_scale_;
 };
 
@@ -309,6 +304,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
   const bool has_pass = s.scheme == Scheme::fp8 || (s.scheme == Scheme::nvfp4 && !s.global);
   core::Progress done(progress, made.elements * (has_pass ? 2 : 1));
 
+  const kernels::Codes& codes = kernels::active().codes;
   std::vector<std::uint32_t> largest(s.scheme == Scheme::fp8 ? static_cast<std::size_t>(made.blocks) : 1);
   if (has_pass)
     core::parallel_reduce(
@@ -316,17 +312,25 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
         [&](Buffer& buffer, std::int64_t box) {
           const auto* from = reinterpret_cast<const float*>(reader.acquire(boxes, box, buffer));
           const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
-          const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t scale) {
-            const std::uint32_t most = largest_of(from + (begin - first), end - begin, true);
+          const auto add = [&](std::uint32_t most, std::int64_t scale) {
             std::atomic_ref<std::uint32_t> cell(largest[static_cast<std::size_t>(scale)]);
             std::uint32_t before = cell.load(std::memory_order_relaxed);
             while (before < most && !cell.compare_exchange_weak(before, most, std::memory_order_relaxed)) {
             }
           };
-          if (s.scheme == Scheme::fp8 && !grid.is_one)
-            for_each_run(grid, first, first + n, add);
-          else
-            add(first, first + n, 0);
+          std::uint32_t most[kStep + 1];
+          if (s.scheme == Scheme::fp8 && !grid.is_one) {
+            for_each_step(
+                grid, first, first + n,
+                [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                  codes.largest(from + (begin - first), end - begin, grid.block_columns, within, true, most);
+                  const std::int64_t blocks = core::ceil_div(within + end - begin, grid.block_columns);
+                  for (std::int64_t b = 0; b < blocks; ++b) add(most[b], scale + b);
+                });
+          } else {
+            codes.largest(from, n, n, 0, true, most);
+            add(most[0], 0);
+          }
           done.add(n);
         },
         [](const Buffer&) {});
@@ -338,7 +342,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     made.global_scale = s.global ? *s.global : amax > 0 ? std::max(amax / kMost, 0x1p-126f) : 1;
     encode_scale = s.global || amax / kMost < 0x1p-126f ? 1 / *made.global_scale : kMost / amax;
   }
-  const BlockEncoder encoder(s, made.global_scale.value_or(1), encode_scale);
+  const BlockEncoder encoder(s, grid.block_columns, made.global_scale.value_or(1), encode_scale);
   if (s.scheme == Scheme::fp8)
     for (std::size_t i = 0; i < largest.size(); ++i) {
       scales.elements<float>()[i] = encoder.scale_of_fp8(largest[i]);
@@ -357,17 +361,21 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
         const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
         buffers.codes.resize(static_cast<std::size_t>(n));
         Part& part = parts[static_cast<std::size_t>(box)];
-        for_each_run(grid, first, first + n, [&](std::int64_t begin, std::int64_t end, std::int64_t scale) {
-          encoder.encode(from + (begin - first), end - begin, scales.data() + scale * size_of(scales.dtype()),
-                         buffers.codes.data() + (begin - first), begin, part);
-        });
-        pack(row, buffers.codes.data(), n, made.values.data() + first / row.group_codes * row.group_bytes);
+        for_each_step(grid, first, first + n,
+                      [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                        encoder.encode(from + (begin - first), end - begin, within,
+                                       scales.data() + scale * size_of(scales.dtype()),
+                                       buffers.codes.data() + (begin - first), begin, part);
+                      });
+        std::byte* const out = made.values.data() + first / row.group_codes * row.group_bytes;
+        pack(row, buffers.codes.data(), n, out);
+        mark_used(row, buffers.codes.data(), n, out, part);
         reader.release(boxes, box);
         done.add(n);
       },
       [](const Buffers&) {});
 
-  std::array<bool, 256> codes{};
+  std::array<bool, 256> used{};
   std::int64_t worst_at = -1;
   double worst = -1;
   for (const Part& part : parts) {
@@ -377,10 +385,10 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     made.nans += part.nans;
     made.signal += part.signal;
     made.noise += part.noise;
-    for (std::size_t c = 0; c < codes.size(); ++c) codes[c] = codes[c] || part.codes[c];
+    for (std::size_t c = 0; c < used.size(); ++c) used[c] = used[c] || part.used[c];
     if (part.largest_error > worst) worst = part.largest_error, worst_at = part.largest_at;
   }
-  made.codes_used = std::count(codes.begin(), codes.end(), true);
+  made.codes_used = std::count(used.begin(), used.end(), true);
   if (worst_at >= 0) {
     made.largest_error = worst;
     made.largest_error_index = core::index_of(x.shape(), worst_at);

@@ -1,36 +1,91 @@
-// Decoded codes of every format and instruction set against their tables of numbers.
+// Codes of every format on every instruction set: decoded against their tables of numbers, encoded against the
+// nearest number by search, errors and largest magnitudes against plain loops.
 #include "kernels/codes.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "support/instruction_sets.hpp"
 
 using namespace ejk;
 
+namespace {
+
+struct Row {
+  const FloatFormat* format;
+  const float* numbers;
+};
+const Row kRows[] = {{&kFloat8E4M3Fn, detail::kFloat8Values<kFloat8E4M3Fn>.data()},
+                     {&kFloat8E5M2, detail::kFloat8Values<kFloat8E5M2>.data()},
+                     {&kFloat8E4M3Fnuz, detail::kFloat8Values<kFloat8E4M3Fnuz>.data()},
+                     {&kFloat8E5M2Fnuz, detail::kFloat8Values<kFloat8E5M2Fnuz>.data()},
+                     {&kFloat6E2M3, detail::kFloat8Values<kFloat6E2M3>.data()},
+                     {&kFloat6E3M2, detail::kFloat8Values<kFloat6E3M2>.data()},
+                     {&kFloat4E2M1, detail::kFloat8Values<kFloat4E2M1>.data()}};
+
+// The code of a float by search of the two numbers next to it.
+std::uint8_t code_by_search(const Row& row, float x, kernels::Ties ties, kernels::CodeCounts& counts) {
+  const detail::FloatCodes codes(*row.format);
+  const std::uint32_t sign = std::signbit(x) ? codes.sign : 0;
+  if (std::isnan(x)) {
+    ++counts.nans;
+    if (row.format->special == SpecialCodes::none) return static_cast<std::uint8_t>(codes.largest);
+    return static_cast<std::uint8_t>(codes.nan | sign);
+  }
+  const double size = std::abs(double{x});
+  std::uint32_t low = 0;  // the largest code of a number that is not larger
+  for (std::uint32_t bit = 128; bit > 0; bit /= 2)
+    if (low + bit <= codes.largest && double{row.numbers[low + bit]} <= size) low += bit;
+  std::uint32_t code = low;
+  const double below = row.numbers[low];
+  // The number that would follow the largest one.
+  const double above = low < codes.largest ? double{row.numbers[low + 1]} : 2 * below - row.numbers[low - 1];
+  const double middle = (below + above) / 2;
+  if (size > middle ||
+      (size == middle && (ties == kernels::Ties::away || (ties == kernels::Ties::even && low % 2 == 1))))
+    ++code;
+  if (code > codes.largest) ++counts.overflows, code = codes.largest;
+  counts.flushed += code == 0 && x != 0;
+  return static_cast<std::uint8_t>(code | sign);
+}
+
+// Every bfloat16 pattern, ties of all formats and their neighbours, and random patterns.
+std::vector<float> inputs() {
+  std::vector<float> x;
+  for (std::uint32_t pattern = 0; pattern < 0x10000; ++pattern)
+    x.push_back(std::bit_cast<float>(pattern << 16));
+  for (const Row& row : kRows)
+    for (std::uint32_t code = 0; code < detail::FloatCodes(*row.format).largest; ++code) {
+      const float middle = (row.numbers[code] + row.numbers[code + 1]) / 2;
+      for (const float tie : {std::nextafter(middle, 0.0f), middle, std::nextafter(middle, INFINITY)})
+        x.insert(x.end(), {tie, -tie});
+    }
+  std::mt19937 engine(5);
+  for (int i = 0; i < 100000; ++i) {
+    x.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(engine())));
+    // Of the numbers' own range.
+    x.push_back(std::ldexp(static_cast<float>(engine()), -static_cast<int>(20 + engine() % 40)));
+  }
+  return x;
+}
+
+}  // namespace
+
 TEST_CASE(
     "codes of every format become the numbers of its table times scale and factor, on every instruction set") {
-  struct Row {
-    const FloatFormat* format;
-    const float* numbers;
-  };
-  const Row rows[] = {{&kFloat8E4M3Fn, detail::kFloat8Values<kFloat8E4M3Fn>.data()},
-                      {&kFloat8E5M2, detail::kFloat8Values<kFloat8E5M2>.data()},
-                      {&kFloat8E4M3Fnuz, detail::kFloat8Values<kFloat8E4M3Fnuz>.data()},
-                      {&kFloat8E5M2Fnuz, detail::kFloat8Values<kFloat8E5M2Fnuz>.data()},
-                      {&kFloat6E2M3, detail::kFloat8Values<kFloat6E2M3>.data()},
-                      {&kFloat6E3M2, detail::kFloat8Values<kFloat6E3M2>.data()},
-                      {&kFloat4E2M1, detail::kFloat8Values<kFloat4E2M1>.data()}};
   std::vector<std::uint8_t> codes(256);
   std::vector<float> scales(257), out(256);
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 37 + 11);
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.75f + static_cast<float>(i % 9);
   for (const kernels::Kernels* set : test::instruction_sets()) {
     CAPTURE(set->name);
-    for (const Row& row : rows)
+    for (const Row& row : kRows)
       for (const std::int64_t block : {1, 3, 16, 32, 128, 1000})
         for (const std::int64_t first : {std::int64_t{0}, block / 2})
           for (const std::int64_t n : {0, 1, 31, 200, 256}) {
@@ -44,5 +99,81 @@ TEST_CASE(
             }
             CHECK(same);
           }
+  }
+}
+
+TEST_CASE("floats become the nearest codes for every rounding of ties, on every instruction set") {
+  using kernels::Ties;
+  const std::vector<float> x = inputs();
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<std::uint8_t> expected(x.size()), codes(x.size());
+  const float one = 1;
+  for (const Row& row : kRows)
+    for (const Ties ties : {Ties::even, Ties::away, Ties::down}) {
+      if (row.format->special == SpecialCodes::fnuz) continue;
+      kernels::CodeCounts counts;
+      for (std::size_t i = 0; i < x.size(); ++i) expected[i] = code_by_search(row, x[i], ties, counts);
+      for (const kernels::Kernels* set : test::instruction_sets()) {
+        CAPTURE(set->name);
+        kernels::CodeCounts found;
+        set->codes.encode(*row.format, ties, x.data(), n, &one, n, 0, kernels::ScaleUse::multiplies,
+                          codes.data(), found);
+        CHECK(codes == expected);
+        CHECK(found.overflows == counts.overflows);
+        CHECK(found.flushed == counts.flushed);
+        CHECK(found.nans == counts.nans);
+      }
+    }
+}
+
+TEST_CASE(
+    "codes, largest magnitudes and errors of blocks are those of plain loops, on every instruction set") {
+  std::vector<float> x = inputs();
+  std::shuffle(x.begin(), x.end(), std::mt19937(6));
+  x.resize(3000);
+  x[0] = NAN, x[1] = -INFINITY;
+  std::vector<float> scales(3002);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.3f + static_cast<float>(i % 9);
+  std::vector<std::uint8_t> codes(x.size());
+  std::vector<std::uint32_t> largest(scales.size());
+  for (const kernels::Kernels* set : test::instruction_sets()) {
+    CAPTURE(set->name);
+    for (const Row& row : {kRows[0], kRows[1], kRows[6]})
+      for (const std::int64_t block : {1, 3, 16, 32, 1000})
+        for (const std::int64_t first : {std::int64_t{0}, block / 2})
+          for (const bool divides : {false, true})
+            for (const std::int64_t n : {1, 2, 31, 3000}) {
+              kernels::CodeCounts counts, ignored;
+              set->codes.encode(*row.format, kernels::Ties::even, x.data(), n, scales.data(), block, first,
+                                divides ? kernels::ScaleUse::divides : kernels::ScaleUse::multiplies,
+                                codes.data(), counts);
+              set->codes.largest(x.data(), n, block, first, true, largest.data());
+              const kernels::CodeErrors errors = set->codes.errors(*row.format, x.data(), codes.data(), n,
+                                                                   scales.data(), block, first, 0.5f);
+              std::vector<std::uint32_t> most(scales.size());
+              int wrong = 0;
+              double signal = 0, noise = 0, worst = -1;
+              std::int64_t worst_at = 0, nans = 0;
+              for (std::int64_t i = 0; i < n; ++i) {
+                const auto at = static_cast<std::size_t>(i),
+                           b = static_cast<std::size_t>((first + i) / block);
+                const float scaled = divides ? x[at] / scales[b] : x[at] * scales[b];
+                wrong += codes[at] != code_by_search(row, scaled, kernels::Ties::even, ignored);
+                nans += std::isnan(x[at]);
+                if (!std::isfinite(x[at])) continue;
+                most[b] = std::max(most[b], std::bit_cast<std::uint32_t>(std::abs(x[at])));
+                const double error = double{x[at]} - double{row.numbers[codes[at]] * scales[b] * 0.5f};
+                signal += double{x[at]} * x[at], noise += error * error;
+                if (std::abs(error) > worst) worst = std::abs(error), worst_at = i;
+              }
+              CHECK(wrong == 0);
+              CHECK(counts.nans == nans);
+              CHECK(
+                  std::equal(most.begin(), most.begin() + (first + n + block - 1) / block, largest.begin()));
+              CHECK(errors.signal == doctest::Approx(signal));
+              CHECK(errors.noise == doctest::Approx(noise));
+              CHECK(errors.largest == worst);
+              CHECK(errors.largest_at == worst_at);
+            }
   }
 }
