@@ -264,17 +264,18 @@ Report describe(const MaskInfo& info) {
   return report;
 }
 
-Report describe(const MaskArrays& made) {
+Report describe(const MaskArrays& arrays) {
   Report report;
-  report.add("layout", "layout", std::string(name_of(made.settings.layout)));
-  if (made.settings.direction == Direction::dkv) report.add("direction", "walk", std::string("dkv"));
-  add_shapes(report, made, has_blocks(made.settings.layout));
-  report.add("exact", "exact", made.differing == 0);
-  if (made.differing > 0)
-    report.add("differing_elements", "elements that differ", made.differing, Unit::count)
-        .add("first_difference", "the first (head, query, key)", made.first_difference);
-  add_alignments(report, made);
-  add_blocks(report, made, false, made.settings.direction == Direction::dkv, made.arrays, [](Report&) {});
+  report.add("layout", "layout", std::string(name_of(arrays.settings.layout)));
+  if (arrays.settings.direction == Direction::dkv) report.add("direction", "walk", std::string("dkv"));
+  add_shapes(report, arrays, has_blocks(arrays.settings.layout));
+  report.add("exact", "exact", arrays.differing == 0);
+  if (arrays.differing > 0)
+    report.add("differing_elements", "elements that differ", arrays.differing, Unit::count)
+        .add("first_difference", "the first (head, query, key)", arrays.first_difference);
+  add_alignments(report, arrays);
+  add_blocks(report, arrays, false, arrays.settings.direction == Direction::dkv, arrays.arrays,
+             [](Report&) {});
   return report;
 }
 

@@ -54,8 +54,8 @@ using mask::BlockState;
 // What both kinds of layout have: their facts, the types of their arrays, and places of elements.
 class ArraysCheck : public LayoutCheck {
  public:
-  ArraysCheck(const ArrayGroup& group, const MaskInfoClaims& claims, Findings& found)
-      : group_(group), claims_(claims), found_(found) {}
+  ArraysCheck(const ArrayGroup& of_arrays, const MaskInfoClaims& claimed, Findings& findings)
+      : group(of_arrays), claims(claimed), found(findings) {}
 
   bool open() final {
     try {
@@ -63,7 +63,7 @@ class ArraysCheck : public LayoutCheck {
       return true;
     } catch (const Error& error) {
       if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
-      found_.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
+      found.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
       return false;
     }
   }
@@ -80,8 +80,8 @@ class ArraysCheck : public LayoutCheck {
   }
 
   void describe_facts(const Shape& shape) {
-    found_.facts()
-        .add("layout", "layout", std::string(blocks::layout_of(group_).name))
+    found.facts()
+        .add("layout", "layout", std::string(blocks::layout_of(group).name))
         .add("shape", "heads, queries, keys", shape);
   }
 
@@ -89,7 +89,7 @@ class ArraysCheck : public LayoutCheck {
     for (const IndexArray* index : indices) {
       const DType dtype = index->source->dtype();
       if (size_of(dtype) <= 4 && dtype != DType::uint32) continue;
-      found_.add("dtype", 0, [&] {
+      found.add("dtype", 0, [&] {
         return Finding{index->name, {}, {}, fmt::format("{}: kernels take int32", name_of(dtype))};
       });
     }
@@ -98,20 +98,20 @@ class ArraysCheck : public LayoutCheck {
   blocks::ArrayWalk faults(std::function<void(std::int64_t, std::int64_t, std::int32_t, ArrayPlace)> visit) {
     return {std::move(visit),
             [this](const char* rule, ArrayPlace place, std::int64_t value, std::string why) {
-              found_.add(rule, place.at, [&] {
+              found.add(rule, place.at, [&] {
                 return Finding{place.array, index_of(place), value, std::move(why)};
               });
             }};
   }
 
   Shape index_of(ArrayPlace place) const {
-    const auto array = group_.find(place.array);
+    const auto array = group.find(place.array);
     return array ? blocks::index_of(*array, place.at) : Shape();
   }
 
-  const ArrayGroup& group_;
-  const MaskInfoClaims& claims_;
-  Findings& found_;
+  const ArrayGroup& group;
+  const MaskInfoClaims& claims;
+  Findings& found;
 };
 
 class ListedCheck final : public ArraysCheck {
@@ -120,7 +120,7 @@ class ListedCheck final : public ArraysCheck {
 
   void check_rules() override {
     describe_facts({head_count, q_length_, kv_length_});
-    found_.facts().add("block", "block", Shape{block_shape.q, block_shape.kv});
+    found.facts().add("block", "block", Shape{block_shape.q, block_shape.kv});
     check_types(listed_->indices);
     if (listed_->patterns) used_.resize(static_cast<std::size_t>(listed_->patterns->shape()[0]));
     std::int64_t visited = 0, assumed = 0;
@@ -145,7 +145,7 @@ class ListedCheck final : public ArraysCheck {
     listed_->check(faults({}));
     check_patterns();
     if (assumed > 0)
-      found_.add("assumed", 0, [&] {
+      found.add("assumed", 0, [&] {
         return Finding{
             listed_->home(0, 0, 0, 0).array,
             {},
@@ -153,7 +153,7 @@ class ListedCheck final : public ArraysCheck {
             fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
                         format_count(assumed), assumed == 1 ? "" : "s")};
       });
-    found_.facts().add("visited_blocks", "blocks visited", visited, Unit::blocks);
+    found.facts().add("visited_blocks", "blocks visited", visited, Unit::blocks);
   }
 
   bool is_computed(std::int64_t row) const override { return listed_->is_computed(row / row_count); }
@@ -172,8 +172,8 @@ class ListedCheck final : public ArraysCheck {
 
  private:
   void open_arrays() override {
-    listed_ = blocks::layout_of(group_).list(group_, claims_.settings);
-    const Shape shape = checked_shape(listed_->shape, claims_, group_.name, "shape");
+    listed_ = blocks::layout_of(group).list(group, claims.settings);
+    const Shape shape = checked_shape(listed_->shape, claims, group.name, "shape");
     q_length_ = shape[1], kv_length_ = shape[2];
     blocks::require_lengths(*listed_, q_length_, kv_length_);
     block_shape = listed_->block, walk_count = listed_->walks;
@@ -182,17 +182,17 @@ class ListedCheck final : public ArraysCheck {
   }
 
   void report_second(std::int64_t walk, std::int64_t row, std::int64_t i, std::int64_t j) {
-    found_.add("twice",
-               (walk * row_count + row) * listed_->q_blocks * listed_->kv_blocks + i * listed_->kv_blocks + j,
-               [&] {
-                 const std::vector<ListedVisit> visits = visits_of(*listed_, walk, row, i, j);
-                 const ArrayPlace again = visits[1].place;
-                 return Finding{again.array,
-                                index_of(again),
-                                {},
-                                fmt::format("block ({}, {}) is listed by {}{}, too", i, j,
-                                            visits[0].place.array, to_string(index_of(visits[0].place)))};
-               });
+    found.add("twice",
+              (walk * row_count + row) * listed_->q_blocks * listed_->kv_blocks + i * listed_->kv_blocks + j,
+              [&] {
+                const std::vector<ListedVisit> visits = visits_of(*listed_, walk, row, i, j);
+                const ArrayPlace again = visits[1].place;
+                return Finding{again.array,
+                               index_of(again),
+                               {},
+                               fmt::format("block ({}, {}) is listed by {}{}, too", i, j,
+                                           visits[0].place.array, to_string(index_of(visits[0].place)))};
+              });
   }
 
   Finding explain_pair(std::int64_t row, std::int64_t i, std::int64_t j, std::int64_t q, std::int64_t k,
@@ -220,11 +220,11 @@ class ListedCheck final : public ArraysCheck {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(elements));
     for (std::int64_t p = 0; p < shape[0]; ++p) {
       if (!used_[static_cast<std::size_t>(p)])
-        found_.add("unused", p, [&] { return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"}; });
+        found.add("unused", p, [&] { return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"}; });
       array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, bytes.data());
       const auto ones = std::count_if(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b != 0; });
       if (ones == 0 || ones == elements)
-        found_.add("decided", p, [&] {
+        found.add("decided", p, [&] {
           return Finding{
               "partial_mask_blocks",
               {p},
@@ -269,8 +269,8 @@ class RuleCheck final : public ArraysCheck {
 
  private:
   void open_arrays() override {
-    rule_ = blocks::layout_of(group_).rule(group_, claims_.settings);
-    shape_ = checked_shape(rule_->shape, claims_, group_.name, "shape");
+    rule_ = blocks::layout_of(group).rule(group, claims.settings);
+    shape_ = checked_shape(rule_->shape, claims, group.name, "shape");
     block_shape = scan_block(shape_[1], shape_[2]);
     count_heads(shape_[0], rule_->rows);
   }

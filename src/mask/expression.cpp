@@ -718,7 +718,7 @@ std::shared_ptr<const ArraySource> open_positions(const Node& node, const char* 
   return node.argument(name) == nullptr ? nullptr : open(*node.argument(name));
 }
 
-KnownShape shape_of(const Node& node, const OpenArray& open);
+KnownShape shape_of(const Node& tree, const OpenArray& open);
 
 void find_shape_of_positions(const Node& node, const OpenArray& open, KnownShape& known) {
   const KnownShape of = shape_of(*node.left, open);

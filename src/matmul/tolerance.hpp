@@ -46,8 +46,8 @@ struct Tolerance {
     const std::int64_t in_tensor_core = accumulator == Accumulator::float32 ? 0
                                         : accumulator == Accumulator::fp8   ? std::min(depth, kPromoted)
                                                                             : depth;
-    return std::max<double>(64, static_cast<double>(depth)) * unit +
-           0x1p-13 * static_cast<double>((in_tensor_core + kAtOnce - 1) / kAtOnce);
+    const std::int64_t steps = (in_tensor_core + kAtOnce - 1) / kAtOnce;
+    return std::max<double>(64, static_cast<double>(depth)) * unit + 0x1p-13 * static_cast<double>(steps);
   }
   double at_the_end(std::int64_t depth) const {
     return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;

@@ -57,7 +57,9 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     const std::vector<Mask> heads = heads_in(c);
     const MaskArrays made = make_mask_arrays(heads, {block[0], block[1]}, settings);
     std::size_t found = 0;
-    for (const auto& [array, source] : made.arrays) {
+    for (const auto& named : made.arrays) {
+      const std::string& array = named.first;
+      const auto& source = named.second;
       if (!c.out.contains(array)) {
         // Settings, and what their kernels compute.
         CHECK_MESSAGE((std::find(std::begin(blocks::kSettingArrays), std::end(blocks::kSettingArrays),
@@ -200,4 +202,29 @@ TEST_CASE("a BlockMask whose lists are compact, or whose patterns have no number
   patterns.shape[0] = 3;
   for (int n = 0; n < 2; ++n) patterns.values.insert(patterns.values.end(), one.begin(), one.end());
   CHECK(back() == table_of(causal_mask(12, 12)));
+}
+
+TEST_CASE("a few numbers make no mask of any size") {
+  const std::int64_t most = std::int64_t{1} << 31, many = std::int64_t{1} << 40;
+  const auto lengths = [](std::int64_t q, std::int64_t kv) {
+    return plain::Stored{DType::int64, {2}, {q, kv}};
+  };
+  const auto one = [](std::int64_t value) { return plain::Stored{DType::int64, {1}, {value}}; };
+  // All blocks are full: no block is stored.
+  const plain::StoredArrays full{{"block", lengths(1, 1)}, {"shape", lengths(most, most)}};
+  const Mask mask = StoredMaskInfo(plain::group_of(full)).visited({1, most, most}, 0);
+  CHECK(mask.text() == "full");
+  plain::StoredArrays arrays{{"block", lengths(1, 1)}, {"shape", lengths(many, 1)},
+                             {"active_rows", one(0)},  {"active_cols", one(0)},
+                             {"block_mask", one(2)},   {"num_active_blocks", one(1)}};
+  const auto failure = [&](const Shape& shape) {
+    return plain::failure([&] { StoredMaskInfo(plain::group_of(arrays)).mask(shape, 0); });
+  };
+  CHECK(failure({1, many, 1}).find("more than 2^31 blocks") != std::string::npos);
+  arrays["shape"] = lengths(std::int64_t{1} << 30, 1);
+  CHECK(failure({1, std::int64_t{1} << 30, 1}).find("rows of blocks are more than") != std::string::npos);
+  for (const std::int64_t hostile : {INT64_MIN, INT64_MAX, std::int64_t{-1}}) {
+    arrays["shape"] = lengths(4, hostile);
+    CHECK(failure({1, 4, 4}).find("has a length of") != std::string::npos);
+  }
 }

@@ -42,14 +42,15 @@ inline StoredArrays stored(const ejk::MaskArrays& made) {
 
 inline ejk::ArrayGroup group_of(const StoredArrays& arrays) {
   ejk::ArrayGroup group{"m.npz", {}, {}};
-  for (const auto& [name, of] : arrays) {
+  for (const auto& named : arrays) {
+    const Stored& of = named.second;
     ejk::Array array(of.dtype, of.shape);
     ejk::dispatch(of.dtype, [&]<class T>(std::type_identity<T>) {
       if constexpr (std::is_integral_v<T>)
         for (std::size_t i = 0; i < of.values.size(); ++i)
           array.elements<T>()[i] = static_cast<T>(of.values[i]);
     });
-    group.arrays[name] = ejk::make_source(std::move(array), name);
+    group.arrays[named.first] = ejk::make_source(std::move(array), named.first);
   }
   return group;
 }

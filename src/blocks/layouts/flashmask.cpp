@@ -136,13 +136,8 @@ class FlashMaskRule final : public PairRule {
       throw wrong(rows_.name, "{} has the shape {}; the last axis is 1, 2 or 4", rows_.source->name(),
                   to_string(stored));
     rows = stored[1];
-    if (const auto causal = group.find("causal")) {
-      if (!causal->shape().empty() || causal->dtype() != DType::boolean)
-        throw wrong("causal", "{} is {}; it is a bool without axes", causal->name(),
-                    to_string(type_of(*causal)));
-      std::uint8_t value = 0;
-      causal->read({}, {}, &value);
-      causal_ = value != 0;
+    if (const auto causal = flag_in(group, "causal")) {
+      causal_ = *causal;
     } else if (stored[3] == 2) {
       throw wrong("causal", "{}: nothing says whether it is causal: there is no bool causal", group.name);
     } else {

@@ -14,11 +14,12 @@ namespace ejk {
 
 namespace blocks {
 
-extern const StoredMaskLayout kSplash, kTokamax, kFlex, kFa4, kBsr, kFlashinfer, kFlashmask, kMagi;
+extern const StoredMaskLayout kSplash, kTokamax, kTokamaxFull, kFlex, kFa4, kBsr, kFlashinfer, kFlashmask,
+    kMagi;
 
 std::span<const StoredMaskLayout> layouts() {
-  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kFlex,      kFa4,
-                                           kBsr,    kFlashinfer, kFlashmask, kMagi};
+  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kTokamaxFull, kFlex, kFa4,
+                                           kBsr,    kFlashinfer, kFlashmask,   kMagi};
   return table;
 }
 
@@ -121,13 +122,7 @@ StoredSettings settings_in_arrays(const ArrayGroup& group) {
       if (lengths->size() == 2) lengths->insert(lengths->begin(), 1);
       found.shape = std::move(lengths);
     }
-  if (const auto dkv = group.find("dkv")) {
-    if (!dkv->shape().empty() || dkv->dtype() != DType::boolean)
-      throw wrong("dkv", "{} is {}; it is a bool without axes", dkv->name(), to_string(type_of(*dkv)));
-    std::uint8_t value = 0;
-    dkv->read({}, {}, &value);
-    found.direction = value != 0 ? Direction::dkv : Direction::forward;
-  }
+  if (const auto dkv = flag_in(group, "dkv")) found.direction = *dkv ? Direction::dkv : Direction::forward;
   return found;
 }
 
@@ -157,6 +152,16 @@ StoredSettings merged(const ArrayGroup& group, StoredSettings found, const Store
 }
 
 }  // namespace
+
+std::optional<bool> flag_in(const ArrayGroup& group, const char* name) {
+  const auto array = group.find(name);
+  if (!array) return std::nullopt;
+  if (!array->shape().empty() || array->dtype() != DType::boolean)
+    throw wrong(name, "{} is {}; it is a bool without axes", array->name(), to_string(type_of(*array)));
+  std::uint8_t value = 0;
+  array->read({}, {}, &value);
+  return value != 0;
+}
 
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given) {
   if (given.shape && given.shape->size() != 3)

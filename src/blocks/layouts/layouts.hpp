@@ -45,6 +45,9 @@ bool read_setting(const StoredSetting& setting, const std::string& text, StoredS
 /// one, Error{usage} where they contradict.
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given);
 
+/// A bool without axes; nothing where there is no such array. Throws Error{input} for another.
+std::optional<bool> flag_in(const ArrayGroup& group, const char* name);
+
 /// The names of arrays that contain settings.
 inline constexpr const char* kSettingArrays[] = {"block", "BLOCK_SIZE",  "block_size",
                                                  "shape", "seq_lengths", "dkv"};

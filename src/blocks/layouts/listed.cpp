@@ -128,6 +128,10 @@ void require_lengths(const ListedBlocks& listed, std::int64_t q_length, std::int
     throw core::invalid("{}: {} x {} blocks of {} do not make {} queries x {} keys", listed.name,
                         listed.q_blocks, listed.kv_blocks, to_string(listed.block), q_length, kv_length)
         .about("shape");
+  constexpr std::int64_t kMostRows = std::int64_t{1} << 26;
+  if (listed.q_blocks > kMostRows)
+    throw core::invalid("{}: {} rows of blocks are more than {}", listed.name, listed.q_blocks, kMostRows)
+        .about("shape");
 }
 
 namespace {
@@ -148,13 +152,16 @@ class SharedMasks {
   mutable std::map<std::tuple<bool, std::int64_t, std::int64_t, std::int64_t>, std::optional<Mask>> masks_;
 };
 
-[[noreturn]] void throw_fault(const std::vector<const IndexArray*>& indices, ArrayPlace place,
-                              std::int64_t value, const std::string& why) {
-  const auto array = std::find_if(indices.begin(), indices.end(), [&](const IndexArray* index) {
+const IndexArray& array_of(const std::vector<const IndexArray*>& indices, ArrayPlace place) {
+  return **std::find_if(indices.begin(), indices.end(), [&](const IndexArray* index) {
     return std::string_view(index->name) == place.array;
   });
-  throw core::invalid("{}{} is {}: {}", (*array)->source->name(),
-                      to_string(index_of(*(*array)->source, place.at)), value, why)
+}
+
+[[noreturn]] void throw_fault(const std::vector<const IndexArray*>& indices, ArrayPlace place,
+                              std::int64_t value, const std::string& why) {
+  const ArraySource& array = *array_of(indices, place).source;
+  throw core::invalid("{}{} is {}: {}", array.name(), to_string(index_of(array, place.at)), value, why)
       .about(place.array);
 }
 
@@ -195,10 +202,7 @@ class ListedMasks final : public StoredMasks {
              }});
     return grid_of(of.block, of.q_blocks, of.kv_blocks, visits, [&](std::int64_t i, std::int64_t j) {
       const ArrayPlace again = visits_of(of, 0, row, i, j).at(1).place;
-      const auto array = std::find_if(of.indices.begin(), of.indices.end(), [&](const IndexArray* index) {
-        return std::string_view(index->name) == again.array;
-      });
-      throw_fault(of.indices, again, (**array)[again.at],
+      throw_fault(of.indices, again, array_of(of.indices, again)[again.at],
                   fmt::format("block ({}, {}) is listed twice", i, j));
     });
   }
@@ -223,7 +227,8 @@ class RuleMasks final : public StoredMasks {
       return rule_->mask(shape[1], shape[2], row);
     });
   }
-  Mask visited(const Shape&, std::int64_t) const override {
+  Mask visited(const Shape& shape, std::int64_t head) const override {
+    if (rule_->has_whole_blocks) return mask(shape, head);
     throw core::invalid("{}: its layout has no blocks; from(...) has its pairs", rule_->name).about("layout");
   }
 

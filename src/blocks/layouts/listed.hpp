@@ -92,6 +92,7 @@ class PairRule {
   MaskShape shape;
   std::int64_t rows = 1;
   std::vector<const IndexArray*> indices;
+  bool has_whole_blocks = false;  // a kernel visits the blocks of the mask alone
   /// Elements that no kernel can use, for a mask of these lengths.
   virtual void check(std::int64_t q_length, std::int64_t kv_length, const ArrayWalk& to) const = 0;
   /// Of one row. Throws Error{input} where check() has a fault.
@@ -122,7 +123,8 @@ std::vector<ListedVisit> visits_of(const ListedBlocks& listed, std::int64_t walk
 
 /// The row of a head. Throws Error{input} where rows do not serve as many heads.
 std::int64_t row_of_head(std::int64_t rows, std::int64_t heads, std::int64_t head, const std::string& name);
-/// Throws Error{input} where the lists are not those of so many queries and keys.
+/// Throws Error{input} where the lists are not those of so many queries and keys, or of more rows of blocks
+/// than a few numbers in a file may make memory for.
 void require_lengths(const ListedBlocks& listed, std::int64_t q_length, std::int64_t kv_length);
 
 /// Elements of an array (P, q, kv) of 0 and 1, or (P, kv, q) for dkv.

@@ -36,15 +36,6 @@ void require_index(const ArraySource& array, const char* name) {
     throw wrong(name, "{}: shape {} has no element", array.name(), to_string(array.shape()));
 }
 
-bool read_bool(const ArraySource& array) {
-  if (!array.shape().empty() || array.dtype() != DType::boolean)
-    throw wrong("is_dynamic_mask", "{} is {}; it is a bool without axes", array.name(),
-                to_string(ArrayType(array.dtype(), array.shape())));
-  std::uint8_t value = 0;
-  array.read({}, {}, &value);
-  return value != 0;
-}
-
 }  // namespace
 
 StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given) {
@@ -100,8 +91,9 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
                   to_string(*block));
     block = stored;
   }
-  if (const auto dynamic = group.find("is_dynamic_mask")) {
-    if (read_bool(*dynamic) != s.is_dynamic)
+  if (const auto is_dynamic = flag_in(group, "is_dynamic_mask")) {
+    const auto dynamic = group.find("is_dynamic_mask");
+    if (*is_dynamic != s.is_dynamic)
       throw wrong("is_dynamic_mask",
                   s.is_dynamic
                       ? fmt::format("{} is false, and partial_mask_blocks has every block of every "

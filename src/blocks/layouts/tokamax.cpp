@@ -36,7 +36,7 @@ class TokamaxBlocks final : public ListedBlocks {
     mask_next_ = read_index(group, "mask_next", 1, false);
     active_rows_ = read_index(group, "active_rows", 1, false);
     active_cols_ = read_index(group, "active_cols", 1, static_cast<bool>(active_rows_));
-    block_mask_ = read_index(group, "block_mask", 1, false);
+    block_mask_ = read_index(group, "block_mask", 1);
     num_active_ = read_index(group, "num_active_blocks", 1, static_cast<bool>(active_rows_));
     q_sequence_ = read_index(group, "q_sequence", 1, false);
     patterns = group.find("partial_mask_blocks");
@@ -67,18 +67,13 @@ class TokamaxBlocks final : public ListedBlocks {
     if (num_active_ && num_active_.size() != shards)
       throw wrong("num_active_blocks", "{} has {} elements, and there are {} shards",
                   num_active_.source->name(), num_active_.size(), shards);
-    if (block_mask_) {
-      if (block_mask_.size() % shards != 0 || (!active_rows_ && block_mask_.size() != q_blocks * kv_blocks))
-        throw wrong("block_mask", "{} has {} elements for {} blocks in {} shard{}",
-                    block_mask_.source->name(), block_mask_.size(), q_blocks * kv_blocks, shards,
-                    shards == 1 ? "" : "s");
-      for (const IndexArray* other : {&mask_next_, &active_rows_, &active_cols_})
-        if (*other && other->size() != block_mask_.size())
-          throw wrong(other->name, "{} has {} elements, block_mask {}", other->source->name(), other->size(),
-                      block_mask_.size());
-    } else if (active_rows_ || mask_next_ || patterns) {
-      throw wrong("block_mask", "{}: there is no block_mask", group.name);
-    }
+    if (block_mask_.size() % shards != 0 || (!active_rows_ && block_mask_.size() != q_blocks * kv_blocks))
+      throw wrong("block_mask", "{} has {} elements for {} blocks in {} shard{}", block_mask_.source->name(),
+                  block_mask_.size(), q_blocks * kv_blocks, shards, shards == 1 ? "" : "s");
+    for (const IndexArray* other : {&mask_next_, &active_rows_, &active_cols_})
+      if (*other && other->size() != block_mask_.size())
+        throw wrong(other->name, "{} has {} elements, block_mask {}", other->source->name(), other->size(),
+                    block_mask_.size());
     for (const IndexArray* index :
          {&mask_next_, &active_rows_, &active_cols_, &block_mask_, &num_active_, &q_sequence_})
       if (*index) indices.push_back(index);
@@ -88,18 +83,13 @@ class TokamaxBlocks final : public ListedBlocks {
 
   void walk(std::int64_t, std::int64_t, const ArrayWalk& to) const override {
     check_positions(to);
-    if (!block_mask_) {  // all blocks are full
-      for (std::int64_t i = 0; i < q_blocks; ++i)
-        for (std::int64_t j = 0; j < kv_blocks; ++j) to.visit(i, j, BlockGrid::kFull, {"shape", 0});
-      return;
-    }
     const std::int64_t shards = q_shards_ * kv_shards_, length = block_mask_.size() / shards;
     for (std::int64_t shard = 0; shard < shards; ++shard) walk_shard(shard, shard * length, length, to);
   }
 
   // A step without a partial block loads that of the next step with one.
   void check(const ArrayWalk& to) const override {
-    if (!mask_next_ || !block_mask_) return;
+    if (!mask_next_) return;
     const std::int64_t shards = q_shards_ * kv_shards_, length = block_mask_.size() / shards;
     for (std::int64_t shard = 0; shard < shards; ++shard) {
       const std::int64_t first = shard * length;
@@ -124,7 +114,6 @@ class TokamaxBlocks final : public ListedBlocks {
 
   ArrayPlace home(std::int64_t, std::int64_t, std::int64_t i, std::int64_t j) const override {
     const std::int64_t shard = i / (q_blocks / q_shards_) * kv_shards_ + j / (kv_blocks / kv_shards_);
-    if (!block_mask_) return {"shape", 0};
     if (num_active_) return {num_active_.name, shard};
     const auto [rows_here, columns_here] = shard_shape();
     const std::int64_t r = forward() ? i : j, c = forward() ? j : i;
@@ -236,11 +225,35 @@ class TokamaxBlocks final : public ListedBlocks {
 bool is_tokamax(const ArrayGroup& group) {
   const auto states = group.find("block_mask");
   if (states) return states->shape().size() == 1;
-  if (group.find("active_rows") || group.find("num_active_blocks")) return true;
-  // A mask of full blocks has its block and shape alone.
+  return group.find("active_rows") || group.find("num_active_blocks");
+}
+
+// A mask of full blocks has its block and shape alone.
+class FullRule final : public PairRule {
+ public:
+  FullRule(const ArrayGroup& group, const StoredSettings& given) {
+    name = group.name;
+    const Shape lengths = settings_of(group, given).shape.value();
+    shape = {lengths[0], lengths[1], lengths[2]};
+    has_whole_blocks = true;
+  }
+  void check(std::int64_t, std::int64_t, const ArrayWalk&) const override {}
+  Mask mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t) const override {
+    return full_mask(q_length, kv_length);
+  }
+  std::pair<const char*, Shape> place(std::int64_t, std::int64_t, std::int64_t) const override {
+    return {"shape", {}};
+  }
+};
+
+bool is_full(const ArrayGroup& group) {
   for (const auto& [name, array] : group.arrays)
     if (array && name != "block" && name != "shape" && name != "dkv" && name != "q_sequence") return false;
   return group.find("block") && group.find("shape");
+}
+
+std::shared_ptr<const PairRule> rule_of_full(const ArrayGroup& group, const StoredSettings& settings) {
+  return std::make_shared<FullRule>(group, settings);
 }
 
 std::shared_ptr<const ListedBlocks> list_tokamax(const ArrayGroup& group, const StoredSettings& settings) {
@@ -353,7 +366,9 @@ void write_tokamax(const MaskScans& scans, ArraysMade& to) {
   if (how.direction == Direction::dkv) to.add("dkv", true);
 }
 
-extern const StoredMaskLayout kTokamax;
+extern const StoredMaskLayout kTokamax, kTokamaxFull;
+const StoredMaskLayout kTokamaxFull{"tokamax", kTokamaxArrays, is_full,        nullptr,
+                                    nullptr,   rule_of_full,   cost_of_indices};
 const StoredMaskLayout kTokamax{"tokamax",    kTokamaxArrays, is_tokamax,     nullptr,
                                 list_tokamax, nullptr,        cost_of_indices};
 
