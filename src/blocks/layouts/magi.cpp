@@ -176,29 +176,26 @@ class MagiRule final : public PairRule {
   void check(std::int64_t q_length, std::int64_t kv_length, const ArrayWalk& to) const override {
     std::vector<std::int64_t> sound;
     for (std::int64_t n = 0; n < q_ranges_.shape()[0]; ++n) {
-      bool is_sound = true;
       for (const auto& [ranges, length, what] :
            {std::tuple{&q_ranges_, q_length, "queries"}, std::tuple{&k_ranges_, kv_length, "keys"}}) {
         const std::int64_t begin = (*ranges)[2 * n], end = (*ranges)[2 * n + 1];
         const bool is_begin = begin < 0 || begin > length;
         if (!is_begin && end >= begin && end <= length) continue;
-        is_sound = false;
         to.fault("range", {ranges->name, 2 * n + !is_begin}, is_begin ? begin : end,
                  !is_begin && end < begin ? fmt::format("the range begins at {}", begin)
                                           : fmt::format("there are {} {}", length, what));
       }
-      if (types_ && (types_[n] < 0 || types_[n] > 3)) {
-        is_sound = false;
+      if (types_ && (types_[n] < 0 || types_[n] > 3))
         to.fault("state", {types_.name, n}, types_[n], "a slice is of type 0, 1, 2 or 3");
-      }
-      if (is_sound) sound.push_back(n);
+      if (is_sound(n, q_length, kv_length)) sound.push_back(n);
     }
     check_overlaps(std::move(sound), to);
   }
 
   Mask mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t) const override {
     std::vector<Slice> slices;
-    for (std::int64_t n = 0; n < q_ranges_.shape()[0]; ++n) slices.push_back(slice(n));
+    for (std::int64_t n = 0; n < q_ranges_.shape()[0]; ++n)
+      if (is_sound(n, q_length, kv_length)) slices.push_back(slice(n));
     return Mask(
         std::make_shared<SlicesMask>(q_length, kv_length, std::move(slices), fmt::format("from({})", name)));
   }
@@ -206,7 +203,7 @@ class MagiRule final : public PairRule {
   std::pair<const char*, Shape> place(std::int64_t, std::int64_t q, std::int64_t k) const override {
     for (std::int64_t n = 0; n < q_ranges_.shape()[0]; ++n) {
       const Slice of = slice(n);
-      if (q < of.q.begin || q >= of.q.end) continue;
+      if (q < of.q.begin || q >= of.q.end || !is_sound(n, kLongestMask, kLongestMask)) continue;
       const IndexRange keys = of.keys(q);
       if (k >= keys.begin && k < keys.end) return {k_ranges_.name, {n, 1}};
     }
@@ -214,6 +211,14 @@ class MagiRule final : public PairRule {
   }
 
  private:
+  bool is_sound(std::int64_t n, std::int64_t q_length, std::int64_t kv_length) const {
+    const auto within = [&](const IndexArray& ranges, std::int64_t length) {
+      return ranges[2 * n] >= 0 && ranges[2 * n] <= ranges[2 * n + 1] && ranges[2 * n + 1] <= length;
+    };
+    return within(q_ranges_, q_length) && within(k_ranges_, kv_length) &&
+           (!types_ || (types_[n] >= 0 && types_[n] <= 3));
+  }
+
   Slice slice(std::int64_t n) const {
     return {{q_ranges_[2 * n], q_ranges_[2 * n + 1]},
             {k_ranges_[2 * n], k_ranges_[2 * n + 1]},
