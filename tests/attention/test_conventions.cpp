@@ -7,6 +7,7 @@
 #include "ejk/against.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/io.hpp"
+#include "ejk/merge_states.hpp"
 #include "ejk/paged.hpp"
 #include "support/attention_loops.hpp"
 #include "support/failure.hpp"
@@ -178,6 +179,36 @@ TEST_CASE("results are those of JAX's splash and ragged paged attention and of t
   }
   CHECK(cases == 23);
   CHECK(gradients == 6);
+}
+
+TEST_CASE("FlashAttention-2 of a GPU agrees in its conventions alone, and its parts merge to the whole") {
+  for (const golden::Case& c : golden::load("gpu_attention")) {
+    CAPTURE(c.name);
+    const Array &q = c.in.at("q"), &k = c.in.at("k"), &v = c.in.at("v");
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
+    AttentionOptions options;
+    options.layout = AttentionLayout::bhsd;
+    const auto agrees = [&](const ArrayView& out, const ArrayView& lse) {
+      const AttentionPlan plan(types_of(arrays), options);
+      const Attention own = attention(q.view(), k.view(), v.view(), options);
+      return plan.compare(arrays, {own.out.view(), own.lse.view()}, {out, lse}, Explain::no).agrees();
+    };
+    MergeSettings of_parts;
+    of_parts.layout = AttentionLayout::bhsd;
+    const MergedStates merged = merge_states({{c.out.at("part0").view(), c.out.at("part0_lse").view()},
+                                              {c.out.at("part1").view(), c.out.at("part1_lse").view()}},
+                                             of_parts);
+    CHECK(agrees(merged.out.view(), merged.lse.view()));
+    CHECK_FALSE(agrees(c.out.at("part1").view(), c.out.at("part1_lse").view()));
+
+    // 16 queries have no key.
+    options.masks.push_back(head_masks({causal_mask(64, 128, c.params.at("offset").get<std::int64_t>())}));
+    for (const LibraryConventions& library : library_conventions()) {
+      if (library.name != "fa2" && library.name != "fa3") continue;
+      options.conventions = library.conventions;
+      CHECK(agrees(c.out.at("fa2").view(), c.out.at("fa2_lse").view()) == (library.name == "fa2"));
+    }
+  }
 }
 
 TEST_CASE("the largest score of a head is that of its pairs that attend") {

@@ -48,7 +48,7 @@ IndexArray read_index(const ArrayGroup& group, const char* name, std::int64_t ra
 /// The index of an element, (0, 3).
 Shape index_of(const ArraySource& array, std::int64_t at);
 
-/// Memory and reads for lists of which `elements` has the elements, if any.
+/// Memory of the lists once they are read, and bytes read.
 StoredMaskInfo::Cost cost_of_indices(const ArrayGroup& arrays);
 
 /// A stored list of the non-empty blocks of each head.
@@ -95,7 +95,7 @@ class PairRule {
   bool has_whole_blocks = false;  // a kernel visits the blocks of the mask alone
   /// Elements that no kernel can use, for a mask of these lengths.
   virtual void check(std::int64_t q_length, std::int64_t kv_length, const ArrayWalk& to) const = 0;
-  /// Of one row. Throws Error{input} where check() has a fault.
+  /// Of one row, without the elements that check() has faults of.
   virtual Mask mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t row) const = 0;
   /// The element that decides on a pair.
   virtual std::pair<const char*, Shape> place(std::int64_t row, std::int64_t q, std::int64_t k) const = 0;
