@@ -149,6 +149,7 @@ Arrays of_attention(const plain::RandomAttention& r, int layout) {
   }
   for (Array* array : {&made.out, &made.lse, &g.dq, &g.dk, &g.dv}) arrays.push_back(std::move(*array));
   if (g.dbias) arrays.push_back(std::move(*g.dbias));
+  if (g.dsinks) arrays.push_back(std::move(*g.dsinks));
   return arrays;
 }
 
@@ -440,6 +441,7 @@ TEST_CASE("attention writes every element of its results, also of rows and keys 
       std::vector<const Array*> expected =
           backward ? std::vector{&g.dq, &g.dk, &g.dv} : std::vector{&made.out, &made.lse};
       if (backward && g.dbias) expected.push_back(&*g.dbias);
+      if (backward && g.dsinks) expected.push_back(&*g.dsinks);
       REQUIRE(results.size() == expected.size());
       for (std::size_t i = 0; i < results.size(); ++i)
         CHECK_MESSAGE(plain::same_bytes(results[i], *expected[i]), (backward ? "gradient " : "result "), i);

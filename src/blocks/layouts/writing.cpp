@@ -88,13 +88,13 @@ class OpenRanges {
 
   /// All lines are True, or False, from `at` on.
   void all(bool value, std::int64_t at) {
-    if (uniform_ && *uniform_ == value) return;
+    if (all_are_ == (value ? All::seen : All::hidden)) return;
     for (std::size_t line = 0; line < begins_.size(); ++line) set(line, value, at);
-    uniform_ = value;
+    all_are_ = value ? All::seen : All::hidden;
   }
   /// The elements of a line from `at` on.
   void elements(std::size_t line, std::span<const Word> bits, std::int64_t n, std::int64_t at) {
-    uniform_.reset();
+    all_are_ = All::mixed;
     std::int64_t end = 0;
     for_each_run(bits, n, true, [&](std::int64_t run_begin, std::int64_t run_end) {
       if (run_begin > end) set(line, false, at + end);
@@ -109,6 +109,7 @@ class OpenRanges {
   }
 
  private:
+  enum class All { hidden, seen, mixed };
   static constexpr std::int64_t kNone = -1;
   void set(std::size_t line, bool value, std::int64_t at) {
     if (value == (begins_[line] != kNone)) return;
@@ -128,7 +129,7 @@ class OpenRanges {
 
   std::vector<std::vector<IndexRange>> ranges_;
   std::vector<std::int64_t> begins_;  // of the range that is open in a line
-  std::optional<bool> uniform_ = false;
+  All all_are_ = All::hidden;
 };
 
 // Bits (q, kv) as (kv, q).
