@@ -740,7 +740,8 @@ Mask make_positions(const Node& node, const Wanted& wanted) {
     auto& array = arrays[d - 1] = open_positions(node, d == 1 ? "q" : "k", wanted.open);
     if (lengths[d] == 0 && array) {
       const std::vector<std::int64_t> positions = core::read_integers(*array, "positions");
-      if (!positions.empty()) lengths[d] = *std::max_element(positions.begin(), positions.end()) + 1;
+      if (!positions.empty())
+        lengths[d] = std::min(*std::max_element(positions.begin(), positions.end()), kLongestMask - 1) + 1;
     }
     if (lengths[d] == 0 || !array) lengths[d] = std::max(lengths[d], wanted.shape[d]);
     lengths[d] = std::max<std::int64_t>(lengths[d], 1);

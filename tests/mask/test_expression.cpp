@@ -32,6 +32,8 @@ std::shared_ptr<const ArraySource> open_test_array(const std::string& reference)
   if (reference == "keys.npy") return integers({8, 2}, {0, -1, 1, 0, 7, 2, 3, -1, 4, 0, 5, -1, 6, 0, -1, -1});
   if (reference == "twice.npy") return integers({8, 2}, {0, 0, 1, 0, 7, 2, 3, -1, 4, 0, 5, -1, 6, 0, -1, -1});
   if (reference == "far.npy") return integers({8, 1}, {0, 1, 2, 8, 4, 5, 6, 7});
+  if (reference == "huge.npy")
+    return make_source(Array::from<std::int64_t>({8}, std::vector<std::int64_t>(8, INT64_MAX)), reference);
   if (reference == "parents.npy") return integers({8}, {-1, 0, 0, 1, 1, 2, -1, 6});
   if (reference == "late.npy") return integers({8}, {-1, 0, 3, 1, 1, 2, -1, 6});
   if (reference == "empty.npy") return make_source(Array(DType::boolean, {0, 8}), reference);
@@ -192,6 +194,8 @@ TEST_CASE("keys of queries, trees and positions have their elements, and wrong n
   CHECK(failure("tree(late.npy)") ==
         "late.npy(2) is 3: a parent comes before its child, and that of a root is -1");
   CHECK(failure("positions(chunked(2), q=far.npy)").find("far.npy") != std::string::npos);
+  CHECK(failure("positions(causal, q=huge.npy)") ==
+        "huge.npy(0) is 9223372036854775807: the mask has 281474976710656 queries");
   CHECK(failure("positions(casual, q=order.npy)").find("did you mean 'causal'?") != std::string::npos);
   CHECK(failure("positions(q=order.npy)").find("needs its argument 'mask'") != std::string::npos);
   CHECK(failure("positions(documents(cu.npy), q=ids.npy[0,:])").find("no such file") != std::string::npos);
