@@ -126,8 +126,8 @@ Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length);
 /// parent that does not come before its child.
 Mask tree_mask(const IntegerArray& parents, std::int64_t prefix);
 
-/// Query i of the mask stands at position q[i] of `of`, key j at k[j]; an empty array is every position.
-/// Errors: a position that `of` does not have.
+/// `of` with its queries and keys gathered: element (i, j) is element (q[i], k[j]) of `of`. Without an array an
+/// axis is as it is. Errors: an index out of range.
 Mask positions_mask(Mask of, const IntegerArray& q, const IntegerArray& k = {});
 
 /// Errors: unequal shapes.

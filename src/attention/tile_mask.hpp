@@ -98,14 +98,7 @@ class TileMask {
   void transpose() {
     const mask::BitRows from = bits_;
     bits_ = transposed_.rows(core::round_up(keys_.count(), 64), queries_.count());
-    for (std::int64_t q = 0; q < queries_.count(); q += 64)
-      for (std::int64_t w = 0; w < from.row_words; ++w) {
-        mask::Word square[64] = {};
-        for (std::int64_t i = 0; i < std::min<std::int64_t>(64, queries_.count() - q); ++i)
-          square[i] = from.row(q + i)[w];
-        mask::transpose_64(square);
-        for (std::int64_t i = 0; i < 64; ++i) bits_.row(64 * w + i)[q / 64] = square[i];
-      }
+    mask::transpose(from, bits_);
   }
 
   static constexpr std::int64_t kTogether = 64;

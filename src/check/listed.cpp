@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
 #include "blocks/layouts/layouts.hpp"
 #include "check/layout_check.hpp"
+#include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/mask_layouts.hpp"
@@ -37,9 +37,7 @@ Shape checked_shape(const MaskShape& stored, const MaskInfoClaims& claims, const
           .about(array);
     if (heads > 1) shape[0] = heads;
   }
-  if (shape[1] == 0)
-    throw Error(Error::Kind::usage, fmt::format("{}: nothing says how many queries and keys it is for", name),
-                Error::Code::unknown_lengths);
+  if (shape[1] == 0) throw blocks::unknown_lengths(name);
   return shape;
 }
 
@@ -49,7 +47,6 @@ using blocks::ArrayPlace;
 using blocks::BlockGrid;
 using blocks::IndexArray;
 using blocks::ListedVisit;
-using mask::BlockState;
 
 // What both kinds of layout have: their facts, the types of their arrays, and places of elements.
 class ArraysCheck : public LayoutCheck {
@@ -106,7 +103,7 @@ class ArraysCheck : public LayoutCheck {
 
   Shape index_of(ArrayPlace place) const {
     const auto array = group.find(place.array);
-    return array ? blocks::index_of(*array, place.at) : Shape();
+    return array ? core::index_of(array->shape(), place.at) : Shape();
   }
 
   const ArrayGroup& group;

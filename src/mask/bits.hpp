@@ -71,6 +71,18 @@ struct BitRows {
   Word* row(std::int64_t r) const { return words + r * row_words; }
 };
 
+/// The transpose of rows of bits; `to` has a row for each column, or as many as whole words have.
+inline void transpose(const BitRows& from, const BitRows& to) {
+  for (std::int64_t r = 0; r < from.rows; r += 64)
+    for (std::int64_t w = 0; w < words_for(from.columns); ++w) {
+      Word square[64] = {};
+      for (std::int64_t k = r; k < std::min(r + 64, from.rows); ++k) square[k - r] = from.row(k)[w];
+      transpose_64(square);
+      for (std::int64_t k = 64 * w; k < std::min(64 * w + 64, to.rows); ++k)
+        to.row(k)[r / 64] = square[k - 64 * w];
+    }
+}
+
 /// Copies columns [column, column + width) of all rows to `out`, row_words words a row, padded with zeros.
 inline void gather(const BitRows& panel, std::int64_t column, std::int64_t width, std::int64_t row_words,
                    Word* out) {

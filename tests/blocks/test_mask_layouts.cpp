@@ -186,6 +186,17 @@ TEST_CASE("arrays of no layout, of two, and of wrong shapes are refused by name"
   CHECK(failure(arrays).find("batch entries") != std::string::npos);
 }
 
+TEST_CASE("lengths in arrays are of any number of heads, a shape in an attribute is not") {
+  ArrayGroup group =
+      plain::group_of(plain::stored(make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = flex})));
+  StoredSettings two;
+  two.shape = Shape{2, 8, 8};
+  CHECK(StoredMaskInfo(group, two).shape().heads == 2);
+  group.attributes["shape"] = "1x8x8";
+  CHECK(plain::failure([&] { StoredMaskInfo(group, two); }, Error::Kind::usage) ==
+        "m.npz: its shape is (1, 8, 8), and (2, 8, 8) is given");
+}
+
 TEST_CASE("a BlockMask whose lists are compact, or whose patterns have no numbers, is read") {
   plain::StoredArrays arrays =
       plain::stored(make_mask_arrays({causal_mask(12, 12)}, {4, 4}, {.layout = flex}));

@@ -40,7 +40,7 @@ void declare_conventions(OptionSet& set, ConventionFlags& words);
 /// Throws Error{usage} for an option about another one that is not given. `has_lse`: lse is a result, or given.
 void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_lse);
 
-/// Opens sinks and slopes, of so many heads, and records conventions that are not the usual ones.
+/// Opens the sinks and the slopes of `heads` query heads, and records conventions that are not the default.
 void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& settings,
                       Job& job);
 

@@ -105,18 +105,13 @@ class CompressedRows final : public ListedBlocks {
                                  core::ceil_div((*set.shape)[2], block.kv) * block.kv != shape.kv_length))
         throw wrong("shape", "{}: M x N is {} x {}, and the shape {} x {}", name, shape.q_length,
                     shape.kv_length, (*set.shape)[1], (*set.shape)[2]);
-      shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+      shape = shape_in(*set.shape);
     }
-    if (shape.q_length > 0) {
-      kv_blocks = core::ceil_div(shape.kv_length, block.kv);
-      if (kv_blocks > INT32_MAX || q_blocks > INT32_MAX)
-        throw wrong("shape", "{}: more than 2^31 blocks in a row", name);
-      require_lengths(*this, shape.q_length, shape.kv_length);
-    } else {
-      throw Error(Error::Kind::usage,
-                  fmt::format("{}: nothing says how many queries and keys it is for", group.name),
-                  Error::Code::unknown_lengths);
-    }
+    if (shape.q_length == 0) throw unknown_lengths(group.name);
+    kv_blocks = core::ceil_div(shape.kv_length, block.kv);
+    if (kv_blocks > INT32_MAX || q_blocks > INT32_MAX)
+      throw wrong("shape", "{}: more than 2^31 blocks in a row", name);
+    require_lengths(*this, shape.q_length, shape.kv_length);
     if (columns_.size() > INT32_MAX) throw wrong("indices", "{}: more than 2^31 blocks", name);
     indices = {&indptr_, &columns_};
     if (packed_) lay_out_bits();
@@ -201,9 +196,6 @@ std::shared_ptr<const ListedBlocks> list_rows(const ArrayGroup& group, const Sto
   return std::make_shared<CompressedRows>(group, settings);
 }
 
-constexpr const char* kBsrArrays[] = {"indptr", "indices", "data"};
-constexpr const char* kFlashinferArrays[] = {"indptr", "indices", "packed_mask", "M", "N", "R", "C"};
-
 // --- writing
 
 // indptr and indices, and the pattern of each block: -1 for a full one.
@@ -226,8 +218,6 @@ std::vector<std::int32_t> write_rows(const MaskScans& scans, const Scan& scan, A
   to.add("indices", std::move(columns));
   return patterns;
 }
-
-}  // namespace
 
 void write_bsr(const MaskScans& scans, ArraysMade& to) {
   auto patterns = write_rows(scans, scans.of_all_heads(), to);
@@ -309,9 +299,23 @@ void write_flashinfer(const MaskScans& scans, ArraysMade& to) {
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
 }
 
+constexpr const char* kBsrArrays[] = {"indptr", "indices", "data", "shape"};
+constexpr const char* kFlashinferArrays[] = {"indptr", "indices", "packed_mask", "M", "N", "R", "C", "shape"};
+
+}  // namespace
+
 extern const StoredMaskLayout kBsr, kFlashinfer;
-const StoredMaskLayout kBsr{"bsr", kBsrArrays, is_bsr, nullptr, list_rows, nullptr, cost_of_indices};
-const StoredMaskLayout kFlashinfer{"flashinfer", kFlashinferArrays, is_flashinfer,  nullptr,
-                                   list_rows,    nullptr,           cost_of_indices};
+const StoredMaskLayout kBsr{.name = "bsr",
+                            .arrays = kBsrArrays,
+                            .is_of = is_bsr,
+                            .list = list_rows,
+                            .written_as = MaskLayout::bsr,
+                            .write = write_bsr};
+const StoredMaskLayout kFlashinfer{.name = "flashinfer",
+                                   .arrays = kFlashinferArrays,
+                                   .is_of = is_flashinfer,
+                                   .list = list_rows,
+                                   .written_as = MaskLayout::flashinfer,
+                                   .write = write_flashinfer};
 
 }  // namespace ejk::blocks

@@ -27,13 +27,7 @@ void ElementBits::fill(const Shape& block, const Rectangle& part, const BitRows&
   thread_local BitBuffer buffer;
   const BitRows stored = buffer.rows(part.columns(), part.rows());
   read(block, part.k_begin, part.columns(), part.q_begin, part.rows(), stored);
-  for (std::int64_t r = 0; r < out.rows; r += 64)
-    for (std::int64_t c = 0; c < out.columns; c += 64) {
-      Word square[64] = {};
-      for (std::int64_t k = c; k < std::min(c + 64, out.columns); ++k) square[k - c] = stored.row(k)[r / 64];
-      transpose_64(square);
-      for (std::int64_t k = r; k < std::min(r + 64, out.rows); ++k) out.row(k)[c / 64] = square[k - r];
-    }
+  transpose(stored, out);
 }
 
 void ElementBits::read(const Shape& block, std::int64_t row, std::int64_t rows, std::int64_t column,

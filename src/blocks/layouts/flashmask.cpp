@@ -129,9 +129,7 @@ class FlashMaskRule final : public PairRule {
     const StoredSettings set = settings_of(group, given);
     rows_ = read_index(group, "startend_row_indices", 4);
     const Shape& stored = rows_.shape();
-    if (stored[0] != 1)
-      throw wrong(rows_.name, "{} has {} batch entries; a stored mask has one, of any number of heads",
-                  rows_.source->name(), stored[0]);
+    require_one_entry(rows_);
     if (element_count(stored) == 0 || (stored[3] != 1 && stored[3] != 2 && stored[3] != 4))
       throw wrong(rows_.name, "{} has the shape {}; the last axis is 1, 2 or 4", rows_.source->name(),
                   to_string(stored));
@@ -147,7 +145,7 @@ class FlashMaskRule final : public PairRule {
       throw wrong(rows_.name, "{} has {} rows a key, which a mask that is {}causal has not",
                   rows_.source->name(), stored[3], causal_ ? "" : "not ");
     shape = {rows, 0, stored[2], false, true};
-    if (set.shape) shape = {std::max(rows, (*set.shape)[0]), (*set.shape)[1], (*set.shape)[2]};
+    if (set.shape) shape = shape_in(*set.shape, rows);
     if (shape.kv_length != stored[2])
       throw wrong(rows_.name, "{} has {} keys, and the shape {}", rows_.source->name(), stored[2],
                   shape.kv_length);
@@ -196,8 +194,6 @@ bool is_flashmask(const ArrayGroup& group) { return group.find("startend_row_ind
 std::shared_ptr<const PairRule> rule_of_rows(const ArrayGroup& group, const StoredSettings& settings) {
   return std::make_shared<FlashMaskRule>(group, settings);
 }
-
-constexpr const char* kFlashmaskArrays[] = {"startend_row_indices", "causal"};
 
 // --- writing
 
@@ -263,8 +259,6 @@ std::array<std::int64_t, 4> row_indices(const KeyRows& key, std::int64_t n, bool
   return rows;
 }
 
-}  // namespace
-
 void write_flashmask(const MaskScans& scans, ArraysMade& to) {
   std::vector<HeadRows> heads;
   bool causal_one = true, causal_two = true, two = true;
@@ -294,8 +288,16 @@ void write_flashmask(const MaskScans& scans, ArraysMade& to) {
   to.add("shape", {queries, scans.kv_length()}, {2});
 }
 
+constexpr const char* kFlashmaskArrays[] = {"startend_row_indices", "causal", "shape"};
+
+}  // namespace
+
 extern const StoredMaskLayout kFlashmask;
-const StoredMaskLayout kFlashmask{"flashmask", kFlashmaskArrays, is_flashmask,   nullptr,
-                                  nullptr,     rule_of_rows,     cost_of_indices};
+const StoredMaskLayout kFlashmask{.name = "flashmask",
+                                  .arrays = kFlashmaskArrays,
+                                  .is_of = is_flashmask,
+                                  .rule = rule_of_rows,
+                                  .written_as = MaskLayout::flashmask,
+                                  .write = write_flashmask};
 
 }  // namespace ejk::blocks

@@ -35,6 +35,12 @@ const StoredMaskLayout& layout_of(const ArrayGroup& group) {
   return found != nullptr ? *found : layouts().front();
 }
 
+const StoredMaskLayout& layout_for(MaskLayout layout) {
+  const auto all = layouts();
+  return *std::find_if(all.begin(), all.end(),
+                       [&](const StoredMaskLayout& row) { return row.written_as == layout; });
+}
+
 std::shared_ptr<const StoredMasks> StoredMaskLayout::open(const ArrayGroup& group,
                                                           const StoredSettings& settings) const {
   return read   ? read(group, settings)
@@ -112,14 +118,15 @@ std::optional<Shape> lengths_in_array(const ArrayGroup& group, const char* name)
   return values;
 }
 
-StoredSettings settings_in_arrays(const ArrayGroup& group) {
+// Two lengths say nothing of heads: then there are `heads`.
+StoredSettings settings_in_arrays(const ArrayGroup& group, std::int64_t heads) {
   StoredSettings found;
   for (const char* name : {"block", "BLOCK_SIZE", "block_size"})
     if (const auto lengths = lengths_in_array(group, name))
       found.block = BlockShape{(*lengths)[0], (*lengths)[1]};
   for (const char* name : {"shape", "seq_lengths"})
     if (auto lengths = lengths_in_array(group, name)) {
-      if (lengths->size() == 2) lengths->insert(lengths->begin(), 1);
+      if (lengths->size() == 2) lengths->insert(lengths->begin(), heads);
       found.shape = std::move(lengths);
     }
   if (const auto dkv = flag_in(group, "dkv")) found.direction = *dkv ? Direction::dkv : Direction::forward;
@@ -140,9 +147,7 @@ std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::op
   return found ? found : given;
 }
 
-// Arrays contain no number of heads where one mask serves all of them.
-StoredSettings merged(const ArrayGroup& group, StoredSettings found, const StoredSettings& given) {
-  if (found.shape && given.shape && found.shape->front() == 1) found.shape->front() = given.shape->front();
+StoredSettings merged(const ArrayGroup& group, const StoredSettings& found, const StoredSettings& given) {
   return {agreed(group, "block", found.block, given.block),
           agreed(group, "shape", found.shape, given.shape),
           agreed(group, "direction", found.direction, given.direction),
@@ -166,16 +171,36 @@ std::optional<bool> flag_in(const ArrayGroup& group, const char* name) {
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given) {
   if (given.shape && given.shape->size() != 3)
     throw core::usage("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
-  const StoredSettings stored = settings_in_attributes(group);
-  StoredSettings in_arrays = settings_in_arrays(group);
-  if (in_arrays.shape && !stored.shape && in_arrays.shape->front() == 1 && given.shape)
-    in_arrays.shape->front() = given.shape->front();
-  return merged(group, merged(group, std::move(in_arrays), stored), given);
+  const StoredSettings known = merged(group, settings_in_attributes(group), given);
+  return merged(group, settings_in_arrays(group, known.shape ? known.shape->front() : 1), known);
 }
 
 std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<BlockShape> stored,
                                        std::optional<BlockShape> given) {
   return agreed(group, "block", stored, given);
+}
+
+MaskShape shape_in(const Shape& lengths, std::int64_t rows) {
+  return {std::max(rows, lengths[0]), lengths[1], lengths[2]};
+}
+
+Error unknown_lengths(const std::string& name) {
+  return {Error::Kind::usage, fmt::format("{}: nothing says how many queries and keys it is for", name),
+          Error::Code::unknown_lengths};
+}
+
+BlockShape block_in(const ArraySource& patterns, const char* type) {
+  const Shape& shape = patterns.shape();
+  if (shape.size() != 3 || size_of(patterns.dtype()) != 1)
+    throw wrong("partial_mask_blocks", "{} is {}; it is {} (patterns, q, kv)", patterns.name(),
+                to_string(type_of(patterns)), type);
+  return {shape[1], shape[2]};
+}
+
+void require_one_entry(const IndexArray& array) {
+  if (array.shape()[0] != 1)
+    throw wrong(array.name, "{} has {} batch entries; a stored mask has one, of any number of heads",
+                array.source->name(), array.shape()[0]);
 }
 
 BlockShape required_block(const ArrayGroup& group, const std::optional<BlockShape>& block) {

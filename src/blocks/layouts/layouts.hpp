@@ -14,21 +14,30 @@
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/mask_info.hpp"
+#include "ejk/mask_layouts.hpp"
 #include "mask/stored_masks.hpp"
 
 namespace ejk::blocks {
 
 using namespace mask;  // bits, rectangles and states of blocks
 
+struct MaskScans;
+struct ArraysMade;
+
 struct StoredMaskLayout {
   std::string_view name;
-  std::span<const char* const> arrays;  // also of settings
+  std::span<const char* const> arrays;  // in the order in which they are written, settings included
   bool (*is_of)(const ArrayGroup& arrays);
+  StoredMaskInfo::Cost (*cost)(const ArrayGroup& arrays) = cost_of_indices;
   /// One of these reads it. They throw what the constructor of StoredMaskInfo throws.
-  std::shared_ptr<const StoredMasks> (*read)(const ArrayGroup& arrays, const StoredSettings& settings);
-  std::shared_ptr<const ListedBlocks> (*list)(const ArrayGroup& arrays, const StoredSettings& settings);
-  std::shared_ptr<const PairRule> (*rule)(const ArrayGroup& arrays, const StoredSettings& settings);
-  StoredMaskInfo::Cost (*cost)(const ArrayGroup& arrays);
+  std::shared_ptr<const StoredMasks> (*read)(const ArrayGroup& arrays,
+                                             const StoredSettings& settings) = nullptr;
+  std::shared_ptr<const ListedBlocks> (*list)(const ArrayGroup& arrays,
+                                              const StoredSettings& settings) = nullptr;
+  std::shared_ptr<const PairRule> (*rule)(const ArrayGroup& arrays, const StoredSettings& settings) = nullptr;
+  /// Of layouts that make_mask_arrays() writes.
+  std::optional<MaskLayout> written_as = std::nullopt;
+  void (*write)(const MaskScans& scans, ArraysMade& to) = nullptr;
 
   std::shared_ptr<const StoredMasks> open(const ArrayGroup& group, const StoredSettings& settings) const;
 };
@@ -37,6 +46,9 @@ std::span<const StoredMaskLayout> layouts();
 
 /// The layout of a group; JAX's where there are arrays of none. Throws Error{input} for arrays of two.
 const StoredMaskLayout& layout_of(const ArrayGroup& group);
+
+/// The row that writes a layout.
+const StoredMaskLayout& layout_for(MaskLayout layout);
 
 /// Sets one setting from its text. False if the text is not of its form.
 bool read_setting(const StoredSetting& setting, const std::string& text, StoredSettings& into);
@@ -57,6 +69,18 @@ std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<Bl
                                        std::optional<BlockShape> given);
 /// Throws Error{usage} (Code::unknown_block) without a block, Error{input} for one that is not.
 BlockShape required_block(const ArrayGroup& group, const std::optional<BlockShape>& block);
+
+/// Heads, queries and keys as settings have them; at least as many heads as stored masks.
+MaskShape shape_in(const Shape& lengths, std::int64_t rows = 1);
+/// For arrays that do not say their lengths, where nothing else does.
+Error unknown_lengths(const std::string& name);
+
+/// The block of distinct partial blocks (P, q, kv) of bytes. Throws Error{input} for another array; `type`
+/// names what it is.
+BlockShape block_in(const ArraySource& patterns, const char* type);
+
+/// Throws Error{input} where an array has an axis of several batch entries.
+void require_one_entry(const IndexArray& array);
 
 /// An error about an array of the group.
 inline Error wrong(std::string_view array, std::string why) {

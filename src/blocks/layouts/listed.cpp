@@ -6,14 +6,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <numeric>
-#include <optional>
-#include <tuple>
 
 #include "blocks/layouts/element_bits.hpp"
 #include "blocks/layouts/layouts.hpp"
+#include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
@@ -58,12 +55,6 @@ StoredMaskInfo::Cost cost_of_indices(const ArrayGroup& arrays) {
     cost.read += type_of(*array).bytes();
   }
   return cost;
-}
-
-Shape index_of(const ArraySource& array, std::int64_t at) {
-  Shape index(array.shape().size());
-  for (std::size_t d = index.size(); d-- > 0; at /= array.shape()[d]) index[d] = at % array.shape()[d];
-  return index;
 }
 
 std::shared_ptr<const BlockGrid> grid_of(BlockShape block, std::int64_t q_blocks, std::int64_t kv_blocks,
@@ -136,22 +127,6 @@ void require_lengths(const ListedBlocks& listed, std::int64_t q_length, std::int
 
 namespace {
 
-// Masks that several heads may share, made once.
-class SharedMasks {
- public:
-  template <class Key, class Make>
-  Mask get(const Key& key, Make&& make) const {
-    const std::scoped_lock lock(mutex_);
-    std::optional<Mask>& mask = masks_[key];
-    if (!mask) mask = make();
-    return *mask;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  mutable std::map<std::tuple<bool, std::int64_t, std::int64_t, std::int64_t>, std::optional<Mask>> masks_;
-};
-
 const IndexArray& array_of(const std::vector<const IndexArray*>& indices, ArrayPlace place) {
   return **std::find_if(indices.begin(), indices.end(), [&](const IndexArray* index) {
     return std::string_view(index->name) == place.array;
@@ -161,7 +136,8 @@ const IndexArray& array_of(const std::vector<const IndexArray*>& indices, ArrayP
 [[noreturn]] void throw_fault(const std::vector<const IndexArray*>& indices, ArrayPlace place,
                               std::int64_t value, const std::string& why) {
   const ArraySource& array = *array_of(indices, place).source;
-  throw core::invalid("{}{} is {}: {}", array.name(), to_string(index_of(array, place.at)), value, why)
+  throw core::invalid("{}{} is {}: {}", array.name(), to_string(core::index_of(array.shape(), place.at)),
+                      value, why)
       .about(place.array);
 }
 
@@ -179,7 +155,7 @@ class ListedMasks final : public StoredMasks {
     const ListedBlocks& of = *listed_;
     require_lengths(of, shape[1], shape[2]);
     const std::int64_t row = row_of_head(of.rows, shape[0], head, of.name);
-    return masks_.get(std::tuple(whole_blocks, row, shape[1], shape[2]), [&] {
+    return masks_.get({whole_blocks, row, shape[1], shape[2]}, [&] {
       return to_mask({grid(row, whole_blocks), whole_blocks ? nullptr : of.elements(row), shape[1], shape[2]},
                      fmt::format("{}({})", whole_blocks ? "visited" : "from", of.name));
     });
@@ -219,7 +195,7 @@ class RuleMasks final : public StoredMasks {
   Mask mask(const Shape& shape, std::int64_t head) const override {
     core::require_head(shape, head);
     const std::int64_t row = row_of_head(rule_->rows, shape[0], head, rule_->name);
-    return masks_.get(std::tuple(false, row, shape[1], shape[2]), [&] {
+    return masks_.get({false, row, shape[1], shape[2]}, [&] {
       rule_->check(shape[1], shape[2],
                    {{}, [&](const char*, ArrayPlace place, std::int64_t value, const std::string& why) {
                       throw_fault(rule_->indices, place, value, why);

@@ -6,9 +6,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,8 +49,6 @@ struct IndexArray {
 };
 /// Throws Error{input} for another rank or dtype, and for a missing one if it is required.
 IndexArray read_index(const ArrayGroup& group, const char* name, std::int64_t rank, bool is_required = true);
-/// The index of an element, (0, 3).
-Shape index_of(const ArraySource& array, std::int64_t at);
 
 /// Memory of the lists once they are read, and bytes read.
 StoredMaskInfo::Cost cost_of_indices(const ArrayGroup& arrays);
@@ -101,6 +103,24 @@ class PairRule {
   virtual std::pair<const char*, Shape> place(std::int64_t row, std::int64_t q, std::int64_t k) const = 0;
 };
 
+/// Masks that several heads share, made once. Thread-safe.
+class SharedMasks {
+ public:
+  /// Whether of whole blocks, the stored mask, queries, keys.
+  using Key = std::tuple<bool, std::int64_t, std::int64_t, std::int64_t>;
+  template <class Make>
+  Mask get(const Key& key, Make&& make) const {
+    const std::scoped_lock lock(mutex_);
+    std::optional<Mask>& mask = masks_[key];
+    if (!mask) mask = make();
+    return *mask;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::map<Key, std::optional<Mask>> masks_;
+};
+
 std::shared_ptr<const StoredMasks> read_listed(std::shared_ptr<const ListedBlocks> listed);
 std::shared_ptr<const StoredMasks> read_rule(std::shared_ptr<const PairRule> rule);
 
@@ -123,8 +143,8 @@ std::vector<ListedVisit> visits_of(const ListedBlocks& listed, std::int64_t walk
 
 /// The row of a head. Throws Error{input} where rows do not serve as many heads.
 std::int64_t row_of_head(std::int64_t rows, std::int64_t heads, std::int64_t head, const std::string& name);
-/// Throws Error{input} where the lists are not those of so many queries and keys, or of more rows of blocks
-/// than a few numbers in a file may make memory for.
+/// Throws Error{input} if the lists do not have the blocks of such a mask, or have more than 2^26 rows of
+/// blocks, for which memory would not be bounded by the file.
 void require_lengths(const ListedBlocks& listed, std::int64_t q_length, std::int64_t kv_length);
 
 /// Elements of an array (P, q, kv) of 0 and 1, or (P, kv, q) for dkv.

@@ -10,10 +10,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <vector>
 
 #include "blocks/layouts/layouts.hpp"
@@ -58,12 +57,7 @@ class BlockLists final : public ListedBlocks {
     rows = first.partial_count.shape()[1];
     patterns = group.find("partial_mask_blocks");
     std::optional<BlockShape> stored;
-    if (patterns) {
-      if (patterns->shape().size() != 3 || size_of(patterns->dtype()) != 1)
-        throw wrong("partial_mask_blocks", "{} is {}; it is bool (patterns, q, kv)", patterns->name(),
-                    to_string(type_of(*patterns)));
-      stored = BlockShape{patterns->shape()[1], patterns->shape()[2]};
-    }
+    if (patterns) stored = block_in(*patterns, "bool");
     block = required_block(group, agreed_block(group, set.block, stored));
     ids_ = read_index(group, "partial_block_ids", 4, false);
     if (ids_ && ids_.shape() != first.partial.shape())
@@ -75,7 +69,7 @@ class BlockLists final : public ListedBlocks {
     // Compact lists are narrower than the mask, which the lengths, or the lists of columns, tell.
     of_entries = walks > 1 ? lists_[1].lines() : first.partial.shape()[3];
     if (set.shape) {
-      shape = {std::max(rows, (*set.shape)[0]), (*set.shape)[1], (*set.shape)[2]};
+      shape = shape_in(*set.shape, rows);
       of_entries = core::ceil_div(forward ? shape.kv_length : shape.q_length, forward ? block.kv : block.q);
       require_lengths(*this, shape.q_length, shape.kv_length);
     } else {
@@ -145,9 +139,7 @@ class BlockLists final : public ListedBlocks {
          {std::pair{&of.partial_count, &of.partial}, std::pair{&of.full_count, &of.full}}) {
       if (!*count) continue;
       const Shape& counts = count->shape();
-      if (counts[0] != 1)
-        throw wrong(count->name, "{} has {} batch entries; a stored mask has one, of any number of heads",
-                    count->source->name(), counts[0]);
+      require_one_entry(*count);
       if (counts != of.partial_count.shape() ||
           !std::equal(counts.begin(), counts.end(), list->shape().begin()) || element_count(counts) == 0)
         throw wrong(list->name, "{} has the shape {}, {} {}", list->source->name(), to_string(list->shape()),
@@ -274,9 +266,9 @@ class ListWriter {
   }
 
   void write_patterns(ArraysMade& to) {
-    if (!used_.empty())
-      to.add("partial_mask_blocks", pattern_source(scans_.table, used_, Direction::forward));
-    if (!used_.empty()) to.add("partial_block_ids", std::move(ids_));
+    if (used_.empty()) return;
+    to.add("partial_mask_blocks", pattern_source(scans_.table, used_, Direction::forward));
+    to.add("partial_block_ids", std::move(ids_));
   }
 
  private:
@@ -311,14 +303,6 @@ class ListWriter {
   std::vector<std::int32_t> number_, used_;
 };
 
-constexpr const char* kFlexArrays[] = {
-    "kv_num_blocks", "kv_indices",        "full_kv_num_blocks", "full_kv_indices",     "q_num_blocks",
-    "q_indices",     "full_q_num_blocks", "full_q_indices",     "partial_mask_blocks", "partial_block_ids"};
-constexpr const char* kFa4Arrays[] = {"mask_block_cnt", "mask_block_idx",      "full_block_cnt",
-                                      "full_block_idx", "partial_mask_blocks", "partial_block_ids"};
-
-}  // namespace
-
 void write_flex(const MaskScans& scans, ArraysMade& to) {
   ListWriter writer(scans, Tail::other_blocks);
   writer.write(kFlexRows, Direction::forward, to);
@@ -337,8 +321,34 @@ void write_fa4(const MaskScans& scans, ArraysMade& to) {
   writer.write_patterns(to);
 }
 
+constexpr const char* kFlexArrays[] = {"kv_num_blocks",     "kv_indices",          "full_kv_num_blocks",
+                                       "full_kv_indices",   "q_num_blocks",        "q_indices",
+                                       "full_q_num_blocks", "full_q_indices",      "BLOCK_SIZE",
+                                       "seq_lengths",       "partial_mask_blocks", "partial_block_ids"};
+constexpr const char* kFa4Arrays[] = {"mask_block_cnt",
+                                      "mask_block_idx",
+                                      "full_block_cnt",
+                                      "full_block_idx",
+                                      "block_size",
+                                      "shape",
+                                      "dkv",
+                                      "partial_mask_blocks",
+                                      "partial_block_ids"};
+
+}  // namespace
+
 extern const StoredMaskLayout kFlex, kFa4;
-const StoredMaskLayout kFlex{"flex", kFlexArrays, is_flex, nullptr, list_flex, nullptr, cost_of_indices};
-const StoredMaskLayout kFa4{"fa4", kFa4Arrays, is_fa4, nullptr, list_fa4, nullptr, cost_of_indices};
+const StoredMaskLayout kFlex{.name = "flex",
+                             .arrays = kFlexArrays,
+                             .is_of = is_flex,
+                             .list = list_flex,
+                             .written_as = MaskLayout::flex,
+                             .write = write_flex};
+const StoredMaskLayout kFa4{.name = "fa4",
+                            .arrays = kFa4Arrays,
+                            .is_of = is_fa4,
+                            .list = list_fa4,
+                            .written_as = MaskLayout::fa4,
+                            .write = write_fa4};
 
 }  // namespace ejk::blocks

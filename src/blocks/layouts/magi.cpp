@@ -168,7 +168,7 @@ class MagiRule final : public PairRule {
       throw wrong(types_.name, "{} has {} elements for {} slices", types_.source->name(), types_.size(),
                   q_ranges_.shape()[0]);
     shape = {1, 0, 0};
-    if (set.shape) shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+    if (set.shape) shape = shape_in(*set.shape);
     indices = {&q_ranges_, &k_ranges_};
     if (types_) indices.push_back(&types_);
   }
@@ -265,8 +265,6 @@ std::shared_ptr<const PairRule> rule_of_slices(const ArrayGroup& group, const St
   return std::make_shared<MagiRule>(group, settings);
 }
 
-constexpr const char* kMagiArrays[] = {"q_ranges", "k_ranges", "attn_type_map"};
-
 // --- writing
 
 // Slices that the next query may extend.
@@ -325,8 +323,6 @@ class SliceWriter {
   std::vector<Slice> slices_;
 };
 
-}  // namespace
-
 void write_magi(const MaskScans& scans, ArraysMade& to) {
   SliceWriter writer;
   for_each_line(scans, scans.of_all_heads(), Lines::queries,
@@ -350,7 +346,16 @@ void write_magi(const MaskScans& scans, ArraysMade& to) {
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
 }
 
+constexpr const char* kMagiArrays[] = {"q_ranges", "k_ranges", "attn_type_map", "shape"};
+
+}  // namespace
+
 extern const StoredMaskLayout kMagi;
-const StoredMaskLayout kMagi{"magi", kMagiArrays, is_magi, nullptr, nullptr, rule_of_slices, cost_of_indices};
+const StoredMaskLayout kMagi{.name = "magi",
+                             .arrays = kMagiArrays,
+                             .is_of = is_magi,
+                             .rule = rule_of_slices,
+                             .written_as = MaskLayout::magi,
+                             .write = write_magi};
 
 }  // namespace ejk::blocks

@@ -67,7 +67,7 @@ StoredArrays stored_arrays(const ArrayGroup& group, const StoredSettings& given)
   s.q_shards = set.q_seq_shards.value_or(1);
   auto block = set.block;
   if (set.shape)
-    s.shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+    s.shape = shape_in(*set.shape);
   else
     s.shape = {s.grid()[0], 0, 0, false, true};
 
@@ -346,22 +346,17 @@ class SplashMasks final : public StoredMasks {
     core::require_head(shape, head);
     const StoredLayout layout = stored_layout(arrays_, shape);
     const std::int64_t row = layout.row_of(head);
-    const std::scoped_lock lock(mutex_);
-    std::optional<Mask>& mask = masks_[{take, row, shape}];
-    if (!mask)
-      mask = to_mask({visited_blocks(arrays_, layout, row, take),
+    return masks_.get({take == Take::visits, row, shape[1], shape[2]}, [&] {
+      return to_mask({visited_blocks(arrays_, layout, row, take),
                       take == Take::elements ? patterns_.of_row(layout, row) : nullptr, layout.q_length,
                       layout.kv_length},
                      fmt::format("{}({})", take == Take::elements ? "from" : "visited", arrays_.name));
-    return *mask;
+    });
   }
-
-  using Key = std::tuple<Take, std::int64_t, Shape>;  // row, shape
 
   StoredArrays arrays_;
   StoredPatterns patterns_;
-  mutable std::mutex mutex_;
-  mutable std::map<Key, std::optional<Mask>> masks_;  // heads that share a row share its mask
+  SharedMasks masks_;
 };
 
 StoredMaskInfo::Cost cost_of(const ArrayGroup& arrays) {
@@ -393,7 +388,8 @@ std::shared_ptr<const StoredMasks> read_splash(const ArrayGroup& group, const St
 }  // namespace
 
 extern const StoredMaskLayout kSplash;
-const StoredMaskLayout kSplash{"jax", kSplashArrays, is_splash, read_splash, nullptr, nullptr, cost_of};
+const StoredMaskLayout kSplash{
+    .name = "jax", .arrays = kSplashArrays, .is_of = is_splash, .cost = cost_of, .read = read_splash};
 
 }  // namespace ejk::blocks
 

@@ -42,20 +42,13 @@ class TokamaxBlocks final : public ListedBlocks {
     patterns = group.find("partial_mask_blocks");
     std::optional<BlockShape> stored;
     if (patterns) {
-      const Shape& blocks = patterns->shape();
-      if (blocks.size() != 3 || size_of(patterns->dtype()) != 1)
-        throw wrong("partial_mask_blocks", "{} is {}; it is int8 (patterns, q, kv)", patterns->name(),
-                    to_string(type_of(*patterns)));
-      stored = BlockShape{blocks[1], blocks[2]};
+      stored = block_in(*patterns, "int8");
       if (!forward()) std::swap(stored->q, stored->kv);
       if (!mask_next_) throw wrong("mask_next", "{}: there is no mask_next", group.name);
     }
     block = required_block(group, agreed_block(group, set.block, stored));
-    if (!set.shape)
-      throw Error(Error::Kind::usage,
-                  fmt::format("{}: nothing says how many queries and keys it is for", group.name),
-                  Error::Code::unknown_lengths);
-    shape = {(*set.shape)[0], (*set.shape)[1], (*set.shape)[2]};
+    if (!set.shape) throw unknown_lengths(group.name);
+    shape = shape_in(*set.shape);
     q_blocks = core::ceil_div(shape.q_length, block.q);
     kv_blocks = core::ceil_div(shape.kv_length, block.kv);
     if (q_blocks > INT32_MAX || kv_blocks > INT32_MAX)
@@ -233,8 +226,7 @@ class FullRule final : public PairRule {
  public:
   FullRule(const ArrayGroup& group, const StoredSettings& given) {
     name = group.name;
-    const Shape lengths = settings_of(group, given).shape.value();
-    shape = {lengths[0], lengths[1], lengths[2]};
+    shape = shape_in(settings_of(group, given).shape.value());
     has_whole_blocks = true;
   }
   void check(std::int64_t, std::int64_t, const ArrayWalk&) const override {}
@@ -259,10 +251,6 @@ std::shared_ptr<const PairRule> rule_of_full(const ArrayGroup& group, const Stor
 std::shared_ptr<const ListedBlocks> list_tokamax(const ArrayGroup& group, const StoredSettings& settings) {
   return std::make_shared<TokamaxBlocks>(group, settings);
 }
-
-constexpr const char* kTokamaxArrays[] = {"mask_next",  "active_rows",       "active_cols",
-                                          "block_mask", "num_active_blocks", "partial_mask_blocks",
-                                          "q_sequence"};
 
 // --- writing
 
@@ -303,8 +291,6 @@ class AsInt8 final : public ForwardingSource {
   explicit AsInt8(const std::shared_ptr<const ArraySource>& blocks)
       : ForwardingSource(blocks, {DType::int8, blocks->shape()}, ArrayAccess(ArrayAccess::Order::any)) {}
 };
-
-}  // namespace
 
 void write_tokamax(const MaskScans& scans, ArraysMade& to) {
   const Scan& scan = scans.of_all_heads();
@@ -366,10 +352,20 @@ void write_tokamax(const MaskScans& scans, ArraysMade& to) {
   if (how.direction == Direction::dkv) to.add("dkv", true);
 }
 
+constexpr const char* kTokamaxArrays[] = {
+    "mask_next",           "active_rows", "active_cols", "block_mask", "num_active_blocks",
+    "partial_mask_blocks", "q_sequence",  "block",       "shape",      "dkv"};
+
+}  // namespace
+
 extern const StoredMaskLayout kTokamax, kTokamaxFull;
-const StoredMaskLayout kTokamaxFull{"tokamax", kTokamaxArrays, is_full,        nullptr,
-                                    nullptr,   rule_of_full,   cost_of_indices};
-const StoredMaskLayout kTokamax{"tokamax",    kTokamaxArrays, is_tokamax,     nullptr,
-                                list_tokamax, nullptr,        cost_of_indices};
+const StoredMaskLayout kTokamaxFull{
+    .name = "tokamax", .arrays = kTokamaxArrays, .is_of = is_full, .rule = rule_of_full};
+const StoredMaskLayout kTokamax{.name = "tokamax",
+                                .arrays = kTokamaxArrays,
+                                .is_of = is_tokamax,
+                                .list = list_tokamax,
+                                .written_as = MaskLayout::tokamax,
+                                .write = write_tokamax};
 
 }  // namespace ejk::blocks

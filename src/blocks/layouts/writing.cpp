@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
+#include <vector>
 
+#include "blocks/layouts/layouts.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
@@ -19,52 +22,6 @@ namespace ejk {
 namespace blocks {
 
 namespace {
-
-struct Writer {
-  MaskLayout layout;
-  std::string_view name;
-  bool has_blocks;
-  void (*write)(const MaskScans&, ArraysMade&);
-  std::vector<std::string> arrays;
-};
-
-const Writer& writer_of(MaskLayout layout) {
-  static const Writer table[] = {
-      {MaskLayout::tokamax,
-       "tokamax",
-       true,
-       write_tokamax,
-       {"mask_next", "active_rows", "active_cols", "block_mask", "num_active_blocks", "partial_mask_blocks",
-        "q_sequence", "block", "shape", "dkv"}},
-      {MaskLayout::flex,
-       "flex",
-       true,
-       write_flex,
-       {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
-        "full_q_num_blocks", "full_q_indices", "BLOCK_SIZE", "seq_lengths", "partial_mask_blocks",
-        "partial_block_ids"}},
-      {MaskLayout::fa4,
-       "fa4",
-       true,
-       write_fa4,
-       {"mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx", "block_size", "shape", "dkv",
-        "partial_mask_blocks", "partial_block_ids"}},
-      {MaskLayout::bsr, "bsr", true, write_bsr, {"indptr", "indices", "data", "shape"}},
-      {MaskLayout::flashinfer,
-       "flashinfer",
-       true,
-       write_flashinfer,
-       {"indptr", "indices", "packed_mask", "M", "N", "R", "C", "shape"}},
-      {MaskLayout::flashmask,
-       "flashmask",
-       false,
-       write_flashmask,
-       {"startend_row_indices", "causal", "shape"}},
-      {MaskLayout::magi, "magi", false, write_magi, {"q_ranges", "k_ranges", "attn_type_map", "shape"}},
-  };
-  return *std::find_if(std::begin(table), std::end(table),
-                       [&](const Writer& row) { return row.layout == layout; });
-}
 
 InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLayoutSettings& settings) {
   MaskInfoSettings how;
@@ -132,19 +89,6 @@ class OpenRanges {
   All all_are_ = All::hidden;
 };
 
-// Bits (q, kv) as (kv, q).
-void transpose(const Word* bits, BlockShape block, std::span<Word> columns) {
-  const std::int64_t row_words = words_for(block.kv), line_words = words_for(block.q);
-  for (std::int64_t r = 0; r < block.q; r += 64)
-    for (std::int64_t w = 0; w < row_words; ++w) {
-      Word square[64] = {};
-      for (std::int64_t k = r; k < std::min(r + 64, block.q); ++k) square[k - r] = bits[k * row_words + w];
-      transpose_64(square);
-      for (std::int64_t k = 0; k < 64; ++k)
-        columns[static_cast<std::size_t>((w * 64 + k) * line_words + r / 64)] = square[k];
-    }
-}
-
 }  // namespace
 
 const Scan& MaskScans::of_all_heads() const {
@@ -167,9 +111,8 @@ void for_each_line(const MaskScans& scans, const Scan& scan, Lines lines,
                      across = by_queries ? scans.kv_length() : scans.q_length();
   const std::int64_t bands = core::ceil_div(length, side), steps = core::ceil_div(across, along);
   const ScanGrid grid(scan);
-  const std::int64_t row_words = words_for(block.kv), line_words = words_for(along);
-  std::vector<Word> columns;
-  if (!by_queries) columns.resize(static_cast<std::size_t>(64 * row_words * line_words));
+  const std::int64_t row_words = words_for(block.kv);
+  BitBuffer columns;
   for (std::int64_t band = 0; band < bands; ++band) {
     const std::int64_t count = std::min(side, length - band * side);
     OpenRanges open(count);
@@ -180,15 +123,17 @@ void for_each_line(const MaskScans& scans, const Scan& scan, Lines lines,
         open.all(state != 0, step * along);
         continue;
       }
-      const Word* bits = scans.table->bits(grid.pattern(i, j));
+      const Word* const pattern = scans.table->bits(grid.pattern(i, j));
+      BitRows rows{const_cast<Word*>(pattern), row_words, block.q, block.kv};
       if (!by_queries) {
-        transpose(bits, block, columns);
-        bits = columns.data();
+        const BitRows of_keys = columns.rows(block.kv, block.q);
+        transpose(rows, of_keys);
+        rows = of_keys;
       }
       const std::int64_t n = std::min(along, across - step * along);
       for (std::int64_t line = 0; line < count; ++line)
         open.elements(static_cast<std::size_t>(line),
-                      {bits + line * line_words, static_cast<std::size_t>(line_words)}, n, step * along);
+                      {rows.row(line), static_cast<std::size_t>(rows.row_words)}, n, step * along);
     }
     for (std::int64_t line = 0; line < count; ++line)
       f(band * side + line, open.close(static_cast<std::size_t>(line), across));
@@ -223,9 +168,12 @@ Array index_array(const char* name, Shape shape, std::int64_t largest) {
 
 }  // namespace blocks
 
-std::string_view name_of(MaskLayout layout) { return blocks::writer_of(layout).name; }
-std::vector<std::string> mask_array_names(MaskLayout layout) { return blocks::writer_of(layout).arrays; }
-bool has_blocks(MaskLayout layout) { return blocks::writer_of(layout).has_blocks; }
+std::string_view name_of(MaskLayout layout) { return blocks::layout_for(layout).name; }
+std::vector<std::string> mask_array_names(MaskLayout layout) {
+  const auto arrays = blocks::layout_for(layout).arrays;
+  return {arrays.begin(), arrays.end()};
+}
+bool has_blocks(MaskLayout layout) { return blocks::layout_for(layout).list != nullptr; }
 
 BlockShape scan_block(std::int64_t q_length, std::int64_t kv_length) {
   constexpr std::int64_t kMost = 2048, kLeast = 64;
@@ -251,7 +199,7 @@ MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
   made.block = block;
   made.distinct_partial_blocks = table->size();
   blocks::ArraysMade to{made};
-  blocks::writer_of(settings.layout).write({plan, settings, distinct, scans, table}, to);
+  blocks::layout_for(settings.layout).write({plan, settings, distinct, scans, table}, to);
   for (blocks::Scan& scan : scans) made.summaries.push_back(std::move(scan.summary));
   made.masks = std::move(distinct.masks);
   made.head_mask = std::move(distinct.of_head);

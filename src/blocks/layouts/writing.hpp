@@ -84,12 +84,4 @@ struct ArraysMade {
 /// int32, which holds values up to `largest`. Throws Error{input} for a larger one.
 Array index_array(const char* name, Shape shape, std::int64_t largest);
 
-void write_tokamax(const MaskScans& scans, ArraysMade& to);
-void write_flex(const MaskScans& scans, ArraysMade& to);
-void write_fa4(const MaskScans& scans, ArraysMade& to);
-void write_bsr(const MaskScans& scans, ArraysMade& to);
-void write_flashinfer(const MaskScans& scans, ArraysMade& to);
-void write_flashmask(const MaskScans& scans, ArraysMade& to);
-void write_magi(const MaskScans& scans, ArraysMade& to);
-
 }  // namespace ejk::blocks
