@@ -31,6 +31,9 @@ struct Codes {
   void (*decode)(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n, const float* scales,
                  std::int64_t block, std::int64_t first, float factor, float* out);
 
+  /// codes[2 i] and codes[2 i + 1] = the halves of bytes[i], the low one first or last; i < n.
+  void (*unpack)(const std::uint8_t* bytes, std::int64_t n, bool low_first, std::uint8_t* codes);
+
   /// out[b] = the bits of the largest magnitude in block b, of NaN as well; or of finite elements.
   void (*largest)(const float* x, std::int64_t n, std::int64_t block, std::int64_t first, bool finite,
                   std::uint32_t* out);

@@ -146,14 +146,36 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
                          const float* scales, std::int64_t block, std::int64_t first, float factor,
                          float* out) {
   with_numbers(format, [&](const auto& numbers) {
-    for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
-      const CodeFloats decoded = numbers(load_codes(codes + at.i, at.count)) * at.scale() * factor;
-      if (is_full(at.count))
-        std::memcpy(out + at.i, &decoded, sizeof decoded);
-      else
-        std::memcpy(out + at.i, &decoded, static_cast<std::size_t>(at.count) * sizeof(float));
+    const auto decoded = [&](std::int64_t i, std::int64_t count) {
+      const CodeFloats scale = block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
+      return numbers(load_codes(codes + i, count)) * scale * factor;
+    };
+    for (std::int64_t i = 0; i < n; first = 0) {
+      const std::int64_t end = block > 1 && block - first < n - i ? i + block - first : n;
+      for (; end - i >= kCodeLanes; i += kCodeLanes) {
+        const CodeFloats numbers_here = decoded(i, kCodeLanes);
+        std::memcpy(out + i, &numbers_here, sizeof numbers_here);
+      }
+      if (i < end) {
+        const CodeFloats last = decoded(i, end - i);
+        std::memcpy(out + i, &last, static_cast<std::size_t>(end - i) * sizeof(float));
+      }
+      i = end;
+      if (block > 1) ++scales;
     }
   });
+}
+
+// codes[2 i] and codes[2 i + 1] = the halves of bytes[i].
+inline void unpack_halves(const std::uint8_t* bytes, std::int64_t n, bool low_first,
+                          std::uint8_t* __restrict codes) {
+  const auto unpack = [&](int even, int odd) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      codes[2 * i] = static_cast<std::uint8_t>(bytes[i] >> even & 15);
+      codes[2 * i + 1] = static_cast<std::uint8_t>(bytes[i] >> odd & 15);
+    }
+  };
+  low_first ? unpack(0, 4) : unpack(4, 0);
 }
 
 inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block, std::int64_t first,
@@ -297,4 +319,5 @@ inline CodeErrors errors_of_codes(const FloatFormat& format, const float* x, con
   return errors;
 }
 
-#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes, errors_of_codes}
+#define EJK_CODES_KERNELS \
+  .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes, errors_of_codes}

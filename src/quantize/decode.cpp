@@ -38,24 +38,16 @@ struct Packing {
   std::int64_t bytes_to(std::int64_t element) const {
     return core::ceil_div(element, group_codes) * group_bytes;
   }
-  /// How far the code of this element of a byte is shifted, of 4 bits.
-  int shift(std::int64_t element) const {
-    return ((element % 2 == 0) == (nibbles == NibbleOrder::low)) ? 0 : 4;
-  }
+  /// Whether the code of this element, of 4 bits, is the low half of its byte.
+  bool is_low(std::int64_t element) const { return (element % 2 == 0) == (nibbles == NibbleOrder::low); }
 };
 
 /// The codes of `groups` groups of bytes that are packed along them, a byte each.
 void unpack_along(const Packing& packing, const std::byte* bytes, std::int64_t groups,
                   std::uint8_t* __restrict codes) {
   const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
-  if (packing.group_codes == 2) {
-    const int even = packing.shift(0), odd = packing.shift(1);
-    for (std::int64_t i = 0; i < groups; ++i) {
-      codes[2 * i] = static_cast<std::uint8_t>(from[i] >> even & 15);
-      codes[2 * i + 1] = static_cast<std::uint8_t>(from[i] >> odd & 15);
-    }
-    return;
-  }
+  if (packing.group_codes == 2)
+    return kernels::active().codes.unpack(from, groups, packing.nibbles == NibbleOrder::low, codes);
   for (std::int64_t i = 0; i < groups; ++i, from += 3, codes += 4) {
     const std::uint32_t word = from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16;
     for (int c = 0; c < 4; ++c) codes[c] = static_cast<std::uint8_t>(word >> (6 * c) & 63u);
@@ -68,8 +60,10 @@ void unpack_across(const Packing& packing, const std::byte* bytes, std::int64_t 
                    std::int64_t n, std::uint8_t* __restrict codes) {
   const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
   if (packing.group_codes == 2) {
-    const int shift = packing.shift(within);
-    for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] >> shift & 15);
+    if (packing.is_low(within))
+      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] & 15);
+    else
+      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] >> 4);
     return;
   }
   const auto shift = static_cast<int>(6 * within);
