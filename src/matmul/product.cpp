@@ -27,9 +27,9 @@ constexpr std::int64_t kPanelsToAsk = 16;
 // 16.
 constexpr std::int64_t kFewColumns = 4, kDotRows = 128;
 
-// Elements of a box of B: 64 KiB of float32, in a second-level cache beside packed blocks, and the most in a
-// row of it.
-constexpr std::int64_t kBoxElements = std::int64_t{1} << 14, kBoxRow = 1024;
+// Elements of a box of B: 256 KiB of float32, in a second-level cache, and the most in a row of it. Short rows
+// take longer to find than to decode.
+constexpr std::int64_t kBoxElements = std::int64_t{1} << 16, kBoxRow = 1024;
 
 // Zeros after a row for dot products.
 constexpr std::int64_t kWhole = 16;
