@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/elements.hpp"
 #include "ejk/dtype.hpp"
@@ -25,6 +26,12 @@ inline void store(const float* from, std::int64_t count, DType dtype, void* out)
 }
 inline void store(const double* from, std::int64_t count, DType dtype, void* out) {
   if (count > 0) kernels::active().products.convert_f64(from, count, dtype, false, out);
+}
+
+/// The positive NaN for any.
+template <class Real>
+Real one_nan(Real x) {
+  return x == x ? x : std::numeric_limits<Real>::quiet_NaN();
 }
 
 }  // namespace ejk::attn

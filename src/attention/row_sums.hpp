@@ -73,7 +73,7 @@ struct RowSums {
       for (std::int64_t d = 0; d < setup.shape.value_size; ++d) row(r)[d] = row(r)[d] * factor / end.total;
     }
     const std::int64_t at = p.first_row + query;
-    to.lse[at] = (setup.ends.lse_of_keys ? of_keys : end).lse();
+    to.lse[at] = one_nan((setup.ends.lse_of_keys ? of_keys : end).lse());
     if (to.most != nullptr) to.most[at] = of_keys.most;
     to.out.store(p.entry, p.head, setup.q_offsets, query, row(r), setup.shape.value_size);
   }

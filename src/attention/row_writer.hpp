@@ -1,6 +1,7 @@
 // Writer of result rows: rounds a row and stores it in its place of an array or a box of it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -41,11 +42,25 @@ class RowWriter {
              std::int64_t position, const Real* values, std::int64_t count, std::int64_t first = 0) const {
     const kernels::StridedMatrix to = setup_.rows_of(view_, entry, head, offsets);
     std::byte* const row = data_ + (static_cast<const std::byte*>(to.data) - view_.data);
+    values = with_one_nan(values, count);
     attn::store(rounded_first_ ? rounded(values, count) : values, count, to.dtype,
                 row + position * to.row_stride + first * to.column_stride);
   }
 
  private:
+  // The sign of a NaN depends on the order of an instruction's operands, which differs among the kernels for
+  // numbers of rows: all become the positive one.
+  template <class Real>
+  static const Real* with_one_nan(const Real* values, std::int64_t count) {
+    bool has_nan = false;
+    for (std::int64_t i = 0; i < count; ++i) has_nan |= values[i] != values[i];
+    if (!has_nan) return values;
+    thread_local std::vector<Real> same;
+    same.resize(static_cast<std::size_t>(count));
+    std::transform(values, values + count, same.begin(), one_nan<Real>);
+    return same.data();
+  }
+
   template <class Real>
   const Real* rounded(const Real* values, std::int64_t count) const {
     thread_local std::vector<std::byte> narrow;
