@@ -194,6 +194,14 @@ class AttentionPlan {
   AttentionWork run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
                     const PairProgress& progress = {}) const;
 
+  /// Whether keys and values can be sources of random access: queries of the forward pass are so few that keys
+  /// are read once, in place.
+  bool boxes_keys() const;
+  /// The same, and the same bits, for such sources: each thread reads chunks of them as it computes, so that a
+  /// paged or quantised cache is not held as a whole. `arrays`: without k and v.
+  AttentionWork run(const AttentionArrays& arrays, const ArraySource& k, const ArraySource& v,
+                    const std::vector<MutableArrayView>& results, const PairProgress& progress = {}) const;
+
   /// `results`: of run() or another implementation, of any float dtype. Tolerances: attention_check.hpp.
   AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
 

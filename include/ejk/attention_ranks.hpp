@@ -45,6 +45,7 @@ struct AttentionPart {
 /// Memory that a program needs beside the workspace of a plan.
 struct AttentionMemory {
   AttentionOperands<bool> read = {};  // operands that are read into memory, box by box; the others are mapped
+  bool boxes_keys = false;            // keys and values are sources of run()
   bool check = false;                 // rank 0 calls AttentionPlan::check() in the end,
   std::optional<Explain> compare = {};  // or compare(), with results under test that take so many bytes;
   std::int64_t actual_bytes = 0;        // it then keeps all operands and results

@@ -383,6 +383,20 @@ CheckedArguments bound(const CheckedArguments& planned, const AttentionTypes& ty
   return bound_to_part(planned, types, boxes, arrays);
 }
 
+ArrayBox box_in_layout(AttentionLayout layout, const Region& r, Positions p, std::int64_t size) {
+  switch (layout) {
+    case AttentionLayout::thd:
+      return {{p.begin, r.heads.begin, 0}, {p.count(), r.heads.count(), size}};
+    case AttentionLayout::bshd:
+      return {{r.entries.begin, p.begin, r.heads.begin, 0},
+              {r.entries.count(), p.count(), r.heads.count(), size}};
+    case AttentionLayout::bhsd:
+      break;
+  }
+  return {{r.entries.begin, r.heads.begin, p.begin, 0},
+          {r.entries.count(), r.heads.count(), p.count(), size}};
+}
+
 namespace {
 
 // A plan has types and no elements yet.

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "attention/forward.hpp"
 #include "attention/part.hpp"
 #include "ejk/attention_check.hpp"
 
@@ -24,6 +25,17 @@ std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arr
   return {std::move(results), std::move(work)};
 }
 
+AttentionWork run_whole(const attn::Plan& plan, const AttentionArrays& arrays,
+                        const std::vector<MutableArrayView>& results, const PairProgress& progress,
+                        const attn::KeySources& key_sources) {
+  attn::bound(plan.setup, plan.types, arrays);  // all that were planned for are there
+  const AttentionPasses done =
+      attn::run_part(plan, attn::whole_part(plan), arrays, results, nullptr, progress, key_sources);
+  AttentionWork work = plan.blocks().work();
+  static_cast<AttentionPasses&>(work) = done;
+  return work;
+}
+
 }  // namespace
 
 AttentionTypes types_of(const AttentionArrays& arrays) {
@@ -38,12 +50,20 @@ AttentionTypes types_of(const AttentionArrays& arrays) {
 
 AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,
                                  const PairProgress& progress) const {
-  attn::bound(plan_->setup, plan_->types, arrays);  // all that were planned for are there
-  const AttentionPasses done =
-      attn::run_part(*plan_, attn::whole_part(*plan_), arrays, results, nullptr, progress);
-  AttentionWork work = plan_->blocks().work();
-  static_cast<AttentionPasses&>(work) = done;
-  return work;
+  return run_whole(*plan_, arrays, results, progress, {});
+}
+
+bool AttentionPlan::boxes_keys() const { return attn::reads_keys_once(plan_->setup); }
+
+AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const ArraySource& k, const ArraySource& v,
+                                 const std::vector<MutableArrayView>& results,
+                                 const PairProgress& progress) const {
+  if (!boxes_keys() || !k.random_access() || !v.random_access())
+    throw Error(Error::Kind::internal, "keys and values of this plan must be arrays");
+  AttentionArrays all = arrays;
+  all.k = ArrayView(nullptr, k.dtype(), k.shape());
+  all.v = ArrayView(nullptr, v.dtype(), v.shape());
+  return run_whole(*plan_, all, results, progress, {&k, &v});
 }
 
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,

@@ -2,7 +2,8 @@
 // A task processes one contiguous key range of one KV head for up to kMostRows query rows. Keys and values
 // are read in place. If the layout interleaves heads, a task takes several heads, chunk by chunk of a step's
 // keys, so that reads stay sequential; each step prefetches the next. Partial softmax states of a sequence
-// are merged in key order.
+// are merged in key order. Keys and values of a source are read in chunks, to this thread's memory: a paged or
+// quantised cache is neither gathered nor decoded as a whole.
 // Shapes alone determine ranges and steps, so a row's sums depend neither on threads nor on masks nor on the
 // other rows or heads of a task.
 // Values may be NaN or infinite where the weight is 0. The sums of a range are then not finite; it is
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "attention/packing.hpp"
@@ -20,6 +22,7 @@
 #include "attention/tile_mask.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
+#include "ejk/threads.hpp"
 
 namespace ejk::attn {
 
@@ -94,7 +97,7 @@ class Decode {
     take(now, some.count(), heads);
     if (heads.problems.empty()) return 0;
     kernels::Ahead next_keys;
-    if (next < tasks()) {
+    if (next < tasks() && !reads_boxes()) {
       const Task then = at(next);
       const std::int64_t first = then.run * run_of(setup_, then.entry), last = setup_.kv_length(then.entry);
       next_keys = ahead(setup_.rows_of(setup_.k, then.entry, then.kv_heads.begin, setup_.kv_offsets),
@@ -239,6 +242,32 @@ class Decode {
     }
   }
 
+  bool reads_boxes() const { return setup_.key_sources.k != nullptr; }
+
+  // Rows of some heads that were read from a source.
+  struct BoxedRows {
+    kernels::StridedMatrix first;  // of the first head
+    std::int64_t first_head, head_bytes;
+
+    kernels::StridedMatrix of(std::int64_t kv_head) const {
+      kernels::StridedMatrix rows = first;
+      rows.data = static_cast<const std::byte*>(rows.data) + (kv_head - first_head) * head_bytes;
+      return rows;
+    }
+  };
+  BoxedRows read(const ArraySource& from, std::int64_t entry, Positions kv_heads, Positions some,
+                 std::int64_t size, std::byte* to) const {
+    const std::int64_t base = setup_.packed() ? setup_.kv_offsets[static_cast<std::size_t>(entry)] : 0;
+    const ArrayBox box = box_in_layout(setup_.layout, {{entry, entry + 1}, kv_heads, {}},
+                                       {base + some.begin, base + some.end}, size);
+    from.read(box.start, box.count, to);
+    const std::int64_t element = size_of(from.dtype()), row = size * element;
+    const bool by_head = setup_.layout == AttentionLayout::bhsd;
+    return {{to, from.dtype(), by_head ? row : kv_heads.count() * row, element},
+            kv_heads.begin,
+            by_head ? some.count() * row : row};
+  }
+
   // Some rows of a key/value head and of the `heads` − 1 after it, where elements are contiguous, or rows of
   // one head where rows are.
   static kernels::Ahead ahead(const KeyRows& of, Positions rows, std::int64_t size, std::int64_t heads) {
@@ -302,6 +331,8 @@ class Decode {
     memory.add(v_copy, most_keys * moved_stride(size));
     memory.add(weights, rows * weight_stride_ + kSpare);
     memory.add(bias, step_ + kSpare);
+    std::byte* box = nullptr;
+    if (reads_boxes()) memory.add(box, std::max(piece(heads.kv) * heads.kv.count(), step_) * head_bytes_);
     RowSums<Real> sums{};
     sums.stride = columns_;
     sums.reserve(memory, rows);
@@ -328,8 +359,16 @@ class Decode {
 
     const Problem& first = heads.problems.front();
     const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
-    const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
-    const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
+    const auto keys_ahead = [&](Positions some) {
+      return reads_boxes() ? kernels::Ahead{} : ahead(first.k, some, head_size, heads.kv.count());
+    };
+    const auto values_ahead = [&](Positions some) {
+      return reads_boxes() ? kernels::Ahead{} : ahead(first.v, some, size, heads.kv.count());
+    };
+    std::optional<BoxedRows> boxed;
+    const auto rows_at = [&](const Problem& p, KeyRows Problem::*which, Positions some) {
+      return boxed ? boxed->of(p.kv_head) : (p.*which).at(some);
+    };
     const auto piece_from = [&](std::int64_t begin, std::int64_t end) {
       return Positions{begin, std::min(begin + piece_keys, end)};
     };
@@ -354,12 +393,13 @@ class Decode {
       each_piece(step, [&](Positions some, Positions after) {
         const kernels::Ahead all =
             after.count() > 0 ? keys_ahead(after) : values_ahead(piece_from(step.begin, step.end));
+        if (reads_boxes()) boxed = read(*setup_.key_sources.k, entry, heads.kv, some, head_size, box);
         for (std::int64_t h = 0; h < kv_heads; ++h) {
           const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
           if (!any(has_pairs, of_kv)) continue;
           kernels::Ahead next = share(all, h, h + 1, kv_heads);
-          const kernels::StridedMatrix k =
-              products_.keys(entry, heads.of_row(of_kv.begin).k.at(some), some.count(), k_copy);
+          const kernels::StridedMatrix k = products_.keys(
+              entry, rows_at(heads.of_row(of_kv.begin), &Problem::k, some), some.count(), k_copy);
           const auto multiply = [&](Positions at) {
             products_.run(entry, q + h * of_kv_head, {at.begin - of_kv.begin, at.end - of_kv.begin}, k,
                           some.count(), weights + of_kv.begin * weight_stride_ + some.begin - step.begin,
@@ -399,24 +439,35 @@ class Decode {
           const kernels::Ahead all = after.count() > 0     ? values_ahead(after)
                                      : step.end < keys.end ? keys_ahead(piece_from(step.end, keys.end))
                                                            : next_keys;
+          if (reads_boxes()) boxed = read(*setup_.key_sources.v, entry, heads.kv, some, size, box);
           for (std::int64_t h = 0; h < kv_heads; ++h) {
             const Positions of_kv = heads.rows_of_kv[static_cast<std::size_t>(h)];
-            add_values(of_kv, heads.of_row(of_kv.begin).v.at(some), some, share(all, h, h + 1, kv_heads));
+            add_values(of_kv, rows_at(heads.of_row(of_kv.begin), &Problem::v, some), some,
+                       share(all, h, h + 1, kv_heads));
           }
         });
         continue;
       }
       thread_local NonFiniteRows<Real> values;
       for (const Positions of_kv : heads.rows_of_kv) {
-        add_values(of_kv, values.of(heads.of_row(of_kv.begin).v.at(step), step.count(), size), step, {});
-        for (const std::int64_t j : values.rows())
+        const Problem& of_rows = heads.of_row(of_kv.begin);
+        if (reads_boxes())
+          boxed = read(*setup_.key_sources.v, entry, {of_rows.kv_head, of_rows.kv_head + 1}, step, size, box);
+        add_values(of_kv, values.of(rows_at(of_rows, &Problem::v, step), step.count(), size), step, {});
+        for (const std::int64_t j : values.rows()) {
+          const std::int64_t key = step.begin + j;
+          if (reads_boxes())  // the values are copied
+            boxed = read(*setup_.key_sources.k, entry, {of_rows.kv_head, of_rows.kv_head + 1}, {key, key + 1},
+                         head_size, box);
+          const kernels::StridedMatrix key_row = rows_at(of_rows, &Problem::k, {key, key + 1});
           for (std::int64_t r = of_kv.begin; r < of_kv.end; ++r) {
             const Problem& p = heads.of_row(r);
             const std::int64_t query = r % of_head;
             if (has_weight[r] && mask_of(r).allowed(query, j) &&
-                !without_weight<Real>(setup_, p, queries.begin + query, step.begin + j))
+                !without_weight<Real>(setup_, p, queries.begin + query, key, key_row))
               values.add(j, weights[r * weight_stride_ + j], sums.row(r));
           }
+        }
       }
     }
     return sums;
@@ -502,6 +553,20 @@ std::int64_t decode_thread_bytes(const CheckedArguments& setup) {
       static_cast<double>(keys) * static_cast<double>(head_size + size) +
       static_cast<double>(kStep + 4 * kSpare);
   return core::bytes_of_estimate(elements * static_cast<double>(size_of(setup.shape.arithmetic)));
+}
+
+std::int64_t decode_box_bytes(const CheckedArguments& setup) {
+  const std::int64_t head = std::max(setup.shape.head_size * size_of(setup.k.dtype),
+                                     setup.shape.value_size * size_of(setup.v.dtype));
+  const double together = static_cast<double>(std::max(kTogetherBytes, head));
+  return core::bytes_of_estimate((static_cast<double>(kPieceBytes) + static_cast<double>(kStep) * together) *
+                                 static_cast<double>(threads()));
+}
+
+bool reads_keys_once(const CheckedArguments& setup) {
+  bool all = !setup.gradients && !setup.ends.mean;
+  for (std::int64_t e = 0; all && e < setup.shape.entries; ++e) all = is_decode(setup, e);
+  return all;
 }
 
 std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries) {

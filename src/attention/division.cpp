@@ -423,6 +423,7 @@ std::int64_t AttentionDivision::peak_bytes(std::int64_t rank, const AttentionMem
         if (is_read.value_or(false)) add(most.value_or(0));
       },
       bytes.most, memory.read);
+  if (memory.boxes_keys) add(attn::decode_box_bytes(plan.setup));
   if (rank > 0 || !(memory.check || memory.compare)) return peak;
   if (ranks() > 1) {  // all operands and results beside its own parts
     add(plan.result_bytes());

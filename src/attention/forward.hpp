@@ -33,8 +33,12 @@ inline constexpr std::int64_t kMostDecodeRows = 32;
 /// products. Fewer queries where bfloat16 has a unit of its own. Shapes, dtypes and instruction set decide.
 bool is_decode(const CheckedArguments& setup, std::int64_t entry);
 
-/// Workspace of a thread, and memory of the states to merge.
+/// Whether keys and values may be sources: all queries take the decode path, and nothing else reads values.
+bool reads_keys_once(const CheckedArguments& setup);
+
+/// Workspace of a thread, what all have beside it where keys are sources, and memory of the states to merge.
 std::int64_t decode_thread_bytes(const CheckedArguments& setup);
+std::int64_t decode_box_bytes(const CheckedArguments& setup);
 std::int64_t decode_bytes(const CheckedArguments& setup, const Region& queries);
 
 /// As forward(), of those entries of a region alone; `work`: nanoseconds of one thread for all of it.

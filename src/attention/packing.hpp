@@ -191,18 +191,23 @@ inline std::int64_t group_rows(const kernels::Gemm& first, const kernels::Gemm& 
 
 /// The score of a pair that the mask allows is −∞, by its bias or by what q and k hold: it counts as masked.
 template <class Real>
-bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_t query, std::int64_t key) {
+bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_t query, std::int64_t key,
+                    const kernels::StridedMatrix& key_row) {
   thread_local std::vector<Real> q, k;
   q.resize(static_cast<std::size_t>(setup.shape.head_size));
   k.resize(q.size());
   load_row(p.q, query, 0, setup.shape.head_size, q.data());
-  load_row(p.k.at({key, key + 1}), 0, 0, setup.shape.head_size, k.data());
+  load_row(key_row, 0, 0, setup.shape.head_size, k.data());
   Real score = 0;
   for (std::size_t d = 0; d < q.size(); ++d) score += q[d] * k[d];
   score *= static_cast<Real>(setup.scale);
   if (setup.softcap > 0 && setup.softcap_order == SoftcapOrder::after_bias) return false;
   if (setup.softcap > 0) score = std::max(score, static_cast<Real>(-setup.softcap));
   return score + p.bias.at<Real>(query, key) == -std::numeric_limits<Real>::infinity();
+}
+template <class Real>
+bool without_weight(const CheckedArguments& setup, const Problem& p, std::int64_t query, std::int64_t key) {
+  return without_weight<Real>(setup, p, query, key, p.k.at({key, key + 1}));
 }
 
 template <class Real>

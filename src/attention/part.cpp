@@ -44,21 +44,6 @@ Positions positions_in(const CheckedArguments& setup, const Region& region, cons
   return setup.packed() ? token_range(region, offsets, lengths) : region.positions_of(array.shape[2]);
 }
 
-// Its box in the layout; `size` elements a row.
-ArrayBox box_in_layout(const CheckedArguments& setup, const Region& r, Positions p, std::int64_t size) {
-  switch (setup.layout) {
-    case AttentionLayout::thd:
-      return {{p.begin, r.heads.begin, 0}, {p.count(), r.heads.count(), size}};
-    case AttentionLayout::bshd:
-      return {{r.entries.begin, p.begin, r.heads.begin, 0},
-              {r.entries.count(), p.count(), r.heads.count(), size}};
-    case AttentionLayout::bhsd:
-      break;
-  }
-  return {{r.entries.begin, r.heads.begin, p.begin, 0},
-          {r.entries.count(), r.heads.count(), p.count(), size}};
-}
-
 struct Boxes {
   const CheckedArguments& setup;
   Region queries, keys;
@@ -71,12 +56,12 @@ struct Boxes {
                                           : of_keys(setup.shape.*form.columns);
   }
   ArrayBox of_queries(std::int64_t size) const {
-    return box_in_layout(setup, queries,
+    return box_in_layout(setup.layout, queries,
                          positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths), size);
   }
   ArrayBox of_keys(std::int64_t size) const {
-    return box_in_layout(setup, keys, positions_in(setup, keys, setup.k, setup.kv_offsets, setup.kv_lengths),
-                         size);
+    return box_in_layout(setup.layout, keys,
+                         positions_in(setup, keys, setup.k, setup.kv_offsets, setup.kv_lengths), size);
   }
   ArrayBox of_lse() const {
     const Positions p = positions_in(setup, queries, setup.q, setup.q_offsets, setup.q_lengths);
@@ -208,7 +193,8 @@ void write_means(const CheckedArguments& setup, const Region& queries, const Rea
 class Run {
  public:
   Run(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-      const std::vector<MutableArrayView>& results, const PairProgress& progress)
+      const std::vector<MutableArrayView>& results, const PairProgress& progress,
+      const KeySources& key_sources)
       : plan_(plan),
         part_(part),
         arrays_(arrays),
@@ -219,6 +205,7 @@ class Run {
         setup_(bound_to_part(plan.setup, plan.types, needs_, arrays)),
         boxes_(boxes_of(plan.setup, part)) {
     check_results();
+    setup_.key_sources = key_sources;
     setup_.hold_rows(boxes_.queries);
     if (needs_.dout)
       dout_ = in_one_form(checked_part("dout", *plan.types.dout, *needs_.dout, arrays.dout), setup_.layout);
@@ -528,8 +515,8 @@ void add(AttentionPasses& sum, const AttentionPasses& next) {
 
 AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
                          const std::vector<MutableArrayView>& results, SavedRows* rows,
-                         const PairProgress& progress) {
-  return Run(plan, part, arrays, results, progress).run(rows);
+                         const PairProgress& progress, const KeySources& key_sources) {
+  return Run(plan, part, arrays, results, progress, key_sources).run(rows);
 }
 
 }  // namespace ejk::attn

@@ -36,10 +36,11 @@ struct SavedRows {
 /// Adds those of the part that comes next in the order of entries and heads.
 void add(AttentionPasses& sum, const AttentionPasses& next);
 
-/// Runs it on its boxes. `rows`: the output of a part that makes `saved`, and the input of a second round.
+/// Runs it on its boxes. `rows`: the output of a part that makes `saved`, and the input of a second round. With
+/// `key_sources` the views of k and v have no elements.
 /// Throws Error{input} for other types, before anything is written.
 AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
                          const std::vector<MutableArrayView>& results, SavedRows* rows,
-                         const PairProgress& progress);
+                         const PairProgress& progress, const KeySources& key_sources = {});
 
 }  // namespace ejk::attn

@@ -121,6 +121,12 @@ struct RowSteps {
   std::int64_t first = 0, entry = 0, head = 0;
 };
 
+/// Keys and values that are read in boxes, by the decode path alone; null: they are in memory.
+struct KeySources {
+  const ArraySource* k = nullptr;
+  const ArraySource* v = nullptr;
+};
+
 enum class BiasAxis { entries, heads, queries, keys };
 
 enum class RowsOf { queries, keys, bias, sinks };
@@ -138,6 +144,7 @@ struct Sizes {
 struct CheckedArguments {
   AttentionLayout layout = AttentionLayout::bshd;
   ArrayView q, k, v;                                // (B, heads, positions, elements); packed: B = 1
+  KeySources key_sources;                           // else k and v have elements
   std::vector<std::int64_t> q_offsets, kv_offsets;  // of packed sequences: first tokens, then all
   std::vector<std::int64_t> q_lengths, kv_lengths;  // where padding follows them; else empty
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
@@ -253,6 +260,9 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
                       const std::vector<std::int64_t>& lengths);
 
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout);
+
+/// A box of an array in the layout, of `size` elements a row; packed: `positions` are tokens.
+ArrayBox box_in_layout(AttentionLayout layout, const Region& region, Positions positions, std::int64_t size);
 
 ArrayView with_four_axes(const ArrayView& array);
 

@@ -46,7 +46,31 @@ Decode decode(plain::Random& random, AttentionLayout layout, DType dtype, const 
   return d;
 }
 
-Attention made(const Decode& d) { return attention(d.q.view(), d.k.view(), d.v.view(), d.options); }
+// Elements in memory that are read in boxes alone.
+class Boxed final : public ForwardingSource {
+ public:
+  explicit Boxed(const Array& array)
+      : ForwardingSource(make_source(array.view()), {array.dtype(), array.shape()},
+                         ArrayAccess(ArrayAccess::Order::any)) {}
+};
+
+// Keys and values as sources, where the plan takes them, give the same bits.
+void check_boxes(const Decode& d, const Attention& expected) {
+  const AttentionArrays all{d.q.view(), d.k.view(), d.v.view(), d.options.bias};
+  const AttentionPlan plan(types_of(all), d.options);
+  if (!plan.boxes_keys()) return;
+  const Boxed k(d.k), v(d.v);
+  Array out(expected.out.dtype(), expected.out.shape()), lse(expected.lse.dtype(), expected.lse.shape());
+  plan.run({.q = d.q.view(), .bias = d.options.bias}, k, v, {out.mutable_view(), lse.mutable_view()});
+  CHECK(plain::same_bytes(out, expected.out));
+  CHECK(plain::same_bytes(lse, expected.lse));
+}
+
+Attention made(const Decode& d) {
+  Attention result = attention(d.q.view(), d.k.view(), d.v.view(), d.options);
+  check_boxes(d, result);
+  return result;
+}
 
 // By definition, in float64; and the same bits on any number of threads and for any strides.
 void check(const Decode& d) {

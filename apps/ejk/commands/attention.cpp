@@ -51,6 +51,15 @@ struct AttentionFlags {
 
 using BufferedOperands = AttentionOperands<BufferedInput>;
 
+// Whether the plan reads keys and values in chunks: those of a paged or quantised cache, which is then neither
+// gathered nor decoded. A comparison takes them whole.
+bool boxes_keys(const AttentionFlags& words, const AttentionPlan& plan, const BufferedOperands& in,
+                Job& job) {
+  return (!in.k->is_mapped() || !in.v->is_mapped()) && in.k->source->random_access() &&
+         in.v->source->random_access() && job.comm.is_single() && !words.check && !words.against.given() &&
+         plan.boxes_keys();
+}
+
 std::vector<BufferedInput*> pointers_to(BufferedOperands& in) {
   std::vector<BufferedInput*> all;
   const auto add = [&](const char*, auto& input) {
@@ -152,8 +161,10 @@ AttentionArrays read_boxes(BufferedOperands& in, const AttentionOperands<ArrayBo
   return arrays;
 }
 
-AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, std::vector<Output>& outputs,
-                        Job& job) {
+AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, bool boxes_keys,
+                        std::vector<Output>& outputs, Job& job) {
+  const Source k = in.k->source, v = in.v->source;
+  if (boxes_keys) in.k.reset(), in.v.reset();
   const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(in); });
   std::vector<Array> results;
   std::vector<MutableArrayView> views;
@@ -161,7 +172,10 @@ AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, std::ve
     results.emplace_back(result.type.dtype, result.type.shape);
     views.push_back(results.back().mutable_view());
   }
-  AttentionWork work = job.phase(Phase::compute, [&] { return plan.run(arrays, views, job.progress()); });
+  AttentionWork work = job.phase(Phase::compute, [&] {
+    return boxes_keys ? plan.run(arrays, *k, *v, views, job.progress())
+                      : plan.run(arrays, views, job.progress());
+  });
   for (std::size_t n = 0; n < results.size(); ++n)
     outputs.push_back({plan.results()[n].name, make_source(std::move(results[n])), {}});
   return work;
@@ -326,7 +340,9 @@ Outcome run(const AttentionFlags& words, Job& job) {
       job.phase(Phase::read, [&] { return open_actual(words.against, plan.results(), job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
-  const AttentionMemory memory = memory_of(words, in, given);
+  AttentionMemory memory = memory_of(words, in, given);
+  memory.boxes_keys = boxes_keys(words, plan, in, job);
+  if (memory.boxes_keys) memory.read.k = memory.read.v = false;
   if (!job.comm.is_single()) job.require_memory(always + plan.mask_bytes());  // the masks decide the division
   const AttentionDivision division =
       job.phase(Phase::compute, [&] { return AttentionDivision(plan, job.comm.size()); });
@@ -349,8 +365,8 @@ Outcome run(const AttentionFlags& words, Job& job) {
   if (job.plan(report, peak, divided)) return Outcome::passed;
 
   std::vector<Output> outputs;
-  const AttentionWork work =
-      job.comm.is_single() ? run_whole(plan, in, outputs, job) : run_parts(plan, division, in, outputs, job);
+  const AttentionWork work = job.comm.is_single() ? run_whole(plan, in, memory.boxes_keys, outputs, job)
+                                                  : run_parts(plan, division, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
   const bool passed = check_results(words, plan, in, given, outputs, report, job);
