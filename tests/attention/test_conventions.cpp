@@ -1,6 +1,7 @@
 // Conventions of attention: sinks, ALiBi's slopes, forms of lse, rows without a key, largest scores.
 #include "ejk/attention_conventions.hpp"
 
+#include <set>
 #include <utility>
 
 #include "attention/row_end.hpp"
@@ -121,7 +122,7 @@ TEST_CASE("results are those of JAX's splash and ragged paged attention and of t
       options.layout = AttentionLayout::thd;
       options.scale = c.params.at("scale");
       options.cu_seqlens_q = source("cu_seqlens");
-      options.cu_seqlens_kv = IntegerArray(sequences->offsets);
+      options.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
       HeadMasks masks;
       std::optional<std::int64_t> left;  // a window of JAX counts the query's own key
       if (!c.params.at("window").is_null()) left = c.params.at("window").get<std::int64_t>() - 1;
@@ -179,6 +180,132 @@ TEST_CASE("results are those of JAX's splash and ragged paged attention and of t
   }
   CHECK(cases == 23);
   CHECK(gradients == 6);
+}
+
+namespace {
+
+// The keys that a query of a trace definition sees: its blocks of 128, its listed keys, a window.
+Mask mask_of_trace(const golden::Case& c, std::int64_t entry, std::int64_t head, std::int64_t queries,
+                   std::int64_t keys) {
+  std::optional<std::int64_t> left, right;
+  if (c.params.at("causal").get<bool>()) right = 0;
+  if (c.params.contains("window") && !c.params.at("window").is_null()) left = c.params.at("window");
+  Mask mask = local_mask(queries, keys, left, right, keys - queries);
+  if (c.in.contains("keys")) mask = mask & indices_mask(make_source(c.in.at("keys").view()), keys);
+  if (!c.in.contains("blocks")) return mask;
+  const Array& blocks = c.in.at("blocks");  // (key heads, queries of all entries, n); -1: none
+  const std::vector<double> chosen = plain::doubles(blocks.view()),
+                            first = golden::values_of(c.in, "qo_indptr");
+  const std::int64_t group = c.in.at("q").shape()[1] / blocks.shape()[0], n = blocks.shape()[2];
+  std::vector<double> seen(static_cast<std::size_t>(queries * keys));
+  for (std::int64_t i = 0; i < queries; ++i)
+    for (std::int64_t j = 0; j < keys; ++j)
+      for (std::int64_t e = 0; e < n; ++e) {
+        const std::int64_t row = static_cast<std::int64_t>(first[static_cast<std::size_t>(entry)]) + i;
+        if (chosen[static_cast<std::size_t>((head / group * blocks.shape()[1] + row) * n + e)] ==
+            static_cast<double>(j / 128))
+          seen[static_cast<std::size_t>(i * keys + j)] = 1;
+      }
+  return mask & array_mask(make_source(plain::array_of(DType::int32, {queries, keys}, seen)), Polarity::keep);
+}
+
+MergedStates merged_of_trace(const golden::Case& c) {
+  MergeSettings settings;
+  settings.lse_base = LseBase::two;
+  settings.lse_layout = LseLayout::nh;
+  settings.dtype = DType::float32;
+  const auto part = [&](const char* out, const char* lse) {
+    return AttentionState{c.in.at(out).view(), c.in.at(lse).view()};
+  };
+  return merge_states(c.in.contains("out") ? unstacked(part("out", "lse"), 1)
+                                           : std::vector{part("out0", "lse0"), part("out1", "lse1")},
+                      settings);
+}
+
+struct Traced {
+  Array out, lse;
+  double most = 0;  // of the values
+};
+
+Traced attention_of_trace(const golden::Case& c) {
+  const auto source = [&](const char* name) { return make_source(c.in.at(name).view(), name); };
+  const auto& library = library_conventions().front();
+  REQUIRE(library.name == "flashinfer");
+  AttentionOptions options;
+  options.conventions = library.conventions;
+  options.layout = AttentionLayout::thd;
+  options.dtype = DType::float32;
+  if (c.params.contains("scale")) options.scale = c.params.at("scale");
+  if (c.in.contains("sinks")) options.sinks = source("sinks");
+  const Array& q = c.in.at("q");
+  Array k, v;
+  std::vector<std::int64_t> one_each;
+  if (c.in.contains("k_cache")) {
+    const CacheLayout layout = c.params.value("cache", "nhd") == "hnd" ? CacheLayout::hnd : CacheLayout::nhd;
+    const CacheSize size = cache_size(*source("k_cache"), layout);
+    const auto sequences = std::make_shared<const PagedSequences>(
+        c.in.contains("block_table")
+            ? read_block_table(*source("block_table"), *source("seq_lens"), size)
+            : read_page_indices(*source("kv_indptr"), *source("kv_indices"), *source("last_page_len"), size));
+    k = read_all(*paged_tokens(source("k_cache"), layout, sequences));
+    if (c.in.contains("v_cache")) v = read_all(*paged_tokens(source("v_cache"), layout, sequences));
+    options.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
+    for (std::int64_t n = 0; n <= sequences->count(); ++n) one_each.push_back(n);
+  } else {
+    k = read_all(*source("k"));
+    v = read_all(*source("v"));
+    one_each = {0, q.shape()[0]};
+    options.cu_seqlens_kv = c.in.contains("kv_indptr")
+                                ? IntegerArray(source("kv_indptr"))
+                                : IntegerArray(std::vector{std::int64_t{0}, k.shape()[0]});
+  }
+  if (c.params.contains("v_columns"))  // of latent attention
+    v = read_all(*slice_array(make_source(k.view(), "k"),
+                              fmt::format("[:,:,:{}]", c.params.at("v_columns").get<int>()), "k"));
+  options.cu_seqlens_q =
+      c.in.contains("qo_indptr") ? IntegerArray(source("qo_indptr")) : IntegerArray(one_each);
+  HeadMasks masks;
+  masks.heads = q.shape()[1];
+  masks.batch = options.cu_seqlens_q->shape()[0] - 1;
+  masks.mask = [&c](std::int64_t entry, std::int64_t head, std::int64_t queries, std::int64_t keys) {
+    return mask_of_trace(c, entry, head, queries, keys);
+  };
+  options.masks.push_back(masks);
+  Attention got = attention(q.view(), k.view(), v.view(), options);
+  return {std::move(got.out), std::move(got.lse), plain::most_of(plain::doubles(v.view()))};
+}
+
+}  // namespace
+
+TEST_CASE("results are those of flashinfer's trace definitions") {
+  std::set<std::string> definitions;
+  int with_lse = 0;
+  for (const golden::Case& c : golden::load("flashinfer_traces")) {
+    CAPTURE(c.name);
+    definitions.insert(c.params.at("definition"));
+    const bool is_merge = !c.in.contains("q");
+    Traced got;
+    if (is_merge) {
+      MergedStates merged = merged_of_trace(c);
+      got = {std::move(merged.out), std::move(merged.lse), 4};
+    } else {
+      got = attention_of_trace(c);
+    }
+    const double rounding = c.params.at("rounding"), least = c.params.at("least");
+    CHECK(got.out.shape() == c.out.at("out").shape());
+    CHECK(plain::far_from(plain::doubles(got.out.view()), golden::values_of(c.out, "out"),
+                          2e-6 * got.most + least, 2e-5 + rounding) == "");
+    if (!c.out.contains("lse")) continue;
+    ++with_lse;
+    ArrayView lse = got.lse.view();
+    if (!is_merge) {  // (heads, queries); flashinfer's has queries first
+      std::swap(lse.shape[0], lse.shape[1]);
+      std::swap(lse.strides[0], lse.strides[1]);
+    }
+    CHECK(plain::far_from(plain::doubles(lse), golden::values_of(c.out, "lse"), 1e-5, 1e-5) == "");
+  }
+  CHECK(definitions.size() == 34);
+  CHECK(with_lse == 17);
 }
 
 TEST_CASE("FlashAttention-2 of a GPU agrees in its conventions alone, and its parts merge to the whole") {
