@@ -21,6 +21,9 @@ enum class LseEmpty { minus_infinity, infinity, zero, finite };
 enum class LseSink { in, out };
 /// out of a query without a key and without a sink: 0, or the mean of all values of its entry.
 enum class MaskedRows { zero, mean };
+/// The axes of lse: heads before positions, (B, H, Q) or (H, T), or after them, (B, Q, H) or (T, H). Attention's
+/// is hn; programs exchange the axes.
+enum class LseLayout { hn, nh };
 
 std::string_view name_of(SoftcapOrder order);
 std::string_view name_of(AlibiForm form);
@@ -28,6 +31,7 @@ std::string_view name_of(LseBase base);
 std::string_view name_of(LseEmpty empty);
 std::string_view name_of(LseSink sink);
 std::string_view name_of(MaskedRows rows);
+std::string_view name_of(LseLayout layout);
 
 struct AttentionConventions {
   SoftcapOrder softcap_order = SoftcapOrder::before_bias;
@@ -44,6 +48,7 @@ struct LibraryConventions {
   std::string_view name;  // "fa3"
   AttentionConventions conventions;
   bool scales = true;  // 1/√D unless given; else the caller scales queries
+  LseLayout lse_layout = LseLayout::hn;
 };
 
 /// flashinfer, fa2, fa3, fa4, flashmla, torch (flex_attention), torch-sdpa (its CPU kernel), jax-splash, cudnn.

@@ -18,11 +18,6 @@
 
 namespace ejk {
 
-/// The axes of lse: heads before positions, (B, H, Q) or (H, T), or after them, (B, Q, H) or (T, H).
-enum class LseLayout { hn, nh };
-
-std::string_view name_of(LseLayout layout);
-
 struct AttentionState {
   ArrayView out;  // any float dtype, in the layout
   ArrayView lse;  // any float dtype

@@ -20,13 +20,16 @@ std::string_view name_of(LseEmpty empty) {
 }
 std::string_view name_of(LseSink sink) { return sink == LseSink::in ? "in" : "out"; }
 std::string_view name_of(MaskedRows rows) { return rows == MaskedRows::zero ? "zero" : "mean"; }
+std::string_view name_of(LseLayout layout) { return layout == LseLayout::hn ? "hn" : "nh"; }
 
 std::span<const LibraryConventions> library_conventions() {
   static constexpr LibraryConventions kLibraries[] = {
       {"flashinfer",
        {.softcap_order = SoftcapOrder::after_bias,
         .alibi_form = AlibiForm::signed_distance,
-        .lse_base = LseBase::two}},
+        .lse_base = LseBase::two},
+       true,
+       LseLayout::nh},
       {"fa2", {.lse_empty = LseEmpty::infinity}},
       {"fa3", {}},
       {"fa4", {}},

@@ -95,8 +95,6 @@ std::byte* writable(const std::byte* of, const MutableArrayView& array, const Ar
 
 }  // namespace
 
-std::string_view name_of(LseLayout layout) { return layout == LseLayout::hn ? "hn" : "nh"; }
-
 std::vector<AttentionState> unstacked(const AttentionState& stacked, std::int64_t axis) {
   const auto part_of = [axis](ArrayView array, std::int64_t part) {
     const auto at = static_cast<std::ptrdiff_t>(axis);

@@ -245,16 +245,19 @@ void add_factors(ChangeList& list, const char* kind, double Variation::*member,
 void add_scales(const CheckedArguments& setup, ChangeList& list) {
   const double s = setup.scale, d = static_cast<double>(setup.shape.head_size),
                dv = static_cast<double>(setup.shape.value_size);
-  add_factors(list, "scale", &Variation::scale,
-              {{1 / s, "the scale is left out", true},
-               {s, "the scale is applied twice", true},
-               {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true},
-               {1 / d / s, "the scale is 1/D", false},
-               {std::sqrt(d) / s, "the scale is sqrt(D)", false},
-               {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values", false},
-               {kLn2, "powers of 2 are taken of scores that are meant for powers of e", true},
-               {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true},
-               {-1, "scores have the wrong sign", false}});
+  add_factors(
+      list, "scale", &Variation::scale,
+      {{1 / s, "the scale is left out", true},
+       {s, "the scale is applied twice", true},
+       {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true},
+       {1 / d / s, "the scale is 1/D", false},
+       {std::sqrt(d) / s, "the scale is sqrt(D)", false},
+       {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values", false},
+       {dv < d ? 1 / std::sqrt(128 + d - dv) / s : 1,  // of latent attention: 128 and the rotated columns
+        "the scale is 1/sqrt(128 + D - Dv), that of heads before they are absorbed", false},
+       {kLn2, "powers of 2 are taken of scores that are meant for powers of e", true},
+       {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true},
+       {-1, "scores have the wrong sign", false}});
 }
 
 void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list) {

@@ -524,6 +524,24 @@ TEST_CASE("the convention that wrong rows without a key follow is named") {
   CHECK(p.told(other).find("lse: lse of a query without a key is -inf") != std::string::npos);
 }
 
+TEST_CASE("the scale of latent attention is named: of absorbed heads, or of those before") {
+  for (const DType type : {DType::float32, DType::bfloat16}) {
+    CAPTURE(static_cast<int>(type));
+    std::mt19937_64 engine(19);
+    Planted p(type, 4, 60);
+    p.q = plain::random(type, {2, 4, 4, 40}, engine);
+    p.k = plain::random(type, {2, 60, 1, 40}, engine);
+    p.v = read_all(*slice_array(make_source(p.k.view(), "k"), "[...,:32]", "k"));
+    p.options.sinks = p.options.alibi = nullptr;
+    p.options.scale = 1 / std::sqrt(40.0);
+    AttentionOptions other = p.options;
+    other.scale = 1 / std::sqrt(136.0);
+    CHECK(p.told(other).find("out: the scale is 1/sqrt(128 + D - Dv)") != std::string::npos);
+    std::swap(other, p.options);
+    CHECK(p.told(other).find("out: the scale is 1/sqrt(D)") != std::string::npos);
+  }
+}
+
 TEST_CASE("a bias that is left out beside ALiBi is named") {
   Planted p(DType::float32, 24, 40);
   std::mt19937_64 engine(4);

@@ -77,10 +77,11 @@ struct Request {
   BufferedOperands inputs;
   AttentionSettings settings;
   AttentionMasks masks;
+  std::vector<TriedMask> page_faults;
 };
 
 Request open_request(const AttentionFlags& words, Job& job) {
-  Request r{{}, words.settings, {}};
+  Request r{{}, words.settings, {}, {}};
   AttentionSettings& s = r.settings;
   s.comm = &job.comm;
   const bool packed = !words.cu_seqlens.q.empty() || words.paged.any();
@@ -100,6 +101,8 @@ Request open_request(const AttentionFlags& words, Job& job) {
     if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
   };
   for_each_operand(open, words.inputs, r.inputs);
+  if (r.inputs.lse && words.conventions.exchanges_lse())
+    r.inputs.lse->source = exchanged(r.inputs.lse->source);
   if (!words.values_of_keys.empty())
     r.inputs.v = BufferedInput{"v", slice_array(r.inputs.k->source, "[...," + words.values_of_keys + "]",
                                                 r.inputs.k->source->name())};
@@ -112,12 +115,14 @@ Request open_request(const AttentionFlags& words, Job& job) {
   s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
   s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
   s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
-  if (words.paged.any()) open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
+  std::int64_t page_size = 0;
+  if (words.paged.any()) page_size = open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
   MaskOptions masks = words.masks;
-  if (words.paged.any() && masks.array.empty() && masks.expressions.empty())
-    masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
+  const bool has_usual_mask = words.paged.any() && masks.array.empty() && masks.expressions.empty();
+  if (has_usual_mask) masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
   r.masks = open_attention_masks(masks, job);
   s.masks = r.masks.parts;
+  if (words.paged.any()) r.page_faults = page_faults(s.masks, has_usual_mask, page_size);
   return r;
 }
 
@@ -209,15 +214,15 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
   return job.phase(Phase::compute, [&] { return ranks.work(); });
 }
 
-std::vector<TriedMask> tried_masks(const AttentionFlags& words, Job& job) {
-  std::vector<TriedMask> tried;
+std::vector<TriedMask> tried_masks(const AttentionFlags& words, const Request& r, Job& job) {
+  std::vector<TriedMask> tried = r.page_faults;
   for (const MaskExpression& expression : words.tried)
     tried.push_back({expression.text(), tried_mask(expression, words.masks.polarity, job)});
   return tried;
 }
 
 // --check and --against, by rank 0, which gathers the results. True if both pass.
-bool check_results(const AttentionFlags& words, const AttentionPlan& plan, BufferedOperands& in,
+bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Request& r,
                    std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report,
                    Job& job) {
   if (!words.check && !words.against.given()) return true;
@@ -230,7 +235,8 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Buffe
     }
   });
   if (!job.comm.is_first()) return true;
-  const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(in, job.comm.is_single()); });
+  const AttentionArrays arrays =
+      job.phase(Phase::read, [&] { return read_whole(r.inputs, job.comm.is_single()); });
   bool passed = true;
   if (words.check) {
     const AttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, views); });
@@ -245,8 +251,8 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Buffe
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(arrays, views, mine, words.against.explain, words.weights, tried_masks(words, job),
-                          words.against.tiles);
+      return plan.compare(arrays, views, mine, words.against.explain, words.weights,
+                          tried_masks(words, r, job), words.against.tiles);
     });
     passed = passed && against.agrees();
     add_against(
@@ -318,6 +324,31 @@ Source max_logits_of(const AttentionPlan& plan, const AttentionWork& work) {
   return make_source(std::move(largest), "max_logits");
 }
 
+// Says that lse is written with heads after queries.
+void tell_layout(Report& report) {
+  for (auto& item : report.items) {
+    auto* field = std::get_if<Field>(&item);
+    if (field == nullptr || field->key != "lse") continue;
+    field->value = exchanged(std::get<Shape>(field->value));
+  }
+  report.add("lse_layout", "axes of lse", std::string(name_of(LseLayout::nh)));
+}
+
+// Results of another program; their lse has heads before queries from here on.
+std::vector<BufferedInput> open_given(const AttentionFlags& words, const AttentionPlan& plan, Job& job,
+                                      Report& report) {
+  std::vector<PlannedArray> stored = plan.results();
+  const auto is_exchanged = [&](const std::string& name) {
+    return name == "lse" && words.conventions.exchanges_lse();
+  };
+  for (PlannedArray& result : stored)
+    if (is_exchanged(result.name)) result.type = ArrayType(result.type.dtype, exchanged(result.type.shape));
+  std::vector<BufferedInput> given = open_actual(words.against, stored, job, report);
+  for (std::size_t n = 0; n < given.size(); ++n)
+    if (given[n].source && is_exchanged(stored[n].name)) given[n].source = exchanged(given[n].source);
+  return given;
+}
+
 Outcome run(const AttentionFlags& words, Job& job) {
   check_flags(words);
   Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
@@ -335,9 +366,10 @@ Outcome run(const AttentionFlags& words, Job& job) {
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
+  if (words.conventions.exchanges_lse()) tell_layout(report);
   add_doubts(r, report);
   std::vector<BufferedInput> given =
-      job.phase(Phase::read, [&] { return open_actual(words.against, plan.results(), job, report); });
+      job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
   AttentionMemory memory = memory_of(words, in, given);
@@ -369,10 +401,12 @@ Outcome run(const AttentionFlags& words, Job& job) {
                                                   : run_parts(plan, division, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
-  const bool passed = check_results(words, plan, in, given, outputs, report, job);
+  const bool passed = check_results(words, plan, r, given, outputs, report, job);
   if (in.dout && !in.bias) outputs.push_back({"dbias", nullptr, {}});
   if (in.dout && !r.settings.sinks) outputs.push_back({"dsinks", nullptr, {}});
   if (r.settings.max_logits) outputs.push_back({"max_logits", max_logits_of(plan, work), {}});
+  for (Output& output : outputs)
+    if (output.name == "lse" && words.conventions.exchanges_lse()) output = exchanged(std::move(output));
   job.deliver(std::move(report), outputs);
   return passed ? Outcome::passed : Outcome::failed;
 }
@@ -563,6 +597,7 @@ softcap | number | the limit of scores | with --softcap
 softcap_order | string | before-bias or after-bias | with --softcap
 alibi | string | the form of ALiBi | with --alibi
 sinks | string | whether lse counts the sinks: in lse, or not in lse | with --sinks
+lse_layout | string | nh: lse has heads after queries | with --lse-layout nh
 padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
 )";
 
@@ -612,7 +647,7 @@ extern const Command attention_command{
     .outputs =
         {{"out", "the shape of Q with V's size, of --dtype",
           "softmax(scale q k) v; 0 for a query without a key"},
-         {"lse", "(batch, heads, Q), packed (heads, tokens)",
+         {"lse", "(batch, heads, Q), packed (heads, tokens); or --lse-layout nh",
           "ln of the sum of exponentials of each query's scores; -inf without a key. float32, or float64"},
          {"max_logits", "(heads,)", "the largest score of each head, with --max-logits"}},
     .use = R"(with h5py.File("attention.h5") as f: out, lse = f["out"][()], f["lse"][()]

@@ -2,9 +2,67 @@
 // tests: tests/cli/attention/conventions.case
 #include "attention_conventions.hpp"
 
+#include <algorithm>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace ejk::app {
+
+namespace {
+
+std::optional<ArrayView> exchanged_view(const std::optional<ArrayView>& view) {
+  if (!view) return std::nullopt;
+  ArrayView to = *view;
+  to.shape = exchanged(to.shape);
+  to.strides = exchanged(to.strides);
+  return to;
+}
+
+class ExchangedSource final : public ForwardingSource {
+ public:
+  explicit ExchangedSource(const std::shared_ptr<const ArraySource>& source)
+      : ForwardingSource(source, {source->dtype(), exchanged(source->shape())}, access_of(*source)) {}
+
+  void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+            void* out) const override {
+    const Shape from = exchanged(Shape(start.begin(), start.end())),
+                size = exchanged(Shape(count.begin(), count.end()));
+    Array stored(dtype(), size);
+    inner().read(from, size, stored.data());
+    const Shape origin(count.size(), 0);
+    make_source(*exchanged_view(stored.view()))->read(origin, count, out);
+  }
+
+ private:
+  static ArrayAccess access_of(const ArraySource& source) {
+    const std::optional<ArrayView> view = exchanged_view(source.mapped());
+    return view ? ArrayAccess(*view) : ArrayAccess(ArrayAccess::Order::sequential);
+  }
+};
+
+}  // namespace
+
+Shape exchanged(Shape shape) {
+  if (shape.size() > 1) std::swap(shape[shape.size() - 1], shape[shape.size() - 2]);
+  return shape;
+}
+
+std::shared_ptr<const ArraySource> exchanged(const std::shared_ptr<const ArraySource>& source) {
+  return std::make_shared<ExchangedSource>(source);
+}
+
+Output exchanged(Output output) {
+  if (!output.parts) {
+    output.source = exchanged(output.source);
+    return output;
+  }
+  std::vector<OutputPart> parts;
+  for (const OutputPart& part : *output.parts)
+    parts.push_back({{exchanged(part.box.start), exchanged(part.box.count)}, exchanged(part.elements)});
+  return output_in_parts(output.name, {output.source->dtype(), exchanged(output.source->shape())},
+                         std::move(parts));
+}
 
 void declare_conventions(OptionSet& set, ConventionFlags& words) {
   constexpr const char* kGroup = "Conventions";
@@ -44,6 +102,12 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
              named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
              "whether lse counts the sink")
       .group(kGroup);
+  add_choice(
+      set, "--lse-layout", words.lse_layout,
+      named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
+      "axes of lse: heads, then queries, or the reverse\n"
+      "Of the one that is written, and of those that are read; hn by default. Reports name heads first.")
+      .group(kGroup);
   std::vector<std::string> names;
   for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
   Option& as = take_word(
@@ -53,7 +117,7 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
       },
       "LIBRARY",
       help_of_choices("conventions of a library; options given win", names, "") +
-          "\nflashinfer: lse to base 2, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
+          "\nflashinfer: lse to base 2 with heads after queries, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
           "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
           "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
           "have the defaults. Masks are not among them: flash attention's causal is --mask "
@@ -68,8 +132,8 @@ void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_
   if (words.softcap_order && !has_softcap)
     throw usage("--softcap-order is about --softcap, which is not given");
   if (words.lse_sink && words.sinks.empty()) throw usage("--lse-sink is about --sinks, which are not given");
-  if (!has_lse && (words.lse_base || words.lse_empty || words.lse_sink))
-    throw usage("--lse-base, --lse-empty and --lse-sink are about --lse, which is not given");
+  if (!has_lse && (words.lse_base || words.lse_empty || words.lse_sink || words.lse_layout))
+    throw usage("--lse-base, --lse-empty, --lse-sink and --lse-layout are about --lse, which is not given");
 }
 
 void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& s, Job& job) {
@@ -84,6 +148,7 @@ void open_conventions(const ConventionFlags& words, std::int64_t heads, Attentio
   record("lse_empty", s.conventions.lse_empty, usual.lse_empty);
   record("lse_sink", s.conventions.lse_sink, usual.lse_sink);
   record("masked_rows", s.conventions.masked_rows, usual.masked_rows);
+  if (words.exchanges_lse()) job.provenance.record("lse_layout", std::string(name_of(LseLayout::nh)));
   if (words.library && !words.library->scales && !s.scale) {
     s.scale = 1;
     job.provenance.record("scale", "1");

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "ejk/attention.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "outputs.hpp"
 
 namespace ejk::app {
 
@@ -20,6 +22,7 @@ struct ConventionFlags {
   std::optional<LseEmpty> lse_empty;
   std::optional<LseSink> lse_sink;
   std::optional<MaskedRows> masked_rows;
+  std::optional<LseLayout> lse_layout;
   std::string sinks, alibi;  // references; "auto": slopes that follow from the number of heads
 
   AttentionConventions all() const {
@@ -33,6 +36,11 @@ struct ConventionFlags {
     override(c.masked_rows, masked_rows);
     return c;
   }
+
+  /// Whether the lse of files has heads after queries.
+  bool exchanges_lse() const {
+    return lse_layout.value_or(library ? library->lse_layout : LseLayout::hn) == LseLayout::nh;
+  }
 };
 
 void declare_conventions(OptionSet& set, ConventionFlags& words);
@@ -43,5 +51,10 @@ void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_
 /// Opens the sinks and the slopes of `heads` query heads, and records conventions that are not the default.
 void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& settings,
                       Job& job);
+
+/// An lse with heads before queries of one with heads after them, and the reverse: the last two axes exchanged.
+Shape exchanged(Shape shape);
+std::shared_ptr<const ArraySource> exchanged(const std::shared_ptr<const ArraySource>& source);
+Output exchanged(Output output);
 
 }  // namespace ejk::app

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -58,8 +59,8 @@ void check_paged(const PagedFlags& words, bool has_values) {
     throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
 }
 
-void open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
-                std::optional<BufferedInput>& v, AttentionSettings& s, Job& job) {
+std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
+                        std::optional<BufferedInput>& v, AttentionSettings& s, Job& job) {
   const CacheLayout layout = words.layout == PagedFlags::Layout::hnd ? CacheLayout::hnd : CacheLayout::nhd;
   std::shared_ptr<const ArraySource>& keys = k.source;
   if (words.are_combined()) {
@@ -80,7 +81,7 @@ void open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& 
                                             *open("last_page_len", words.last_page_len), size));
   for (BufferedInput* cache : {&k, &*v}) cache->source = paged_tokens(cache->source, layout, sequences);
   s.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
-  if (s.cu_seqlens_q) return;
+  if (s.cu_seqlens_q) return size.page_size;
   const Shape& shape = q.source->shape();
   if (!shape.empty() && shape[0] != sequences->count())
     throw Error(Error::Kind::input, fmt::format("{}: {} queries, and {} requests have pages",
@@ -89,6 +90,46 @@ void open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& 
   std::vector<std::int64_t> one_each(static_cast<std::size_t>(sequences->count() + 1));
   std::iota(one_each.begin(), one_each.end(), 0);
   s.cu_seqlens_q = IntegerArray(std::move(one_each));
+  return size.page_size;
+}
+
+std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usual, std::int64_t page_size) {
+  using Length = std::function<std::int64_t(std::int64_t keys)>;
+  const Length shorter =
+                   [page_size](std::int64_t keys) { return std::max<std::int64_t>(0, keys - page_size); },
+               whole = [page_size](std::int64_t keys) { return keys / page_size * page_size; };
+  std::vector<TriedMask> tried;
+  // Queries are the last of so many keys.
+  const auto of_lengths = [&](const char* text, const Length& length) {
+    HeadMasks of;
+    of.mask = [length](std::int64_t, std::int64_t, std::int64_t queries, std::int64_t keys) {
+      return causal_mask(queries, keys, length(keys) - queries);
+    };
+    tried.push_back({text, std::move(of)});
+  };
+  // Queries stay where they are, and only so many keys are read.
+  const auto of_keys = [&](const char* text, const Length& length) {
+    HeadMasks of;
+    for (const HeadMasks& part : masks) {
+      of.batch = std::max(of.batch, part.batch);
+      of.heads = std::max(of.heads, part.heads);
+    }
+    of.mask = [masks, length](std::int64_t entry, std::int64_t head, std::int64_t queries,
+                              std::int64_t keys) {
+      Mask mask = prefix_mask(queries, keys, length(keys));
+      for (const HeadMasks& part : masks)
+        mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, queries, keys);
+      return mask;
+    };
+    tried.push_back({text, std::move(of)});
+  };
+  if (usual) {
+    of_lengths("that of lengths one page shorter", shorter);
+    of_lengths("that of lengths in whole pages, rounded down", whole);
+  }
+  of_keys("without the last keys, as many as a page holds", shorter);
+  of_keys("without pages that are not full", whole);
+  return tried;
 }
 
 }  // namespace ejk::app

@@ -1,9 +1,11 @@
 // Paged caches of attention on the command line.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ejk/attention.hpp"
 #include "job.hpp"
@@ -32,8 +34,12 @@ void declare_paged(OptionSet& set, PagedFlags& words);
 /// Throws Error{usage} for tables without each other. `has_values`: V is given, or made of columns of K.
 void check_paged(const PagedFlags& words, bool has_values);
 
-/// Replaces caches by the tokens of their pages, and gives sequences their lengths.
-void open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
-                std::optional<BufferedInput>& v, AttentionSettings& settings, Job& job);
+/// Replaces caches by the tokens of their pages, and gives sequences their lengths; the tokens of a page.
+std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
+                        std::optional<BufferedInput>& v, AttentionSettings& settings, Job& job);
+
+/// What a kernel attends to that takes sequences for a page shorter, or leaves out their last pages: for
+/// --explain. `usual`: the mask is the one that paged caches have if none is given.
+std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usual, std::int64_t page_size);
 
 }  // namespace ejk::app
