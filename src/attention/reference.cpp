@@ -170,8 +170,12 @@ Problem Reference::varied(const Problem& problem) const {
     if (setup_.kv_length(e) >= p.kv_length)
       rows = setup_.rows_of(array, e, kv_head_of(head < 0 ? p.head : head), setup_.kv_offsets);
   };
-  read_from(setup_.k, variation_.key_head, variation_.key_entry, p.k);
-  read_from(setup_.v, variation_.value_head, variation_.value_entry, p.v);
+  const std::int64_t entries = setup_.shape.entries,
+                     later = variation_.entry_step == 0
+                                 ? -1
+                                 : (p.entry + entries + variation_.entry_step) % entries;
+  read_from(setup_.k, variation_.key_head, later < 0 ? variation_.key_entry : later, p.k);
+  read_from(setup_.v, variation_.value_head, later < 0 ? variation_.value_entry : later, p.v);
   if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
   if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
   p.bias.alibi.slope *= variation_.alibi;

@@ -44,10 +44,11 @@ struct Variation {
   // Of the forward pass alone:
   std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own
   std::int64_t value_head = -1, value_entry = -1;  // and values
+  std::int64_t entry_step = 0;                     // of a later entry, whose keys and values
   enum class Swap { none, keys_are_values, values_are_keys };
   Swap swap = Swap::none;
   bool reads_other_values() const {
-    return swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0;
+    return swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0 || entry_step != 0;
   }
   bool halves_exchanged = false;              // of queries
   std::int64_t key_step = 0, value_step = 0;  // in the place of row j, row j + step, around the end

@@ -402,6 +402,14 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
   if (setup.shape.head_size % 2 == 0)
     add("operands", "the halves of queries, or of keys, are exchanged",
         set(&Variation::halves_exchanged, true));
+  if (setup.packed() && setup.shape.entries > 1) {
+    for (const std::int64_t by : {-1, 1})
+      add("operands",
+          fmt::format("keys and values are those of the sequence {}", by < 0 ? "before" : "after"),
+          set(&Variation::entry_step, by));
+    add("operands", "keys and values are those of the first sequence",
+        [](Variation& v) { v.key_entry = v.value_entry = 0; });
+  }
   for (const std::int64_t by : {-1, 1}) {
     const char* const which = by < 0 ? "before" : "after";
     add("operands", fmt::format("keys are those of the row {}", which), set(&Variation::key_step, by));

@@ -542,6 +542,43 @@ TEST_CASE("the scale of latent attention is named: of absorbed heads, or of thos
   }
 }
 
+TEST_CASE("keys and values of another packed sequence are named") {
+  for (const DType type : {DType::float32, DType::bfloat16}) {
+    CAPTURE(static_cast<int>(type));
+    std::mt19937_64 engine(23);
+    const std::vector<std::int64_t> queries{0, 2, 4, 6}, keys{0, 20, 40, 60};
+    const Array q = plain::random(type, {6, 4, 16}, engine), k = plain::random(type, {60, 2, 16}, engine),
+                v = plain::random(type, {60, 2, 16}, engine);
+    AttentionOptions options;
+    options.layout = AttentionLayout::thd;
+    options.cu_seqlens_q = IntegerArray(queries);
+    options.cu_seqlens_kv = IntegerArray(keys);
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
+    const AttentionPlan plan(types_of(arrays), options);
+    const Attention own = attention(q.view(), k.view(), v.view(), options);
+    const auto told = [&](const std::vector<std::int64_t>& sequences) {  // whose keys and values are read
+      const auto moved = [&](const Array& of) {
+        const std::vector<double> all = plain::doubles(of.view());
+        std::vector<double> values;
+        for (const std::int64_t n : sequences)
+          values.insert(values.end(), all.begin() + n * 640, all.begin() + (n + 1) * 640);
+        return plain::array_of(type, of.shape(), values);
+      };
+      const Array other_k = moved(k), other_v = moved(v);
+      const Attention given = attention(q.view(), other_k.view(), other_v.view(), options);
+      return Planted::texts(plan.compare(arrays, {own.out.view(), own.lse.view()},
+                                         {given.out.view(), given.lse.view()}, Explain::yes));
+    };
+    const auto says = [&](const std::string& all, const std::string& text) {
+      CAPTURE(all);
+      CHECK(all.find("out: keys and values are those of the " + text) != std::string::npos);
+    };
+    says(told({1, 2, 0}), "sequence after");
+    says(told({2, 0, 1}), "sequence before");
+    says(told({0, 0, 0}), "first sequence");
+  }
+}
+
 TEST_CASE("a bias that is left out beside ALiBi is named") {
   Planted p(DType::float32, 24, 40);
   std::mt19937_64 engine(4);
