@@ -403,7 +403,7 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
     add("operands", "the halves of queries, or of keys, are exchanged",
         set(&Variation::halves_exchanged, true));
   if (setup.packed() && setup.shape.entries > 1) {
-    for (const std::int64_t by : {-1, 1})
+    for (const std::int64_t by : {1, -1})
       add("operands",
           fmt::format("keys and values are those of the sequence {}", by < 0 ? "before" : "after"),
           set(&Variation::entry_step, by));
