@@ -201,9 +201,10 @@ Mask mask_of_trace(const golden::Case& c, std::int64_t entry, std::int64_t head,
   for (std::int64_t i = 0; i < queries; ++i)
     for (std::int64_t j = 0; j < keys; ++j)
       for (std::int64_t e = 0; e < n; ++e) {
-        const std::int64_t row = static_cast<std::int64_t>(first[static_cast<std::size_t>(entry)]) + i;
+        const std::int64_t row = static_cast<std::int64_t>(first[static_cast<std::size_t>(entry)]) + i,
+                           block = j / 128;
         if (chosen[static_cast<std::size_t>((head / group * blocks.shape()[1] + row) * n + e)] ==
-            static_cast<double>(j / 128))
+            static_cast<double>(block))
           seen[static_cast<std::size_t>(i * keys + j)] = 1;
       }
   return mask & array_mask(make_source(plain::array_of(DType::int32, {queries, keys}, seen)), Polarity::keep);
