@@ -63,6 +63,11 @@ struct Against {
     std::int64_t beyond = 0;
     double worst = 0;  // the largest error, in bounds; infinite where only one side is a number
   };
+  /// Rows of no group, where some are out of tolerance. A kernel may leave them uninitialised.
+  struct NoGroup {
+    std::int64_t rows = 0, elements = 0, beyond = 0;
+    std::int64_t not_numbers = 0;  // of those out of tolerance NaN or infinite
+  };
   /// The indices of one axis with elements out of tolerance: "0-3, 7".
   struct Indices {
     std::string array, axis;
@@ -91,6 +96,7 @@ struct Against {
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;  // results without a given array
   std::vector<Part> parts;
+  std::optional<NoGroup> no_group = {};
   std::vector<Indices> where;
   std::vector<Element> worst;  // of a few rows, the worst first
 
@@ -120,6 +126,8 @@ struct Against {
   std::int64_t wrong_rows = 0, counted_rows = 0;
 
   bool agrees() const { return beyond == 0; }
+  /// All rows of groups are within the bound.
+  bool groups_agree() const { return beyond == (no_group ? no_group->beyond : 0); }
   /// Inconclusive: the bounds of most elements exceed their magnitudes.
   bool proves_little() const { return 2 * wide > nonzero; }
   /// All keys of a query have nearly the same weight for any scale.

@@ -75,6 +75,12 @@ struct TileDifferences {
   std::shared_ptr<const BlockStates> states;  // (rows, columns): 0 none, 1 some, 2 all elements differ
 };
 
+/// Rows past the last group, where some differ. A kernel may leave them uninitialised.
+struct NoGroupDifferences {
+  IndexRange rows;
+  Comparison comparison;  // of these rows
+};
+
 /// An order of the axes of `actual` in which it has the shape of `expected`.
 struct PermutedAxes {
   std::vector<std::int64_t> axes;  // as in numpy.transpose
@@ -89,6 +95,7 @@ struct Explained {
   // The rest is empty for arrays that are close or of different shapes.
   std::vector<AxisDifferences> axes;
   std::vector<RunDifferences> runs;
+  std::optional<NoGroupDifferences> no_group = {};
   std::optional<TileDifferences> tiles;
   std::vector<Explanation> explanations;
   double share_explained = 0;

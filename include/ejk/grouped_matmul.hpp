@@ -39,6 +39,11 @@ enum class Existing { keep, add };
 /// the tolerance has ⌈min(K, 128) / 32⌉ · 2⁻¹³ X more, or ⌈K / 32⌉ · 2⁻¹³ X, with X of matmul_check.hpp.
 enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
 
+/// What group_sizes of a product are: sizes (G,), or the group of each row (m,), −1 for none. These ascend, and the
+/// rows of a group are contiguous: DeepGEMM's labels. There are then as many groups as the largest of them and
+/// the result need, at most 2^20.
+enum class GroupsGiven : std::uint8_t { sizes, row_groups };
+
 class TilingTable;   // tiling.hpp
 struct MatmulCheck;  // matmul_check.hpp
 struct Against;      // against.hpp
@@ -54,7 +59,8 @@ struct GroupedMatmulSettings {
   std::int64_t group_offset = 0;
   bool transpose_rhs = false;
   Existing existing = Existing::keep;
-  bool strict = false;  // tm divides m (where a tiling is given) and the sizes sum to m
+  GroupsGiven groups = GroupsGiven::sizes;
+  bool strict = false;  // tm divides m (where a tiling is given), and each row has a group
 };
 
 struct TransposedGroupedMatmulSettings {
@@ -63,6 +69,7 @@ struct TransposedGroupedMatmulSettings {
   const TilingTable* tiling_table = nullptr;
   std::int64_t group_offset = 0;
   std::optional<std::int64_t> num_actual_groups;  // A; absent: all from group_offset on
+  GroupsGiven groups = GroupsGiven::sizes;
   bool strict = false;
 };
 

@@ -124,8 +124,7 @@ ActualProduct::ActualProduct(const Problem& p, const Operands& arrays, const Arr
 
 std::int64_t ActualProduct::group_of(std::int64_t row) const {
   if (problem.cut == Problem::Cut::contraction) return problem.first_group + row / problem.k;
-  if (row >= problem.offsets.back()) return -1;
-  return std::upper_bound(problem.offsets.begin(), problem.offsets.end(), row) - problem.offsets.begin() - 1;
+  return problem.ranges.group_of(row);
 }
 
 const GroupProduct* ActualProduct::product_of(std::int64_t row) const {

@@ -20,9 +20,10 @@ const char* fate_of_other_rows(const matmul::Problem& p) {
 
 Report describe(const GroupedMatmulPlan& plan) {
   const matmul::Problem& p = *plan.problem_;
-  const std::int64_t rows = p.begin(p.groups) - p.begin(0), rest = p.m - p.offsets.back();
+  const std::int64_t rows = p.rows_in(p.around({0, p.groups})), in_groups = p.rows_in({0, p.m}),
+                     rest = p.m - in_groups;
   std::int64_t empty = 0;
-  for (std::int64_t g = 0; g < p.groups; ++g) empty += p.rows(g) == 0;
+  for (std::int64_t g = 0; g < p.groups; ++g) empty += p.range(g).count() == 0;
 
   Report report;
   report.add("lhs", "lhs", p.lhs.shape)
@@ -35,7 +36,7 @@ Report describe(const GroupedMatmulPlan& plan) {
       .add("groups_computed", "computed", p.groups, Unit::count)
       .add("empty_groups", "empty among them", empty, Unit::count)
       .add("rows", "their rows", rows, Unit::rows)
-      .add("rows_of_other_groups", "rows of other groups", p.offsets.back() - rows, Unit::rows)
+      .add("rows_of_other_groups", "rows of other groups", in_groups - rows, Unit::rows)
       .add("rows_of_no_group", "rows of no group", rest, Unit::rows)
       .add("work", "work", whole_number(plan.flop()), Unit::flop)
       .add("size", "size", p.out.bytes(), Unit::bytes)
@@ -43,7 +44,7 @@ Report describe(const GroupedMatmulPlan& plan) {
   if (p.table)
     report.add("tiling_line", "line of the tiling table",
                p.tiling_line ? ReportValue(*p.tiling_line) : ReportValue());
-  if (rest > 0)
+  if (rest > 0 && !p.has_labels)  // labels say so themselves
     report.warnings.push_back(fmt::format("{} of {} rows belong to no group: they are {}", format_count(rest),
                                           format_count(p.m), fate_of_other_rows(p)));
   if (p.table && !p.tiling_line)

@@ -86,13 +86,12 @@ class FaultModels {
                    rows_from(it_.operands.rhs, begin, end));
   }
 
-  std::int64_t begin_of(std::int64_t group) const { return p_.offsets[static_cast<std::size_t>(group)]; }
-
-  // The group with rows before (step −1) or after (1) group g; −1: there is none.
-  std::int64_t neighbour(std::int64_t g, std::int64_t step) const {
-    if (g < 0) g = p_.groups_in_all();
+  // The group with rows before (step −1) or after (1) that of a row; −1: there is none.
+  std::int64_t neighbour(std::int64_t row, std::int64_t step) const {
+    std::int64_t g = p_.ranges.begun(row);
+    if (step < 0 && it_.group_of(row) < 0) ++g;
     for (g += step; g >= 0 && g < p_.groups_in_all(); g += step)
-      if (begin_of(g) < begin_of(g + 1)) return g;
+      if (p_.ranges[g].count() > 0) return g;
     return -1;
   }
 
@@ -185,8 +184,7 @@ class FaultModels {
     for (const std::int64_t step : {1, -1})
       add("boundary", fmt::format("rows take the weights of the {} group", step > 0 ? "next" : "previous"),
           [=, this](std::int64_t row) -> std::optional<Recipe> {
-            const std::int64_t g = it_.group_of(row);
-            const std::int64_t other = g < 0 && step > 0 ? -1 : neighbour(g, step);
+            const std::int64_t other = neighbour(row, step);
             return other < 0 ? std::nullopt : with_group(row, other);
           });
     add_exchanged("the weights", [this](std::int64_t row, std::int64_t g) { return with_group(row, g); });
@@ -217,8 +215,8 @@ class FaultModels {
 
   void of_contraction() {
     const auto range = [this](std::int64_t row, std::int64_t from, std::int64_t to) {
-      const std::int64_t g = it_.group_of(row);
-      return over(row, begin_of(g) + from, begin_of(g + 1) + to);
+      const IndexRange& rows = p_.ranges[it_.group_of(row)];
+      return over(row, rows.begin + from, rows.end + to);
     };
     const auto shifted = [](std::int64_t by) {
       return by == 0 ? "where it should" : by > 0 ? "one row late" : "one row early";
@@ -228,26 +226,26 @@ class FaultModels {
       add("boundary", fmt::format("a group begins {} and ends {}", shifted(from), shifted(to)),
           [=, from = from, to = to](std::int64_t row) { return range(row, from, to); });
     add_exchanged("the product", [this](std::int64_t row, std::int64_t g) {
-      const std::int64_t begin = begin_of(g), end = begin_of(g + 1);
+      const auto [begin, end] = p_.ranges[g];
       return begin == end ? std::nullopt : over(row, begin, end);
     });
     if (p_.k == p_.n)
       add("transposed", "the product is transposed: lhs and rhs have changed places",
           [this](std::int64_t row) -> std::optional<Recipe> {
-            const std::int64_t g = it_.group_of(row), begin = begin_of(g), end = begin_of(g + 1);
+            const auto [begin, end] = p_.ranges[it_.group_of(row)];
             return made_of(vector_of(transposed(rows_from(it_.operands.rhs, begin, end)), row % p_.k),
                            transposed(columns_from(it_.operands.lhs, begin, end)));
           });
     add("accumulated", "sums go on from group to group: each holds those before it",
         [this](std::int64_t row) {
-          return over(row, begin_of(p_.first_group), begin_of(it_.group_of(row) + 1));
+          return over(row, p_.ranges[p_.first_group].begin, p_.ranges[it_.group_of(row)].end);
         });
     add("accumulated", "each group holds the sum over all rows",
         [this](std::int64_t row) { return over(row, 0, p_.m); });
     if (p_.first_group > 0)
       add("group_offset", "the group offset is ignored", [=, this](std::int64_t row) {
-        const std::int64_t g = it_.group_of(row) - p_.first_group;
-        return over(row, begin_of(g), begin_of(g + 1));
+        const auto [begin, end] = p_.ranges[it_.group_of(row) - p_.first_group];
+        return over(row, begin, end);
       });
   }
 
@@ -319,7 +317,7 @@ class FaultModels {
     const bool by_rows = p_.cut == Problem::Cut::rows;
     const auto is_nothing = [this, by_rows](std::int64_t row) {
       const std::int64_t g = it_.group_of(row);
-      return by_rows ? g < 0 : begin_of(g) == begin_of(g + 1);
+      return by_rows ? g < 0 : p_.ranges[g].count() == 0;
     };
     const char* const what = by_rows ? "rows of no group" : "groups without rows";
     list_.push_back(

@@ -93,14 +93,14 @@ GroupRows rows_of(const Problem& p, const Part& part, const Shape& lhs, const Sh
   const bool by_rows = p.cut == Problem::Cut::rows;
   std::int64_t begin = part.rows.begin, end = part.rows.end;
   if (by_rows) {
-    begin = std::max(begin, p.begin(g));
-    end = std::max(begin, std::min(end, p.begin(g + 1)));
+    begin = std::max(begin, p.range(g).begin);
+    end = std::max(begin, std::min(end, p.range(g).end));
   }
   product.rows = end - begin;
-  product.k = by_rows ? p.k : p.rows(g);
+  product.k = by_rows ? p.k : p.range(g).count();
   product.columns = part.columns.count();
   product.dtype = p.out.dtype;
-  return {product, begin, end, by_rows ? p.rows(g) : p.k};
+  return {product, begin, end, by_rows ? p.range(g).count() : p.k};
 }
 
 // The operands and `out` are those of the part alone. rhs_source: null, or all of rhs, which then is a type
@@ -119,12 +119,19 @@ void compute(const Problem& p, const Part& part, const Operands& operands, const
     fill_rows(end - begin, row_bytes, with_existing ? existing.row(group, first) : nullptr,
               existing.row_stride, out + (group * rows + first) * row_bytes);
   };
-  if (by_rows) {
-    fill(0, part.rows.begin, std::min(part.rows.end, p.begin(0)), true);
-    fill(0, std::max(part.rows.begin, p.begin(p.groups)), part.rows.end, true);
-  }
   const IndexRange groups = matmul::groups_of(p, part);
-  const std::int64_t first_row = by_rows ? std::max(part.rows.begin, p.begin(0)) : p.begin(groups.begin);
+  if (by_rows) {  // rows of none of these groups
+    std::int64_t next = part.rows.begin;
+    for (std::int64_t g = groups.begin; g < groups.end; ++g) {
+      if (p.range(g).count() == 0) continue;
+      fill(0, next, std::min(part.rows.end, p.range(g).begin), true);
+      next = std::max(next, p.range(g).end);
+    }
+    fill(0, next, part.rows.end, true);
+  }
+  // Where the given rows of lhs begin, or of both factors.
+  const std::int64_t first_row =
+      by_rows ? std::max(part.rows.begin, p.around({0, p.groups}).begin) : p.around(groups).begin;
   const bool stream = (by_rows ? 1 : groups.count()) * rows * row_bytes >= kernels::kLargerThanCaches;
   Tasks tasks(matmul::arithmetic_of(p), p.tiling);
   for (std::int64_t g = groups.begin; g < groups.end; ++g) {
@@ -136,12 +143,12 @@ void compute(const Problem& p, const Part& part, const Operands& operands, const
       continue;
     }
     product.a.data = by_rows ? lhs.data + (made.begin - first_row) * lhs.strides[0]
-                             : lhs.data + (p.begin(g) - first_row) * lhs.strides[1];
+                             : lhs.data + (p.range(g).begin - first_row) * lhs.strides[1];
     if (rhs_source != nullptr)
       product.b_boxes.source = rhs_source;
     else
       product.b.data =
-          by_rows ? rhs[g - groups.begin].data : rhs.data + (p.begin(g) - first_row) * rhs.strides[0];
+          by_rows ? rhs[g - groups.begin].data : rhs.data + (p.range(g).begin - first_row) * rhs.strides[0];
     product.out = out + (group * rows + row) * row_bytes;
     product.out_stride = row_bytes;
     product.stream = stream;

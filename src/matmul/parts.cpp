@@ -37,13 +37,9 @@ bool by_rows(const Problem& p) { return p.cut == Problem::Cut::rows; }
 
 std::int64_t column_step(const Problem& p) { return core::round_up(kColumnStep, arithmetic_of(p).gemm->nr); }
 
-std::int64_t group_of_row(const Problem& p, std::int64_t row) {
-  const auto first = p.offsets.begin() + p.first_group;
-  return std::upper_bound(first, first + p.groups + 1, row) - first - 1;
-}
-
+// From the first to the last row of computed groups.
 IndexRange covered_rows(const Problem& p, const Part& part) {
-  return both(part.rows, {p.begin(0), p.begin(p.groups)});
+  return both(part.rows, p.around({0, p.groups}));
 }
 
 // Rows and columns of the result as a matrix; of transposed products the groups' rows in turn.
@@ -92,11 +88,11 @@ double cost_of(const Problem& p, const Part& part) {
   const IndexRange groups = groups_of(p, part);
   double bytes = 0;
   if (by_rows(p)) {
-    const auto covered = static_cast<double>(covered_rows(p, part).count()), k = static_cast<double>(p.k);
+    const auto covered = static_cast<double>(p.rows_in(covered_rows(p, part))), k = static_cast<double>(p.k);
     bytes =
         covered * k * lhs + static_cast<double>(groups.count()) * k * columns * rhs + rows * columns * out;
   } else {
-    const auto depth = static_cast<double>(p.begin(groups.end) - p.begin(groups.begin));
+    const auto depth = static_cast<double>(p.rows_in(p.around(groups)));
     bytes = depth * (rows * lhs + columns * rhs) + static_cast<double>(groups.count()) * rows * columns * out;
   }
   return flop_of(p, part) / 2 + kWorkOfByte * bytes;
@@ -177,15 +173,15 @@ class Halving {
     return best_of(piece, std::array{before, before + step_}, &Piece::columns, first, second, cut);
   }
 
-  // The rows of the group that has this one; the row itself where none has it.
+  // The rows of the computed group that has this one; the row itself where none has it.
   IndexRange rows_around(std::int64_t row) const {
     if (!by_rows(p_)) {
       if (p_.k == 0) return {row, row};
       return {row / p_.k * p_.k, (row / p_.k + 1) * p_.k};
     }
-    if (row < p_.begin(0) || row >= p_.begin(p_.groups)) return {row, row};
-    const std::int64_t group = group_of_row(p_, row);
-    return {p_.begin(group), p_.begin(group + 1)};
+    const std::int64_t group = p_.ranges.group_of(row);
+    if (group < p_.first_group || group >= p_.first_group + p_.groups) return {row, row};
+    return p_.ranges[group];
   }
 
   const Problem& p_;
@@ -235,7 +231,7 @@ IndexRange groups_of(const Problem& p, const Part& part) {
   if (!by_rows(p)) return part.groups;
   const IndexRange rows = covered_rows(p, part);
   if (rows.count() == 0 || part.columns.count() == 0) return {0, 0};
-  return {group_of_row(p, rows.begin), group_of_row(p, rows.end - 1) + 1};
+  return {p.ranges.begun(rows.begin) - p.first_group, p.ranges.begun(rows.end - 1) + 1 - p.first_group};
 }
 
 GroupedMatmulNeeds needs_of(const Problem& p, const Part& part) {
@@ -249,16 +245,16 @@ GroupedMatmulNeeds needs_of(const Problem& p, const Part& part) {
     }
     return {{{rows.begin, 0}, {rows.count(), p.k}}, rhs};
   }
-  const std::int64_t begin = p.begin(groups.begin), depth = p.begin(groups.end) - begin;
-  return {{{part.rows.begin, begin}, {part.rows.count(), depth}},
-          {{begin, part.columns.begin}, {depth, part.columns.count()}}};
+  const IndexRange rows = p.around(groups);
+  return {{{part.rows.begin, rows.begin}, {part.rows.count(), rows.count()}},
+          {{rows.begin, part.columns.begin}, {rows.count(), part.columns.count()}}};
 }
 
 double flop_of(const Problem& p, const Part& part) {
   const auto columns = static_cast<double>(part.columns.count());
   if (by_rows(p))
-    return 2.0 * static_cast<double>(covered_rows(p, part).count()) * static_cast<double>(p.k) * columns;
-  return 2.0 * static_cast<double>(p.begin(part.groups.end) - p.begin(part.groups.begin)) *
+    return 2.0 * static_cast<double>(p.rows_in(covered_rows(p, part))) * static_cast<double>(p.k) * columns;
+  return 2.0 * static_cast<double>(p.rows_in(p.around(part.groups))) *
          static_cast<double>(part.rows.count()) * columns;
 }
 

@@ -5,6 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
+#include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "ejk/groups.hpp"
@@ -45,14 +49,22 @@ void set_tiling(Problem& p, const std::optional<Tiling>& given, const TilingTabl
     throw invalid(fmt::format("m = {} is not a multiple of tm = {}", p.m, tiling.tm));
 }
 
-void set_groups(Problem& p, const IntegerArray& group_sizes, std::int64_t group_offset, bool strict) {
-  p.offsets = group_offsets(group_sizes, p.m, strict);
+// `computed`: how many groups are, if it is known without the groups.
+void set_groups(Problem& p, const IntegerArray& groups_given, GroupsGiven form, std::int64_t group_offset,
+                std::int64_t computed, bool strict) {
+  p.ranges = form == GroupsGiven::sizes
+                 ? GroupRanges(group_offsets(groups_given, p.m, strict))
+                 : GroupRanges::of_rows(groups_given, p.m,
+                                        core::checked_add(std::max<std::int64_t>(group_offset, 0), computed)
+                                            .value_or(std::numeric_limits<std::int64_t>::max()),
+                                        strict);
+  p.has_labels = form == GroupsGiven::row_groups;
   p.first_group = group_offset;
   const std::int64_t groups = p.groups_in_all();
   if (group_offset < 0 || group_offset > groups)
     throw std::move(core::usage("group_offset is {}, beyond the {} that there are", group_offset,
                                 groups == 1 ? "1 group" : fmt::format("{} groups", groups))
-                        .at(group_sizes->name()));
+                        .at(groups_given->name()));
 }
 
 void set_out(Problem& p, DType dtype, Shape shape, const std::optional<ArrayType>& existing) {
@@ -97,8 +109,8 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
                                          : Error::Code::transposed_rhs)
         .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
-  set_groups(p, group_sizes, settings.group_offset, settings.strict);
   p.groups = rhs.shape[0];
+  set_groups(p, group_sizes, settings.groups, settings.group_offset, p.groups, settings.strict);
   if (p.groups > p.groups_in_all() - p.first_group)
     throw invalid(fmt::format("rhs has {} matrices, and from group_offset {} on there are {} of {} groups",
                               p.groups, p.first_group, p.groups_in_all() - p.first_group, p.groups_in_all()))
@@ -126,7 +138,9 @@ Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& 
                 rhs.shape[0] == p.k ? Error::Code::transposed_lhs : Error::Code::other)
         .about("lhs");
   set_tiling(p, settings.tiling, settings.tiling_table, settings.strict);
-  set_groups(p, group_sizes, settings.group_offset, settings.strict);
+  set_groups(p, group_sizes, settings.groups, settings.group_offset,
+             settings.num_actual_groups ? std::max<std::int64_t>(*settings.num_actual_groups, 0) : 0,
+             settings.strict);
   const std::int64_t left = p.groups_in_all() - p.first_group;
   p.groups = settings.num_actual_groups.value_or(left);
   if (p.groups < 0 || p.groups > left)

@@ -11,6 +11,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/grouped_matmul.hpp"
+#include "matmul/ranges.hpp"
 
 namespace ejk::matmul {
 
@@ -26,14 +27,22 @@ struct Problem {
   std::optional<Tiling> tiling;
   std::optional<std::string> table;          // the name of the tiling table that was searched
   std::optional<std::int64_t> tiling_line;   // in that table
-  std::vector<std::int64_t> offsets;         // of all groups
+  GroupRanges ranges;                        // of all groups
+  bool has_labels = false;                   // the group of each row was given
   std::int64_t m = 0, k = 0, n = 0;          // k: the columns of lhs, in transposed products its rows
   std::int64_t first_group = 0, groups = 0;  // those computed
 
-  std::int64_t groups_in_all() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
-  /// Where the g-th of the computed groups begins; g = groups: where the last one ends.
-  std::int64_t begin(std::int64_t g) const { return offsets[static_cast<std::size_t>(first_group + g)]; }
-  std::int64_t rows(std::int64_t g) const { return begin(g + 1) - begin(g); }
+  std::int64_t groups_in_all() const { return ranges.count(); }
+  /// The rows of the g-th of the computed groups.
+  const IndexRange& range(std::int64_t g) const { return ranges[first_group + g]; }
+  /// From the first to the last row of some of the computed groups.
+  IndexRange around(IndexRange some) const {
+    return ranges.around({first_group + some.begin, first_group + some.end});
+  }
+  /// Rows of any group in a range.
+  std::int64_t rows_in(IndexRange rows) const {
+    return ranges.rows_before(rows.end) - ranges.rows_before(rows.begin);
+  }
 };
 
 Problem checked(const ArrayType& lhs, const ArrayType& rhs, const IntegerArray& group_sizes,

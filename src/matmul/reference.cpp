@@ -64,7 +64,7 @@ void multiply(const GroupProduct& product, std::span<const std::int64_t> rows, s
 std::vector<GroupProduct> products_of(const Problem& problem, const ArrayView& lhs, const ArrayView& rhs) {
   std::vector<GroupProduct> products;
   for (std::int64_t g = 0; g < problem.groups; ++g) {
-    const std::int64_t begin = problem.begin(g), end = problem.begin(g + 1);
+    const auto [begin, end] = problem.range(g);
     if (problem.cut == Problem::Cut::contraction)
       products.push_back({columns_from(lhs, begin, end), rows_from(rhs, begin, end), g * problem.k});
     else if (begin < end)

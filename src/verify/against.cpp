@@ -213,7 +213,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                      });
 
   struct Sum {
-    std::int64_t rows = 0, beyond = 0;
+    std::int64_t rows = 0, beyond = 0, not_numbers = 0;
     float worst = 0;
   };
   const std::size_t axes = result.axes.size();
@@ -227,6 +227,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
       Sum& sum = at[a] < 0 ? sums[a].back() : sums[a][static_cast<std::size_t>(at[a])];
       ++sum.rows;
       sum.beyond += counts.beyond[r];
+      sum.not_numbers += counts.not_numbers[r];
       sum.worst = std::max(sum.worst, worst[r]);
     }
     if (counts.beyond[r] == 0) continue;
@@ -243,6 +244,8 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   for (std::size_t a = 0; a < axes; ++a) {
     const RowAxis& axis = result.axes[a];
     if (axis.length == 1 && axis.kind == RowAxis::Kind::part && sums[a].back().beyond == 0) continue;
+    if (const Sum& none = sums[a].back(); none.beyond > 0 && !axis.none.empty())
+      against.no_group = {none.rows, none.rows * result.columns, none.beyond, none.not_numbers};
     std::vector<bool> flags(static_cast<std::size_t>(axis.length));
     for (std::size_t i = 0; i < sums[a].size(); ++i) {
       const Sum& sum = sums[a][i];
@@ -393,6 +396,11 @@ Report describe(const Against& against, Detail detail) {
     report.add("score_range", "scores of a query differ by, at most", *against.score_range);
   if (!against.not_given.empty())
     report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
+  if (against.no_group) {
+    const Against::NoGroup& none = *against.no_group;
+    report.add(verify::no_group_section(none.rows, "beyond", none.elements, none.beyond, none.not_numbers,
+                                        against.groups_agree()));
+  }
   if (against.tried) {
     report.add(table_of(against.explanations)).add(table_of(against.unexplained));
     if (!against.agrees() && against.explanations.empty())

@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
 #include "ejk/explanation.hpp"
 #include "ejk/text.hpp"
 
@@ -40,6 +43,22 @@ void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::
   else if (nonzero * 100 < compared)
     report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
                                   format_count(compared), format_count(nonzero))});
+}
+
+Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
+                         std::int64_t not_numbers, bool groups_agree) {
+  Report report;
+  report.add("rows", "rows", rows, Unit::rows)
+      .add("elements", "elements", elements, Unit::count)
+      .add(counted, "of them wrong", wrong, Unit::count)
+      .add("not_numbers", "of them NaN or infinite", not_numbers, Unit::count)
+      .add("groups_agree", "rows of groups agree", groups_agree);
+  report.add(Remark{
+      groups_agree
+          ? "Only rows of no group are wrong: many kernels leave them uninitialised. What reads them must ignore "
+            "them, or they must be set to 0."
+          : "Rows of no group are wrong, as many kernels leave them uninitialised, and rows of groups are, too."});
+  return {"no_group", "rows of no group", std::make_shared<Report>(std::move(report))};
 }
 
 }  // namespace ejk::verify

@@ -104,6 +104,39 @@ std::optional<PermutedAxes> permuted_axes(const ArraySource& actual, const Array
   return PermutedAxes{best, compare_arrays(*permuted(best), expected, tolerance)};
 }
 
+// An array from an index of its first axis on.
+std::shared_ptr<const ArraySource> rows_from(const ArraySource& array, std::int64_t begin) {
+  ArrayType type(array.dtype(), array.shape());
+  type.shape[0] -= begin;
+  if (const auto view = array.mapped())
+    return make_source(
+        ArrayView(view->data + begin * view->strides[0], view->dtype, type.shape, view->strides),
+        array.name());
+  return generated_source(
+      std::move(type), array.name(),
+      [&array, begin](auto start, auto count, void* out) {
+        Shape from(start.begin(), start.end());
+        from[0] += begin;
+        array.read(from, count, out);
+      },
+      ArrayAccess(array.access().order));
+}
+
+// Of axis 0, where rows are past the last group and some differ.
+std::optional<NoGroupDifferences> past_groups(const ArraySource& actual, const ArraySource& expected,
+                                              const Naming& naming, const std::vector<AxisDifferences>& axes,
+                                              const Tolerance& tolerance) {
+  for (const Naming::Run& run : naming.runs) {
+    const std::int64_t begin = run.offsets.back(), end = naming.shape[run.axis];
+    if (run.name != "group" || run.axis != 0 || begin >= end) continue;
+    if (axes[0].ranges.empty() || axes[0].ranges.back().end <= begin) return std::nullopt;
+    Comparison rows = compare_arrays(*rows_from(actual, begin), *rows_from(expected, begin), tolerance);
+    if (rows.differing == 0) return std::nullopt;
+    return NoGroupDifferences{{begin, end}, std::move(rows)};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
@@ -136,6 +169,7 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   const verify::PlaceCounts& differing = search.rest().left_at;
   explained.axes = axes_of(naming, differing, &search.rest().zeros_at);
   explained.runs = runs_of(naming, differing);
+  explained.no_group = past_groups(actual, expected, naming, explained.axes, options.tolerance);
   if (grid.rows > 0) explained.tiles = tiles_of(shape, differing);
   const std::vector<verify::Sample>& samples = search.rest().samples;
   if (std::all_of(samples.begin(), samples.end(), [](const auto& s) { return s.actual == s.expected; })) {
@@ -192,6 +226,13 @@ Report describe(const Explained& explained) {
   if (!explained.runs.empty())
     report.add(
         verify::table_of(explained.runs, "runs", "groups and sequences that differ", "differing", "differ"));
+  if (explained.no_group) {
+    const NoGroupDifferences& none = *explained.no_group;
+    const Comparison& c = none.comparison;
+    report.add(verify::no_group_section(none.rows.count(), "differing", c.elements, c.differing,
+                                        c.one_sided_nans + c.one_sided_infinities,
+                                        c.differing == explained.comparison.differing));
+  }
   report.add("share_explained", "accounted for", explained.share_explained, Unit::share);
   report.add(table_of(explained.explanations));
   if (explained.explanations.empty())

@@ -188,3 +188,33 @@ TEST_CASE("a given product of another shape is an error about it") {
     CHECK(error.subject() == "given");
   }
 }
+
+TEST_CASE("wrong rows of no group are counted apart from those of groups") {
+  std::mt19937_64 engine(37);
+  const Sizes sizes{3, 40, 0, 50};  // and 7 rows of none
+  const Array lhs = plain::random(DType::float32, {100, 20}, engine),
+              rhs = plain::random(DType::float32, {4, 20, 30}, engine);
+  const Array right = grouped_matmul(lhs.view(), rhs.view(), *plain::source(sizes));
+  for (const auto& effort : {matmul::CheckEffort{}, matmul::CheckEffort{0, 0}}) {
+    Array given = Array::copy_of(right.view());
+    const auto values = given.elements<float>();
+    values[95 * 30 + 4] = std::numeric_limits<float>::quiet_NaN();
+    values[99 * 30 + 1] = 1e30f;
+    values[99 * 30 + 2] = std::numeric_limits<float>::infinity();
+    const Against garbage = against(lhs, rhs, sizes, given, GroupedMatmulOptions{}, effort);
+    REQUIRE(garbage.no_group);
+    CHECK(garbage.no_group->rows == 7);
+    CHECK(garbage.no_group->elements == 7 * 30);
+    CHECK(garbage.no_group->beyond == 3);
+    CHECK(garbage.no_group->not_numbers == 2);
+    CHECK(garbage.groups_agree());
+    CHECK_FALSE(garbage.agrees());
+    values[92 * 30] += 1;
+    CHECK_FALSE(against(lhs, rhs, sizes, given, GroupedMatmulOptions{}, effort).groups_agree());
+    given = Array::copy_of(right.view());
+    given.elements<float>()[92 * 30] += 1;
+    const Against wrong = against(lhs, rhs, sizes, given, GroupedMatmulOptions{}, effort);
+    CHECK_FALSE(wrong.no_group);
+    CHECK_FALSE(wrong.groups_agree());
+  }
+}

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 
+#include "core/axis.hpp"
 #include "ejk/matmul_check.hpp"
 #include "kernels/kernels.hpp"
 #include "support/failure.hpp"
@@ -359,6 +360,111 @@ void check_boxes() {
       }
 }
 
+// The group of each row, among them rows of none; of few rows some groups have none.
+Sizes random_labels(std::int64_t groups, std::int64_t most, std::mt19937_64& engine) {
+  Sizes labels;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    if (engine() % 2 == 0) labels.insert(labels.end(), engine() % 5, -1);
+    if (engine() % 4 != 0) labels.insert(labels.end(), engine() % static_cast<std::uint64_t>(most), g);
+  }
+  labels.insert(labels.end(), engine() % 3, -1);
+  return labels;
+}
+
+template <class F>
+void each_index(const Shape& shape, F&& f) {
+  for (std::int64_t i = 0; i < element_count(shape); ++i) f(core::index_of(shape, i));
+}
+
+// Of small integers, so that all sums are exact: the whole product, and boxes of any partition among ranks.
+template <class Options, class Expected>
+void check_labels(const Array& lhs, const Array& rhs, const Sizes& labels, Options options,
+                  const Expected& expected) {
+  options.groups = GroupsGiven::row_groups;
+  const auto source = plain::source(labels);
+  const GroupedMatmulPlan plan = plain::plan_of(lhs.view(), rhs.view(), *source, options);
+  const auto values = plain::doubles(multiply(lhs.view(), rhs.view(), *source, options).view());
+  std::size_t at = 0;
+  bool all_equal = true;
+  each_index(plan.out().shape,
+             [&](const Shape& index) { all_equal = all_equal && values[at++] == expected(index); });
+  CHECK(all_equal);
+  for (const std::int64_t ranks : {1, 2, 5})
+    for (const std::vector<ArrayBox>& of_rank : plan.divide(ranks))
+      for (const ArrayBox& box : of_rank) {
+        const GroupedMatmulNeeds needs = plan.needs(box);
+        Array part = plain::filled(options.dtype, box.count, kNan);
+        std::optional<ArrayView> old;
+        if (options.existing_out) old = box_of(*options.existing_out, box);
+        plan.run(box, box_of(lhs.view(), needs.lhs), box_of(rhs.view(), needs.rhs), old, part.mutable_view());
+        bool same = true;
+        std::size_t i = 0;
+        const auto of_part = plain::doubles(part.view());
+        each_index(box.count, [&](Shape index) {
+          for (std::size_t d = 0; d < index.size(); ++d) index[d] += box.start[d];
+          same = same && of_part[i++] == expected(index);
+        });
+        CHECK(same);
+      }
+}
+
+Array small_integers(Shape shape, std::mt19937_64& engine) {
+  std::vector<double> values(static_cast<std::size_t>(element_count(shape)));
+  for (double& value : values) value = static_cast<double>(engine() % 7) - 3;
+  return plain::array_of(DType::float32, std::move(shape), values);
+}
+
+void check_row_groups() {
+  std::mt19937_64 engine(9);
+  for (int i = 0; i < 60; ++i) {
+    const auto groups = static_cast<std::int64_t>(engine() % 5);
+    const Sizes labels = random_labels(groups, i % 3 == 0 ? 90 : 8, engine);
+    const auto m = std::ssize(labels), k = static_cast<std::int64_t>(engine() % 40),
+               n = static_cast<std::int64_t>(engine() % 90);
+    const auto label = [&](std::int64_t row) { return labels[static_cast<std::size_t>(row)]; };
+    const auto of = [](const std::vector<double>& values, std::int64_t at) {
+      return values[static_cast<std::size_t>(at)];
+    };
+    CAPTURE(i);
+
+    GroupedMatmulOptions plain_options;
+    const auto first = static_cast<std::int64_t>(engine() % 3),
+               matrices = static_cast<std::int64_t>(engine() % 6);
+    plain_options.group_offset = first;
+    const Array lhs = small_integers({m, k}, engine), rhs = small_integers({matrices, k, n}, engine),
+                old = small_integers({m, n}, engine);
+    if (engine() % 2 == 0) plain_options.existing_out = old.view();
+    const auto a = plain::doubles(lhs.view()), b = plain::doubles(rhs.view()), c = plain::doubles(old.view());
+    check_labels(lhs, rhs, labels, plain_options, [&](const Shape& at) {
+      const std::int64_t g = label(at[0]) - first;
+      if (label(at[0]) < 0 || g < 0 || g >= matrices)
+        return plain_options.existing_out ? of(c, at[0] * n + at[1]) : 0.0;
+      double sum = 0;
+      for (std::int64_t p = 0; p < k; ++p) sum += of(a, at[0] * k + p) * of(b, (g * k + p) * n + at[1]);
+      return sum;
+    });
+
+    TransposedGroupedMatmulOptions options;
+    const std::int64_t largest = m == 0 ? -1 : *std::max_element(labels.begin(), labels.end());
+    options.group_offset = std::min(first, largest + 1);
+    if (engine() % 2 == 0) options.num_actual_groups = matrices;
+    const Array left = small_integers({k, m}, engine), right = small_integers({m, n}, engine);
+    const auto x = plain::doubles(left.view()), y = plain::doubles(right.view());
+    check_labels(left, right, labels, options, [&](const Shape& at) {
+      double sum = 0;
+      for (std::int64_t row = 0; row < m; ++row)
+        if (label(row) == at[0] + options.group_offset)
+          sum += of(x, at[1] * m + row) * of(y, row * n + at[2]);
+      return sum;
+    });
+    const GroupedMatmulPlan plan = [&] {
+      options.groups = GroupsGiven::row_groups;
+      return plain::plan_of(left.view(), right.view(), *plain::source(labels), options);
+    }();
+    CHECK(plan.out().shape[0] == (options.num_actual_groups ? matrices : largest + 1 - options.group_offset));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("golden cases of grouped products") { on_every_instruction_set(check_golden); }
@@ -369,6 +475,10 @@ TEST_CASE("grouped products of all types, shapes and options are those of the pl
 
 TEST_CASE("transposed grouped products of all types, shapes and options are those of the plain evaluation") {
   on_every_instruction_set([] { check_random_transposed(2, lengths_of_all_kinds()); });
+}
+
+TEST_CASE("products by the group of each row, whole and in boxes, are those of loops over rows") {
+  on_every_instruction_set(check_row_groups);
 }
 
 TEST_CASE("every length of the contraction is right") { on_every_instruction_set(check_every_depth); }

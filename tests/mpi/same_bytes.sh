@@ -166,6 +166,8 @@ make generate group-sizes --seed "$seed" --groups 11 --tokens $((m - 30)) --empt
 make generate attention-inputs --seed 5 --batch 1 --seq "$m" --heads 1 --head-dim 40 -o lhs.h5
 make generate attention-inputs --seed 6 --batch 1 --seq 11 --heads 40 --head-dim 56 -o rhs.h5
 make generate attention-inputs --seed 7 --batch 1 --seq 40 --heads 1 --head-dim "$m" -o columns.h5
+make group-metadata sizes.npy --layout deepgemm --align 3 -o labels.npz
+padded=$("$ejk" info labels.npz:grouped_layout --json | sed 's/.*"shape":\[\([0-9]*\)\].*/\1/')
 make convert 'lhs.h5:query[0,:,0,:]' -o lhs.npy
 make convert 'lhs.h5:key[0,:,0,:]' -o grad.npy
 make convert 'rhs.h5:query[0]' --dtype bfloat16 --compression 1 -o weights.h5:/w
@@ -255,6 +257,8 @@ problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --
 expect 0
 
 # grouped-matmul
+problem grouped-matmul "in/lhs.npy[:$padded]" in/weights.h5:/w --row-groups in/labels.npz:grouped_layout --check -o out.npy
+expect 0
 problem grouped-matmul in/lhs.npy in/weights.h5:/w in/sizes.npy -o out.npy
 expect 0
 pick float16 bfloat16 float64 && dtype=$p

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "ejk/array_math.hpp"
@@ -842,4 +843,43 @@ TEST_CASE("the picture of tiles has the axes that are wanted") {
   CHECK_THROWS_AS(picture({"b", "b"}, {}), Error);
   CHECK_THROWS_AS(picture({"b"}, {}), Error);
   CHECK_THROWS_AS(picture({"b", "x"}, {}), Error);
+}
+
+TEST_CASE("differences past the last group are counted apart from those in groups") {
+  const Array expected = random_array({40, 6}, 71);
+  ExplainOptions options;
+  options.group_sizes =
+      make_source(Array::from<std::int64_t>({3}, std::vector<std::int64_t>{10, 0, 21}), "sizes");
+  const auto explained = [&](const Array& actual, bool in_order) {
+    const auto given = [&](const Array& array) {
+      if (!in_order) return make_source(array.view(), "x");
+      const ArrayView all = array.view();
+      return generated_source(
+          {DType::float32, array.shape()}, "x",
+          [all](const auto& start, const auto& count, void* out) {
+            copy_elements(box_of(all, start, count), out);
+          },
+          ArrayAccess(ArrayAccess::Order::sequential));
+    };
+    return explain_difference(*given(actual), *given(expected), options);
+  };
+  for (const bool in_order : {false, true}) {
+    Array actual = Array::copy_of(expected.view());
+    const At at{actual};
+    at({31, 0}) = std::numeric_limits<float>::quiet_NaN();
+    at({39, 5}) = std::numeric_limits<float>::infinity();
+    at({35, 2}) += 7;
+    const Explained garbage = explained(actual, in_order);
+    REQUIRE(garbage.no_group);
+    CHECK(garbage.no_group->rows.begin == 31);
+    CHECK(garbage.no_group->rows.end == 40);
+    CHECK(garbage.no_group->comparison.differing == 3);
+    CHECK(garbage.no_group->comparison.one_sided_nans == 1);
+    CHECK(garbage.comparison.differing == 3);
+    at({30, 0}) += 1;
+    CHECK(explained(actual, in_order).no_group->comparison.differing == 3);
+    actual = Array::copy_of(expected.view());
+    at({30, 0}) += 1;
+    CHECK_FALSE(explained(actual, in_order).no_group);
+  }
 }

@@ -601,6 +601,10 @@ runs | table | groups and sequences that hold differences | with --group-sizes o
   of | string | group or sequence
   index, begin, end, differing | integer | which; its first row or token; the one after its last; elements not close
   differing_share | share or null | of its elements
+no_group | section | rows past the last group | with --group-sizes, where some of them differ
+  rows, elements, differing | integer | these rows; their elements; those that differ
+  not_numbers | integer | NaN and infinities of one side alone
+  groups_agree | boolean | whether no row of a group differs
 tiles | picture | where nothing, some or everything differs | with --explain, where tiles of two axes are not all alike
 share_explained | share | of the differences, the share that the explanations account for | with --explain, where arrays of one shape differ
 not_tried | string | what was not tested, and why | with --explain, where something could not be

@@ -26,7 +26,7 @@ using Source = std::shared_ptr<const ArraySource>;
 // Settings are GroupedMatmulSettings or TransposedGroupedMatmulSettings.
 template <class Settings>
 struct ProductOptions {
-  std::string lhs, rhs, group_sizes, existing_out;
+  std::string lhs, rhs, group_sizes, row_groups, existing_out;
   GroupsFrom from = GroupsFrom::automatic;
   bool transpose_lhs = false;
   std::string tiling_table;
@@ -62,7 +62,7 @@ T transposed(T matrix) {
 
 struct HeldProductInputs {
   BufferedInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
-  Source group_sizes;
+  Source groups;               // sizes, or the group of each row
   bool transpose_lhs = false;  // the plan's lhs is the transpose of what is stored
   bool boxes_rhs = false;      // the plan reads rhs in boxes: decoded, it is larger than what is stored
 
@@ -104,8 +104,11 @@ HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job,
   const Shape& rhs = inputs.rhs.source->shape();
   std::optional<std::int64_t> matrices;
   if (kPlain && !rhs.empty()) matrices = rhs[0];
-  inputs.group_sizes =
-      group_sizes_of(*job.open("group_sizes", options.group_sizes), options.from, m, matrices, report);
+  if (!options.row_groups.empty())
+    inputs.groups = job.open("row_groups", options.row_groups);
+  else
+    inputs.groups =
+        group_sizes_of(*job.open("group_sizes", options.group_sizes), options.from, m, matrices, report);
   if (!options.existing_out.empty()) inputs.existing.source = job.open("existing_out", options.existing_out);
   return inputs;
 }
@@ -160,8 +163,7 @@ GroupedMatmulPlan plan_of(HeldProductInputs& inputs, const Settings& how) {
   if (inputs.existing.source) existing = type_of(*inputs.existing.source);
   return naming(inputs.all(), [&] {
     try {
-      return GroupedMatmulPlan(inputs.lhs_type(), type_of(*inputs.rhs.source), *inputs.group_sizes, how,
-                               existing);
+      return GroupedMatmulPlan(inputs.lhs_type(), type_of(*inputs.rhs.source), inputs.groups, how, existing);
     } catch (const Error& error) {
       if (!inputs.transpose_lhs || error.code() != Error::Code::transposed_lhs) throw;
       throw Error(error.kind(), error.message())
@@ -208,6 +210,13 @@ Output compute(const GroupedMatmulPlan& plan, HeldProductInputs& inputs, const s
 template <class Settings>
 Outcome run(const ProductOptions<Settings>& options, Job& job) {
   Settings how = options.how;
+  if (options.group_sizes.empty() == options.row_groups.empty())
+    throw usage(options.group_sizes.empty() ? "GROUP_SIZES is missing"
+                                            : "GROUP_SIZES and --row-groups both give the groups")
+        .hint("either the rows of each group, or --row-groups REF, the group of each row");
+  if (!options.row_groups.empty() && options.from != GroupsFrom::automatic)
+    throw usage("--from is the form of GROUP_SIZES, which are not given");
+  if (!options.row_groups.empty()) how.groups = GroupsGiven::row_groups;
   if (how.tiling && !options.tiling_table.empty())
     throw usage("--tiling and --tiling-table both specify the tiling");
   std::optional<TilingTable> table;
@@ -266,9 +275,15 @@ void add_group_sizes(OptionSet& set, ProductOptions<Settings>& options) {
   add_reference(set, "GROUP_SIZES", options.group_sizes,
                 "rows of each group (groups,), any integers\n"
                 "Groups follow one another; their sizes sum to at most m. Rows after the last group "
-                "belong to no group.")
-      .required();
+                "belong to no group.");
   add_groups_from(set, options.from);
+  add_reference(
+      set, "--row-groups", options.row_groups,
+      "instead the group of each row (m,), -1 for none\n"
+      "DeepGEMM's labels: groups ascend, the rows of one are contiguous, and rows of -1 belong to no group.")
+      .recorded("row_groups", [&options]() -> ReportValue {
+        return options.row_groups.empty() ? ReportValue() : ReportValue(true);
+      });
 }
 
 template <class Settings>
@@ -386,6 +401,14 @@ check | section | the comparison with float64 | with --check
     value, reference | number or null | the result there, and the float64 value
 )";
 
+// The rest of kAgainstKeys.
+constexpr std::string_view kNoGroupKeys = R"(
+  no_group | section | rows of no group | where some of them are out of tolerance
+    rows, elements, beyond | integer | these rows; their elements; those out of tolerance
+    not_numbers | integer | of these, NaN and infinities
+    groups_agree | boolean | whether all rows of groups are within their bounds
+)";
+
 }  // namespace
 
 extern const Command grouped_matmul_command{
@@ -397,7 +420,7 @@ extern const Command grouped_matmul_command{
                  "row i is LHS[i] @ RHS[g] for its group g; 0 in rows of no group"}},
     .use = R"(out = np.load("out.npy")
 first = lhs[:sizes[0]] @ rhs[0]  # equals out[:sizes[0]] but for rounding)",
-    .keys = joined({kProductKeys, kAgainstKeys}),
+    .keys = joined({kProductKeys, kAgainstKeys, kNoGroupKeys}),
     .declare = declare_grouped_matmul,
     .is_divided = true,
 };
