@@ -144,9 +144,13 @@ struct CuSeqlensClaims {
   std::optional<std::int64_t> tokens = {};      // of the packed array
   std::optional<std::int64_t> max_seqlen = {};  // no sequence has more tokens
   std::int64_t align = 1;                       // sequences with tokens begin at multiples of it
+  /// Where each begins with padding behind the tokens, (n + 1,): TransformerEngine's cu_seqlens_padded. Tokens, alignment
+  /// and ranks are then of these.
+  IntegerArray padded = {};
+  std::optional<std::int64_t> ranks = {};  // of context parallelism: 2 · ranks divide each length
 };
 
-/// cu_seqlens (n + 1,). Memory: a piece.
+/// cu_seqlens (n + 1,). Memory: a piece of each array.
 Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims& claims = {},
                           const CheckOptions& options = {});
 
@@ -180,10 +184,15 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
                             const CheckOptions& options = {});
 
 struct PermutationClaims {
-  /// Sequences of the tokens, (n + 1,); of order thd with their padding. Throws Error{input} for invalid ones.
+  /// Sequences of the tokens, (n + 1,). Throws Error{input} for invalid ones.
   IntegerArray cu_seqlens = {};
+  /// Where they begin with padding behind each, (n + 1,): then the order is of tokens and padding. Empty: there is none.
+  IntegerArray padded = {};
   std::optional<std::int64_t> ranks = {};  // of context parallelism, with an equal part of the order each
-  std::optional<CpOrder> order = {};       // that it is; needs ranks
+  std::optional<CpOrder> order = {};       // that it is; needs ranks, ptrr and balanced mask and block
+  /// Of all tokens: its pairs are the work of ranks, not causal ones in each sequence.
+  std::optional<Mask> mask = {};
+  std::optional<BlockShape> block = {};
 };
 
 /// An order of tokens (tokens,): the token at each place, as of ejk/cp_order.hpp. With ranks the facts are the

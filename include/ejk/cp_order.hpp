@@ -6,7 +6,9 @@
 //   head-tail      chunks r and 2n - 1 - r of all tokens, whatever the sequences
 //   per-document   chunks r and 2n - 1 - r of each sequence in turn
 //   thd            the same chunks of each sequence with its padding (TransformerEngine's THD)
-// So n divides T, 2n divides T, the length of each sequence, and that of each with its padding.
+//   ptrr, balanced  blocks of tokens that a rank has by the work of a mask (Sparsity::parallel), in ascending order
+// So n divides T, 2n divides T, the length of each sequence, and that of each with its padding; a block divides T, and
+// of ptrr n the number of blocks.
 #pragma once
 
 #include <array>
@@ -22,15 +24,18 @@
 
 namespace ejk {
 
-enum class CpOrder : std::uint8_t { contiguous, head_tail, per_document, thd };
+enum class CpOrder : std::uint8_t { contiguous, head_tail, per_document, thd, ptrr, balanced };
 inline constexpr std::array kCpOrders{CpOrder::contiguous, CpOrder::head_tail, CpOrder::per_document,
-                                      CpOrder::thd};
-/// "contiguous", "head-tail", "per-document", "thd".
+                                      CpOrder::thd,        CpOrder::ptrr,      CpOrder::balanced};
+/// "contiguous", "head-tail", "per-document", "thd", "ptrr", "balanced".
 std::string_view name_of(CpOrder order);
 /// Whether ranks share each sequence, which are then needed.
 constexpr bool is_by_sequence(CpOrder order) {
   return order == CpOrder::per_document || order == CpOrder::thd;
 }
+
+/// Whether ranks share blocks by their work.
+constexpr bool is_by_work(CpOrder order) { return order == CpOrder::ptrr || order == CpOrder::balanced; }
 
 struct CpSettings {
   CpOrder order = CpOrder::head_tail;
@@ -41,6 +46,9 @@ struct CpSettings {
   IntegerArray padded = {};
   /// How many there are, without cu_seqlens.
   std::optional<std::int64_t> tokens = {};
+  /// Of ptrr and balanced: the tokens of a block, and the rank of each block.
+  std::int64_t block = 0;
+  std::vector<std::int64_t> block_ranks = {};
 };
 
 /// Tokens of a rank without padding, causal pairs of their queries and keys of the same sequence, and keys of
@@ -70,7 +78,8 @@ std::int64_t cp_order_bytes(std::int64_t tokens, std::int64_t sequences, std::in
 struct CpIndivisible {
   std::optional<std::int64_t> sequence;  // nothing: all tokens
   std::int64_t length = 0;
-  std::int64_t parts = 0;  // ranks, or two of each
+  std::int64_t parts =
+      0;  // ranks, or two of each; of blocks their tokens, of ptrr those of a block of each rank
 };
 /// Nothing if it can divide all. Errors: as of make_cp_order.
 std::optional<CpIndivisible> find_indivisible(const CpSettings& settings);
@@ -81,7 +90,8 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings);
 std::vector<CpRank> cp_work(std::span<const std::int32_t> order, std::int64_t ranks,
                             const IntegerArray& cu_seqlens = {}, const IntegerArray& padded = {});
 
-/// The tokens, pairs and keys of each rank, and the pairs of the heaviest against the mean.
-Report describe_cp_work(std::span<const CpRank> ranks);
+/// The tokens, pairs and keys of each rank, and the pairs of the heaviest against the mean. `pairs`: which they are.
+Report describe_cp_work(std::span<const CpRank> ranks,
+                        std::string_view pairs = "causal pairs of a query and a key of its sequence");
 
 }  // namespace ejk

@@ -15,6 +15,8 @@
 //   zig-zag      of 2 n ranges rank r has r and 2 n - 1 - r, as in ring attention of causal masks
 //   balanced     the query blocks of the first block size are assigned in order of decreasing pairs allowed,
 //                each to the rank with the least so far; all ranks get equally many, or one more
+//   ptrr         torch's _PTRRLoadBalancer: the query blocks in order of decreasing visited blocks are dealt to ranks
+//                0 … n - 1, then n - 1 … 0, and so on. Of one mask and square blocks whose number n divides
 // Of c ranges the first Q mod c have one query more. Of equal blocks and ranks the first is taken. A rank's
 // pairs computed are those of its queries in blocks of the first size, without padding. A rank receives the
 // keys that its queries attend to in any head and that it does not store.
@@ -23,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -73,9 +76,9 @@ struct BlockSizeCost {
   std::vector<BlockPicture> pictures;
 };
 
-enum class Distribution { contiguous, zigzag, balanced };
+enum class Distribution { contiguous, zigzag, balanced, ptrr };
 
-/// "contiguous", "zig-zag", "balanced".
+/// "contiguous", "zig-zag", "balanced", "ptrr".
 const char* name_of(Distribution distribution);
 
 /// Load of a rank. Pairs of all heads; keys are positions.
@@ -88,7 +91,17 @@ struct RankLoad {
 struct ContextParallel {
   Distribution distribution = Distribution::contiguous;
   std::vector<RankLoad> ranks;
+  std::vector<std::int64_t> block_ranks = {};  // of balanced and ptrr: the rank of each query block
 };
+
+/// Loads of ranks whose queries and keys are tokens of a mask, as square as it is: rank r has those at places
+/// rank_offsets[r] … rank_offsets[r + 1] - 1 of `order`, which has each once. Pairs computed are 0. One pass over all
+/// elements. Throws Error{usage} for another number of tokens.
+std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int32_t> order,
+                                     std::span<const std::int64_t> rank_offsets);
+
+/// Memory of loads_of_order.
+std::int64_t loads_of_order_bytes(std::int64_t tokens, std::int64_t ranks);
 
 struct Sparsity {
   Shape shape;                              // heads, queries, keys
@@ -99,7 +112,8 @@ struct Sparsity {
   std::optional<std::size_t> least;         // the size that costs least; nothing where none fits the budget
   std::optional<std::size_t> fewest_pairs;  // that with the fewest pairs computed, of the same ones
   SparsityOptions options;
-  std::vector<ContextParallel> parallel;  // one a distribution; none without ranks
+  /// One a distribution, ptrr where it is one; none without ranks.
+  std::vector<ContextParallel> parallel;
 };
 
 /// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, or

@@ -309,7 +309,7 @@ const char* name_of(SparsityMeasure measure) {
 }
 
 const char* name_of(Distribution distribution) {
-  static constexpr const char* kNames[] = {"contiguous", "zig-zag", "balanced"};
+  static constexpr const char* kNames[] = {"contiguous", "zig-zag", "balanced", "ptrr"};
   return kNames[static_cast<std::size_t>(distribution)];
 }
 
@@ -412,7 +412,9 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   choose(result);
   result.masks = distinct.masks;
   result.head_mask = distinct.of_head;
-  if (runs) result.parallel = blocks::rank_loads(*runs, computed, first.kv_length(), first.block.q, ranks);
+  if (runs)
+    result.parallel = blocks::rank_loads(*runs, computed, first.kv_length(), first.block, ranks,
+                                         distinct.masks.size() == 1);
   return result;
 }
 

@@ -25,6 +25,9 @@ constexpr Rule kCuSeqlens[] = {
     {"tokens", kError, "the last offset is the number of tokens"},
     {"too-long", kError, "no sequence has more than the most tokens"},
     {"misaligned", kError, "no sequence with tokens is off the alignment"},
+    {"count", kError, "there are as many offsets with padding as without"},
+    {"longer", kError, "no sequence is longer than with its padding"},
+    {"divisible", kError, "lengths divide among the ranks"},
     {"int32", kWarning, "offsets fit int32, which most kernels take"},
     {"empty", kWarning, "each sequence has a token"},
 };

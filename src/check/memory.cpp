@@ -5,6 +5,7 @@
 #include "blocks/scan.hpp"
 #include "check/integers.hpp"
 #include "core/checked.hpp"
+#include "ejk/sparsity.hpp"
 #include "ejk/threads.hpp"
 
 namespace ejk {
@@ -42,7 +43,15 @@ std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims) {
 
 std::int64_t check_permutation_bytes(const IntegerArray& order, const PermutationClaims& claims) {
   // The order and its inverse, and those of the order that it is compared with.
-  return with_pieces(5 * kNumber / 2 * elements_of(order) + 5 * kNumber * elements_of(claims.cu_seqlens) +
+  double of_mask = 0;
+  if (claims.mask && claims.ranks) {
+    of_mask = static_cast<double>(loads_of_order_bytes(claims.mask->q_length(), *claims.ranks));
+    if (claims.block)
+      of_mask += static_cast<double>(
+          SparsityPlan({*claims.mask}, {*claims.block}, {.ranks = *claims.ranks}).work_bytes());
+  }
+  return with_pieces(of_mask + 5 * kNumber / 2 * elements_of(order) +
+                     5 * kNumber * elements_of(claims.cu_seqlens) +
                      4 * kNumber * static_cast<double>(claims.ranks.value_or(0)));
 }
 

@@ -1,5 +1,5 @@
 // Orders of context parallelism: a rank has one or two runs of tokens, or two of each sequence, which are written
-// one after the other. O(tokens + ranks · sequences).
+// one after the other; or blocks, whose ranks are given. O(tokens + ranks · sequences).
 // tests: tests/sequence/test_cp_order.cpp
 #include "ejk/cp_order.hpp"
 
@@ -44,6 +44,8 @@ core::PaddedSequences documents_of(const CpSettings& settings) {
     throw core::usage("order {} needs cu_seqlens", name_of(settings.order));
   if (!settings.cu_seqlens && settings.tokens.value_or(-1) < 0)
     throw core::usage("neither cu_seqlens nor a number of tokens is given");
+  if (is_by_work(settings.order) && settings.block < 1)
+    throw core::usage("order {} needs the tokens of a block", name_of(settings.order));
   if (settings.padded && settings.order != CpOrder::thd)
     throw core::usage("padded cu_seqlens are of order thd, not {}", name_of(settings.order));
   core::PaddedSequences documents =
@@ -56,7 +58,11 @@ core::PaddedSequences documents_of(const CpSettings& settings) {
 
 std::optional<CpIndivisible> find_indivisible(const CpSettings& settings,
                                               const core::PaddedSequences& documents) {
-  const std::int64_t parts = settings.order == CpOrder::contiguous ? settings.ranks : 2 * settings.ranks;
+  const std::int64_t parts = settings.order == CpOrder::balanced ? settings.block
+                             : settings.order == CpOrder::ptrr
+                                 ? core::checked_mul(settings.block, settings.ranks).value_or(kMostInt32)
+                             : settings.order == CpOrder::contiguous ? settings.ranks
+                                                                     : 2 * settings.ranks;
   if (!is_by_sequence(settings.order)) {
     if (documents.begins.back() % parts == 0) return {};
     return CpIndivisible{{}, documents.begins.back(), parts};
@@ -68,8 +74,12 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings,
 }
 
 [[noreturn]] void fail(const CpSettings& settings, const CpIndivisible& found) {
-  const std::string by = settings.order == CpOrder::contiguous ? fmt::format("{} ranks", settings.ranks)
-                                                               : fmt::format("2 x {} ranks", settings.ranks);
+  const std::string by = settings.order == CpOrder::balanced ? fmt::format("blocks of {}", settings.block)
+                         : settings.order == CpOrder::ptrr
+                             ? fmt::format("{} ranks' blocks of {}", settings.ranks, settings.block)
+                         : settings.order == CpOrder::contiguous
+                             ? fmt::format("{} ranks", settings.ranks)
+                             : fmt::format("2 x {} ranks", settings.ranks);
   Error error = found.sequence
                     ? core::invalid("sequence {} has {} tokens{}, not a multiple of {}", *found.sequence,
                                     found.length, settings.padded ? " with its padding" : "", by)
@@ -77,6 +87,21 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings,
   if (settings.cu_seqlens) error.at((settings.padded ? settings.padded : settings.cu_seqlens)->name());
   throw std::move(error.hint(fmt::format("order {} needs padding to {}", name_of(settings.order),
                                          core::ceil_div(found.length, found.parts) * found.parts)));
+}
+
+// The blocks of each rank, ascending.
+std::vector<std::vector<std::int64_t>> blocks_of_ranks(const CpSettings& settings, std::int64_t tokens) {
+  if (std::ssize(settings.block_ranks) != tokens / settings.block)
+    throw core::usage("{} blocks of {} tokens have ranks, and there are {} tokens",
+                      settings.block_ranks.size(), settings.block, tokens);
+  std::vector<std::vector<std::int64_t>> blocks(static_cast<std::size_t>(settings.ranks));
+  std::int64_t block = 0;
+  for (const std::int64_t rank : settings.block_ranks) {
+    if (rank < 0 || rank >= settings.ranks)
+      throw core::usage("block {} is of rank {}, and there are {} ranks", block, rank, settings.ranks);
+    blocks[static_cast<std::size_t>(rank)].push_back(block++);
+  }
+  return blocks;
 }
 
 // Calls f(i, position, s) for tokens[i] of sequence s; ascending tokens are found faster.
@@ -112,7 +137,8 @@ CpRank work_of(const core::PaddedSequences& documents, std::span<const std::int3
 }  // namespace
 
 std::string_view name_of(CpOrder order) {
-  static constexpr std::string_view kNames[] = {"contiguous", "head-tail", "per-document", "thd"};
+  static constexpr std::string_view kNames[] = {"contiguous", "head-tail", "per-document",
+                                                "thd",        "ptrr",      "balanced"};
   return kNames[static_cast<std::size_t>(order)];
 }
 
@@ -122,7 +148,7 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings) {
 
 std::int64_t cp_order_bytes(std::int64_t tokens, std::int64_t sequences, std::int64_t ranks) {
   return core::bytes_of_estimate(12 * static_cast<double>(tokens) + 24 * static_cast<double>(sequences) +
-                                 28 * static_cast<double>(ranks));
+                                 52 * static_cast<double>(ranks));
 }
 
 CpTokens make_cp_order(const CpSettings& settings) {
@@ -149,9 +175,14 @@ CpTokens make_cp_order(const CpSettings& settings) {
     run(begin + rank * chunk, chunk);
     run(end - (rank + 1) * chunk, chunk);
   };
+  std::vector<std::vector<std::int64_t>> blocks;
+  if (is_by_work(settings.order)) blocks = blocks_of_ranks(settings, tokens);
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     const std::size_t first = at;
-    if (settings.order == CpOrder::contiguous)
+    if (!blocks.empty())
+      for (const std::int64_t block : blocks[static_cast<std::size_t>(rank)])
+        run(block * settings.block, settings.block);
+    else if (settings.order == CpOrder::contiguous)
       run(rank * (tokens / ranks), tokens / ranks);
     else if (settings.order == CpOrder::head_tail)
       head_and_tail(rank, 0, tokens);
@@ -189,10 +220,10 @@ std::vector<CpRank> cp_work(std::span<const std::int32_t> order, std::int64_t ra
   return all;
 }
 
-Report describe_cp_work(std::span<const CpRank> ranks) {
+Report describe_cp_work(std::span<const CpRank> ranks, std::string_view pairs) {
   Table table{
       "ranks",
-      "work of ranks (causal pairs of a query and a key of its sequence)",
+      fmt::format("work of ranks ({})", pairs),
       {{"rank", "rank"}, {"tokens", "tokens"}, {"pairs", "pairs"}, {"keys_received", "keys received"}},
       {},
       16};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <string>
@@ -13,9 +14,12 @@
 #include <vector>
 
 #include "blocks/scan.hpp"
+#include "ejk/cp_order.hpp"
 #include "mask/node.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
+#include "support/equal.hpp"
+#include "support/golden.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"
 
@@ -131,6 +135,23 @@ void check_size(const Heads& heads, const BlockSizeCost& size, std::int64_t bloc
 std::vector<std::int64_t> plain_ranks(const Heads& heads, BlockShape block, std::int64_t ranks,
                                       Distribution distribution) {
   std::vector<std::int64_t> rank_of(static_cast<std::size_t>(heads.q));
+  const std::int64_t blocks = (heads.q + block.q - 1) / block.q;
+  if (distribution == Distribution::ptrr) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> rows;  // fewer visited blocks last, then by index
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      std::int64_t visited = 0;
+      for (std::int64_t j = 0; j * block.kv < heads.kv; ++j) visited += allowed(heads, 0, block, i, j) > 0;
+      rows.emplace_back(-visited, i);
+    }
+    std::sort(rows.begin(), rows.end());
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      const auto at = static_cast<std::int64_t>(n) % (2 * ranks);
+      for (std::int64_t q = rows[n].second * block.q; q < std::min((rows[n].second + 1) * block.q, heads.q);
+           ++q)
+        rank_of[static_cast<std::size_t>(q)] = at < ranks ? at : 2 * ranks - 1 - at;
+    }
+    return rank_of;
+  }
   if (distribution != Distribution::balanced) {
     const std::int64_t runs = distribution == Distribution::contiguous ? ranks : 2 * ranks;
     std::int64_t q = 0;
@@ -139,7 +160,6 @@ std::vector<std::int64_t> plain_ranks(const Heads& heads, BlockShape block, std:
         rank_of[static_cast<std::size_t>(q++)] = run < ranks ? run : 2 * ranks - 1 - run;
     return rank_of;
   }
-  const std::int64_t blocks = (heads.q + block.q - 1) / block.q;
   std::vector<std::int64_t> work;
   for (std::int64_t i = 0; i < blocks; ++i) {
     work.push_back(0);
@@ -212,13 +232,15 @@ Array random_array(plain::Random& random, std::int64_t q, std::int64_t kv) {
 
 TEST_CASE("random masks at random block sizes cost what plain loops and process_mask count") {
   plain::Random random(71);
-  for (int round = 0; round < 100; ++round) {
+  int with_ptrr = 0;
+  for (int round = 0; round < 150; ++round) {
     CAPTURE(round);
     const Threads threads(round % 5 == 0 ? 3 : 1);
     const Heads heads = random_heads(random);
-    const std::vector<BlockShape> blocks = random_blocks(random);
+    std::vector<BlockShape> blocks = random_blocks(random);
+    if (round % 3 == 0) blocks[0].kv = blocks[0].q;
     SparsityOptions options;
-    options.ranks = between(random, 0, std::min<std::int64_t>(heads.q, 7));
+    options.ranks = between(random, 0, std::min<std::int64_t>(heads.q, round % 3 == 0 ? 3 : 7));
     options.block_cost = between(random, 0, 1) * between(random, 0, 5000);
     const Sparsity sparsity = measure_sparsity(heads.masks, blocks, options);
     CHECK(sparsity.shape == Shape{std::ssize(heads.masks), heads.q, heads.kv});
@@ -232,9 +254,70 @@ TEST_CASE("random masks at random block sizes cost what plain loops and process_
       CHECK(to_string(sparsity.sizes[s].block) == to_string(blocks[s]));
       check_size(heads, sparsity.sizes[s], options.block_cost);
     }
-    REQUIRE(sparsity.parallel.size() == (options.ranks > 0 ? 3 : 0));
+    const BlockShape first = blocks[0];
+    const bool has_ptrr = options.ranks > 0 && first.q == first.kv && sparsity.masks.size() == 1 &&
+                          (heads.q + first.q - 1) / first.q % options.ranks == 0;
+    with_ptrr += has_ptrr;
+    REQUIRE(std::ssize(sparsity.parallel) == (options.ranks > 0 ? 3 : 0) + (has_ptrr ? 1 : 0));
     for (const ContextParallel& parallel : sparsity.parallel)
       check_ranks(heads, blocks[0], options.ranks, parallel);
+  }
+  CHECK(with_ptrr > 5);
+}
+
+TEST_CASE("orders of torch's PTRR are those of its load balancer") {
+  int cases = 0;
+  for (const golden::Case& c : golden::load("cp_order_ptrr")) {
+    CAPTURE(c.name);
+    const Array& elements = c.in.at("mask");
+    const std::int64_t tokens = elements.shape()[0], block = c.params.at("block"),
+                       ranks = c.params.at("ranks");
+    const Mask mask = array_mask(make_source(elements.view(), "mask"), Polarity::keep);
+    const Sparsity sparsity = measure_sparsity({mask, mask}, {{block, block}}, {.ranks = ranks});
+    REQUIRE(sparsity.parallel.back().distribution == Distribution::ptrr);
+    const CpTokens made = make_cp_order({.order = CpOrder::ptrr,
+                                         .ranks = ranks,
+                                         .tokens = tokens,
+                                         .block = block,
+                                         .block_ranks = sparsity.parallel.back().block_ranks});
+    golden::check_equal(made.order, c, "order");
+    golden::check_equal(made.inverse, c, "inverse");
+    ++cases;
+  }
+  CHECK(cases == 12);
+}
+
+TEST_CASE("loads of any order are those of plain loops") {
+  plain::Random random(73);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const Threads threads(round % 3 == 0 ? 3 : 1);
+    const std::int64_t tokens = between(random, 0, 150), ranks = between(random, 1, 5);
+    if (tokens == 0) continue;
+    const plain::Pair one = plain::random_mask(random, tokens, tokens, 2);
+    std::vector<std::int32_t> order(static_cast<std::size_t>(tokens));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<std::int64_t> offsets{0};
+    for (std::int64_t rank = 1; rank < ranks; ++rank)
+      offsets.push_back(between(random, offsets.back(), tokens));
+    offsets.push_back(tokens);
+    const std::vector<RankLoad> loads = loads_of_order(one.mask, order, offsets);
+    REQUIRE(std::ssize(loads) == ranks);
+    for (std::size_t rank = 0; rank < loads.size(); ++rank) {
+      std::set<std::int64_t> seen;
+      std::int64_t pairs = 0;
+      for (std::int64_t place = offsets[rank]; place < offsets[rank + 1]; ++place)
+        for (std::int64_t k = 0; k < tokens; ++k)
+          if (one.elements[static_cast<std::size_t>(order[static_cast<std::size_t>(place)] * tokens + k)] !=
+              0)
+            ++pairs, seen.insert(k);
+      for (std::int64_t place = offsets[rank]; place < offsets[rank + 1]; ++place)
+        seen.erase(order[static_cast<std::size_t>(place)]);
+      CHECK(loads[rank].queries == offsets[rank + 1] - offsets[rank]);
+      CHECK(loads[rank].pairs_allowed == pairs);
+      CHECK(loads[rank].keys_received == std::ssize(seen));
+    }
   }
 }
 

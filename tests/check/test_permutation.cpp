@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "check/artefacts.hpp"
+#include "ejk/cp_order.hpp"
+#include "ejk/sparsity.hpp"
 #include "support/arrays.hpp"
 #include "support/failure.hpp"
 
@@ -121,4 +123,71 @@ TEST_CASE("indices out of range, twice and missing") {
   CHECK(plain::failure([&] {
           check_permutation(integers({0, 1}, {1, 2}));
         }) == "x.npy: an order must be a 1-D array, not of shape (1, 2)");
+}
+
+TEST_CASE("orders of sequences with padding, and of blocks by the work of a mask") {
+  Random random(32);
+  Answers right;
+  for (int trial = 0; trial < 400; ++trial) {
+    CAPTURE(trial);
+    const std::int64_t ranks = between(random, 1, 4);
+    PermutationClaims claims;
+    claims.ranks = ranks;
+    CpSettings settings{.order = CpOrder::thd, .ranks = ranks};
+    if (between(random, 0, 1)) {
+      Numbers lens, rooms;
+      for (std::int64_t n = between(random, 1, 5); n > 0; --n) {
+        rooms.push_back(2 * ranks * between(random, 0, 4));
+        lens.push_back(between(random, 0, rooms.back()));
+      }
+      settings.cu_seqlens = claims.cu_seqlens = integers(offsets_of(lens));
+      settings.padded = claims.padded = integers(offsets_of(rooms));
+    } else {
+      settings.order = between(random, 0, 1) ? CpOrder::ptrr : CpOrder::balanced;
+      const std::int64_t block = between(random, 1, 5), blocks = settings.order == CpOrder::ptrr
+                                                                     ? ranks * between(random, 1, 5)
+                                                                     : between(random, ranks, 20);
+      settings.tokens = block * blocks, settings.block = block;
+      claims.mask = plain::random_mask(random, *settings.tokens, *settings.tokens, 1).mask;
+      claims.block = BlockShape{block, block};
+      const Sparsity sparsity = measure_sparsity({*claims.mask}, {*claims.block}, {.ranks = ranks});
+      for (const ContextParallel& parallel : sparsity.parallel)
+        if (std::string(name_of(parallel.distribution)) == name_of(settings.order))
+          settings.block_ranks = parallel.block_ranks;
+    }
+    claims.order = settings.order;
+    const CpTokens made = make_cp_order(settings);
+    Numbers given;
+    for (const double x : plain::doubles(made.order.view())) given.push_back(static_cast<std::int64_t>(x));
+    const Findings found = check_permutation(integers(given), claims);
+    CHECK_MESSAGE(found.errors() == 0, text_of(found));
+    const Numbers before = given;
+    if (given.size() > 1) {
+      const auto place = [&] { return given.begin() + between(random, 0, std::ssize(given) - 1); };
+      std::iter_swap(place(), place());
+    }
+    right.add(given == before);
+    CHECK((check_permutation(integers(given), claims).errors() == 0) == (given == before));
+  }
+  CHECK(right.yes > 10);
+  CHECK(right.no > 100);
+}
+
+TEST_CASE("the work of ranks by a mask, and without padding, is in the report") {
+  PermutationClaims claims;
+  claims.ranks = 2;
+  claims.mask = causal_mask(4, 4);
+  const std::string text = to_text(describe(check_permutation(integers({0, 3, 1, 2}), claims)));
+  CHECK(text.find("work of ranks (pairs of the mask)") != std::string::npos);
+  claims = {};
+  claims.ranks = 1, claims.cu_seqlens = integers({0, 3}), claims.padded = integers({0, 4});
+  const Findings found = check_permutation(integers({0, 3, 1, 2}), claims);
+  CHECK(found.errors() == 0);
+  CHECK(to_text(describe(found)).find("6") != std::string::npos);  // causal pairs of 3 tokens
+  claims.mask = causal_mask(5, 5);
+  CHECK(plain::failure(
+            [&] {
+              check_permutation(integers({0, 3, 1, 2}), claims);
+            },
+            Error::Kind::usage) == "the mask has 5 queries and 5 keys, and the order 4 tokens");
 }

@@ -20,6 +20,15 @@ std::function<Findings()> cu(const Numbers& values, const CuSeqlensClaims& claim
   return [=] { return check_cu_seqlens(integers(values), claims); };
 }
 
+std::function<Findings()> padded(const Numbers& values, const Numbers& with_padding,
+                                 std::optional<std::int64_t> ranks = {}) {
+  return [=] {
+    CuSeqlensClaims claims;
+    claims.padded = integers(with_padding), claims.ranks = ranks;
+    return check_cu_seqlens(integers(values), claims);
+  };
+}
+
 std::function<Findings()> segments(const Numbers& ids, const Numbers& cu_seqlens = {},
                                    Convention convention = Convention::document) {
   return [=] {
@@ -224,6 +233,9 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"too-long", {cu({0, 5}, {.max_seqlen = 4}), cu({0, 5}, {.max_seqlen = 5})}},
       // An empty sequence is at no multiple, and has nothing to be misaligned.
       {"misaligned", {cu({0, 5, 6}, {.align = 4}), cu({0, 8, 9, 9}, {.align = 4})}},
+      {"count", {padded({0, 2}, {0, 4, 8}), padded({0, 2, 3}, {0, 4, 8})}},
+      {"longer", {padded({0, 5, 7}, {0, 4, 8}), padded({0, 4, 8}, {0, 4, 8})}},
+      {"divisible", {padded({0, 2, 3}, {0, 4, 10}, 2), padded({0, 2, 3}, {0, 4, 12}, 2)}},
       {"int32", {cu({0, kInt32 + 1}), cu({0, kInt32})}},
       {"empty", {cu({0, 2, 2}), cu({0, 2, 3})}}}},
     {"segment-ids",

@@ -86,6 +86,61 @@ TEST_CASE("a changed offset is an error where it breaks what is claimed, and els
   CHECK(right.no > 400);
 }
 
+TEST_CASE("a changed offset with or without padding is an error where it breaks what is claimed") {
+  Random random(21);
+  Answers right;
+  for (int trial = 0; trial < 2000; ++trial) {
+    CAPTURE(trial);
+    CuSeqlensClaims claims;
+    claims.ranks = between(random, 1, 3);
+    const std::int64_t unit = 2 * *claims.ranks;
+    Numbers lens, rooms;
+    for (std::int64_t n = between(random, 0, 6); n > 0; --n) {
+      rooms.push_back(unit * between(random, 0, 4));
+      lens.push_back(between(random, 0, rooms.back()));
+    }
+    Numbers cu = offsets_of(lens), padded = offsets_of(rooms);
+    if (between(random, 0, 1)) claims.tokens = padded.back();
+    const auto errors = [&] {
+      claims.padded = integers(padded, {std::ssize(padded)}, any_dtype(random));
+      return check_cu_seqlens(integers(cu), claims).errors();
+    };
+    CHECK(errors() == 0);
+    switch (between(random, 0, 3)) {
+      case 0:
+        change_one(random, cu);
+        break;
+      case 1:
+        change_one(random, padded);
+        break;
+      case 2:
+        (between(random, 0, 1) ? cu : padded).push_back(1000);
+        break;
+      default:
+        claims.ranks = between(random, 1, 4);
+    }
+    CuSeqlensClaims of_cu;
+    bool is_right = are_offsets(cu, of_cu) && are_offsets(padded, of_cu) && cu.size() == padded.size();
+    if (claims.tokens) is_right = is_right && padded.back() == *claims.tokens;
+    for (std::size_t s = 0; is_right && s + 1 < cu.size(); ++s) {
+      const std::int64_t room = padded[s + 1] - padded[s];
+      is_right = cu[s + 1] - cu[s] <= room && room % (2 * *claims.ranks) == 0;
+    }
+    right.add(is_right);
+    CHECK((errors() == 0) == is_right);
+  }
+  CHECK(right.yes > 200);
+  CHECK(right.no > 400);
+}
+
+TEST_CASE("without padding the lengths themselves divide among the ranks") {
+  CHECK(check_cu_seqlens(integers({0, 4, 12}), {.ranks = 2}).errors() == 0);
+  const Findings found = check_cu_seqlens(integers({0, 4, 10}), {.ranks = 2});
+  CHECK(found.count("divisible") == 1);
+  CHECK(text_of(found) ==
+        "divisible: cu_seqlens(1,): sequence 1 has 6 tokens, not a multiple of 2 x 2 ranks\n");
+}
+
 TEST_CASE("a changed segment id is an error where other tokens see each other, and else none") {
   Random random(12);
   Answers right, right_alone;

@@ -174,3 +174,35 @@ TEST_CASE("what an order cannot divide is an error with the sequence and its len
   CHECK(failure_and_hint([&] { cp_work(order, 1, cu); }) ==
         "there are 3 tokens in the order and 24 in the sequences");
 }
+
+TEST_CASE("orders of blocks are those of loops over blocks, and blocks that do not fit are errors") {
+  plain::Random random{6};
+  for (int round = 0; round < 100; ++round) {
+    const std::int64_t ranks = between(random, 1, 4), block = between(random, 1, 5),
+                       blocks = between(random, 0, 9);
+    CpSettings settings{.order = CpOrder::balanced, .ranks = ranks, .tokens = block * blocks, .block = block};
+    for (std::int64_t b = 0; b < blocks; ++b) settings.block_ranks.push_back(between(random, 0, ranks - 1));
+    Tokens order, offsets{0};
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      for (std::int64_t token = 0; token < block * blocks; ++token)
+        if (settings.block_ranks[static_cast<std::size_t>(token / block)] == rank) order.push_back(token);
+      offsets.push_back(std::ssize(order));
+    }
+    const CpTokens made = make_cp_order(settings);
+    CHECK(tokens_of(made.order) == order);
+    CHECK(tokens_of(made.rank_offsets) == offsets);
+  }
+  const auto error = [](const CpSettings& settings) {
+    return failure_and_hint([&] { make_cp_order(settings); });
+  };
+  CHECK(error({.order = CpOrder::balanced, .ranks = 2, .tokens = 10, .block = 4}) ==
+        "10 tokens are not a multiple of blocks of 4 | order balanced needs padding to 12");
+  CHECK(error({.order = CpOrder::ptrr, .ranks = 2, .tokens = 12, .block = 4}) ==
+        "12 tokens are not a multiple of 2 ranks' blocks of 4 | order ptrr needs padding to 16");
+  CHECK(error({.order = CpOrder::ptrr, .ranks = 2, .tokens = 16}) ==
+        "order ptrr needs the tokens of a block");
+  CHECK(error({.order = CpOrder::ptrr, .ranks = 2, .tokens = 16, .block = 8}) ==
+        "0 blocks of 8 tokens have ranks, and there are 16 tokens");
+  CHECK(error({.order = CpOrder::ptrr, .ranks = 2, .tokens = 16, .block = 8, .block_ranks = {0, 2}}) ==
+        "block 1 is of rank 2, and there are 2 ranks");
+}

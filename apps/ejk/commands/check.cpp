@@ -119,11 +119,17 @@ Run declare_check_cu_seqlens(OptionSet& set) {
   add_word(set, "--max-seqlen", words->claims.max_seqlen, at_least(0), "N",
            "the most tokens that a sequence may have\nA kernel with a smaller limit skips tokens.");
   add_word(set, "--align", words->claims.align, at_least(1), "N", "sequences begin at multiples of N tokens");
+  add_reference(set, "--padded", words->second,
+                "where they begin with padding behind each, (sequences + 1,)\n"
+                "TransformerEngine's cu_seqlens_padded. --tokens, --align and --cp are then of these.");
+  add_word(set, "--cp", words->claims.ranks, at_least(1), "N",
+           "context-parallel ranks\nEach length is a multiple of 2 N, with padding where --padded is given.");
   declare_check(set, "cu-seqlens", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto cu = inspection.open("cu_seqlens", words->array);
-    return inspection.run(check_bytes(), ejk::check_cu_seqlens, cu, words->claims);
+    words->claims.padded = inspection.open("padded", words->second);
+    return inspection.run(2 * check_bytes(), ejk::check_cu_seqlens, cu, words->claims);
   };
 }
 
@@ -177,20 +183,45 @@ Run declare_check_permutation(OptionSet& set) {
   add_reference(set, "ORDER", words->array, "the token at each place, (tokens,), as ejk cp-order writes it")
       .required();
   add_reference(set, "--cu-seqlens", words->second,
-                "where sequences of the tokens begin, (sequences + 1,)\nOf order thd with their padding.");
+                "where sequences of the tokens begin, (sequences + 1,)\n"
+                "Of padded ones with their padding, or without it beside --padded.");
+  add_reference(
+      set, "--padded", words->third,
+      "where they begin with padding behind each, (sequences + 1,)\nPadding has a place, and no work.");
   add_word(set, "--cp", words->claims.ranks, at_least(1), "N",
            "context-parallel ranks\nThe report has the orders that it is, and the work of each rank.");
   add_choice(set, "--order", words->claims.order, named_choices<std::optional<CpOrder>>(kCpOrders), "NAME",
-             "the order that it is, with --cp");
+             "the order that it is, with --cp\nptrr and balanced need --mask and --block.");
+  const auto masks = std::make_shared<MaskOptions>();
+  add_mask_expressions(
+      set, "--mask", masks->expressions,
+      "the mask of all tokens, whose pairs are the work of ranks\n"
+      "Otherwise those of a causal mask in each sequence. ejk mask-info --help lists the terms.");
+  add_mask_kind(set, masks->polarity);
+  add_word(set, "--block", words->claims.block, read_block, "QxK",
+           "queries and keys of a block, of orders ptrr and balanced");
   declare_check(set, "permutation", words->flags);
-  return [words](Job& job) {
+  return [words, masks](Job& job) {
     const auto& order = words->claims.order;
+    if (masks->expressions.empty() && words->claims.block) throw usage("--block goes with --mask");
+    if (!masks->expressions.empty() && !words->claims.ranks)
+      throw usage("--mask needs --cp N, the number of ranks");
+    if (!words->third.empty() && words->second.empty()) throw usage("--padded goes with --cu-seqlens");
+    if (order && is_by_work(*order) && !words->claims.block)
+      throw usage("--order {} needs --mask EXPR and --block QxK", name_of(*order));
     if (order && !words->claims.ranks) throw usage("--order needs --cp N, the number of ranks");
     if (order && is_by_sequence(*order) && words->second.empty())
       throw usage("--order {} needs --cu-seqlens", name_of(*order));
     Inspection inspection(job, words->flags);
     const auto tokens = inspection.open("order", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
+    words->claims.padded = inspection.open("padded", words->third);
+    if (!masks->expressions.empty() && tokens->shape().size() == 1) {
+      masks->shape = {tokens->shape()[0], tokens->shape()[0]};
+      Masks resolved = job.phase(Phase::read, [&] { return resolve_masks(*masks, job); });
+      if (resolved.head_count() != 1) throw usage("--mask is one mask, of all heads");
+      words->claims.mask = resolved.heads.front();
+    }
     return inspection.run(check_permutation_bytes(tokens, words->claims), ejk::check_permutation, tokens,
                           words->claims);
   };

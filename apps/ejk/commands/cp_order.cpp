@@ -2,11 +2,14 @@
 // tests: tests/cli/cp-order/
 #include "ejk/cp_order.hpp"
 
+#include <algorithm>
 #include <optional>
 
 #include "commands.hpp"
 #include "ejk/sequence.hpp"
+#include "ejk/sparsity.hpp"
 #include "job.hpp"
+#include "masks.hpp"
 #include "options.hpp"
 #include "sources.hpp"
 
@@ -19,11 +22,49 @@ struct CpOrderOptions {
   std::int64_t ranks = 1;
   std::optional<std::int64_t> tokens;
   std::string cu_seqlens, padded;
+  MaskOptions masks;
+  std::optional<BlockShape> block;
 };
+
+// Of ptrr and balanced: the mask, and the plan of its work.
+struct WorkOfBlocks {
+  Masks masks;
+  SparsityPlan plan;
+};
+
+WorkOfBlocks plan_blocks(const CpOrderOptions& options, std::int64_t tokens, Job& job) {
+  MaskOptions given = options.masks;
+  given.shape = {tokens, tokens};
+  Masks masks = job.phase(Phase::read, [&] { return resolve_masks(given, job); });
+  SparsityPlan plan = plan_of_masks(
+      given, masks, [&] { return SparsityPlan(masks.heads, {*options.block}, {.ranks = options.ranks}); });
+  return {std::move(masks), std::move(plan)};
+}
+
+// The work of ranks by the mask; `settings` gets the rank of each block.
+std::vector<CpRank> rank_blocks(const SparsityPlan& plan, CpSettings& settings, Job& job) {
+  const Sparsity sparsity = plan.run(job.progress(), job.budget.bytes());
+  const auto wanted = settings.order == CpOrder::ptrr ? Distribution::ptrr : Distribution::balanced;
+  const auto found =
+      std::find_if(sparsity.parallel.begin(), sparsity.parallel.end(),
+                   [&](const ContextParallel& parallel) { return parallel.distribution == wanted; });
+  if (found == sparsity.parallel.end())
+    throw Error(Error::Kind::internal, "an order that divides the blocks has no ranks of blocks");
+  settings.block_ranks = found->block_ranks;
+  std::vector<CpRank> work;
+  for (const RankLoad& load : found->ranks)
+    work.push_back({load.queries, load.pairs_allowed, load.keys_received});
+  return work;
+}
 
 Outcome run(const CpOrderOptions& options, Job& job) {
   const CpOrder order = *options.order;
-  const bool has_sequences = !options.cu_seqlens.empty();
+  const bool has_sequences = !options.cu_seqlens.empty(), by_work = is_by_work(order);
+  if (by_work == options.masks.expressions.empty() || by_work != options.block.has_value())
+    throw by_work ? usage("--order {} needs --mask EXPR and --block QxK", name_of(order))
+                  : usage("--mask and --block go with --order ptrr and balanced, not {}", name_of(order));
+  if (order == CpOrder::ptrr && options.block->q != options.block->kv)
+    throw usage("--order ptrr has square blocks, not {}x{}", options.block->q, options.block->kv);
   if (has_sequences == options.tokens.has_value())
     throw usage(has_sequences ? "--cu-seqlens and --tokens both give the tokens" : "the tokens are not given")
         .hint("--cu-seqlens CU is of packed sequences, --tokens T of one");
@@ -32,6 +73,7 @@ Outcome run(const CpOrderOptions& options, Job& job) {
 
   CpSettings settings{.order = order, .ranks = options.ranks, .tokens = options.tokens};
   std::int64_t tokens = options.tokens.value_or(0), sequences = 1;
+  Report report;
   // The sequences determine the size of the result, so a dry run reads them.
   if (has_sequences) {
     const auto cu = job.open("cu_seqlens", options.cu_seqlens);
@@ -43,12 +85,25 @@ Outcome run(const CpOrderOptions& options, Job& job) {
     });
     sequences = element_count(cu->shape());
   }
-  Report report;
+  std::optional<WorkOfBlocks> work;
+  std::int64_t peak = kPieceBytes;
+  if (by_work) {
+    settings.block = options.block->q;
+    work = plan_blocks(options, tokens, job);
+    peak += work->plan.work_bytes();
+    report.warnings = work->masks.warnings();
+  }
+  if (find_indivisible(settings)) make_cp_order(settings);  // throws what cannot be divided
   report.add("order", "order", std::string(name_of(order))).add("tokens", "places", tokens, Unit::count);
-  if (job.plan(report, kPieceBytes + cp_order_bytes(tokens, sequences, options.ranks)))
-    return Outcome::passed;
-  const CpTokens made = job.phase(Phase::compute, [&] { return make_cp_order(settings); });
-  for (Report::Item& item : describe_cp_work(made.ranks).items) report.add(std::move(item));
+  if (job.plan(report, peak + cp_order_bytes(tokens, sequences, options.ranks))) return Outcome::passed;
+  Report of_ranks;
+  const CpTokens made = job.phase(Phase::compute, [&] {
+    if (work) of_ranks = describe_cp_work(rank_blocks(work->plan, settings, job), "pairs of the mask");
+    CpTokens tokens_of_ranks = make_cp_order(settings);
+    if (!work) of_ranks = describe_cp_work(tokens_of_ranks.ranks);
+    return tokens_of_ranks;
+  });
+  for (Report::Item& item : of_ranks.items) report.add(std::move(item));
   job.deliver(std::move(report), {{"order", make_source(made.order.view()), {}},
                                   {"inverse", make_source(made.inverse.view()), {}},
                                   {"rank_offsets", make_source(made.rank_offsets.view()), {}},
@@ -71,6 +126,14 @@ Run declare_cp_order(OptionSet& set) {
   add_reference(set, "--padded", options->padded,
                 "of thd, where they begin with padding behind each, (sequences + 1,)\nWithout it "
                 "--cu-seqlens is of sequences with their padding.");
+  add_mask_expressions(
+      set, "--mask", options->masks.expressions,
+      "of ptrr and balanced, whose work is shared: a rule, such as causal\n"
+      "Without --tokens and --cu-seqlens its arrays give the tokens. ejk mask-info --help lists the terms.");
+  add_mask_kind(set, options->masks.polarity);
+  add_word(set, "--block", options->block, read_block, "QxK",
+           "of ptrr and balanced: queries and keys of a block")
+      .recorded();
   set_footer(set,
              "Orders; a chunk is one of 2 N equal parts\n"
              "  contiguous    rank r has the r-th of N equal parts\n"
@@ -78,9 +141,13 @@ Run declare_cp_order(OptionSet& set) {
              "                (torch, and Megatron of one sequence)\n"
              "  per-document  those chunks of each sequence in turn (torch from 2.14)\n"
              "  thd           those of each sequence with its padding\n"
-             "                (TransformerEngine's thd, and Megatron of packed sequences)\n\n"
-             "A length that does not divide so is an error. The work of a rank is that of a\n"
-             "causal mask in each sequence, and the keys received are those of other ranks.");
+             "                (TransformerEngine's thd, and Megatron of packed sequences)\n"
+             "  ptrr          blocks of queries by their visited blocks, most first, are dealt\n"
+             "                to ranks 0 ... N - 1, N - 1 ... 0 and so on (torch's PTRR)\n"
+             "  balanced      blocks by their pairs, most first, go to the rank with the\n"
+             "                least, as ejk sparsity --cp has it\n\n"
+             "A length that does not divide so is an error. The work of a rank is that of the\n"
+             "mask, else of a causal one in each sequence; keys received are of other ranks.");
   return [options](Job& job) { return run(*options, job); };
 }
 
@@ -103,11 +170,11 @@ assert (x[order][inverse] == x).all())",
 order | string | as given
 tokens | integer | tokens, with padding
 ranks_count | integer | ranks | done
-imbalance | number or null | causal pairs of the heaviest rank / the mean | done
+imbalance | number or null | pairs of the heaviest rank / the mean | done
 ranks | table | work of each rank | done
   rank | integer | the rank
   tokens | integer | its tokens, without padding
-  pairs | integer | causal pairs of a query and a key of its sequence
+  pairs | integer | causal pairs of a query and a key of its sequence; with --mask pairs of the mask
   keys_received | integer | keys of these that are on other ranks
 )",
     .declare = declare_cp_order,

@@ -73,11 +73,12 @@ Run declare_sparsity(OptionSet& set) {
                kPairsOfBlock));
   add_word(set, "--metadata-budget", words->how.metadata_budget, read_size, "SIZE",
            "bytes that the metadata may take, such as 1MiB\nSizes whose arrays do not fit are not chosen.");
-  add_word(set, "--cp", words->how.ranks, at_least(1), "N",
-           "work of N context-parallel ranks\n"
-           "Queries are divided into N ranges (contiguous), 2 N ranges of which rank r has r and 2 N - 1 - r "
-           "(zig-zag), and blocks of the first size, the heaviest first to the rank with the least "
-           "(balanced). Ranks receive the keys that their queries need and that are not at their positions.");
+  add_word(
+      set, "--cp", words->how.ranks, at_least(1), "N",
+      "work of N context-parallel ranks\n"
+      "Queries are divided into N ranges (contiguous), 2 N ranges of which rank r has r and 2 N - 1 - r "
+      "(zig-zag), and blocks of the first size, the heaviest first to the rank with the least "
+      "(balanced); of one mask in square blocks, whose number N divides, also as torch's PTRR deals them (ptrr). Ranks receive the keys that their queries need and that are not at their positions.");
   declare_picture(set);
   set_footer(set,
              std::string("A kernel computes all pairs in the blocks that are not empty. Counts are sums\n"
@@ -127,12 +128,12 @@ measure | string | pairs or metadata: the measure of --by | done
 context_parallel | section | work of context-parallel ranks | with --cp
   block | shape | the block size that pairs computed are for: the first
   distributions | table | ways to distribute the queries
-    distribution | string | contiguous, zig-zag or balanced
+    distribution | string | contiguous, zig-zag, balanced or ptrr
     pairs_imbalance | number or null | pairs_allowed of the heaviest rank / the mean
     computed_imbalance | number or null | pairs_computed of the heaviest rank / the mean
     keys_received_max, keys_received | integer | keys_received of the rank that receives the most, and of all ranks
   ranks | table | the ranks under each distribution
-    distribution | string | contiguous, zig-zag or balanced
+    distribution | string | contiguous, zig-zag, balanced or ptrr
     rank | integer | the rank
     queries | integer | queries of its own
     pairs_allowed, pairs_computed | integer | allowed pairs of these queries; their pairs in visited blocks
