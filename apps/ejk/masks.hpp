@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "ejk/flash_tiles.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_set.hpp"
 #include "ejk/report.hpp"
@@ -57,6 +59,16 @@ struct Masks {
 Masks resolve_masks(const MaskOptions& options, Job& job);
 
 BlockShape read_block(const std::string& word);
+
+/// --arch, --head-dim and --head-dim-v: a kernel of FlashAttention-4.
+struct KernelOptions {
+  std::optional<Fa4Arch> arch;
+  std::optional<std::int64_t> head_dim, head_dim_v;
+
+  /// None without --arch. Throws Error{usage} where one of them lacks another.
+  std::optional<Fa4Kernel> kernel() const;
+};
+void declare_kernel(OptionSet& set, KernelOptions& into);
 
 /// Calls f(), which plans work on the masks. Its errors get the name of the masks, and are usage errors if
 /// the lengths are from the command line; indivisible blocks of a likely padding mask get its hint.

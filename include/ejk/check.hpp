@@ -20,6 +20,7 @@
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/cp_order.hpp"
+#include "ejk/flash_tiles.hpp"
 #include "ejk/group_layouts.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/integer_array.hpp"
@@ -296,6 +297,7 @@ struct MaskInfoClaims {
   std::vector<Mask> masks = {};  // that it should store: one a head, or one for all. Empty: not claimed
   StoredSettings settings = {};  // not in the arrays
   std::int64_t pictures = 0;     // most block pictures in the facts: a byte a block each
+  std::optional<Fa4Kernel> kernel = {};  // of FlashAttention-4, whose forward pass takes the blocks
 };
 
 /// The arrays of a MaskInfo (ejk/mask_info.hpp). With masks this is a proof: the mask that a kernel computes

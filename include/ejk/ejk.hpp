@@ -19,6 +19,7 @@
 #include "ejk/error.hpp"
 #include "ejk/explain.hpp"
 #include "ejk/explanation.hpp"
+#include "ejk/flash_tiles.hpp"
 #include "ejk/generate.hpp"
 #include "ejk/group_layouts.hpp"
 #include "ejk/grouped_matmul.hpp"

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,11 @@ std::vector<std::string> mask_array_names(MaskLayout layout);
 /// Whether its arrays are those of blocks; flashmask and magi have pairs alone.
 bool has_blocks(MaskLayout layout);
 
+/// In which order the key blocks add to a tile of dQ, so that its bits are the same in each run.
+enum class WriteOrder : std::uint8_t { ascending, descending };
+/// "ascending", "descending".
+std::string_view name_of(WriteOrder order);
+
 struct MaskLayoutSettings {
   MaskLayout layout = MaskLayout::flex;
   /// Of tokamax and fa4: the arrays of the backward pass.
@@ -50,6 +56,8 @@ struct MaskLayoutSettings {
   /// Of tokamax, as in MaskInfoSettings; without shrink_grid the lists have every block.
   std::int64_t q_seq_shards = 1, kv_seq_shards = 1;
   bool shrink_grid = true, downcast = true, computable = true;
+  /// Of flex, and of fa4 for the backward pass: dq_write_order and dq_write_order_full as well.
+  std::optional<WriteOrder> dq_write_order = std::nullopt;
   /// As in ProcessMaskOptions.
   std::int64_t max_pattern_bytes = 0;
   BlockProgress progress = {};

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/flash_tiles.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
@@ -54,6 +55,8 @@ struct SparsityOptions {
   /// Bytes that the metadata may take, as in a processor's scratchpad; other sizes are not chosen.
   std::optional<std::int64_t> metadata_budget = {};
   std::int64_t ranks = 0;  // of context parallelism; 0: none
+  /// Of FlashAttention-4: the report says which sizes it takes.
+  std::optional<Fa4Kernel> kernel = {};
 };
 
 /// Cost of one block size, over all heads.

@@ -215,6 +215,8 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
                {"mean_row_blocks", "mean row", Unit::none, true},
                {"row_imbalance", "row max /mean"}},
               {}};
+  if (options.kernel)
+    table.columns.push_back({"runs_on", fmt::format("runs on {}", name_of(options.kernel->arch))});
   if (options.metadata_budget) table.columns.push_back({"fits_budget", "fits"});
   const auto allowed = static_cast<double>(sparsity.pairs_allowed);
   for (const BlockSizeCost& s : sparsity.sizes) {
@@ -237,6 +239,7 @@ void add_sizes(Report& report, const Sparsity& sparsity) {
                                  s.heaviest_row_blocks,
                                  s.mean_row_blocks,
                                  ratio(static_cast<double>(s.heaviest_row_blocks), s.mean_row_blocks)};
+    if (options.kernel) row.emplace_back(fa4_refusal(*options.kernel, s.block, sparsity.shape[1]).empty());
     if (options.metadata_budget) row.emplace_back(s.metadata_bytes <= *options.metadata_budget);
     table.rows.push_back(std::move(row));
   }
@@ -332,6 +335,7 @@ SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<Blo
     // Counts of pairs of all heads, with padding, fit 64 bits.
     element_count(Shape{size.head_count(), size.layout.q_blocks * block.q, size.layout.kv_blocks * block.kv});
   }
+  if (options.kernel) fa4_tile(*options.kernel, blocks.front(), 1);  // its errors
   if (options.block_cost < 0) throw core::usage("a block does not cost {} pairs", options.block_cost);
   const std::int64_t queries = plan->first().q_length();
   if (options.ranks < 0) throw core::usage("{} is not a number of ranks", options.ranks);

@@ -136,6 +136,8 @@ constexpr Rule kMaskInfo[] = {
     {"padding", kError, "no pair beyond the lengths is computed"},
     {"missing", kError, "each pair of the mask is computed"},
     {"outside", kError, "no pair is computed that the mask hides"},
+    {"write-order", kError, "key blocks add to dQ in their order"},
+    {"runs-on", kError, "the kernel takes blocks of this size"},
     {"look-ahead", kWarning, "idle steps fetch what is needed next"},
     {"unused", kWarning, "each distinct partial block is used"},
     {"decided", kWarning, "no partial block is all True or all False"},

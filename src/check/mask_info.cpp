@@ -69,6 +69,7 @@ class MaskInfoCheck {
     found_.show_arrays();
     if (!layout_->open()) return std::move(found_);
     layout_->check_rules();
+    if (claims_.kernel) check_kernel();
     if (!claims_.masks.empty())
       compare();
     else
@@ -84,6 +85,13 @@ class MaskInfoCheck {
  private:
   const BlockMask& mask_of(std::int64_t row) const {
     return layout_->row_masks[static_cast<std::size_t>(row)];
+  }
+
+  void check_kernel() {
+    const BlockShape block = layout_->block_shape;
+    const std::string why = fa4_refusal(*claims_.kernel, block, mask_of(0).q_length);
+    if (!why.empty())
+      found_.add("runs-on", 0, [&] { return Finding{"block", {}, Shape{block.q, block.kv}, why}; });
   }
 
   // The mask that a kernel computes for a row; `function` has the elements that are not stored.

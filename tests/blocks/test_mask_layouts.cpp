@@ -239,3 +239,30 @@ TEST_CASE("a few numbers make no mask of any size") {
     CHECK(failure({1, 4, 4}).find("has a length of") != std::string::npos);
   }
 }
+
+TEST_CASE("orders of writes to dQ are those of torch and FlashAttention-4") {
+  int arrays = 0;
+  for (const golden::Case& c : golden::load("dq_write_order")) {
+    CAPTURE(c.name);
+    MaskLayoutSettings settings{.layout = c.params.at("layout") == "flex" ? flex : fa4};
+    if (settings.layout == fa4) settings.direction = Direction::dkv;
+    const bool descending = c.params.at("descending");
+    settings.dq_write_order = descending ? WriteOrder::descending : WriteOrder::ascending;
+    const Mask mask = array_mask(make_source(c.in.at("mask").view(), "mask"));
+    for (const auto& [name, array] : make_mask_arrays({mask}, {16, 16}, settings).arrays) {
+      if (c.out.contains(name)) {
+        golden::check_equal(read_all(*array), c, name);
+        ++arrays;
+      }
+      if (name == "spt" || name == "dq_kv_order_spt")
+        CHECK(read_all(*array).elements<bool>()[0] == descending);
+    }
+  }
+  CHECK(arrays == 2 * 16);
+  CHECK(plain::failure(
+            [] {
+              make_mask_arrays({causal_mask(4, 4)}, {2, 2},
+                               {.layout = fa4, .dq_write_order = WriteOrder::ascending});
+            },
+            Error::Kind::usage) == "an order of writes to dQ is of flex, and of fa4 for the backward pass");
+}

@@ -71,3 +71,37 @@ TEST_CASE("a changed number is an error exactly where a kernel computes somethin
   CHECK(with_effect > 1000);
   CHECK(without > 50);
 }
+
+TEST_CASE("a changed order of writes to dQ is an error exactly below the counts") {
+  Random random{10};
+  Answers right;
+  for (int round = 0; round < 400; ++round) {
+    CAPTURE(round);
+    const bool flex = between(random, 0, 1) == 1;
+    MaskLayoutSettings settings{.layout = flex ? MaskLayout::flex : MaskLayout::fa4};
+    if (!flex) settings.direction = Direction::dkv;
+    settings.dq_write_order = between(random, 0, 1) ? WriteOrder::ascending : WriteOrder::descending;
+    const std::int64_t q = 4 * between(random, 1, 6), kv = 4 * between(random, 1, 6);
+    const Mask mask = plain::random_mask(random, q, kv, 1).mask;
+    plain::StoredArrays arrays = plain::stored(make_mask_arrays({mask}, {4, 4}, settings));
+    MaskInfoClaims claims;
+    claims.masks = {mask};
+    const Findings sound = check_mask_info(plain::group_of(arrays), claims);
+    REQUIRE_MESSAGE(sound.errors() == 0, text_of(sound));
+    const bool full = between(random, 0, 1) == 1;
+    std::vector<std::int64_t>& order = arrays.at(full ? "dq_write_order_full" : "dq_write_order").values;
+    const std::string count = flex   ? full ? "full_q_num_blocks" : "q_num_blocks"
+                              : full ? "full_block_cnt"
+                                     : "mask_block_cnt";
+    const auto n = static_cast<std::size_t>(between(random, 0, std::ssize(order) - 1));
+    order[n] += between(random, 0, 1) ? 1 : -1;
+    const auto width = static_cast<std::size_t>(q / 4);
+    const bool is_read = static_cast<std::int64_t>(n % width) < arrays.at(count).values[n / width];
+    right.add(is_read);
+    const Findings found = check_mask_info(plain::group_of(arrays), claims);
+    CHECK_MESSAGE((found.count("write-order") > 0) == is_read, text_of(found));
+    CHECK((found.errors() > 0) == is_read);
+  }
+  CHECK(right.yes > 50);
+  CHECK(right.no > 50);
+}

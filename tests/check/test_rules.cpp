@@ -5,6 +5,7 @@
 #include <span>
 
 #include "check/artefacts.hpp"
+#include "ejk/mask_layouts.hpp"
 
 using namespace ejk;
 using namespace artefacts;
@@ -170,6 +171,30 @@ std::function<Findings()> info(const std::function<void(ArrayGroup&)>& change, b
     MaskInfoClaims claims;
     if (with_mask) claims.masks = {causal_mask(8, 8)};
     return check_mask_info(group, claims);
+  };
+}
+
+// Causal, of FlashAttention-4's backward pass, where a number of the order of writes is off by this.
+std::function<Findings()> backward(std::int32_t off) {
+  return [=] {
+    MaskLayoutSettings settings{.layout = MaskLayout::fa4};
+    settings.direction = Direction::dkv, settings.dq_write_order = WriteOrder::ascending;
+    ArrayGroup group{"m.npz", {}, {}};
+    for (const auto& [name, source] : make_mask_arrays({causal_mask(8, 8)}, {4, 4}, settings).arrays) {
+      Array array = read_all(*source);
+      if (name == "dq_write_order") array.elements<std::int32_t>()[0] += off;
+      group.arrays[name] = make_source(std::move(array), name);
+    }
+    return check_mask_info(group);
+  };
+}
+
+std::function<Findings()> on_hopper(BlockShape block) {
+  return [=] {
+    const MaskInfo made = process_mask({causal_mask(256, 256)}, block);
+    MaskInfoClaims claims;
+    claims.kernel = Fa4Kernel{};
+    return check_mask_info(stored_arrays(made), claims);
   };
 }
 
@@ -347,6 +372,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"padding", {padded(2), padded(1)}},
       {"missing", {info(number("block_mask", 0, 0)), info(no_change)}},
       {"outside", {info(number("block_mask", 0, 2)), info(no_change)}},
+      {"write-order", {backward(1), backward(0)}},
+      {"runs-on", {on_hopper({64, 256}), on_hopper({64, 128})}},
       {"look-ahead", {info(number("data_next", 1, 1)), info(number("data_next", 1, 0))}},
       {"unused", {info(one_more(2, false)), info(no_change)}},
       {"decided", {info(one_more(1, true)), info(no_change)}},

@@ -52,6 +52,7 @@ const std::map<std::string, std::string> kPublic{
     {"paged", "sequence"},
     {"segments", "mask"},
     {"sparsity", "blocks"},
+    {"flash_tiles", "blocks"},
     {"mask", "mask"},
     {"mask_info", "blocks"},
     {"mask_layouts", "blocks"},

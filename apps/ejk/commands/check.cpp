@@ -390,6 +390,7 @@ struct MaskInfoWords {
   std::string file;
   MaskOptions masks;
   StoredSettings settings;
+  KernelOptions kernel;
   bool dkv = false;
 };
 
@@ -438,6 +439,7 @@ std::optional<Shape> shape_in(const ArrayGroup& group, const StoredSettings& set
 Outcome run(const MaskInfoWords& words, Job& job) {
   MaskInfoClaims claims;
   claims.settings = words.settings;
+  claims.kernel = words.kernel.kernel();
   if (words.dkv) claims.settings.direction = Direction::dkv;
   MaskOptions masks = words.masks;
   if (!masks.shape.empty()) {
@@ -491,6 +493,7 @@ Run declare_check_mask_info(OptionSet& set) {
            "devices that share the heads\nHDF5 files contain it; 1 otherwise.");
   add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
            "devices that share the queries\nHDF5 files contain it; 1 otherwise.");
+  declare_kernel(set, words->kernel);
   declare_picture(set);
   declare_check(set, "mask-info", words->flags,
                 std::string("The arrays are walked as the kernel of their library walks them.\n"

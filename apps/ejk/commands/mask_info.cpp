@@ -23,6 +23,7 @@ struct MaskInfoOptions {
   MaskInfoSettings how;
   std::optional<MaskLayout> layout;  // none: JAX's
   std::int64_t kv_seq_shards = 1;
+  std::optional<WriteOrder> dq_write_order;
   bool require_exact = false;
 };
 
@@ -47,6 +48,9 @@ void check_words(const MaskInfoOptions& options) {
   given(!tokamax && options.kv_seq_shards != 1, "--kv-seq-shards", "tokamax");
   given(!jax && !tokamax && options.layout != MaskLayout::fa4 && options.dkv, "--dkv",
         "jax, tokamax and fa4");
+  const bool has_columns =
+      options.layout == MaskLayout::flex || (options.layout == MaskLayout::fa4 && options.dkv);
+  given(options.dq_write_order && !has_columns, "--dq-write-order", "flex, or fa4 and --dkv");
   given(jax && options.require_exact, "--require-exact", "another library");
 }
 
@@ -88,6 +92,7 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
   settings.q_seq_shards = options.how.q_seq_shards, settings.kv_seq_shards = options.kv_seq_shards;
   settings.shrink_grid = options.how.shrink_grid, settings.downcast = options.how.downcast;
   settings.computable = options.how.computable;
+  settings.dq_write_order = options.dq_write_order;
   const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
   const std::int64_t peak =
       plan_of_masks(options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); });
@@ -126,7 +131,9 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
       outputs.push_back({name, nullptr,
                          name == "q_sequence" ? "only a causal, local or chunked mask has one"
                          : name == "dkv"      ? "it is for the forward pass"
-                                              : "no block is partial, or the kernel computes those"});
+                         : name.starts_with("dq_") || name == "spt"
+                             ? "--dq-write-order writes it"
+                             : "no block is partial, or the kernel computes those"});
   const bool fails = options.require_exact && made.differing > 0;
   if (fails) outputs.clear();
   if (made.differing > 0)
@@ -209,6 +216,12 @@ Run declare_mask_info(OptionSet& set) {
   add_flag(set, "--dynamic", options->dynamic,
            "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.")
       .recorded();
+  add_choice(set, "--dq-write-order", options->dq_write_order,
+             named_choices<std::optional<WriteOrder>>({WriteOrder::ascending, WriteOrder::descending}),
+             "ORDER",
+             "of flex, and of fa4 with --dkv: the order of key blocks in dQ\n"
+             "For a deterministic backward pass: how many key blocks add to a tile of dQ before each.")
+      .recorded();
   add_word(set, "--head-shards", options->how.head_shards, at_least(1), "N", "devices that share the heads")
       .recorded();
   add_word(set, "--q-seq-shards", options->how.q_seq_shards, at_least(1), "N",
@@ -273,6 +286,9 @@ extern const Command mask_info_command{
          {"kv_indices, full_kv_indices", "(1, H, q blocks, kv blocks) int32", "flex: these blocks"},
          {"q_num_blocks, full_q_num_blocks", "(1, H, kv blocks) int32", "flex: the same of a column"},
          {"q_indices, full_q_indices", "(1, H, kv blocks, q blocks) int32", "flex: these blocks"},
+         {"dq_write_order, dq_write_order_full", "the shape of q_indices, of fa4 of mask_block_idx, int32",
+          "with --dq-write-order: how many key blocks add to dQ of this query block before this one"},
+         {"dq_kv_order_spt, spt", "() bool", "flex, fa4: whether that order is descending"},
          {"mask_block_cnt, full_block_cnt", "(1, H, q blocks) int32",
           "fa4: how many blocks of a row (--dkv: a column) are partial, and full"},
          {"mask_block_idx, full_block_idx", "(1, H, q blocks, kv blocks) int32", "fa4: these blocks"},

@@ -19,6 +19,7 @@ struct SparsityWords {
   MaskOptions masks;
   std::vector<BlockShape> blocks;
   SparsityOptions how;
+  KernelOptions kernel;
 };
 
 std::vector<BlockShape> read_blocks(const std::string& words) {
@@ -33,8 +34,10 @@ std::vector<BlockShape> read_blocks(const std::string& words) {
 
 Outcome run(const SparsityWords& words, Job& job) {
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(words.masks, job); });
+  SparsityOptions how = words.how;
+  how.kernel = words.kernel.kernel();
   const SparsityPlan plan =
-      plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, words.how); });
+      plan_of_masks(words.masks, masks, [&] { return SparsityPlan(masks.heads, words.blocks, how); });
   Report description = describe(plan);
   description.warnings = masks.warnings();
   const std::int64_t peak = plan.work_bytes();
@@ -79,6 +82,7 @@ Run declare_sparsity(OptionSet& set) {
       "Queries are divided into N ranges (contiguous), 2 N ranges of which rank r has r and 2 N - 1 - r "
       "(zig-zag), and blocks of the first size, the heaviest first to the rank with the least "
       "(balanced); of one mask in square blocks, whose number N divides, also as torch's PTRR deals them (ptrr). Ranks receive the keys that their queries need and that are not at their positions.");
+  declare_kernel(set, words->kernel);
   declare_picture(set);
   set_footer(set,
              std::string("A kernel computes all pairs in the blocks that are not empty. Counts are sums\n"
@@ -119,6 +123,7 @@ sizes | table | the block sizes, in the order of --blocks; counts are sums over 
   heaviest_row_blocks | integer | its visited blocks | done
   mean_row_blocks | number | visited blocks of a row, on average | done
   row_imbalance | number or null | heaviest_row_blocks / mean_row_blocks | done
+  runs_on | boolean | whether the kernel takes blocks of this size | with --arch
   fits_budget | boolean | metadata_bytes are within it | with --metadata-budget
 metadata_budget_bytes | integer | bytes that the metadata may take | with --metadata-budget
 fewest_pairs_block | shape or null | the size with the fewest pairs_computed; null where none fits the budget | done

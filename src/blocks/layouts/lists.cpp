@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct ListNames {
 };
 constexpr ListNames kFlexRows{"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"};
 constexpr ListNames kFlexColumns{"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"};
+constexpr const char* kWriteOrders[] = {"dq_write_order",
+                                        "dq_write_order_full"};  // of partial and of full blocks
+constexpr const char* kFlexDescending = "dq_kv_order_spt";
+constexpr const char* kFa4Descending = "spt";
 constexpr ListNames kFa4Lists{"mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx"};
 
 // --- reading
@@ -88,6 +93,24 @@ class BlockLists final : public ListedBlocks {
     }
     if (ids_) indices.push_back(&ids_);
     if (patterns && !ids_) number_patterns();
+    read_write_orders(group);
+  }
+
+  // The orders of the backward walk: the n-th key block that adds to a query block has n there.
+  void check(const ArrayWalk& to) const override {
+    if (!write_orders_[0] && !write_orders_[1]) return;
+    const Lists& of = lists_.back();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::vector<std::int64_t> all(static_cast<std::size_t>(q_blocks)), seen(all.size());
+      each_entry(of, row, [&](int, std::int64_t, std::size_t i) { ++all[i]; });
+      each_entry(of, row, [&](int list, std::int64_t at, std::size_t i) {
+        const std::int64_t nth = seen[i]++, wanted = descending_ ? all[i] - 1 - nth : nth;
+        const IndexArray& order = write_orders_[list];
+        if (order && order[at] != wanted)
+          to.fault("write-order", {order.name, at}, order[at],
+                   fmt::format("{} key blocks add to query block {} before this one", wanted, i));
+      });
+    }
   }
 
   bool is_computed(std::int64_t walk) const override { return walk > 0 || !patterns; }
@@ -147,6 +170,34 @@ class BlockLists final : public ListedBlocks {
     }
   }
 
+  void read_write_orders(const ArrayGroup& group) {
+    const Lists& of = lists_.back();
+    for (int list = 0; list < 2; ++list) {
+      IndexArray& order = write_orders_[list] = read_index(group, kWriteOrders[list], 4, false);
+      if (!order) continue;
+      const IndexArray& listed = list == 0 ? of.partial : of.full;
+      if (of.direction == Direction::forward || !listed || listed.shape() != order.shape())
+        throw wrong(order.name, "{} has the shape {}: it is beside the query blocks of each key block",
+                    order.source->name(), to_string(order.shape()));
+      indices.push_back(&order);
+    }
+    descending_ = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending).value_or(false);
+  }
+
+  // Calls f(list, element, query block) for the entries of one backward walk, key block by key block.
+  template <class F>
+  void each_entry(const Lists& of, std::int64_t row, F&& f) const {
+    for (std::int64_t line = row * of.lines(); line < (row + 1) * of.lines(); ++line)
+      for (const int list : {0, 1}) {
+        const IndexArray &counts = list == 0 ? of.partial_count : of.full_count,
+                         &entries = list == 0 ? of.partial : of.full;
+        if (!counts) continue;
+        const std::int64_t width = entries.shape()[3], count = counts[line];
+        for (std::int64_t at = line * width; count <= width && at < line * width + count; ++at)
+          if (entries[at] >= 0 && entries[at] < q_blocks) f(list, at, static_cast<std::size_t>(entries[at]));
+      }
+  }
+
   // Patterns without numbers are one for each partial block, in the order of the lists.
   void number_patterns() {
     const IndexArray& counts = lists_.front().partial_count;
@@ -187,7 +238,8 @@ class BlockLists final : public ListedBlocks {
   }
 
   std::vector<Lists> lists_;
-  IndexArray ids_;
+  IndexArray ids_, write_orders_[2];
+  bool descending_ = false;  // of write_orders_
   std::vector<std::int64_t> before_row_;
 };
 
@@ -259,6 +311,8 @@ class ListWriter {
     }
     if (tail_ == Tail::other_blocks)
       for (int list = 0; list < 2; ++list) fill_tails(counts[list], lists[list], rows * lines, width);
+    if (!forward && scans_.settings.dq_write_order)
+      for (const int list : {0, 1}) to.add(kWriteOrders[list], write_order(lists[list]));
     to.add(names.partial_count, std::move(counts[0]));
     to.add(names.partial, std::move(lists[0]));
     to.add(names.full_count, std::move(counts[1]));
@@ -272,6 +326,35 @@ class ListWriter {
   }
 
  private:
+  // Beside a list of query blocks (1, rows, key blocks, entries): how many key blocks add to each before. Entries behind
+  // the count have the same of the block that they are.
+  Array write_order(const Array& list) const {
+    const std::int64_t q_blocks = scans_.q_blocks(), kv_blocks = scans_.kv_blocks();
+    Array order = index_array("dq_write_order", list.shape(), kv_blocks);
+    std::vector<std::int32_t> before(
+        static_cast<std::size_t>(q_blocks * kv_blocks));  // of each block, in its row
+    const auto entries = list.elements<std::int32_t>();
+    const auto to = order.elements<std::int32_t>();
+    std::size_t at = 0;
+    for (std::int64_t row = 0; row < scans_.rows(); ++row) {
+      const ScanGrid grid(scans_.of_row(row));
+      for (std::int64_t i = 0; i < q_blocks; ++i) {
+        const auto line = std::span(before).subspan(static_cast<std::size_t>(i * kv_blocks),
+                                                    static_cast<std::size_t>(kv_blocks));
+        std::fill(line.begin(), line.end(), 0);
+        grid.for_each(i, [&](std::int64_t j, std::uint8_t) { line[static_cast<std::size_t>(j)] = 1; });
+        const std::int32_t all = std::reduce(line.begin(), line.end());
+        std::exclusive_scan(line.begin(), line.end(), line.begin(), 0);
+        if (scans_.settings.dq_write_order == WriteOrder::descending)
+          for (std::int32_t& n : line) n = all - 1 - n;
+      }
+      for (std::int64_t j = 0; j < kv_blocks; ++j)
+        for (std::int64_t n = 0; n < q_blocks; ++n, ++at)
+          to[at] = before[static_cast<std::size_t>(entries[at] * kv_blocks + j)];
+    }
+    return order;
+  }
+
   std::int32_t number_of(std::int32_t pattern) {
     std::int32_t& number = number_[static_cast<std::size_t>(pattern)];
     if (number < 0) {
@@ -307,6 +390,8 @@ void write_flex(const MaskScans& scans, ArraysMade& to) {
   ListWriter writer(scans, Tail::other_blocks);
   writer.write(kFlexRows, Direction::forward, to);
   writer.write(kFlexColumns, Direction::dkv, to);
+  if (scans.settings.dq_write_order)
+    to.add(kFlexDescending, scans.settings.dq_write_order == WriteOrder::descending);
   to.add("BLOCK_SIZE", {scans.plan.block.q, scans.plan.block.kv}, {2});
   to.add("seq_lengths", {scans.q_length(), scans.kv_length()}, {2});
   writer.write_patterns(to);
@@ -315,16 +400,18 @@ void write_flex(const MaskScans& scans, ArraysMade& to) {
 void write_fa4(const MaskScans& scans, ArraysMade& to) {
   ListWriter writer(scans, Tail::zeros);
   writer.write(kFa4Lists, scans.settings.direction, to);
+  if (scans.settings.dq_write_order)
+    to.add(kFa4Descending, scans.settings.dq_write_order == WriteOrder::descending);
   to.add("block_size", {scans.plan.block.q, scans.plan.block.kv}, {2});
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
   to.add("dkv", scans.settings.direction == Direction::dkv);
   writer.write_patterns(to);
 }
 
-constexpr const char* kFlexArrays[] = {"kv_num_blocks",     "kv_indices",          "full_kv_num_blocks",
-                                       "full_kv_indices",   "q_num_blocks",        "q_indices",
-                                       "full_q_num_blocks", "full_q_indices",      "BLOCK_SIZE",
-                                       "seq_lengths",       "partial_mask_blocks", "partial_block_ids"};
+constexpr const char* kFlexArrays[] = {
+    "kv_num_blocks",       "kv_indices",        "full_kv_num_blocks", "full_kv_indices",     "q_num_blocks",
+    "q_indices",           "full_q_num_blocks", "full_q_indices",     "BLOCK_SIZE",          "seq_lengths",
+    "partial_mask_blocks", "partial_block_ids", "dq_write_order",     "dq_write_order_full", kFlexDescending};
 constexpr const char* kFa4Arrays[] = {"mask_block_cnt",
                                       "mask_block_idx",
                                       "full_block_cnt",
@@ -333,7 +420,10 @@ constexpr const char* kFa4Arrays[] = {"mask_block_cnt",
                                       "shape",
                                       "dkv",
                                       "partial_mask_blocks",
-                                      "partial_block_ids"};
+                                      "partial_block_ids",
+                                      "dq_write_order",
+                                      "dq_write_order_full",
+                                      kFa4Descending};
 
 }  // namespace
 

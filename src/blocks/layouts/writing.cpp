@@ -24,6 +24,10 @@ namespace blocks {
 namespace {
 
 InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLayoutSettings& settings) {
+  const bool has_columns = settings.layout == MaskLayout::flex ||
+                           (settings.layout == MaskLayout::fa4 && settings.direction == Direction::dkv);
+  if (settings.dq_write_order && !has_columns)
+    throw Error(Error::Kind::usage, "an order of writes to dQ is of flex, and of fa4 for the backward pass");
   MaskInfoSettings how;
   how.q_seq_shards = settings.q_seq_shards;
   how.pad = settings.pad || !has_blocks(settings.layout);
@@ -182,6 +186,10 @@ BlockShape scan_block(std::int64_t q_length, std::int64_t kv_length) {
   return {std::max(side, kLeast), std::max(side, kLeast)};
 }
 
+std::string_view name_of(WriteOrder order) {
+  return order == WriteOrder::ascending ? "ascending" : "descending";
+}
+
 MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
                             const MaskLayoutSettings& settings) {
   const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
@@ -212,7 +220,8 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
   const std::int64_t grid = plan.layout.grid(), rows = plan.head_count(), q = plan.q_length(),
                      kv = plan.kv_length();
   // Of flex five tables and a copy of the states; of the others at most that. Of pairs the ranges of a line.
-  const std::int64_t of_grid = has_blocks(settings.layout) ? 32 : 4, of_line = 128;
+  const std::int64_t of_grid = (has_blocks(settings.layout) ? 32 : 4) + (settings.dq_write_order ? 16 : 0),
+                     of_line = 128;
   const auto times = [](std::int64_t a, std::int64_t b) {
     return core::checked_mul(a, b).value_or(core::kMostBytes);
   };
