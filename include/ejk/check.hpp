@@ -145,8 +145,8 @@ struct CuSeqlensClaims {
   std::optional<std::int64_t> tokens = {};      // of the packed array
   std::optional<std::int64_t> max_seqlen = {};  // no sequence has more tokens
   std::int64_t align = 1;                       // sequences with tokens begin at multiples of it
-  /// Where each begins with padding behind the tokens, (n + 1,): TransformerEngine's cu_seqlens_padded. Tokens, alignment
-  /// and ranks are then of these.
+  /// Where each begins with padding behind the tokens, (n + 1,): TransformerEngine's cu_seqlens_padded.
+  /// Tokens, alignment and ranks are then of these.
   IntegerArray padded = {};
   std::optional<std::int64_t> ranks = {};  // of context parallelism: 2 · ranks divide each length
 };
@@ -187,7 +187,8 @@ Findings check_position_ids(const IntegerArray& ids, const PositionIdsClaims& cl
 struct PermutationClaims {
   /// Sequences of the tokens, (n + 1,). Throws Error{input} for invalid ones.
   IntegerArray cu_seqlens = {};
-  /// Where they begin with padding behind each, (n + 1,): then the order is of tokens and padding. Empty: there is none.
+  /// Where they begin with padding behind each, (n + 1,): then the order is of tokens and padding. Empty:
+  /// there is none.
   IntegerArray padded = {};
   std::optional<std::int64_t> ranks = {};  // of context parallelism, with an equal part of the order each
   std::optional<CpOrder> order = {};       // that it is; needs ranks, ptrr and balanced mask and block

@@ -6,9 +6,9 @@
 //   head-tail      chunks r and 2n - 1 - r of all tokens, whatever the sequences
 //   per-document   chunks r and 2n - 1 - r of each sequence in turn
 //   thd            the same chunks of each sequence with its padding (TransformerEngine's THD)
-//   ptrr, balanced  blocks of tokens that a rank has by the work of a mask (Sparsity::parallel), in ascending order
-// So n divides T, 2n divides T, the length of each sequence, and that of each with its padding; a block divides T, and
-// of ptrr n the number of blocks.
+//   ptrr, balanced  blocks of tokens by the work of a mask (Sparsity::parallel), those of a rank ascending
+// So n divides T, 2n divides T, the length of each sequence, and that of each with its padding; a block
+// divides T, and of ptrr n the number of blocks.
 #pragma once
 
 #include <array>
@@ -90,7 +90,8 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings);
 std::vector<CpRank> cp_work(std::span<const std::int32_t> order, std::int64_t ranks,
                             const IntegerArray& cu_seqlens = {}, const IntegerArray& padded = {});
 
-/// The tokens, pairs and keys of each rank, and the pairs of the heaviest against the mean. `pairs`: which they are.
+/// The tokens, pairs and keys of each rank, and the pairs of the heaviest against the mean. `pairs`: which
+/// they are.
 Report describe_cp_work(std::span<const CpRank> ranks,
                         std::string_view pairs = "causal pairs of a query and a key of its sequence");
 

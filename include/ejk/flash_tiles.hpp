@@ -1,7 +1,7 @@
-// Tiles of FlashAttention-4's forward kernels, and which blocks of a mask fit them. Hopper (sm90) needs blocks of as
-// many keys as its tile, Blackwell (sm100) of a multiple; both of a multiple of the tile's queries. Source: flash-attn-4
-// 4.0.0b36, _get_fwd_config and normalize_block_sparse_config; without packed heads (pack_gqa) and batches of packed
-// sequences.
+// Tiles of FlashAttention-4's forward kernels, and which blocks of a mask fit them. Hopper (sm90) needs
+// blocks of as many keys as its tile, Blackwell (sm100) of a multiple; both of a multiple of the tile's
+// queries. Source: flash-attn-4 4.0.0b36, _get_fwd_config and normalize_block_sparse_config; without packed
+// heads (pack_gqa) and batches of packed sequences.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct Fa4Kernel {
   std::int64_t head_dim_v = 128;  // of values
 };
 
-/// Queries and keys of a tile for a mask of such blocks and so many queries; of sm100 the queries of both of its stages.
-/// Throws Error{usage} for head sizes that are not positive or above 256.
+/// Queries and keys of a tile for a mask of such blocks and so many queries; of sm100 the queries of both of
+/// its stages. Throws Error{usage} for head sizes that are not positive or above 256.
 BlockShape fa4_tile(const Fa4Kernel& kernel, BlockShape block, std::int64_t queries);
 
 /// Why the kernel does not take these blocks; empty: it does. Errors: as of fa4_tile.

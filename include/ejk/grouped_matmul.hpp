@@ -39,9 +39,9 @@ enum class Existing { keep, add };
 /// the tolerance has ⌈min(K, 128) / 32⌉ · 2⁻¹³ X more, or ⌈K / 32⌉ · 2⁻¹³ X, with X of matmul_check.hpp.
 enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
 
-/// What group_sizes of a product are: sizes (G,), or the group of each row (m,), −1 for none. These ascend, and the
-/// rows of a group are contiguous: DeepGEMM's labels. There are then as many groups as the largest of them and
-/// the result need, at most 2^20.
+/// What group_sizes of a product are: sizes (G,), or the group of each row (m,), −1 for none. These ascend,
+/// and the rows of a group are contiguous: DeepGEMM's labels. There are then as many groups as the largest of
+/// them and the result need, at most 2^20.
 enum class GroupsGiven : std::uint8_t { sizes, row_groups };
 
 class TilingTable;   // tiling.hpp

@@ -15,8 +15,9 @@
 //   zig-zag      of 2 n ranges rank r has r and 2 n - 1 - r, as in ring attention of causal masks
 //   balanced     the query blocks of the first block size are assigned in order of decreasing pairs allowed,
 //                each to the rank with the least so far; all ranks get equally many, or one more
-//   ptrr         torch's _PTRRLoadBalancer: the query blocks in order of decreasing visited blocks are dealt to ranks
-//                0 … n - 1, then n - 1 … 0, and so on. Of one mask and square blocks whose number n divides
+//   ptrr         torch's _PTRRLoadBalancer: the query blocks in order of decreasing visited blocks are dealt
+//                to ranks 0 … n - 1, then n - 1 … 0, and so on. Of one mask and square blocks whose number n
+//                divides
 // Of c ranges the first Q mod c have one query more. Of equal blocks and ranks the first is taken. A rank's
 // pairs computed are those of its queries in blocks of the first size, without padding. A rank receives the
 // keys that its queries attend to in any head and that it does not store.
@@ -98,8 +99,8 @@ struct ContextParallel {
 };
 
 /// Loads of ranks whose queries and keys are tokens of a mask, as square as it is: rank r has those at places
-/// rank_offsets[r] … rank_offsets[r + 1] - 1 of `order`, which has each once. Pairs computed are 0. One pass over all
-/// elements. Throws Error{usage} for another number of tokens.
+/// rank_offsets[r] … rank_offsets[r + 1] - 1 of `order`, which has each once. Pairs computed are 0. One pass
+/// over all elements. Throws Error{usage} for another number of tokens.
 std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int32_t> order,
                                      std::span<const std::int64_t> rank_offsets);
 

@@ -1,4 +1,4 @@
-// Tile sizes of FlashAttention-4 by architecture and head size, as its interface chooses them for a mask. O(1).
+// Tile sizes of FlashAttention-4 by architecture and head size, as its interface chooses them. O(1).
 // tests: tests/blocks/test_flash_tiles.cpp
 #include "ejk/flash_tiles.hpp"
 

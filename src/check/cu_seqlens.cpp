@@ -1,5 +1,5 @@
-// cu_seqlens: each offset is compared with the previous one, and where there are offsets with padding, each length with
-// that of its padding, in one pass.
+// cu_seqlens: each offset is compared with the previous one, and where there are offsets with padding, each
+// length with that of its padding, in one pass.
 // tests: tests/check/test_sequences.cpp
 #include <fmt/format.h>
 

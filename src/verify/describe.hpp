@@ -32,7 +32,8 @@ Table table_of_differences(const char* name, bool with_allowed);
 /// A remark where nothing was computed, or nearly all compared elements are 0 on both sides.
 void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
 
-/// Rows that belong to no group, some of them wrong, apart from those of groups. `counted`: the key of `wrong`, elements.
+/// Rows that belong to no group, some of them wrong, apart from those of groups. `counted`: the key of
+/// `wrong`, elements.
 Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
                          std::int64_t not_numbers, bool groups_agree);
 

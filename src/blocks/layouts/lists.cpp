@@ -326,8 +326,8 @@ class ListWriter {
   }
 
  private:
-  // Beside a list of query blocks (1, rows, key blocks, entries): how many key blocks add to each before. Entries behind
-  // the count have the same of the block that they are.
+  // Beside a list of query blocks (1, rows, key blocks, entries): how many key blocks add to each before.
+  // Entries behind the count have the same of the block that they are.
   Array write_order(const Array& list) const {
     const std::int64_t q_blocks = scans_.q_blocks(), kv_blocks = scans_.kv_blocks();
     Array order = index_array("dq_write_order", list.shape(), kv_blocks);
