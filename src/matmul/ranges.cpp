@@ -16,7 +16,7 @@ namespace ejk::matmul {
 
 namespace {
 
-constexpr std::int64_t kMostGroups = std::int64_t{1} << 20;  // bounds the memory that a label can ask for
+constexpr std::int64_t kMostGroups = std::int64_t{1} << 20;  // bounds the memory of one label
 constexpr std::int64_t kLabelsAtOnce = std::int64_t{1} << 15;
 
 Error invalid_labels(const IntegerArray& row_groups, std::string why) {

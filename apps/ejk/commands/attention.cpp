@@ -325,7 +325,7 @@ Source max_logits_of(const AttentionPlan& plan, const AttentionWork& work) {
 }
 
 // Says that lse is written with heads after queries.
-void tell_layout(Report& report) {
+void report_lse_layout(Report& report) {
   for (auto& item : report.items) {
     auto* field = std::get_if<Field>(&item);
     if (field == nullptr || field->key != "lse") continue;
@@ -366,7 +366,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
   append(report, describe(plan));
-  if (words.conventions.exchanges_lse()) tell_layout(report);
+  if (words.conventions.exchanges_lse()) report_lse_layout(report);
   add_doubts(r, report);
   std::vector<BufferedInput> given =
       job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
