@@ -183,7 +183,7 @@ TEST_CASE("the work of ranks by a mask, and without padding, is in the report") 
   claims.ranks = 1, claims.cu_seqlens = integers({0, 3}), claims.padded = integers({0, 4});
   const Findings found = check_permutation(integers({0, 3, 1, 2}), claims);
   CHECK(found.errors() == 0);
-  CHECK(to_text(describe(found)).find("6") != std::string::npos);  // causal pairs of 3 tokens
+  CHECK(to_text(describe(found)).find('6') != std::string::npos);  // causal pairs of 3 tokens
   claims.mask = causal_mask(5, 5);
   CHECK(plain::failure(
             [&] {

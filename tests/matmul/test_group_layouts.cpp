@@ -68,8 +68,9 @@ TEST_CASE("vllm and megablocks: the arrays of their own code") {
     settings.layout = c.params.at("layout") == "vllm" ? vllm : megablocks;
     if (settings.layout == megablocks) settings.ffn_blocks = c.params.at("ffn_blocks");
     for (const auto& [name, array] : make_group_arrays(route, settings).arrays) {
-      CAPTURE(name);
-      const Array& expected = c.out.at(name);
+      const std::string title(name);  // clang captures no structured bindings
+      CAPTURE(title);
+      const Array& expected = c.out.at(title);
       CHECK(array.dtype() == expected.dtype());
       // Of vLLM the entries in blocks with rows: what is behind them depends on its version.
       Numbers got = numbers(array);
