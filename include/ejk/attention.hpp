@@ -198,7 +198,8 @@ class AttentionPlan {
   /// are read once, in place.
   bool boxes_keys() const;
   /// The same, and the same bits, for such sources: each thread reads chunks of them as it computes, so that a
-  /// paged or quantised cache is not held as a whole. `arrays`: without k and v.
+  /// paged or quantised cache is not held as a whole. `arrays`: without k and v. Throws Error{internal} where
+  /// they cannot be.
   AttentionWork run(const AttentionArrays& arrays, const ArraySource& k, const ArraySource& v,
                     const std::vector<MutableArrayView>& results, const PairProgress& progress = {}) const;
 

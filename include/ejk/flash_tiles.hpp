@@ -24,8 +24,8 @@ struct Fa4Kernel {
   std::int64_t head_dim_v = 128;  // of values
 };
 
-/// Queries and keys of a tile for a mask of such blocks and so many queries; of sm100 the queries of both of
-/// its stages. Throws Error{usage} for head sizes that are not positive or above 256.
+/// Queries and keys of a tile for a mask in blocks of this size with this number of queries; of sm100 the
+/// queries of both stages. Throws Error{usage} for head sizes that are not positive or above 256.
 BlockShape fa4_tile(const Fa4Kernel& kernel, BlockShape block, std::int64_t queries);
 
 /// Why the kernel does not take these blocks; empty: it does. Errors: as of fa4_tile.

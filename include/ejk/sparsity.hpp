@@ -118,6 +118,8 @@ struct Sparsity {
   SparsityOptions options;
   /// One a distribution, ptrr where it is one; none without ranks.
   std::vector<ContextParallel> parallel;
+  /// Null where there is none.
+  const ContextParallel* find(Distribution distribution) const;
 };
 
 /// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, or

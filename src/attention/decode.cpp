@@ -97,7 +97,7 @@ class Decode {
     take(now, some.count(), heads);
     if (heads.problems.empty()) return 0;
     kernels::Ahead next_keys;
-    if (next < tasks() && !reads_boxes()) {
+    if (next < tasks()) {
       const Task then = at(next);
       const std::int64_t first = then.run * run_of(setup_, then.entry), last = setup_.kv_length(then.entry);
       next_keys = ahead(setup_.rows_of(setup_.k, then.entry, then.kv_heads.begin, setup_.kv_offsets),
@@ -269,8 +269,9 @@ class Decode {
   }
 
   // Some rows of a key/value head and of the `heads` − 1 after it, where elements are contiguous, or rows of
-  // one head where rows are.
-  static kernels::Ahead ahead(const KeyRows& of, Positions rows, std::int64_t size, std::int64_t heads) {
+  // one head where rows are. Nothing of a source.
+  kernels::Ahead ahead(const KeyRows& of, Positions rows, std::int64_t size, std::int64_t heads) const {
+    if (reads_boxes()) return {};
     const kernels::StridedMatrix first = of.at(rows);
     if (first.column_stride != size_of(first.dtype)) {
       if (first.row_stride != size_of(first.dtype)) return {};
@@ -359,12 +360,8 @@ class Decode {
 
     const Problem& first = heads.problems.front();
     const std::int64_t kv_heads = std::ssize(heads.rows_of_kv), piece_keys = piece(heads.kv);
-    const auto keys_ahead = [&](Positions some) {
-      return reads_boxes() ? kernels::Ahead{} : ahead(first.k, some, head_size, heads.kv.count());
-    };
-    const auto values_ahead = [&](Positions some) {
-      return reads_boxes() ? kernels::Ahead{} : ahead(first.v, some, size, heads.kv.count());
-    };
+    const auto keys_ahead = [&](Positions some) { return ahead(first.k, some, head_size, heads.kv.count()); };
+    const auto values_ahead = [&](Positions some) { return ahead(first.v, some, size, heads.kv.count()); };
     std::optional<BoxedRows> boxed;
     const auto rows_at = [&](const Problem& p, KeyRows Problem::*which, Positions some) {
       return boxed ? boxed->of(p.kv_head) : (p.*which).at(some);

@@ -82,8 +82,8 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
 std::vector<std::int64_t> ptrr(const QueryRuns& runs, const std::vector<std::int64_t>& computed,
                                std::int64_t q_block, std::int64_t ranks) {
   std::vector<std::int64_t> work(static_cast<std::size_t>(core::ceil_div(runs.bounds.back(), q_block)));
-  for (std::size_t r = 0; r < computed.size();
-       ++r)  // of a query: as many keys as its row has in visited blocks
+  // Of a query: as many keys as its row has in visited blocks.
+  for (std::size_t r = 0; r < computed.size(); ++r)
     work[static_cast<std::size_t>(runs.bounds[r] / q_block)] =
         computed[r] / (runs.bounds[r + 1] - runs.bounds[r]);
   std::vector<std::int64_t> rank_of(work.size());
@@ -206,6 +206,8 @@ namespace {
 
 using blocks::Word;
 
+constexpr std::int64_t kRowsAtOnce = 64;  // queries that a thread reads of the mask
+
 struct SeenByRanks {
   std::vector<RankLoad> loads;
   std::vector<Word> keys;  // (ranks, row_words)
@@ -215,16 +217,14 @@ struct SeenByRanks {
 }  // namespace
 
 std::int64_t loads_of_order_bytes(std::int64_t tokens, std::int64_t ranks) {
-  constexpr double kRows = 64;  // of a thread, filled at once
   const auto words = 8 * static_cast<double>(blocks::words_for(tokens));
   return core::bytes_of_estimate(
       8 * static_cast<double>(tokens) +
-      (threads() + 1) * (words * (kRows + static_cast<double>(ranks)) + 40 * static_cast<double>(ranks)));
+      (threads() + 1) * (words * static_cast<double>(kRowsAtOnce + ranks) + 40 * static_cast<double>(ranks)));
 }
 
 std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int32_t> order,
                                      std::span<const std::int64_t> rank_offsets) {
-  constexpr std::int64_t kRows = 64;
   const std::int64_t tokens = std::ssize(order), row_words = blocks::words_for(tokens);
   const auto ranks = std::ssize(rank_offsets) - 1;
   if (mask.q_length() != tokens || mask.kv_length() != tokens)
@@ -240,7 +240,7 @@ std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int3
   SeenByRanks all{std::vector<RankLoad>(static_cast<std::size_t>(ranks)),
                   std::vector<Word>(static_cast<std::size_t>(ranks * row_words)),
                   {}};
-  const std::int64_t panels = core::ceil_div(tokens, kRows);
+  const std::int64_t panels = core::ceil_div(tokens, kRowsAtOnce);
   const double work = static_cast<double>(tokens) * static_cast<double>(row_words);
   core::parallel_reduce(
       panels, mask.node().random_access() ? core::threads_for(panels, work) : 1,
@@ -248,7 +248,7 @@ std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int3
         return SeenByRanks{std::vector<RankLoad>(all.loads.size()), std::vector<Word>(all.keys.size()), {}};
       },
       [&](SeenByRanks& part, std::int64_t panel) {
-        const std::int64_t begin = panel * kRows, end = std::min(tokens, begin + kRows);
+        const std::int64_t begin = panel * kRowsAtOnce, end = std::min(tokens, begin + kRowsAtOnce);
         const blocks::BitRows bits = part.rows.rows(end - begin, tokens);
         mask.node().fill({begin, end, 0, tokens}, bits);
         for (std::int64_t q = begin; q < end; ++q) {

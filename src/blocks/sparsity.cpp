@@ -322,6 +322,13 @@ Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<Bloc
   return SparsityPlan(heads, blocks, options).run(progress, max_pattern_bytes);
 }
 
+const ContextParallel* Sparsity::find(Distribution distribution) const {
+  const auto found = std::find_if(parallel.begin(), parallel.end(), [&](const ContextParallel& one) {
+    return one.distribution == distribution;
+  });
+  return found == parallel.end() ? nullptr : &*found;
+}
+
 SparsityPlan::SparsityPlan(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                            const SparsityOptions& options) {
   if (blocks.empty()) throw core::invalid("there is no block size: at least one is needed");

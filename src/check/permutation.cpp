@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <limits>
+#include <optional>
 
 #include "check/integers.hpp"
 #include "ejk/sparsity.hpp"
@@ -34,17 +35,6 @@ void check_shares(Findings& found, std::span<const std::int32_t> places, const s
         break;
       }
   }
-}
-
-// The rank of each block by the mask; empty where the order is none of it.
-std::vector<std::int64_t> block_ranks_of(CpOrder order, const PermutationClaims& claims,
-                                         const CheckOptions& options) {
-  const Sparsity sparsity =
-      measure_sparsity({*claims.mask}, {*claims.block}, {.ranks = *claims.ranks}, {}, options.max_bytes);
-  const auto wanted = order == CpOrder::ptrr ? Distribution::ptrr : Distribution::balanced;
-  for (const ContextParallel& parallel : sparsity.parallel)
-    if (parallel.distribution == wanted) return parallel.block_ranks;
-  return {};
 }
 
 // Of tokens in all of a mask; padding is as it has it.
@@ -148,6 +138,7 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
   const bool has_parts = tokens % *claims.ranks == 0;  // balanced may have others
   if (!is_permutation || (!has_parts && claimed != CpOrder::balanced)) return found;
 
+  std::optional<Sparsity> sparsity;  // by which ranks share blocks
   std::vector<std::string_view> orders;
   std::vector<std::int64_t> rank_offsets;
   for (std::int64_t rank = 0; rank <= *claims.ranks; ++rank)
@@ -155,7 +146,14 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
   for (const CpOrder one : kCpOrders) {
     if (!is_possible(one)) continue;
     CpSettings settings = settings_of(one);
-    if (is_by_work(one)) settings.block_ranks = block_ranks_of(one, claims, options);
+    if (is_by_work(one)) {
+      if (!sparsity)
+        sparsity = measure_sparsity({*claims.mask}, {*claims.block}, {.ranks = *claims.ranks}, {},
+                                    options.max_bytes);
+      const auto* const by_work =
+          sparsity->find(one == CpOrder::ptrr ? Distribution::ptrr : Distribution::balanced);
+      if (by_work != nullptr) settings.block_ranks = by_work->block_ranks;
+    }
     const CpTokens made = make_cp_order(settings);
     if (claims.order == one) {
       const auto begins = made.rank_offsets.elements<std::int32_t>();

@@ -56,13 +56,28 @@ core::PaddedSequences documents_of(const CpSettings& settings) {
   return documents;
 }
 
+// What lengths are a multiple of, and its name in messages.
+struct Parts {
+  std::int64_t count;
+  std::string name;
+};
+Parts parts_of(const CpSettings& settings) {
+  switch (settings.order) {
+    case CpOrder::balanced:
+      return {settings.block, fmt::format("blocks of {}", settings.block)};
+    case CpOrder::ptrr:
+      return {core::checked_mul(settings.block, settings.ranks).value_or(kMostInt32),
+              fmt::format("{} ranks' blocks of {}", settings.ranks, settings.block)};
+    case CpOrder::contiguous:
+      return {settings.ranks, fmt::format("{} ranks", settings.ranks)};
+    default:
+      return {2 * settings.ranks, fmt::format("2 x {} ranks", settings.ranks)};
+  }
+}
+
 std::optional<CpIndivisible> find_indivisible(const CpSettings& settings,
                                               const core::PaddedSequences& documents) {
-  const std::int64_t parts = settings.order == CpOrder::balanced ? settings.block
-                             : settings.order == CpOrder::ptrr
-                                 ? core::checked_mul(settings.block, settings.ranks).value_or(kMostInt32)
-                             : settings.order == CpOrder::contiguous ? settings.ranks
-                                                                     : 2 * settings.ranks;
+  const std::int64_t parts = parts_of(settings).count;
   if (!is_by_sequence(settings.order)) {
     if (documents.begins.back() % parts == 0) return {};
     return CpIndivisible{{}, documents.begins.back(), parts};
@@ -74,12 +89,7 @@ std::optional<CpIndivisible> find_indivisible(const CpSettings& settings,
 }
 
 [[noreturn]] void fail(const CpSettings& settings, const CpIndivisible& found) {
-  const std::string by = settings.order == CpOrder::balanced ? fmt::format("blocks of {}", settings.block)
-                         : settings.order == CpOrder::ptrr
-                             ? fmt::format("{} ranks' blocks of {}", settings.ranks, settings.block)
-                         : settings.order == CpOrder::contiguous
-                             ? fmt::format("{} ranks", settings.ranks)
-                             : fmt::format("2 x {} ranks", settings.ranks);
+  const std::string by = parts_of(settings).name;
   Error error = found.sequence
                     ? core::invalid("sequence {} has {} tokens{}, not a multiple of {}", *found.sequence,
                                     found.length, settings.padded ? " with its padding" : "", by)

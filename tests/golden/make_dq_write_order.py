@@ -3,21 +3,14 @@
 # FlashAttention-4 the lists are those of its backward pass: torch's without entries behind the counts.
 import json
 import sys
-import types
 
 import h5py
 import numpy as np
 import torch
+from flash_attn_4 import block_sparsity
 from torch.nn.attention.flex_attention import create_block_mask
 
-for name in ("cutlass", "cutlass.cute", "flash_attn", "flash_attn.cute", "flash_attn.cute.cute_dsl_utils"):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules["cutlass"].cute = sys.modules["cutlass.cute"]
-sys.modules["cutlass.cute"].Tensor = object
-sys.modules["flash_attn.cute.cute_dsl_utils"].get_broadcast_dims = None
-sys.modules["flash_attn.cute.cute_dsl_utils"].to_cute_tensor = None
-sparsity = types.ModuleType("block_sparsity")
-exec(open(f"{sys.argv[1]}/flash_attn/cute/block_sparsity.py").read(), sparsity.__dict__)
+sparsity = block_sparsity(sys.argv[1])
 
 
 def masks(random):

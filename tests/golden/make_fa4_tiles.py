@@ -11,17 +11,10 @@ from typing import Optional, Tuple
 import h5py
 import numpy as np
 import torch
+from flash_attn_4 import block_sparsity
 
 folder = sys.argv[1]
-for name in ("cutlass", "cutlass.cute", "flash_attn", "flash_attn.cute", "flash_attn.cute.cute_dsl_utils"):
-    sys.modules[name] = types.ModuleType(name)
-sys.modules["cutlass"].cute = sys.modules["cutlass.cute"]
-sys.modules["cutlass.cute"].Tensor = object
-sys.modules["flash_attn.cute.cute_dsl_utils"].get_broadcast_dims = None
-sys.modules["flash_attn.cute.cute_dsl_utils"].to_cute_tensor = None
-
-sparsity = types.ModuleType("block_sparsity")
-exec(open(f"{folder}/flash_attn/cute/block_sparsity.py").read(), sparsity.__dict__)
+sparsity = block_sparsity(folder)
 
 scope = dict(vars(sparsity), dataclass=dataclass, Optional=Optional, Tuple=Tuple, torch=torch)
 scope["__name__"] = "interface"

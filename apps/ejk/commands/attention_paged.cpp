@@ -99,7 +99,7 @@ std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usu
                    [page_size](std::int64_t keys) { return std::max<std::int64_t>(0, keys - page_size); },
                whole = [page_size](std::int64_t keys) { return keys / page_size * page_size; };
   std::vector<TriedMask> tried;
-  // Queries are the last of so many keys.
+  // Queries are at the end of `length` keys.
   const auto of_lengths = [&](const char* text, const Length& length) {
     HeadMasks of;
     of.mask = [length](std::int64_t, std::int64_t, std::int64_t queries, std::int64_t keys) {
@@ -107,7 +107,7 @@ std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usu
     };
     tried.push_back({text, std::move(of)});
   };
-  // Queries stay where they are, and only so many keys are read.
+  // Queries keep their positions, and only the first `length` keys are read.
   const auto of_keys = [&](const char* text, const Length& length) {
     HeadMasks of;
     for (const HeadMasks& part : masks) {

@@ -2,7 +2,6 @@
 // tests: tests/cli/cp-order/
 #include "ejk/cp_order.hpp"
 
-#include <algorithm>
 #include <optional>
 
 #include "commands.hpp"
@@ -44,11 +43,9 @@ WorkOfBlocks plan_blocks(const CpOrderOptions& options, std::int64_t tokens, Job
 // The work of ranks by the mask; `settings` gets the rank of each block.
 std::vector<CpRank> rank_blocks(const SparsityPlan& plan, CpSettings& settings, Job& job) {
   const Sparsity sparsity = plan.run(job.progress(), job.budget.bytes());
-  const auto wanted = settings.order == CpOrder::ptrr ? Distribution::ptrr : Distribution::balanced;
-  const auto found =
-      std::find_if(sparsity.parallel.begin(), sparsity.parallel.end(),
-                   [&](const ContextParallel& parallel) { return parallel.distribution == wanted; });
-  if (found == sparsity.parallel.end())
+  const auto* const found =
+      sparsity.find(settings.order == CpOrder::ptrr ? Distribution::ptrr : Distribution::balanced);
+  if (found == nullptr)
     throw Error(Error::Kind::internal, "an order that divides the blocks has no ranks of blocks");
   settings.block_ranks = found->block_ranks;
   std::vector<CpRank> work;

@@ -311,8 +311,7 @@ class ListWriter {
     }
     if (tail_ == Tail::other_blocks)
       for (int list = 0; list < 2; ++list) fill_tails(counts[list], lists[list], rows * lines, width);
-    if (!forward && scans_.settings.dq_write_order)
-      for (const int list : {0, 1}) to.add(kWriteOrders[list], write_order(lists[list]));
+    if (!forward && scans_.settings.dq_write_order) add_write_orders(lists, to);
     to.add(names.partial_count, std::move(counts[0]));
     to.add(names.partial, std::move(lists[0]));
     to.add(names.full_count, std::move(counts[1]));
@@ -326,16 +325,17 @@ class ListWriter {
   }
 
  private:
-  // Beside a list of query blocks (1, rows, key blocks, entries): how many key blocks add to each before.
-  // Entries behind the count have the same of the block that they are.
-  Array write_order(const Array& list) const {
+  // Beside each list of query blocks (1, rows, key blocks, entries): how many key blocks add to each entry
+  // before. Entries behind the count have the same of the block that they are.
+  void add_write_orders(const Array (&lists)[2], ArraysMade& to) const {
     const std::int64_t q_blocks = scans_.q_blocks(), kv_blocks = scans_.kv_blocks();
-    Array order = index_array("dq_write_order", list.shape(), kv_blocks);
+    Array orders[2];
+    for (const int list : {0, 1})
+      orders[list] = index_array(kWriteOrders[list], lists[list].shape(), kv_blocks);
     std::vector<std::int32_t> before(
         static_cast<std::size_t>(q_blocks * kv_blocks));  // of each block, in its row
-    const auto entries = list.elements<std::int32_t>();
-    const auto to = order.elements<std::int32_t>();
-    std::size_t at = 0;
+    const auto line_of = static_cast<std::size_t>(q_blocks);
+    std::size_t first = 0;  // of a key block's entries
     for (std::int64_t row = 0; row < scans_.rows(); ++row) {
       const ScanGrid grid(scans_.of_row(row));
       for (std::int64_t i = 0; i < q_blocks; ++i) {
@@ -348,11 +348,13 @@ class ListWriter {
         if (scans_.settings.dq_write_order == WriteOrder::descending)
           for (std::int32_t& n : line) n = all - 1 - n;
       }
-      for (std::int64_t j = 0; j < kv_blocks; ++j)
-        for (std::int64_t n = 0; n < q_blocks; ++n, ++at)
-          to[at] = before[static_cast<std::size_t>(entries[at] * kv_blocks + j)];
+      for (std::int64_t j = 0; j < kv_blocks; ++j, first += line_of)
+        for (const int list : {0, 1})
+          for (std::size_t at = first; at < first + line_of; ++at)
+            orders[list].elements<std::int32_t>()[at] =
+                before[static_cast<std::size_t>(lists[list].elements<std::int32_t>()[at] * kv_blocks + j)];
     }
-    return order;
+    for (const int list : {0, 1}) to.add(kWriteOrders[list], std::move(orders[list]));
   }
 
   std::int32_t number_of(std::int32_t pattern) {
