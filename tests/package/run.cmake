@@ -54,7 +54,10 @@ endfunction()
 
 function(test_shared)
   set(ENV{EJK_BUILD} ${BUILD})
-  configure(${root} ${WORK}/build -DBUILD_SHARED_LIBS=ON -DEJK_TESTS=OFF
+  # The objects of a unity build are those of folders.
+  file(STRINGS ${BUILD}/CMakeCache.txt unity REGEX "^CMAKE_UNITY_BUILD:")
+  list(TRANSFORM unity PREPEND -D)
+  configure(${root} ${WORK}/build -DBUILD_SHARED_LIBS=ON -DEJK_TESTS=OFF ${unity}
     -DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CURRENT_LIST_DIR}/take_object)
   run(${CMAKE_COMMAND} --build ${WORK}/build)
   run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${prefix})
