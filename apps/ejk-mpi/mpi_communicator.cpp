@@ -1,5 +1,5 @@
-// Messages are preceded by their length and split into chunks of up to 1 GiB, since MPI counts elements in an
-// int. Operations are non-blocking and polled, after some milliseconds with growing sleeps.
+// Messages over MPI: each is preceded by its length and split into chunks of up to 1 GiB, since MPI counts
+// elements in an int. Operations are non-blocking and polled, after some milliseconds with growing sleeps.
 //
 // tests: tests/mpi/
 #include "mpi_communicator.hpp"

@@ -1,4 +1,5 @@
-// Candidates come from the declarations of the commands. Without any the shells complete file names.
+// Candidates of shell completion, from the declarations of the commands. Without any the shells complete file
+// names.
 //
 // tests: tests/cli/test_documents.cpp, tests/cli/program/completion.case
 #include "help.hpp"

@@ -1,6 +1,6 @@
-// The model: a rank's time is that of its operations, its bytes of inputs and results, and its messages, in
-// turn, at the rates of a single rank; the slowest rank determines the total. Start-up and synchronization
-// are not modelled.
+// Model of the time of a command on several ranks. A rank's time is that of its operations, its bytes of
+// inputs and results, and its messages, in turn, at the rates of a single rank; the slowest rank determines
+// the total. Start-up and synchronization are not modelled.
 //
 // tests: tests/app/test_division.cpp
 #include "division.hpp"

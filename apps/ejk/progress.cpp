@@ -1,5 +1,5 @@
-// The bar is redrawn at most ten times a second. A line that wraps could not be cleared, so that narrow
-// terminals get less of it. The signal handler only writes the bytes that clear it.
+// Progress bar on a terminal, redrawn at most ten times a second. A line that wraps could not be cleared, so
+// narrow terminals get less of it. The signal handler only writes the bytes that clear it.
 //
 // tests: tests/app/test_progress.cpp
 #include "progress.hpp"

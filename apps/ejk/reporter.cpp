@@ -1,5 +1,5 @@
-// A report is printed as text or JSON, and written as a page and pictures. Warnings go to stderr or are part
-// of JSON.
+// Output of a command's report: printed as text or JSON, and written as a page and pictures. Warnings go to
+// stderr or are part of JSON.
 #include "reporter.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// Handlers call async-signal-safe functions alone: they remove temporary files, clear the progress bar, write
-// one line and end the program.
+// Signal handlers, which call async-signal-safe functions alone: they remove temporary files, clear the
+// progress bar, write one line and end the program.
 #include "signals.hpp"
 
 #include <signal.h>

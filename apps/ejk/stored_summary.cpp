@@ -1,4 +1,5 @@
-// Sums in maps; the cost is that of the names.
+// Totals of stored arrays by dtype and by pattern of names, for `ejk info`. Sums in maps; the cost is that of
+// the names.
 //
 // tests: tests/cli/info/safetensors.case
 #include "stored_summary.hpp"

@@ -1,4 +1,4 @@
-// Properties of terminals come from the system first, then from the environment.
+// Standard streams and their terminals. Properties come from the system first, then from the environment.
 #include "terminal.hpp"
 
 #include <fcntl.h>

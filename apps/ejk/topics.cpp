@@ -1,4 +1,5 @@
-// Formatted by hand for 80 columns; the lists of options, arrays and keys are appended by help.cpp.
+// Help pages about subjects (references, masks, ...), formatted by hand for 80 columns; help.cpp appends the
+// lists of options, arrays and keys.
 //
 // tests: tests/cli/program/topics.case
 

@@ -1,5 +1,5 @@
-// Rank 0 sends requests, the others reply; a request that fails is answered by its error. Cost: an array that
-// ranks write in place is not sent, any other one once.
+// Writing of one file by several ranks. Rank 0 sends requests, the others reply; a request that fails is
+// answered by its error. Cost: an array that ranks write in place is not sent, any other one once.
 //
 // tests: tests/app/test_write_together.cpp
 #include "write_together.hpp"

@@ -1,4 +1,5 @@
-// Branch-free, vectorised loops over short ranges; one with an invalid value is scanned again for it.
+// Conversion of elements by branch-free, vectorised loops over short ranges; one with an invalid value is
+// scanned again for it.
 // tests: tests/arrays/test_convert.cpp
 #include "arrays/convert.hpp"
 

@@ -1,4 +1,5 @@
-// Both operands of a box are converted to float or double and divided; 16-bit results are exact roundings.
+// Division of arrays with a default where the divisor is 0. Both operands of a box are converted to float or
+// double and divided; 16-bit results are exact roundings.
 // tests: tests/arrays/test_safe_divide.cpp
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Identity whose gradient has another dtype.
+// identity_dtype_convert: an identity whose gradient has another dtype.
 // tests: tests/attention/test_convert.cpp
 #include <fmt/format.h>
 

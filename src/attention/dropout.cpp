@@ -1,4 +1,4 @@
-// Least squares by normal equations and Cholesky decomposition, accurate enough for short rows.
+// Softmax weights of short rows by least squares: normal equations and Cholesky decomposition.
 // tests: tests/attention/test_dropout.cpp
 #include "attention/dropout.hpp"
 

@@ -1,4 +1,5 @@
-// Each change sets one or two members of a Variation. Nearby masks are built at first use.
+// Known faults of attention kernels as variations of the reference, each with one or two changed members.
+// Nearby masks are built at first use.
 // tests: tests/attention/test_fault_models.cpp
 #include "attention/variations.hpp"
 

@@ -1,4 +1,5 @@
-// Trailing axes are whole while they fit; the next is cut; those before it advance one index at a time.
+// Boxes that cut an array into pieces of a given size. Trailing axes are whole while they fit; the next is
+// cut; those before it advance one index at a time.
 // tests: tests/core/test_pieces.cpp
 #include "core/pieces.hpp"
 

@@ -1,4 +1,5 @@
-// A byte that begins no valid sequence is escaped by itself; the text after it stays readable.
+// Escaping of text that may not be UTF-8. A byte that begins no valid sequence is escaped by itself; the text
+// after it stays readable.
 // tests: tests/core/test_text.cpp
 #include "core/utf8.hpp"
 

@@ -1,4 +1,5 @@
-// One growing block per thread, with huge pages from 128 KiB on. Cost: up to 2 MiB a thread.
+// Scratch memory of threads: one growing block per thread, with huge pages from 128 KiB on. Cost: up to 2 MiB
+// a thread.
 // tests: tests/core/test_workspace.cpp
 #include "core/workspace.hpp"
 

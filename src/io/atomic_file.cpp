@@ -1,6 +1,6 @@
-// The temporary file is in the target's folder, where rename(2) is atomic. Several files are renamed in
-// turn; if names can be exchanged, they are restored when a later one fails. Cost: a few system calls a
-// file; with Sync::now also the disk, twice.
+// Replacement of files by rename(2), which is atomic within a folder. Several files are renamed in turn; if
+// names can be exchanged, they are restored when a later one fails. Cost: a few system calls a file; with
+// Sync::now also the disk, twice.
 // tests: tests/io/test_atomic_file.cpp
 #include "io/atomic_file.hpp"
 

@@ -1,4 +1,5 @@
-// A new folder is written under a temporary name and renamed; in an existing one all files are.
+// Folders of .npy files. A new folder is written under a temporary name and renamed; in an existing one all
+// files are.
 // tests: tests/io/test_write.cpp
 #include "io/directory.hpp"
 

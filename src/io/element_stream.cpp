@@ -1,4 +1,5 @@
-// Elements in place or through one buffer: 8 MiB if read in order, else 1 MiB (second-level cache).
+// Elements of an array as bytes, in place or through one buffer: 8 MiB if read in order, else 1 MiB
+// (second-level cache).
 // tests: tests/io/test_element_stream.cpp
 #include "io/element_stream.hpp"
 

@@ -1,5 +1,6 @@
-// Writes a box into a pre-sized file with pwrite, so that two machines never own copies of one page. Short
-// ranges, whose system calls serialise across processes, are copied through a mapping on a single machine.
+// Writing of a box of elements into a pre-sized file, by pwrite, so that two machines never own copies of one
+// page. Short ranges, whose system calls serialise across processes, are copied through a mapping on a single
+// machine.
 // tests: tests/io/test_elements.cpp
 #include <fcntl.h>
 #include <sys/mman.h>

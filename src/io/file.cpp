@@ -1,5 +1,5 @@
-// System calls resumed after signals, short counts and non-blocking descriptors. Mapped files are in a
-// lock-free list for SIGBUS handlers.
+// Files and mapped memory: system calls resumed after signals, short counts and non-blocking descriptors.
+// Mapped files are in a lock-free list for SIGBUS handlers.
 // tests: tests/io/test_file.cpp
 #include "io/file.hpp"
 

@@ -1,4 +1,5 @@
-// The loader's error names the library that is missing, which may be a dependency of the requested one.
+// Shared libraries loaded at run time. The loader's error names the library that is missing, which may be a
+// dependency of the requested one.
 // tests: tests/io/test_loaded_library.cpp
 #include "io/loaded_library.hpp"
 

@@ -1,5 +1,5 @@
-// The names of all tensors are sorted once; each refers to its file. Cost of a listing: the headers of all
-// files.
+// Models in several files. The names of all tensors are sorted once; each refers to its file. Cost of a
+// listing: the headers of all files.
 // tests: tests/io/test_model.cpp
 #include "io/model.hpp"
 

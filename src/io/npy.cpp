@@ -1,5 +1,6 @@
-// The header, a Python literal, is checked against the file's size before mapping. A stream is read once,
-// into memory that grows with the data. Large arrays are written by several threads at known offsets.
+// .npy files. The header, a Python literal, is checked against the file's size before mapping. A stream is
+// read once, into memory that grows with the data. Large arrays are written by several threads at known
+// offsets.
 // tests: tests/io/test_npy.cpp
 #include "io/npy.hpp"
 

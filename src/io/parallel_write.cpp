@@ -1,5 +1,5 @@
-// Each thread computes and writes its own chunks, of second-level cache size and aligned in the file: chunks
-// that share no pages take half the time.
+// Writing of one array by several threads: each computes and writes its own chunks, of second-level cache
+// size and aligned in the file, since chunks that share no pages take half the time.
 // tests: tests/io/test_parallel_write.cpp
 #include "io/parallel_write.hpp"
 

@@ -1,6 +1,6 @@
-// A stack machine. Values are nodes of one vector; tensors are collected from the last value on the stack,
-// with limits on depth, paths and their length, because lists may contain each other many times, or
-// themselves.
+// Interpreter of pickles: a stack machine. Values are nodes of one vector; tensors are collected from the
+// last value on the stack, with limits on depth, paths and their length, because lists may contain each other
+// many times, or themselves.
 // tests: tests/io/test_torch_file.cpp
 #include "io/pickle.hpp"
 

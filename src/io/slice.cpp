@@ -1,6 +1,6 @@
-// Slices select start, start + step, ... of each axis, by Python's rules. A mapped array gives a view with
-// other strides; a box of any other is translated into boxes of the whole. Along a last axis with a step,
-// runs are read including their gaps if these are small. Cost: that of reading from the whole array.
+// Basic slices of arrays: start, start + step, ... of each axis, by Python's rules. A mapped array gives a
+// view with other strides; a box of any other is translated into boxes of the whole. Along a last axis with a
+// step, runs are read including their gaps if these are small. Cost: that of reading from the whole array.
 // Source: NumPy, "Basic slicing and indexing" (positive steps).
 // tests: tests/io/test_slice.cpp
 #include "io/slice.hpp"

@@ -1,5 +1,5 @@
-// Members PREFIX/data.pkl, PREFIX/byteorder and PREFIX/data/KEY for each storage, all stored. A tensor is a
-// view of its storage, compared with the storage's size before it is one.
+// Files of torch.save: members PREFIX/data.pkl, PREFIX/byteorder and PREFIX/data/KEY for each storage, all
+// stored. A tensor is a view of its storage, compared with the storage's size before it is one.
 // tests: tests/io/test_torch_file.cpp
 #include "io/torch_file.hpp"
 

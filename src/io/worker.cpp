@@ -1,5 +1,6 @@
-// Messages: length and bytes over a socket; a reply begins with an error flag. A crash closes the socket; a
-// CPU timer ends an endless request. Cost: one message each way; a start takes one or two milliseconds.
+// Parent and child of a worker process. Messages are a length and bytes over a socket; a reply begins with an
+// error flag. A crash closes the socket; a CPU timer ends an endless request. Cost: one message each way; a
+// start takes one or two milliseconds.
 // tests: tests/io/test_worker.cpp
 #include "io/worker.hpp"
 

@@ -1,5 +1,5 @@
-// Every product is cut into equal blocks, sorted by size; the smallest are cut once more. Cost: sorting at
-// most 2¹⁸ tasks more than products.
+// Tasks of a grouped product: every product is cut into equal blocks, sorted by size; the smallest are cut
+// once more. Cost: sorting at most 2¹⁸ tasks more than products.
 // tests: tests/matmul/test_tasks.cpp
 #include "matmul/tasks.hpp"
 

@@ -1,4 +1,4 @@
-// Report on an encoding: the rules and whose they are, counts, errors.
+// Report on an encoding: the settings that applied with their sources, counts, errors.
 // tests: tests/cli/quantize/quantize.case
 #include <fmt/format.h>
 

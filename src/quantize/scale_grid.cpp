@@ -1,5 +1,5 @@
-// Reads scales where they are stored: in place if they are in memory, else from a copy, which is at most 1/16
-// of the values.
+// Scales of blocks by row and column, read where they are stored: in place if they are in memory, else from a
+// copy, which is at most 1/16 of the values.
 // tests: tests/quantize/test_decode.cpp
 #include "quantize/scale_grid.hpp"
 

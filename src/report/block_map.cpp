@@ -1,5 +1,5 @@
-// Run-length codes of rows, some hundred KiB for a million tokens; if larger, cells of four times the
-// blocks.
+// Data of a page's zoomable block map: run-length codes of rows, some hundred KiB for a million tokens; if
+// larger, cells of four times the blocks.
 //
 // Cost: a pass over the blocks, and over a quarter as many for each further scale. Memory: a byte a block.
 //

@@ -1,4 +1,5 @@
-// Cells have the state of all their blocks, or are mixed, or marked if one block is. One pass.
+// Block pictures as cells: a cell has the state of all its blocks, or is mixed, or marked if one block is.
+// One pass.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
 

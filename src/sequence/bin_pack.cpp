@@ -1,5 +1,5 @@
-// Best-fit decreasing. Rows of equal free capacity are one bucket, ordered by capacity; equal lengths are
-// placed together, as many in a row as fit. Finding a bucket is O(log rows).
+// Packing of sequences into rows by best-fit decreasing. Rows of equal free capacity are one bucket, ordered
+// by capacity; equal lengths are placed together, as many in a row as fit. Finding a bucket is O(log rows).
 // tests: tests/sequence/test_bin_pack.cpp
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-// The first sequence of a box is found by bisection; kernels write progressions. Cost: the memory written.
+// Ids of packed tokens: sequences, positions, chunks. The first sequence of a box is found by bisection;
+// kernels write progressions. Cost: the memory written.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 

@@ -1,4 +1,5 @@
-// Tokens are contiguous ranges of the flattened batch within rows; a range is copied at once, on read.
+// Padded batches as packed tokens, and back. Tokens are contiguous ranges of the flattened batch within rows;
+// a range is copied at once, on read.
 // tests: tests/sequence/test_pack.cpp
 #include "ejk/pack.hpp"
 

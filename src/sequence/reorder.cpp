@@ -1,4 +1,5 @@
-// Ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances causal work.
+// Reordering of a sequence for ring attention: rank r gets the chunks r and 2·cp - 1 - r, which balances
+// causal work.
 // tests: tests/sequence/test_reorder.cpp
 #include <algorithm>
 #include <array>

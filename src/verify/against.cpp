@@ -1,4 +1,5 @@
-// Rows are compared in parallel into counts by row, which one pass then sums by axis.
+// Counts of wrong elements by row and axis. Rows are compared in parallel into counts by row, which one pass
+// then sums by axis.
 // tests: tests/verify/test_against.cpp
 #include "verify/against.hpp"
 

@@ -1,4 +1,4 @@
-// All checks have the same keys and labels.
+// Report of a check: the keys and labels that all checks have.
 // tests: tests/verify/test_describe.cpp
 #include "verify/describe.hpp"
 

@@ -1,4 +1,5 @@
-// Chunks are processed line by line and reduced in order; the sample of a chunk depends on the chunk alone.
+// One pass over the differences of two arrays. Chunks are processed line by line and reduced in order; the
+// sample of a chunk depends on the chunk alone.
 // tests: tests/verify/test_explain.cpp
 #include "verify/difference_pass.hpp"
 

@@ -1,5 +1,5 @@
-// One pass counts and samples the differences, verify/value_search.hpp explains them. Cost: the comparison, a
-// pass, and one or two for each hypothesis.
+// Explanation of differences: one pass counts and samples them, verify/value_search.hpp explains them. Cost:
+// the comparison, a pass, and one or two for each hypothesis.
 // tests: tests/verify/test_explain.cpp
 #include "ejk/explain.hpp"
 

@@ -1,4 +1,5 @@
-// Natural order compares names part by part: a run of digits, or one other byte. Cost: their lengths.
+// Order of layers, and errors from layer to layer. Natural order compares names part by part: a run of
+// digits, or one other byte. Cost: their lengths.
 // tests: tests/verify/test_layers.cpp
 #include "ejk/layers.hpp"
 

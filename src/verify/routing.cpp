@@ -1,6 +1,6 @@
-// Tokens are compared one by one. The k-th largest score divides the experts: those above it must be chosen,
-// of those equal to it some are. Two tied routings are the same if the experts that either must choose are
-// among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score.
+// Comparison of routings, token by token. The k-th largest score divides the experts: those above it must be
+// chosen, of those equal to it some are. Two tied routings are the same if the experts that either must
+// choose are among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score.
 // tests: tests/verify/test_routing.cpp
 #include "ejk/routing.hpp"
 

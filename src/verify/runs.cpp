@@ -1,6 +1,6 @@
-// Runs with the same bytes in a box, usually all of them, are processed as one. Equality of whole runs is the
-// intersection of that of their boxes. Cost: reading all runs once; some nanoseconds an element and distinct
-// run in boxes that differ.
+// Comparison of repeated runs. Those with the same bytes in a box, usually all of them, are processed as one.
+// Equality of whole runs is the intersection of that of their boxes. Cost: reading all runs once; some
+// nanoseconds an element and distinct run in boxes that differ.
 // tests: tests/verify/test_runs.cpp
 #include "ejk/runs.hpp"
 

@@ -1,4 +1,5 @@
-// A hypothesis is accepted if it holds in its scope, or in the scope without the indices at which it fails.
+// Search for explanations by values. A hypothesis is accepted if it holds in its scope, or in the scope
+// without the indices at which it fails.
 // tests: tests/verify/test_value_search.cpp
 #include "verify/value_search.hpp"
 

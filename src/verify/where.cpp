@@ -1,4 +1,5 @@
-// Axes have the names of the caller or numbers. By default a picture has at most 64 tiles along an axis.
+// Where elements differ: counts by axis and a picture. Axes have the names of the caller or numbers. By
+// default a picture has at most 64 tiles along an axis.
 // tests: tests/verify/test_explain.cpp
 #include "verify/where.hpp"
 

@@ -1,6 +1,6 @@
-// A box is assembled from the chunks that it intersects. A short index is checked when the dataset is
-// opened, a long one when a chunk is missing. One thread calls the library and reads chunks; others decode
-// them concurrently.
+// Reading of chunked datasets: a box is assembled from the chunks that it intersects. A short index is
+// checked when the dataset is opened, a long one when a chunk is missing. One thread calls the library and
+// reads chunks; others decode them concurrently.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/chunks.hpp"
 

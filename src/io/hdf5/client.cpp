@@ -1,5 +1,6 @@
-// One child process per file serves all its datasets, one request at a time; it starts in one or two
-// milliseconds. After any failure it is replaced, since a damaged dataset may have corrupted its memory.
+// HDF5 files of the calling process. One child process per file serves all its datasets, one request at a
+// time; it starts in one or two milliseconds. After any failure it is replaced, since a damaged dataset may
+// have corrupted its memory.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/client.hpp"
 

@@ -1,5 +1,5 @@
-// Filters are decoded from the last to the first, each from one buffer to another. Cost: one pass over the
-// bytes per filter; inflating is by far the slowest.
+// HDF5's filters of chunks, decoded from the last to the first, each from one buffer to another. Cost: one
+// pass over the bytes per filter; inflating is by far the slowest.
 // tests: tests/io/test_filters.cpp
 #include "io/hdf5/filters.hpp"
 

@@ -1,5 +1,5 @@
-// The library has a stack of errors; the innermost entry is the reason, with the system's message if there is
-// one.
+// Errors of the HDF5 library. It has a stack of them; the innermost entry is the reason, with the system's
+// message if there is one.
 // tests: tests/io/test_hdf5.cpp
 #include "io/hdf5/library.hpp"
 
