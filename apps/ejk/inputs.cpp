@@ -11,9 +11,10 @@
 #include <system_error>
 #include <utility>
 
+#include "computed_reference.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/text.hpp"
 #include "options.hpp"
-#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -60,7 +61,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
     opened = {role, open(reference, untyped_, bytes)};
     provenance_.input(role, reference);
     count_read(bytes);
-  } else if (role != opened.role && !quantized_reference(reference) &&
+  } else if (role != opened.role && !computed_reference(reference) &&
              parse_reference(reference).is_stream()) {
     throw usage("-: standard input can be read only once");
   }
@@ -98,23 +99,25 @@ std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference,
 
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, UntypedBytes untyped,
                                                 std::int64_t& bytes) {
-  const auto quantized = quantized_reference(reference);
-  if (!quantized) {
+  const auto computed = computed_reference(reference);
+  if (!computed) {
     auto source = open(parse_input(reference), untyped);
     bytes += type_of(*source).bytes();
     return source;
   }
   // Codes in .npy files have no type.
-  const auto part = [&](const std::string& word) { return open(word, UntypedBytes::read, bytes); };
-  QuantizedArrays arrays{quantized->scheme, part(quantized->values), part(quantized->scales)};
-  if (quantized->global_number)
-    arrays.global_scale =
-        make_source(Array::from<float>({}, std::span(&*quantized->global_number, 1)), quantized->global);
-  else if (!quantized->global.empty())
-    arrays.global_scale = part(quantized->global);
+  const UntypedBytes of_parts = computed->scheme ? UntypedBytes::read : untyped;
+  std::vector<std::shared_ptr<const ArraySource>> arrays;
+  for (const std::string& word : computed->arrays)
+    arrays.push_back(computed->global && arrays.size() == 2
+                         ? make_source(Array::from<float>({}, std::span(&*computed->global, 1)), word)
+                         : open(word, of_parts, bytes));
   try {
-    auto numbers = decoded_array(arrays, quantized->settings, printable(reference));
-    return quantized->slice.empty() ? numbers : slice_array(std::move(numbers), quantized->slice, reference);
+    auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
+                                                     arrays.size() > 2 ? arrays[2] : nullptr},
+                                                    computed->settings, printable(reference))
+                                    : take_rows(arrays[0], arrays[1]);
+    return computed->slice.empty() ? numbers : slice_array(std::move(numbers), computed->slice, reference);
   } catch (Error& error) {
     if (error.kind() == Error::Kind::usage) error.at(printable(reference));
     throw;
@@ -128,12 +131,12 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference) {
 
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   if (input.stream) return input.stream;
-  const bool is_quantized = input.is_word && quantized_reference(input.reference.text);
+  const bool is_computed = input.is_word && computed_reference(input.reference.text);
   input.bytes = 0;
   auto source =
-      is_quantized ? open(input.reference.text, untyped_, input.bytes) : open(input.reference, untyped_);
-  if (!is_quantized) input.bytes = type_of(*source).bytes();
-  if (is_quantized || is_read_once(input.reference)) input.stream = source;
+      is_computed ? open(input.reference.text, untyped_, input.bytes) : open(input.reference, untyped_);
+  if (!is_computed) input.bytes = type_of(*source).bytes();
+  if (is_computed || is_read_once(input.reference)) input.stream = source;
   return source;
 }
 
@@ -148,14 +151,14 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
 }
 
 std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
-  if (const auto quantized = quantized_reference(word)) {
-    // Named after its values.
+  if (const auto computed = computed_reference(word)) {
+    // Named after its first array.
     ArrayReference reference;
     reference.text = word;
-    const std::string values = quantized_reference(quantized->values)
-                                   ? std::string(name_of(quantized->scheme))
-                                   : parse_input(quantized->values).array_name();
-    return {NamedInput{{values, std::move(reference), true}, nullptr}};
+    const std::string& first = computed->arrays.front();
+    const std::string name =
+        computed_reference(first) ? word.substr(0, word.find('(')) : parse_input(first).array_name();
+    return {NamedInput{{name, std::move(reference), true}, nullptr}};
   }
   const ArrayReference named = parse_input(word);
   std::vector<NamedInput> inputs;
@@ -174,7 +177,7 @@ std::map<std::string, std::string> Inputs::attributes_in(const std::string& word
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
-  if (quantized_reference(word)) return {};
+  if (computed_reference(word)) return {};
   const ArrayReference named = parse_input(word);
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }

@@ -57,6 +57,11 @@ Quantised arrays
     ejk compare 'mx(q.npz:values, q.npz:scales)' w.npy --rtol 0.1
   'ejk quantize' writes such arrays.
 
+Rows by index
+  rows(ARRAY, INDICES) is ARRAY[INDICES] along the first axis, with a slice
+  after it or without: the tokens of a routing, an array in another order.
+    ejk grouped-matmul 'rows(x.npy, r.h5:/token)' w.npy r.h5:/group_sizes
+
 Element types
   bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64,
   and 8-bit floats: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz,

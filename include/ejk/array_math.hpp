@@ -1,5 +1,5 @@
-// Array functions: chunking of an axis, log-sum-exp, guarded division, conversion of element types. Source:
-// ejkernel's helpers as documented.
+// Array functions: chunking of an axis, log-sum-exp, guarded division, rows by index, conversion of element
+// types. Source: ejkernel's helpers as documented.
 //
 // Sources compute on read, on all threads. Errors name the source: Error{input}, or Error{usage} for an
 // invalid axis, length or padding.
@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 
 namespace ejk {
 
@@ -42,6 +43,10 @@ std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t>
 std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource> a,
                                                std::shared_ptr<const ArraySource> b,
                                                double min_denominator = 1e-10);
+
+/// x[rows] along the first axis: row i of the result is row rows[i] of x. `rows` is read now. Neighbouring
+/// rows are read at once. Errors: an x without axes; with the index, an element that is no row of x.
+std::shared_ptr<const ArraySource> take_rows(std::shared_ptr<const ArraySource> x, const IntegerArray& rows);
 
 /// Of conversions to 8-bit floats.
 struct OverflowSettings {

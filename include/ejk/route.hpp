@@ -1,5 +1,5 @@
-// Routing of tokens to experts: the experts of each token from its logits, and the rows of a grouped product
-// from the experts of all tokens.
+// Routing of tokens to experts: the experts of each token from its logits, the rows of a grouped product from
+// the experts of all tokens, and the sum of each token's rows of the product.
 //
 // Choice f of topk_ids (tokens, k), flattened in C order, belongs to token f / k. Sorted by expert, stably,
 // choices become rows: row r is choice order[r], so that x[token] are the rows of a grouped product of x, and
@@ -60,6 +60,22 @@ struct RoutedTokens {
 /// range, Error{input} for another shape or type of logits and bias, and NaN.
 RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
+
+struct CombineSettings {
+  /// (tokens, k), or (tokens,) for k = 1, of a float type. Null: each is 1.
+  std::shared_ptr<const ArraySource> weights = nullptr;
+  /// Without weights: k.
+  std::int64_t top_k = 1;
+  /// The rows of all groups: choices with later rows are of no expert and add nothing. By default all.
+  std::optional<std::int64_t> rows = std::nullopt;
+  /// By default that of y.
+  std::optional<DType> dtype = std::nullopt;
+};
+
+/// out (tokens, n): out[t] = Σ weights[t, j] y[inverse[t k + j]] over j < k, of y (rows, n) of a float type and
+/// Route::inverse (tokens k,). Sums are float64, in order, and rounded once. Throws Error{input} for other
+/// shapes and types, and with the index for an element of `inverse` that is no row of y.
+Array combine_experts(const ArrayView& y, const IntegerArray& inverse, const CombineSettings& settings = {});
 
 /// Load of the experts, and of `ranks` expert-parallel ranks with as many consecutive experts each. Throws
 /// Error{usage} if they do not divide the experts.

@@ -1,4 +1,4 @@
-// Loads of elements of any dtype and stride as float or double.
+// Loads of elements of any dtype and stride as float or double, and stores.
 #pragma once
 
 #include <algorithm>
@@ -53,6 +53,20 @@ inline float rounded_to_odd(double x) {
   const auto bits =
       std::bit_cast<std::uint32_t>(nearest) - (std::abs(static_cast<double>(nearest)) > std::abs(x));
   return std::bit_cast<float>(bits | 1u);
+}
+
+/// Numbers as contiguous elements of a float type, rounded once, to nearest even.
+inline void store(DType dtype, const double* from, std::int64_t count, std::byte* out) {
+  dispatch(dtype, [&]<class T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      T element;
+      if constexpr (is_small_float<T>)
+        element = T(rounded_to_odd(from[i]));
+      else
+        element = static_cast<T>(from[i]);
+      std::memcpy(out + i * static_cast<std::int64_t>(sizeof(T)), &element, sizeof(T));
+    }
+  });
 }
 
 /// An integer as a double that can be rounded again, to 16 bits or by rounded_to_odd(), as if it were rounded

@@ -231,16 +231,8 @@ RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& set
           tied += router.route(numbers.data() + t * experts,
                                routed.topk_ids.elements<std::int32_t>().data() + (first + t) * k,
                                weights.data() + t * k);
-        dispatch(settings.dtype, [&]<class T>(std::type_identity<T>) {
-          T* const to = routed.topk_weights.elements<T>().data() + first * k;
-          for (std::int64_t i = 0; i < n * k; ++i) {
-            const double weight = weights[static_cast<std::size_t>(i)];
-            if constexpr (is_small_float<T>)
-              to[i] = T(core::rounded_to_odd(weight));
-            else
-              to[i] = static_cast<T>(weight);
-          }
-        });
+        core::store(settings.dtype, weights.data(), n * k,
+                    routed.topk_weights.data() + first * k * size_of(settings.dtype));
         ties += tied;
         done += n;
         if (progress && piece % 64 == 0) progress(done, tokens);

@@ -167,3 +167,60 @@ TEST_CASE("what is wrong with ids, logits and settings is named") {
   CHECK(refused({.top_k = 2, .groups = 3}) == "4 experts are not in 3 groups of equal size");
   CHECK(refused({.top_k = 3, .groups = 4, .top_groups = 2}) == "3 of 2 eligible experts cannot be chosen");
 }
+
+TEST_CASE("combine_experts is a plain loop over choices, in every float type, of strided rows") {
+  std::mt19937 random(4);
+  for (const DType dtype : {DType::float16, DType::bfloat16, DType::float32, DType::float64})
+    for (const std::int64_t k : {1, 2, 5})
+      for (const bool has_weights : {false, true}) {
+        const std::int64_t tokens = 37, experts = 6, columns = 11, choices = tokens * k;
+        std::vector<double> ids(static_cast<std::size_t>(choices)), y(ids.size() * 11), weights(ids.size());
+        for (double& id : ids) id = static_cast<double>(random() % 7) - 1;  // -1 is no expert
+        for (double& x : y) x = static_cast<double>(random() % 129) / 16 - 4;
+        for (double& w : weights) w = static_cast<double>(random() % 256) / 256;
+        const Array id_array = plain::array_of(DType::int32, {tokens, k}, ids);
+        const Route route = make_route(make_source(id_array.view()), experts);
+        const plain::Laid rows(plain::array_of(dtype, {choices, columns}, y), static_cast<int>(k % 4));
+        CombineSettings settings{.top_k = k, .rows = route.choices, .dtype = DType::float64};
+        const Array weight_array = plain::array_of(DType::float32, {tokens, k}, weights);
+        if (has_weights) settings.weights = make_source(weight_array.view());
+        CAPTURE(name_of(dtype));
+        CAPTURE(k);
+        std::vector<double> expected(static_cast<std::size_t>(tokens * columns), 0);
+        const auto inverse = int32s(route.inverse);
+        for (std::int64_t f = 0; f < choices; ++f)
+          for (std::int64_t c = 0; c < columns; ++c)
+            if (ids[static_cast<std::size_t>(f)] >= 0)
+              expected[static_cast<std::size_t>(f / k * columns + c)] +=
+                  (has_weights ? weights[static_cast<std::size_t>(f)] : 1) *
+                  y[static_cast<std::size_t>(inverse[static_cast<std::size_t>(f)] * columns + c)];
+        const Array out = combine_experts(rows.view(), make_source(route.inverse.view()), settings);
+        REQUIRE(out.shape() == Shape{tokens, columns});
+        CHECK(plain::doubles(out.view()) == expected);  // exact: few bits
+        settings.dtype.reset();
+        const Array rounded = combine_experts(rows.view(), make_source(route.inverse.view()), settings);
+        CHECK(rounded.dtype() == dtype);
+        CHECK(plain::doubles(rounded.view()) ==
+              plain::doubles(plain::array_of(dtype, {tokens, columns}, expected).view()));
+      }
+}
+
+TEST_CASE("rows of no expert are not read, and wrong arguments of combine_experts are named") {
+  const Array y = plain::array_of(DType::float32, {2, 1}, {3, 4});
+  const auto inverse = [](const std::vector<double>& rows) {
+    return make_source(plain::array_of(DType::int64, {std::ssize(rows)}, rows), "inverse");
+  };
+  const auto error = [&](const CombineSettings& settings, const std::vector<double>& rows) {
+    return plain::failure_and_hint([&] { (void)combine_experts(y.view(), inverse(rows), settings); });
+  };
+  // Row 5 would be past the end.
+  const Array out = combine_experts(y.view(), inverse({1, 5, 0, 1}), {.top_k = 2, .rows = 2});
+  CHECK(plain::doubles(out.view()) == std::vector<double>{4, 7});
+  CHECK(error({.top_k = 2}, {1, 5}) == "inverse: element 1 is 5; there are 2 rows");
+  CHECK(error({.top_k = 2, .rows = 2}, {1, -1}) == "inverse: element 1 is -1; there are 2 rows");
+  CHECK(error({.top_k = 2}, {1, 0, 1}) == "inverse: it has 3 choices, which are not 2 of each token");
+  CHECK(error({.top_k = 0}, {1}) == "a token has 0 choices");
+  const auto weights = make_source(plain::array_of(DType::float32, {2, 2}, {1, 1, 1, 1}), "weights");
+  CHECK(error({.weights = weights}, {1, 0}) == "weights: it has the shape (2, 2), and there are 2 choices");
+  CHECK(combine_experts(Array(DType::float32, {0, 3}).view(), inverse({}), {}).shape() == Shape{0, 3});
+}

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "commands.hpp"
+#include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/quantize.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
-#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "commands.hpp"
+#include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
 #include "job.hpp"
-#include "quantized_reference.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {

@@ -1,15 +1,19 @@
-// ejk route: the rows of a grouped product from the experts of tokens, or from their logits.
+// ejk route, combine: the rows of a grouped product from the experts of tokens or from their logits, and the sum
+// of each token's rows of the product.
 // tests: tests/cli/route/
 #include "ejk/route.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "commands.hpp"
+#include "ejk/groups.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -139,15 +143,80 @@ Run declare_route(OptionSet& set) {
       .group(group);
   set_footer(set,
              "The layer of a mixture of experts\n"
-             "  ejk route --logits scores.npy --top-k 2 -o route.h5\n"
-             "  python: rows = x[token]\n"
-             "  ejk grouped-matmul rows.npy w.npy route.h5:/group_sizes -o y.npy\n"
-             "  python: out = (y[inverse].reshape(tokens, k, -1) * topk_weights[..., None]).sum(1)\n\n"
+             "  ejk route --logits scores.npy --top-k 2 --renormalize -o r.h5\n"
+             "  ejk grouped-matmul 'rows(x.npy, r.h5:/token)' w.npy r.h5:/group_sizes -o y.npy\n"
+             "  ejk combine y.npy r.h5:/inverse --weights r.h5:/topk_weights -o out.npy\n\n"
              "Equal scores are decided for the lower expert, and counted.");
   return [options](Job& job) { return run(*options, job); };
 }
 
+struct CombineOptions {
+  std::string y, inverse, weights, group_sizes;
+  std::optional<std::int64_t> top_k;
+  std::optional<DType> dtype;
+};
+
+Outcome run_combine(const CombineOptions& options, Job& job) {
+  if (options.weights.empty() == !options.top_k)
+    throw usage(options.top_k ? "--weights has the experts of a token, and --top-k gives them, too"
+                              : "--weights REF is missing, or --top-k K for sums without weights")
+        .hint("for example: ejk combine y.npy r.h5:/inverse --weights r.h5:/topk_weights");
+  BufferedInput y{"y", job.open("y", options.y)};
+  const auto inverse = job.open("inverse", options.inverse);
+  CombineSettings settings;
+  settings.top_k = options.top_k.value_or(1);
+  settings.dtype = options.dtype;
+  if (!options.weights.empty()) settings.weights = job.open("weights", options.weights);
+  if (!options.group_sizes.empty())
+    settings.rows = group_offsets(job.open("group_sizes", options.group_sizes), INT64_MAX).back();
+  const std::int64_t choices = element_count(inverse->shape());
+  const std::int64_t tokens = settings.weights && !settings.weights->shape().empty()
+                                  ? settings.weights->shape()[0]
+                                  : choices / settings.top_k;
+  Report report;
+  report.add("tokens", "tokens", tokens, Unit::count).add("choices", "choices", choices, Unit::count);
+  const std::int64_t columns = y.source->shape().empty() ? 1 : y.source->shape().back();
+  if (job.plan(report, y.bytes_to_buffer() + 24 * choices +
+                           byte_count(Shape{tokens, columns}, options.dtype.value_or(y.source->dtype()))))
+    return Outcome::passed;
+  const ArrayView product = job.phase(Phase::read, [&] { return y.view(); });
+  Array out = naming(std::array{&y}, [&] {
+    return job.phase(Phase::compute, [&] { return combine_experts(product, inverse, settings); });
+  });
+  job.deliver(std::move(report), {{"out", make_source(std::move(out)), {}}});
+  return Outcome::passed;
+}
+
+Run declare_combine(OptionSet& set) {
+  const auto options = std::make_shared<CombineOptions>();
+  add_reference(set, "Y", options->y, "rows of a grouped product (rows, n)").required();
+  add_reference(set, "INVERSE", options->inverse, "the row of each choice (tokens * k,), as ejk route has it")
+      .required();
+  add_reference(set, "--weights", options->weights, "weights (tokens, k) of the choices");
+  add_word(set, "--top-k", options->top_k, at_least(1), "K", "choices of a token, which count alike")
+      .recorded();
+  add_reference(set, "--group-sizes", options->group_sizes,
+                "rows of each expert; later ones are of no expert\nChoices of theirs add nothing.");
+  add_dtype(set, "--dtype", options->dtype, "type of the sums, by default that of Y", float_dtypes())
+      .recorded();
+  set_footer(set, "Sums are float64, in the order of the choices, and rounded once.");
+  return [options](Job& job) { return run_combine(*options, job); };
+}
+
 }  // namespace
+
+extern const Command combine_command{
+    .name = "combine",
+    .group = "Groups",
+    .summary = "the rows of each token's experts, weighted and summed",
+    .example = "ejk combine y.npy r.h5:/inverse --weights r.h5:/topk_weights -o out.npy",
+    .outputs = {{"out", "(tokens, n)", "sum of weights[t, j] * Y[INVERSE[t * k + j]]"}},
+    .use = R"(out = np.load("out.npy"))",
+    .keys = R"(
+tokens, choices | integer | tokens; elements of INVERSE
+)",
+    .declare = declare_combine,
+};
 
 extern const Command route_command{
     .name = "route",

@@ -1,8 +1,8 @@
-// Parser of references that decode.
-//   reference := scheme '(' array {',' array} {',' name '=' value} ')' [slice]
+// Parser of references of computed arrays.
+//   reference := function '(' array {',' array} {',' name '=' value} ')' [slice]
 // Commas and parentheses inside of [], () and double quotes belong to an array's own reference.
-// tests: tests/app/test_quantized_reference.cpp
-#include "quantized_reference.hpp"
+// tests: tests/app/test_computed_reference.cpp
+#include "computed_reference.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -114,15 +114,32 @@ void read_setting(const std::string& name, const std::string& value, DecodeSetti
   throw error;
 }
 
-QuantizedReference parse(QuantizationScheme scheme, std::string_view inside) {
-  QuantizedReference parsed;
-  parsed.scheme = scheme;
-  std::vector<std::string> arrays;
+// A function, the number of its arrays, and how it is written.
+struct Function {
+  std::string_view name;
+  std::optional<QuantizationScheme> scheme;
+  std::size_t arrays;
+  const char* form;
+};
+
+constexpr Function kFunctions[] = {
+    {"fp8", QuantizationScheme::fp8, 2, "fp8(VALUES, SCALES)"},
+    {"mx", QuantizationScheme::mx, 2, "mx(VALUES, SCALES)"},
+    {"nvfp4", QuantizationScheme::nvfp4, 3,
+     "nvfp4(VALUES, SCALES, GLOBAL); GLOBAL may be a number, 1 without a global scale"},
+    {"gptoss", QuantizationScheme::gptoss, 2, "gptoss(BLOCKS, SCALES)"},
+    {"rows", std::nullopt, 2, "rows(ARRAY, INDICES)"},
+};
+
+ComputedReference parse(const Function& function, std::string_view inside) {
+  ComputedReference parsed;
+  parsed.scheme = function.scheme;
   std::vector<std::string> seen;
   for (const std::string& part : split_references(inside)) {
     const std::string argument(trimmed(part));
     const std::string name = option_name(argument);
     if (!name.empty()) {
+      if (!function.scheme) throw usage("{} has no options", function.name);
       if (std::find(seen.begin(), seen.end(), name) != seen.end()) throw usage("{} is given twice", name);
       seen.push_back(name);
       read_setting(name, std::string(trimmed(std::string_view(argument).substr(argument.find('=') + 1))),
@@ -131,39 +148,27 @@ QuantizedReference parse(QuantizationScheme scheme, std::string_view inside) {
     }
     if (!seen.empty()) throw usage("an array follows the option {}", seen.back());
     if (argument.empty()) throw usage("an array is missing between the commas");
-    arrays.push_back(argument);
+    parsed.arrays.push_back(argument);
   }
-  const bool has_global = scheme == QuantizationScheme::nvfp4;
-  const std::size_t expected = has_global ? 3 : 2;
-  if (arrays.size() != expected) {
-    Error error = usage("{} takes {} arrays, not {}", name_of(scheme), expected, arrays.size());
-    error.hint(has_global ? "nvfp4(VALUES, SCALES, GLOBAL); GLOBAL may be a number, 1 without a global scale"
-                          : fmt::format("{}({}, SCALES)", name_of(scheme),
-                                        scheme == QuantizationScheme::gptoss ? "BLOCKS" : "VALUES"));
-    throw error;
-  }
-  parsed.values = arrays[0];
-  parsed.scales = arrays[1];
-  if (has_global) {
-    parsed.global = arrays[2];
-    parsed.global_number = number_in(parsed.global);
-  }
+  if (parsed.arrays.size() != function.arrays)
+    throw usage("{} takes {} arrays, not {}", function.name, function.arrays, parsed.arrays.size())
+        .hint(function.form);
+  if (function.scheme == QuantizationScheme::nvfp4) parsed.global = number_in(parsed.arrays.back());
   return parsed;
 }
 
 }  // namespace
 
-std::optional<QuantizedReference> quantized_reference(const std::string& word) {
-  using enum QuantizationScheme;
-  for (const QuantizationScheme scheme : {fp8, mx, nvfp4, gptoss}) {
-    const std::string_view name = name_of(scheme);
-    if (!word.starts_with(name) || word.substr(name.size(), 1) != "(") continue;
-    const std::size_t open = name.size(), close = closing(word, open);
+std::optional<ComputedReference> computed_reference(const std::string& word) {
+  for (const Function& function : kFunctions) {
+    const std::size_t open = function.name.size();
+    if (!word.starts_with(function.name) || word.substr(open, 1) != "(") continue;
+    const std::size_t close = closing(word, open);
     if (close == std::string::npos) throw usage("{}: the parenthesis '(' is not closed", printable(word));
     const std::string slice = word.substr(close + 1);
     if (!slice.empty() && (slice.front() != '[' || slice.back() != ']')) continue;
     try {
-      QuantizedReference parsed = parse(scheme, std::string_view(word).substr(open + 1, close - open - 1));
+      ComputedReference parsed = parse(function, std::string_view(word).substr(open + 1, close - open - 1));
       parsed.slice = slice;
       return parsed;
     } catch (Error& error) {
