@@ -1,5 +1,5 @@
-// Messages over MPI: each is preceded by its length and split into chunks of up to 1 GiB, since MPI counts
-// elements in an int. Operations are non-blocking and polled, after some milliseconds with growing sleeps.
+// Messages over MPI: each is preceded by its length and split into chunks of up to 1 GiB, since MPI's counts
+// are int. Operations are non-blocking; they are polled, after a few milliseconds with increasing sleeps.
 //
 // tests: tests/mpi/
 #include "mpi_communicator.hpp"

@@ -1,4 +1,4 @@
-// Mask options of commands (MASK, --mask, --shape, --mask-kind), and the masks they result in.
+// Mask options of commands (MASK, --mask, --shape, --mask-kind), and the masks they describe.
 #pragma once
 
 #include <cstdint>

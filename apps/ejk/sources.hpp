@@ -1,4 +1,4 @@
-// Buffers for arrays between inputs and outputs.
+// Inputs that a command needs in memory: a mapping, or a buffer that is filled when the elements are needed.
 #pragma once
 
 #include <cstdint>

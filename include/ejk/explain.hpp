@@ -1,24 +1,24 @@
-// Explanation of the difference between two arrays: where they differ and why, for debugging a kernel.
+// Explanation of why two arrays differ, and where: for debugging a kernel.
 //
 // Where: by index of each axis, group or sequence, and tile. Why: hypotheses, tried in this order; with `a`
-// the actual and `e` the expected array, in some part:
-//   factor      a = c · e with one c, or one for each line of the last axis
+// the actual and `e` the expected array, in some region:
+//   factor      a = c · e with one c, or one for each row of the last axis
 //   offset      a = e + c
-//   exchanged   indices of an axis hold the elements of others: exchanged in pairs, repeated or permuted
-//   shifted     an axis moved by a few indices
+//   exchanged   indices of an axis hold the elements of others: swapped in pairs, repeated or permuted
+//   shifted     elements shifted by a few positions along an axis
 //   reversed    an axis in reverse
-//   transposed  the elements of `e` with two axes exchanged, or all reversed
-//   unwritten   boxes that hold one value: 0, NaN, or one that the kernel never overwrote
+//   transposed  the elements of `e` with two axes swapped, or all in reverse order
+//   unwritten   boxes (ranges of indices) with one value: 0, NaN, or one that the kernel left unwritten
 //   rounding    a = e rounded to a narrower float type
-// and of quantised arrays, from their numbers alone:
-//   nibbles           neighbours along the last axis are exchanged, as the two elements of a byte
+// and for quantised arrays, from decoded values alone:
+//   nibbles           neighbours along the last axis are swapped, as are the two elements of a byte
 //   interleaved-rows  two halves of an axis are interleaved in one array and consecutive in the other
-//   scale-step        blocks of the last axis are off by a factor of 2, as scales by another rule
+//   scale-step        blocks of the last axis are off by a factor of 2, as with another scale rule
 //   scale-layout      scales of blocks of 16 or 32 were read in another layout
-//   e8m0-int8         E8M0 scales were read as signed exponents, or the reverse
-//   fnuz              8-bit floats were read with the other bias
+//   e8m0-int8         E8M0 scales were read as signed exponents, or vice versa
+//   fnuz              8-bit floats were read with the other exponent bias (fnuz, OCP)
 // A hypothesis is fitted to a sample and tested on all elements: it must explain 95 % of the differences in
-// its part, and contradict fewer than 5 % of the equal elements there. Then the search continues with the
+// its region, and contradict fewer than 5 % of the equal elements there. Then the search continues with the
 // rest.
 #pragma once
 

@@ -1,6 +1,6 @@
-// Paged caches of keys and values as packed tokens: a table has the pages of each sequence, and the cache's
-// elements are gathered when they are read. Entries of a table past a sequence's length are never read, nor
-// are slots of its last page. Cost: the gathered elements; the pages of all sequences are kept, 8 bytes each.
+// Paged KV caches as packed tokens: a block table lists the pages of each sequence, and the cache's elements
+// are gathered when they are read. Entries of the table past a sequence's length are never read, nor are the
+// unused slots of its last page. Cost: the gathered elements; 8 bytes of memory for each page in use.
 #pragma once
 
 #include <cstdint>

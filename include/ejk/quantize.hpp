@@ -1,8 +1,8 @@
-// Block-scaled low-precision arrays: elements of 4, 6 or 8 bits, and scales of blocks of them. Decoding as
-// they are read, encoding, layouts of scales.
+// Block-scaled low-precision arrays: elements of 4, 6 or 8 bits with one scale for each block. Lazy decoding,
+// encoding, scale layouts.
 //
-// Element formats and E8M0 scales: OCP Microscaling Formats (MX) 1.0. NVFP4, and the layouts of scales: as
-// torchao, cuBLAS, ModelOpt, DeepGEMM and gpt-oss write them.
+// Element formats and E8M0 scales: OCP Microscaling Formats (MX) 1.0. NVFP4 and scale layouts: as torchao,
+// cuBLAS, ModelOpt, DeepGEMM and gpt-oss use them.
 #pragma once
 
 #include <cstdint>

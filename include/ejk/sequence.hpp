@@ -1,11 +1,12 @@
-// Packed sequences: cu_seqlens and what is computed from it.
+// Packed sequences: cu_seqlens and the arrays computed from it.
 //
 // cu_seqlens is a 1-D integer array (n + 1,) that begins with 0 and never decreases: sequence i has the
-// tokens cu[i] … cu[i+1] - 1. Otherwise Error{input} with the index. An empty sequence counts; by ejkernel's
-// convention it is skipped. Source: ejkernel's xla_utils.utils. C and b are at least 1.
+// tokens cu[i] … cu[i+1] - 1. Any other array is an Error{input} that names the index. An empty sequence has
+// an index like any other; functions with ejkernel's convention leave it out. Chunk and block sizes are at
+// least 1. Source: ejkernel's xla_utils.utils.
 //
-// Functions named *_ids, *_indices and *_offsets compute on read; read_all() buffers the result on all
-// threads.
+// Functions named *_ids, *_indices and *_offsets compute elements when they are read; read_all() computes all
+// of them, on all threads.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Validation of attention's arguments: ranks, dtypes and lengths, then cu_seqlens, then what depends on both.
-// Forward, backward and checks rely on it. Cost: cu_seqlens are read.
+// Validation of attention's arguments: first ranks, dtypes and lengths, then cu_seqlens, then whether the two
+// agree. The forward pass, the backward pass and the comparison with the reference rely on it. Cost:
+// cu_seqlens is read whole.
 // tests: tests/attention/test_attention.cpp
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Forward pass of attention, and its decode path for entries with few queries.
+// Forward pass of attention, and its decode path for batch entries with few queries.
 #pragma once
 
 #include <cstdint>

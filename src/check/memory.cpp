@@ -1,4 +1,5 @@
-// Memory of the checks: what they keep of arrays, and the pieces that each thread reads.
+// Memory estimates for `check`: how much of each array a check keeps, and the buffers in which its threads
+// read.
 // tests: tests/cli/check/
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Percentiles, interpolated like NumPy's "linear" method, and histograms with the bins [2^k, 2^(k+1)).
+// Percentiles, interpolated as in NumPy's "linear" method, and histograms with the bins [2^k, 2^(k+1)).
 // tests: tests/core/test_distribution.cpp
 #include "core/distribution.hpp"
 

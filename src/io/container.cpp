@@ -1,5 +1,5 @@
-// The table of containers. Outputs are determined by suffix, inputs by their first bytes, else by suffix; a
-// folder by its final slash or stat().
+// The table of file formats (containers of arrays). The format of an output is chosen by its suffix, that of
+// an input by its first bytes, else by suffix; a directory is recognised by a trailing slash or stat().
 // tests: tests/io/test_references.cpp, test_write.cpp
 #include "io/container.hpp"
 

@@ -1,5 +1,5 @@
-// Models in several files. The names of all tensors are sorted once; each refers to its file. Cost of a
-// listing: the headers of all files.
+// Models sharded over several safetensors files. The names of all tensors are sorted once; each refers to its
+// file. Cost of a listing: the header of each file is read.
 // tests: tests/io/test_model.cpp
 #include "io/model.hpp"
 

@@ -1,6 +1,6 @@
-// Interpreter of pickles: a stack machine. Values are nodes of one vector; tensors are collected from the
-// last value on the stack, with limits on depth, paths and their length, because lists may contain each other
-// many times, or themselves.
+// Interpreter of the pickles in files of torch.save, which runs no code of theirs: a stack machine. Values
+// are nodes of one vector; tensors are collected from the value on top of the stack, with limits on depth, on
+// the number of paths and on their length, since lists may be shared or contain themselves.
 // tests: tests/io/test_torch_file.cpp
 #include "io/pickle.hpp"
 

@@ -1,6 +1,6 @@
-// A product of bfloat16 by AMX: 32 × 32 sums in four tiles, two tiles of A and two of B at a time. T has the
-// instructions on tiles of 16 rows of 64 bytes: zero<N>(), load<N>(p, stride), dot<Sum, A, B>(), store<N>(p,
-// stride); tests emulate them.
+// Products of bfloat16 matrices on AMX: a block of 32 × 32 sums in four tiles, two tiles of A and two of B at
+// a time. The parameter T has the instructions on tiles of 16 rows of 64 bytes: zero<N>(), load<N>(p,
+// stride), dot<Sum, A, B>(), store<N>(p, stride); tests substitute an emulation.
 
 template <class T>
 void amx_tile(const void* a, const void* b, std::int64_t k, std::int64_t rows, std::int64_t columns,

@@ -1,6 +1,7 @@
-// Decoding: packed codes of a row become bytes, and a kernel multiplies their numbers by their blocks' scales.
-// Both passes go over a few KiB, which stay in the first-level cache. Products of elements and block scales
-// are exact where the scale has at most 20 bits, so that with a global scale, too, a number is rounded once.
+// Decoding of block-scaled arrays: the packed codes of a row are unpacked to one byte each, and a kernel
+// multiplies the value of each code by the scale of its block. Both passes work on a few KiB at a time, which
+// stay in L1. Products of elements and block scales are exact where the scale has at most 20 significant
+// bits, so that each value is rounded only once, even with a global scale.
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
-// HTML page of a report: fields and block pictures first, then tables and sections; scripts add sorting,
-// themes and a zoomable map.
+// HTML page of a report: labels with values and block pictures first, then tables and sections; scripts add
+// sorting, themes and a zoomable block map.
 // tests: tests/report/test_html.cpp; in a browser: tests/report/browser.sh
 #include <fmt/format.h>
 #include <fmt/ranges.h>

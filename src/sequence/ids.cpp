@@ -1,5 +1,5 @@
-// Ids of packed tokens: sequences, positions, chunks. The first sequence of a box is found by bisection;
-// kernels write progressions. Cost: the memory written.
+// Index arrays of packed tokens: the sequence, position and chunk of each. The first sequence of a box is
+// found by binary search; kernels fill arithmetic progressions. Cost: linear in the elements written.
 // tests: tests/sequence/test_sequence.cpp
 #include "sequence/ids.hpp"
 
