@@ -112,6 +112,8 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
     arrays.push_back(computed->global && arrays.size() == 2
                          ? make_source(Array::from<float>({}, std::span(&*computed->global, 1)), word)
                          : open(word, of_parts, bytes));
+  if (!computed->scheme)
+    budget_.require(byte_count(arrays[1]->shape(), DType::int64), printable(computed->arrays[1]) + ": ");
   try {
     auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
                                                      arrays.size() > 2 ? arrays[2] : nullptr},
