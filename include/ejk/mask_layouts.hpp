@@ -2,7 +2,8 @@
 // to the element where these are defined.
 //
 // Sources: Tokamax 0.0.12 (splash attention), torch 2.13 (FlexAttention's BlockMask), FlashAttention-4
-// (BlockSparseTensorsTorch), SciPy (bsr_array), FlashInfer 0.7 (BlockSparseAttentionWrapper), Paddle
+// (BlockSparseTensorsTorch), SciPy (bsr_array), FlashInfer 0.7 (BlockSparseAttentionWrapper,
+// VariableBlockSparseAttentionWrapper), Paddle
 // (flashmask_attention), MagiAttention (flex_flash_attn). Settings that the arrays of a library lack are
 // arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv. Each layout is written and read by
 // one file in src/blocks/layouts/; StoredMaskInfo reads all of them.
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
@@ -24,22 +26,25 @@
 namespace ejk {
 
 enum class MaskLayout : std::uint8_t {
-  tokamax,     // lists of the active blocks, look-ahead, distinct partial blocks
-  flex,        // the blocks of each row and column, partial and full apart
-  fa4,         // the same of rows, or of columns for the backward pass
-  bsr,         // indptr, indices, data
-  flashinfer,  // indptr, indices, bits of the elements
-  flashmask,   // the masked rows of each column, as at most two ranges
-  magi         // rectangles, triangles and bands of queries x keys
+  tokamax,              // lists of the active blocks, look-ahead, distinct partial blocks
+  flex,                 // the blocks of each row and column, partial and full apart
+  fa4,                  // the same of rows, or of columns for the backward pass
+  bsr,                  // indptr, indices, data
+  flashinfer,           // indptr, indices, bits of the elements
+  flashinfer_variable,  // which blocks attend, and their sizes
+  flashmask,            // the masked rows of each column, as at most two ranges
+  magi                  // rectangles, triangles and bands of queries x keys
 };
-inline constexpr MaskLayout kMaskLayouts[] = {
-    MaskLayout::tokamax,    MaskLayout::flex,      MaskLayout::fa4, MaskLayout::bsr,
-    MaskLayout::flashinfer, MaskLayout::flashmask, MaskLayout::magi};
+inline constexpr MaskLayout kMaskLayouts[] = {MaskLayout::tokamax,    MaskLayout::flex,
+                                              MaskLayout::fa4,        MaskLayout::bsr,
+                                              MaskLayout::flashinfer, MaskLayout::flashinfer_variable,
+                                              MaskLayout::flashmask,  MaskLayout::magi};
 
 std::string_view name_of(MaskLayout layout);
 /// Of its arrays, in order.
 std::vector<std::string> mask_array_names(MaskLayout layout);
-/// Whether its arrays are those of blocks; flashmask and magi have pairs alone.
+/// Whether its arrays are those of equal blocks; flashinfer_variable has blocks of any sizes, flashmask and magi
+/// have pairs alone.
 bool has_blocks(MaskLayout layout);
 
 /// In which order the key blocks add to a tile of dQ, so that its bits are the same in each run.
@@ -58,6 +63,8 @@ struct MaskLayoutSettings {
   bool shrink_grid = true, downcast = true, computable = true;
   /// Of flex, and of fa4 for the backward pass: dq_write_order and dq_write_order_full as well.
   std::optional<WriteOrder> dq_write_order = std::nullopt;
+  /// Of flashinfer_variable: queries and keys of each block, of all heads; without, blocks of the given size.
+  IntegerArray q_sizes = {}, kv_sizes = {};
   /// As in ProcessMaskOptions.
   std::int64_t max_pattern_bytes = 0;
   BlockProgress progress = {};
@@ -67,8 +74,8 @@ struct MaskLayoutSettings {
 struct MaskArrays : ScannedMasks {
   MaskLayoutSettings settings;
   std::vector<std::pair<std::string, std::shared_ptr<const ArraySource>>> arrays;
-  /// Elements in which the arrays differ from the masks, and the first (head, query, key): flashmask alone has
-  /// masks that it cannot store.
+  /// Elements in which the arrays differ from the masks, and the first (head, query, key): flashmask and
+  /// flashinfer_variable alone have masks that they cannot store.
   std::int64_t differing = 0;
   Shape first_difference;
 };

@@ -97,7 +97,8 @@ TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") 
       const plain::StoredArrays arrays = plain::stored(made);
       const plain::Computed computed = plain::computed(c, arrays);
       REQUIRE(computed);
-      const std::int64_t masks = made.masks.size() == 1 ? 1 : std::ssize(c.heads);
+      const std::int64_t masks =
+          made.masks.size() == 1 && layout != flashinfer_variable ? 1 : std::ssize(c.heads);
       std::vector<std::int64_t> wanted = plain::pairs_of(c, masks);
       wanted.pop_back();  // no block twice
       REQUIRE(computed->size() >= wanted.size());
@@ -149,6 +150,90 @@ TEST_CASE("masks that FlashMask cannot store are counted, and the first element 
   CHECK(made.differing == 4);
   CHECK(made.first_difference == Shape{0, 1, 0});
   CHECK(plain::stored(made)["startend_row_indices"].values == std::vector<std::int64_t>{8, 11, 5, 7});
+}
+
+TEST_CASE("variable_blocks: FlashInfer's blocks of any sizes are read, and written from the mask") {
+  int written = 0;
+  for (const golden::Case& c : golden::load("variable_blocks")) {
+    CAPTURE(c.name);
+    const Array& mask = c.out.at("mask");
+    const auto source = make_source(mask.view(), "mask");
+    ArrayGroup group{"m.npz", {}, {}};
+    for (const auto& [name, array] : c.in) group.arrays[name] = make_source(array.view(), name);
+    const StoredMaskInfo back(group);
+    std::vector<Mask> heads;
+    for (std::int64_t h = 0; h < mask.shape()[0]; ++h) {
+      heads.push_back(array_mask(slice_of(source, h)));
+      CHECK(table_of(back.mask(mask.shape(), h)) == table_of(heads.back()));
+    }
+    if (!c.params.at("heads_alike").get<bool>()) continue;
+    const auto sizes = [&](const char* name) {
+      const std::span all = c.in.at(name).elements<std::int32_t>();
+      return std::vector<std::int32_t>(all.begin(), all.begin() + c.in.at(name).shape()[1]);
+    };
+    const std::vector<std::int32_t> q_sizes = sizes("block_row_sz"), kv_sizes = sizes("block_col_sz");
+    const MaskArrays made = make_mask_arrays(
+        heads, {16, 16}, {.layout = flashinfer_variable, .q_sizes = q_sizes, .kv_sizes = kv_sizes});
+    CHECK(made.differing == 0);
+    plain::StoredArrays arrays = plain::stored(made);
+    const std::span wanted = c.in.at("block_mask_map").elements<bool>();
+    for (std::size_t at = 0; at < wanted.size(); ++at) {
+      const std::int64_t pairs =
+          std::int64_t{q_sizes[at / kv_sizes.size() % q_sizes.size()]} * kv_sizes[at % kv_sizes.size()];
+      CHECK((arrays["block_mask_map"].values[at] != 0) == (wanted[at] && pairs > 0));
+    }
+    CHECK(arrays["block_row_sz"].shape == c.in.at("block_row_sz").shape());
+    ++written;
+  }
+  CHECK(written == 13);
+}
+
+TEST_CASE("blocks that are neither all True nor all False are computed whole, and counted") {
+  const std::vector<std::int64_t> q_sizes{1, 0, 2, 3}, kv_sizes{3, 1, 2};
+  const MaskArrays made =
+      make_mask_arrays({causal_mask(6, 6), full_mask(6, 6)}, {4, 4},
+                       {.layout = flashinfer_variable, .q_sizes = q_sizes, .kv_sizes = kv_sizes});
+  const plain::StoredArrays arrays = plain::stored(made);
+  CHECK(arrays.at("block_mask_map").shape == Shape{2, 4, 3});
+  CHECK(arrays.at("block_mask_map").values ==
+        std::vector<std::int64_t>{1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1});
+  CHECK(made.differing == 2 + 1 + 3);
+  CHECK(made.first_difference == Shape{0, 0, 1});
+  const auto failure = [](const std::vector<std::int64_t>& q) {
+    return plain::failure([&] {
+      make_mask_arrays({causal_mask(6, 6)}, {4, 4}, {.layout = flashinfer_variable, .q_sizes = q});
+    });
+  };
+  CHECK(failure({4, 1}).find(" adds up to 5, and there are 6") != std::string::npos);
+  CHECK(failure({4, 3}).find("(1) is 3: 2 of 6 positions are left") != std::string::npos);
+  CHECK(failure({INT64_MAX, INT64_MAX}).find(": 6 of 6 positions are left") != std::string::npos);
+  CHECK(failure({-1, 7}).find("(0) is -1: ") != std::string::npos);
+  CHECK(plain::failure(
+            [&] {
+              make_mask_arrays({causal_mask(6, 6)}, {4, 4}, {.layout = bsr, .q_sizes = q_sizes});
+            },
+            Error::Kind::usage) == "blocks of any sizes are of flashinfer-variable");
+}
+
+TEST_CASE("sizes of blocks in a file: their sums are the lengths, and no memory follows from them") {
+  plain::StoredArrays arrays{{"block_mask_map", {DType::boolean, {2, 1, 2}, {1, 0, 0, 1}}},
+                             {"block_row_sz", {DType::int64, {2, 1}, {4, 4}}},
+                             {"block_col_sz", {DType::int64, {2, 2}, {3, 1, 2, 2}}}};
+  const auto failure = [&](const Shape& shape) {
+    return plain::failure([&] { StoredMaskInfo(plain::group_of(arrays)).mask(shape, 1); });
+  };
+  CHECK(table_of(StoredMaskInfo(plain::group_of(arrays)).mask({4, 4, 4}, 3))[0] == 0);
+  CHECK(table_of(StoredMaskInfo(plain::group_of(arrays)).mask({4, 4, 4}, 3))[2] == 1);
+  arrays["block_row_sz"].values = {4, 3};
+  CHECK(failure({2, 4, 4}) ==
+        "block_row_sz(1, 0) is 3: the blocks of head 1 end 1 queries before the last of 4");
+  const std::int64_t most = std::int64_t{1} << 47;
+  arrays["block_row_sz"].values = {most, most};
+  CHECK(StoredMaskInfo(plain::group_of(arrays)).mask({2, most, 4}, 1).q_length() == most);
+  arrays["block_row_sz"].values = {INT64_MAX, INT64_MAX};
+  CHECK(failure({2, most, 4}).find("block_row_sz(0, 0) is 9223372036854775807: ") == 0);
+  arrays["block_row_sz"].shape = {1, 2};
+  CHECK(failure({2, 4, 4}) == "block_row_sz has the shape (1, 2), block_mask_map (2, 1, 2)");
 }
 
 TEST_CASE("heads of different masks need a layout with heads") {

@@ -64,6 +64,7 @@ struct PlainCase {
   ejk::BlockShape block;
   std::int64_t q = 0, kv = 0;
   std::vector<Pair> heads;
+  std::vector<std::int64_t> q_sizes, kv_sizes;  // of flashinfer_variable
 
   std::int64_t rows() const { return (q + block.q - 1) / block.q; }
   std::int64_t columns() const { return (kv + block.kv - 1) / block.kv; }
@@ -257,6 +258,30 @@ inline Computed computed_rows(const PlainCase& of, const StoredArrays& a) {
   return std::move(counts).take();
 }
 
+inline Computed computed_variable(const PlainCase& of, const StoredArrays& a) {
+  const Stored &map = a.at("block_mask_map"), &rows = a.at("block_row_sz"), &columns = a.at("block_col_sz");
+  PairCounts counts(of, map.shape[0]);
+  // The tokens of all heads are one sequence, in which every head has as many.
+  for (std::int64_t h = 0; h < map.shape[0]; ++h) {
+    std::int64_t q = 0, k = 0;
+    for (std::int64_t i = 0; i < map.shape[1]; ++i) {
+      const std::int64_t queries = rows.at({h, i});
+      if (queries < 0 || queries > of.q - q) return std::nullopt;
+      k = 0;
+      for (std::int64_t j = 0; j < map.shape[2]; ++j) {
+        const std::int64_t keys = columns.at({h, j});
+        if (keys < 0 || keys > of.kv - k) return std::nullopt;
+        for (std::int64_t n = 0; map.at({h, i, j}) != 0 && n < queries * keys; ++n)
+          counts.pair(h, q + n / keys, k + n % keys);
+        k += keys;
+      }
+      q += queries;
+    }
+    if (q != of.q || k != of.kv) return std::nullopt;
+  }
+  return std::move(counts).take();
+}
+
 inline Computed computed_flashmask(const PlainCase& of, const StoredArrays& a) {
   const Stored& rows = a.at("startend_row_indices");
   const bool causal = a.at("causal").values[0] != 0;
@@ -305,12 +330,37 @@ inline Computed computed(const PlainCase& of, const StoredArrays& arrays) {
     case bsr:
     case flashinfer:
       return computed_rows(of, arrays);
+    case flashinfer_variable:
+      return computed_variable(of, arrays);
     case flashmask:
       return computed_flashmask(of, arrays);
     case magi:
       return computed_magi(of, arrays);
   }
   return std::nullopt;
+}
+
+inline std::vector<std::int64_t> random_sizes(Random& random, std::int64_t length) {
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t left = length; left > 0; left -= sizes.back())
+    sizes.push_back(between(random, 0, std::min<std::int64_t>(left, 40)));
+  return sizes;
+}
+
+/// All True or all False in blocks of the case's sizes.
+inline Pair random_cells(Random& random, const PlainCase& c) {
+  std::vector<std::uint8_t> elements(static_cast<std::size_t>(c.q * c.kv));
+  std::int64_t q = 0;
+  for (const std::int64_t queries : c.q_sizes) {
+    std::int64_t k = 0;
+    for (const std::int64_t keys : c.kv_sizes) {
+      const bool seen = between(random, 0, 1) == 1;
+      for (std::int64_t i = q; i < q + queries; ++i) std::fill_n(elements.begin() + i * c.kv + k, keys, seen);
+      k += keys;
+    }
+    q += queries;
+  }
+  return {array_mask(ejk::make_source(array_of(c.q, c.kv, elements))), elements};
 }
 
 /// Heads of one mask or several where the layout has heads, lengths that blocks may not divide.
@@ -332,18 +382,26 @@ inline PlainCase random_case(Random& random, ejk::MaskLayout layout) {
   c.q = how.q_seq_shards * between(random, 1, 3) * c.block.q;
   c.kv = how.kv_seq_shards * between(random, 1, 3) * c.block.kv;
   if (how.pad) c.q -= between(random, 0, c.block.q - 1), c.kv -= between(random, 0, c.block.kv - 1);
-  const bool has_heads = layout == flex || layout == fa4 || layout == flashmask;
-  c.heads.push_back(random_mask(random, c.q, c.kv, 2));
+  const bool has_heads =
+      layout == flex || layout == fa4 || layout == flashmask || layout == flashinfer_variable;
+  if (layout == flashinfer_variable)
+    c.q_sizes = random_sizes(random, c.q), c.kv_sizes = random_sizes(random, c.kv);
+  const auto head = [&] {
+    return layout == flashinfer_variable && between(random, 0, 3) != 0 ? random_cells(random, c)
+                                                                       : random_mask(random, c.q, c.kv, 2);
+  };
+  c.heads.push_back(head());
   for (std::int64_t h = between(random, 0, 2); h > 0; --h)
-    c.heads.push_back(has_heads && between(random, 0, 1) ? random_mask(random, c.q, c.kv, 2)
-                                                         : c.heads.front());
+    c.heads.push_back(has_heads && between(random, 0, 1) ? head() : c.heads.front());
   return c;
 }
 
 inline ejk::MaskArrays arrays_of(const PlainCase& c) {
   std::vector<ejk::Mask> heads;
   for (const Pair& head : c.heads) heads.push_back(head.mask);
-  return make_mask_arrays(heads, c.block, c.settings);
+  ejk::MaskLayoutSettings how = c.settings;
+  if (!c.q_sizes.empty()) how.q_sizes = c.q_sizes, how.kv_sizes = c.kv_sizes;
+  return make_mask_arrays(heads, c.block, how);
 }
 
 /// What the mask has: each pair of the first `masks` heads once.

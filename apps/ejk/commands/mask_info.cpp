@@ -10,6 +10,7 @@
 #include "commands.hpp"
 #include "ejk/mask_layouts.hpp"
 #include "masks.hpp"
+#include "sources.hpp"
 
 namespace ejk::app {
 
@@ -25,18 +26,24 @@ struct MaskInfoOptions {
   std::int64_t kv_seq_shards = 1;
   std::optional<WriteOrder> dq_write_order;
   bool require_exact = false;
+  std::string q_sizes, kv_sizes;  // references
 };
 
 void check_words(const MaskInfoOptions& options) {
-  const bool needs_block = !options.layout || has_blocks(*options.layout);
+  const bool variable = options.layout == MaskLayout::flashinfer_variable,
+             has_sizes = !options.q_sizes.empty() && !options.kv_sizes.empty();
+  const bool needs_block = variable ? !has_sizes : !options.layout || has_blocks(*options.layout);
   if (needs_block && !options.block)
     throw usage("--block QxK is missing: the queries and keys of a block")
-        .hint("for example --block 128x128");
+        .hint(variable ? "or --q-sizes and --kv-sizes" : "for example --block 128x128");
   const auto given = [](bool is, const char* option, const char* of) {
     if (is) throw usage("{} goes with --layout {}", option, of);
   };
   const MaskInfoSettings usual;
   const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
+  given(!variable && !(options.q_sizes.empty() && options.kv_sizes.empty()), "--q-sizes",
+        "flashinfer-variable");
+  if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
   given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
   given(!jax && options.dynamic, "--dynamic", "jax");
   given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
@@ -93,6 +100,12 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
   settings.shrink_grid = options.how.shrink_grid, settings.downcast = options.how.downcast;
   settings.computable = options.how.computable;
   settings.dq_write_order = options.dq_write_order;
+  for (auto [role, word, sizes] : {std::tuple{"q_sizes", &options.q_sizes, &settings.q_sizes},
+                                   std::tuple{"kv_sizes", &options.kv_sizes, &settings.kv_sizes}})
+    if (!word->empty()) {
+      const auto array = job.open(role, *word);
+      *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
+    }
   const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
   const std::int64_t peak =
       plan_of_masks(options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); });
@@ -202,12 +215,16 @@ Run declare_mask_info(OptionSet& set) {
   add_word(set, "--block", options->block, read_block, "QxK",
            "queries and keys of a block, such as 128x128\nflashmask and magi have none.")
       .recorded();
+  add_reference(set, "--q-sizes", options->q_sizes,
+                "of flashinfer-variable: the queries of each block (blocks,)\n"
+                "With --kv-sizes in place of --block. A block that is partial is computed whole.");
+  add_reference(set, "--kv-sizes", options->kv_sizes, "the same of keys");
   Choices<std::optional<MaskLayout>> layouts{{"jax", std::nullopt}};
   for (const MaskLayout layout : kMaskLayouts) layouts.emplace_back(name_of(layout), layout);
   add_choice(set, "--layout", options->layout, std::move(layouts), "LAYOUT",
              "the arrays of a library, under its names\njax: splash attention and ejkernel. tokamax. flex: "
-             "PyTorch's BlockMask. fa4: FlashAttention-4. bsr: SciPy. flashinfer. flashmask: Paddle. magi: "
-             "MagiAttention.")
+             "PyTorch's BlockMask. fa4: FlashAttention-4. bsr: SciPy. flashinfer; flashinfer-variable: its "
+             "blocks of any sizes. flashmask: Paddle. magi: MagiAttention.")
       .recorded();
   add_flag(set, "--dkv", options->dkv,
            "for the backward pass of keys and values\n"
@@ -298,6 +315,10 @@ extern const Command mask_info_command{
          {"data", "(blocks, bq, bk) bool", "bsr: the elements of each block"},
          {"packed_mask", "(bytes,) uint8", "flashinfer: the same as bits"},
          {"M, N, R, C", "() int32", "flashinfer: queries and keys, of the mask and of a block"},
+         {"block_mask_map", "(H, q blocks, kv blocks) bool",
+          "flashinfer-variable: which blocks attend, whole"},
+         {"block_row_sz, block_col_sz", "(H, q blocks), (H, kv blocks) int32",
+          "flashinfer-variable: the queries and keys of each block"},
          {"startend_row_indices", "(1, H, keys, n) int32",
           "flashmask: the hidden queries of each key, n 1, 2 or 4"},
          {"causal", "() bool", "flashmask: whether the queries before a key are hidden as well"},

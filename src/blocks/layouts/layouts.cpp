@@ -14,12 +14,12 @@ namespace ejk {
 
 namespace blocks {
 
-extern const StoredMaskLayout kSplash, kTokamax, kTokamaxFull, kFlex, kFa4, kBsr, kFlashinfer, kFlashmask,
-    kMagi;
+extern const StoredMaskLayout kSplash, kTokamax, kTokamaxFull, kFlex, kFa4, kBsr, kFlashinfer, kVariable,
+    kFlashmask, kMagi;
 
 std::span<const StoredMaskLayout> layouts() {
-  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kTokamaxFull, kFlex, kFa4,
-                                           kBsr,    kFlashinfer, kFlashmask,   kMagi};
+  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kTokamaxFull, kFlex,      kFa4,
+                                           kBsr,    kFlashinfer, kVariable,    kFlashmask, kMagi};
   return table;
 }
 

@@ -51,7 +51,7 @@ StoredMaskInfo::Cost cost_of_indices(const ArrayGroup& arrays) {
       if (!array->random_access()) cost.buffered += elements / 8;
       continue;
     }
-    cost.buffered += name == "packed_mask" ? elements : kOfIndex * elements;
+    cost.buffered += name == "packed_mask" || name == "block_mask_map" ? elements : kOfIndex * elements;
     cost.read += type_of(*array).bytes();
   }
   return cost;

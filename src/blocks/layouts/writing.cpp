@@ -14,6 +14,7 @@
 
 #include "blocks/layouts/layouts.hpp"
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
 
@@ -28,6 +29,12 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
                            (settings.layout == MaskLayout::fa4 && settings.direction == Direction::dkv);
   if (settings.dq_write_order && !has_columns)
     throw Error(Error::Kind::usage, "an order of writes to dQ is of flex, and of fa4 for the backward pass");
+  if (settings.q_sizes || settings.kv_sizes) {
+    if (settings.layout != MaskLayout::flashinfer_variable)
+      throw Error(Error::Kind::usage, "blocks of any sizes are of flashinfer-variable");
+    block_sizes(settings.q_sizes, heads.front().q_length(), block.q);
+    block_sizes(settings.kv_sizes, heads.front().kv_length(), block.kv);
+  }
   MaskInfoSettings how;
   how.q_seq_shards = settings.q_seq_shards;
   how.pad = settings.pad || !has_blocks(settings.layout);
@@ -165,6 +172,23 @@ void ArraysMade::add(const char* name, bool value) {
   add(name, std::move(array));
 }
 
+std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side) {
+  if (!given) {
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(core::ceil_div(length, side)), side);
+    sizes.back() = length - (std::ssize(sizes) - 1) * side;
+    return sizes;
+  }
+  std::vector<std::int64_t> sizes = core::read_integers(*given, "sizes of blocks");
+  std::int64_t left = length;
+  for (std::size_t n = 0; n < sizes.size(); left -= sizes[n++])
+    if (sizes[n] < 0 || sizes[n] > left)
+      throw core::invalid("{}({}) is {}: {} of {} positions are left", given->name(), n, sizes[n], left,
+                          length);
+  if (left != 0)
+    throw core::invalid("{} adds up to {}, and there are {}", given->name(), length - left, length);
+  return sizes;
+}
+
 Array index_array(const char* name, Shape shape, std::int64_t largest) {
   if (largest > INT32_MAX) throw core::invalid("{}: {} exceeds int32", name, largest).about(name);
   return {DType::int32, std::move(shape)};
@@ -225,8 +249,15 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
   const auto times = [](std::int64_t a, std::int64_t b) {
     return core::checked_mul(a, b).value_or(core::kMostBytes);
   };
-  const std::int64_t bytes = core::sum_of_bytes(
-      {plan.work_bytes(), times(times(of_grid, grid), rows), times(times(of_line, q + kv), rows)});
+  std::int64_t cells = 0;  // of flashinfer_variable, which blocks of any size may make as many as elements
+  if (settings.layout == MaskLayout::flashinfer_variable) {
+    const auto count = [](const IntegerArray& given, std::int64_t length, std::int64_t side) {
+      return given ? element_count(given->shape()) : core::ceil_div(length, side);
+    };
+    cells = times(times(count(settings.q_sizes, q, block.q), count(settings.kv_sizes, kv, block.kv)), rows);
+  }
+  const std::int64_t bytes = core::sum_of_bytes({plan.work_bytes(), times(times(of_grid, grid), rows),
+                                                 times(times(of_line, q + kv), rows), times(3, cells)});
   return bytes < core::kMostBytes ? bytes : INT64_MAX;
 }
 

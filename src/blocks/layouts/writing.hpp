@@ -81,6 +81,10 @@ struct ArraysMade {
   void add(const char* name, bool value);
 };
 
+/// Sizes of blocks that make up a length: those given, or `side` each and the rest. Throws Error{input} where
+/// those given do not.
+std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side);
+
 /// int32, which holds values up to `largest`. Throws Error{input} for a larger one.
 Array index_array(const char* name, Shape shape, std::int64_t largest);
 
