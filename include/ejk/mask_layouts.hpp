@@ -61,6 +61,8 @@ struct MaskLayoutSettings {
   /// Of tokamax, as in MaskInfoSettings; without shrink_grid the lists have every block.
   std::int64_t q_seq_shards = 1, kv_seq_shards = 1;
   bool shrink_grid = true, downcast = true, computable = true;
+  /// Of tokamax: the arrays of process_dynamic_mask, with the elements of every block; of one shard.
+  bool dynamic = false;
   /// Of flex, and of fa4 for the backward pass: dq_write_order and dq_write_order_full as well.
   std::optional<WriteOrder> dq_write_order = std::nullopt;
   /// Of flashinfer_variable: queries and keys of each block, of all heads; without, blocks of the given size.

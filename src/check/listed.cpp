@@ -210,7 +210,7 @@ class ListedCheck final : public ArraysCheck {
 
   // The distinct partial blocks. Their elements are 0 or 1 bytes.
   void check_patterns() {
-    if (!listed_->patterns) return;
+    if (!listed_->patterns || listed_->every_block) return;
     const ArraySource& array = *listed_->patterns;
     const Shape& shape = array.shape();
     const std::int64_t elements = shape[1] * shape[2];

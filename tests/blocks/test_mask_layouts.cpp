@@ -39,7 +39,9 @@ std::vector<std::uint8_t> table_of(const Mask& mask) { return plain::elements_of
 
 TEST_CASE("mask_layouts: golden cases, and read back from them") {
   int cases = 0;
-  for (const golden::Case& c : golden::load("mask_layouts")) {
+  std::vector<golden::Case> all = golden::load("mask_layouts");
+  for (golden::Case& c : golden::load("tokamax_dynamic")) all.push_back(std::move(c));
+  for (const golden::Case& c : all) {
     CAPTURE(c.name);
     MaskLayoutSettings settings;
     const std::string name = c.params.at("layout");
@@ -50,9 +52,13 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     if (settings.layout == tokamax) {
       settings.pad = false;
       settings.direction = c.params.at("dkv").get<bool>() ? Direction::dkv : Direction::forward;
-      settings.q_seq_shards = c.params.at("q_seq_shards"),
-      settings.kv_seq_shards = c.params.at("kv_seq_shards");
-      settings.shrink_grid = c.params.at("shrink_grid"), settings.downcast = c.params.at("downcast");
+      settings.downcast = c.params.at("downcast");
+      settings.dynamic = !c.params.contains("shrink_grid");
+      if (!settings.dynamic) {
+        settings.q_seq_shards = c.params.at("q_seq_shards"),
+        settings.kv_seq_shards = c.params.at("kv_seq_shards");
+        settings.shrink_grid = c.params.at("shrink_grid");
+      }
     }
     const std::vector<Mask> heads = heads_in(c);
     const MaskArrays made = make_mask_arrays(heads, {block[0], block[1]}, settings);
@@ -82,7 +88,7 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     for (std::int64_t h = 0; h < shape[0]; ++h)
       CHECK(table_of(back.mask(shape, h)) == table_of(heads[static_cast<std::size_t>(h)]));
   }
-  CHECK(cases > 100);
+  CHECK(cases > 100 + 48);
 }
 
 TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") {

@@ -4,26 +4,19 @@
 #     python make_mask_layouts.py TOKAMAX_FOLDER FLASHINFER_FOLDER
 # The tests do not run this. README.md describes the layout.
 import ast
-import importlib
 import json
 import sys
-import types
 
 import h5py
 import jax
 import numpy as np
 import scipy
 import torch
+from tokamax_splash import mask_modules
 from torch.nn.attention.flex_attention import create_block_mask
 
 tokamax_folder, flashinfer_folder = sys.argv[1:]
-PACKAGE = "tokamax._src.ops.experimental.tpu.splash_attention"
-for n in range(len(PACKAGE.split("."))):  # packages without their __init__
-    name = ".".join(PACKAGE.split(".")[: n + 1])
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [tokamax_folder + "/" + name.replace(".", "/")]
-masks = importlib.import_module(PACKAGE + ".splash_attention_mask")
-infos = importlib.import_module(PACKAGE + ".splash_attention_mask_info")
+masks, infos = mask_modules(tokamax_folder)
 
 source = ast.parse(open(flashinfer_folder + "/flashinfer/sparse.py").read())
 [function] = [f for f in source.body if isinstance(f, ast.FunctionDef) and f.name == "convert_bsr_mask_layout"]

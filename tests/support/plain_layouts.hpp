@@ -378,6 +378,8 @@ inline PlainCase random_case(Random& random, ejk::MaskLayout layout) {
   if (layout == tokamax) {
     how.q_seq_shards = between(random, 1, 2), how.kv_seq_shards = between(random, 1, 2);
     how.shrink_grid = between(random, 0, 2) != 0;
+    how.dynamic = between(random, 0, 2) == 0;
+    if (how.dynamic) how.q_seq_shards = how.kv_seq_shards = 1, how.shrink_grid = true;
   }
   c.q = how.q_seq_shards * between(random, 1, 3) * c.block.q;
   c.kv = how.kv_seq_shards * between(random, 1, 3) * c.block.kv;

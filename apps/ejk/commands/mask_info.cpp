@@ -45,7 +45,7 @@ void check_words(const MaskInfoOptions& options) {
         "flashinfer-variable");
   if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
   given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
-  given(!jax && options.dynamic, "--dynamic", "jax");
+  given(!jax && !tokamax && options.dynamic, "--dynamic", "jax and tokamax");
   given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
   given(!jax && !tokamax && options.how.q_seq_shards != usual.q_seq_shards, "--q-seq-shards",
         "jax and tokamax");
@@ -99,6 +99,7 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
   settings.q_seq_shards = options.how.q_seq_shards, settings.kv_seq_shards = options.kv_seq_shards;
   settings.shrink_grid = options.how.shrink_grid, settings.downcast = options.how.downcast;
   settings.computable = options.how.computable;
+  settings.dynamic = options.dynamic;
   settings.dq_write_order = options.dq_write_order;
   for (auto [role, word, sizes] : {std::tuple{"q_sizes", &options.q_sizes, &settings.q_sizes},
                                    std::tuple{"kv_sizes", &options.kv_sizes, &settings.kv_sizes}})

@@ -198,7 +198,7 @@ std::shared_ptr<const ListedBlocks> list_rows(const ArrayGroup& group, const Sto
 
 // --- writing
 
-// indptr and indices, and the pattern of each block: -1 for a full one.
+// indptr and indices, and the pattern of each block.
 std::vector<std::int32_t> write_rows(const MaskScans& scans, const Scan& scan, ArraysMade& to) {
   const ScanGrid grid(scan);
   const std::int64_t blocks = scan.summary.partial_blocks + scan.summary.full_blocks;
@@ -209,7 +209,7 @@ std::vector<std::int32_t> write_rows(const MaskScans& scans, const Scan& scan, A
   for (std::int64_t i = 0; i < scans.q_blocks(); ++i) {
     grid.for_each(i, [&](std::int64_t j, std::uint8_t state) {
       columns.elements<std::int32_t>()[patterns.size()] = static_cast<std::int32_t>(j);
-      patterns.push_back(state == kPartial ? grid.pattern(i, j) : -1);
+      patterns.push_back(state == kPartial ? grid.pattern(i, j) : BlockGrid::kFull);
     });
     indptr.elements<std::int32_t>()[static_cast<std::size_t>(i + 1)] =
         static_cast<std::int32_t>(patterns.size());
@@ -220,25 +220,8 @@ std::vector<std::int32_t> write_rows(const MaskScans& scans, const Scan& scan, A
 }
 
 void write_bsr(const MaskScans& scans, ArraysMade& to) {
-  auto patterns = write_rows(scans, scans.of_all_heads(), to);
-  const BlockShape block = scans.plan.block;
-  const ArrayType type(DType::boolean, {std::ssize(patterns), block.q, block.kv});
   to.add("data",
-         generated_source(
-             type, "data",
-             [patterns = std::move(patterns), table = scans.table, block](
-                 std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
-               auto* at = static_cast<std::uint8_t*>(out);
-               const Box part{start[1], count[1], start[2], count[2]};
-               for (std::int64_t b = start[0]; b < start[0] + count[0]; ++b) {
-                 const std::int32_t pattern = patterns[static_cast<std::size_t>(b)];
-                 if (pattern < 0)
-                   std::fill(at, at + count[1] * count[2], std::uint8_t{1});
-                 else
-                   expand_part(table->bits(pattern), words_for(block.kv), part, Direction::forward, at);
-                 at += count[1] * count[2];
-               }
-             }));
+         blocks_source("data", write_rows(scans, scans.of_all_heads(), to), scans, Direction::forward));
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
 }
 

@@ -83,6 +83,8 @@ class ListedBlocks {
                                                       std::int64_t k) const = 0;
   /// The distinct partial blocks (P, q, kv) or (P, kv, q) of 0 and 1 if there are any.
   std::shared_ptr<const ArraySource> patterns;
+  /// `patterns` has every block, whether it is partial or not.
+  bool every_block = false;
 };
 
 /// A mask as a rule for pairs, without blocks.

@@ -6,6 +6,9 @@
 // of shards are as long as the longest, padded with -1. In dkv rows are key blocks; one without a block has a
 // step of state 0, which initialises its output. Without a dynamic grid every block is a step, and rows and
 // columns are implied. A mask of full blocks has no arrays. Elements of a computable mask are not stored.
+//
+// A dynamic mask, which a program computes as it runs, has lists as long as the grid, filled up with -1 and 0,
+// the elements of every block, and no look-ahead: a partial block loads its own, others block 0.
 // Source: tokamax 0.0.12 splash_attention_mask_info.py.
 // tests: tests/blocks/test_mask_layouts.cpp
 #include <fmt/format.h>
@@ -67,6 +70,8 @@ class TokamaxBlocks final : public ListedBlocks {
       if (*other && other->size() != block_mask_.size())
         throw wrong(other->name, "{} has {} elements, block_mask {}", other->source->name(), other->size(),
                     block_mask_.size());
+    every_block = num_active_ && patterns && block_mask_.size() == q_blocks * kv_blocks &&
+                  patterns->shape()[0] == block_mask_.size();
     for (const IndexArray* index :
          {&mask_next_, &active_rows_, &active_cols_, &block_mask_, &num_active_, &q_sequence_})
       if (*index) indices.push_back(index);
@@ -82,7 +87,7 @@ class TokamaxBlocks final : public ListedBlocks {
 
   // A step without a partial block loads that of the next step with one.
   void check(const ArrayWalk& to) const override {
-    if (!mask_next_) return;
+    if (!mask_next_ || every_block) return;
     const std::int64_t shards = q_shards_ * kv_shards_, length = block_mask_.size() / shards;
     for (std::int64_t shard = 0; shard < shards; ++shard) {
       const std::int64_t first = shard * length;
@@ -292,8 +297,45 @@ class AsInt8 final : public ForwardingSource {
       : ForwardingSource(blocks, {DType::int8, blocks->shape()}, ArrayAccess(ArrayAccess::Order::any)) {}
 };
 
-void write_tokamax(const MaskScans& scans, ArraysMade& to) {
-  const Scan& scan = scans.of_all_heads();
+// As process_dynamic_mask does, of one shard.
+void write_dynamic(const MaskScans& scans, const Scan& scan, ArraysMade& to) {
+  const ScanGrid grid(scan);
+  const bool downcast = scans.settings.downcast;
+  const std::int64_t q_blocks = scans.q_blocks(), kv_blocks = scans.kv_blocks(), all = q_blocks * kv_blocks;
+  Array next = index_array("mask_next", {all}, all), rows(DType::int32, {all}), columns(DType::int32, {all}),
+        states(DType::int32, {all}), count(DType::int32, {1});
+  for (Array* list : {&rows, &columns})
+    std::fill(list->elements<std::int32_t>().begin(), list->elements<std::int32_t>().end(), -1);
+  const std::vector<Step> steps = steps_of(scans, grid, {0, q_blocks}, {0, kv_blocks});
+  for (std::size_t n = 0; n < steps.size(); ++n) {
+    const Step& step = steps[n];
+    const std::int64_t block = scans.settings.direction == Direction::forward
+                                   ? step.row * kv_blocks + step.column
+                                   : step.column * kv_blocks + step.row;
+    rows.elements<std::int32_t>()[n] = static_cast<std::int32_t>(step.row);
+    columns.elements<std::int32_t>()[n] = static_cast<std::int32_t>(step.column);
+    states.elements<std::int32_t>()[n] = step.state;
+    if (step.state == kPartial) next.elements<std::int32_t>()[n] = static_cast<std::int32_t>(block);
+  }
+  count.elements<std::int32_t>()[0] = static_cast<std::int32_t>(steps.size());
+  std::vector<std::int32_t> blocks(static_cast<std::size_t>(all), kEmptyBlock);
+  for (std::int64_t i = 0; i < q_blocks; ++i)
+    grid.for_each(i, [&](std::int64_t j, std::uint8_t state) {
+      blocks[static_cast<std::size_t>(i * kv_blocks + j)] =
+          state == kPartial ? grid.pattern(i, j) : BlockGrid::kFull;
+    });
+  to.add("mask_next", narrowed(std::move(next), downcast ? narrowest(all) : DType::int32));
+  to.add("active_rows", std::move(rows));
+  to.add("active_cols", std::move(columns));
+  to.add("block_mask", narrowed(std::move(states), downcast ? DType::int8 : DType::int32));
+  to.add("num_active_blocks", std::move(count));
+  to.add("partial_mask_blocks",
+         std::make_shared<AsInt8>(
+             blocks_source("partial_mask_blocks", std::move(blocks), scans, scans.settings.direction)));
+}
+
+// The arrays of a mask that is known before a program runs.
+void write_static(const MaskScans& scans, const Scan& scan, ArraysMade& to) {
   const MaskLayoutSettings& how = scans.settings;
   const MaskSummary& summary = scan.summary;
   const bool is_computed = scans.plan.is_left_to_kernel(scans.distinct);
@@ -347,6 +389,11 @@ void write_tokamax(const MaskScans& scans, ArraysMade& to) {
     std::iota(positions.elements<std::int32_t>().begin(), positions.elements<std::int32_t>().end(), 0);
     to.add("q_sequence", std::move(positions));
   }
+}
+
+void write_tokamax(const MaskScans& scans, ArraysMade& to) {
+  const MaskLayoutSettings& how = scans.settings;
+  (how.dynamic ? write_dynamic : write_static)(scans, scans.of_all_heads(), to);
   to.add("block", {scans.plan.block.q, scans.plan.block.kv}, {2});
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
   if (how.direction == Direction::dkv) to.add("dkv", true);

@@ -29,6 +29,9 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
                            (settings.layout == MaskLayout::fa4 && settings.direction == Direction::dkv);
   if (settings.dq_write_order && !has_columns)
     throw Error(Error::Kind::usage, "an order of writes to dQ is of flex, and of fa4 for the backward pass");
+  if (settings.dynamic && (settings.layout != MaskLayout::tokamax || settings.q_seq_shards > 1 ||
+                           settings.kv_seq_shards > 1 || !settings.shrink_grid))
+    throw Error(Error::Kind::usage, "dynamic masks are of tokamax, of one shard and a shrunk grid");
   if (settings.q_sizes || settings.kv_sizes) {
     if (settings.layout != MaskLayout::flashinfer_variable)
       throw Error(Error::Kind::usage, "blocks of any sizes are of flashinfer-variable");
@@ -170,6 +173,27 @@ void ArraysMade::add(const char* name, bool value) {
   Array array(DType::boolean, {});
   array.elements<bool>()[0] = value;
   add(name, std::move(array));
+}
+
+std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
+                                                 const MaskScans& scans, Direction direction) {
+  const BlockShape block = scans.plan.block;
+  Shape shape{std::ssize(blocks), block.q, block.kv};
+  if (direction == Direction::dkv) std::swap(shape[1], shape[2]);
+  const auto fill = [blocks = std::move(blocks), table = scans.table, row_words = words_for(block.kv),
+                     direction](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                                void* out) {
+    auto* at = static_cast<std::uint8_t*>(out);
+    const Box part{start[1], count[1], start[2], count[2]};
+    for (std::int64_t b = start[0]; b < start[0] + count[0]; ++b, at += count[1] * count[2]) {
+      const std::int32_t pattern = blocks[static_cast<std::size_t>(b)];
+      if (pattern < 0)
+        std::fill(at, at + count[1] * count[2], static_cast<std::uint8_t>(pattern == BlockGrid::kFull));
+      else
+        expand_part(table->bits(pattern), row_words, part, direction, at);
+    }
+  };
+  return generated_source({DType::boolean, std::move(shape)}, name, fill);
 }
 
 std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "blocks/block_mask.hpp"
 #include "blocks/plan.hpp"
 #include "blocks/scan.hpp"
 #include "ejk/mask_layouts.hpp"
@@ -80,6 +81,12 @@ struct ArraysMade {
   void add(const char* name, std::initializer_list<std::int64_t> values, Shape shape);
   void add(const char* name, bool value);
 };
+
+/// Blocks (n, q, kv) of bools, or (n, kv, q) of dkv, computed on read: patterns of the table, BlockGrid::kFull or
+/// kEmptyBlock.
+inline constexpr std::int32_t kEmptyBlock = -2;
+std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
+                                                 const MaskScans& scans, Direction direction);
 
 /// Sizes of blocks that make up a length: those given, or `side` each and the rest. Throws Error{input} where
 /// those given do not.
