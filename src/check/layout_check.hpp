@@ -3,9 +3,11 @@
 // tests: tests/check/test_mask_info.cpp
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "blocks/block_mask.hpp"
@@ -34,6 +36,16 @@ class LayoutCheck {
   virtual std::int64_t row_of(std::int64_t head) const = 0;
   /// A kernel computes elements of partial blocks of a row. The pattern of a block is its column then.
   virtual bool is_computed(std::int64_t row) const = 0;
+  /// The mask of a row's blocks in the positions of the given masks, and one of those in the blocks' positions.
+  virtual Mask mask_of(blocks::BlockMask blocks, std::string text) const {
+    return blocks::to_mask(std::move(blocks), std::move(text));
+  }
+  virtual Mask in_blocks(const Mask& mask) const { return mask; }
+  /// The block of a pair; nothing where no block can have it.
+  virtual std::optional<std::pair<std::int64_t, std::int64_t>> block_of(std::int64_t q,
+                                                                        std::int64_t k) const {
+    return std::pair(q / block_shape.q, k / block_shape.kv);
+  }
   /// The finding for a block that differs from the wanted mask; `what` describes the difference.
   virtual Finding explain(std::int64_t row, const BlockDifference& difference, const Mask& wanted,
                           const std::string& what) const = 0;

@@ -134,10 +134,11 @@ class ListedCheck final : public ArraysCheck {
                 used_[static_cast<std::size_t>(pattern)] = true;
             }));
         if (walk == 0) visited += std::ssize(visits) * (head_count / row_count);
-        row_masks.push_back({grid_of(block_shape, listed_->q_blocks, listed_->kv_blocks, visits,
-                                     [&](std::int64_t i, std::int64_t j) { report_second(walk, row, i, j); }),
-                             listed_->is_computed(walk) ? nullptr : listed_->elements(row), q_length_,
-                             kv_length_});
+        blocks::BlockMask made{
+            grid_of(block_shape, listed_->q_blocks, listed_->kv_blocks, visits,
+                    [&](std::int64_t i, std::int64_t j) { report_second(walk, row, i, j); }),
+            listed_->is_computed(walk) ? nullptr : listed_->elements(row), q_length_, kv_length_};
+        row_masks.push_back(listed_->sequences ? made.padded() : std::move(made));
       }
     listed_->check(faults({}));
     check_patterns();
@@ -158,8 +159,27 @@ class ListedCheck final : public ArraysCheck {
   Finding explain(std::int64_t row, const BlockDifference& d, const Mask&,
                   const std::string& what) const override {
     const bool missing = d.missing > 0;
-    return explain_pair(row, d.i, d.j, missing ? d.missing_q : d.outside_q,
-                        missing ? d.missing_k : d.outside_k, missing, d.wanted == 0, what);
+    std::int64_t q = missing ? d.missing_q : d.outside_q, k = missing ? d.missing_k : d.outside_k;
+    const auto block = block_of(q, k);
+    if (!block)
+      return {"cu_seqlens_q", {listed_->sequences->q.sequence_of(q)}, {}, "a pair of two sequences: " + what};
+    if (listed_->sequences)
+      q = listed_->sequences->q.padded_position(q), k = listed_->sequences->kv.padded_position(k);
+    return explain_pair(row, block->first, block->second, q, k, missing, d.wanted == 0, what);
+  }
+
+  Mask mask_of(blocks::BlockMask blocks, std::string text) const override {
+    return listed_->mask_of(std::move(blocks), std::move(text));
+  }
+  Mask in_blocks(const Mask& mask) const override {
+    return listed_->sequences ? padded_mask(mask, listed_->sequences) : mask;
+  }
+  std::optional<std::pair<std::int64_t, std::int64_t>> block_of(std::int64_t q,
+                                                                std::int64_t k) const override {
+    if (!listed_->sequences) return ArraysCheck::block_of(q, k);
+    const auto& [of_q, of_kv] = *listed_->sequences;
+    if (of_q.sequence_of(q) != of_kv.sequence_of(k)) return std::nullopt;
+    return std::pair(of_q.padded_position(q) / block_shape.q, of_kv.padded_position(k) / block_shape.kv);
   }
 
   Finding explain_padding(std::int64_t row, std::int64_t i, std::int64_t j, std::int64_t q, std::int64_t k,

@@ -99,8 +99,8 @@ class MaskInfoCheck {
     if (!mask_of(row).grid) return layout_->row_rules[static_cast<std::size_t>(row)];
     BlockMask mask = mask_of(row);
     if (layout_->is_computed(row))
-      mask.elements = std::make_shared<ComputedElements>(function, layout_->block_shape);
-    return blocks::to_mask(std::move(mask), name_);
+      mask.elements = std::make_shared<ComputedElements>(layout_->in_blocks(function), layout_->block_shape);
+    return layout_->mask_of(std::move(mask), name_);
   }
 
   using States = std::shared_ptr<BlockStates>;
@@ -134,7 +134,7 @@ class MaskInfoCheck {
     const auto all = check::shared_heads(layout_->head_count, [&](auto a, auto b) {
       return layout_->row_of(a) == layout_->row_of(b) && blocks::known_same(wanted(a), wanted(b));
     });
-    const std::int64_t lines = core::ceil_div(mask_of(0).q_length, layout_->block_shape.q);
+    const std::int64_t lines = core::ceil_div(wanted(0).q_length(), layout_->block_shape.q);
     core::Progress progress(options_.progress, std::ssize(all) * lines * layout_->walk_count);
     for (std::int64_t n = 0; n < std::ssize(all) * layout_->walk_count; ++n) {
       const check::SharedHeads& shared = all[static_cast<std::size_t>(n % std::ssize(all))];
@@ -145,7 +145,10 @@ class MaskInfoCheck {
       const MaskPair pair(computed(row, mask), mask, layout_->block_shape);
       pair.compare(found_, options_, progress, 1, [&](Findings& found, const BlockDifference& difference) {
         wrong_blocks += shared.count;
-        if (states) states->states(difference.i)[static_cast<std::size_t>(difference.j)] = 3;
+        const bool is_missing = difference.missing > 0;
+        const auto at = layout_->block_of(is_missing ? difference.missing_q : difference.outside_q,
+                                          is_missing ? difference.missing_k : difference.outside_k);
+        if (states && at) states->states(at->first)[static_cast<std::size_t>(at->second)] = 3;
         const BlockShape block = layout_->block_shape;
         if ((difference.i + 1) * block.q > mask.q_length() ||
             (difference.j + 1) * block.kv > mask.kv_length()) {

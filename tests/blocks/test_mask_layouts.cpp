@@ -131,7 +131,7 @@ TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") 
         const MaskArrays first = make_mask_arrays({c.heads[static_cast<std::size_t>(h)].mask}, other,
                                                   {.layout = bsr, .pad = true});
         REQUIRE(plain::stored(again)["indices"].values == plain::stored(first)["indices"].values);
-        if (!has_blocks(layout)) continue;
+        if (!has_blocks(layout) || !c.cu_q.empty()) continue;
         const std::vector<std::uint8_t> visited = table_of(back.visited(shape, h));
         for (std::int64_t q = 0; q < c.q; ++q)
           for (std::int64_t k = 0; k < c.kv; ++k) {
@@ -156,6 +156,68 @@ TEST_CASE("masks that FlashMask cannot store are counted, and the first element 
   CHECK(made.differing == 4);
   CHECK(made.first_difference == Shape{0, 1, 0});
   CHECK(plain::stored(made)["startend_row_indices"].values == std::vector<std::int64_t>{8, 11, 5, 7});
+}
+
+TEST_CASE("fa4_varlen: lists of packed sequences are those of FlashAttention-4") {
+  int without_offsets = 0;
+  for (const golden::Case& c : golden::load("fa4_varlen")) {
+    CAPTURE(c.name);
+    const std::vector<std::int64_t> block = c.params.at("block");
+    MaskLayoutSettings settings{.layout = fa4};
+    settings.cu_seqlens_q = make_source(c.in.at("cu_seqlens_q").view());
+    settings.cu_seqlens_k = make_source(c.in.at("cu_seqlens_k").view());
+    const std::vector<Mask> heads = heads_in(c);
+    const MaskArrays made = make_mask_arrays(heads, {block[0], block[1]}, settings);
+    CHECK(made.differing == 0);
+    const plain::StoredArrays arrays = plain::stored(made);
+    const bool is_shared = made.masks.size() == 1;  // of all heads, which have a row each in FlashAttention-4
+    for (const auto& [name, array] : c.out) {
+      const std::span wanted = array.elements<std::int32_t>();
+      const std::vector<std::int64_t>& values = arrays.at(name).values;
+      CHECK(arrays.at(name).dtype == DType::int32);
+      CHECK(values.size() * (is_shared && array.shape().size() == 2 ? heads.size() : 1) == wanted.size());
+      for (std::size_t at = 0; at < wanted.size(); ++at) REQUIRE(values[at % values.size()] == wanted[at]);
+    }
+    // Its own arrays have no elements of partial blocks.
+    ArrayGroup group{"m.npz", {}, {}};
+    for (const auto* of : {&c.in, &c.out})
+      for (const auto& [name, array] : *of)
+        if (name != "mask") group.arrays[name] = make_source(array.view(), name);
+    without_offsets += !c.out.contains("cu_block_idx_offsets");
+    StoredSettings stored;
+    stored.block = BlockShape{block[0], block[1]};
+    const StoredMaskInfo theirs(group, stored), ours(plain::group_of(arrays));
+    const Shape shape = c.in.at("mask").shape();
+    for (std::int64_t h = 0; h < shape[0]; ++h) {
+      CHECK(table_of(ours.mask(shape, h)) == table_of(heads[static_cast<std::size_t>(h)]));
+      CHECK(table_of(ours.visited(shape, h)) == table_of(theirs.visited(shape, h)));
+    }
+    CHECK(plain::failure([&] {
+            theirs.mask({1, shape[1] + 1, shape[2]}, 0);
+          }).find("its sequences have") != std::string::npos);
+  }
+  CHECK(without_offsets == 5);
+}
+
+TEST_CASE("packed sequences: pairs of two of them cannot be stored, and are counted") {
+  const std::vector<std::int32_t> cu{0, 3, 3, 6};
+  MaskLayoutSettings settings{.layout = fa4};
+  settings.cu_seqlens_q = cu;
+  const MaskArrays made = make_mask_arrays({causal_mask(6, 6), full_mask(6, 6)}, {2, 2}, settings);
+  CHECK(made.differing == 9 + 18);
+  CHECK(made.first_difference == Shape{0, 3, 0});
+  const StoredMaskInfo back(plain::group_of(plain::stored(made)));
+  // A block is visited in the positions of its sequence.
+  CHECK(table_of(back.visited({2, 6, 6}, 1))[0 * 6 + 2] == 1);
+  CHECK(table_of(back.visited({2, 6, 6}, 1))[2 * 6 + 3] == 0);
+  const auto failure = [&] {
+    return plain::failure([&] { make_mask_arrays({causal_mask(6, 6)}, {2, 2}, settings); });
+  };
+  const std::vector<std::int32_t> shorter{0, 5}, other{0, 6};
+  settings.cu_seqlens_q = shorter;
+  CHECK(failure() == "the sequences have 5 queries and 5 keys, the mask 6 and 6");
+  settings.cu_seqlens_q = cu, settings.cu_seqlens_k = other;
+  CHECK(failure() == "3 sequences of queries and 1 of keys");
 }
 
 TEST_CASE("variable_blocks: FlashInfer's blocks of any sizes are read, and written from the mask") {

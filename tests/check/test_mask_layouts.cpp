@@ -19,7 +19,8 @@ MaskInfoClaims claims_of(const plain::PlainCase& c) {
 }
 
 bool is_setting(const std::string& name) {
-  const std::string settings = " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C ";
+  const std::string settings =
+      " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C cu_seqlens_q cu_seqlens_k ";
   return settings.find(" " + name + " ") != std::string::npos;
 }
 

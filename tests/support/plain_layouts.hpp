@@ -65,6 +65,7 @@ struct PlainCase {
   std::int64_t q = 0, kv = 0;
   std::vector<Pair> heads;
   std::vector<std::int64_t> q_sizes, kv_sizes;  // of flashinfer_variable
+  std::vector<std::int64_t> cu_q, cu_kv;        // of fa4 with packed sequences
 
   std::int64_t rows() const { return (q + block.q - 1) / block.q; }
   std::int64_t columns() const { return (kv + block.kv - 1) / block.kv; }
@@ -166,6 +167,42 @@ inline Computed computed_fa4(const PlainCase& of, const StoredArrays& a) {
   if (!count_lists(of, a, "mask_block_cnt", "mask_block_idx", false, dkv, 0, ids, counts) ||
       !count_lists(of, a, "full_block_cnt", "full_block_idx", true, dkv, 0, ids, counts))
     return std::nullopt;
+  return std::move(counts).take();
+}
+
+inline Computed computed_varlen(const PlainCase& of, const StoredArrays& a) {
+  const Stored& n = a.at("mask_block_cnt");
+  const std::int64_t heads = n.shape[0], rows = n.shape[1], all = a.at("mask_block_idx").shape[1];
+  PairCounts counts(of, heads);
+  std::set<std::array<std::int64_t, 4>> visited;
+  std::int64_t twice = 0;
+  for (std::int64_t h = 0; h < heads; ++h)
+    for (std::size_t s = 0; s + 1 < of.cu_q.size(); ++s) {
+      const std::int64_t queries = of.cu_q[s + 1] - of.cu_q[s], keys = of.cu_kv[s + 1] - of.cu_kv[s],
+                         n_blocks = (keys + of.block.kv - 1) / of.block.kv;
+      for (std::int64_t m = 0; m * of.block.q < queries; ++m)
+        for (const bool is_full : {false, true}) {
+          const std::int64_t first = a.at("cu_total_m_blocks").values[s];
+          if (first < 0 || first > rows || first + m >= rows) return std::nullopt;
+          const Stored& entries = a.at(is_full ? "full_block_idx" : "mask_block_idx");
+          const std::int64_t count = a.at(is_full ? "full_block_cnt" : "mask_block_cnt").at({h, first + m});
+          if (count < 0 || count > n_blocks) return std::nullopt;
+          const std::int64_t offset = a.at("cu_block_idx_offsets").values[s];
+          for (std::int64_t t = 0; t < count; ++t) {
+            if (offset < 0 || offset > all || offset + m * n_blocks + t >= all) return std::nullopt;
+            const std::int64_t at = offset + m * n_blocks + t, j = entries.at({h, at});
+            if (j < 0 || j >= n_blocks) return std::nullopt;
+            const std::int64_t id = is_full ? 0 : a.at("partial_block_ids").at({h, at});
+            if (!is_full && (id < 0 || id >= a.at("partial_mask_blocks").shape[0])) return std::nullopt;
+            twice += !visited.insert({h, static_cast<std::int64_t>(s), m, j}).second;
+            for (std::int64_t r = 0; r < of.block.q && m * of.block.q + r < queries; ++r)
+              for (std::int64_t c = 0; c < of.block.kv && j * of.block.kv + c < keys; ++c)
+                if (is_full || a.at("partial_mask_blocks").at({id, r, c}) != 0)
+                  counts.pair(h, of.cu_q[s] + m * of.block.q + r, of.cu_kv[s] + j * of.block.kv + c);
+          }
+        }
+    }
+  counts.note(twice);
   return std::move(counts).take();
 }
 
@@ -326,7 +363,7 @@ inline Computed computed(const PlainCase& of, const StoredArrays& arrays) {
     case flex:
       return computed_flex(of, arrays);
     case fa4:
-      return computed_fa4(of, arrays);
+      return of.cu_q.empty() ? computed_fa4(of, arrays) : computed_varlen(of, arrays);
     case bsr:
     case flashinfer:
       return computed_rows(of, arrays);
@@ -363,6 +400,18 @@ inline Pair random_cells(Random& random, const PlainCase& c) {
   return {array_mask(ejk::make_source(array_of(c.q, c.kv, elements))), elements};
 }
 
+/// Without pairs of two sequences.
+inline Pair random_in_sequences(Random& random, const PlainCase& c) {
+  Pair of = random_mask(random, c.q, c.kv, 2);
+  std::vector<std::uint8_t> elements(of.elements.size());
+  for (std::size_t s = 0; s + 1 < c.cu_q.size(); ++s)
+    for (std::int64_t q = c.cu_q[s]; q < c.cu_q[s + 1]; ++q)
+      for (std::int64_t k = c.cu_kv[s]; k < c.cu_kv[s + 1]; ++k)
+        elements[static_cast<std::size_t>(q * c.kv + k)] =
+            of.elements[static_cast<std::size_t>(q * c.kv + k)];
+  return {array_mask(ejk::make_source(array_of(c.q, c.kv, elements))), elements};
+}
+
 /// Heads of one mask or several where the layout has heads, lengths that blocks may not divide.
 inline PlainCase random_case(Random& random, ejk::MaskLayout layout) {
   using enum ejk::MaskLayout;
@@ -386,9 +435,18 @@ inline PlainCase random_case(Random& random, ejk::MaskLayout layout) {
   if (how.pad) c.q -= between(random, 0, c.block.q - 1), c.kv -= between(random, 0, c.block.kv - 1);
   const bool has_heads =
       layout == flex || layout == fa4 || layout == flashmask || layout == flashinfer_variable;
+  if (layout == fa4 && how.direction == ejk::Direction::forward && between(random, 0, 1)) {
+    c.cu_q = c.cu_kv = {0};
+    const std::int64_t sequences = between(random, 1, 4);
+    for (std::int64_t s = 1; s <= sequences; ++s) {
+      c.cu_q.push_back(s < sequences ? between(random, c.cu_q.back(), c.q) : c.q);
+      c.cu_kv.push_back(s < sequences ? between(random, c.cu_kv.back(), c.kv) : c.kv);
+    }
+  }
   if (layout == flashinfer_variable)
     c.q_sizes = random_sizes(random, c.q), c.kv_sizes = random_sizes(random, c.kv);
   const auto head = [&] {
+    if (!c.cu_q.empty() && between(random, 0, 3) != 0) return random_in_sequences(random, c);
     return layout == flashinfer_variable && between(random, 0, 3) != 0 ? random_cells(random, c)
                                                                        : random_mask(random, c.q, c.kv, 2);
   };
@@ -402,6 +460,7 @@ inline ejk::MaskArrays arrays_of(const PlainCase& c) {
   std::vector<ejk::Mask> heads;
   for (const Pair& head : c.heads) heads.push_back(head.mask);
   ejk::MaskLayoutSettings how = c.settings;
+  if (!c.cu_q.empty()) how.cu_seqlens_q = c.cu_q, how.cu_seqlens_k = c.cu_kv;
   if (!c.q_sizes.empty()) how.q_sizes = c.q_sizes, how.kv_sizes = c.kv_sizes;
   return make_mask_arrays(heads, c.block, how);
 }

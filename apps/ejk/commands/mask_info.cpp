@@ -26,7 +26,7 @@ struct MaskInfoOptions {
   std::int64_t kv_seq_shards = 1;
   std::optional<WriteOrder> dq_write_order;
   bool require_exact = false;
-  std::string q_sizes, kv_sizes;  // references
+  std::string q_sizes, kv_sizes, cu_seqlens, cu_seqlens_k;  // references
 };
 
 void check_words(const MaskInfoOptions& options) {
@@ -43,6 +43,9 @@ void check_words(const MaskInfoOptions& options) {
   const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
   given(!variable && !(options.q_sizes.empty() && options.kv_sizes.empty()), "--q-sizes",
         "flashinfer-variable");
+  given((options.layout != MaskLayout::fa4 || options.dkv) &&
+            !(options.cu_seqlens.empty() && options.cu_seqlens_k.empty()),
+        "--cu-seqlens", "fa4, without --dkv");
   if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
   given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
   given(!jax && !tokamax && options.dynamic, "--dynamic", "jax and tokamax");
@@ -102,7 +105,9 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
   settings.dynamic = options.dynamic;
   settings.dq_write_order = options.dq_write_order;
   for (auto [role, word, sizes] : {std::tuple{"q_sizes", &options.q_sizes, &settings.q_sizes},
-                                   std::tuple{"kv_sizes", &options.kv_sizes, &settings.kv_sizes}})
+                                   std::tuple{"kv_sizes", &options.kv_sizes, &settings.kv_sizes},
+                                   std::tuple{"cu_seqlens", &options.cu_seqlens, &settings.cu_seqlens_q},
+                                   std::tuple{"cu_seqlens_k", &options.cu_seqlens_k, &settings.cu_seqlens_k}})
     if (!word->empty()) {
       const auto array = job.open(role, *word);
       *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
@@ -143,8 +148,9 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
     if (std::none_of(outputs.begin(), outputs.end(),
                      [&](const Output& output) { return output.name == name; }))
       outputs.push_back({name, nullptr,
-                         name == "q_sequence" ? "only a causal, local or chunked mask has one"
-                         : name == "dkv"      ? "it is for the forward pass"
+                         name == "q_sequence"      ? "only a causal, local or chunked mask has one"
+                         : name == "dkv"           ? "it is for the forward pass"
+                         : name.starts_with("cu_") ? "--cu-seqlens writes it"
                          : name.starts_with("dq_") || name == "spt"
                              ? "--dq-write-order writes it"
                              : "no block is partial, or the kernel computes those"});
@@ -234,6 +240,10 @@ Run declare_mask_info(OptionSet& set) {
   add_flag(set, "--dynamic", options->dynamic,
            "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.")
       .recorded();
+  add_reference(set, "--cu-seqlens", options->cu_seqlens,
+                "of fa4: where packed sequences begin, and the end (sequences + 1,)\n"
+                "The blocks of each sequence begin with it; pairs of two sequences cannot be stored.");
+  add_reference(set, "--cu-seqlens-k", options->cu_seqlens_k, "the same of keys, where they are others");
   add_choice(set, "--dq-write-order", options->dq_write_order,
              named_choices<std::optional<WriteOrder>>({WriteOrder::ascending, WriteOrder::descending}),
              "ORDER",
@@ -310,6 +320,9 @@ extern const Command mask_info_command{
          {"mask_block_cnt, full_block_cnt", "(1, H, q blocks) int32",
           "fa4: how many blocks of a row (--dkv: a column) are partial, and full"},
          {"mask_block_idx, full_block_idx", "(1, H, q blocks, kv blocks) int32", "fa4: these blocks"},
+         {"cu_total_m_blocks, cu_block_idx_offsets", "(sequences + 1,) int32",
+          "fa4 with --cu-seqlens: the first query block, and index, of each sequence; counts are (H, q blocks), indices (H, N)"},
+         {"cu_seqlens_q, cu_seqlens_k", "(sequences + 1,) int32", "fa4 with --cu-seqlens: as given"},
          {"partial_block_ids", "int32", "flex, fa4: the partial block of each entry in partial_mask_blocks"},
          {"indptr, indices", "(q blocks + 1,), (blocks,) int32",
           "bsr, flashinfer: the blocks of row i are indices[indptr[i]:indptr[i + 1]]"},

@@ -113,7 +113,19 @@ std::int64_t row_of_head(std::int64_t rows, std::int64_t heads, std::int64_t hea
   return head / (heads / rows);
 }
 
+Mask ListedBlocks::mask_of(BlockMask blocks, std::string text) const {
+  if (!sequences) return to_mask(std::move(blocks), std::move(text));
+  return packed_mask(to_mask(blocks.padded(), std::move(text)), sequences);
+}
+
 void require_lengths(const ListedBlocks& listed, std::int64_t q_length, std::int64_t kv_length) {
+  if (listed.sequences) {
+    const std::int64_t q = listed.sequences->q.packed.back(), kv = listed.sequences->kv.packed.back();
+    if (q == q_length && kv == kv_length) return;
+    throw core::invalid("{}: its sequences have {} queries and {} keys, not {} and {}", listed.name, q, kv,
+                        q_length, kv_length)
+        .about("shape");
+  }
   if (core::ceil_div(q_length, listed.block.q) != listed.q_blocks ||
       core::ceil_div(kv_length, listed.block.kv) != listed.kv_blocks)
     throw core::invalid("{}: {} x {} blocks of {} do not make {} queries x {} keys", listed.name,
@@ -156,8 +168,9 @@ class ListedMasks final : public StoredMasks {
     require_lengths(of, shape[1], shape[2]);
     const std::int64_t row = row_of_head(of.rows, shape[0], head, of.name);
     return masks_.get({whole_blocks, row, shape[1], shape[2]}, [&] {
-      return to_mask({grid(row, whole_blocks), whole_blocks ? nullptr : of.elements(row), shape[1], shape[2]},
-                     fmt::format("{}({})", whole_blocks ? "visited" : "from", of.name));
+      return of.mask_of(
+          {grid(row, whole_blocks), whole_blocks ? nullptr : of.elements(row), shape[1], shape[2]},
+          fmt::format("{}({})", whole_blocks ? "visited" : "from", of.name));
     });
   }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "blocks/block_mask.hpp"
+#include "blocks/packed_sequences.hpp"
 #include "ejk/mask_info.hpp"
 #include "mask/stored_masks.hpp"
 
@@ -83,6 +84,10 @@ class ListedBlocks {
                                                       std::int64_t k) const = 0;
   /// The distinct partial blocks (P, q, kv) or (P, kv, q) of 0 and 1 if there are any.
   std::shared_ptr<const ArraySource> patterns;
+  /// Of sequences whose blocks begin anew: the listed blocks are those of padded positions.
+  std::shared_ptr<const PackedSequences> sequences;
+  /// A mask of the listed blocks, padded to whole blocks where there are sequences, as one of `shape`.
+  Mask mask_of(BlockMask blocks, std::string text) const;
   /// `patterns` has every block, whether it is partial or not.
   bool every_block = false;
 };

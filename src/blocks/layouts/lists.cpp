@@ -16,27 +16,19 @@
 #include <optional>
 #include <vector>
 
-#include "blocks/layouts/layouts.hpp"
-#include "blocks/layouts/writing.hpp"
+#include "blocks/layouts/lists.hpp"
 #include "core/checked.hpp"
 
 namespace ejk::blocks {
 
 namespace {
 
-struct ListNames {
-  const char* partial_count;
-  const char* partial;
-  const char* full_count;
-  const char* full;
-};
 constexpr ListNames kFlexRows{"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"};
 constexpr ListNames kFlexColumns{"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"};
 constexpr const char* kWriteOrders[] = {"dq_write_order",
                                         "dq_write_order_full"};  // of partial and of full blocks
 constexpr const char* kFlexDescending = "dq_kv_order_spt";
 constexpr const char* kFa4Descending = "spt";
-constexpr ListNames kFa4Lists{"mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx"};
 
 // --- reading
 
@@ -253,6 +245,7 @@ std::shared_ptr<const ListedBlocks> list_flex(const ArrayGroup& group, const Sto
 }
 
 std::shared_ptr<const ListedBlocks> list_fa4(const ArrayGroup& group, const StoredSettings& settings) {
+  if (is_varlen(group)) return list_varlen(group, settings);
   const Direction direction = settings_of(group, settings).direction.value_or(Direction::forward);
   return std::make_shared<BlockLists>(group, settings,
                                       std::vector<Lists>{{kFa4Lists, direction, {}, {}, {}, {}}});
@@ -267,18 +260,12 @@ bool is_full_at_edge(const MaskScans& scans, const ScanGrid& grid, std::int64_t 
   const BlockShape block = scans.plan.block;
   const std::int64_t rows = std::min(block.q, scans.q_length() - i * block.q),
                      columns = std::min(block.kv, scans.kv_length() - j * block.kv);
-  if (rows == block.q && columns == block.kv) return false;
-  const Word* bits = scans.table->bits(grid.pattern(i, j));
-  std::int64_t ones = 0;
-  for (std::int64_t w = 0; w < block.q * words_for(block.kv); ++w) ones += std::popcount(bits[w]);
-  return ones == rows * columns;
+  return (rows < block.q || columns < block.kv) && is_all_true(scans, grid.pattern(i, j), rows, columns);
 }
 
 class ListWriter {
  public:
-  ListWriter(const MaskScans& scans, Tail tail) : scans_(scans), tail_(tail) {
-    number_.assign(static_cast<std::size_t>(scans.table->size()), -1);
-  }
+  ListWriter(const MaskScans& scans, Tail tail) : scans_(scans), tail_(tail), patterns_(scans.table) {}
 
   void write(const ListNames& names, Direction direction, ArraysMade& to) {
     const bool forward = direction == Direction::forward;
@@ -306,7 +293,7 @@ class ListWriter {
           const bool full =
               state != kPartial || (tail_ == Tail::zeros && is_full_at_edge(scans_, grid, i, j));
           const std::size_t at = enter(full, line_of(i, j), forward ? j : i);
-          if (!full && numbers) ids_.elements<std::int32_t>()[at] = number_of(grid.pattern(i, j));
+          if (!full && numbers) ids_.elements<std::int32_t>()[at] = patterns_.number_of(grid.pattern(i, j));
         });
     }
     if (tail_ == Tail::other_blocks)
@@ -318,11 +305,7 @@ class ListWriter {
     to.add(names.full, std::move(lists[1]));
   }
 
-  void write_patterns(ArraysMade& to) {
-    if (used_.empty()) return;
-    to.add("partial_mask_blocks", pattern_source(scans_.table, used_, Direction::forward));
-    to.add("partial_block_ids", std::move(ids_));
-  }
+  void write_patterns(ArraysMade& to) { patterns_.write(std::move(ids_), to); }
 
  private:
   // Beside each list of query blocks (1, rows, key blocks, entries): how many key blocks add to each entry
@@ -357,15 +340,6 @@ class ListWriter {
     for (const int list : {0, 1}) to.add(kWriteOrders[list], std::move(orders[list]));
   }
 
-  std::int32_t number_of(std::int32_t pattern) {
-    std::int32_t& number = number_[static_cast<std::size_t>(pattern)];
-    if (number < 0) {
-      number = static_cast<std::int32_t>(used_.size());
-      used_.push_back(pattern);
-    }
-    return number;
-  }
-
   // The blocks that are not listed, ascending.
   static void fill_tails(const Array& counts, Array& list, std::int64_t lines, std::int64_t width) {
     for (std::int64_t line = 0; line < lines; ++line) {
@@ -385,7 +359,7 @@ class ListWriter {
   const MaskScans& scans_;
   Tail tail_;
   Array ids_;
-  std::vector<std::int32_t> number_, used_;
+  UsedPatterns patterns_;
 };
 
 void write_flex(const MaskScans& scans, ArraysMade& to) {
@@ -400,6 +374,7 @@ void write_flex(const MaskScans& scans, ArraysMade& to) {
 }
 
 void write_fa4(const MaskScans& scans, ArraysMade& to) {
+  if (scans.settings.cu_seqlens_q) return write_varlen(scans, to);
   ListWriter writer(scans, Tail::zeros);
   writer.write(kFa4Lists, scans.settings.direction, to);
   if (scans.settings.dq_write_order)
@@ -425,9 +400,27 @@ constexpr const char* kFa4Arrays[] = {"mask_block_cnt",
                                       "partial_block_ids",
                                       "dq_write_order",
                                       "dq_write_order_full",
-                                      kFa4Descending};
+                                      kFa4Descending,
+                                      "cu_total_m_blocks",
+                                      "cu_block_idx_offsets",
+                                      "cu_seqlens_q",
+                                      "cu_seqlens_k"};
 
 }  // namespace
+
+bool is_all_true(const MaskScans& scans, std::int32_t pattern, std::int64_t rows, std::int64_t columns) {
+  const BlockShape block = scans.plan.block;
+  const Word* bits = scans.table->bits(pattern);
+  std::int64_t ones = 0;
+  for (std::int64_t w = 0; w < block.q * words_for(block.kv); ++w) ones += std::popcount(bits[w]);
+  return ones == rows * columns;
+}
+
+void UsedPatterns::write(Array ids, ArraysMade& to) const {
+  if (used_.empty()) return;
+  to.add("partial_mask_blocks", pattern_source(table_, used_, Direction::forward));
+  to.add("partial_block_ids", std::move(ids));
+}
 
 extern const StoredMaskLayout kFlex, kFa4;
 const StoredMaskLayout kFlex{.name = "flex",

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "blocks/layouts/layouts.hpp"
+#include "blocks/packed_sequences.hpp"
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
@@ -32,6 +33,16 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
   if (settings.dynamic && (settings.layout != MaskLayout::tokamax || settings.q_seq_shards > 1 ||
                            settings.kv_seq_shards > 1 || !settings.shrink_grid))
     throw Error(Error::Kind::usage, "dynamic masks are of tokamax, of one shard and a shrunk grid");
+  if (settings.cu_seqlens_k && !settings.cu_seqlens_q)
+    throw Error(Error::Kind::usage, "sequences of keys without sequences of queries");
+  if (settings.cu_seqlens_q) {
+    if (settings.layout != MaskLayout::fa4 || settings.direction == Direction::dkv)
+      throw Error(Error::Kind::usage, "blocks that begin with each sequence are of fa4, of its forward pass");
+    const auto [q, kv] = sequences_in(settings);
+    if (q.back() != heads.front().q_length() || kv.back() != heads.front().kv_length())
+      throw core::invalid("the sequences have {} queries and {} keys, the mask {} and {}", q.back(),
+                          kv.back(), heads.front().q_length(), heads.front().kv_length());
+  }
   if (settings.q_sizes || settings.kv_sizes) {
     if (settings.layout != MaskLayout::flashinfer_variable)
       throw Error(Error::Kind::usage, "blocks of any sizes are of flashinfer-variable");
@@ -40,7 +51,7 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
   }
   MaskInfoSettings how;
   how.q_seq_shards = settings.q_seq_shards;
-  how.pad = settings.pad || !has_blocks(settings.layout);
+  how.pad = settings.pad || !has_blocks(settings.layout) || settings.cu_seqlens_q;
   how.downcast = settings.downcast;
   how.computable = settings.computable;
   how.shrink_grid = false;
@@ -175,6 +186,11 @@ void ArraysMade::add(const char* name, bool value) {
   add(name, std::move(array));
 }
 
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> sequences_in(const MaskLayoutSettings& how) {
+  const IntegerArray& keys = how.cu_seqlens_k ? how.cu_seqlens_k : how.cu_seqlens_q;
+  return {core::read_offsets(*how.cu_seqlens_q), core::read_offsets(*keys)};
+}
+
 std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
                                                  const MaskScans& scans, Direction direction) {
   const BlockShape block = scans.plan.block;
@@ -280,8 +296,20 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
     };
     cells = times(times(count(settings.q_sizes, q, block.q), count(settings.kv_sizes, kv, block.kv)), rows);
   }
-  const std::int64_t bytes = core::sum_of_bytes({plan.work_bytes(), times(times(of_grid, grid), rows),
-                                                 times(times(of_line, q + kv), rows), times(3, cells)});
+  std::int64_t of_sequences = 0;
+  if (settings.cu_seqlens_q) {  // states, ids and lists of the blocks of each sequence
+    const auto [cu_q, cu_kv] = blocks::sequences_in(settings);
+    const blocks::PackedSequences sequences = blocks::packed_sequences(cu_q, cu_kv, block);
+    std::int64_t entries = 0;
+    for (std::int64_t s = 0; s < sequences.q.count(); ++s)
+      entries = core::sum_of_bytes({entries, times(sequences.q.blocks(s), sequences.kv.blocks(s))});
+    of_sequences =
+        core::sum_of_bytes({times(64, sequences.q.count()), times(times(64, sequences.q.all_blocks()), rows),
+                            times(times(24, entries), rows)});
+  }
+  const std::int64_t bytes =
+      core::sum_of_bytes({plan.work_bytes(), of_sequences, times(times(of_grid, grid), rows),
+                          times(times(of_line, q + kv), rows), times(3, cells)});
   return bytes < core::kMostBytes ? bytes : INT64_MAX;
 }
 

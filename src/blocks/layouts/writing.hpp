@@ -82,6 +82,9 @@ struct ArraysMade {
   void add(const char* name, bool value);
 };
 
+/// cu_seqlens of queries and of keys. Throws Error{input} where they are none.
+std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> sequences_in(const MaskLayoutSettings& how);
+
 /// Blocks (n, q, kv) of bools, or (n, kv, q) of dkv, computed on read: patterns of the table, BlockGrid::kFull or
 /// kEmptyBlock.
 inline constexpr std::int32_t kEmptyBlock = -2;
