@@ -182,20 +182,23 @@ std::optional<Fa4Kernel> KernelOptions::kernel() const {
   if (arch.has_value() != head_dim.has_value())
     throw usage(arch ? "--arch needs --head-dim D" : "--head-dim goes with --arch");
   if (head_dim_v && !head_dim) throw usage("--head-dim-v goes with --head-dim");
+  if (backward && !arch) throw usage("--backward goes with --arch");
   if (!arch) return std::nullopt;
-  return Fa4Kernel{*arch, *head_dim, head_dim_v.value_or(*head_dim)};
+  return Fa4Kernel{*arch, *head_dim, head_dim_v.value_or(*head_dim),
+                   backward ? Direction::dkv : Direction::forward};
 }
 
 void declare_kernel(OptionSet& set, KernelOptions& into) {
   const char* const group = "FlashAttention-4";
   add_choice(set, "--arch", into.arch, named_choices<std::optional<Fa4Arch>>(kFa4Archs), "ARCH",
-             "whether its forward kernel takes the blocks, by their size\n"
+             "whether its kernel takes the blocks, by their size\n"
              "sm90: Hopper. sm100: Blackwell. Heads are not packed.")
       .group(group);
   add_word(set, "--head-dim", into.head_dim, at_least(1), "D", "elements of a head, with --arch")
       .group(group);
   add_word(set, "--head-dim-v", into.head_dim_v, at_least(1), "D", "of values, --head-dim by default")
       .group(group);
+  add_flag(set, "--backward", into.backward, "the kernel of the backward pass, with --arch").group(group);
 }
 
 Option& add_mask_kind(OptionSet& set, Polarity& into) {

@@ -60,10 +60,11 @@ Masks resolve_masks(const MaskOptions& options, Job& job);
 
 BlockShape read_block(const std::string& word);
 
-/// --arch, --head-dim and --head-dim-v: a kernel of FlashAttention-4.
+/// --arch, --head-dim, --head-dim-v and --backward: a kernel of FlashAttention-4.
 struct KernelOptions {
   std::optional<Fa4Arch> arch;
   std::optional<std::int64_t> head_dim, head_dim_v;
+  bool backward = false;
 
   /// None without --arch. Throws Error{usage} where one of them lacks another.
   std::optional<Fa4Kernel> kernel() const;

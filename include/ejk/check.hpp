@@ -298,7 +298,7 @@ struct MaskInfoClaims {
   std::vector<Mask> masks = {};  // that it should store: one a head, or one for all. Empty: not claimed
   StoredSettings settings = {};  // not in the arrays
   std::int64_t pictures = 0;     // most block pictures in the facts: a byte a block each
-  std::optional<Fa4Kernel> kernel = {};  // of FlashAttention-4, whose forward pass takes the blocks
+  std::optional<Fa4Kernel> kernel = {};  // of FlashAttention-4; of dkv arrays its backward pass
 };
 
 /// The arrays of a MaskInfo (ejk/mask_info.hpp). With masks this is a proof: the mask that a kernel computes

@@ -65,7 +65,7 @@ struct MaskLayoutSettings {
   bool dynamic = false;
   /// Of flex, and of fa4 for the backward pass: dq_write_order and dq_write_order_full as well.
   std::optional<WriteOrder> dq_write_order = std::nullopt;
-  /// Of fa4: where packed sequences of queries and keys begin, and the ends; the blocks of each begin anew.
+  /// Of fa4: where packed sequences of queries and keys begin, and the ends; each begins a block.
   /// Without cu_seqlens_k both are the same.
   IntegerArray cu_seqlens_q = {}, cu_seqlens_k = {};
   /// Of flashinfer_variable: queries and keys of each block, of all heads; without, blocks of the given size.

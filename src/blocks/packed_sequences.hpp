@@ -1,4 +1,4 @@
-// Packed sequences whose blocks begin anew with each sequence: the packed positions, and those in which every
+// Packed sequences whose blocks begin with each sequence: the packed positions, and those in which every
 // sequence is padded to whole blocks, so that its blocks are blocks of one grid.
 // tests: tests/blocks/test_packed_sequences.cpp
 #pragma once

@@ -55,6 +55,7 @@ class LayoutCheck {
 
   std::int64_t head_count = 1, row_count = 1;  // rows: stored masks
   std::int64_t walk_count = 1;                 // of a kernel over each of them
+  std::int64_t longest_sequence = 0;           // queries of packed sequences, whose blocks begin with them
   bool full_blocks_end_with_mask = false;      // as of ListedBlocks
   BlockShape block_shape;
   std::vector<blocks::BlockMask> row_masks;  // of each walk in turn; without a grid, the mask of row_rules

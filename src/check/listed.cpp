@@ -195,6 +195,9 @@ class ListedCheck final : public ArraysCheck {
     blocks::require_lengths(*listed_, q_length_, kv_length_);
     block_shape = listed_->block, walk_count = listed_->walks;
     full_blocks_end_with_mask = listed_->full_blocks_end_with_mask;
+    if (listed_->sequences)
+      for (std::int64_t s = 0; s < listed_->sequences->q.count(); ++s)
+        longest_sequence = std::max(longest_sequence, listed_->sequences->q.length(s));
     count_heads(shape[0], listed_->rows);
   }
 

@@ -60,6 +60,7 @@ class MaskInfoCheck {
  public:
   MaskInfoCheck(const ArrayGroup& group, const MaskInfoClaims& claims, const CheckOptions& options)
       : name_(group.name),
+        group_(group),
         claims_(claims),
         options_(options),
         found_(rules_of("mask-info"), options.most_findings),
@@ -89,7 +90,12 @@ class MaskInfoCheck {
 
   void check_kernel() {
     const BlockShape block = layout_->block_shape;
-    const std::string why = fa4_refusal(*claims_.kernel, block, mask_of(0).q_length);
+    Fa4Kernel kernel = *claims_.kernel;
+    if (blocks::settings_of(group_, claims_.settings).direction == Direction::dkv)
+      kernel.direction = Direction::dkv;
+    kernel.is_varlen = layout_->longest_sequence > 0;
+    const std::string why =
+        fa4_refusal(kernel, block, kernel.is_varlen ? layout_->longest_sequence : mask_of(0).q_length);
     if (!why.empty())
       found_.add("runs-on", 0, [&] { return Finding{"block", {}, Shape{block.q, block.kv}, why}; });
   }
@@ -215,6 +221,7 @@ class MaskInfoCheck {
   }
 
   std::string name_;
+  const ArrayGroup& group_;
   const MaskInfoClaims& claims_;
   const CheckOptions& options_;
   Findings found_;

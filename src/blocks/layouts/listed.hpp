@@ -84,7 +84,7 @@ class ListedBlocks {
                                                       std::int64_t k) const = 0;
   /// The distinct partial blocks (P, q, kv) or (P, kv, q) of 0 and 1 if there are any.
   std::shared_ptr<const ArraySource> patterns;
-  /// Of sequences whose blocks begin anew: the listed blocks are those of padded positions.
+  /// Of sequences whose blocks begin with them: the listed blocks are those of padded positions.
   std::shared_ptr<const PackedSequences> sequences;
   /// A mask of the listed blocks, padded to whole blocks where there are sequences, as one of `shape`.
   Mask mask_of(BlockMask blocks, std::string text) const;
