@@ -1,5 +1,8 @@
 // check mask-info of other libraries' layouts: one number of valid arrays is changed; plain loops, as the
 // library's kernels run them, determine whether anything else is computed.
+#include <map>
+#include <string>
+
 #include "check/artefacts.hpp"
 #include "ejk/mask_layouts.hpp"
 #include "support/failure.hpp"
@@ -29,8 +32,9 @@ bool is_setting(const std::string& name) {
 TEST_CASE("a changed number is an error exactly where a kernel computes something else") {
   Random random{9};
   std::int64_t with_effect = 0, without = 0;
+  std::map<std::string, Answers> of_form;
   for (const MaskLayout layout : kMaskLayouts)
-    for (int round = 0; round < 400; ++round) {
+    for (int round = 0; round < 600; ++round) {
       CAPTURE(name_of(layout));
       CAPTURE(round);
       const plain::PlainCase c = plain::random_case(random, layout);
@@ -68,7 +72,15 @@ TEST_CASE("a changed number is an error exactly where a kernel computes somethin
       const Findings found = check_mask_info(plain::group_of(arrays), claims);
       CHECK_MESSAGE((found.errors() > 0) == has_effect, text_of(found));
       ++(has_effect ? with_effect : without);
+      of_form[std::string(name_of(layout)) + (c.settings.dynamic ? " dynamic" : "") +
+              (c.cu_q.empty() ? "" : " packed")]
+          .add(has_effect);
     }
+  for (const char* form : {"tokamax dynamic", "fa4 packed"}) {
+    CHECK(of_form[form].yes > 20);
+    CHECK(of_form[form].no > 5);
+  }
+  CHECK(of_form["flashinfer-variable"].yes > 50);
   CHECK(with_effect > 1000);
   CHECK(without > 50);
 }
@@ -105,4 +117,31 @@ TEST_CASE("a changed order of writes to dQ is an error exactly below the counts"
   }
   CHECK(right.yes > 50);
   CHECK(right.no > 50);
+}
+
+TEST_CASE("packed sequences without the elements of their partial blocks: these are taken to be right") {
+  Random random{12};
+  Answers right;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    plain::PlainCase c;
+    do c = plain::random_case(random, MaskLayout::fa4);
+    while (c.cu_q.empty());
+    const MaskArrays made = plain::arrays_of(c);
+    if (made.differing > 0) continue;
+    plain::StoredArrays arrays = plain::stored(made);
+    arrays.erase("partial_mask_blocks"), arrays.erase("partial_block_ids");
+    const MaskInfoClaims claims = claims_of(c);
+    const Findings sound = check_mask_info(plain::group_of(arrays), claims);
+    CHECK_MESSAGE(sound.errors() == 0, text_of(sound));
+    std::vector<std::int64_t>& counts =
+        arrays.at(between(random, 0, 1) ? "full_block_cnt" : "mask_block_cnt").values;
+    const auto n = static_cast<std::size_t>(between(random, 0, std::ssize(counts) - 1));
+    if (counts[n] == 0) continue;
+    --counts[n];  // a block is missing, which has a pair
+    const Findings found = check_mask_info(plain::group_of(arrays), claims);
+    CHECK_MESSAGE(found.count("missing") > 0, text_of(found));
+    right.add(true);
+  }
+  CHECK(right.yes > 30);
 }

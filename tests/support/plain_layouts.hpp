@@ -192,13 +192,18 @@ inline Computed computed_varlen(const PlainCase& of, const StoredArrays& a) {
             if (offset < 0 || offset > all || offset + m * n_blocks + t >= all) return std::nullopt;
             const std::int64_t at = offset + m * n_blocks + t, j = entries.at({h, at});
             if (j < 0 || j >= n_blocks) return std::nullopt;
-            const std::int64_t id = is_full ? 0 : a.at("partial_block_ids").at({h, at});
-            if (!is_full && (id < 0 || id >= a.at("partial_mask_blocks").shape[0])) return std::nullopt;
+            const bool has_ids = a.contains("partial_block_ids");  // else a kernel computes the elements
+            const std::int64_t id = is_full || !has_ids ? 0 : a.at("partial_block_ids").at({h, at});
+            if (!is_full && has_ids && (id < 0 || id >= a.at("partial_mask_blocks").shape[0]))
+              return std::nullopt;
             twice += !visited.insert({h, static_cast<std::int64_t>(s), m, j}).second;
             for (std::int64_t r = 0; r < of.block.q && m * of.block.q + r < queries; ++r)
-              for (std::int64_t c = 0; c < of.block.kv && j * of.block.kv + c < keys; ++c)
-                if (is_full || a.at("partial_mask_blocks").at({id, r, c}) != 0)
-                  counts.pair(h, of.cu_q[s] + m * of.block.q + r, of.cu_kv[s] + j * of.block.kv + c);
+              for (std::int64_t c = 0; c < of.block.kv && j * of.block.kv + c < keys; ++c) {
+                const std::int64_t q = of.cu_q[s] + m * of.block.q + r, k = of.cu_kv[s] + j * of.block.kv + c;
+                if (is_full ||
+                    (has_ids ? a.at("partial_mask_blocks").at({id, r, c}) != 0 : of.wanted(h, q, k)))
+                  counts.pair(h, q, k);
+              }
           }
         }
     }

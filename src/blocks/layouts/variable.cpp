@@ -248,24 +248,24 @@ struct MadeCells {
 class CellWriter {
  public:
   CellWriter(std::span<const std::int64_t> q_sizes, std::span<const std::int64_t> kv_sizes)
-      : q_sizes_(q_sizes), kv_sizes_(kv_sizes), seen_(kv_sizes.size()), first_(kv_sizes.size()) {}
+      : q_sizes_(q_sizes),
+        kv_sizes_(kv_sizes),
+        bounds_(kv_sizes.size() + 1),
+        seen_(kv_sizes.size()),
+        whole_(kv_sizes.size() + 1),
+        first_(kv_sizes.size()) {
+    std::partial_sum(kv_sizes.begin(), kv_sizes.end(), bounds_.begin() + 1);
+  }
 
   void add(std::int64_t query, std::span<const IndexRange> ranges) {
     while (query == end_ + q_sizes_[row_]) finish_row();
-    std::size_t at = 0;
-    std::int64_t begin = 0;
-    for (std::size_t j = 0; j < kv_sizes_.size(); ++j) {
-      const std::int64_t end = begin + kv_sizes_[j];
-      std::int64_t hidden_from = begin;
-      for (; at < ranges.size() && ranges[at].begin < end; ++at) {
-        const std::int64_t first = std::max(begin, ranges[at].begin), last = std::min(end, ranges[at].end);
-        if (first <= hidden_from) hidden_from = std::max(hidden_from, last);
-        seen_[j] += std::max<std::int64_t>(0, last - first);
-        if (ranges[at].end > end) break;
-      }
-      if (hidden_from < end && first_[j].empty()) first_[j] = {query, hidden_from};
-      begin = end;
+    const auto same = [](IndexRange a, IndexRange b) { return a.begin == b.begin && a.end == b.end; };
+    if (lines_ == 0 || !std::equal(ranges.begin(), ranges.end(), ranges_.begin(), ranges_.end(), same)) {
+      add_lines();
+      query_ = query;
+      ranges_.assign(ranges.begin(), ranges.end());
     }
+    ++lines_;
   }
 
   MadeCells finish() && {
@@ -274,25 +274,64 @@ class CellWriter {
   }
 
  private:
+  // Queries of equal ranges, from query_ on.
+  void add_lines() {
+    if (lines_ > 0 && made_.first_hidden.empty()) find_first_hidden();
+    for (const IndexRange& range : ranges_) {
+      const std::int64_t j = Cells::cell_of(bounds_, range.begin),
+                         last = Cells::cell_of(bounds_, range.end - 1);
+      const auto n = static_cast<std::size_t>(j), m = static_cast<std::size_t>(last);
+      if (n == m) {
+        seen_[n] += lines_ * range.count();
+        continue;
+      }
+      seen_[n] += lines_ * (bounds_[n + 1] - range.begin);
+      seen_[m] += lines_ * (range.end - bounds_[m]);
+      whole_[n + 1] += lines_;
+      whole_[m] -= lines_;
+    }
+    lines_ = 0;
+  }
+
+  // Of the first row with a cell that is neither all True nor all False, which has the first of all.
+  void find_first_hidden() {
+    std::size_t at = 0;
+    for (std::size_t j = 0; j < kv_sizes_.size(); ++j) {
+      std::int64_t hidden = bounds_[j];
+      while (at < ranges_.size() && ranges_[at].end <= hidden) ++at;
+      if (at < ranges_.size() && ranges_[at].begin <= hidden) hidden = ranges_[at].end;
+      if (hidden < bounds_[j + 1] && first_[j].empty()) first_[j] = {query_, hidden};
+    }
+  }
+
   void finish_row() {
+    add_lines();
     const std::int64_t queries = q_sizes_[row_++];
     end_ += queries;
+    const bool is_found = !made_.first_hidden.empty();
+    std::int64_t whole = 0;
     for (std::size_t j = 0; j < kv_sizes_.size(); ++j) {
-      const std::int64_t hidden = queries * kv_sizes_[j] - seen_[j];
-      made_.cells.push_back(seen_[j] > 0);
-      if (seen_[j] > 0 && hidden > 0) {
+      whole += whole_[j];
+      const std::int64_t seen = seen_[j] + whole * kv_sizes_[j], hidden = queries * kv_sizes_[j] - seen;
+      made_.cells.push_back(seen > 0);
+      if (seen > 0 && hidden > 0) {
         made_.hidden += hidden;
-        if (made_.first_hidden.empty() || first_[j] < made_.first_hidden) made_.first_hidden = first_[j];
+        if (!is_found && (made_.first_hidden.empty() || first_[j] < made_.first_hidden))
+          made_.first_hidden = first_[j];
       }
-      seen_[j] = 0, first_[j].clear();
+      seen_[j] = whole_[j] = 0;
+      first_[j].clear();
     }
   }
 
   std::span<const std::int64_t> q_sizes_, kv_sizes_;
+  std::vector<std::int64_t> bounds_;  // of the cells of a row
   std::size_t row_ = 0;
-  std::int64_t end_ = 0;            // of the rows before
-  std::vector<std::int64_t> seen_;  // of each cell of the row
-  std::vector<Shape> first_;        // its first False element: query, key
+  std::int64_t end_ = 0;                    // of the rows before
+  std::vector<std::int64_t> seen_, whole_;  // of each cell of the row; changes of the lines that fill it
+  std::vector<Shape> first_;                // its first False element: query, key
+  std::vector<IndexRange> ranges_;          // of the last lines
+  std::int64_t query_ = 0, lines_ = 0;
   MadeCells made_;
 };
 
