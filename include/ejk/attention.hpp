@@ -10,6 +10,8 @@
 // tanh²(s₀ / c) with a soft cap:
 //   dv = Pᵀ dout,  dq = scale · dS k,  dk = scale · dSᵀ q,  dbias = P · (dP − δ) (dS, if it is capped),
 //   dsinks = −Σ_i exp(α − lse[i]) · δ
+// With dropout, z = 1/p for a kept pair and 0 for a dropped one (p: the probability to be kept), out = Σ z P v,
+// dv = (z P)ᵀ dout and dS = P · (z dP − δ); lse has no dropout, and values of dropped pairs have no influence.
 // dk and dv are summed over the query heads that share a key/value head, dbias over the axes that the bias is
 // broadcast over. A query without a key has out = 0 and lse = −∞ (with a sink α: α) and adds 0 to every
 // gradient. Results may follow other conventions, see attention_conventions.hpp.
@@ -63,6 +65,7 @@ struct AttentionSettings {
   std::shared_ptr<const ArraySource> alibi;           // slopes (H,) or (entries, H), any float dtype
   AttentionConventions conventions;                   // of an lse that is given, too
   bool max_logits = false;                            // the largest score of each head: AttentionPasses
+  double keep_probability = 1;                        // of the operand `dropout`: in (0, 1]
   std::vector<HeadMasks> masks;                       // a pair attends where all of them allow it
   std::shared_ptr<const ArraySource> q_segment_ids;   // (B, Q), packed (Tq,): ids ≤ 0 are padding
   std::shared_ptr<const ArraySource> kv_segment_ids;  // (B, K), packed (Tk,); absent: those of the queries
@@ -86,7 +89,8 @@ struct AttentionSettings {
 using PairProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 struct AttentionOptions : AttentionSettings {
-  std::optional<ArrayView> bias;  // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
+  std::optional<ArrayView> bias;     // any float dtype, broadcast to (B, H, Q, K); not for packed inputs
+  std::optional<ArrayView> dropout;  // bool, likewise: the pairs that are kept
   PairProgress progress;
 };
 
@@ -98,6 +102,7 @@ struct AttentionOperands {
   std::optional<T> dout = {};  // shaped as out: requests gradients
   /// For gradients: out and lse of a forward pass. Both or neither; without them it is run again.
   std::optional<T> out = {}, lse = {};
+  std::optional<T> dropout = {};  // bool, broadcast as a bias: the pairs that are kept
 };
 using AttentionArrays = AttentionOperands<ArrayView>;
 using AttentionTypes = AttentionOperands<ArrayType>;
@@ -111,6 +116,7 @@ void for_each_operand(F&& f, Operands&&... operands) {
   f("dout", operands.dout...);
   f("out", operands.out...);
   f("lse", operands.lse...);
+  f("dropout", operands.dropout...);
 }
 
 AttentionTypes types_of(const AttentionArrays& arrays);

@@ -136,26 +136,48 @@ void read_sequences(CheckedArguments& setup, const AttentionSettings& options) {
                               setup.q_offsets.size() - 1, setup.kv_offsets.size() - 1));
 }
 
-ArrayView broadcast_bias(const ArrayView& bias, const CheckedArguments& setup) {
-  if (setup.packed()) throw invalid("a bias needs a padded batch; packed sequences take none");
-  require_float(bias.dtype, "bias");
+// To (batch, heads, queries, keys).
+ArrayView broadcast(const ArrayView& array, const char* name, const CheckedArguments& setup) {
+  if (setup.packed()) throw invalid("{} needs a padded batch; packed sequences take none", name);
   const Shape whole{setup.shape.entries, setup.shape.heads, setup.q.shape[kPositions],
                     setup.k.shape[kPositions]};
-  ArrayView out{bias.data, bias.dtype, whole, Shape(4, 0)};
-  const std::size_t rank = bias.shape.size();
+  ArrayView out{array.data, array.dtype, whole, Shape(4, 0)};
+  const std::size_t rank = array.shape.size();
   bool fits = rank <= 4;
   for (std::size_t d = 0; fits && d < rank; ++d) {
     const std::size_t axis = 4 - rank + d;
-    if (bias.shape[d] == whole[axis])
-      out.strides[axis] = bias.shape[d] == 1 ? 0 : bias.strides[d];
+    if (array.shape[d] == whole[axis])
+      out.strides[axis] = array.shape[d] == 1 ? 0 : array.strides[d];
     else
-      fits = bias.shape[d] == 1;
+      fits = array.shape[d] == 1;
   }
   if (!fits)
-    throw invalid(fmt::format("bias {} does not broadcast to (batch, heads, queries, keys) = {}",
-                              to_string(bias.shape), to_string(whole)))
-        .about("bias");
+    throw invalid(fmt::format("{} {} does not broadcast to (batch, heads, queries, keys) = {}", name,
+                              to_string(array.shape), to_string(whole)))
+        .about(name);
   return out;
+}
+
+void check_dropout(CheckedArguments& s, const AttentionTypes& types, const AttentionSettings& options) {
+  const double kept = options.keep_probability;
+  if (!(kept > 0 && kept <= 1))
+    throw invalid("the probability that dropout keeps a pair is above 0 and at most 1, not {}", kept);
+  check_range(1 / kept, "the inverse of the probability that dropout keeps a pair,", s.shape.arithmetic);
+  if (!types.dropout) {
+    if (kept != 1) throw invalid("a probability that dropout keeps a pair is given, and no dropout");
+    return;
+  }
+  if (types.dropout->dtype != DType::boolean)
+    throw Error(Error::Kind::input,
+                fmt::format("dropout must be bool, True for a pair that is kept, not {}",
+                            name_of(types.dropout->dtype)),
+                Error::Code::ones_in_mask)
+        .hint("numbers 0 and 1 are to be converted to bool")
+        .about("dropout");
+  if (s.ends.mean)
+    throw invalid("dropout is not defined for queries without a key that get the mean of all values");
+  s.dropout = broadcast(planned(*types.dropout), "dropout", s);
+  s.kept_factor = 1 / kept;
 }
 
 // Elements of a small array of floats, of one of these shapes.
@@ -313,10 +335,12 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
     throw invalid(
         fmt::format("a block of {} x {} is longer than any mask, {}", s.block.q, s.block.kv, kLongestMask));
   if (types.bias) {
-    s.bias = broadcast_bias(planned(*types.bias), s);
+    require_float(types.bias->dtype, "bias");
+    s.bias = broadcast(planned(*types.bias), "bias", s);
     s.bias_shape = with_four_axes(planned(*types.bias)).shape;
     s.bias_rank = types.bias->shape.size();
   }
+  check_dropout(s, types, options);
   check_segment_ids(options.q_segment_ids.get(), "segment ids of queries", s, queries);
   if (options.kv_segment_ids && !options.q_segment_ids)
     throw invalid("segment ids of keys come with those of queries, which are not given");
@@ -364,7 +388,10 @@ CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionT
   if (boxes.q) s.q = in_one_form(checked_part("q", *types.q, *boxes.q, arrays.q), s.layout);
   if (boxes.k) s.k = in_one_form(checked_part("k", *types.k, *boxes.k, arrays.k), s.layout);
   if (boxes.v) s.v = in_one_form(checked_part("v", *types.v, *boxes.v, arrays.v), s.layout);
-  if (boxes.bias) s.bias = broadcast_bias(checked_part("bias", *types.bias, *boxes.bias, arrays.bias), s);
+  if (boxes.bias) s.bias = broadcast(checked_part("bias", *types.bias, *boxes.bias, arrays.bias), "bias", s);
+  if (boxes.dropout)
+    s.dropout =
+        broadcast(checked_part("dropout", *types.dropout, *boxes.dropout, arrays.dropout), "dropout", s);
   return s;
 }
 
@@ -426,9 +453,12 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
   p.q = rows_of(q, entry, head, q_offsets);
   p.k = rows_of(k, entry, p.kv_head, kv_offsets);
   p.v = rows_of(v, entry, p.kv_head, kv_offsets);
-  if (bias)
-    p.bias = BiasRows({from(*bias, entry * bias->strides[kBatch] + head * bias->strides[kHeads]), bias->dtype,
-                       bias->strides[kPositions], bias->strides[kElements]});
+  const auto of_pairs = [&](const ArrayView& all) {
+    return kernels::StridedMatrix{from(all, entry * all.strides[kBatch] + head * all.strides[kHeads]),
+                                  all.dtype, all.strides[kPositions], all.strides[kElements]};
+  };
+  if (bias) p.bias = BiasRows(of_pairs(*bias));
+  if (dropout) p.dropout = {of_pairs(*dropout), kept_factor};
   if (!slopes.empty()) {
     const std::int64_t at = std::ssize(slopes) == shape.heads ? head : entry * shape.heads + head;
     p.bias.alibi = {slopes[static_cast<std::size_t>(at)], alibi_form, p.kv_length - p.q_length};

@@ -25,6 +25,13 @@ std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arr
   return {std::move(results), std::move(work)};
 }
 
+AttentionArrays operands_of(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                            const AttentionOptions& options) {
+  AttentionArrays arrays{q, k, v, options.bias};
+  arrays.dropout = options.dropout;
+  return arrays;
+}
+
 AttentionWork run_whole(const attn::Plan& plan, const AttentionArrays& arrays,
                         const std::vector<MutableArrayView>& results, const PairProgress& progress,
                         const attn::KeySources& key_sources) {
@@ -68,14 +75,15 @@ AttentionWork AttentionPlan::run(const AttentionArrays& arrays, const ArraySourc
 
 Attention attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                     const AttentionOptions& options) {
-  auto [results, work] = computed({q, k, v, options.bias}, options);
+  auto [results, work] = computed(operands_of(q, k, v, options), options);
   return {std::move(results[0]), std::move(results[1]), std::move(work)};
 }
 
 AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                   const ArrayView& dout, const AttentionOptions& options,
                                   const std::optional<AttentionSaved>& saved) {
-  AttentionArrays arrays{q, k, v, options.bias, dout};
+  AttentionArrays arrays = operands_of(q, k, v, options);
+  arrays.dout = dout;
   if (saved) arrays.out = saved->out, arrays.lse = saved->lse;
   auto [results, work] = computed(arrays, options);
   std::optional<Array> dbias, dsinks;
@@ -87,7 +95,7 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
 
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse) {
-  const AttentionArrays arrays{q, k, v, options.bias};
+  const AttentionArrays arrays = operands_of(q, k, v, options);
   return AttentionPlan(types_of(arrays), options).check(arrays, {out, lse});
 }
 
@@ -96,7 +104,8 @@ AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, cons
                                     const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
                                     const std::optional<ArrayView>& dbias,
                                     const std::optional<ArrayView>& dsinks) {
-  const AttentionArrays arrays{q, k, v, options.bias, dout};
+  AttentionArrays arrays = operands_of(q, k, v, options);
+  arrays.dout = dout;
   std::vector<ArrayView> results{dq, dk, dv};
   if (dbias) results.push_back(*dbias);
   if (dsinks) results.push_back(*dsinks);

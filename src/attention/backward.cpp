@@ -437,7 +437,7 @@ class Backward {
     for (std::int64_t j = rows.begin; j < rows.end; ++j) {
       const std::int64_t at = (j - rows.begin) * stride;
       for (const std::int64_t i : finite_dout.rows())
-        if (attends(p, queries, keys, mask, t, j, i))
+        if (attends(p, queries, keys, mask, t, j, i) && p.dropout.keeps(queries.begin + i, keys.begin + j))
           finite_dout.add(i, t.weights[at + i], t.dv + j * t.dv_stride);
       for (const std::int64_t i : finite_q.rows())
         if (attends(p, queries, keys, mask, t, j, i))
@@ -479,19 +479,23 @@ class Backward {
     softmax_.scores(how, products, columns.count(), p.bias.of_key(key, some, t.bias), bits, columns.begin,
                     slopes);
     const Real scale = of_bias ? Real{1} : how.scale;
+    p.dropout.apply_to_key(key, some, dp);
     softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
                        scale, products, dp);
     if (saved_.squared)
       square(products, dp, columns.count(), slopes, scale,
              static_cast<const Real*>(saved_.squared->rows) + p.first_row + queries.begin + columns.begin);
+    p.dropout.apply_to_key(key, some, products);
+    if (saved_.squared)
+      std::transform(products, products + columns.count(), products,
+                     [](Real weight) { return weight * weight; });
   }
 
-  static void square(Real* p, Real* ds, std::int64_t count, const Real* slopes, Real scale,
+  static void square(const Real* p, Real* ds, std::int64_t count, const Real* slopes, Real scale,
                      const Real* rows) {
     for (std::int64_t i = 0; i < count; ++i) {
       const Real factor = p[i] * scale * (slopes ? slopes[i] : Real{1});
       ds[i] = 4 * ds[i] * ds[i] + factor * factor * rows[i];
-      p[i] *= p[i];
     }
   }
 

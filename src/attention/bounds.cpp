@@ -92,7 +92,8 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
     part.lse_unit = setup.ends.lse.unit;
     part.q = q.most;
     part.k = k.most;
-    part.v = v.most;
+    part.v = setup.kept_factor * v.most;
+    part.kept = setup.kept_factor;
     part.scores = std::abs(setup.scale) * q.longest * k.longest;
   });
 }

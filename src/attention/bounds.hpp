@@ -28,7 +28,8 @@ class Bounds {
   struct Part {
     double unit = 1;                                      // 2⁻²⁹ in float64 arithmetic
     double lse_unit = 1;                                  // of lse in results, 1 / ln of its base
-    double q = 0, k = 0, v = 0;                           // the largest elements
+    double q = 0, k = 0, v = 0;                           // the largest elements; of v with dropout's factor
+    double kept = 1;                                      // that factor
     double scores = 0;                                    // the largest there may be
     double ds_floor = 0, dv_floor = 0, dsinks_floor = 0;  // of gradients; a sink's from all entries
     double dq_most = 0, dk_most = 0, dv_most = 0, dsinks_most = 0;
@@ -50,7 +51,9 @@ class Bounds {
     double of_dk(double weight) const {
       return unit * (1e-4 * dk_most + ds_floor * std::max(1.0, weight) * q);
     }
-    double of_dv(double weight) const { return unit * (1e-4 * dv_most + dv_floor * std::max(1.0, weight)); }
+    double of_dv(double weight) const {
+      return unit * (1e-4 * dv_most + kept * dv_floor * std::max(1.0, weight));
+    }
     double of_dsinks(double weight) const {
       return unit * (1e-4 * dsinks_most + dsinks_floor * std::max(1.0, weight));
     }

@@ -417,6 +417,7 @@ class Decode {
         const std::int64_t query = r % of_head;
         has_weight[r] = sums.weigh(setup_, r, weights + r * weight_stride_, {0, step.count()},
                                    p.bias.of_query(queries.begin + query, step, bias), mask_of(r).row(query));
+        p.dropout.apply_to_query(queries.begin + query, step, weights + r * weight_stride_);
       }
       if (size == 0) continue;
       const auto add_values = [&](Positions of_kv, const kernels::StridedMatrix& values, Positions some,
@@ -461,6 +462,7 @@ class Decode {
             const Problem& p = heads.of_row(r);
             const std::int64_t query = r % of_head;
             if (has_weight[r] && mask_of(r).allowed(query, j) &&
+                p.dropout.keeps(queries.begin + query, key) &&
                 !without_weight<Real>(setup_, p, queries.begin + query, key, key_row))
               values.add(j, weights[r * weight_stride_ + j], sums.row(r));
           }

@@ -83,6 +83,8 @@ Report describe(const AttentionPlan& plan) {
   if (!p.setup.slopes.empty()) report.add("alibi", "ALiBi", std::string(name_of(c.alibi_form)));
   if (p.setup.has_sinks())
     report.add("sinks", "sinks", std::string(c.lse_sink == LseSink::in ? "in lse" : "not in lse"));
+  if (p.setup.dropout)
+    report.add("keep_probability", "dropout keeps with the probability", p.settings.keep_probability);
   if (!p.setup.gradients)
     report.add("lse_base", "base of lse", std::string(name_of(c.lse_base)))
         .add("lse_empty", "lse without a key", std::string(name_of(c.lse_empty)))

@@ -524,6 +524,7 @@ class FaultModels {
   // Dropped pairs, found in rows of few keys; in other rows the variance of the difference is ∝ Σ t² of the
   // terms t.
   std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
+    if (setup_.dropout) return std::nullopt;
     constexpr std::size_t kRows = 64;
     const std::int64_t size = setup_.shape.value_size;
     std::vector<WeightedRow> rows;
@@ -652,7 +653,7 @@ class FaultModels {
           load_row(setup_.rows_of(setup_.v, e, h, setup_.kv_offsets), j, 0, std::ssize(row), row.data());
           largest = std::max(largest, most_finite(row));
         }
-    return largest;
+    return setup_.kept_factor * largest;
   }
 
   // The scale that fits some rows best, rounded to fewer digits where that fits as well.

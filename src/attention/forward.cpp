@@ -79,6 +79,8 @@ class Forward {
           const Real* const bias = p.bias.of_query(queries.begin + r, some, bias_row);
           sums.weigh(setup_, r, weights + (r - rows.begin) * stride_ + columns.begin, columns, bias,
                      mask.row(r));
+          p.dropout.apply_to_query(queries.begin + r, some,
+                                   weights + (r - rows.begin) * stride_ + columns.begin);
         }
         if (split_)
           add_values(v, sums, rows, split(rows, columns, weights, parts), parts);
@@ -87,6 +89,7 @@ class Forward {
         for (const std::int64_t j : values.rows())
           for (std::int64_t r = rows.begin; r < rows.end; ++r)
             if (pairs.begin <= j && j < pairs.end && mask.allowed(r, j) &&
+                p.dropout.keeps(queries.begin + r, keys.begin + j) &&
                 !without_weight<Real>(setup_, p, queries.begin + r, keys.begin + j))
               values.add(j, weights[(r - rows.begin) * stride_ + j], sums.value + r * sums.stride);
       }

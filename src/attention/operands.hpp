@@ -37,6 +37,7 @@ inline constexpr AttentionOperands<OperandRow> kOperands{
     .dout = OperandRow{kOutForm, OperandRow::Use::gradients},
     .out = OperandRow{kOutForm, OperandRow::Use::saved},
     .lse = OperandRow{kLseForm, OperandRow::Use::saved},
+    .dropout = OperandRow{kBiasForm},
 };
 
 struct ResultRow {

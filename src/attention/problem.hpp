@@ -98,12 +98,53 @@ class BiasRows {
   kernels::StridedMatrix all_ = {};
 };
 
+/// Dropout of one head, by query and key: weights of kept pairs are multiplied, others are 0.
+class Dropout {
+ public:
+  Dropout() = default;
+  Dropout(const kernels::StridedMatrix& kept, double of_kept)  // (queries, keys) of bool
+      : factor(of_kept), kept_(kept) {}
+
+  double factor = 1;
+  bool is_inverted = false;  // kept pairs are dropped, and the others kept
+
+  explicit operator bool() const { return kept_.data != nullptr; }
+  bool keeps(std::int64_t query, std::int64_t key) const { return !*this || is_kept(at(kept_, query, key)); }
+  double factor_at(std::int64_t query, std::int64_t key) const {
+    return !*this ? 1 : keeps(query, key) ? factor : 0;
+  }
+  /// To numbers of a query and some keys, or of a key and some queries.
+  template <class Real>
+  void apply_to_query(std::int64_t query, Positions keys, Real* x) const {
+    apply(at(kept_, query, keys.begin), kept_.column_stride, keys.count(), x);
+  }
+  template <class Real>
+  void apply_to_key(std::int64_t key, Positions queries, Real* x) const {
+    apply(at(kept_, queries.begin, key), kept_.row_stride, queries.count(), x);
+  }
+
+ private:
+  static const std::byte* at(const kernels::StridedMatrix& kept, std::int64_t query, std::int64_t key) {
+    return static_cast<const std::byte*>(kept.data) + query * kept.row_stride + key * kept.column_stride;
+  }
+  bool is_kept(const std::byte* from) const { return (*from != std::byte{0}) != is_inverted; }
+  template <class Real>
+  void apply(const std::byte* from, std::int64_t stride, std::int64_t count, Real* x) const {
+    if (!*this) return;
+    const auto of_kept = static_cast<Real>(factor);
+    for (std::int64_t n = 0; n < count; ++n) x[n] = is_kept(from + n * stride) ? x[n] * of_kept : Real{0};
+  }
+
+  kernels::StridedMatrix kept_ = {};
+};
+
 struct Problem {
   std::int64_t entry = 0, head = 0, kv_head = 0;
   std::int64_t q_length = 0, kv_length = 0;
   kernels::StridedMatrix q;  // (positions, elements)
   KeyRows k, v;
   BiasRows bias;
+  Dropout dropout;
   std::int64_t first_row = 0;  // of its queries in lse, which has them one after the other
 };
 
@@ -150,6 +191,8 @@ struct CheckedArguments {
   std::optional<ArrayView> bias;                    // (B, H, Q, K), stride 0 where it is broadcast
   Shape bias_shape{1, 1, 1, 1};                     // of its own: 1 where one element serves all
   std::size_t bias_rank = 0;                        // leading axes that it lacks
+  std::optional<ArrayView> dropout;                 // likewise
+  double kept_factor = 1;                           // of the weights that dropout keeps
   double scale = 1;
   double softcap = 0;  // 0: none
   SoftcapOrder softcap_order = SoftcapOrder::before_bias;

@@ -181,6 +181,9 @@ Problem Reference::varied(const Problem& problem) const {
   p.bias.alibi.slope *= variation_.alibi;
   p.bias.alibi.form = variation_.alibi_form.value_or(p.bias.alibi.form);
   if (!variation_.alibi_is_shifted) p.bias.alibi.shift = 0;
+  if (variation_.dropout == Variation::Dropout::none) p.dropout = {};
+  if (variation_.dropout == Variation::Dropout::unscaled) p.dropout.factor = 1;
+  p.dropout.is_inverted = variation_.dropout == Variation::Dropout::inverted;
   if (setup_.bias && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
     p.bias = setup_
                  .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
@@ -366,9 +369,10 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   if (variation_.sum == Variation::Sum::whole) r.factor = std::exp(r.lse);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
-    if (r.scores[at] == kNothing) continue;
+    const double kept = p.dropout.factor_at(query, j);
+    if (r.scores[at] == kNothing || kept == 0) continue;
     const double* const v = keys.second(rows_of(j, p.kv_length).value);
-    const double weight = sum == 0 ? 0 : variation_.weights(weights[at]) / sum * r.factor;
+    const double weight = sum == 0 ? 0 : kept * variation_.weights(weights[at]) / sum * r.factor;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }
@@ -398,7 +402,8 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (r.scores[at] == kNothing || is_left_out(j)) continue;
-    const double dp = dot(g.data(), keys.second(j), g.size());
+    const double kept = p.dropout.factor_at(query, j),
+                 dp = kept == 0 ? 0 : kept * dot(g.data(), keys.second(j), g.size());
     const double ds = std::exp(r.scores[at] - variation_.lse * statistics.lse) *
                       (dp - variation_.delta * statistics.delta) * r.slopes[at];
     const double* const k = keys.first(j);
@@ -496,14 +501,15 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
       if (s.value == kNothing) continue;
       const double* const dout_row = queries.second(i);
       const double probability = std::exp(s.value - variation_.lse * saved.lse[at]);
-      const double weight = part * variation_.weights(probability);
-      add(sum.dv, weight, dout_row);
+      const double kept = p.dropout.factor_at(i, key),
+                   dp = kept == 0 ? 0 : kept * dot(dout_row, v.data(), v.size());
+      const double weight = part * kept * variation_.weights(probability);
+      if (kept != 0) add(sum.dv, weight, dout_row);
       sum.weight += probability;
-      const double ds = part * probability *
-                        (dot(dout_row, v.data(), v.size()) - variation_.delta * saved.delta[at]) * s.slope;
+      const double ds = part * probability * (dp - variation_.delta * saved.delta[at]) * s.slope;
       add(sum.dk, scale * ds, q);
       if (!variation_.sizes) continue;
-      sum.dv_terms.add(weight, dout_row);
+      if (kept != 0) sum.dv_terms.add(weight, dout_row);
       sum.dk_terms.add(scale * ds, q);
     }
   }
@@ -537,7 +543,9 @@ Reference::BiasGradients Reference::bias(std::int64_t entry, std::int64_t head, 
           const Score s = score(p, dot(q.data(), keys_and_values.first(j), q.size()), i, j);
           if (s.value == kNothing) continue;
           const double probability = std::exp(s.value - saved.lse[of_query]);
-          const double dp = dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
+          const double kept = p.dropout.factor_at(i, j);
+          const double dp =
+              kept == 0 ? 0 : kept * dot(dout_row.data(), keys_and_values.second(j), dout_row.size());
           // Added after the soft cap, whose derivative then does not apply.
           const double slope = cap_order() == Variation::Cap::after_bias ? s.slope : 1;
           const double ds = probability * (dp - variation_.delta * saved.delta[of_query]) * slope;

@@ -28,12 +28,14 @@ struct Variation {
   double bias = 1;                               // times the bias
   std::int64_t bias_head = -1, bias_entry = -1;  // whose bias; −1: its own
   Cap cap = Cap::own;
-  double alibi = 1;                     // times the slopes
-  std::optional<AlibiForm> alibi_form;  // another one
-  bool alibi_is_shifted = true;         // by keys − queries
-  double sinks = 1;                     // how often a sink is counted
-  double sink_scale = 1;                // times the sinks
-  bool interleaved = false;             // query head h uses key/value head h mod G
+  double alibi = 1;                                      // times the slopes
+  std::optional<AlibiForm> alibi_form;                   // another one
+  bool alibi_is_shifted = true;                          // by keys − queries
+  double sinks = 1;                                      // how often a sink is counted
+  double sink_scale = 1;                                 // times the sinks
+  enum class Dropout { own, none, unscaled, inverted };  // unscaled: kept weights as they are
+  Dropout dropout = Dropout::own;
+  bool interleaved = false;  // query head h uses key/value head h mod G
   /// The mask of a problem; empty: its own. Null: all pairs attend.
   std::function<const Mask*(const Problem& problem)> mask;
   bool one_sequence = false;  // packed: all keys belong to all queries

@@ -61,8 +61,9 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   using Cap = Variation::Cap;
   const bool has_order = v.cap == Cap::own || v.cap == Cap::before_bias || v.cap == Cap::after_bias;
   if ((has_cap && !has_order) || v.inputs || v.weights || v.interleaved || has_other_operands ||
-      has_other_bias || v.no_key != Variation::NoKey::own || !v.alibi_is_shifted ||
-      v.sum != Variation::Sum::divided || (v.loop != Loop::right && v.loop != Loop::left_out))
+      has_other_bias || v.dropout == Variation::Dropout::inverted || v.no_key != Variation::NoKey::own ||
+      !v.alibi_is_shifted || v.sum != Variation::Sum::divided ||
+      (v.loop != Loop::right && v.loop != Loop::left_out))
     return std::nullopt;
   Varied varied{setup, {}};
   varied.setup.scale *= v.scale;
@@ -74,6 +75,8 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   for (double& sink : varied.setup.ends.sinks)
     sink = sink == kNoSink || v.sinks == 0 ? kNoSink : sink * v.sink_scale + std::log(v.sinks);
   if (v.bias == 0) varied.setup.bias.reset();
+  if (v.dropout == Variation::Dropout::none) varied.setup.dropout.reset();
+  if (v.dropout == Variation::Dropout::unscaled) varied.setup.kept_factor = 1;
   if (v.one_sequence) {
     varied.setup.q_offsets = {0, setup.q_offsets.back()};
     varied.setup.kv_offsets = {0, setup.kv_offsets.back()};
@@ -108,8 +111,10 @@ ArrayView uniform(const float& value, const Shape& shape) {
   return {reinterpret_cast<const std::byte*>(&value), DType::float32, shape, Shape(shape.size(), 0)};
 }
 
+// Without dropout, whose weights are not those of softmax.
 CheckedArguments with_values(const CheckedArguments& setup, const float& value) {
   CheckedArguments narrow = setup;
+  narrow.dropout.reset();
   Shape values = setup.v.shape;
   values.back() = narrow.shape.value_size = narrow.shape.out.back() = 1;
   narrow.v = uniform(value, values);

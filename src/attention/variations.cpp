@@ -356,6 +356,16 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
                  {kLn2, "powers of 2 are taken of sinks that are meant for powers of e", true},
                  {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken", false}});
   }
+  using Dropout = Variation::Dropout;
+  if (setup.dropout) {
+    const auto dropout = [&](Dropout how, const char* text) {
+      list.push_back({"dropout", text, set(&Variation::dropout, how), true});
+    };
+    dropout(Dropout::none, "dropout is left out");
+    dropout(Dropout::inverted, "dropout keeps what it should drop, and drops what it should keep");
+    if (setup.kept_factor != 1)
+      dropout(Dropout::unscaled, "weights that dropout keeps are not divided by the probability");
+  }
   using NoKey = Variation::NoKey;
   using Sum = Variation::Sum;
   list.push_back({"no_key", "queries without a key are NaN", set(&Variation::no_key, NoKey::nan)});

@@ -177,11 +177,12 @@ void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Sq
       });
 }
 
-// Twice the scores: its weights are P² but for a factor of each row.
+// Twice the scores: its weights are P² but for a factor of each row. Dropout's are squared, too.
 CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias) {
   CheckedArguments twice = setup;
   twice.scale *= 2;
   twice.softcap *= 2;
+  twice.kept_factor *= twice.kept_factor;
   for (std::vector<double>* numbers : {&twice.slopes, &twice.ends.sinks})
     for (double& number : *numbers) number *= 2;
   if (!setup.bias) return twice;
@@ -250,10 +251,11 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
     const double factor =
         std::exp(static_cast<double>(twice[at]) - 2 * static_cast<double>(lse[at]));  // Σ P² of the row
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
-      set_bound(elements[c], kOffOfOut,
-                unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
-                    unit.least * unit.least * v.sum(place.entry, place.head / setup.group(), c),
-                v.factor());
+      set_bound(
+          elements[c], kOffOfOut,
+          unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
+              std::pow(setup.kept_factor * unit.least, 2) * v.sum(place.entry, place.head / setup.group(), c),
+          v.factor());
   });
   return std::move(squares.out);
 }
@@ -273,7 +275,9 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   count_equal_keys(setup, k);
   count_equal_queries(setup, {&q, &of_dout});
   ForwardPass made = forward_of(setup, blocks, setup.v);
-  const ForwardPass keys = forward_of(setup, blocks, setup.k);
+  CheckedArguments undropped = setup;
+  undropped.dropout.reset();
+  const ForwardPass keys = forward_of(undropped, blocks, setup.k);
   Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
       of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
   const ArrayView out = in_one_form(made.out.view(), setup.layout);
@@ -342,7 +346,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
     });
   };
   bound_keys(terms[1], q, ds_least, of_ds * q.factor());
-  bound_keys(terms[2], of_dout, least, dout.factor());
+  bound_keys(terms[2], of_dout, setup.kept_factor * least, dout.factor());
   const auto of_sinks = [&] {
     Array sinks(DType::float32, {setup.shape.heads});
     for (std::int64_t h = 0; h < setup.shape.heads; ++h) {

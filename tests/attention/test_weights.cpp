@@ -42,9 +42,11 @@ TEST_CASE(
     CAPTURE(n);
     const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
     if (r->v.shape().back() == 0) continue;
+    if (n % 3 == 0) plain::add_dropout(*r, random);
     const DType weights = r->v.dtype();
     const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
-    const AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
+    AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
+    forward.dropout = backward.dropout = r->options.dropout;
     const Kernel given = made_by_kernel(*r, weights);
     const Attention own = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);

@@ -229,6 +229,8 @@ expect 1
 problem attention in/query.npy in/key.npy in/value.npy --mask causal --sinks 'in/query.npy[0,0,:,0]' --alibi auto \
   --as jax-splash --lse-base 2 --max-logits --check -o out.npz
 expect 0
+problem attention in/query.npy in/key.npy in/value.npy --mask causal --dropout in/square.npy --keep 0.5 -o out.npz
+expect 0
 problem attention in/query.npy in/cu.npy in/value.npy -o out.h5
 expect 3
 
@@ -239,6 +241,9 @@ expect 0
 pick float16 float32 bfloat16 && dtype=$p
 problem attention-grad in/half/query.npy in/packed.npz:key in/packed.h5:/value in/other.h5:query --dtype "$dtype" \
   -o out.h5
+expect 0
+problem attention-grad in/query.npy in/key.npy in/value.npy in/other.h5:query --dropout in/square.npy --keep 0.5 \
+  -o out.npz
 expect 0
 input=in/query.npy
 problem attention-grad - in/key.npy in/value.npy in/other.h5:key --mask causal --field dk -o - --json

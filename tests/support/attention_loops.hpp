@@ -98,13 +98,14 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
         most = std::max(most, sink);
         if (most == -kInfinity) continue;
         for (const double x : s) sum += std::exp(x - most);
+        const auto kept = [&](std::int64_t j) { return c.kept_at ? c.kept_at(b, h, i, j) : 1; };
         sum += std::exp(sink - most);
         r.lse.at(b, h, i, 0) = most + std::log(sum);
         double delta = 0;
         for (std::int64_t d = 0; d < values; ++d) {
           double& out = r.out.at(b, h, i, d);
           for (std::int64_t j = 0; j < c.kv_length; ++j)
-            out += rounded(rounding.weight, std::exp(s[static_cast<std::size_t>(j)] - most)) / sum *
+            out += kept(j) * rounded(rounding.weight, std::exp(s[static_cast<std::size_t>(j)] - most)) / sum *
                    v.at(b, g, j, d);
           delta += rounded(rounding.out, out) * dout.at(b, h, i, d);
         }
@@ -116,8 +117,8 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
           const double p = std::exp(s[at] - most) / sum;
           double dp = 0;
           for (std::int64_t d = 0; d < values; ++d) {
-            dp += dout.at(b, h, i, d) * v.at(b, g, j, d);
-            r.dv.at(b, g, j, d) += rounded(rounding.weight, p) * dout.at(b, h, i, d);
+            dp += kept(j) * dout.at(b, h, i, d) * v.at(b, g, j, d);
+            r.dv.at(b, g, j, d) += kept(j) * rounded(rounding.weight, p) * dout.at(b, h, i, d);
           }
           r.ds.at(b, h, i, j) = p * (dp - delta) * (c.cap_is_last ? slope[at] : 1);
           const double ds = c.scale * rounded(rounding.weight, p * (dp - delta) * slope[at]);

@@ -12,7 +12,7 @@
 namespace plain {
 
 struct RandomAttention {
-  Array q, k, v, dout, bias;
+  Array q, k, v, dout, bias, kept;
   ejk::AttentionOptions options;
   DType arithmetic = DType::float32;
   std::int64_t batch = 1, heads = 1, q_length = 0, kv_length = 0;  // packed tokens are one batch entry
@@ -24,6 +24,8 @@ struct RandomAttention {
   /// What ALiBi adds, likewise; and the sink of each head. Empty: there is none.
   std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> alibi_at;
   std::vector<double> sinks;
+  /// The factor that dropout gives a weight, likewise. Empty: there is no dropout.
+  std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> kept_at;
   std::function<bool(std::int64_t i)> is_padding;                   // of queries
   std::function<bool(std::int64_t i, std::int64_t j)> is_of_entry;  // a key of the query's entry
   bool cap_is_last = false;                                         // bias and ALiBi are capped, too
@@ -228,6 +230,29 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     return std::all_of(rules.begin(), rules.end(), [&](const auto& rule) { return rule(b, h, i, j); });
   };
   return r;
+}
+
+/// Adds dropout, broadcast along some axes, to a padded batch; false for packed tokens.
+inline bool add_dropout(RandomAttention& r, Random& random) {
+  if (r.options.layout == ejk::AttentionLayout::thd) return false;
+  Shape shape{r.batch, r.heads, r.q_length, r.kv_length};
+  for (auto& length : shape)
+    if (between(random, 0, 3) == 0) length = 1;
+  if (shape[0] == 1 && between(random, 0, 1) == 0) shape.erase(shape.begin());
+  const double kept = static_cast<double>(between(random, 1, 8)) / 8;
+  std::vector<std::uint8_t> bits(static_cast<std::size_t>(ejk::element_count(shape)));
+  for (auto& bit : bits) bit = static_cast<double>(between(random, 1, 8)) / 8 <= kept;
+  r.kept = array_of(DType::boolean, shape, std::vector<double>(bits.begin(), bits.end()));
+  r.options.dropout = r.kept.view();
+  r.options.keep_probability = kept;
+  r.kept_at = [=](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    const std::int64_t index[] = {b, h, i, j};
+    std::int64_t at = 0;
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      at = at * shape[d] + (shape[d] == 1 ? 0 : index[4 - shape.size() + d]);
+    return bits[static_cast<std::size_t>(at)] != 0 ? 1 / kept : 0;
+  };
+  return true;
 }
 
 }  // namespace plain

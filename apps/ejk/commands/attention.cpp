@@ -10,6 +10,7 @@
 #include "attention_conventions.hpp"
 #include "attention_paged.hpp"
 #include "commands.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/machine.hpp"
@@ -44,6 +45,7 @@ struct AttentionFlags {
   std::optional<DType> weights;  // of the result that is compared
   std::vector<MaskExpression> tried;
   std::optional<AttentionLayout> layout;
+  std::optional<double> keep_probability;
   AttentionSettings settings;  // without arrays
   bool check = false;
   AgainstOptions against;
@@ -84,6 +86,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}, {}};
   AttentionSettings& s = r.settings;
   s.comm = &job.comm;
+  s.keep_probability = words.keep_probability.value_or(1);
   const bool packed = !words.cu_seqlens.q.empty() || words.paged.any();
   s.layout = words.layout.value_or(packed ? AttentionLayout::thd : AttentionLayout::bshd);
   if (packed && s.layout != AttentionLayout::thd)
@@ -101,6 +104,8 @@ Request open_request(const AttentionFlags& words, Job& job) {
     if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
   };
   for_each_operand(open, words.inputs, r.inputs);
+  if (r.inputs.dropout && is_integer(r.inputs.dropout->source->dtype()))
+    r.inputs.dropout->source = convert_array(r.inputs.dropout->source, DType::boolean);
   if (r.inputs.lse && words.conventions.exchanges_lse())
     r.inputs.lse->source = exchanged(r.inputs.lse->source);
   if (!words.values_of_keys.empty())
@@ -290,6 +295,8 @@ void check_flags(const AttentionFlags& words) {
     throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
   check_conventions(words.conventions, words.settings.softcap.has_value(),
                     !words.inputs.lse || !words.inputs.lse->empty());
+  if (words.inputs.dropout->empty() != !words.keep_probability)
+    throw usage("--dropout and --keep are given together: the pairs that are kept, and their probability");
   if (!words.tried.empty() && words.against.explain != Explain::yes)
     throw usage("--try is a mask that --explain tries, which is not given");
   if (words.weights && !words.against.given())
@@ -425,6 +432,12 @@ double read_cap(const std::string& word) {
   return value;
 }
 
+double read_probability(const std::string& word) {
+  const double value = read_finite(word);
+  if (!(value > 0 && value <= 1)) throw usage("{} is not above 0 and at most 1", word);
+  return value;
+}
+
 std::string read_columns(const std::string& word) {
   const std::size_t colon = word.find(':');
   const auto is_column = [](const std::string& text) {
@@ -492,6 +505,14 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
       "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN. Packed inputs (thd) "
       "take none. attention-grad makes its gradient, too: dbias.");
+  add_reference(
+      set, "--dropout", words.inputs.dropout.emplace(),
+      "the pairs that dropout keeps, bool or integers, with --keep\n"
+      "Broadcast as a bias. After the softmax weights of kept pairs are divided by P and others are 0; lse has no "
+      "dropout. Of flash attention's S_dmask it is S_dmask >= 0. Packed inputs (thd) take none.");
+  add_word(set, "--keep", words.keep_probability, read_probability, "P",
+           "the probability with which --dropout keeps a pair, 1 - p")
+      .recorded();
   declare_conventions(set, words.conventions);
   add_choice(
       set, "--layout", words.layout,
@@ -597,6 +618,7 @@ softcap | number | the limit of scores | with --softcap
 softcap_order | string | before-bias or after-bias | with --softcap
 alibi | string | the form of ALiBi | with --alibi
 sinks | string | whether lse counts the sinks: in lse, or not in lse | with --sinks
+keep_probability | number | that of --keep | with --dropout
 lse_layout | string | nh: lse has heads after queries | with --lse-layout nh
 padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
 )";
