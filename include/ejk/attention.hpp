@@ -14,7 +14,9 @@
 // dv = (z P)ᵀ dout and dS = P · (z dP − δ); lse has no dropout, and values of dropped pairs have no influence.
 // dk and dv are summed over the query heads that share a key/value head, dbias over the axes that the bias is
 // broadcast over. A query without a key has out = 0 and lse = −∞ (with a sink α: α) and adds 0 to every
-// gradient. Results may follow other conventions, see attention_conventions.hpp.
+// gradient; where its out is the mean of all K values, it adds dout / K to dv of each, as jax.grad has it. (The
+// backward pass of JAX's splash attention adds dout, as lse in float32 has lost ln K, and more to dq and dk.)
+// Results may follow other conventions, see attention_conventions.hpp.
 //
 // Arithmetic is float32, or float64 where one of q, k, v (or dout) is. Inputs are converted before, results
 // once at the end; weights are never rounded to 16 bits. (Products of two bfloat16 may flush subnormal ones

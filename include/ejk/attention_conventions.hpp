@@ -19,7 +19,7 @@ enum class LseBase { e, two };
 /// lse of a query without a key and without a sink; finite: −0.7 times the largest float32, JAX's mask value.
 enum class LseEmpty { minus_infinity, infinity, zero, finite };
 enum class LseSink { in, out };
-/// out of a query without a key and without a sink: 0, or the mean of all values of its entry.
+/// out of a query without a key and without a sink: 0, or the mean of all values of its entry, with its gradient.
 enum class MaskedRows { zero, mean };
 /// The axes of lse: heads before positions, (B, H, Q) or (H, T), or after them, (B, Q, H) or (T, H). Attention's
 /// is hn; programs exchange the axes.

@@ -128,7 +128,8 @@ class Backward {
         dq_transposed_(wanted == Wanted::all
                            ? static_cast<std::size_t>(setup.rows(queries) * setup.shape.head_size)
                            : 0),
-        turns_(wanted == Wanted::all ? first_turn_.back() : 0) {
+        turns_(wanted == Wanted::all ? first_turn_.back() : 0),
+        of_means_(gradients_of_means()) {
     if (wanted == Wanted::all)
       for_each_block(setup_, queries_, query_block_,
                      [&](std::int64_t entry, std::int64_t head, Positions some) {
@@ -223,6 +224,42 @@ class Backward {
   kernels::StridedMatrix dout_factor(const Problem& p) const {
     return saved_.squared ? setup_.rows_of(saved_.squared->dout, p.entry, p.head, setup_.q_offsets)
                           : dout_of(p);
+  }
+
+  std::int64_t of_means_at(std::int64_t entry, std::int64_t kv_head) const {
+    const std::int64_t group = setup_.group();
+    return ((entry - queries_.entries.begin) * (queries_.heads.count() / group) + kv_head -
+            queries_.heads.begin / group) *
+           setup_.shape.value_size;
+  }
+  // What queries without a key add to the gradient of every value of their entry, where their results are the
+  // mean of these. Of squared terms: times their number, as all have the same weight and its rounding.
+  std::vector<double> gradients_of_means() const {
+    if (!setup_.ends.mean || (wanted_ != Wanted::all && wanted_ != Wanted::keys)) return {};
+    const std::int64_t size = setup_.shape.value_size, group = setup_.group(),
+                       heads = queries_.heads.count() / group;
+    std::vector<double> sums(static_cast<std::size_t>(queries_.entries.count() * heads * size));
+    const double elements = static_cast<double>(setup_.rows(queries_)) * static_cast<double>(size);
+    core::parallel_for(queries_.entries.count() * heads, elements, [&](std::int64_t n) {
+      const std::int64_t entry = queries_.entries.begin + n / heads,
+                         kv_head = queries_.heads.begin / group + n % heads;
+      double* const sum = sums.data() + of_means_at(entry, kv_head);
+      std::vector<double> row(static_cast<std::size_t>(size));
+      std::int64_t lost = 0;
+      for (std::int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+        const Problem p = setup_.problem(entry, h);
+        const double keys = static_cast<double>(p.kv_length),
+                     weight = 1 / (saved_.squared ? keys * keys : keys);
+        for (std::int64_t i = 0; i < p.q_length; ++i) {
+          if (lse_[p.first_row + i] != RowEnd<Real>::kEmpty) continue;
+          load_row(dout_factor(p), i, 0, size, row.data());
+          for (std::int64_t d = 0; d < size; ++d) sum[d] += weight * row[static_cast<std::size_t>(d)];
+          ++lost;
+        }
+      }
+      for (std::int64_t d = 0; d < size && saved_.squared; ++d) sum[d] *= static_cast<double>(lost);
+    });
+    return sums;
   }
 
   Real* dq_of(const Problem& p) { return dq_transposed_.data() + p.first_row * setup_.shape.head_size; }
@@ -321,6 +358,11 @@ class Backward {
       if (h == kv_head * heads) take_keys(p, keys, finite_k, t);
       for (std::int64_t b = 0; b * query_block_ < p.q_length; ++b)
         add_block(p, block_of(b, query_block_, p.q_length), keys, finite_k, t);
+    }
+    if (!of_means_.empty()) {
+      const double* const more = of_means_.data() + of_means_at(entry, kv_head);
+      for (std::int64_t j = 0; j < keys.count(); ++j)
+        for (std::int64_t d = 0; d < value_size; ++d) t.dv[j * t.dv_stride + d] += static_cast<Real>(more[d]);
     }
     for (std::int64_t j = 0; j < keys.count(); ++j) {
       dk_->store(entry, kv_head, setup_.kv_offsets, keys.begin + j, t.dk + j * t.dk_stride, size);
@@ -514,6 +556,7 @@ class Backward {
   std::vector<std::int64_t> first_turn_;  // of each entry: a block of queries of a head has one
   std::vector<Real> dq_transposed_;
   OrderedAccumulation turns_;
+  std::vector<double> of_means_;  // gradients_of_means(), of entries and key/value heads; empty: none
 };
 
 template <class Real>
@@ -706,6 +749,13 @@ void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress) {
   in_arithmetic(setup,
                 [&]<class Real>(Real) { run_bias<Real>(setup, plan, bias, share, saved, dbias, progress); });
+}
+
+std::int64_t bytes_of_means(const CheckedArguments& setup, const Region& keys) {
+  if (!setup.ends.mean) return 0;
+  return core::bytes_of_estimate(8.0 * static_cast<double>(keys.entries.count()) *
+                                 static_cast<double>(keys.heads.count()) *
+                                 static_cast<double>(setup.shape.value_size));
 }
 
 std::int64_t bias_thread_bytes(const CheckedArguments& setup) {

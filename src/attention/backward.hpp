@@ -48,7 +48,10 @@ void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, co
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress);
 
-/// Its workspace: of a thread, and of all of them together.
+/// Workspace of gradients of some keys, beside that of threads.
+std::int64_t bytes_of_means(const CheckedArguments& setup, const Region& keys);
+
+/// That of a bias: of a thread, and of all of them together.
 std::int64_t bias_thread_bytes(const CheckedArguments& setup);
 std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias);
 

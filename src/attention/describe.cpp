@@ -87,8 +87,8 @@ Report describe(const AttentionPlan& plan) {
     report.add("keep_probability", "dropout keeps with the probability", p.settings.keep_probability);
   if (!p.setup.gradients)
     report.add("lse_base", "base of lse", std::string(name_of(c.lse_base)))
-        .add("lse_empty", "lse without a key", std::string(name_of(c.lse_empty)))
-        .add("masked_rows", "out without a key", std::string(name_of(c.masked_rows)));
+        .add("lse_empty", "lse without a key", std::string(name_of(c.lse_empty)));
+  report.add("masked_rows", "out without a key", std::string(name_of(c.masked_rows)));
   if (p.setup.gradients) report.add("saved", "out and lse", std::string(types.out ? "given" : "computed"));
   for (const auto& [name, type] : p.results)
     report.add(name, name, type.shape).add(name + "_dtype", "of dtype", std::string(name_of(type.dtype)));

@@ -134,6 +134,16 @@ void find_keys(const CheckedArguments& setup, const MaskPlan& masks, const Regio
   });
 }
 
+// Of an lse that is given: −∞ for rows without a key and a sink, whatever the form has for them.
+template <class Real>
+void mark_empty(const CheckedArguments& setup, const Region& queries, const Real* most, Real* lse) {
+  for_each_rows(setup, queries, [&](std::int64_t, std::int64_t h, std::int64_t first, Positions rows) {
+    if (setup.ends.sink(h) != kNoSink) return;
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      if (most[first + i] == RowEnd<Real>::kEmpty) lse[first + i] = RowEnd<Real>::kEmpty;
+  });
+}
+
 // From another implementation's form of lse to that of the passes.
 template <class Real>
 void make_natural(const CheckedArguments& setup, const Region& queries, Real* lse) {
@@ -345,7 +355,8 @@ class Run {
     SavedRows rows{boxes_.queries, {}, {}};
     const DType type = setup_.shape.arithmetic;
     Array out, most;
-    if (setup_.has_sinks()) most = Array(type, boxes_.of_lse().count);
+    if (setup_.has_sinks() || (setup_.ends.mean && plan_.types.out))
+      most = Array(type, boxes_.of_lse().count);
     ArrayView outs;
     if (plan_.types.out) {
       checked_part("lse", *plan_.types.lse, *needs_.lse, arrays_.lse);
@@ -357,7 +368,10 @@ class Run {
       outs = checked_part("out", *plan_.types.out, *needs_.out, arrays_.out);
       if (most.size() > 0)
         in_arithmetic(setup_, [&]<class Real>(Real) {
-          find_keys(setup_, plan_.blocks(), boxes_.queries, reinterpret_cast<Real*>(most.data()));
+          auto* const largest = reinterpret_cast<Real*>(most.data());
+          find_keys(setup_, plan_.blocks(), boxes_.queries, largest);
+          if (setup_.ends.mean)
+            mark_empty(setup_, boxes_.queries, largest, reinterpret_cast<Real*>(rows.lse.data()));
         });
       count_lost_rows(setup_, boxes_.queries, rows.lse.data(), most.size() > 0 ? most.data() : nullptr,
                       work_);
@@ -475,9 +489,10 @@ std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const bool keeps_most = plan.setup.has_sinks() || plan.setup.ends.mean || plan.settings.max_logits;
   const std::int64_t most = keeps_most ? rows : 0;
   if (is_of_bias(part)) return bias_bytes(plan.setup, own(part));
-  if (!all && part.makes != Makes::saved) return core::sum_of_bytes({forward, most});
+  const std::int64_t means = goes_by_keys(part) ? bytes_of_means(plan.setup, boxes.keys) : 0;
+  if (!all && part.makes != Makes::saved) return core::sum_of_bytes({forward, most, means});
   return core::sum_of_bytes(
-      {forward, most, all ? saved_bytes(plan, part) : 0,
+      {forward, most, means, all ? saved_bytes(plan, part) : 0,
        all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
        all && plan.types.bias ? bias_bytes(plan.setup, plan.setup.whole_bias()) : 0,
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});

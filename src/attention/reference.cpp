@@ -198,6 +198,12 @@ double Reference::sink_of(std::int64_t head) const {
   return sink * variation_.sink_scale + std::log(variation_.sinks);
 }
 
+bool Reference::is_mean_without_key(std::int64_t head) const {
+  using NoKey = Variation::NoKey;
+  return variation_.no_key == NoKey::mean ||
+         (variation_.no_key == NoKey::own && setup_.ends.mean && sink_of(head) == kNoSink);
+}
+
 Variation::Cap Reference::cap_order() const {
   using Cap = Variation::Cap;
   if (variation_.cap != Cap::own) return variation_.cap;
@@ -350,10 +356,8 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   r.most = most;
   if (most == kNothing) {
     using NoKey = Variation::NoKey;
-    const bool is_mean = variation_.no_key == NoKey::mean ||
-                         (variation_.no_key == NoKey::own && setup_.ends.mean && sink == kNoSink);
     if (variation_.no_key == NoKey::nan) r.out.assign(r.out.size(), std::nan(""));
-    if (is_mean)
+    if (is_mean_without_key(p.head))
       for (std::int64_t j = 0; j < p.kv_length; ++j)
         add(r.out, 1 / static_cast<double>(p.kv_length), keys.second(j));
     return r;
@@ -395,7 +399,10 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   const Problem p = varied(problem);
   Row gradient(static_cast<std::size_t>(setup_.shape.head_size));
   if (terms) terms->resize(gradient.size());
-  if (statistics.lse == kNothing) return gradient;
+  if (statistics.lse == kNothing) {
+    if (variation_.no_key == Variation::NoKey::nan) gradient.assign(gradient.size(), std::nan(""));
+    return gradient;
+  }
   const Row g = loaded(dout, query, setup_.shape.value_size);
   const double scale = setup_.scale * variation_.scale * variation_.scale_of_gradient;
   HeadRows keys = keys_of(p);
@@ -495,6 +502,13 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     HeadRows queries = queries_of(p, g);
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
+      const bool is_nan = variation_.no_key == Variation::NoKey::nan;
+      if (saved.lse[at] == kNothing && (is_nan || is_mean_without_key(h)) && !is_left_out(i)) {
+        const double weight = is_nan ? std::nan("") : part / static_cast<double>(p.kv_length);
+        add(sum.dv, weight, queries.second(i));
+        sum.weight += weight;
+        if (variation_.sizes) sum.dv_terms.add(weight, queries.second(i));
+      }
       if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing || is_left_out(i)) continue;
       const double* const q = queries.first(i);
       const Score s = score(p, dot(q, k.data(), k.size()), i, key);

@@ -185,6 +185,7 @@ class Reference {
  private:
   Problem varied(const Problem& problem) const;
   double sink_of(std::int64_t head) const;
+  bool is_mean_without_key(std::int64_t head) const;
   Variation::Cap cap_order() const;
   bool is_left_out(std::int64_t n) const;
   std::int64_t kv_head_of(std::int64_t head) const;

@@ -157,7 +157,7 @@ std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, con
                                               const Variation& v,
                                               const std::function<const Reference::Saved*()>& saved,
                                               const ArrayView& dout, DType weights) {
-  if (v.one_sequence || v.heads != Variation::Heads::all || !v.slope) return std::nullopt;
+  if (v.one_sequence || v.heads != Variation::Heads::all || !v.slope || setup.ends.mean) return std::nullopt;
   const auto varied = varied_by_kernels(setup, plan, v);
   const Reference::Saved* const given = varied ? saved() : nullptr;
   if (!given) return std::nullopt;

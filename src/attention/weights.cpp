@@ -56,9 +56,11 @@ class Scaled {
     std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
     for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
       const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
-      const std::vector<bool> attends = of == RowsOf::queries
-                                            ? attending_queries(setup.problem(entry, head), blocks)
-                                            : attending_keys(setup, entry, head, blocks);
+      const bool all_count = of == RowsOf::queries && setup.ends.mean;  // those without a key, too
+      const std::vector<bool> attends =
+          all_count               ? std::vector<bool>(static_cast<std::size_t>(setup.q_length(entry)), true)
+          : of == RowsOf::queries ? attending_queries(setup.problem(entry, head), blocks)
+                                  : attending_keys(setup, entry, head, blocks);
       float& largest = most[static_cast<std::size_t>(entry * heads_ + head)];
       for (std::size_t r = 0; r < attends.size(); ++r) {
         if (!attends[r]) continue;

@@ -182,6 +182,117 @@ TEST_CASE("results are those of JAX's splash and ragged paged attention and of t
   CHECK(gradients == 6);
 }
 
+TEST_CASE("gradients of queries without a key that get the mean of all values are those of jax.grad") {
+  int cases = 0;
+  for (const golden::Case& c : golden::load("masked_rows")) {
+    CAPTURE(c.name);
+    ++cases;
+    const auto batched = [](const ArrayView& array) {
+      ArrayView view = array;
+      view.shape.insert(view.shape.begin(), 1);
+      view.strides.insert(view.strides.begin(), 0);
+      return view;
+    };
+    const ArrayView q = batched(c.in.at("q").view()), k = batched(c.in.at("k").view()),
+                    v = batched(c.in.at("v").view()), dout = batched(c.in.at("dout").view());
+    AttentionOptions options;
+    options.layout = AttentionLayout::bhsd;
+    options.scale = c.params.at("scale");
+    if (!c.params.at("softcap").is_null()) options.softcap = c.params.at("softcap");
+    options.conventions.masked_rows = MaskedRows::mean;
+    options.masks.push_back(head_masks({causal_mask(q.shape[2], k.shape[2], c.params.at("offset"))}));
+    const auto floors =
+        plain::floors(*options.scale, v.shape[3], golden::values_of(c.in, "q"), golden::values_of(c.in, "k"),
+                      golden::values_of(c.in, "v"), golden::values_of(c.in, "dout"));
+    const auto check = [&](const AttentionGradients& g) {
+      for (const auto& [name, array, floor] :
+           {std::tuple{"dq", &g.dq, floors.dq}, {"dk", &g.dk, floors.dk}, {"dv", &g.dv, floors.dv}}) {
+        CAPTURE(name);
+        CHECK(plain::gradient_far_from(*array, golden::values_of(c.out, name), 4 * floor, DType::float32) ==
+              "");
+      }
+      CHECK(check_attention_grad(q, k, v, dout, options, g.dq.view(), g.dk.view(), g.dv.view()).passed());
+    };
+    for (const auto& block : {std::optional<BlockShape>(), std::optional<BlockShape>({3, 5})}) {
+      options.block = block;
+      check(attention_grad(q, k, v, dout, options));
+    }
+    // With what a forward pass has left, in each form of lse; 0 may be that of any row.
+    AttentionOptions exactly = options;
+    exactly.dtype = DType::float32;
+    for (const LseEmpty empty : {LseEmpty::minus_infinity, LseEmpty::zero, LseEmpty::finite}) {
+      options.conventions.lse_empty = exactly.conventions.lse_empty = empty;
+      const Attention forward = attention(q, k, v, exactly);
+      check(attention_grad(q, k, v, dout, options, AttentionSaved{forward.out.view(), forward.lse.view()}));
+    }
+    // Without the mean they are others.
+    const AttentionGradients means = attention_grad(q, k, v, dout, options);
+    options.conventions.masked_rows = MaskedRows::zero;
+    const AttentionGradients zeros = attention_grad(q, k, v, dout, options);
+    CHECK(plain::same_bytes(means.dq, zeros.dq));
+    CHECK(plain::same_bytes(means.dk, zeros.dk));
+    CHECK_FALSE(plain::same_bytes(means.dv, zeros.dv));
+  }
+  CHECK(cases == 12);
+}
+
+TEST_CASE("the mean of all values and its gradient are those of loops, also of kernels that round weights") {
+  plain::Random random(78);
+  int lost = 0;
+  for (int n = 0; n < 150; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, plain::kFloats);
+    r->options.conventions.masked_rows = MaskedRows::mean;
+    r->has_means = true;
+    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
+    const DType type = r->v.dtype();
+    const bool is_narrow = type == DType::bfloat16 || type == DType::float16;
+    const auto rounded = [&](double x) { return is_narrow ? plain::rounded(x, type) : x; };
+    const plain::Expected e = plain::by_loops(*r, {rounded, rounded});
+    for (const double lse : e.lse.values) lost += lse == -plain::kInfinity;
+    AttentionArrays arrays{q, k, v, r->options.bias, dout};
+    const AttentionPlan plan(types_of(arrays), r->options);
+    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    const Array dq = plain::array_of(type, r->q.shape(), e.dq, r->options.layout),
+                dk = plain::array_of(type, r->k.shape(), e.dk, r->options.layout),
+                dv = plain::array_of(type, r->v.shape(), e.dv, r->options.layout);
+    std::vector<ArrayView> own{g.dq.view(), g.dk.view(), g.dv.view()};
+    std::vector<std::optional<ArrayView>> given{dq.view(), dk.view(), dv.view()};
+    if (g.dbias) own.push_back(g.dbias->view()), given.emplace_back();
+    if (g.dsinks) own.push_back(g.dsinks->view()), given.emplace_back();
+    const Against against = plan.compare(arrays, own, given, Explain::no);
+    CHECK(against.largest <= 1);
+  }
+  CHECK(lost > 500);
+}
+
+TEST_CASE("gradients without the mean of all values, and with it, are told of each other") {
+  plain::Random random(79);
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16}) {
+    CAPTURE(name_of(type));
+    const auto made = [&] { return plain::random(type, {1, 40, 2, 8}, random); };
+    const Array q = made(), k = made(), v = made(), dout = made();
+    AttentionArrays arrays{q.view(), k.view(), v.view(), {}, dout.view()};
+    const auto grad = [&](MaskedRows rows) {
+      AttentionOptions options;
+      options.masks.push_back(head_masks({causal_mask(40, 40, -9)}));
+      options.conventions.masked_rows = rows;
+      return std::pair(options, attention_grad(q.view(), k.view(), v.view(), dout.view(), options));
+    };
+    const auto zero = grad(MaskedRows::zero), mean = grad(MaskedRows::mean);
+    const auto text = [&](const auto& right, const auto& wrong) {
+      const AttentionPlan plan(types_of(arrays), right.first);
+      const AttentionGradients &own = right.second, &g = wrong.second;
+      const Against against = plan.compare(arrays, {own.dq.view(), own.dk.view(), own.dv.view()},
+                                           {g.dq.view(), g.dk.view(), g.dv.view()}, Explain::yes);
+      CHECK_FALSE(against.agrees());
+      return against.explanations.empty() ? "" : against.explanations[0].text;
+    };
+    CHECK(text(mean, zero) == "queries without a key are 0");
+    CHECK(text(zero, mean) == "queries without a key get the mean of all values");
+  }
+}
+
 namespace {
 
 // The keys that a query of a trace definition sees: its blocks of 128, its listed keys, a window.

@@ -96,7 +96,16 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
         r.lse.at(b, h, i, 0) = -kInfinity;
         const bool has_key = most != -kInfinity;
         most = std::max(most, sink);
-        if (most == -kInfinity) continue;
+        if (most == -kInfinity) {
+          double keys = 0;
+          for (std::int64_t j = 0; j < c.kv_length; ++j) keys += c.is_of_entry(i, j);
+          for (std::int64_t j = 0; j < c.kv_length && c.has_means && !c.is_padding(i); ++j)
+            for (std::int64_t d = 0; d < values && c.is_of_entry(i, j); ++d) {
+              r.out.at(b, h, i, d) += rounded(rounding.weight, 1 / keys) * v.at(b, g, j, d);
+              r.dv.at(b, g, j, d) += rounded(rounding.weight, 1 / keys) * dout.at(b, h, i, d);
+            }
+          continue;
+        }
         for (const double x : s) sum += std::exp(x - most);
         const auto kept = [&](std::int64_t j) { return c.kept_at ? c.kept_at(b, h, i, j) : 1; };
         sum += std::exp(sink - most);

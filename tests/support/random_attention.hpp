@@ -29,6 +29,7 @@ struct RandomAttention {
   std::function<bool(std::int64_t i)> is_padding;                   // of queries
   std::function<bool(std::int64_t i, std::int64_t j)> is_of_entry;  // a key of the query's entry
   bool cap_is_last = false;                                         // bias and ALiBi are capped, too
+  bool has_means = false;  // out of a query without a key and a sink is the mean of its entry's values
 
   std::vector<double> values(const Array& array) const { return doubles(array.view()); }
 };

@@ -464,10 +464,6 @@ Option& add_inputs(OptionSet& set, AttentionFlags& words) {
 // Of the forward pass alone.
 void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
   constexpr const char* kGroup = "Conventions";
-  add_choice(set, "--masked-rows", words.conventions.masked_rows,
-             named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
-             "out of a query without a key: 0, or the mean of V\nWith a sink it is 0.")
-      .group(kGroup);
   add_flag(set, "--max-logits", words.settings.max_logits,
            "also the largest score of each head: max_logits\n"
            "Of all pairs that attend, scaled, capped and biased, for QK-clip; sinks do not count.")
@@ -618,6 +614,7 @@ softcap | number | the limit of scores | with --softcap
 softcap_order | string | before-bias or after-bias | with --softcap
 alibi | string | the form of ALiBi | with --alibi
 sinks | string | whether lse counts the sinks: in lse, or not in lse | with --sinks
+masked_rows | string | zero or mean: out of a query without a key
 keep_probability | number | that of --keep | with --dropout
 lse_layout | string | nh: lse has heads after queries | with --lse-layout nh
 padding | shape | tokens of padding of the queries, and of the keys | with --cu-seqlens-padded
@@ -676,7 +673,6 @@ extern const Command attention_command{
 weights = np.exp(scores - lse[..., None])  # out is weights @ v)",
     .keys = joined({kAttentionInputKeys, R"(
 lse_base, lse_empty | string | the base of lse; its value for a query without a key
-masked_rows | string | zero or mean: out of such a query
 max_logit | number | the largest score of all heads | with --max-logits
 out | shape | the shape of out
 out_dtype | string | its element type

@@ -103,6 +103,13 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
              "whether lse counts the sink")
       .group(kGroup);
   add_choice(
+      set, "--masked-rows", words.masked_rows,
+      named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
+      "out of a query without a key: 0, or the mean of V\n"
+      "With a sink it is 0. The mean adds dout / K to dv of each of K values, as jax.grad has it; the backward "
+      "pass of JAX's splash attention adds dout.")
+      .group(kGroup);
+  add_choice(
       set, "--lse-layout", words.lse_layout,
       named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
       "axes of lse: heads, then queries, or the reverse\n"
