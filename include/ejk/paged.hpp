@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,9 +18,9 @@ enum class CacheLayout { nhd, hnd };
 
 std::string_view name_of(CacheLayout layout);
 
-/// Pages and slots of a page.
+/// Pages, slots of a page, key/value heads.
 struct CacheSize {
-  std::int64_t pages = 0, page_size = 0;
+  std::int64_t pages = 0, page_size = 0, heads = 1;
 };
 /// Throws Error{input} for another rank, or pages without slots.
 CacheSize cache_size(const ArraySource& cache, CacheLayout layout);
@@ -27,15 +28,24 @@ CacheSize cache_size(const ArraySource& cache, CacheLayout layout);
 struct PagedSequences {
   CacheSize size;
   std::vector<std::int64_t> offsets{0};     // of the first token of each sequence, and all: cu_seqlens
-  std::vector<std::int64_t> pages;          // of all sequences, in order
-  std::vector<std::int64_t> first_page{0};  // of each sequence, in pages
+  std::vector<std::int64_t> pages;          // of all sequences, in order, of each head by head
+  std::vector<std::int64_t> first_page{0};  // of each sequence, in pages of one head
+  std::int64_t tables = 1;                  // those of all heads are the same, or each head has its own
 
   std::int64_t count() const { return static_cast<std::int64_t>(offsets.size()) - 1; }
+  /// Those of a sequence and head.
+  std::span<const std::int64_t> pages_of(std::int64_t sequence, std::int64_t head) const {
+    const std::int64_t* const first = first_page.data() + sequence;
+    const std::int64_t count = first[1] - first[0];
+    return std::span(pages).subspan(
+        static_cast<std::size_t>(first[0] * tables + (tables == 1 ? 0 : head) * count),
+        static_cast<std::size_t>(count));
+  }
 };
 
-/// From a table (sequences, pages of the longest) and lengths (sequences,), any integer dtypes. Throws
-/// Error{input} with request and slot: a page that the cache lacks, a length that is negative or more than
-/// the table's pages hold.
+/// From a table (sequences, pages of the longest), or one of each key/value head, (heads, sequences, pages),
+/// and lengths (sequences,), any integer dtypes. Throws Error{input} with request and slot, and head: a page
+/// that the cache lacks, a length that is negative or more than the table's pages hold, tables of other heads.
 PagedSequences read_block_table(const ArraySource& table, const ArraySource& lengths, CacheSize cache);
 
 /// The same from flashinfer's form: sequence i has the pages indices[indptr[i] : indptr[i + 1]], the last of
@@ -43,7 +53,8 @@ PagedSequences read_block_table(const ArraySource& table, const ArraySource& len
 PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& indices,
                                  const ArraySource& last_page_len, CacheSize cache);
 
-/// The tokens of all sequences, (tokens, heads, size), of the cache's dtype.
+/// The tokens of all sequences, (tokens, heads, size), of the cache's dtype. Throws Error{input} for a cache of
+/// another size than the sequences'.
 std::shared_ptr<const ArraySource> paged_tokens(const std::shared_ptr<const ArraySource>& cache,
                                                 CacheLayout layout,
                                                 std::shared_ptr<const PagedSequences> sequences);

@@ -20,22 +20,26 @@ namespace {
 
 using core::invalid;
 
-// Adds the next sequence: `page_of(slot)` for as many pages as its length needs.
+// Adds the next sequence: `row_of(head)` has as many pages as its length needs.
 template <class F>
 void add_sequence(PagedSequences& to, std::int64_t length, std::int64_t page_count, const ArraySource& table,
-                  F&& page_of) {
+                  F&& row_of) {
   const std::int64_t request = to.count();
   const std::optional<std::int64_t> end = core::checked_add(to.offsets.back(), length);
   if (!end) throw invalid("{}: the lengths of all requests exceed 64 bits", table.name());
-  for (std::int64_t slot = 0; slot < page_count; ++slot) {
-    const std::int64_t page = page_of(slot);
-    if (page < 0 || page >= to.size.pages)
-      throw invalid("{}: request {} has page {} in slot {}, and the cache has {} pages", table.name(),
-                    request, page, slot, to.size.pages);
-    to.pages.push_back(page);
+  for (std::int64_t head = 0; head < to.tables && page_count > 0; ++head) {
+    const std::int64_t* const row = row_of(head);
+    for (std::int64_t slot = 0; slot < page_count; ++slot) {
+      const std::int64_t page = row[slot];
+      if (page < 0 || page >= to.size.pages)
+        throw invalid("{}: {}request {} has page {} in slot {}, and the cache has {} pages", table.name(),
+                      to.tables == 1 ? "" : fmt::format("key/value head {}, ", head), request, page, slot,
+                      to.size.pages);
+      to.pages.push_back(page);
+    }
   }
   to.offsets.push_back(*end);
-  to.first_page.push_back(std::ssize(to.pages));
+  to.first_page.push_back(to.first_page.back() + page_count);
 }
 
 void require_sequences(const ArraySource& array, std::int64_t count, const ArraySource& of,
@@ -63,9 +67,15 @@ class PagedTokens : public ForwardingSource {
       const std::int64_t sequence = after - s.offsets.begin() - 1, at = token - after[-1];
       const std::int64_t slot = at % s.size.page_size,
                          some = std::min({end, *after, token + s.size.page_size - slot}) - token;
-      const std::int64_t page = s.pages[static_cast<std::size_t>(
-          s.first_page[static_cast<std::size_t>(sequence)] + at / s.size.page_size)];
-      read_page(page, slot, some, start, count, to);
+      const IndexRange heads{start[1], start[1] + count[1]}, elements{start[2], start[2] + count[2]};
+      const auto read_heads = [&](IndexRange of, std::byte* into) {
+        const auto page = static_cast<std::size_t>(at / s.size.page_size);
+        read_page(s.pages_of(sequence, of.begin)[page], {slot, slot + some}, of, elements, into, token_bytes);
+      };
+      const std::int64_t head_bytes = elements.count() * size_of(dtype());
+      const std::int64_t together = s.tables == 1 ? heads.count() : 1;
+      for (std::int64_t h = heads.begin; h < heads.end && head_bytes > 0; h += together)
+        read_heads({h, h + together}, to + (h - heads.begin) * head_bytes);
       to += some * token_bytes;
       token += some;
     }
@@ -77,24 +87,27 @@ class PagedTokens : public ForwardingSource {
     return {cache.dtype(), {s.offsets.back(), shape[layout == CacheLayout::nhd ? 2 : 1], shape[3]}};
   }
 
-  void read_page(std::int64_t page, std::int64_t slot, std::int64_t tokens,
-                 std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-                 std::byte* to) const {
-    if (count[1] == 0 || count[2] == 0) return;
-    if (layout_ == CacheLayout::nhd) {
-      inner().read(std::array{page, slot, start[1], start[2]},
-                   std::array{std::int64_t{1}, tokens, count[1], count[2]}, to);
-      return;
-    }
-    const auto row = static_cast<std::size_t>(count[2] * size_of(dtype()));
+  // To tokens that are `token_bytes` apart, their heads side by side. A table of each head: of one head.
+  void read_page(std::int64_t page, IndexRange slots, IndexRange heads, IndexRange elements, std::byte* to,
+                 std::int64_t token_bytes) const {
+    const bool is_nhd = layout_ == CacheLayout::nhd;
+    const auto read = [&](std::byte* into) {
+      if (is_nhd)
+        inner().read(std::array{page, slots.begin, heads.begin, elements.begin},
+                     std::array{std::int64_t{1}, slots.count(), heads.count(), elements.count()}, into);
+      else
+        inner().read(std::array{page, heads.begin, slots.begin, elements.begin},
+                     std::array{std::int64_t{1}, heads.count(), slots.count(), elements.count()}, into);
+    };
+    const std::int64_t row = elements.count() * size_of(dtype());
+    if (row * heads.count() == token_bytes && (is_nhd || heads.count() == 1)) return read(to);
     thread_local std::vector<std::byte> by_head;
-    by_head.resize(static_cast<std::size_t>(tokens * count[1]) * row);
-    inner().read(std::array{page, start[1], slot, start[2]},
-                 std::array{std::int64_t{1}, count[1], tokens, count[2]}, by_head.data());
-    for (std::int64_t h = 0; h < count[1]; ++h)
-      for (std::int64_t t = 0; t < tokens; ++t)
-        std::memcpy(to + static_cast<std::size_t>(t * count[1] + h) * row,
-                    by_head.data() + static_cast<std::size_t>(h * tokens + t) * row, row);
+    by_head.resize(static_cast<std::size_t>(slots.count() * heads.count() * row));
+    read(by_head.data());
+    for (std::int64_t h = 0; h < heads.count(); ++h)
+      for (std::int64_t t = 0; t < slots.count(); ++t)
+        std::memcpy(to + t * token_bytes + h * row, by_head.data() + (h * slots.count() + t) * row,
+                    static_cast<std::size_t>(row));
   }
 
   CacheLayout layout_;
@@ -112,34 +125,45 @@ CacheSize cache_size(const ArraySource& cache, CacheLayout layout) {
         "{}: a cache is {}, not of shape {}", cache.name(),
         layout == CacheLayout::nhd ? "(pages, page size, heads, size)" : "(pages, heads, page size, size)",
         to_string(shape));
-  const CacheSize size{shape[0], shape[layout == CacheLayout::nhd ? 1 : 2]};
+  const bool is_nhd = layout == CacheLayout::nhd;
+  const CacheSize size{shape[0], shape[is_nhd ? 1 : 2], shape[is_nhd ? 2 : 1]};
   if (size.page_size < 1) throw invalid("{}: its pages hold no token: {}", cache.name(), to_string(shape));
   return size;
 }
 
 PagedSequences read_block_table(const ArraySource& table, const ArraySource& lengths, CacheSize cache) {
-  if (table.shape().size() != 2)
-    throw invalid("{}: a block table is (requests, pages), not of shape {}", table.name(),
-                  to_string(table.shape()));
+  const Shape& shape = table.shape();
+  const bool by_head = shape.size() == 3;
+  if (shape.size() != 2 && !by_head)
+    throw invalid("{}: a block table is (requests, pages) or (heads, requests, pages), not of shape {}",
+                  table.name(), to_string(shape));
   if (!is_integer(table.dtype()))
     throw invalid("{}: a block table has integers, not {}", table.name(), name_of(table.dtype()));
+  if (by_head && shape[0] != cache.heads)
+    throw invalid("{}: there are tables of {} key/value heads, and the cache has {}", table.name(), shape[0],
+                  cache.heads);
   PagedSequences all;
   all.size = cache;
+  if (by_head) all.tables = cache.heads;
+  const std::size_t of_requests_axis = by_head ? 1 : 0;
+  const std::int64_t most = shape.back();
   const std::vector<std::int64_t> of_requests = core::read_integers(lengths, "lengths of requests");
-  require_sequences(lengths, std::ssize(of_requests), table, table.shape()[0]);
+  require_sequences(lengths, std::ssize(of_requests), table, shape[of_requests_axis]);
   std::vector<std::int64_t> row;
   std::vector<std::byte> raw;
   for (std::int64_t request = 0; request < std::ssize(of_requests); ++request) {
     const std::int64_t length = of_requests[static_cast<std::size_t>(request)];
     if (length < 0) throw invalid("{}: the length of request {} is {}", lengths.name(), request, length);
     const std::int64_t needed = core::ceil_div(length, cache.page_size);
-    if (needed > table.shape()[1])
+    if (needed > most)
       throw invalid("{}: request {} has {} tokens, which take {} pages of {}, and its row in {} has {}",
-                    lengths.name(), request, length, needed, cache.page_size, table.name(), table.shape()[1]);
+                    lengths.name(), request, length, needed, cache.page_size, table.name(), most);
     row.resize(static_cast<std::size_t>(needed));
-    if (needed > 0) core::read_integer_box(table, {request, 0}, {1, needed}, raw, row.data());
-    add_sequence(all, length, needed, table,
-                 [&](std::int64_t slot) { return row[static_cast<std::size_t>(slot)]; });
+    add_sequence(all, length, needed, table, [&](std::int64_t head) {
+      core::read_integer_box(table, by_head ? Shape{head, request, 0} : Shape{request, 0},
+                             by_head ? Shape{1, 1, needed} : Shape{1, needed}, raw, row.data());
+      return row.data();
+    });
   }
   return all;
 }
@@ -169,7 +193,7 @@ PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& i
         core::checked_mul(std::max<std::int64_t>(count - 1, 0), cache.page_size);
     if (!before) throw invalid("{}: the lengths of all requests exceed 64 bits", indptr.name());
     add_sequence(all, count == 0 ? 0 : *before + last[request], count, indices,
-                 [&](std::int64_t slot) { return pages[static_cast<std::size_t>(begins[request] + slot)]; });
+                 [&](std::int64_t) { return pages.data() + begins[request]; });
   }
   return all;
 }
@@ -181,6 +205,9 @@ std::shared_ptr<const ArraySource> paged_tokens(const std::shared_ptr<const Arra
   if (size.pages != sequences->size.pages || size.page_size != sequences->size.page_size)
     throw invalid("{}: it has {} pages of {}, and the other cache {} of {}", cache->name(), size.pages,
                   size.page_size, sequences->size.pages, sequences->size.page_size);
+  if (sequences->tables != 1 && sequences->tables != size.heads)
+    throw invalid("{}: it has {} heads, and there are tables of {}", cache->name(), size.heads,
+                  sequences->tables);
   return std::make_shared<PagedTokens>(cache, layout, std::move(sequences));
 }
 

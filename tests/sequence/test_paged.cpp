@@ -105,6 +105,66 @@ TEST_CASE("tokens of a paged cache are those of its pages, and nothing past a le
     }
 }
 
+TEST_CASE("a table of each key/value head has its own pages, in every layout and in boxes of some heads") {
+  std::mt19937_64 engine(4);
+  const std::vector<std::vector<std::int64_t>> tables[] = {
+      kTable, {{1, 6, kGarbage}, {3, -1, -1}, {2, 7, 0}, {-9, 99, kGarbage}}};
+  std::vector<std::int64_t> both = flat(tables[0]);
+  for (const std::int64_t page : flat(tables[1])) both.push_back(page);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+    for (const CacheLayout layout : {CacheLayout::nhd, CacheLayout::hnd}) {
+      // Head h of the cache is that of a cache with the pages of h alone; the other heads there are NaN.
+      const std::int64_t heads_axis = layout == CacheLayout::nhd ? 2 : 1;
+      std::vector<Array> packed;
+      std::vector<std::vector<double>> of_heads;
+      for (const auto& table : tables) {
+        Cache one = made(dtype, layout, 8, 4, 2, 6, table, kLengths, engine);
+        packed.push_back(std::move(one.packed));
+        of_heads.push_back(plain::doubles(read_all(*one.cache).view()));
+      }
+      const Shape shape = layout == CacheLayout::nhd ? Shape{8, 4, 2, 6} : Shape{8, 2, 4, 6};
+      std::int64_t after = 1;
+      for (std::size_t d = static_cast<std::size_t>(heads_axis) + 1; d < 4; ++d) after *= shape[d];
+      std::vector<double> mixed(of_heads[0].size());
+      for (std::size_t n = 0; n < mixed.size(); ++n)
+        mixed[n] = of_heads[static_cast<std::int64_t>(n) / after % 2 == 0 ? 0 : 1][n];
+      const auto cache = make_source(plain::array_of(dtype, shape, mixed), "cache.npy");
+      const auto sequences = std::make_shared<const PagedSequences>(
+          read_block_table(*integers_of(both, {2, 4, 3}, "table.npy"),
+                           *integers_of(kLengths, {4}, "lengths.npy"), cache_size(*cache, layout)));
+      CHECK(sequences->offsets == std::vector<std::int64_t>{0, 7, 11, 20, 20});
+      const auto tokens = paged_tokens(cache, layout, sequences);
+      std::vector<double> expected;
+      const auto first = plain::doubles(packed[0].view()), second = plain::doubles(packed[1].view());
+      for (std::size_t n = 0; n < first.size(); ++n) expected.push_back((n / 6 % 2 == 0 ? first : second)[n]);
+      CHECK(plain::doubles(read_all(*tokens).view()) == expected);
+      for (std::int64_t head = 0; head < 2; ++head) {
+        Array box(dtype, {9, 1, 4});
+        tokens->read(std::array<std::int64_t, 3>{5, head, 1}, box.shape(), box.data());
+        const auto values = plain::doubles(box.view());
+        for (std::int64_t t = 0; t < 9; ++t)
+          for (std::int64_t d = 0; d < 4; ++d)
+            CHECK(values[static_cast<std::size_t>(t * 4 + d)] ==
+                  expected[static_cast<std::size_t>(((5 + t) * 2 + head) * 6 + 1 + d)]);
+      }
+      // Decoding in place is that over packed tokens.
+      const Array q = plain::random(dtype, {4, 4, 6}, engine), k = read_all(*tokens);
+      AttentionOptions options;
+      options.layout = AttentionLayout::thd;
+      options.cu_seqlens_q = IntegerArray(std::vector<std::int64_t>{0, 1, 2, 3, 4});
+      options.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
+      const Attention whole = attention(q.view(), k.view(), k.view(), options);
+      AttentionArrays arrays{q.view(), k.view(), k.view()};
+      const AttentionPlan plan(types_of(arrays), options);
+      REQUIRE(plan.boxes_keys());
+      arrays.k.reset(), arrays.v.reset();
+      Array out(whole.out.dtype(), whole.out.shape()), lse(whole.lse.dtype(), whole.lse.shape());
+      plan.run(arrays, *tokens, *tokens, {out.mutable_view(), lse.mutable_view()});
+      CHECK(plain::same_bytes(out, whole.out));
+      CHECK(plain::same_bytes(lse, whole.lse));
+    }
+}
+
 TEST_CASE("pages by indptr, indices and lengths of last pages are those of a block table") {
   const CacheSize size{8, 4};
   const PagedSequences by_table = read_block_table(*integers_of(flat(kTable), {4, 3}, "t"),
@@ -135,6 +195,28 @@ TEST_CASE("tables that do not fit their cache are refused, with request and slot
         std::string::npos);
   CHECK(refused({0, 1, 2, 3}, {1, -1}) == "l.npy: the length of request 1 is -1");
   CHECK(refused({0, 1, 2, 3}, {1}) == "l.npy: there are 1 requests here, and 2 in t.npy");
+  const auto by_head = [](Shape shape, std::vector<std::int64_t> pages, CacheSize size) {
+    return plain::failure([&] {
+      read_block_table(*integers_of(pages, std::move(shape), "t.npy"), *integers_of({8, 1}, {2}, "l.npy"),
+                       size);
+    });
+  };
+  CHECK(by_head({2, 2, 2}, {0, 1, 2, -1, 3, 8, 2, -1}, {8, 4, 2}) ==
+        "t.npy: key/value head 1, request 0 has page 8 in slot 1, and the cache has 8 pages");
+  CHECK(by_head({2, 2, 2}, {0, 1, 2, -1, 3, 4, 2, -1}, {8, 4, 2}) == "no error");
+  CHECK(by_head({2, 2, 2}, {0, 1, 2, -1, 3, 4, 2, -1}, {8, 4, 4}) ==
+        "t.npy: there are tables of 2 key/value heads, and the cache has 4");
+  CHECK(by_head({2, 2, 1}, {0, 1, 2, 3}, {8, 4, 2}) ==
+        "l.npy: request 0 has 8 tokens, which take 2 pages of 4, and its row in t.npy has 1");
+  CHECK(by_head({8}, {0, 1, 2, 3, 4, 5, 6, 7}, {8, 4, 2}) ==
+        "t.npy: a block table is (requests, pages) or (heads, requests, pages), not of shape (8,)");
+  const auto narrow = make_source(Array(DType::float32, {8, 4, 3, 4}), "v.npy");
+  CHECK(plain::failure([&] {
+          paged_tokens(narrow, CacheLayout::nhd,
+                       std::make_shared<const PagedSequences>(
+                           read_block_table(*integers_of({0, 1, 2, 3}, {2, 1, 2}, "t.npy"),
+                                            *integers_of({8}, {1}, "l.npy"), {8, 4, 2})));
+        }) == "v.npy: it has 3 heads, and there are tables of 2");
   const auto csr = [](const std::vector<std::int64_t>& indptr, const std::vector<std::int64_t>& last,
                       CacheSize size = {8, 4}) {
     return plain::failure([&] {

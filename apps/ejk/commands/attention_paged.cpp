@@ -19,6 +19,7 @@ void declare_paged(OptionSet& set, PagedFlags& words) {
   add_reference(
       set, "--block-table", words.block_table,
       "pages of each request (requests, pages): K and V are caches\n"
+      "Or of each key/value head, (heads, requests, pages), as of a sparse selection. "
       "K and V (pages, page size, heads, size), Q (requests, heads, size): packed tokens. Entries past a "
       "request's length are never read, nor are the slots of its last page. Decoding references, as mx(V, S), are "
       "decoded page by page. The mask is "
