@@ -160,6 +160,26 @@ struct TriedMask {
   HeadMasks masks;
 };
 
+/// Keys and values that it may have read in place of the plan's, packed sequences of any lengths.
+struct TriedKeys {
+  std::string text;
+  std::shared_ptr<const ArraySource> k, v;  // (tokens, heads, size)
+  std::vector<std::int64_t> cu_seqlens;     // of as many sequences
+};
+
+/// The same where each sequence has another page of a cache as its last.
+struct TriedPages {
+  std::int64_t pages = 0;                                                // of the cache
+  std::function<TriedKeys(const std::vector<std::int64_t>& last)> keys;  // by sequence; −1: its own
+};
+
+/// What explanations try beside known faults. Keys are tried for the forward pass of packed sequences.
+struct Tried {
+  std::vector<TriedMask> masks;
+  std::vector<TriedKeys> keys;
+  std::optional<TriedPages> pages;
+};
+
 struct AttentionCheck;  // attention_check.hpp
 struct Against;         // against.hpp
 enum class Explain;     // against.hpp
@@ -216,12 +236,12 @@ class AttentionPlan {
 
   /// Compares every element of `given`, another implementation's results of any float dtype in the order of
   /// results(), absent ones empty; `own`: of run(). `weights`: the type to which P and dS were
-  /// rounded; absent: weights_dtype(). Explain::yes tries the masks of `tried`, then known faults. `tiles`:
+  /// rounded; absent: weights_dtype(). Explain::yes tries those of `tried`, then known faults. `tiles`:
   /// two axes of the picture; absent: queries, or keys, and heads. Throws Error{input} about the result for
   /// other shapes.
   Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
-                  std::optional<DType> weights = std::nullopt, const std::vector<TriedMask>& tried = {},
+                  std::optional<DType> weights = std::nullopt, const Tried& tried = {},
                   const std::vector<std::string>& tiles = {}) const;
   /// That of v where it has 16 bits and arithmetic is float32; else float32.
   DType weights_dtype() const;

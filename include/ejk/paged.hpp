@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -52,6 +53,13 @@ PagedSequences read_block_table(const ArraySource& table, const ArraySource& len
 /// which holds last_page_len[i] tokens.
 PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& indices,
                                  const ArraySource& last_page_len, CacheSize cache);
+
+/// The same sequences as a faulty kernel may read them, of other lengths: `length` of their own. One for which
+/// the table has no valid page keeps its length; all do where the sum exceeds 64 bits. `table`: of read_block_table(); null: no further pages.
+PagedSequences with_lengths(const PagedSequences& of, const ArraySource* table,
+                            const std::function<std::int64_t(std::int64_t keys)>& length);
+/// The same with other last pages, by sequence; −1: its own.
+PagedSequences with_last_pages(PagedSequences of, const std::vector<std::int64_t>& last);
 
 /// The tokens of all sequences, (tokens, heads, size), of the cache's dtype. Throws Error{input} for a cache of
 /// another size than the sequences'.

@@ -135,7 +135,7 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const std::vector<TriedMask>& tried, const std::vector<std::string>& tiles) {
+                double effort, const Tried& tried, const std::vector<std::string>& tiles) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),

@@ -51,15 +51,14 @@ struct ActualAttention {
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const std::vector<TriedMask>& tried = {},
-                const std::vector<std::string>& tiles = {});
+                double effort, const Tried& tried = {}, const std::vector<std::string>& tiles = {});
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
-/// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: masks
-/// to try first.
+/// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: tried
+/// first.
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
-             const std::vector<TriedMask>& tried, Against& against);
+             const Tried& tried, Against& against);
 
 double explain_bytes(const CheckedArguments& setup);
 

@@ -22,6 +22,7 @@
 
 #include "attention/dropout.hpp"
 #include "attention/numbers.hpp"
+#include "attention/other_keys.hpp"
 #include "attention/saved.hpp"
 #include "attention/variations.hpp"
 #include "core/parallel.hpp"
@@ -70,7 +71,7 @@ struct WideArguments {
 class FaultModels {
  public:
   FaultModels(const ActualAttention& it, const std::vector<std::unique_ptr<ActualArray>>& arrays,
-              const std::vector<TriedMask>& tried)
+              const Tried& tried)
       : it_(it),
         arrays_(arrays),
         wide_(it.setup, it.arrays.dout),
@@ -78,7 +79,11 @@ class FaultModels {
         blocks_(it.plan.blocks()),
         changes_(it.plan, it.setup),
         right_(setup_, blocks_) {
-    for (const TriedMask& mask : tried) tried_.push_back(change_of(mask));
+    for (const TriedMask& mask : tried.masks) tried_.push_back(change_of(mask));
+    if (setup_.gradients || !setup_.packed()) return;
+    pages_ = tried.pages;
+    for (const TriedKeys& keys : tried.keys)
+      if (auto change = change_of(keys)) tried_.push_back(std::move(*change));
   }
 
   void explain(const ActualArray& array, Against& against) {
@@ -323,6 +328,7 @@ class FaultModels {
     if (of_query && search.is_enough_to_fit()) {
       add_tiles(array, search, changes_of_one_tile(setup_), Pass::both, unit, list);
       add_operands_of_others(array, search, unit, list);
+      add_last_pages(array, search, unit, list);
     }
     if (of_gradient && has_own_rows(array.which) && search.is_enough_to_fit()) {
       for (Change change : changes_.of_scores) {
@@ -396,6 +402,60 @@ class FaultModels {
                 return &at->second;
               };
             }};
+  }
+
+  // Nothing where the masks have no such lengths.
+  std::optional<Change> change_of(const TriedKeys& tried) const {
+    const auto other = std::make_shared<const OtherKeys>(tried);
+    Change change{"pages", tried.text, [other](Variation& v) { v.other = other; }};
+    const AttentionSettings& s = it_.plan.settings;
+    HeadMasks all;  // of all parts, at other lengths
+    all.mask = [parts = s.masks](std::int64_t entry, std::int64_t head, std::int64_t q, std::int64_t kv) {
+      Mask mask = full_mask(q, kv);
+      for (const HeadMasks& part : parts)
+        mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, q, kv);
+      return mask;
+    };
+    for (const HeadMasks& part : s.masks) {
+      all.batch = std::max(all.batch, part.batch);
+      all.heads = std::max(all.heads, part.heads);
+    }
+    bool is_longer = false;
+    try {
+      for (std::int64_t e = 0; e < setup_.shape.entries; ++e) {
+        const std::int64_t q = setup_.q_length(e), kv = other->length(e);
+        is_longer = is_longer || kv != setup_.kv_length(e);
+        for (std::int64_t h = 0; h < all.heads && q > 0 && kv > 0; ++h) all.mask(e, h, q, kv);
+      }
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    if (!is_longer) return change;
+    if (s.q_segment_ids) return std::nullopt;
+    change.apply = [other, mask = change_of(TriedMask{"", all}).apply](Variation& v) {
+      mask(v);
+      v.other = other;
+    };
+    return change;
+  }
+
+  // Sequences whose last page is another one of the cache.
+  void add_last_pages(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                      Candidates& list) const {
+    if (!pages_) return;
+    const std::int64_t entries = setup_.shape.entries;
+    const auto made = [&](const std::vector<std::int64_t>& last) { return change_of(pages_->keys(last)); };
+    // The first candidates, as many as sequences, are none: a part is no candidate for itself.
+    const auto candidate = [&](std::int64_t n) {
+      const auto change =
+          n < entries ? std::nullopt : made(std::vector(static_cast<std::size_t>(entries), n - entries));
+      if (change) return model(array, *change, Pass::both, unit);
+      return FaultModel{"", "", [](std::int64_t, auto, double*, double*) { return false; }};
+    };
+    std::vector<std::int64_t> last = search.partners(1, entries + pages_->pages, candidate);
+    for (std::int64_t& page : last) page = std::max<std::int64_t>(page - entries, -1);
+    if (std::all_of(last.begin(), last.end(), [](std::int64_t page) { return page < 0; })) return;
+    if (const auto change = made(last)) list.add(model(array, *change, Pass::both, unit), change);
   }
 
   // Faults of one array are tried on the next.
@@ -954,7 +1014,8 @@ class FaultModels {
   const MaskPlan& blocks_;
   Changes changes_;
   Reference right_;
-  std::vector<Change> tried_, found_;  // masks of the caller; faults of the arrays before
+  std::vector<Change> tried_, found_;  // masks and keys of the caller; faults of the arrays before
+  std::optional<TriedPages> pages_;
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
   mutable std::optional<std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const ByKernels>>>
       by_kernels_;  // the latest
@@ -972,7 +1033,7 @@ double explain_bytes(const CheckedArguments& setup) {
 }
 
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
-             const std::vector<TriedMask>& tried, Against& against) {
+             const Tried& tried, Against& against) {
   FaultModels models(given, arrays, tried);
   for (const auto& array : arrays)
     if (array->counts.bad_rows() > 0) models.explain(*array, against);

@@ -141,7 +141,7 @@ AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
 
 Against AttentionPlan::compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                                const std::vector<std::optional<ArrayView>>& given, Explain explain,
-                               std::optional<DType> weights, const std::vector<TriedMask>& tried,
+                               std::optional<DType> weights, const Tried& tried,
                                const std::vector<std::string>& tiles) const {
   return attn::compare(*plan_, arrays, own, given, weights.value_or(weights_dtype()), explain,
                        attn::kCheckEffort, tried, tiles);

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "attention/numbers.hpp"
+#include "attention/other_keys.hpp"
 #include "core/parallel.hpp"
 #include "ejk/threads.hpp"
 
@@ -176,6 +177,7 @@ Problem Reference::varied(const Problem& problem) const {
                                  : (p.entry + entries + variation_.entry_step) % entries;
   read_from(setup_.k, variation_.key_head, later < 0 ? variation_.key_entry : later, p.k);
   read_from(setup_.v, variation_.value_head, later < 0 ? variation_.value_entry : later, p.v);
+  if (variation_.other) p = variation_.other->taken_by(p, kv_head_of(p.head));
   if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
   if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
   p.bias.alibi.slope *= variation_.alibi;

@@ -15,6 +15,8 @@
 
 namespace ejk::attn {
 
+class OtherKeys;
+
 /// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
   enum class Cap { own, before_bias, after_bias, before_scale, without_factor, none };
@@ -49,8 +51,9 @@ struct Variation {
   std::int64_t entry_step = 0;                     // of a later entry, whose keys and values
   enum class Swap { none, keys_are_values, values_are_keys };
   Swap swap = Swap::none;
+  std::shared_ptr<const OtherKeys> other;  // keys and values in place of the arguments'
   bool reads_other_values() const {
-    return swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0 || entry_step != 0;
+    return other || swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0 || entry_step != 0;
   }
   bool halves_exchanged = false;              // of queries
   std::int64_t key_step = 0, value_step = 0;  // in the place of row j, row j + step, around the end

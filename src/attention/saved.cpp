@@ -52,7 +52,7 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   using Loop = Variation::Loop;
   const double cap = v.softcap < 0 ? setup.softcap : v.softcap;
   const bool has_cap = cap > 0 && v.cap != Variation::Cap::none;
-  const bool has_other_operands = v.entry_step != 0 || v.key_head >= 0 || v.key_entry >= 0 ||
+  const bool has_other_operands = v.other || v.entry_step != 0 || v.key_head >= 0 || v.key_entry >= 0 ||
                                   v.value_head >= 0 || v.value_entry >= 0 ||
                                   v.swap != Variation::Swap::none || v.halves_exchanged || v.key_step != 0 ||
                                   v.value_step != 0 || v.zero_keys > 0;

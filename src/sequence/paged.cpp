@@ -198,6 +198,50 @@ PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& i
   return all;
 }
 
+PagedSequences with_lengths(const PagedSequences& of, const ArraySource* table,
+                            const std::function<std::int64_t(std::int64_t keys)>& length) {
+  PagedSequences all;
+  all.size = of.size;
+  all.tables = of.tables;
+  const bool by_head = table != nullptr && table->shape().size() == 3;
+  std::vector<std::byte> raw;
+  for (std::int64_t s = 0; s < of.count(); ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    const std::int64_t own = of.offsets[at + 1] - of.offsets[at],
+                       wanted = std::max<std::int64_t>(length(own), 0),
+                       own_pages = of.first_page[at + 1] - of.first_page[at];
+    std::int64_t pages = core::ceil_div(wanted, of.size.page_size);
+    const std::int64_t more = std::max<std::int64_t>(pages - own_pages, 0);
+    bool is_valid = more == 0 || (table != nullptr && pages <= table->shape().back());
+    std::vector<std::int64_t> further(is_valid ? static_cast<std::size_t>(more * of.tables) : 0);
+    for (std::int64_t head = 0; head < of.tables && is_valid && more > 0; ++head)
+      core::read_integer_box(*table, by_head ? Shape{head, s, own_pages} : Shape{s, own_pages},
+                             by_head ? Shape{1, 1, more} : Shape{1, more}, raw, further.data() + head * more);
+    for (const std::int64_t page : further) is_valid = is_valid && page >= 0 && page < of.size.pages;
+    if (!is_valid) pages = own_pages;
+    for (std::int64_t head = 0; head < of.tables; ++head) {
+      const auto row = of.pages_of(s, head).first(static_cast<std::size_t>(std::min(pages, own_pages)));
+      all.pages.insert(all.pages.end(), row.begin(), row.end());
+      if (is_valid)
+        all.pages.insert(all.pages.end(), further.begin() + head * more, further.begin() + (head + 1) * more);
+    }
+    const auto end = core::checked_add(all.offsets.back(), is_valid ? wanted : own);
+    if (!end) return of;
+    all.offsets.push_back(*end);
+    all.first_page.push_back(all.first_page.back() + pages);
+  }
+  return all;
+}
+
+PagedSequences with_last_pages(PagedSequences of, const std::vector<std::int64_t>& last) {
+  for (std::size_t s = 0; s < last.size(); ++s) {
+    const std::int64_t count = of.first_page[s + 1] - of.first_page[s];
+    for (std::int64_t head = 0; head < of.tables && last[s] >= 0 && count > 0; ++head)
+      of.pages[static_cast<std::size_t>(of.first_page[s] * of.tables + (head + 1) * count - 1)] = last[s];
+  }
+  return of;
+}
+
 std::shared_ptr<const ArraySource> paged_tokens(const std::shared_ptr<const ArraySource>& cache,
                                                 CacheLayout layout,
                                                 std::shared_ptr<const PagedSequences> sequences) {

@@ -79,7 +79,7 @@ struct Request {
   BufferedOperands inputs;
   AttentionSettings settings;
   AttentionMasks masks;
-  std::vector<TriedMask> page_faults;
+  Tried page_faults;
 };
 
 Request open_request(const AttentionFlags& words, Job& job) {
@@ -120,14 +120,15 @@ Request open_request(const AttentionFlags& words, Job& job) {
   s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
   s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
   s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
-  std::int64_t page_size = 0;
-  if (words.paged.any()) page_size = open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
+  OpenedPages pages;
+  if (words.paged.any()) pages = open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
   MaskOptions masks = words.masks;
   const bool has_usual_mask = words.paged.any() && masks.array.empty() && masks.expressions.empty();
   if (has_usual_mask) masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
   r.masks = open_attention_masks(masks, job);
   s.masks = r.masks.parts;
-  if (words.paged.any()) r.page_faults = page_faults(s.masks, has_usual_mask, page_size);
+  if (words.paged.any() && words.against.explain == Explain::yes)
+    r.page_faults = page_faults(pages, s.masks, has_usual_mask);
   return r;
 }
 
@@ -219,10 +220,10 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
   return job.phase(Phase::compute, [&] { return ranks.work(); });
 }
 
-std::vector<TriedMask> tried_masks(const AttentionFlags& words, const Request& r, Job& job) {
-  std::vector<TriedMask> tried = r.page_faults;
+Tried tried_faults(const AttentionFlags& words, const Request& r, Job& job) {
+  Tried tried = r.page_faults;
   for (const MaskExpression& expression : words.tried)
-    tried.push_back({expression.text(), tried_mask(expression, words.masks.polarity, job)});
+    tried.masks.push_back({expression.text(), tried_mask(expression, words.masks.polarity, job)});
   return tried;
 }
 
@@ -257,7 +258,7 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
     });
     const Against against = job.phase(Phase::compute, [&] {
       return plan.compare(arrays, views, mine, words.against.explain, words.weights,
-                          tried_masks(words, r, job), words.against.tiles);
+                          tried_faults(words, r, job), words.against.tiles);
     });
     passed = passed && against.agrees();
     add_against(
@@ -316,6 +317,12 @@ AttentionMemory memory_of(const AttentionFlags& words, const BufferedOperands& i
   memory.check = words.check;
   if (words.against.given()) memory.compare = words.against.explain;
   for (const BufferedInput& input : actual) memory.actual_bytes += input.bytes_to_buffer();
+  constexpr double kPageFaults = 5;  // whose keys and values are read
+  if (words.paged.any() && words.against.explain == Explain::yes) {
+    const auto bytes = [](const auto& input) { return static_cast<double>(type_of(*input->source).bytes()); };
+    memory.actual_bytes +=
+        static_cast<std::int64_t>(std::min(kPageFaults * (bytes(in.k) + bytes(in.v)), 0x1p62));
+  }
   return memory;
 }
 

@@ -60,8 +60,26 @@ void check_paged(const PagedFlags& words, bool has_values) {
     throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
 }
 
-std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
-                        std::optional<BufferedInput>& v, AttentionSettings& s, Job& job) {
+namespace {
+
+std::string text_of_last_pages(const PagedSequences& of, const std::vector<std::int64_t>& last) {
+  constexpr int kMost = 4;
+  std::string text;
+  int told = 0;
+  for (std::size_t s = 0; s < last.size() && told <= kMost; ++s) {
+    const auto own = of.pages_of(static_cast<std::int64_t>(s), 0);
+    if (last[s] < 0 || own.empty()) continue;
+    text += ++told > kMost ? ", ..."
+                           : fmt::format("{}sequence {} is page {}, not page {}",
+                                         told == 1 ? "the last page of " : ", of ", s, last[s], own.back());
+  }
+  return text;
+}
+
+}  // namespace
+
+OpenedPages open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
+                       std::optional<BufferedInput>& v, AttentionSettings& s, Job& job) {
   const CacheLayout layout = words.layout == PagedFlags::Layout::hnd ? CacheLayout::hnd : CacheLayout::nhd;
   std::shared_ptr<const ArraySource>& keys = k.source;
   if (words.are_combined()) {
@@ -80,9 +98,10 @@ std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, Buffere
       words.has_table() ? read_block_table(*pages, *open("seq_lens", words.seq_lens), size)
                         : read_page_indices(*open("kv_indptr", words.indptr), *pages,
                                             *open("last_page_len", words.last_page_len), size));
+  OpenedPages opened{sequences, words.has_table() ? pages : nullptr, k.source, v->source, layout};
   for (BufferedInput* cache : {&k, &*v}) cache->source = paged_tokens(cache->source, layout, sequences);
   s.cu_seqlens_kv = IntegerArray(std::vector(sequences->offsets));
-  if (s.cu_seqlens_q) return size.page_size;
+  if (s.cu_seqlens_q) return opened;
   const Shape& shape = q.source->shape();
   if (!shape.empty() && shape[0] != sequences->count())
     throw Error(Error::Kind::input, fmt::format("{}: {} queries, and {} requests have pages",
@@ -91,22 +110,23 @@ std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, Buffere
   std::vector<std::int64_t> one_each(static_cast<std::size_t>(sequences->count() + 1));
   std::iota(one_each.begin(), one_each.end(), 0);
   s.cu_seqlens_q = IntegerArray(std::move(one_each));
-  return size.page_size;
+  return opened;
 }
 
-std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usual, std::int64_t page_size) {
+Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks, bool usual) {
+  const std::int64_t page_size = pages.sequences->size.page_size;
   using Length = std::function<std::int64_t(std::int64_t keys)>;
   const Length shorter =
                    [page_size](std::int64_t keys) { return std::max<std::int64_t>(0, keys - page_size); },
                whole = [page_size](std::int64_t keys) { return keys / page_size * page_size; };
-  std::vector<TriedMask> tried;
+  Tried tried;
   // Queries are at the end of `length` keys.
   const auto of_lengths = [&](const char* text, const Length& length) {
     HeadMasks of;
     of.mask = [length](std::int64_t, std::int64_t, std::int64_t queries, std::int64_t keys) {
       return causal_mask(queries, keys, length(keys) - queries);
     };
-    tried.push_back({text, std::move(of)});
+    tried.masks.push_back({text, std::move(of)});
   };
   // Queries keep their positions, and only the first `length` keys are read.
   const auto of_keys = [&](const char* text, const Length& length) {
@@ -122,7 +142,7 @@ std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usu
         mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, queries, keys);
       return mask;
     };
-    tried.push_back({text, std::move(of)});
+    tried.masks.push_back({text, std::move(of)});
   };
   if (usual) {
     of_lengths("that of lengths one page shorter", shorter);
@@ -130,6 +150,27 @@ std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usu
   }
   of_keys("without the last keys, as many as a page holds", shorter);
   of_keys("without pages that are not full", whole);
+  constexpr std::int64_t kLongestPage = std::int64_t{1} << 30;
+  if (page_size > kLongestPage) return tried;
+  const auto keys_of = [pages](std::string text, PagedSequences of) {
+    std::vector<std::int64_t> offsets = of.offsets;
+    const auto sequences = std::make_shared<const PagedSequences>(std::move(of));
+    return TriedKeys{std::move(text), paged_tokens(pages.k, pages.layout, sequences),
+                     paged_tokens(pages.v, pages.layout, sequences), std::move(offsets)};
+  };
+  const auto of_other_lengths = [&](const char* text, const Length& length) {
+    PagedSequences other = with_lengths(*pages.sequences, pages.table.get(), length);
+    if (other.offsets != pages.sequences->offsets) tried.keys.push_back(keys_of(text, std::move(other)));
+  };
+  of_other_lengths("sequences are taken for one page longer, where the table has it",
+                   [page_size](std::int64_t keys) { return keys + page_size; });
+  of_other_lengths("the lengths of sequences are rounded up to whole pages",
+                   [page_size](std::int64_t keys) { return (keys + page_size - 1) / page_size * page_size; });
+  of_other_lengths("sequences are taken for one token longer", [](std::int64_t keys) { return keys + 1; });
+  tried.pages = TriedPages{
+      pages.sequences->size.pages, [pages, keys_of](const std::vector<std::int64_t>& last) {
+        return keys_of(text_of_last_pages(*pages.sequences, last), with_last_pages(*pages.sequences, last));
+      }};
   return tried;
 }
 

@@ -1,13 +1,14 @@
 // Paged caches of attention on the command line.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ejk/attention.hpp"
+#include "ejk/paged.hpp"
 #include "job.hpp"
 #include "options.hpp"
 #include "sources.hpp"
@@ -34,12 +35,20 @@ void declare_paged(OptionSet& set, PagedFlags& words);
 /// Throws Error{usage} for tables without each other. `has_values`: V is given, or made of columns of K.
 void check_paged(const PagedFlags& words, bool has_values);
 
-/// Replaces caches by the tokens of their pages, and gives sequences their lengths; the tokens of a page.
-std::int64_t open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
-                        std::optional<BufferedInput>& v, AttentionSettings& settings, Job& job);
+struct OpenedPages {
+  std::shared_ptr<const PagedSequences> sequences;
+  std::shared_ptr<const ArraySource> table;  // null where pages are given by indptr
+  std::shared_ptr<const ArraySource> k, v;   // caches
+  CacheLayout layout = CacheLayout::nhd;
+};
 
-/// What a kernel attends to that takes sequences for a page shorter, or leaves out their last pages: for
-/// --explain. `usual`: the mask is the one that paged caches have if none is given.
-std::vector<TriedMask> page_faults(const std::vector<HeadMasks>& masks, bool usual, std::int64_t page_size);
+/// Replaces caches by the tokens of their pages, and gives sequences their lengths.
+OpenedPages open_paged(const PagedFlags& words, const BufferedInput& q, BufferedInput& k,
+                       std::optional<BufferedInput>& v, AttentionSettings& settings, Job& job);
+
+/// What a kernel attends to that takes sequences for shorter or longer, by a page or by its part, leaves out
+/// their last pages, or reads others: for --explain. `usual`: the mask is the one that paged caches have if none
+/// is given.
+Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks, bool usual);
 
 }  // namespace ejk::app
