@@ -97,8 +97,11 @@ Run declare_merge_states(OptionSet& set) {
              "  ejk attention q.npy \"k.npy[:,16:]\" \"v.npy[:,16:]\" -o b.h5\n"
              "  ejk merge-states a.h5:/out a.h5:/lse b.h5:/out b.h5:/lse -o merged.h5\n"
              "  ejk attention q.npy k.npy v.npy --against merged.h5\n"
-             "A causal mask is --mask 'causal(offset=-16)' in the second. --sinks go to one\n"
-             "part alone: counted in both, the last line finds the difference.");
+             "A causal mask is --mask 'causal(offset=-16)' in the second, and of any split\n"
+             "--mask 'positions(causal, k=ORDER)', ORDER the positions of its keys; parts of a\n"
+             "paged cache have some columns of its --block-table. --sinks go to one part\n"
+             "alone: counted in both, the last line finds the difference, and with --explain\n"
+             "says that the sinks are counted twice.");
   return [options](Job& job) { return run(*options, job); };
 }
 
