@@ -316,7 +316,7 @@ HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& j
   return head_masks({expression}, polarity, open);
 }
 
-AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
+AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplicates duplicates) {
   using Source = std::shared_ptr<const ArraySource>;
   const auto held = std::make_shared<NamedArrays>();
   const auto held_bytes = std::make_shared<std::int64_t>(0);
@@ -331,8 +331,14 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job) {
     }
     return source = opened;
   };
-  const OpenArray open(open_held, group_opener(job));
-  AttentionMasks masks = open_masks(options, LeadingAxis::batch, open, open, job);
+  const auto indices = std::make_shared<Source>();
+  const auto open_once = [open_held, indices](const std::string& reference) {
+    return without_duplicates(*indices = open_held(reference));
+  };
+  const OpenArray open(open_held, group_opener(job)), open_counted(open_once, group_opener(job));
+  AttentionMasks masks = open_masks(options, LeadingAxis::batch, open,
+                                    duplicates == Duplicates::counted ? open_counted : open, job);
+  masks.indices = *indices;
   masks.held_bytes = *held_bytes;
   masks.doubts = [held] {
     std::vector<std::string> warnings;

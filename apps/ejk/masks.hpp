@@ -103,15 +103,19 @@ struct AttentionMasks {
   std::vector<HeadMasks> parts;     // ANDed
   std::vector<std::string> titles;  // names of the parts in remarks
   std::vector<std::string> unaligned;
-  std::int64_t held_bytes = 0;  // of arrays in memory
+  std::int64_t held_bytes = 0;                 // of arrays in memory
+  std::shared_ptr<const ArraySource> indices;  // with duplicates, where these are counted
   /// After masks are created: warnings of ids in expressions that are likely positions.
   std::function<std::vector<std::string>()> doubts;
 };
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);
 
-/// Opens the arrays of the options. Sequential arrays are kept in memory.
-AttentionMasks open_attention_masks(const MaskOptions& options, Job& job);
+/// Opens the arrays of the options. Sequential arrays are kept in memory. Counted: the only array of the
+/// expression is that of indices(), which may have keys several times.
+enum class Duplicates { refused, counted };
+AttentionMasks open_attention_masks(const MaskOptions& options, Job& job,
+                                    Duplicates duplicates = Duplicates::refused);
 
 /// Opens the MaskInfo files of expressions. Throws Error{budget} if one is too large.
 OpenArray::Group group_opener(Job& job);

@@ -122,6 +122,14 @@ Mask documents_mask(const IntegerArray& cu_seqlens);
 /// twice.
 Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length);
 
+/// Such keys (..., queries, n) with the second and later mentions of a key as -1, and the logarithms of how
+/// often each of `kv_length` keys is mentioned, (..., queries, kv_length), of float32 or float64; 0 for those
+/// that are not. As a bias of attention these count a key as a kernel that gathers keys does. Rows are read
+/// when they are. Errors: as indices_mask, on read those of elements.
+std::shared_ptr<const ArraySource> without_duplicates(std::shared_ptr<const ArraySource> indices);
+std::shared_ptr<const ArraySource> log_counts(std::shared_ptr<const ArraySource> indices,
+                                              std::int64_t kv_length, DType dtype);
+
 /// A tree of drafted tokens behind `prefix` keys: each token's parent (tokens,), -1 for a root. Errors: a
 /// parent that does not come before its child.
 Mask tree_mask(const IntegerArray& parents, std::int64_t prefix);

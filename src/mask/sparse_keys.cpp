@@ -9,7 +9,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -283,6 +286,31 @@ std::unique_ptr<BlockClassifier> PositionsMask::classifier(std::int64_t, std::in
   return std::make_unique<PositionsClassifier>(*this, kv_block);
 }
 
+// f(row, keys) for all rows of the leading axes of a box of lists of keys, in C order.
+template <class F>
+void each_row_of_keys(const ArraySource& indices, std::span<const std::int64_t> start,
+                      std::span<const std::int64_t> count, F&& f) {
+  const std::size_t leading = count.size() - 1;
+  const std::int64_t n = indices.shape()[leading];
+  Shape at(start.begin(), start.end()), one(count.size(), 1);
+  at[leading] = 0, one[leading] = n;
+  std::vector<std::int64_t> keys(static_cast<std::size_t>(n));
+  std::vector<std::byte> raw;
+  const std::int64_t rows = element_count(Shape(count.begin(), count.begin() + std::ssize(count) - 1));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int64_t rest = row;
+    for (std::size_t d = leading; d-- > 0; rest /= count[d]) at[d] = start[d] + rest % count[d];
+    if (n > 0) core::read_integer_box(indices, at, one, raw, keys.data());
+    f(row, keys);
+  }
+}
+
+void require_lists_of_keys(const ArraySource& array) {
+  if (array.shape().size() < 2 || !is_integer(array.dtype()))
+    throw core::invalid("{} is {}; the keys of each query are integers (queries, n)", array.name(),
+                        to_string(type_of(array)));
+}
+
 Positions positions_in(const IntegerArray& array, std::int64_t length, const char* what) {
   if (!array) return {};
   Positions positions = core::read_integers(*array, "positions");
@@ -323,6 +351,60 @@ Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length) {
   }
   return Mask(std::make_shared<IndicesMask>(std::move(begins), std::move(keys), kv_length,
                                             fmt::format("indices({})", array.name())));
+}
+
+std::shared_ptr<const ArraySource> without_duplicates(std::shared_ptr<const ArraySource> indices) {
+  require_lists_of_keys(*indices);
+  const auto fill = [indices](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                              void* out) {
+    const std::int64_t first = start.back(), columns = count.back();
+    each_row_of_keys(*indices, start, count, [&](std::int64_t row, const std::vector<std::int64_t>& keys) {
+      std::vector<std::int64_t> order(keys.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+        return keys[static_cast<std::size_t>(a)] < keys[static_cast<std::size_t>(b)];
+      });
+      std::vector<std::int64_t> once = keys;
+      for (std::size_t n = 1; n < order.size(); ++n)
+        if (const auto at = static_cast<std::size_t>(order[n]);
+            keys[at] == keys[static_cast<std::size_t>(order[n - 1])])
+          once[at] = -1;
+      std::copy_n(once.begin() + first, columns, static_cast<std::int64_t*>(out) + row * columns);
+    });
+  };
+  return generated_source({DType::int64, indices->shape()}, indices->name(), fill,
+                          ArrayAccess(indices->access().order));
+}
+
+std::shared_ptr<const ArraySource> log_counts(std::shared_ptr<const ArraySource> indices,
+                                              std::int64_t kv_length, DType dtype) {
+  require_lists_of_keys(*indices);
+  Shape shape = indices->shape();
+  shape.back() = kv_length;
+  const auto fill_as = [indices, kv_length]<class Real>(std::span<const std::int64_t> start,
+                                                        std::span<const std::int64_t> count, Real* out) {
+    const std::int64_t first = start.back(), columns = count.back();
+    each_row_of_keys(*indices, start, count, [&](std::int64_t row, const std::vector<std::int64_t>& keys) {
+      Real* const logs = out + row * columns;
+      std::fill_n(logs, columns, Real{0});
+      for (const std::int64_t key : keys) {
+        if (key < -1 || key >= kv_length)
+          throw core::invalid("{}: a query has key {}: there are {} keys, and -1 is none", indices->name(),
+                              key, kv_length);
+        if (key >= first && key < first + columns) logs[key - first] += 1;
+      }
+      for (std::int64_t k = 0; k < columns; ++k) logs[k] = logs[k] > 1 ? std::log(logs[k]) : Real{0};
+    });
+  };
+  const auto fill = [fill_as, dtype](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
+                                     void* out) {
+    if (dtype == DType::float64)
+      fill_as(start, count, static_cast<double*>(out));
+    else
+      fill_as(start, count, static_cast<float*>(out));
+  };
+  return generated_source({dtype, std::move(shape)}, indices->name(), fill,
+                          ArrayAccess(indices->access().order));
 }
 
 Mask tree_mask(const IntegerArray& parents, std::int64_t prefix) {

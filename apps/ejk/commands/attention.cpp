@@ -46,6 +46,7 @@ struct AttentionFlags {
   std::vector<MaskExpression> tried;
   std::optional<AttentionLayout> layout;
   std::optional<double> keep_probability;
+  Duplicates duplicates = Duplicates::refused;
   AttentionSettings settings;  // without arrays
   bool check = false;
   AgainstOptions against;
@@ -81,6 +82,18 @@ struct Request {
   AttentionMasks masks;
   Tried page_faults;
 };
+
+// Adds the logarithms of how often keys are mentioned, as a bias.
+void count_duplicates(Request& r) {
+  const Shape& k = r.inputs.k->source->shape();
+  const std::size_t axis = r.settings.layout == AttentionLayout::bhsd ? 2 : 1;
+  if (k.size() != 4) return;  // the plan says so
+  bool is_wide = false;
+  for (const auto* input : {&r.inputs.q, &r.inputs.k, &r.inputs.v})
+    is_wide = is_wide || (*input)->source->dtype() == DType::float64;
+  r.inputs.bias =
+      BufferedInput{"bias", log_counts(r.masks.indices, k[axis], is_wide ? DType::float64 : DType::float32)};
+}
 
 Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}, {}};
@@ -125,7 +138,11 @@ Request open_request(const AttentionFlags& words, Job& job) {
   MaskOptions masks = words.masks;
   const bool has_usual_mask = words.paged.any() && masks.array.empty() && masks.expressions.empty();
   if (has_usual_mask) masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
-  r.masks = open_attention_masks(masks, job);
+  r.masks = open_attention_masks(masks, job, words.duplicates);
+  if (r.masks.indices) {
+    count_duplicates(r);
+    job.provenance.record("duplicates", "count");
+  }
   s.masks = r.masks.parts;
   if (words.paged.any() && words.against.explain == Explain::yes)
     r.page_faults = page_faults(pages, s.masks, has_usual_mask);
@@ -282,6 +299,25 @@ void add_doubts(const Request& r, Report& report) {
   for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
 }
 
+// Counts are those of one term that all others restrict, and are added to scores.
+void check_duplicates(const AttentionFlags& words) {
+  const auto& masks = words.masks.expressions;
+  const std::string text = masks.size() == 1 ? masks.front().text(References::hidden) : "";
+  const std::size_t at = text.find("indices(...)");
+  if (at == std::string::npos || text.find("...") != at + 8 ||
+      text.find("...", at + 11) != std::string::npos || text.find_first_of("~|") != std::string::npos)
+    throw usage("--duplicates count is about the keys of one --mask 'indices(REF)', alone or & others")
+        .hint("further masks that are arrays go as MASK");
+  if (!words.inputs.bias->empty())
+    throw usage("--duplicates count adds the logarithms of counts to scores, and --bias is given, too");
+  if (words.conventions.all().softcap_order == SoftcapOrder::after_bias && words.settings.softcap)
+    throw usage("--duplicates count: a soft cap after the bias would cap the counts, too");
+  if (words.settings.max_logits)
+    throw usage("--duplicates count: --max-logits would count in the logarithms of counts");
+  if (words.layout == AttentionLayout::thd || !words.cu_seqlens.q.empty() || words.paged.any())
+    throw usage("--duplicates count is for a padded batch");
+}
+
 void check_flags(const AttentionFlags& words) {
   const bool has_values = !words.inputs.v->empty();
   if (has_values && !words.values_of_keys.empty())
@@ -296,6 +332,7 @@ void check_flags(const AttentionFlags& words) {
     throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
   check_conventions(words.conventions, words.settings.softcap.has_value(),
                     !words.inputs.lse || !words.inputs.lse->empty());
+  if (words.duplicates == Duplicates::counted) check_duplicates(words);
   if (words.inputs.dropout->empty() != !words.keep_probability)
     throw usage("--dropout and --keep are given together: the pairs that are kept, and their probability");
   if (!words.tried.empty() && words.against.explain != Explain::yes)
@@ -475,6 +512,13 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
            "also the largest score of each head: max_logits\n"
            "Of all pairs that attend, scaled, capped and biased, for QK-clip; sinks do not count.")
       .group(kGroup);
+  add_choice(
+      set, "--duplicates", words.duplicates, {{"error", Duplicates::refused}, {"count", Duplicates::counted}},
+      "HOW",
+      "a key twice among those of a query in --mask 'indices(REF)'\n"
+      "An error, or each counts, as in kernels that gather keys: the logarithm of the count is a bias, "
+      "and --explain calls it so. lse counts all, too.")
+      .group("Masks");
   add_word(set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
            "values are the columns A to B of K; V is not given\nAs of MLA's absorbed decoding: 0:512.");
 }
