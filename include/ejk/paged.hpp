@@ -55,7 +55,8 @@ PagedSequences read_page_indices(const ArraySource& indptr, const ArraySource& i
                                  const ArraySource& last_page_len, CacheSize cache);
 
 /// The same sequences as a faulty kernel may read them, of other lengths: `length` of their own. One for which
-/// the table has no valid page keeps its length; all do where the sum exceeds 64 bits. `table`: of read_block_table(); null: no further pages.
+/// the table has no valid page keeps its length; all do where the sum exceeds 64 bits. `table`: that of
+/// read_block_table(); null: no further pages.
 PagedSequences with_lengths(const PagedSequences& of, const ArraySource* table,
                             const std::function<std::int64_t(std::int64_t keys)>& length);
 /// The same with other last pages, by sequence; −1: its own.

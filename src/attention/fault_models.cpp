@@ -420,17 +420,17 @@ class FaultModels {
       all.batch = std::max(all.batch, part.batch);
       all.heads = std::max(all.heads, part.heads);
     }
-    bool is_longer = false;
+    bool differs = false;
     try {
       for (std::int64_t e = 0; e < setup_.shape.entries; ++e) {
         const std::int64_t q = setup_.q_length(e), kv = other->length(e);
-        is_longer = is_longer || kv != setup_.kv_length(e);
+        differs = differs || kv != setup_.kv_length(e);
         for (std::int64_t h = 0; h < all.heads && q > 0 && kv > 0; ++h) all.mask(e, h, q, kv);
       }
     } catch (const Error&) {
       return std::nullopt;
     }
-    if (!is_longer) return change;
+    if (!differs) return change;
     if (s.q_segment_ids) return std::nullopt;
     change.apply = [other, mask = change_of(TriedMask{"", all}).apply](Variation& v) {
       mask(v);

@@ -65,13 +65,13 @@ namespace {
 std::string text_of_last_pages(const PagedSequences& of, const std::vector<std::int64_t>& last) {
   constexpr int kMost = 4;
   std::string text;
-  int told = 0;
-  for (std::size_t s = 0; s < last.size() && told <= kMost; ++s) {
+  int named = 0;
+  for (std::size_t s = 0; s < last.size() && named <= kMost; ++s) {
     const auto own = of.pages_of(static_cast<std::int64_t>(s), 0);
     if (last[s] < 0 || own.empty()) continue;
-    text += ++told > kMost ? ", ..."
+    text += ++named > kMost ? ", ..."
                            : fmt::format("{}sequence {} is page {}, not page {}",
-                                         told == 1 ? "the last page of " : ", of ", s, last[s], own.back());
+                                         named == 1 ? "the last page of " : ", of ", s, last[s], own.back());
   }
   return text;
 }
