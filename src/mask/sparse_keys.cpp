@@ -355,8 +355,9 @@ Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length) {
 
 std::shared_ptr<const ArraySource> without_duplicates(std::shared_ptr<const ArraySource> indices) {
   require_lists_of_keys(*indices);
-  const auto fill = [indices](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-                              void* out) {
+  const ArraySource& array = *indices;  // what fills keeps it
+  const auto fill = [indices = std::move(indices)](std::span<const std::int64_t> start,
+                                                   std::span<const std::int64_t> count, void* out) {
     const std::int64_t first = start.back(), columns = count.back();
     each_row_of_keys(*indices, start, count, [&](std::int64_t row, const std::vector<std::int64_t>& keys) {
       std::vector<std::int64_t> order(keys.size());
@@ -372,8 +373,8 @@ std::shared_ptr<const ArraySource> without_duplicates(std::shared_ptr<const Arra
       std::copy_n(once.begin() + first, columns, static_cast<std::int64_t*>(out) + row * columns);
     });
   };
-  return generated_source({DType::int64, indices->shape()}, indices->name(), fill,
-                          ArrayAccess(indices->access().order));
+  return generated_source({DType::int64, array.shape()}, array.name(), fill,
+                          ArrayAccess(array.access().order));
 }
 
 std::shared_ptr<const ArraySource> log_counts(std::shared_ptr<const ArraySource> indices,
