@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ejk/attention.hpp"
+#include "ejk/io.hpp"
 #include "support/attention_tolerance.hpp"
 #include "support/failure.hpp"
 #include "support/random_mask.hpp"
