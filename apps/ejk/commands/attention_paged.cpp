@@ -70,8 +70,8 @@ std::string text_of_last_pages(const PagedSequences& of, const std::vector<std::
     const auto own = of.pages_of(static_cast<std::int64_t>(s), 0);
     if (last[s] < 0 || own.empty()) continue;
     text += ++named > kMost ? ", ..."
-                           : fmt::format("{}sequence {} is page {}, not page {}",
-                                         named == 1 ? "the last page of " : ", of ", s, last[s], own.back());
+                            : fmt::format("{}sequence {} is page {}, not page {}",
+                                          named == 1 ? "the last page of " : ", of ", s, last[s], own.back());
   }
   return text;
 }
