@@ -46,7 +46,8 @@ std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource
 
 /// x[rows] along the first axis: row i of the result is row rows[i] of x. `rows` is read now. Neighbouring
 /// rows are read at once. Errors: an x without axes; with the index, an element that is no row of x.
-std::shared_ptr<const ArraySource> take_rows(std::shared_ptr<const ArraySource> x, const IntegerArray& rows);
+std::shared_ptr<const ArraySource> take_rows(const std::shared_ptr<const ArraySource>& x,
+                                             const IntegerArray& rows);
 
 /// Of conversions to 8-bit floats.
 struct OverflowSettings {

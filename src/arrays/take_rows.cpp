@@ -58,7 +58,8 @@ class TakenRows final : public ForwardingSource {
 
 }  // namespace
 
-std::shared_ptr<const ArraySource> take_rows(std::shared_ptr<const ArraySource> x, const IntegerArray& rows) {
+std::shared_ptr<const ArraySource> take_rows(const std::shared_ptr<const ArraySource>& x,
+                                             const IntegerArray& rows) {
   if (core::required(x).shape().empty()) throw core::invalid("a single number has no rows").at(x->name());
   std::vector<std::int64_t> indices = core::read_integers(*rows, "indices of rows");
   const std::int64_t n = x->shape()[0];
