@@ -114,6 +114,8 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
                          : open(word, of_parts, bytes));
   if (!computed->scheme)
     budget_.require(byte_count(arrays[1]->shape(), DType::int64), printable(computed->arrays[1]) + ": ");
+  if (!computed->scheme && !arrays[0]->random_access())
+    budget_.require(type_of(*arrays[0]).bytes(), printable(computed->arrays[0]) + ": ");
   try {
     auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
                                                      arrays.size() > 2 ? arrays[2] : nullptr},
@@ -169,6 +171,7 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
 }
 
 std::optional<std::vector<StoredArray>> Inputs::stored_in(const std::string& word) {
+  if (computed_reference(word)) return std::nullopt;
   const ArrayReference named = parse_input(word);
   if (!named.member.empty() || !named.slice.empty()) return std::nullopt;
   return file(named).stored_arrays();

@@ -44,8 +44,8 @@ std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource
                                                std::shared_ptr<const ArraySource> b,
                                                double min_denominator = 1e-10);
 
-/// x[rows] along the first axis: row i of the result is row rows[i] of x. `rows` is read now. Neighbouring
-/// rows are read at once. Errors: an x without axes; with the index, an element that is no row of x.
+/// x[rows] along the first axis: row i of the result is row rows[i] of x. `rows` is read now; an x without
+/// random access is read whole at the first read, and kept. Errors: an x without axes; with the index, an element that is no row of x.
 std::shared_ptr<const ArraySource> take_rows(const std::shared_ptr<const ArraySource>& x,
                                              const IntegerArray& rows);
 

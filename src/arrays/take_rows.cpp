@@ -1,7 +1,8 @@
-// Rows of an array by index. A box is read as runs of neighbouring rows. Cost: 8 bytes an index, a read for
-// each run.
+// Rows of an array by index. A box is read as runs of neighbouring rows, of an array without random access
+// (compressed data) from a copy that the first read makes. Cost: 8 bytes an index, a read for each run.
 // tests: tests/arrays/test_take_rows.cpp
 #include <algorithm>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace {
 class TakenRows final : public ForwardingSource {
  public:
   TakenRows(const std::shared_ptr<const ArraySource>& x, std::vector<std::int64_t> rows)
-      : ForwardingSource(x, {x->dtype(), shape_of(*x, std::ssize(rows))}, ArrayAccess(x->access().order)),
+      : ForwardingSource(x, {x->dtype(), shape_of(*x, std::ssize(rows))},
+                         ArrayAccess(ArrayAccess::Order::any)),
         rows_(std::move(rows)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -28,16 +30,19 @@ class TakenRows final : public ForwardingSource {
     const auto rows =
         std::span(rows_).subspan(static_cast<std::size_t>(start[0]), static_cast<std::size_t>(count[0]));
     const std::int64_t bytes = elements / count[0] * size_of(dtype());
+    std::call_once(is_held_, [&] {
+      if (!inner().random_access()) held_ = make_source(read_all(inner()), name());
+    });
+    const ArraySource& whole = held_ ? *held_ : inner();
     const auto read_rows = [&](std::int64_t begin, std::int64_t end) {
       Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
       for (std::int64_t i = begin, next = begin; i < end; i = next) {
         from[0] = rows[static_cast<std::size_t>(i)];
         for (++next; next < end && rows[static_cast<std::size_t>(next)] == from[0] + next - i;) ++next;
         extent[0] = next - i;
-        inner().read(from, extent, static_cast<std::byte*>(out) + i * bytes);
+        whole.read(from, extent, static_cast<std::byte*>(out) + i * bytes);
       }
     };
-    if (!random_access()) return read_rows(0, count[0]);
     const std::int64_t together = std::max<std::int64_t>(1, kTogether / bytes);
     core::parallel_for(
         core::ceil_div(count[0], together), static_cast<double>(elements),
@@ -54,6 +59,8 @@ class TakenRows final : public ForwardingSource {
   }
 
   std::vector<std::int64_t> rows_;
+  mutable std::once_flag is_held_;
+  mutable std::shared_ptr<const ArraySource> held_;
 };
 
 }  // namespace

@@ -160,7 +160,7 @@ ArrayView broadcast(const ArrayView& array, const char* name, const CheckedArgum
 
 void check_dropout(CheckedArguments& s, const AttentionTypes& types, const AttentionSettings& options) {
   const double kept = options.keep_probability;
-  if (!(kept > 0 && kept <= 1))
+  if (!(kept > 0 && kept <= 1 && std::isfinite(1 / kept)))
     throw invalid("the probability that dropout keeps a pair is above 0 and at most 1, not {}", kept);
   check_range(1 / kept, "the inverse of the probability that dropout keeps a pair,", s.shape.arithmetic);
   if (!types.dropout) {
@@ -168,11 +168,8 @@ void check_dropout(CheckedArguments& s, const AttentionTypes& types, const Atten
     return;
   }
   if (types.dropout->dtype != DType::boolean)
-    throw Error(Error::Kind::input,
-                fmt::format("dropout must be bool, True for a pair that is kept, not {}",
-                            name_of(types.dropout->dtype)),
-                Error::Code::ones_in_mask)
-        .hint("numbers 0 and 1 are to be converted to bool")
+    throw invalid("dropout must be bool, True for a pair that is kept, not {}", name_of(types.dropout->dtype))
+        .hint("of numbers that have a sign, as flash attention's S_dmask, it is S_dmask >= 0")
         .about("dropout");
   if (s.ends.mean)
     throw invalid("dropout is not defined for queries without a key that get the mean of all values");

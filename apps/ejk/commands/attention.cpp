@@ -117,7 +117,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
     if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
   };
   for_each_operand(open, words.inputs, r.inputs);
-  if (r.inputs.dropout && is_integer(r.inputs.dropout->source->dtype()))
+  if (r.inputs.dropout && r.inputs.dropout->source->dtype() == DType::uint8)
     r.inputs.dropout->source = convert_array(r.inputs.dropout->source, DType::boolean);
   if (r.inputs.lse && words.conventions.exchanges_lse())
     r.inputs.lse->source = exchanged(r.inputs.lse->source);
@@ -554,7 +554,7 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "take none. attention-grad makes its gradient, too: dbias.");
   add_reference(
       set, "--dropout", words.inputs.dropout.emplace(),
-      "the pairs that dropout keeps, bool or integers, with --keep\n"
+      "the pairs that dropout keeps, bool or uint8, with --keep\n"
       "Broadcast as a bias. After the softmax weights of kept pairs are divided by P and others are 0; lse has no "
       "dropout. Of flash attention's S_dmask it is S_dmask >= 0. Packed inputs (thd) take none.");
   add_word(set, "--keep", words.keep_probability, read_probability, "P",

@@ -110,6 +110,7 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
                                    std::tuple{"cu_seqlens_k", &options.cu_seqlens_k, &settings.cu_seqlens_k}})
     if (!word->empty()) {
       const auto array = job.open(role, *word);
+      job.budget.require(2 * byte_count(array->shape(), DType::int64), printable(array->name()) + ": ");
       *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
     }
   const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
