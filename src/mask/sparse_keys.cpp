@@ -305,6 +305,24 @@ void each_row_of_keys(const ArraySource& indices, std::span<const std::int64_t> 
   }
 }
 
+// A box of log_counts().
+template <class Real>
+void fill_log_counts(const ArraySource& indices, std::int64_t kv_length, std::span<const std::int64_t> start,
+                     std::span<const std::int64_t> count, Real* out) {
+  const std::int64_t first = start.back(), columns = count.back();
+  each_row_of_keys(indices, start, count, [&](std::int64_t row, const std::vector<std::int64_t>& keys) {
+    Real* const logs = out + row * columns;
+    std::fill_n(logs, columns, Real{0});
+    for (const std::int64_t key : keys) {
+      if (key < -1 || key >= kv_length)
+        throw core::invalid("{}: a query has key {}: there are {} keys, and -1 is none", indices.name(), key,
+                            kv_length);
+      if (key >= first && key < first + columns) logs[key - first] += 1;
+    }
+    for (std::int64_t k = 0; k < columns; ++k) logs[k] = logs[k] > 1 ? std::log(logs[k]) : Real{0};
+  });
+}
+
 void require_lists_of_keys(const ArraySource& array) {
   if (array.shape().size() < 2 || !is_integer(array.dtype()))
     throw core::invalid("{} is {}; the keys of each query are integers (queries, n)", array.name(),
@@ -382,30 +400,16 @@ std::shared_ptr<const ArraySource> log_counts(std::shared_ptr<const ArraySource>
   require_lists_of_keys(*indices);
   Shape shape = indices->shape();
   shape.back() = kv_length;
-  const auto fill_as = [indices, kv_length]<class Real>(std::span<const std::int64_t> start,
-                                                        std::span<const std::int64_t> count, Real* out) {
-    const std::int64_t first = start.back(), columns = count.back();
-    each_row_of_keys(*indices, start, count, [&](std::int64_t row, const std::vector<std::int64_t>& keys) {
-      Real* const logs = out + row * columns;
-      std::fill_n(logs, columns, Real{0});
-      for (const std::int64_t key : keys) {
-        if (key < -1 || key >= kv_length)
-          throw core::invalid("{}: a query has key {}: there are {} keys, and -1 is none", indices->name(),
-                              key, kv_length);
-        if (key >= first && key < first + columns) logs[key - first] += 1;
-      }
-      for (std::int64_t k = 0; k < columns; ++k) logs[k] = logs[k] > 1 ? std::log(logs[k]) : Real{0};
-    });
-  };
-  const auto fill = [fill_as, dtype](std::span<const std::int64_t> start, std::span<const std::int64_t> count,
-                                     void* out) {
+  const std::string name = indices->name();
+  const ArrayAccess access(indices->access().order);
+  const auto fill = [indices = std::move(indices), kv_length, dtype](
+                        std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
     if (dtype == DType::float64)
-      fill_as(start, count, static_cast<double*>(out));
+      fill_log_counts(*indices, kv_length, start, count, static_cast<double*>(out));
     else
-      fill_as(start, count, static_cast<float*>(out));
+      fill_log_counts(*indices, kv_length, start, count, static_cast<float*>(out));
   };
-  return generated_source({dtype, std::move(shape)}, indices->name(), fill,
-                          ArrayAccess(indices->access().order));
+  return generated_source({dtype, std::move(shape)}, name, fill, access);
 }
 
 Mask tree_mask(const IntegerArray& parents, std::int64_t prefix) {
