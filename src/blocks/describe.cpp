@@ -146,7 +146,7 @@ void add_shapes(Report& report, const ScannedMasks& of, bool has_blocks = true) 
   const MaskSummary& first = of.summaries.front();
   const auto heads = std::ssize(of.head_mask);
   report.add("shape", "heads, queries, keys", Shape{heads, first.q_length, first.kv_length});
-  report.add("block", "block", Shape{of.block.q, of.block.kv});
+  report.add("block", has_blocks ? "block" : "counted in blocks of", Shape{of.block.q, of.block.kv});
   if (has_blocks && is_padded(of))
     report.add("padded_shape", "padded with False to",
                Shape{heads, first.states->rows() * of.block.q, first.states->columns() * of.block.kv});
