@@ -47,6 +47,9 @@ enum class LeadingAxis { batch, heads };
 HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep,
                      LeadingAxis leading = LeadingAxis::batch);
 
+/// Parts as one, of any lengths that all of them take; of none: every pair.
+HeadMasks conjunction_of(std::vector<HeadMasks> parts);
+
 /// A part that serves several entries or heads with one mask.
 struct MaskBroadcast {
   enum class Axis { batch, heads };

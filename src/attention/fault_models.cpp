@@ -409,17 +409,7 @@ class FaultModels {
     const auto other = std::make_shared<const OtherKeys>(tried);
     Change change{"pages", tried.text, [other](Variation& v) { v.other = other; }};
     const AttentionSettings& s = it_.plan.settings;
-    HeadMasks all;  // of all parts, at other lengths
-    all.mask = [parts = s.masks](std::int64_t entry, std::int64_t head, std::int64_t q, std::int64_t kv) {
-      Mask mask = full_mask(q, kv);
-      for (const HeadMasks& part : parts)
-        mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, q, kv);
-      return mask;
-    };
-    for (const HeadMasks& part : s.masks) {
-      all.batch = std::max(all.batch, part.batch);
-      all.heads = std::max(all.heads, part.heads);
-    }
+    const HeadMasks all = conjunction_of(s.masks);
     bool differs = false;
     try {
       for (std::int64_t e = 0; e < setup_.shape.entries; ++e) {

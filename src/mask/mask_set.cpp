@@ -83,6 +83,22 @@ void require_heads_queries_keys(const ArraySource& array) {
 
 }  // namespace
 
+HeadMasks conjunction_of(std::vector<HeadMasks> parts) {
+  HeadMasks all;
+  for (const HeadMasks& part : parts) {
+    all.batch = std::max(all.batch, part.batch);
+    all.heads = std::max(all.heads, part.heads);
+  }
+  all.mask = [parts = std::move(parts)](std::int64_t entry, std::int64_t head, std::int64_t q,
+                                        std::int64_t kv) {
+    Mask mask = full_mask(q, kv);
+    for (const HeadMasks& part : parts)
+      mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, q, kv);
+    return mask;
+  };
+  return all;
+}
+
 HeadMasks head_masks(std::vector<Mask> heads) {
   if (heads.empty()) throw invalid("the list of masks is empty");
   HeadMasks part;

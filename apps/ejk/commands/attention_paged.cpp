@@ -130,19 +130,12 @@ Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks,
   };
   // Queries keep their positions, and only the first `length` keys are read.
   const auto of_keys = [&](const char* text, const Length& length) {
-    HeadMasks of;
-    for (const HeadMasks& part : masks) {
-      of.batch = std::max(of.batch, part.batch);
-      of.heads = std::max(of.heads, part.heads);
-    }
-    of.mask = [masks, length](std::int64_t entry, std::int64_t head, std::int64_t queries,
-                              std::int64_t keys) {
-      Mask mask = prefix_mask(queries, keys, length(keys));
-      for (const HeadMasks& part : masks)
-        mask = mask & part.mask(part.batch == 1 ? 0 : entry, part.heads == 1 ? 0 : head, queries, keys);
-      return mask;
+    std::vector<HeadMasks> parts = masks;
+    parts.emplace_back().mask = [length](std::int64_t, std::int64_t, std::int64_t queries,
+                                         std::int64_t keys) {
+      return prefix_mask(queries, keys, length(keys));
     };
-    tried.masks.push_back({text, std::move(of)});
+    tried.masks.push_back({text, conjunction_of(std::move(parts))});
   };
   if (usual) {
     of_lengths("that of lengths one page shorter", shorter);
