@@ -112,10 +112,13 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
     arrays.push_back(computed->global && arrays.size() == 2
                          ? make_source(Array::from<float>({}, std::span(&*computed->global, 1)), word)
                          : open(word, of_parts, bytes));
-  if (!computed->scheme)
-    budget_.require(byte_count(arrays[1]->shape(), DType::int64), printable(computed->arrays[1]) + ": ");
-  if (!computed->scheme && !arrays[0]->random_access())
-    budget_.require(type_of(*arrays[0]).bytes(), printable(computed->arrays[0]) + ": ");
+  if (!computed->scheme) {
+    const auto require = [&](std::size_t n, std::int64_t held) {
+      budget_.require(held, printable(computed->arrays[n]) + ": ");
+    };
+    require(1, byte_count(arrays[1]->shape(), DType::int64));
+    if (!arrays[0]->random_access()) require(0, type_of(*arrays[0]).bytes());
+  }
   try {
     auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
                                                      arrays.size() > 2 ? arrays[2] : nullptr},

@@ -55,6 +55,13 @@ class Job {
     return is_8_bit_float(source->dtype()) ? convert_array(std::move(source), DType::bfloat16) : source;
   }
 
+  /// The same for integers that are read before the plan. Throws Error{budget} if they alone exceed the limit.
+  std::shared_ptr<const ArraySource> open_integers(const std::string& role, const std::string& reference) {
+    auto source = open(role, reference);
+    budget.require(2 * byte_count(source->shape(), DType::int64), printable(source->name()) + ": ");
+    return source;
+  }
+
   bool is_dry_run() const { return options_.shared().dry_run; }
   bool json() const { return reporter_.json(); }
   bool wants_picture() const { return reporter_.wants_picture(); }

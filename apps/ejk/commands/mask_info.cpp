@@ -109,8 +109,7 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
                                    std::tuple{"cu_seqlens", &options.cu_seqlens, &settings.cu_seqlens_q},
                                    std::tuple{"cu_seqlens_k", &options.cu_seqlens_k, &settings.cu_seqlens_k}})
     if (!word->empty()) {
-      const auto array = job.open(role, *word);
-      job.budget.require(2 * byte_count(array->shape(), DType::int64), printable(array->name()) + ": ");
+      const auto array = job.open_integers(role, *word);
       *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
     }
   const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);

@@ -167,11 +167,10 @@ Outcome run_combine(const CombineOptions& options, Job& job) {
   settings.top_k = options.top_k.value_or(1);
   settings.dtype = options.dtype;
   if (!options.weights.empty()) settings.weights = job.open("weights", options.weights);
-  if (!options.group_sizes.empty()) {
-    const auto sizes = job.open("group_sizes", options.group_sizes);
-    job.budget.require(2 * byte_count(sizes->shape(), DType::int64), printable(sizes->name()) + ": ");
-    settings.rows = group_offsets(sizes, y.source->shape().empty() ? 0 : y.source->shape()[0]).back();
-  }
+  if (!options.group_sizes.empty())
+    settings.rows = group_offsets(job.open_integers("group_sizes", options.group_sizes),
+                                  y.source->shape().empty() ? 0 : y.source->shape()[0])
+                        .back();
   const std::int64_t choices = element_count(inverse->shape());
   const std::int64_t tokens = settings.weights && !settings.weights->shape().empty()
                                   ? settings.weights->shape()[0]
