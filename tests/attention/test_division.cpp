@@ -141,6 +141,7 @@ constexpr std::int64_t kRankCounts[] = {1, 2, 3, 5, 16};
 // divisions along the sequence.
 void check_all(const plain::RandomAttention& r, std::int64_t ranks, int& along) {
   AttentionArrays arrays{r.q.view(), r.k.view(), r.v.view(), r.options.bias};
+  arrays.dropout = r.options.dropout;
   const AttentionPlan forward(types_of(arrays), r.options);
   CHECK(difference(forward, arrays, undivided(forward, arrays), ranks) == "");
 
@@ -175,6 +176,17 @@ TEST_CASE("any number of ranks gives the bits of one") {
     }
   }
   CHECK(along > 50);
+}
+
+TEST_CASE("ranks read the boxes of dropout that they need, and give the bits of one") {
+  plain::Random random(123);
+  int along = 0;
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::float32});
+    if (plain::add_dropout(*r, random)) check_all(*r, 3, along);
+  }
+  CHECK(along > 10);
 }
 
 TEST_CASE("a head that several ranks share gives the same bits, for all instruction sets") {

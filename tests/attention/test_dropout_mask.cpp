@@ -3,10 +3,8 @@
 #include <utility>
 
 #include "attention/against.hpp"
-#include "ejk/attention_ranks.hpp"
 #include "support/attention_loops.hpp"
 #include "support/failure.hpp"
-#include "support/thread_communicator.hpp"
 
 using namespace ejk;
 
@@ -190,54 +188,6 @@ TEST_CASE("values of dropped pairs have no influence, NaN included") {
     CHECK(check_attention_grad(q.view(), k.view(), v.view(), dout.view(), options, g.dq.view(), g.dk.view(),
                                g.dv.view())
               .passed());
-  }
-}
-
-TEST_CASE("ranks read the boxes of dropout that they need, and give the bits of one") {
-  plain::Random random(123);
-  for (int n = 0; n < 40; ++n) {
-    CAPTURE(n);
-    const auto r = plain::random_attention(random, {DType::float32});
-    if (!plain::add_dropout(*r, random)) continue;
-    for (const bool gradients : {false, true}) {
-      const AttentionArrays arrays = arrays_of(*r, gradients);
-      const AttentionPlan plan(types_of(arrays), r->options);
-      plan.work();
-      std::vector<Array> one;
-      std::vector<MutableArrayView> views;
-      for (const PlannedArray& result : plan.results())
-        views.push_back(one.emplace_back(result.type.dtype, result.type.shape).mutable_view());
-      plan.run(arrays, views);
-      const auto differ = ejk::test::results_of_ranks(3, [&](Communicator& comm) {
-        const AttentionDivision division(plan, comm.size());
-        AttentionRank rank(division, comm);
-        int count = 0;
-        for (std::int64_t round = 0; round < division.rounds(); ++round) {
-          for (const AttentionPart& part : division.parts(comm.rank(), round)) {
-            AttentionOperands<Array> copies;
-            AttentionArrays boxes;
-            for_each_operand(
-                [](const char*, const auto& array, const auto& box, auto& copy, auto& view) {
-                  if (box) view = copy.emplace(Array::copy_of(box_of(array.value(), *box))).view();
-                },
-                arrays, division.needs(part), copies, boxes);
-            const auto makes = division.makes(part);
-            std::vector<Array> made(makes.size());
-            std::vector<MutableArrayView> into(makes.size());
-            for (std::size_t m = 0; m < makes.size(); ++m)
-              if (makes[m])
-                into[m] = (made[m] = Array(plan.results()[m].type.dtype, makes[m]->count)).mutable_view();
-            rank.run(part, boxes, into);
-            for (std::size_t m = 0; m < makes.size(); ++m)
-              if (makes[m])
-                count += !plain::same_bytes(made[m], Array::copy_of(box_of(one[m].view(), *makes[m])));
-          }
-          rank.end_round();
-        }
-        return count;
-      });
-      for (const int count : differ) CHECK(count == 0);
-    }
   }
 }
 

@@ -9,17 +9,10 @@ import numpy as np
 import torch
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ref_ragged_paged_attention
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax_arrays import put
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 rng = np.random.default_rng(20)
-
-
-def put(group, name, array):
-    array = np.asarray(array)
-    if array.dtype == jnp.bfloat16:
-        group.create_dataset(name, data=array.view(np.uint16)).attrs["dtype"] = "bfloat16"
-    else:
-        group.create_dataset(name, data=array)
 
 
 def case(file, name, params, inputs, outputs):

@@ -8,16 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax_arrays import put
 
 rng = np.random.default_rng(38)
-
-
-def put(group, name, array):
-    array = np.asarray(array)
-    if array.dtype == jnp.bfloat16:
-        group.create_dataset(name, data=array.view(np.uint16)).attrs["dtype"] = "bfloat16"
-    else:
-        group.create_dataset(name, data=array)
 
 
 def normal(shape, dtype):
