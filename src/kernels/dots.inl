@@ -306,6 +306,8 @@ void turn_elements(const StridedMatrix& in, std::int64_t rows, std::int64_t k, c
       const char* const from = static_cast<const char*>(in.data) + row * piece.kSize;
       for (std::int64_t i = 0; i < kElements && p + i < k; ++i) {
         const char* const elements = from + (p + i) * in.column_stride;
+        for (std::int64_t line = 0; line < some * piece.kSize; line += kLine)
+          __builtin_prefetch(elements + kElements * in.column_stride + line);
         if (some == kRows)  // a length that compilers know
           std::memcpy(piece.of(i), elements, static_cast<std::size_t>(piece.kBytes));
         else

@@ -56,7 +56,7 @@ void amx_tile_bf16(const void* a, const void* b, std::int64_t k, std::int64_t ro
   alignas(64) float sums[32 * 32];
   amx_tile<Tiles>(a, b, k, rows, 32, Store::overwrite, sums, 32);
   auto* const to = static_cast<std::uint16_t*>(out);
-  const bool past = store_of(how, out, 2 * out_stride) == Store::stream && columns == 32;
+  const bool past = store_of<Bf16>(how, out, 2 * out_stride) == Store::stream && columns == 32;
   for (std::int64_t r = 0; r < rows; ++r)
     Bf16::store_rounded(to + r * out_stride, Bf16::load(sums + r * 32), Bf16::load(sums + r * 32 + 16),
                         columns, past);

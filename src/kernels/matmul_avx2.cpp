@@ -75,12 +75,10 @@ struct F32 {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
-  static void stream(float* p, Vec v) { _mm256_stream_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
   static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
-  static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool past) {
+  static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool /*past*/) {
     const __m256i v = rounded_16(low, high);
-    if (past) return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), v);
     if (n >= 16) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
     alignas(32) std::uint16_t part[16];
     _mm256_store_si256(reinterpret_cast<__m256i*>(part), v);
@@ -128,7 +126,6 @@ struct F64 {
   static Vec zero() { return _mm256_setzero_pd(); }
   static Vec load(const double* p) { return _mm256_loadu_pd(p); }
   static void store(double* p, Vec v) { _mm256_storeu_pd(p, v); }
-  static void stream(double* p, Vec v) { _mm256_stream_pd(p, v); }
   static Vec load_part(const double* p, int n) { return _mm256_maskload_pd(p, first_of_4(n)); }
   static void store_part(double* p, Vec v, int n) { _mm256_maskstore_pd(p, first_of_4(n), v); }
   static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
@@ -164,14 +161,14 @@ struct F64 {
 };
 
 void narrow_16(const float* in, std::int64_t n, std::uint16_t* out) {
-  for (; n > 0; n -= 8, in += 8, out += 8) {
-    const auto count = static_cast<std::size_t>(n < 8 ? n : 8);
-    alignas(16) std::uint16_t half[8];
-    _mm_store_si128(reinterpret_cast<__m128i*>(half),
-                    _mm256_cvtps_ph(_mm256_maskload_ps(in, first_of_8(static_cast<int>(count))),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    std::memcpy(out, half, count * 2);
-  }
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  for (; n >= 8; n -= 8, in += 8, out += 8)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_cvtps_ph(_mm256_loadu_ps(in), kNearest));
+  if (n <= 0) return;
+  alignas(16) std::uint16_t half[8];
+  _mm_store_si128(reinterpret_cast<__m128i*>(half),
+                  _mm256_cvtps_ph(F32::load_part(in, static_cast<int>(n)), kNearest));
+  std::memcpy(out, half, static_cast<std::size_t>(n) * 2);
 }
 
 void round_16(const float* in, std::int64_t n, std::uint16_t* out) {

@@ -12,7 +12,6 @@ struct Plain {
   static Vec zero() { return Vec{}; }
   static Vec load(const T* p) { return load_part(p, kLanes); }
   static void store(T* p, Vec v) { store_part(p, v, kLanes); }
-  static void stream(T* p, Vec v) { store(p, v); }
   static Vec load_part(const T* p, int n) {
     Vec v{};
     std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(T));
