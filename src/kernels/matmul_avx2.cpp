@@ -76,7 +76,15 @@ struct F32 {
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
   static Vec load_part(const float* p, int n) { return _mm256_maskload_ps(p, first_of_8(n)); }
-  static void store_part(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first_of_8(n), v); }
+  // Not by a masked store, which takes AMD's processors 12 cycles and more.
+  static void store_part(float* p, Vec v, int n) {
+    if (n >= kLanes) return store(p, v);
+    __m128 rest = _mm256_castps256_ps128(v);
+    if ((n & 4) != 0) _mm_storeu_ps(p, rest), p += 4, rest = _mm256_extractf128_ps(v, 1);
+    if ((n & 2) != 0)
+      _mm_storel_pi(reinterpret_cast<__m64*>(p), rest), p += 2, rest = _mm_movehl_ps(rest, rest);
+    if ((n & 1) != 0) _mm_store_ss(p, rest);
+  }
   static void store_rounded(std::uint16_t* p, Vec low, Vec high, std::int64_t n, bool /*past*/) {
     const __m256i v = rounded_16(low, high);
     if (n >= 16) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
@@ -127,7 +135,12 @@ struct F64 {
   static Vec load(const double* p) { return _mm256_loadu_pd(p); }
   static void store(double* p, Vec v) { _mm256_storeu_pd(p, v); }
   static Vec load_part(const double* p, int n) { return _mm256_maskload_pd(p, first_of_4(n)); }
-  static void store_part(double* p, Vec v, int n) { _mm256_maskstore_pd(p, first_of_4(n), v); }
+  static void store_part(double* p, Vec v, int n) {
+    if (n >= kLanes) return store(p, v);
+    __m128d rest = _mm256_castpd256_pd128(v);
+    if ((n & 2) != 0) _mm_storeu_pd(p, rest), p += 2, rest = _mm256_extractf128_pd(v, 1);
+    if ((n & 1) != 0) _mm_store_sd(p, rest);
+  }
   static Pack load_b(const char* p) { return _mm256_load_pd(reinterpret_cast<const double*>(p)); }
   static Pack spread_a(const char* p) { return _mm256_broadcast_sd(reinterpret_cast<const double*>(p)); }
   static Vec mac(Vec sum, Pack a, Pack b) { return _mm256_fmadd_pd(a, b, sum); }

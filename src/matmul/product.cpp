@@ -133,7 +133,8 @@ class Multiplication {
       a_size_ = turned_ ? dot_stride_ * some_rows_ : 0;
       panel_ = round_up(some_rows_, kernels::kDotsKeys) * kSize;
       b_size_ = p_.columns * (dot_stride_ + round_up(panel_, kLine));
-      bytes_ = a_size_ + b_size_ + box_size_ + (in_place_ ? 0 : p_.rows * stride_ * kSize);
+      bytes_ = kFewColumns * gemm_.a_stride + a_size_ + b_size_ + box_size_ +
+               (in_place_ ? 0 : p_.rows * stride_ * kSize);
       return;
     }
     tiles_ = core::ceil_div(p_.rows, gemm_.mr);
@@ -159,7 +160,8 @@ class Multiplication {
   std::int64_t bytes() const { return bytes_; }  // of the workspace
 
   void run(Workspace& workspace) {
-    a_ = workspace.at_least(bytes_);
+    part_ = workspace.at_least(bytes_);
+    a_ = part_ + (way_ == Way::dots ? kFewColumns * gemm_.a_stride : 0);
     b_ = packed_b_[0] = a_ + a_size_;
     packed_b_[1] = b_ + panel_ * panels_;
     box_ = b_ + b_size_;
@@ -219,9 +221,17 @@ class Multiplication {
     }
   }
 
-  // One at a time, as they are longer than a row of A's form.
+  // In parts, as they are longer than rows of A's form.
   void pack_rows(const kernels::StridedMatrix& in, std::int64_t rows, std::int64_t k, std::byte* to) const {
-    for (std::int64_t r = 0; r < rows; ++r) gemm_.pack_a(part(in, r, 0), 1, k, to + r * dot_stride_);
+    constexpr auto kSize = static_cast<std::int64_t>(sizeof(Sum));
+    for (std::int64_t r = 0; r < rows; r += kFewColumns)
+      for (std::int64_t k0 = 0; k0 < k; k0 += gemm_.kc) {
+        const std::int64_t some = std::min(kFewColumns, rows - r), length = std::min(gemm_.kc, k - k0);
+        gemm_.pack_a(part(in, r, k0), some, length, part_);
+        for (std::int64_t i = 0; i < some; ++i)
+          std::memcpy(to + (r + i) * dot_stride_ + k0 * kSize, part_ + i * gemm_.a_stride,
+                      static_cast<std::size_t>(length * kSize));
+      }
   }
 
   // B unpacked: some rows of it at a time go through all of A.
@@ -384,6 +394,7 @@ class Multiplication {
   std::int64_t slice_step_;
   std::int64_t a_size_, b_size_, bytes_;
   std::int64_t box_k_ = 0, box_columns_ = 0, box_size_ = 0;
+  std::byte* part_ = nullptr;                                  // of pack_rows()
   std::byte *a_ = nullptr, *b_ = nullptr, *packed_b_[2] = {};  // b_ is that of the two which is in use
   std::byte* box_ = nullptr;
   Sum* sums_ = nullptr;
