@@ -39,6 +39,12 @@ template <class U, int S = 1>
   return sum[0];
 }
 
+// A part of a later row of memory, if rows are not contiguous: processors do not read ahead over gaps.
+inline void prefetch_after_gap(const char* row, std::int64_t bytes, std::int64_t stride) {
+  if (bytes < stride)
+    for (std::int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(row + line);
+}
+
 inline std::int64_t lines_each_time(const Ahead& next, std::int64_t times) {
   const std::int64_t all = next.rows * (padded(next.row_bytes, kLine) / kLine);
   return times == 0 ? all : padded(all, times) / times;
@@ -125,6 +131,7 @@ void turned_dots_of(const typename U::Sum* a, std::int64_t a_stride, const char*
       for (int r = 0; r < R; ++r) sum[v * R + r] = U::mac(sum[v * R + r], row[r], element);
     };
     const std::int64_t some = d < k ? keys : 0;
+    prefetch_after_gap(b + 2 * stride, some * bytes_of(D), stride);
     int v = 0;
 #pragma GCC unroll 4
     for (; (v + 1) * kLanes <= some; ++v) add(v, whole_units<U, D>(b + v * kLanes * bytes_of(D)));
@@ -306,8 +313,7 @@ void turn_elements(const StridedMatrix& in, std::int64_t rows, std::int64_t k, c
       const char* const from = static_cast<const char*>(in.data) + row * piece.kSize;
       for (std::int64_t i = 0; i < kElements && p + i < k; ++i) {
         const char* const elements = from + (p + i) * in.column_stride;
-        for (std::int64_t line = 0; line < some * piece.kSize; line += kLine)
-          __builtin_prefetch(elements + kElements * in.column_stride + line);
+        prefetch_after_gap(elements + kElements * in.column_stride, some * piece.kSize, in.column_stride);
         if (some == kRows)  // a length that compilers know
           std::memcpy(piece.of(i), elements, static_cast<std::size_t>(piece.kBytes));
         else
