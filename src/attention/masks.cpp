@@ -17,6 +17,13 @@ namespace ejk::attn {
 
 namespace {
 
+// What holds for query heads with a sink, and for those without.
+std::string by_sinks(const RowEnds& ends, const std::string& with, const std::string& without) {
+  const auto none = std::count(ends.sinks.begin(), ends.sinks.end(), kNoSink);
+  if (none == std::ssize(ends.sinks) || with == without) return without;
+  return none == 0 ? with : fmt::format("{} (in heads without a sink {})", with, without);
+}
+
 std::shared_ptr<const ArraySource> ids_of_entry(const std::shared_ptr<const ArraySource>& ids,
                                                 std::int64_t entry, std::int64_t begin, std::int64_t length) {
   const auto fill = [=](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
@@ -125,9 +132,10 @@ void MaskPlan::count(const CheckedArguments& setup) {
   w.distinct_masks = std::ssize(tiles_);
   w.block = setup.block;
   const RowEnds& ends = setup.ends;
-  const bool has_sink = setup.has_sinks() && ends.lse.has_sink;
-  w.without_key = fmt::format("results are {}, their lse is {}", ends.mean ? "the mean of all values" : "0",
-                              has_sink ? "the sink" : fmt::format("{:g}", ends.lse.empty));
+  w.without_key = fmt::format(
+      "results are {}, their lse is {}", by_sinks(ends, "0", ends.mean ? "the mean of all values" : "0"),
+      by_sinks(ends, ends.lse.has_sink ? "the sink" : fmt::format("{:g}", ends.lse.empty),
+               fmt::format("{:g}", ends.lse.empty)));
   for (std::int64_t e = 0; e < setup.shape.entries; ++e)
     for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
       const Problem p = setup.problem(e, h);
