@@ -123,7 +123,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
     auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
                                                      arrays.size() > 2 ? arrays[2] : nullptr},
                                                     computed->settings, printable(reference))
-                                    : take_rows(arrays[0], arrays[1]);
+                                    : take_rows(arrays[0], arrays[1], printable(reference));
     return computed->slice.empty() ? numbers : slice_array(std::move(numbers), computed->slice, reference);
   } catch (Error& error) {
     if (error.kind() == Error::Kind::usage) error.at(printable(reference));

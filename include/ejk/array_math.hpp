@@ -45,9 +45,11 @@ std::shared_ptr<const ArraySource> safe_divide(std::shared_ptr<const ArraySource
                                                double min_denominator = 1e-10);
 
 /// x[rows] along the first axis: row i of the result is row rows[i] of x. `rows` is read now; an x without
-/// random access is read whole at the first read, and kept. Errors: an x without axes; with the index, an element that is no row of x.
+/// random access is read whole at the first read, and kept. `name`: of the result, x's by default. Errors: an x
+/// without axes; with the index, an element that is no row of x.
 std::shared_ptr<const ArraySource> take_rows(const std::shared_ptr<const ArraySource>& x,
-                                             const IntegerArray& rows);
+                                             const IntegerArray& rows,
+                                             std::optional<std::string> name = std::nullopt);
 
 /// Of conversions to 8-bit floats.
 struct OverflowSettings {

@@ -3,6 +3,8 @@
 // tests: tests/arrays/test_take_rows.cpp
 #include <algorithm>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,9 +20,10 @@ namespace {
 
 class TakenRows final : public ForwardingSource {
  public:
-  TakenRows(const std::shared_ptr<const ArraySource>& x, std::vector<std::int64_t> rows)
+  TakenRows(const std::shared_ptr<const ArraySource>& x, std::vector<std::int64_t> rows,
+            std::optional<std::string> name)
       : ForwardingSource(x, {x->dtype(), shape_of(*x, std::ssize(rows))},
-                         ArrayAccess(ArrayAccess::Order::any)),
+                         ArrayAccess(ArrayAccess::Order::any), std::move(name)),
         rows_(std::move(rows)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
@@ -66,14 +69,14 @@ class TakenRows final : public ForwardingSource {
 }  // namespace
 
 std::shared_ptr<const ArraySource> take_rows(const std::shared_ptr<const ArraySource>& x,
-                                             const IntegerArray& rows) {
+                                             const IntegerArray& rows, std::optional<std::string> name) {
   if (core::required(x).shape().empty()) throw core::invalid("a single number has no rows").at(x->name());
   std::vector<std::int64_t> indices = core::read_integers(*rows, "indices of rows");
   const std::int64_t n = x->shape()[0];
   for (std::size_t i = 0; i < indices.size(); ++i)
     if (indices[i] < 0 || indices[i] >= n)
       throw core::invalid("{}: element {} is {}; {} has {} rows", rows->name(), i, indices[i], x->name(), n);
-  return std::make_shared<TakenRows>(x, std::move(indices));
+  return std::make_shared<TakenRows>(x, std::move(indices), std::move(name));
 }
 
 }  // namespace ejk

@@ -54,4 +54,6 @@ TEST_CASE("indices that are no rows are named, and so is an array without any") 
           (void)take_rows(make_source(Array(DType::float32, {}), "x"), std::vector<std::int64_t>{0});
         }) == "x: a single number has no rows");
   CHECK(take_rows(x, std::vector<std::int64_t>{})->shape() == Shape{0});
+  CHECK(take_rows(x, std::vector<std::int64_t>{1})->name() == "x");
+  CHECK(take_rows(x, std::vector<std::int64_t>{1}, "rows(x, i)")->name() == "rows(x, i)");
 }
