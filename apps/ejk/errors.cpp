@@ -42,6 +42,7 @@ constexpr Row kHints[] = {
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
     {Code::unknown_lengths, "--shape HxQxK gives them, or the mask that it should store"},
+    {Code::repeated_key, "ejk attention --duplicates count counts it twice as well"},
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},
     {Code::needs_integers, "ejk convert IN -o OUT --dtype int32"},
     {Code::not_floats, "ejk convert ... --dtype float32 makes it one of those"},

@@ -56,6 +56,7 @@ class Error : public std::exception {
     computable_mask,    // a stored MaskInfo leaves its elements to the kernel
     unknown_lengths,    // nothing says how many queries and keys a stored MaskInfo is for
     unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
+    repeated_key,       // a query has a key twice, which kernels that gather keys count twice
     heads_of_mask,      // that segment ids would have to merge
     untyped_bytes,      // elements of one byte that are no type of ejk; the hint is one that they may be
     unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it

@@ -363,8 +363,10 @@ Mask indices_mask(const IntegerArray& indices, std::int64_t kv_length) {
     const auto begin = keys.begin() + begins.back();
     std::sort(begin, keys.end());
     if (const auto twice = std::adjacent_find(begin, keys.end()); twice != keys.end())
-      throw core::invalid("{}: query {} has key {} twice, which a kernel that gathers keys counts twice",
-                          array.name(), q, *twice);
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: query {} has key {} twice, which a kernel that gathers keys counts twice",
+                              array.name(), q, *twice),
+                  Error::Code::repeated_key);
     begins.push_back(std::ssize(keys));
   }
   return Mask(std::make_shared<IndicesMask>(std::move(begins), std::move(keys), kv_length,
