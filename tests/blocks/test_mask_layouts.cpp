@@ -348,6 +348,21 @@ TEST_CASE("lengths in arrays are of any number of heads, a shape in an attribute
   group.attributes["shape"] = "1x8x8";
   CHECK(plain::failure([&] { StoredMaskInfo(group, two); }, Error::Kind::usage) ==
         "m.npz: its shape is (1, 8, 8), and (2, 8, 8) is given");
+  const auto with = [&](const char* attribute, const char* text) {
+    ArrayGroup damaged = group;
+    damaged.attributes[attribute] = text;
+    return plain::failure([&] { (void)StoredMaskInfo(damaged); });
+  };
+  CHECK(with("shape", "1x8x8") == "no error");
+  CHECK(with("shape", "1x8x9") == "m.npz: by an attribute its shape is (1, 8, 9), by its arrays (1, 8, 8)");
+  CHECK(with("block", "2x4") == "m.npz: by an attribute its block is 2x4, by its arrays 4x4");
+  for (const char* text : {"", "8", "8x", "0x4", "-4x4", "4x4x4x4", "99999999999999999999x4", "4x4\n"}) {
+    CHECK(with("shape", text).find("m.npz: the attribute shape is '") == 0);
+    CHECK(with("shape", text).find("', not HxQxK") != std::string::npos);
+    CHECK(with("block", text).find("', not QxK") != std::string::npos);
+  }
+  group.arrays.erase("BLOCK_SIZE");
+  CHECK(with("block", "2x4") == "m.npz: its blocks are of 4x4, not 2x4");
 }
 
 TEST_CASE("a BlockMask whose lists are compact, or whose patterns have no numbers, is read") {

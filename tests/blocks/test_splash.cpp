@@ -188,7 +188,7 @@ TEST_CASE("arrays that are no MaskInfo are refused by what is wrong") {
   group.attributes["q_seq_shards"] = "3";
   CHECK(failure(group) == "the MaskInfo: 2 rows of blocks do not divide into 3 query shards");
   group.attributes["q_seq_shards"] = "0";
-  CHECK(failure(group) == "the MaskInfo: the attribute q_seq_shards is '0'");
+  CHECK(failure(group) == "the MaskInfo: the attribute q_seq_shards is '0', not a number of devices");
   group.attributes["ejk_command"] = "convert";
   CHECK(failure(group) == "no error");  // the options of another command
 }

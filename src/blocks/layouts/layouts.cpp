@@ -85,6 +85,14 @@ constexpr StoredSetting kSettings[] = {
     {"kv_seq_shards", "kv_seq_shards", StoredSetting::Form::size, "number of key shards"},
 };
 
+const char* form_of(StoredSetting::Form form) {
+  using Form = StoredSetting::Form;
+  return form == Form::block   ? "QxK"
+         : form == Form::shape ? "HxQxK"
+         : form == Form::walk  ? "true or false"
+                               : "a number of devices";
+}
+
 StoredSettings settings_in_attributes(const ArrayGroup& group) {
   StoredSettings found;
   const auto& attributes = group.attributes;
@@ -99,8 +107,8 @@ StoredSettings settings_in_attributes(const ArrayGroup& group) {
     if (setting.form == StoredSetting::Form::walk)  // the attribute is that of a flag
       text = text == "true" ? "dkv" : text == "false" ? "forward" : "";
     if (!read_setting(setting, text, found))
-      throw wrong(setting.attribute, "{}: the attribute {} is '{}'", group.name, setting.attribute,
-                  printable(at->second, 40));
+      throw wrong(setting.attribute, "{}: the attribute {} is '{}', not {}", group.name, setting.attribute,
+                  printable(at->second, 40), form_of(setting.form));
   }
   return found;
 }
@@ -138,22 +146,24 @@ std::string text_of(const Shape& shape) { return to_string(shape); }
 std::string text_of(const BlockShape& block) { return to_string(block); }
 std::string text_of(Direction direction) { return direction == Direction::forward ? "forward" : "dkv"; }
 
-template <class T>
-std::optional<T> agreed(const ArrayGroup& group, const char* what, const std::optional<T>& found,
-                        const std::optional<T>& given) {
-  if (found && given && text_of(*found) != text_of(*given))
-    throw core::usage("{}: its {} is {}, and {} is given", group.name, what, text_of(*found),
-                      text_of(*given));
-  return found ? found : given;
+// `more` where `known` has nothing. Throws contradiction(what, known, more) for two values.
+template <class T, class Contradiction>
+std::optional<T> agreed(const char* what, const std::optional<T>& known, const std::optional<T>& more,
+                        const Contradiction& contradiction) {
+  if (known && more && text_of(*known) != text_of(*more))
+    throw contradiction(what, text_of(*known), text_of(*more));
+  return known ? known : more;
 }
 
-StoredSettings merged(const ArrayGroup& group, const StoredSettings& found, const StoredSettings& given) {
-  return {agreed(group, "block", found.block, given.block),
-          agreed(group, "shape", found.shape, given.shape),
-          agreed(group, "direction", found.direction, given.direction),
-          agreed(group, "number of head shards", found.head_shards, given.head_shards),
-          agreed(group, "number of query shards", found.q_seq_shards, given.q_seq_shards),
-          agreed(group, "number of key shards", found.kv_seq_shards, given.kv_seq_shards)};
+template <class Contradiction>
+StoredSettings merged(const StoredSettings& known, const StoredSettings& more,
+                      const Contradiction& contradiction) {
+  return {agreed("block", known.block, more.block, contradiction),
+          agreed("shape", known.shape, more.shape, contradiction),
+          agreed("direction", known.direction, more.direction, contradiction),
+          agreed("number of head shards", known.head_shards, more.head_shards, contradiction),
+          agreed("number of query shards", known.q_seq_shards, more.q_seq_shards, contradiction),
+          agreed("number of key shards", known.kv_seq_shards, more.kv_seq_shards, contradiction)};
 }
 
 }  // namespace
@@ -171,13 +181,26 @@ std::optional<bool> flag_in(const ArrayGroup& group, const char* name) {
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given) {
   if (given.shape && given.shape->size() != 3)
     throw core::usage("{}: the shape {} is not (heads, queries, keys)", group.name, to_string(*given.shape));
-  const StoredSettings known = merged(group, settings_in_attributes(group), given);
-  return merged(group, settings_in_arrays(group, known.shape ? known.shape->front() : 1), known);
+  const StoredSettings by_attributes = settings_in_attributes(group);
+  const std::optional<Shape>& shape = by_attributes.shape ? by_attributes.shape : given.shape;
+  const StoredSettings by_arrays = settings_in_arrays(group, shape ? shape->front() : 1);
+  const StoredSettings stored =
+      merged(by_arrays, by_attributes,
+             [&](const char* what, const std::string& array, const std::string& attribute) {
+               return wrong(what, "{}: by an attribute its {} is {}, by its arrays {}", group.name, what,
+                            attribute, array);
+             });
+  return merged(stored, given, [&](const char* what, const std::string& of_file, const std::string& of_user) {
+    return core::usage("{}: its {} is {}, and {} is given", group.name, what, of_file, of_user);
+  });
 }
 
-std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<BlockShape> stored,
-                                       std::optional<BlockShape> given) {
-  return agreed(group, "block", stored, given);
+std::optional<BlockShape> agreed_block(const ArrayGroup& group, const std::optional<BlockShape>& set,
+                                       const std::optional<BlockShape>& stored) {
+  return agreed("block", set, stored,
+                [&](const char* what, const std::string& wanted, const std::string& is) {
+                  return wrong(what, "{}: its blocks are of {}, not {}", group.name, is, wanted);
+                });
 }
 
 MaskShape shape_in(const Shape& lengths, std::int64_t rows) {

@@ -54,7 +54,7 @@ const StoredMaskLayout& layout_for(MaskLayout layout);
 bool read_setting(const StoredSetting& setting, const std::string& text, StoredSettings& into);
 
 /// The settings in the attributes and arrays of a group, and those given. Throws Error{input} for an invalid
-/// one, Error{usage} where they contradict.
+/// one, and for attributes that contradict arrays, Error{usage} where those given contradict.
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given);
 
 /// A bool without axes; nothing where there is no such array. Throws Error{input} for another.
@@ -64,9 +64,9 @@ std::optional<bool> flag_in(const ArrayGroup& group, const char* name);
 inline constexpr const char* kSettingArrays[] = {"block", "BLOCK_SIZE",  "block_size",
                                                  "shape", "seq_lengths", "dkv"};
 
-/// `stored`, or if that is absent `given`, which may not contradict it.
-std::optional<BlockShape> agreed_block(const ArrayGroup& group, std::optional<BlockShape> stored,
-                                       std::optional<BlockShape> given);
+/// The block by settings, or that of the elements of `stored` blocks. Throws Error{input} where they differ.
+std::optional<BlockShape> agreed_block(const ArrayGroup& group, const std::optional<BlockShape>& set,
+                                       const std::optional<BlockShape>& stored);
 /// Throws Error{usage} (Code::unknown_block) without a block, Error{input} for one that is not.
 BlockShape required_block(const ArrayGroup& group, const std::optional<BlockShape>& block);
 
