@@ -194,9 +194,13 @@ void declare_kernel(OptionSet& set, KernelOptions& into) {
              "whether its kernel takes the blocks, by their size\n"
              "sm90: Hopper. sm100: Blackwell. Heads are not packed.")
       .group(group);
-  add_word(set, "--head-dim", into.head_dim, at_least(1), "D", "elements of a head, with --arch")
-      .group(group);
-  add_word(set, "--head-dim-v", into.head_dim_v, at_least(1), "D", "of values, --head-dim by default")
+  const auto head_size = [](const std::string& word) {
+    const std::int64_t size = read_integer(word, 1);
+    if (size > kLargestFa4Head) throw usage("{} is more than {}", size, kLargestFa4Head);
+    return size;
+  };
+  add_word(set, "--head-dim", into.head_dim, head_size, "D", "elements of a head, with --arch").group(group);
+  add_word(set, "--head-dim-v", into.head_dim_v, head_size, "D", "of values, --head-dim by default")
       .group(group);
   add_flag(set, "--backward", into.backward, "the kernel of the backward pass, with --arch").group(group);
 }
@@ -238,7 +242,7 @@ std::string alignment_warning(const std::string& expression, const std::string& 
       option, printable(expression, 60));
 }
 
-Masks resolve_masks(const MaskOptions& options, Job& job) {
+Masks resolve_masks(const MaskOptions& options, Job& job, const MaskSet::Given& lengths) {
   if (options.array.empty() && options.expressions.empty())
     throw usage("there is no mask").hint("give an array, or --mask EXPR with --shape HxQxK");
   NamedArrays arrays, named;
@@ -247,7 +251,10 @@ Masks resolve_masks(const MaskOptions& options, Job& job) {
   std::optional<MaskSet::Given> given;
   if (!options.shape.empty()) given = {options.shape, "--shape"};
   const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };
-  if (!given && std::none_of(masks.parts.begin(), masks.parts.end(), has_lengths))
+  const bool has_none = !given && std::none_of(masks.parts.begin(), masks.parts.end(), has_lengths);
+  if (has_none && !lengths.shape.empty())
+    given = lengths;
+  else if (has_none)
     throw usage("--shape is required: no array says how many queries and keys there are")
         .hint("for example --shape 8x4096x4096 for 8 heads");
   Masks result;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,9 +55,10 @@ struct Masks {
   }
 };
 
-/// Reads elements of documents, segments, and a MASK of few queries, which may be padding. Throws
-/// Error{usage} for incomplete options, Error{input} if they or the arrays disagree.
-Masks resolve_masks(const MaskOptions& options, Job& job);
+/// Reads elements of documents, segments, and a MASK of few queries, which may be padding. `lengths`: queries
+/// and keys of masks that have none, with their name; or empty. Throws Error{usage} for incomplete options,
+/// Error{input} if they or the arrays disagree.
+Masks resolve_masks(const MaskOptions& options, Job& job, const MaskSet::Given& lengths = {});
 
 BlockShape read_block(const std::string& word);
 
@@ -71,13 +73,30 @@ struct KernelOptions {
 };
 void declare_kernel(OptionSet& set, KernelOptions& into);
 
-/// Calls f(), which plans work on the masks. Its errors get the name of the masks, and are usage errors if
-/// the lengths are from the command line; indivisible blocks of a likely padding mask get its hint.
+/// Options by the argument of the library that they give.
+using ArgumentOptions = std::map<std::string, std::string>;
+
+/// Returns f(). An error about one of the arguments is prefixed with its option.
 template <class F>
-auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f) {
+auto naming_options(const ArgumentOptions& options, F&& f) {
   try {
     return f();
   } catch (Error& error) {
+    if (const auto option = options.find(error.subject()); option != options.end()) error.at(option->second);
+    throw;
+  }
+}
+
+/// Calls f(), which plans work on the masks. Its errors get the name of the masks, and are usage errors if
+/// the lengths are from the command line; indivisible blocks of a likely padding mask get its hint. Errors
+/// about `others` get the name of their option instead.
+template <class F>
+auto plan_of_masks(const MaskOptions& options, const Masks& masks, F&& f,
+                   const ArgumentOptions& others = {}) {
+  try {
+    return naming_options(others, f);
+  } catch (Error& error) {
+    if (others.contains(error.subject())) throw;
     error.at(masks.name);
     const bool is_padding = error.code() == Error::Code::indivisible_mask && !masks.padding_hint.empty();
     if (options.shape.empty() && !is_padding) throw;

@@ -18,6 +18,7 @@ inline constexpr std::array kFa4Archs{Fa4Arch::sm90, Fa4Arch::sm100};
 /// "sm90", "sm100".
 std::string_view name_of(Fa4Arch arch);
 
+inline constexpr std::int64_t kLargestFa4Head = 256;  // elements
 struct Fa4Kernel {
   Fa4Arch arch = Fa4Arch::sm90;
   std::int64_t head_dim = 128;

@@ -86,7 +86,8 @@ struct MaskArrays : ScannedMasks {
 };
 
 /// Masks, one a head, of one shape. Errors: those of process_mask; heads of different masks where the layout
-/// has one for all (tokamax, bsr, flashinfer, magi); numbers beyond the dtype of an array.
+/// has one for all (tokamax, bsr, flashinfer, magi); numbers beyond the dtype of an array; about cu_seqlens_q,
+/// cu_seqlens_k, q_sizes or kv_sizes those that are not of the mask.
 MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
                             const MaskLayoutSettings& settings);
 
@@ -94,6 +95,10 @@ MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
 /// Throws what it throws before it reads a mask.
 std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
                                const MaskLayoutSettings& settings);
+
+/// Queries and keys by cu_seqlens, or by sizes of blocks of both; empty where neither is given. Throws Error{input}
+/// for arrays that are none.
+Shape lengths_of(const MaskLayoutSettings& settings);
 
 /// A block size for layouts without blocks: the least power of two with at most 2048 blocks a side.
 BlockShape scan_block(std::int64_t q_length, std::int64_t kv_length);

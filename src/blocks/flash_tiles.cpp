@@ -45,7 +45,8 @@ std::string_view name_of(Fa4Arch arch) { return arch == Fa4Arch::sm90 ? "sm90" :
 
 BlockShape fa4_tile(const Fa4Kernel& kernel, BlockShape block, std::int64_t queries) {
   for (const std::int64_t size : {kernel.head_dim, kernel.head_dim_v})
-    if (size < 1 || size > 256) throw core::usage("a head has 1 to 256 elements, not {}", size);
+    if (size < 1 || size > kLargestFa4Head)
+      throw core::usage("a head has 1 to {} elements, not {}", kLargestFa4Head, size);
   const bool hopper = kernel.arch == Fa4Arch::sm90;
   if (kernel.direction == Direction::dkv)
     return hopper ? sm90_backward_tile(kernel, block) : BlockShape{128, 128};

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "core/checked.hpp"
+#include "core/named.hpp"
+#include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "mask/node.hpp"
 
@@ -160,6 +162,16 @@ std::int64_t PackedAxis::sequence_of(std::int64_t packed_position) const {
 std::int64_t PackedAxis::padded_position(std::int64_t packed_position) const {
   const std::int64_t s = sequence_of(packed_position);
   return at(padded, s) + packed_position - at(packed, s);
+}
+
+SequenceOffsets read_sequences(const ArraySource& cu_q, const ArraySource& cu_kv) {
+  SequenceOffsets read{core::about("cu_seqlens_q", [&] { return core::read_offsets(cu_q); }),
+                       core::about("cu_seqlens_k", [&] { return core::read_offsets(cu_kv); })};
+  if (read.q.size() != read.kv.size())
+    throw core::invalid("{} has {} elements, and {} has {}: as many sequences of keys as of queries",
+                        cu_kv.name(), read.kv.size(), cu_q.name(), read.q.size())
+        .about("cu_seqlens_k");
+  return read;
 }
 
 PackedSequences packed_sequences(std::vector<std::int64_t> cu_q, std::vector<std::int64_t> cu_kv,

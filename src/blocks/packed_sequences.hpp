@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "ejk/array.hpp"
 #include "ejk/mask.hpp"
 
 namespace ejk::blocks {
@@ -34,6 +35,12 @@ struct PackedAxis {
 struct PackedSequences {
   PackedAxis q, kv;
 };
+
+/// cu_seqlens of as many sequences of queries as of keys. Throws Error{input} about cu_seqlens_q or cu_seqlens_k.
+struct SequenceOffsets {
+  std::vector<std::int64_t> q, kv;
+};
+SequenceOffsets read_sequences(const ArraySource& cu_q, const ArraySource& cu_kv);
 
 /// From cu_seqlens of both. Throws Error{input}: other numbers of sequences; padded, more than 2^48 positions.
 PackedSequences packed_sequences(std::vector<std::int64_t> cu_q, std::vector<std::int64_t> cu_kv,

@@ -18,4 +18,15 @@ decltype(auto) named(std::string_view name, F&& f) {
   }
 }
 
+/// Returns f(); an Error that it throws is about this argument.
+template <class F>
+decltype(auto) about(std::string_view argument, F&& f) {
+  try {
+    return f();
+  } catch (Error& error) {
+    error.about(argument);
+    throw;
+  }
+}
+
 }  // namespace ejk::core

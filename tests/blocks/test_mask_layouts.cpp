@@ -215,9 +215,9 @@ TEST_CASE("packed sequences: pairs of two of them cannot be stored, and are coun
   };
   const std::vector<std::int32_t> shorter{0, 5}, other{0, 6};
   settings.cu_seqlens_q = shorter;
-  CHECK(failure() == "the sequences have 5 queries and 5 keys, the mask 6 and 6");
+  CHECK(failure() == "array ends at 5, and the mask has 6 queries");
   settings.cu_seqlens_q = cu, settings.cu_seqlens_k = other;
-  CHECK(failure() == "3 sequences of queries and 1 of keys");
+  CHECK(failure() == "array has 2 elements, and array has 4: as many sequences of keys as of queries");
 }
 
 TEST_CASE("variable_blocks: FlashInfer's blocks of any sizes are read, and written from the mask") {
@@ -272,15 +272,68 @@ TEST_CASE("blocks that are neither all True nor all False are computed whole, an
       make_mask_arrays({causal_mask(6, 6)}, {4, 4}, {.layout = flashinfer_variable, .q_sizes = q});
     });
   };
-  CHECK(failure({4, 1}).find(" adds up to 5, and there are 6") != std::string::npos);
+  CHECK(failure({4, 1}).find(" adds up to 5, and the mask has 6 queries") != std::string::npos);
   CHECK(failure({4, 3}).find("(1) is 3: 2 of 6 positions are left") != std::string::npos);
   CHECK(failure({INT64_MAX, INT64_MAX}).find(": 6 of 6 positions are left") != std::string::npos);
-  CHECK(failure({-1, 7}).find("(0) is -1: ") != std::string::npos);
+  CHECK(failure({-1, 7}).find("(0) is -1: a size is not negative") != std::string::npos);
   CHECK(plain::failure(
             [&] {
               make_mask_arrays({causal_mask(6, 6)}, {4, 4}, {.layout = bsr, .q_sizes = q_sizes});
             },
             Error::Kind::usage) == "blocks of any sizes are of flashinfer-variable");
+}
+
+TEST_CASE("lengths that cu_seqlens and sizes of blocks fix, and the argument that is none") {
+  const auto named = [](const std::vector<std::int64_t>& values, const char* name) {
+    return make_source(Array::from<std::int64_t>({std::ssize(values)}, values), name);
+  };
+  MaskLayoutSettings packed{.layout = fa4}, cells{.layout = flashinfer_variable};
+  CHECK(lengths_of(packed).empty());
+  packed.cu_seqlens_q = named({0, 3, 6}, "q.npy");
+  CHECK(lengths_of(packed) == Shape{6, 6});
+  packed.cu_seqlens_k = named({0, 5, 5}, "k.npy");
+  CHECK(lengths_of(packed) == Shape{6, 5});
+  cells.q_sizes = named({2, 0, 3}, "q.npy");
+  CHECK(lengths_of(cells).empty());
+  cells.kv_sizes = named({7}, "k.npy");
+  CHECK(lengths_of(cells) == Shape{5, 7});
+  cells.kv_sizes = named({0}, "k.npy");
+  CHECK(lengths_of(cells).empty());
+
+  // Errors of the same arrays, of their lengths and of the mask's are about the argument.
+  const auto subject = [](const MaskLayoutSettings& settings, const Mask& mask) {
+    std::string about = "no error";
+    try {
+      mask_arrays_bytes({mask}, {2, 2}, settings);
+    } catch (const Error& error) {
+      CHECK(error.kind() == Error::Kind::input);
+      about = error.subject();
+    }
+    try {
+      lengths_of(settings);
+    } catch (const Error& error) {
+      CHECK(error.subject() == about);
+    }
+    return about;
+  };
+  CHECK(subject(packed, full_mask(6, 5)) == "no error");
+  CHECK(subject(packed, full_mask(7, 5)) == "cu_seqlens_q");
+  CHECK(subject(packed, full_mask(6, 6)) == "cu_seqlens_k");
+  cells.kv_sizes = named({7}, "k.npy");
+  CHECK(subject(cells, full_mask(5, 7)) == "no error");
+  CHECK(subject(cells, full_mask(6, 7)) == "q_sizes");
+  CHECK(subject(cells, full_mask(5, 8)) == "kv_sizes");
+  using Wrong = std::vector<std::vector<std::int64_t>>;
+  for (const auto& wrong : Wrong{{1, 6}, {0, 4, 3}, {0, 6}, {}, {0, INT64_MAX, INT64_MIN}}) {
+    packed.cu_seqlens_k = named(wrong, "k.npy");
+    CHECK(subject(packed, full_mask(6, 5)) == "cu_seqlens_k");
+  }
+  packed.cu_seqlens_k = {}, packed.cu_seqlens_q = named({1, 6}, "q.npy");
+  CHECK(subject(packed, full_mask(6, 6)) == "cu_seqlens_q");
+  for (const auto& wrong : Wrong{{-1, 6}, {INT64_MAX, INT64_MAX}, {INT64_MIN}}) {
+    cells.q_sizes = named(wrong, "q.npy");
+    CHECK(subject(cells, full_mask(5, 7)) == "q_sizes");
+  }
 }
 
 TEST_CASE("sizes of blocks in a file: their sums are the lengths, and no memory follows from them") {

@@ -62,6 +62,12 @@ TEST_CASE("packed sequences: each moves to its blocks, pairs of two sequences an
     CHECK(sequences->q.padded_position(q) ==
           sequences->q.first_block(s) * block.q + q - cu_q[static_cast<std::size_t>(s)]);
   }
+  const auto offsets = [](const std::vector<std::int64_t>& values, const char* name) {
+    return make_source(Array::from<std::int64_t>({std::ssize(values)}, values), name);
+  };
+  CHECK(plain::failure([&] {
+          blocks::read_sequences(*offsets({0, 4}, "q.npy"), *offsets({0, 2, 4}, "k.npy"));
+        }) == "k.npy has 3 elements, and q.npy has 2: as many sequences of keys as of queries");
   CHECK(plain::failure([] {
           blocks::packed_sequences({0, 4}, {0, 2, 4}, {2, 2});
         }) == "1 sequences of queries and 2 of keys");

@@ -41,14 +41,21 @@ void check_words(const MaskInfoOptions& options) {
   };
   const MaskInfoSettings usual;
   const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
-  given(!variable && !(options.q_sizes.empty() && options.kv_sizes.empty()), "--q-sizes",
-        "flashinfer-variable");
-  given((options.layout != MaskLayout::fa4 || options.dkv) &&
-            !(options.cu_seqlens.empty() && options.cu_seqlens_k.empty()),
-        "--cu-seqlens", "fa4, without --dkv");
+  given(!variable && !options.q_sizes.empty(), "--q-sizes", "flashinfer-variable");
+  given(!variable && !options.kv_sizes.empty(), "--kv-sizes", "flashinfer-variable");
+  const bool packs = options.layout == MaskLayout::fa4 && !options.dkv;
+  given(!packs && !options.cu_seqlens.empty(), "--cu-seqlens", "fa4, without --dkv");
+  given(!packs && !options.cu_seqlens_k.empty(), "--cu-seqlens-k", "fa4, without --dkv");
+  if (options.cu_seqlens.empty() && !options.cu_seqlens_k.empty())
+    throw usage("--cu-seqlens-k goes with --cu-seqlens, the sequences of queries");
   if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
   given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
   given(!jax && !tokamax && options.dynamic, "--dynamic", "jax and tokamax");
+  const bool is_sharded = options.how.q_seq_shards != usual.q_seq_shards || options.kv_seq_shards != 1 ||
+                          !options.how.shrink_grid;
+  if (tokamax && options.dynamic && is_sharded)
+    throw usage(
+        "--dynamic goes without --q-seq-shards, --kv-seq-shards and --no-shrink-grid in --layout tokamax");
   given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
   given(!jax && !tokamax && options.how.q_seq_shards != usual.q_seq_shards, "--q-seq-shards",
         "jax and tokamax");
@@ -93,8 +100,12 @@ std::vector<Output> outputs_of(const MaskInfoShare& share) {
   return outputs;
 }
 
-// Every rank makes the arrays, which are no work beside the scan, and the first one writes them.
-Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job) {
+const ArgumentOptions kArgumentOptions{{"q_sizes", "--q-sizes"},
+                                       {"kv_sizes", "--kv-sizes"},
+                                       {"cu_seqlens_q", "--cu-seqlens"},
+                                       {"cu_seqlens_k", "--cu-seqlens-k"}};
+
+MaskLayoutSettings layout_settings(const MaskInfoOptions& options, Job& job) {
   MaskLayoutSettings settings;
   settings.layout = *options.layout;
   settings.direction = options.dkv ? Direction::dkv : Direction::forward;
@@ -112,9 +123,16 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
       const auto array = job.open_integers(role, *word);
       *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
     }
+  return settings;
+}
+
+// Every rank makes the arrays, which are no work beside the scan, and the first one writes them.
+Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, MaskLayoutSettings settings,
+                   Job& job) {
   const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
-  const std::int64_t peak =
-      plan_of_masks(options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); });
+  const std::int64_t peak = plan_of_masks(
+      options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); },
+      kArgumentOptions);
   Report planned;
   planned.warnings = masks.warnings();
   planned.add("layout", "layout", std::string(name_of(settings.layout)))
@@ -168,10 +186,17 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, Job& job)
 
 Outcome run(const MaskInfoOptions& options, Job& job) {
   check_words(options);
-  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job); });
+  MaskLayoutSettings settings;
+  MaskSet::Given lengths;
+  if (options.layout) {
+    settings = layout_settings(options, job);
+    lengths = {naming_options(kArgumentOptions, [&] { return lengths_of(settings); }),
+               settings.cu_seqlens_q ? "--cu-seqlens" : "--q-sizes"};
+  }
+  const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job, lengths); });
   job.provenance.record("shape",
                         fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
-  if (options.layout) return run_layout(options, masks, job);
+  if (options.layout) return run_layout(options, masks, std::move(settings), job);
   const MaskInfoPlan plan = plan_of_masks(options.masks, masks, [&] {
     return MaskInfoPlan(masks.heads, *options.block, options.dkv ? Direction::dkv : Direction::forward,
                         options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how);

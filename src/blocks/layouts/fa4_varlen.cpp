@@ -13,7 +13,6 @@
 
 #include "blocks/layouts/lists.hpp"
 #include "core/checked.hpp"
-#include "core/offsets.hpp"
 
 namespace ejk::blocks {
 
@@ -24,17 +23,18 @@ constexpr const char* kOffsets = "cu_block_idx_offsets";
 
 // --- reading
 
-std::vector<std::int64_t> offsets_in(const ArrayGroup& group, const char* name) {
-  const auto array = group.find(name);
-  if (!array) throw wrong(name, "{}: there is no {}", group.name, name);
-  try {
-    std::vector<std::int64_t> offsets = core::read_offsets(*array);
-    if (offsets.back() == 0) throw core::invalid("{}: its sequences are empty", array->name());
-    return offsets;
-  } catch (Error& error) {
-    error.about(name);
-    throw;
-  }
+SequenceOffsets sequences_of(const ArrayGroup& group) {
+  const auto array = [&](const char* name) {
+    auto found = group.find(name);
+    if (!found) throw wrong(name, "{}: there is no {}", group.name, name);
+    return found;
+  };
+  const auto q = array("cu_seqlens_q"), kv = array("cu_seqlens_k");
+  SequenceOffsets read = read_sequences(*q, *kv);
+  for (const auto& [offsets, cu, name] :
+       {std::tuple{&read.q, &q, "cu_seqlens_q"}, std::tuple{&read.kv, &kv, "cu_seqlens_k"}})
+    if (offsets->back() == 0) throw wrong(name, "{}: its sequences are empty", (*cu)->name());
+  return read;
 }
 
 class SequenceLists final : public ListedBlocks {
@@ -54,8 +54,9 @@ class SequenceLists final : public ListedBlocks {
     std::optional<BlockShape> stored;
     if (patterns) stored = block_in(*patterns, "bool");
     block = required_block(group, agreed_block(group, set.block, stored));
+    SequenceOffsets offsets = sequences_of(group);
     auto made = std::make_shared<PackedSequences>(
-        packed_sequences(offsets_in(group, "cu_seqlens_q"), offsets_in(group, "cu_seqlens_k"), block));
+        packed_sequences(std::move(offsets.q), std::move(offsets.kv), block));
     q_blocks = made->q.all_blocks(), kv_blocks = made->kv.all_blocks();
     rows = lists_[0].count.shape()[0];
     shape = {rows, made->q.packed.back(), made->kv.packed.back()};
@@ -193,8 +194,9 @@ std::shared_ptr<const ListedBlocks> list_varlen(const ArrayGroup& group, const S
 
 void write_varlen(const MaskScans& scans, ArraysMade& to) {
   const BlockShape block = scans.plan.block;
-  const auto [cu_q, cu_kv] = sequences_in(scans.settings);
-  const auto sequences = std::make_shared<const PackedSequences>(packed_sequences(cu_q, cu_kv, block));
+  SequenceOffsets cu = sequences_in(scans.settings);
+  const auto sequences =
+      std::make_shared<const PackedSequences>(packed_sequences(std::move(cu.q), std::move(cu.kv), block));
   const PackedAxis &q = sequences->q, &kv = sequences->kv;
 
   // The same masks in padded positions, whose blocks are those of the sequences.

@@ -343,8 +343,8 @@ Array sizes_of(const char* name, std::int64_t heads, const std::vector<std::int6
 }
 
 void write_variable(const MaskScans& scans, ArraysMade& to) {
-  const auto q_sizes = block_sizes(scans.settings.q_sizes, scans.q_length(), scans.plan.block.q),
-             kv_sizes = block_sizes(scans.settings.kv_sizes, scans.kv_length(), scans.plan.block.kv);
+  const auto q_sizes = q_block_sizes(scans.settings, scans.q_length(), scans.plan.block),
+             kv_sizes = kv_block_sizes(scans.settings, scans.kv_length(), scans.plan.block);
   const std::int64_t heads = scans.plan.head_count();
   std::vector<MadeCells> masks;
   for (const Scan& scan : scans.scans) {

@@ -9,12 +9,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "blocks/layouts/layouts.hpp"
-#include "blocks/packed_sequences.hpp"
 #include "core/checked.hpp"
+#include "core/named.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
@@ -38,16 +39,25 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
   if (settings.cu_seqlens_q) {
     if (settings.layout != MaskLayout::fa4 || settings.direction == Direction::dkv)
       throw Error(Error::Kind::usage, "blocks that begin with each sequence are of fa4, of its forward pass");
-    const auto [q, kv] = sequences_in(settings);
-    if (q.back() != heads.front().q_length() || kv.back() != heads.front().kv_length())
-      throw core::invalid("the sequences have {} queries and {} keys, the mask {} and {}", q.back(),
-                          kv.back(), heads.front().q_length(), heads.front().kv_length());
+    const SequenceOffsets sequences = sequences_in(settings);
+    const auto require_end = [](const IntegerArray& cu, const char* argument, std::int64_t end,
+                                std::int64_t length, const char* what) {
+      if (end != length)
+        throw core::invalid("{} ends at {}, and the mask has {} {}", cu->name(), end, length, what)
+            .about(argument);
+    };
+    const Mask& mask = heads.front();
+    require_end(settings.cu_seqlens_q, "cu_seqlens_q", sequences.q.back(), mask.q_length(), "queries");
+    if (settings.cu_seqlens_k)
+      require_end(settings.cu_seqlens_k, "cu_seqlens_k", sequences.kv.back(), mask.kv_length(), "keys");
+    else
+      require_end(settings.cu_seqlens_q, "cu_seqlens_q", sequences.kv.back(), mask.kv_length(), "keys");
   }
   if (settings.q_sizes || settings.kv_sizes) {
     if (settings.layout != MaskLayout::flashinfer_variable)
       throw Error(Error::Kind::usage, "blocks of any sizes are of flashinfer-variable");
-    block_sizes(settings.q_sizes, heads.front().q_length(), block.q);
-    block_sizes(settings.kv_sizes, heads.front().kv_length(), block.kv);
+    q_block_sizes(settings, heads.front().q_length(), block);
+    kv_block_sizes(settings, heads.front().kv_length(), block);
   }
   MaskInfoSettings how;
   how.q_seq_shards = settings.q_seq_shards;
@@ -186,9 +196,8 @@ void ArraysMade::add(const char* name, bool value) {
   add(name, std::move(array));
 }
 
-std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> sequences_in(const MaskLayoutSettings& how) {
-  const IntegerArray& keys = how.cu_seqlens_k ? how.cu_seqlens_k : how.cu_seqlens_q;
-  return {core::read_offsets(*how.cu_seqlens_q), core::read_offsets(*keys)};
+SequenceOffsets sequences_in(const MaskLayoutSettings& how) {
+  return read_sequences(*how.cu_seqlens_q, how.cu_seqlens_k ? *how.cu_seqlens_k : *how.cu_seqlens_q);
 }
 
 std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
@@ -212,21 +221,48 @@ std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<s
   return generated_source({DType::boolean, std::move(shape)}, name, fill);
 }
 
-std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side) {
+namespace {
+
+// Sizes that are not negative, and do not exceed what is left of a length.
+std::vector<std::int64_t> sizes_within(const ArraySource& given, std::int64_t length) {
+  std::vector<std::int64_t> sizes = core::read_integers(given, "sizes of blocks");
+  std::int64_t left = length;
+  for (std::size_t n = 0; n < sizes.size(); left -= sizes[n++])
+    if (sizes[n] < 0 || sizes[n] > left)
+      throw core::invalid(
+          "{}({}) is {}: {}", given.name(), n, sizes[n],
+          sizes[n] < 0 ? "a size is not negative" : fmt::format("{} of {} positions are left", left, length));
+  return sizes;
+}
+
+std::int64_t sum_of_sizes(const std::vector<std::int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+}
+
+std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side,
+                                      const char* what) {
   if (!given) {
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(core::ceil_div(length, side)), side);
     sizes.back() = length - (std::ssize(sizes) - 1) * side;
     return sizes;
   }
-  std::vector<std::int64_t> sizes = core::read_integers(*given, "sizes of blocks");
-  std::int64_t left = length;
-  for (std::size_t n = 0; n < sizes.size(); left -= sizes[n++])
-    if (sizes[n] < 0 || sizes[n] > left)
-      throw core::invalid("{}({}) is {}: {} of {} positions are left", given->name(), n, sizes[n], left,
-                          length);
-  if (left != 0)
-    throw core::invalid("{} adds up to {}, and there are {}", given->name(), length - left, length);
+  std::vector<std::int64_t> sizes = sizes_within(*given, length);
+  if (sum_of_sizes(sizes) != length)
+    throw core::invalid("{} adds up to {}, and the mask has {} {}", given->name(), sum_of_sizes(sizes),
+                        length, what);
   return sizes;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> q_block_sizes(const MaskLayoutSettings& how, std::int64_t length,
+                                        BlockShape block) {
+  return core::about("q_sizes", [&] { return block_sizes(how.q_sizes, length, block.q, "queries"); });
+}
+
+std::vector<std::int64_t> kv_block_sizes(const MaskLayoutSettings& how, std::int64_t length,
+                                         BlockShape block) {
+  return core::about("kv_sizes", [&] { return block_sizes(how.kv_sizes, length, block.kv, "keys"); });
 }
 
 Array index_array(const char* name, Shape shape, std::int64_t largest) {
@@ -278,6 +314,21 @@ MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
   return made;
 }
 
+Shape lengths_of(const MaskLayoutSettings& settings) {
+  Shape lengths;
+  if (settings.cu_seqlens_q) {
+    const blocks::SequenceOffsets sequences = blocks::sequences_in(settings);
+    lengths = {sequences.q.back(), sequences.kv.back()};
+  } else if (settings.q_sizes && settings.kv_sizes) {
+    for (const auto& [argument, sizes] :
+         {std::pair{"q_sizes", settings.q_sizes}, std::pair{"kv_sizes", settings.kv_sizes}})
+      lengths.push_back(core::about(argument, [&, &sizes = sizes] {
+        return blocks::sum_of_sizes(blocks::sizes_within(*sizes, kLongestMask));
+      }));
+  }
+  return std::find(lengths.begin(), lengths.end(), 0) == lengths.end() ? lengths : Shape();
+}
+
 std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
                                const MaskLayoutSettings& settings) {
   const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
@@ -298,8 +349,9 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
   }
   std::int64_t of_sequences = 0;
   if (settings.cu_seqlens_q) {  // states, ids and lists of the blocks of each sequence
-    const auto [cu_q, cu_kv] = blocks::sequences_in(settings);
-    const blocks::PackedSequences sequences = blocks::packed_sequences(cu_q, cu_kv, block);
+    blocks::SequenceOffsets offsets = blocks::sequences_in(settings);
+    const blocks::PackedSequences sequences =
+        blocks::packed_sequences(std::move(offsets.q), std::move(offsets.kv), block);
     std::int64_t entries = 0;
     for (std::int64_t s = 0; s < sequences.q.count(); ++s)
       entries = core::sum_of_bytes({entries, times(sequences.q.blocks(s), sequences.kv.blocks(s))});

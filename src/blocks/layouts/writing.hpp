@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "blocks/block_mask.hpp"
+#include "blocks/packed_sequences.hpp"
 #include "blocks/plan.hpp"
 #include "blocks/scan.hpp"
 #include "ejk/mask_layouts.hpp"
@@ -82,8 +83,8 @@ struct ArraysMade {
   void add(const char* name, bool value);
 };
 
-/// cu_seqlens of queries and of keys. Throws Error{input} where they are none.
-std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> sequences_in(const MaskLayoutSettings& how);
+/// cu_seqlens of queries and of keys. Errors: those of read_sequences.
+SequenceOffsets sequences_in(const MaskLayoutSettings& how);
 
 /// Blocks (n, q, kv) of bools, or (n, kv, q) of dkv, computed on read: patterns of the table, BlockGrid::kFull or
 /// kEmptyBlock.
@@ -91,9 +92,11 @@ inline constexpr std::int32_t kEmptyBlock = -2;
 std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
                                                  const MaskScans& scans, Direction direction);
 
-/// Sizes of blocks that make up a length: those given, or `side` each and the rest. Throws Error{input} where
-/// those given do not.
-std::vector<std::int64_t> block_sizes(const IntegerArray& given, std::int64_t length, std::int64_t side);
+/// Sizes of blocks that make up a length, of queries and of keys: those given, or the block's and the rest.
+/// Throws Error{input} about q_sizes or kv_sizes where those given do not.
+std::vector<std::int64_t> q_block_sizes(const MaskLayoutSettings& how, std::int64_t length, BlockShape block);
+std::vector<std::int64_t> kv_block_sizes(const MaskLayoutSettings& how, std::int64_t length,
+                                         BlockShape block);
 
 /// int32, which holds values up to `largest`. Throws Error{input} for a larger one.
 Array index_array(const char* name, Shape shape, std::int64_t largest);
