@@ -41,6 +41,7 @@ constexpr Row kHints[] = {
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
+    {Code::not_of_fa4, "--arch is for those; of blocks alone ejk sparsity --blocks QxK --arch ARCH says it"},
     {Code::unknown_lengths, "--shape HxQxK gives them, or the mask that it should store"},
     {Code::repeated_key, "ejk attention --duplicates count counts it twice as well"},
     {Code::heads_of_mask, "--per-head makes ids for each head; or take one head with a slice: \"REF[:,0]\""},

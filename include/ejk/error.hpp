@@ -55,6 +55,7 @@ class Error : public std::exception {
     too_many_patterns,  // different partial blocks of a mask
     computable_mask,    // a stored MaskInfo leaves its elements to the kernel
     unknown_lengths,    // nothing says how many queries and keys a stored MaskInfo is for
+    not_of_fa4,         // arrays of another layout than those that FlashAttention-4 takes
     unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
     repeated_key,       // a query has a key twice, which kernels that gather keys count twice
     heads_of_mask,      // that segment ids would have to merge

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "blocks/block_mask.hpp"
+#include "blocks/layouts/listed.hpp"
 #include "check/mask_pair.hpp"
 #include "ejk/check.hpp"
 
@@ -46,6 +47,8 @@ class LayoutCheck {
                                                                         std::int64_t k) const {
     return std::pair(q / block_shape.q, k / block_shape.kv);
   }
+  /// Where the blocks of a row begin, if they are of any sizes; each is one finding then.
+  virtual blocks::BlockBounds bounds(std::int64_t) const { return {}; }
   /// The finding for a block that differs from the wanted mask; `what` describes the difference.
   virtual Finding explain(std::int64_t row, const BlockDifference& difference, const Mask& wanted,
                           const std::string& what) const = 0;

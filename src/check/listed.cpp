@@ -274,6 +274,7 @@ class RuleCheck final : public ArraysCheck {
   }
 
   bool is_computed(std::int64_t) const override { return false; }
+  blocks::BlockBounds bounds(std::int64_t row) const override { return rule_->bounds(row); }
 
   Finding explain(std::int64_t row, const BlockDifference& d, const Mask&,
                   const std::string& what) const override {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -88,12 +89,27 @@ class MaskInfoCheck {
     return layout_->row_masks[static_cast<std::size_t>(row)];
   }
 
+  // Lists of flex are of both directions, as PyTorch passes them to FlashAttention-4.
   void check_kernel() {
+    const blocks::StoredMaskLayout& layout = blocks::layout_of(group_);
+    if (layout.written_as != MaskLayout::fa4 && layout.written_as != MaskLayout::flex)
+      throw Error(Error::Kind::usage,
+                  fmt::format("{}: FlashAttention-4 takes blocks in the layouts fa4 and flex, not {}", name_,
+                              layout.name),
+                  Error::Code::not_of_fa4);
     const BlockShape block = layout_->block_shape;
     Fa4Kernel kernel = *claims_.kernel;
-    if (blocks::settings_of(group_, claims_.settings).direction == Direction::dkv)
-      kernel.direction = Direction::dkv;
+    const auto stored = blocks::settings_of(group_, claims_.settings).direction;
+    const bool is_forward = stored == Direction::forward && layout.written_as == MaskLayout::fa4;
+    if (stored == Direction::dkv) kernel.direction = Direction::dkv;
     kernel.is_varlen = layout_->longest_sequence > 0;
+    if (is_forward && kernel.direction == Direction::dkv && !kernel.is_varlen) {
+      found_.add("runs-on", 0, [&] {
+        return Finding{
+            "dkv", {}, false, "lists of the rows of blocks: the backward pass takes those of columns"};
+      });
+      return;
+    }
     const std::string why =
         fa4_refusal(kernel, block, kernel.is_varlen ? layout_->longest_sequence : mask_of(0).q_length);
     if (!why.empty())
@@ -149,25 +165,71 @@ class MaskInfoCheck {
       const Mask& mask = wanted(shared.first);
       const States states = walk == 0 ? states_of(row) : nullptr;
       const MaskPair pair(computed(row, mask), mask, layout_->block_shape);
-      pair.compare(found_, options_, progress, 1, [&](Findings& found, const BlockDifference& difference) {
+      const auto report = [&](Findings& found, const BlockDifference& difference, std::int64_t place) {
         wrong_blocks += shared.count;
         const bool is_missing = difference.missing > 0;
         const auto at = layout_->block_of(is_missing ? difference.missing_q : difference.outside_q,
                                           is_missing ? difference.missing_k : difference.outside_k);
         if (states && at) states->states(at->first)[static_cast<std::size_t>(at->second)] = 3;
+        found.add(
+            difference.missing > 0 ? "missing" : "outside", place,
+            [&] { return explain(shared, row, difference); }, shared.count);
+      };
+      const blocks::BlockBounds bounds = layout_->bounds(row);
+      std::map<std::pair<std::int64_t, std::int64_t>, BlockDifference> own;  // of blocks of any sizes
+      pair.compare(found_, options_, progress, 1, [&](Findings& found, const BlockDifference& difference) {
+        if (!bounds.q.empty()) {
+          const std::scoped_lock lock(reading_);
+          add_to_own(pair, pair.pairs_of(difference), bounds, own);
+          return;
+        }
         const BlockShape block = layout_->block_shape;
         if ((difference.i + 1) * block.q > mask.q_length() ||
             (difference.j + 1) * block.kv > mask.kv_length()) {
           const std::scoped_lock lock(reading_);
           wrong_.insert({row, difference.i, difference.j});
         }
-        found.add(
-            difference.missing > 0 ? "missing" : "outside", pair.place(shared.first, difference),
-            [&] { return explain(shared, row, difference); }, shared.count);
+        report(found, difference, pair.place(shared.first, difference));
       });
+      for (const auto& [at, difference] : own)
+        report(found_, difference,
+               (shared.first * std::ssize(bounds.q) + at.first) * std::ssize(bounds.kv) + at.second);
       add_picture(shared.first, states);
     }
-    found_.facts().add("wrong_blocks", "blocks that differ from the mask", wrong_blocks.load(), Unit::blocks);
+    const BlockShape block = layout_->block_shape;
+    const bool has_blocks = mask_of(0).grid || !layout_->bounds(0).q.empty();
+    found_.facts().add("wrong_blocks",
+                       has_blocks
+                           ? "blocks that differ from the mask"
+                           : fmt::format("blocks of {}x{} that differ from the mask", block.q, block.kv),
+                       wrong_blocks.load(), Unit::blocks);
+  }
+
+  // The differences within a rectangle, by the blocks of any sizes that they are in. Pairs behind the last block
+  // are those of that one.
+  static void add_to_own(const MaskPair& pair, const mask::Rectangle& where,
+                         const blocks::BlockBounds& bounds,
+                         std::map<std::pair<std::int64_t, std::int64_t>, BlockDifference>& own) {
+    // Calls f(block, begin, end) for the blocks that a range has positions of, cut to it.
+    const auto each_block = [](const std::vector<std::int64_t>& begins, std::int64_t begin, std::int64_t end,
+                               auto&& f) {
+      while (begin < end) {
+        const auto next = std::upper_bound(begins.begin() + 1, begins.end() - 1, begin);
+        const bool is_last = next == begins.end() - 1;
+        const std::int64_t until = is_last ? end : std::min(end, *next);
+        f(next - begins.begin() - 1, begin, until);
+        begin = until;
+      }
+    };
+    each_block(bounds.q, where.q_begin, where.q_end, [&](std::int64_t i, std::int64_t q, std::int64_t q_end) {
+      each_block(bounds.kv, where.k_begin, where.k_end,
+                 [&](std::int64_t j, std::int64_t k, std::int64_t k_end) {
+                   const BlockDifference part = pair.difference({q, q_end, k, k_end});
+                   if (part.missing + part.outside == 0) return;
+                   BlockDifference& block = own.try_emplace({i, j}, BlockDifference{i, j}).first->second;
+                   check::add(block, part);
+                 });
+    });
   }
 
   const Mask& wanted(std::int64_t head) const { return check::of_head(claims_.masks, head); }

@@ -20,7 +20,37 @@ using mask::Word;
 
 bool decided(BlockState state) { return state == BlockState::empty || state == BlockState::full; }
 
+// Adds the pairs in `width` columns of the bits of a rectangle.
+void add_columns(const BitRows& a, const BitRows& b, const Rectangle& where, std::int64_t first_column,
+                 std::int64_t width, BlockDifference& d) {
+  for (std::int64_t r = 0; r < where.rows(); ++r)
+    for (std::int64_t c = 0; c < width; c += 64) {
+      const std::int64_t n = std::min<std::int64_t>(64, width - c), column = first_column + c;
+      const Word x = mask::get_bits(a.row(r), column, n, a.row(r) + a.row_words),
+                 y = mask::get_bits(b.row(r), column, n, b.row(r) + b.row_words);
+      d.wanted += std::popcount(y);
+      if (x == y) continue;
+      const auto count = [&](Word bits, std::int64_t& all, std::int64_t& q, std::int64_t& k) {
+        if (all == 0 && bits != 0) q = where.q_begin + r, k = where.k_begin + column + std::countr_zero(bits);
+        all += std::popcount(bits);
+      };
+      count(~x & y, d.missing, d.missing_q, d.missing_k);
+      count(x & ~y, d.outside, d.outside_q, d.outside_k);
+    }
+}
+
 }  // namespace
+
+void add(BlockDifference& into, const BlockDifference& part) {
+  const auto add_pairs = [](std::int64_t& all, std::int64_t& q, std::int64_t& k, std::int64_t more,
+                            std::int64_t more_q, std::int64_t more_k) {
+    if (more > 0 && (all == 0 || std::pair(more_q, more_k) < std::pair(q, k))) q = more_q, k = more_k;
+    all += more;
+  };
+  add_pairs(into.missing, into.missing_q, into.missing_k, part.missing, part.missing_q, part.missing_k);
+  add_pairs(into.outside, into.outside_q, into.outside_k, part.outside, part.outside_q, part.outside_k);
+  into.wanted += part.wanted;
+}
 
 MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
     : first_(first),
@@ -32,6 +62,22 @@ MaskPair::MaskPair(const Mask& first, const Mask& second, BlockShape block)
       second_states_(second.node().classifier(block.q, block.kv)) {
   if (first.q_length() != second.q_length() || first.kv_length() != second.kv_length())
     throw core::invalid("masks of different shapes are compared");
+}
+
+BlockDifference MaskPair::difference(const Rectangle& where) const {
+  mask::BitBuffer first_bits, second_bits;
+  const BitRows a = first_bits.rows(where.rows(), where.columns()),
+                b = second_bits.rows(where.rows(), where.columns());
+  first_.node().fill(where, a);
+  second_.node().fill(where, b);
+  BlockDifference d;
+  add_columns(a, b, where, 0, where.columns(), d);
+  return d;
+}
+
+Rectangle MaskPair::pairs_of(const BlockDifference& d) const {
+  return {d.i * block_.q, std::min((d.i + 1) * block_.q, first_.q_length()), d.j * block_.kv,
+          std::min((d.j + 1) * block_.kv, first_.kv_length())};
 }
 
 // Sequential masks are read by one thread.
@@ -89,21 +135,7 @@ void MaskPair::find_differences(std::int64_t i, Scratch& scratch,
     }
     for (; j < end; ++j) {
       BlockDifference d{i, j};
-      const std::int64_t first_column = j * block_.kv - where.k_begin;
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < width(j); c += 64) {
-          const std::int64_t n = std::min<std::int64_t>(64, width(j) - c), column = first_column + c;
-          const Word x = mask::get_bits(a.row(r), column, n, a.row(r) + a.row_words),
-                     y = mask::get_bits(b.row(r), column, n, b.row(r) + b.row_words);
-          d.wanted += std::popcount(y);
-          if (x == y) continue;
-          const auto count = [&](Word bits, std::int64_t& all, std::int64_t& q, std::int64_t& k) {
-            if (all == 0 && bits != 0) q = q_begin + r, k = where.k_begin + column + std::countr_zero(bits);
-            all += std::popcount(bits);
-          };
-          count(~x & y, d.missing, d.missing_q, d.missing_k);
-          count(x & ~y, d.outside, d.outside_q, d.outside_k);
-        }
+      add_columns(a, b, where, j * block_.kv - where.k_begin, width(j), d);
       if (d.missing + d.outside > 0) found(d);
     }
   }

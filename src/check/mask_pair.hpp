@@ -25,6 +25,9 @@ struct BlockDifference {
   std::int64_t wanted = 0;  // pairs of the second
 };
 
+/// Adds the pairs of a part of the same block. The first pair is the first by query, then by key.
+void add(BlockDifference& into, const BlockDifference& part);
+
 struct SharedHeads {
   std::int64_t first, count;
 };
@@ -72,6 +75,11 @@ class MaskPair {
         },
         [&](Part& part) { into.merge(std::move(part.found)); });
   }
+
+  /// The differences within a rectangle.
+  BlockDifference difference(const mask::Rectangle& where) const;
+  /// The pairs of a differing block.
+  mask::Rectangle pairs_of(const BlockDifference& d) const;
 
   /// Sort key of differences: by head, then by block.
   std::int64_t place(std::int64_t head, const BlockDifference& d) const {

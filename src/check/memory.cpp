@@ -108,6 +108,10 @@ std::int64_t check_mask_info_bytes(const ArrayGroup& arrays, const MaskInfoClaim
   if (!claims.masks.empty()) {
     const Mask& mask = claims.masks.front();
     bytes += static_cast<double>(check_mask_bytes(mask.q_length(), mask.kv_length(), block));
+    // Of blocks of any sizes, those that differ in one head.
+    constexpr double kOfBlock = 160;
+    if (const auto array = arrays.find("block_mask_map"); array && array->shape().size() == 3)
+      bytes += kOfBlock * static_cast<double>(array->shape()[1]) * static_cast<double>(array->shape()[2]);
   }
   if (const std::optional<Shape>& shape = claims.settings.shape; shape && shape->size() == 3) {
     const std::int64_t rows = (*shape)[1] / block.q + 1, columns = (*shape)[2] / block.kv + 1;

@@ -5,6 +5,7 @@
 
 #include "check/artefacts.hpp"
 #include "ejk/mask_layouts.hpp"
+#include "ejk/text.hpp"
 #include "support/failure.hpp"
 #include "support/plain_layouts.hpp"
 
@@ -26,6 +27,13 @@ bool is_setting(const std::string& name) {
       " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C cu_seqlens_q cu_seqlens_k ";
   return settings.find(" " + name + " ") != std::string::npos;
 }
+
+// Whether it is where the query blocks of a sequence begin, which is fixed by the sequences before.
+bool is_row_of_another(const plain::PlainCase& c, const std::string& array, std::size_t n) {
+  return array == "cu_total_m_blocks" && n + 1 < c.cu_q.size() && c.cu_q[n] < c.cu_q[n + 1];
+}
+
+ArrayGroup group_of(const MaskArrays& made) { return plain::group_of(plain::stored(made)); }
 
 }  // namespace
 
@@ -68,7 +76,7 @@ TEST_CASE("a changed number is an error exactly where a kernel computes somethin
       CAPTURE(old);
       CAPTURE(array.values[n]);
       CAPTURE(c.heads.front().mask.text());
-      const bool has_effect = plain::computed(c, arrays) != right;
+      const bool has_effect = plain::computed(c, arrays) != right || is_row_of_another(c, at->first, n);
       const Findings found = check_mask_info(plain::group_of(arrays), claims);
       CHECK_MESSAGE((found.errors() > 0) == has_effect, text_of(found));
       ++(has_effect ? with_effect : without);
@@ -144,4 +152,112 @@ TEST_CASE("packed sequences without the elements of their partial blocks: these 
     right.add(true);
   }
   CHECK(right.yes > 30);
+}
+
+TEST_CASE("rows of a packed sequence that are those of another are found without a mask") {
+  Random random{13};
+  Answers shifted;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    plain::PlainCase c;
+    do c = plain::random_case(random, MaskLayout::fa4);
+    while (c.cu_q.empty());
+    plain::StoredArrays arrays = plain::stored(plain::arrays_of(c));
+    const Findings sound = check_mask_info(plain::group_of(arrays));
+    REQUIRE_MESSAGE(sound.errors() == 0, text_of(sound));
+    std::vector<std::int64_t>& first = arrays.at("cu_total_m_blocks").values;
+    const auto n = static_cast<std::size_t>(between(random, 0, std::ssize(first) - 1));
+    first[n] += between(random, 0, 1) ? 1 : -1;
+    const Findings found = check_mask_info(plain::group_of(arrays));
+    const bool is_wrong = is_row_of_another(c, "cu_total_m_blocks", n);
+    CHECK_MESSAGE((found.errors() > 0) == is_wrong, text_of(found));
+    shifted.add(found.count("order") > 0);
+  }
+  CHECK(shifted.yes > 20);
+}
+
+TEST_CASE("a wrong block of any size is one finding, with all of its pairs") {
+  Random random{14};
+  std::int64_t all = 0, large = 0;
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const Numbers q_sizes = random_sizes(random, between(random, 1, 8), 150),
+                  kv_sizes = random_sizes(random, between(random, 1, 8), 150);
+    const std::int64_t q = offsets_of(q_sizes).back(), kv = offsets_of(kv_sizes).back();
+    if (q == 0 || kv == 0) continue;
+    const Mask mask = plain::random_mask(random, q, kv, 1).mask;
+    const MaskArrays made = make_mask_arrays(
+        {mask}, {1, 1},
+        {.layout = MaskLayout::flashinfer_variable, .q_sizes = q_sizes, .kv_sizes = kv_sizes});
+    plain::StoredArrays arrays = plain::stored(made);
+    std::vector<std::int64_t>& cells = arrays.at("block_mask_map").values;
+    for (int n = 0; n < 3; ++n)
+      cells[static_cast<std::size_t>(between(random, 0, std::ssize(cells) - 1))] ^= 1;
+
+    // By hand: the pairs of each block that are only in one of the two.
+    const std::vector<std::uint8_t> wanted = plain::elements_of(mask);
+    std::map<Shape, std::pair<std::int64_t, std::int64_t>> wrong;  // missing, too many
+    const Numbers q_ends = offsets_of(q_sizes), kv_ends = offsets_of(kv_sizes);
+    for (std::size_t i = 0; i < q_sizes.size(); ++i)
+      for (std::size_t j = 0; j < kv_sizes.size(); ++j)
+        for (std::int64_t row = q_ends[i]; row < q_ends[i + 1]; ++row)
+          for (std::int64_t key = kv_ends[j]; key < kv_ends[j + 1]; ++key) {
+            const bool is = cells[i * kv_sizes.size() + j] != 0,
+                       should = wanted[static_cast<std::size_t>(row * kv + key)] != 0;
+            if (is == should) continue;
+            auto& [missing, outside] = wrong[{0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(j)}];
+            ++(should ? missing : outside);
+          }
+
+    MaskInfoClaims claims;
+    claims.masks = {mask};
+    CheckOptions options;
+    options.most_findings = 1000;
+    const Findings found = check_mask_info(plain::group_of(arrays), claims, options);
+    CHECK_MESSAGE(found.errors() == std::ssize(wrong), text_of(found));
+    std::map<Shape, std::int64_t> listed;
+    for (const Findings::Kept& kept : found.kept()) {
+      const Finding& finding = kept.finding;
+      CHECK(finding.array == "block_mask_map");
+      ++listed[finding.index];
+      const auto [missing, outside] = wrong[finding.index];
+      const std::int64_t pairs = missing > 0 ? missing : outside;
+      CAPTURE(finding.message);
+      CHECK(kept.rule.name == (missing > 0 ? "missing" : "outside"));
+      CHECK(finding.message.find("block " + to_string(finding.index) + (missing > 0 ? " lacks " : " has ") +
+                                 format_count(pairs) + " pair") != std::string::npos);
+      large += pairs > 64 * 64;
+    }
+    CHECK(listed.size() == wrong.size());
+    all += std::ssize(wrong);
+  }
+  CHECK(all > 100);
+  CHECK(large > 5);
+}
+
+TEST_CASE("FlashAttention-4 takes its own arrays of one direction, and flex's of both") {
+  const auto check = [](const MaskLayoutSettings& settings, Direction asked) {
+    MaskInfoClaims claims;
+    claims.kernel = Fa4Kernel{.direction = asked};
+    return check_mask_info(group_of(make_mask_arrays({causal_mask(256, 256)}, {128, 128}, settings)), claims);
+  };
+  MaskLayoutSettings columns{.layout = MaskLayout::fa4};
+  columns.direction = Direction::dkv;
+  for (const Direction asked : {Direction::forward, Direction::dkv}) {
+    CHECK(check({.layout = MaskLayout::flex}, asked).errors() == 0);
+    CHECK(check(columns, asked).errors() == 0);
+    const Findings of_rows = check({.layout = MaskLayout::fa4}, asked);
+    CHECK(of_rows.count("runs-on") == (asked == Direction::dkv));
+    if (asked == Direction::dkv) CHECK(of_rows.kept().front().finding.array == "dkv");
+    for (const MaskLayout other : kMaskLayouts)
+      if (other != MaskLayout::fa4 && other != MaskLayout::flex)
+        CHECK(plain::failure([&] { check({.layout = other}, asked); }, Error::Kind::usage) ==
+              "m.npz: FlashAttention-4 takes blocks in the layouts fa4 and flex, not " +
+                  std::string(name_of(other)));
+  }
+  const MaskInfo jax = process_mask({full_mask(8, 8)}, {4, 4});
+  MaskInfoClaims claims;
+  claims.kernel = Fa4Kernel{};
+  CHECK(plain::failure([&] { check_mask_info(stored_arrays(jax), claims); }, Error::Kind::usage)
+            .find("takes blocks in the layouts fa4 and flex, not jax") != std::string::npos);
 }

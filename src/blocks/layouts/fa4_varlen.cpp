@@ -96,6 +96,17 @@ class SequenceLists final : public ListedBlocks {
     }
   }
 
+  // Rows within the arrays that are those of another sequence. walk() reports others.
+  void check(const ArrayWalk& to) const override {
+    const PackedAxis& q = sequences->q;
+    for (std::int64_t s = 0; s < q.count(); ++s) {
+      const std::int64_t first = first_rows_[s], before = q.first_block(s), own = q.blocks(s);
+      if (own > 0 && first != before && first >= 0 && first <= q_blocks - own)
+        to.fault("order", {first_rows_.name, s}, first,
+                 fmt::format("the sequences before have {} query blocks", before));
+    }
+  }
+
   std::shared_ptr<const BlockElements> elements(std::int64_t) const override {
     return patterns ? pattern_elements(patterns, Direction::forward) : nullptr;
   }

@@ -92,7 +92,12 @@ class ListedBlocks {
   bool every_block = false;
 };
 
-/// A mask as a rule for pairs, without blocks.
+/// Where blocks of any sizes begin, and the end: from 0, never decreasing.
+struct BlockBounds {
+  std::vector<std::int64_t> q, kv;
+};
+
+/// A mask as a rule for pairs, without blocks of one size.
 class PairRule {
  public:
   virtual ~PairRule() = default;
@@ -102,6 +107,8 @@ class PairRule {
   std::int64_t rows = 1;
   std::vector<const IndexArray*> indices;
   bool has_whole_blocks = false;  // a kernel visits the blocks of the mask alone
+  /// Of a row's blocks, if it has any.
+  virtual BlockBounds bounds(std::int64_t) const { return {}; }
   /// Elements that no kernel can use, for a mask of these lengths.
   virtual void check(std::int64_t q_length, std::int64_t kv_length, const ArrayWalk& to) const = 0;
   /// Of one row, without the elements that check() has faults of.

@@ -203,9 +203,13 @@ class VariableRule final : public PairRule {
         fmt::format("from({})", name)));
   }
 
+  BlockBounds bounds(std::int64_t row) const override {
+    return {bounds_of(q_sizes_, row, kLongestMask), bounds_of(kv_sizes_, row, kLongestMask)};
+  }
+
   std::pair<const char*, Shape> place(std::int64_t row, std::int64_t q, std::int64_t k) const override {
-    const std::int64_t i = Cells::cell_of(bounds_of(q_sizes_, row, kLongestMask), q),
-                       j = Cells::cell_of(bounds_of(kv_sizes_, row, kLongestMask), k);
+    const BlockBounds all = bounds(row);
+    const std::int64_t i = Cells::cell_of(all.q, q), j = Cells::cell_of(all.kv, k);
     if (i >= q_sizes_.shape()[1]) return {q_sizes_.name, {row, q_sizes_.shape()[1] - 1}};
     if (j >= kv_sizes_.shape()[1]) return {kv_sizes_.name, {row, kv_sizes_.shape()[1] - 1}};
     return {kMap, {row, i, j}};
