@@ -1,6 +1,6 @@
 // Codes of floats, a register of them at once, which share a scale: the last one of a block may be partly
 // filled. The including file may define CodeLanes for its instruction set, as below, and EJK_CODE_LANES;
-// EJK_LOOKS_UP_CODES if that has look_up().
+// EJK_LOOKS_UP_CODES if that has look_up(), EJK_CONVERTS_CODES for convert_16().
 
 #ifndef EJK_CODE_LANES
 struct CodeLanes {
@@ -142,27 +142,77 @@ template <class F>
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
+// Codes of blocks by numbers(codes). convert(codes, n, scale, out) makes the first numbers of a block with one
+// scale, and returns how many.
+template <class Numbers, class Convert>
+[[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Convert& convert,
+                                                 const std::uint8_t* codes, std::int64_t n,
+                                                 const float* scales, std::int64_t block, std::int64_t first,
+                                                 float factor, float* out) {
+  const auto decoded = [&](std::int64_t i, std::int64_t count) {
+    const CodeFloats scale = block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
+    return numbers(load_codes(codes + i, count)) * scale * factor;
+  };
+  for (std::int64_t i = 0; i < n; first = 0) {
+    const std::int64_t end = block > 1 && block - first < n - i ? i + block - first : n;
+    if (block > 1) i += convert(codes + i, end - i, *scales, out + i);
+    for (; end - i >= kCodeLanes; i += kCodeLanes) {
+      const CodeFloats numbers_here = decoded(i, kCodeLanes);
+      std::memcpy(out + i, &numbers_here, sizeof numbers_here);
+    }
+    if (i < end) {
+      const CodeFloats last = decoded(i, end - i);
+      std::memcpy(out + i, &last, static_cast<std::size_t>(end - i) * sizeof(float));
+    }
+    i = end;
+    if (block > 1) ++scales;
+  }
+}
+
+#ifdef EJK_CONVERTS_CODES
+inline bool is_same(const FloatFormat& a, const FloatFormat& b) {
+  return a.exponent_bits == b.exponent_bits && a.mantissa_bits == b.mantissa_bits && a.bias == b.bias &&
+         a.special == b.special;
+}
+
+// Codes of e4m3 or e5m2, sixteen at a time.
+template <bool kE4M3>
+void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t block,
+                      std::int64_t first, float factor, float* out) {
+  constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
+  const CodeBits f = code_bits(kFormat);
+  const auto convert = [&](const std::uint8_t* from, std::int64_t count, float scale, float* to) {
+    constexpr std::int64_t kAtOnce = 16;
+    // Exact, and so is the scaled number, unless it overflows.
+    const float lifted = kE4M3 ? scale * 256 : scale;
+    std::int64_t i = 0;
+    if (__builtin_isinf(lifted) && !__builtin_isinf(scale)) return i;
+    for (; count - i >= kAtOnce; i += kAtOnce) {
+      CodeFloats low, high;
+      CodeLanes::convert_16<kE4M3>(from + i, low, high);
+      low = low * lifted * factor, high = high * lifted * factor;
+      std::memcpy(to + i, &low, sizeof low);
+      std::memcpy(to + i + kCodeLanes, &high, sizeof high);
+    }
+    return i;
+  };
+  decode_blocks([&](CodeInts some) { return numbers_of<kFormat.special>(f, some); }, convert, codes, n,
+                scales, block, first, factor, out);
+}
+#endif
+
 inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n,
                          const float* scales, std::int64_t block, std::int64_t first, float factor,
                          float* out) {
+#ifdef EJK_CONVERTS_CODES
+  if (is_same(format, kFloat8E4M3Fn))
+    return decode_converted<true>(codes, n, scales, block, first, factor, out);
+  if (is_same(format, kFloat8E5M2))
+    return decode_converted<false>(codes, n, scales, block, first, factor, out);
+#endif
+  const auto no_other = [](const std::uint8_t*, std::int64_t, float, float*) { return std::int64_t{0}; };
   with_numbers(format, [&](const auto& numbers) {
-    const auto decoded = [&](std::int64_t i, std::int64_t count) {
-      const CodeFloats scale = block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
-      return numbers(load_codes(codes + i, count)) * scale * factor;
-    };
-    for (std::int64_t i = 0; i < n; first = 0) {
-      const std::int64_t end = block > 1 && block - first < n - i ? i + block - first : n;
-      for (; end - i >= kCodeLanes; i += kCodeLanes) {
-        const CodeFloats numbers_here = decoded(i, kCodeLanes);
-        std::memcpy(out + i, &numbers_here, sizeof numbers_here);
-      }
-      if (i < end) {
-        const CodeFloats last = decoded(i, end - i);
-        std::memcpy(out + i, &last, static_cast<std::size_t>(end - i) * sizeof(float));
-      }
-      i = end;
-      if (block > 1) ++scales;
-    }
+    decode_blocks(numbers, no_other, codes, n, scales, block, first, factor, out);
   });
 }
 

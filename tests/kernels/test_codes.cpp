@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -83,10 +85,13 @@ TEST_CASE(
   std::vector<float> scales(257), out(256);
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 37 + 11);
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.75f + static_cast<float>(i % 9);
+  // Those of the first blocks overflow if they are scaled again, or are subnormal.
+  const float extremes[] = {FLT_MAX, -0x1.8p120f, 0x1.8p119f, 0x1p-140f, 0};
+  std::copy(std::begin(extremes), std::end(extremes), scales.begin());
   for (const kernels::Kernels* set : test::instruction_sets()) {
     CAPTURE(set->name);
     for (const Row& row : kRows)
-      for (const std::int64_t block : {1, 3, 16, 32, 128, 1000})
+      for (const std::int64_t block : {1, 3, 16, 32, 50, 128, 1000})
         for (const std::int64_t first : {std::int64_t{0}, block / 2})
           for (const std::int64_t n : {0, 1, 31, 200, 256}) {
             set->codes.decode(*row.format, codes.data(), n, scales.data(), block, first, 1.5f, out.data());
