@@ -285,7 +285,7 @@ class Multiplication {
         next_b = {part(p_.b, k0 + k + t1 * slice, 0),
                   std::clamp<std::int64_t>(next_k - t1 * slice, 0, (t2 - t1) * slice), p_.columns};
       const std::int64_t b_lines = core::ceil_div(next_b.lines(), panels_ * (t1 - t0));
-      std::int64_t rows[kMostTogether + 1];
+      std::int64_t rows[kMostTogether + 1] = {};
       for (std::int64_t t = t0; t <= t1; ++t) rows[t - t0] = first_row(t);
       for (std::int64_t j = 0; j < panels_; ++j) {
         const std::int64_t columns = std::min(gemm_.nr, p_.columns - j * gemm_.nr);
