@@ -188,7 +188,6 @@ class Multiplication {
  private:
   // Rows are divided evenly: a last tile of one row would cost as much as a full one.
   std::int64_t first_row(std::int64_t tile) const { return tile * p_.rows / tiles_; }
-  std::int64_t rows_of(std::int64_t tile) const { return first_row(tile + 1) - first_row(tile); }
   std::byte* out(std::int64_t row) const { return static_cast<std::byte*>(p_.out) + row * p_.out_stride; }
   const std::byte* added(std::int64_t row) const {
     return static_cast<const std::byte*>(p_.added) + row * p_.added_stride;

@@ -83,7 +83,7 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     if (c.params.contains("expression")) continue;  // a kernel computes it
     StoredSettings stored;
     stored.q_seq_shards = settings.q_seq_shards, stored.kv_seq_shards = settings.kv_seq_shards;
-    const StoredMaskInfo back(plain::group_of(plain::stored(made)), stored);
+    const StoredMaskInfo back(plain::group_of(made), stored);
     const Shape shape = c.in.at("mask").shape();
     for (std::int64_t h = 0; h < shape[0]; ++h)
       CHECK(table_of(back.mask(shape, h)) == table_of(heads[static_cast<std::size_t>(h)]));
@@ -206,7 +206,7 @@ TEST_CASE("packed sequences: pairs of two of them cannot be stored, and are coun
   const MaskArrays made = make_mask_arrays({causal_mask(6, 6), full_mask(6, 6)}, {2, 2}, settings);
   CHECK(made.differing == 9 + 18);
   CHECK(made.first_difference == Shape{0, 3, 0});
-  const StoredMaskInfo back(plain::group_of(plain::stored(made)));
+  const StoredMaskInfo back(plain::group_of(made));
   // A block is visited in the positions of its sequence.
   CHECK(table_of(back.visited({2, 6, 6}, 1))[0 * 6 + 2] == 1);
   CHECK(table_of(back.visited({2, 6, 6}, 1))[2 * 6 + 3] == 0);
@@ -393,8 +393,7 @@ TEST_CASE("arrays of no layout, of two, and of wrong shapes are refused by name"
 }
 
 TEST_CASE("lengths in arrays are of any number of heads, a shape in an attribute is not") {
-  ArrayGroup group =
-      plain::group_of(plain::stored(make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = flex})));
+  ArrayGroup group = plain::group_of(make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = flex}));
   StoredSettings two;
   two.shape = Shape{2, 8, 8};
   CHECK(StoredMaskInfo(group, two).shape().heads == 2);

@@ -33,7 +33,10 @@ bool is_row_of_another(const plain::PlainCase& c, const std::string& array, std:
   return array == "cu_total_m_blocks" && n + 1 < c.cu_q.size() && c.cu_q[n] < c.cu_q[n + 1];
 }
 
-ArrayGroup group_of(const MaskArrays& made) { return plain::group_of(plain::stored(made)); }
+plain::PlainCase random_packed_case(Random& random) {
+  for (;;)
+    if (plain::PlainCase c = plain::random_case(random, MaskLayout::fa4); !c.cu_q.empty()) return c;
+}
 
 }  // namespace
 
@@ -132,9 +135,7 @@ TEST_CASE("packed sequences without the elements of their partial blocks: these 
   Answers right;
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
-    plain::PlainCase c;
-    do c = plain::random_case(random, MaskLayout::fa4);
-    while (c.cu_q.empty());
+    const plain::PlainCase c = random_packed_case(random);
     const MaskArrays made = plain::arrays_of(c);
     if (made.differing > 0) continue;
     plain::StoredArrays arrays = plain::stored(made);
@@ -159,9 +160,7 @@ TEST_CASE("rows of a packed sequence that are those of another are found without
   Answers shifted;
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
-    plain::PlainCase c;
-    do c = plain::random_case(random, MaskLayout::fa4);
-    while (c.cu_q.empty());
+    const plain::PlainCase c = random_packed_case(random);
     plain::StoredArrays arrays = plain::stored(plain::arrays_of(c));
     const Findings sound = check_mask_info(plain::group_of(arrays));
     REQUIRE_MESSAGE(sound.errors() == 0, text_of(sound));
@@ -239,7 +238,8 @@ TEST_CASE("FlashAttention-4 takes its own arrays of one direction, and flex's of
   const auto check = [](const MaskLayoutSettings& settings, Direction asked) {
     MaskInfoClaims claims;
     claims.kernel = Fa4Kernel{.direction = asked};
-    return check_mask_info(group_of(make_mask_arrays({causal_mask(256, 256)}, {128, 128}, settings)), claims);
+    return check_mask_info(plain::group_of(make_mask_arrays({causal_mask(256, 256)}, {128, 128}, settings)),
+                           claims);
   };
   MaskLayoutSettings columns{.layout = MaskLayout::fa4};
   columns.direction = Direction::dkv;

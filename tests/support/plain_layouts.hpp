@@ -54,6 +54,7 @@ inline ejk::ArrayGroup group_of(const StoredArrays& arrays) {
   }
   return group;
 }
+inline ejk::ArrayGroup group_of(const ejk::MaskArrays& made) { return group_of(stored(made)); }
 
 /// How often each pair of the grid of whole blocks is computed, for each head and walk; and the order of the
 /// rows where a kernel depends on it. Nothing where an index is out of range.
