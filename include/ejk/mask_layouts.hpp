@@ -97,7 +97,7 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
                                const MaskLayoutSettings& settings);
 
 /// Queries and keys by cu_seqlens, or by sizes of blocks of both; empty where neither is given. Throws Error{input}
-/// for arrays that are none.
+/// for arrays that are none, and for lengths of 0.
 Shape lengths_of(const MaskLayoutSettings& settings);
 
 /// A block size for layouts without blocks: the least power of two with at most 2048 blocks a side.

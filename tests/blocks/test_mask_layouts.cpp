@@ -297,8 +297,14 @@ TEST_CASE("lengths that cu_seqlens and sizes of blocks fix, and the argument tha
   CHECK(lengths_of(cells).empty());
   cells.kv_sizes = named({7}, "k.npy");
   CHECK(lengths_of(cells) == Shape{5, 7});
-  cells.kv_sizes = named({0}, "k.npy");
-  CHECK(lengths_of(cells).empty());
+  for (const auto& [empty, error] :
+       {std::pair<MaskLayoutSettings, const char*>{
+            {.layout = flashinfer_variable, .q_sizes = named({2}, "q.npy"), .kv_sizes = named({0}, "k.npy")},
+            "k.npy has no keys"},
+        {{.layout = fa4, .cu_seqlens_q = named({0, 2}, "q.npy"), .cu_seqlens_k = named({0, 0}, "k.npy")},
+         "k.npy has no keys"},
+        {{.layout = fa4, .cu_seqlens_q = named({0, 0}, "q.npy")}, "q.npy has no queries"}})
+    CHECK(plain::failure([&settings = empty] { lengths_of(settings); }, Error::Kind::input) == error);
 
   // Errors of the same arrays, of their lengths and of the mask's are about the argument.
   const auto subject = [](const MaskLayoutSettings& settings, const Mask& mask) {

@@ -315,18 +315,25 @@ MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
 }
 
 Shape lengths_of(const MaskLayoutSettings& settings) {
-  Shape lengths;
+  const auto some = [](std::int64_t length, const char* argument, const IntegerArray& given,
+                       const char* what) {
+    if (length == 0) throw core::invalid("{} has no {}", given->name(), what).about(argument);
+    return length;
+  };
   if (settings.cu_seqlens_q) {
     const blocks::SequenceOffsets sequences = blocks::sequences_in(settings);
-    lengths = {sequences.q.back(), sequences.kv.back()};
-  } else if (settings.q_sizes && settings.kv_sizes) {
-    for (const auto& [argument, sizes] :
-         {std::pair{"q_sizes", settings.q_sizes}, std::pair{"kv_sizes", settings.kv_sizes}})
-      lengths.push_back(core::about(argument, [&, &sizes = sizes] {
-        return blocks::sum_of_sizes(blocks::sizes_within(*sizes, kLongestMask));
-      }));
+    const auto keys = settings.cu_seqlens_k ? std::pair{"cu_seqlens_k", settings.cu_seqlens_k}
+                                            : std::pair{"cu_seqlens_q", settings.cu_seqlens_q};
+    return {some(sequences.q.back(), "cu_seqlens_q", settings.cu_seqlens_q, "queries"),
+            some(sequences.kv.back(), keys.first, keys.second, "keys")};
   }
-  return std::find(lengths.begin(), lengths.end(), 0) == lengths.end() ? lengths : Shape();
+  if (!settings.q_sizes || !settings.kv_sizes) return {};
+  const auto sum = [&](const char* argument, const IntegerArray& sizes, const char* what) {
+    const std::int64_t length = core::about(
+        argument, [&] { return blocks::sum_of_sizes(blocks::sizes_within(*sizes, kLongestMask)); });
+    return some(length, argument, sizes, what);
+  };
+  return {sum("q_sizes", settings.q_sizes, "queries"), sum("kv_sizes", settings.kv_sizes, "keys")};
 }
 
 std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
