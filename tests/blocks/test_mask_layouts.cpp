@@ -81,9 +81,7 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     CHECK(found == c.out.size());
     ++cases;
     if (c.params.contains("expression")) continue;  // a kernel computes it
-    StoredSettings stored;
-    stored.q_seq_shards = settings.q_seq_shards, stored.kv_seq_shards = settings.kv_seq_shards;
-    const StoredMaskInfo back(plain::group_of(made), stored);
+    const StoredMaskInfo back(plain::group_of(made));
     const Shape shape = c.in.at("mask").shape();
     for (std::int64_t h = 0; h < shape[0]; ++h)
       CHECK(table_of(back.mask(shape, h)) == table_of(heads[static_cast<std::size_t>(h)]));
@@ -115,9 +113,7 @@ TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") 
       if (layout == flex)  // the backward pass
         for (std::size_t n = 0; n < wanted.size(); ++n) REQUIRE((*computed)[wanted.size() + n] == wanted[n]);
 
-      StoredSettings settings;
-      settings.q_seq_shards = c.settings.q_seq_shards, settings.kv_seq_shards = c.settings.kv_seq_shards;
-      const StoredMaskInfo back(plain::group_of(arrays), settings);
+      const StoredMaskInfo back(plain::group_of(arrays));
       REQUIRE(back.shape().heads == masks);
       const Shape shape{std::ssize(c.heads), c.q, c.kv};
       for (std::int64_t h = 0; h < shape[0]; ++h) {

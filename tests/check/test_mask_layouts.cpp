@@ -17,14 +17,13 @@ namespace {
 MaskInfoClaims claims_of(const plain::PlainCase& c) {
   MaskInfoClaims claims;
   for (const plain::Pair& head : c.heads) claims.masks.push_back(head.mask);
-  claims.settings.q_seq_shards = c.settings.q_seq_shards;
-  claims.settings.kv_seq_shards = c.settings.kv_seq_shards;
   return claims;
 }
 
 bool is_setting(const std::string& name) {
   const std::string settings =
-      " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C cu_seqlens_q cu_seqlens_k ";
+      " block shape BLOCK_SIZE block_size seq_lengths dkv causal M N R C cu_seqlens_q cu_seqlens_k q_seq_shards "
+      "kv_seq_shards ";
   return settings.find(" " + name + " ") != std::string::npos;
 }
 

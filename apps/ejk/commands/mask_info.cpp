@@ -166,9 +166,10 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, MaskLayou
     if (std::none_of(outputs.begin(), outputs.end(),
                      [&](const Output& output) { return output.name == name; }))
       outputs.push_back({name, nullptr,
-                         name == "q_sequence"      ? "only a causal, local or chunked mask has one"
-                         : name == "dkv"           ? "it is for the forward pass"
-                         : name.starts_with("cu_") ? "--cu-seqlens writes it"
+                         name == "q_sequence"            ? "only a causal, local or chunked mask has one"
+                         : name == "dkv"                 ? "it is for the forward pass"
+                         : name.ends_with("_seq_shards") ? "there is one"
+                         : name.starts_with("cu_")       ? "--cu-seqlens writes it"
                          : name.starts_with("dq_") || name == "spt"
                              ? "--dq-write-order writes it"
                              : "no block is partial, or the kernel computes those"});
@@ -366,7 +367,9 @@ extern const Command mask_info_command{
          {"block, BLOCK_SIZE, block_size", "(2,) int32",
           "of other libraries: the queries and keys of a block"},
          {"shape, seq_lengths", "(2,) int32", "of other libraries: queries and keys"},
-         {"dkv", "() bool", "tokamax, fa4: whether --dkv was given"}},
+         {"dkv", "() bool", "tokamax, fa4: whether --dkv was given"},
+         {"q_seq_shards, kv_seq_shards", "() int32",
+          "tokamax: the numbers of shards, where there are several"}},
     .use = R"(with h5py.File("info.h5") as f: a = {name: f[name][()] for name in f}
 for h, i, j in np.argwhere(a["block_mask"]):  # not the empty ones
     key_block = a["data_next"][h, i, j]       # that query block i reads

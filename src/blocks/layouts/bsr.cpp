@@ -64,14 +64,6 @@ class PackedElements final : public BlockElements {
   std::vector<Word> words_;
 };
 
-std::optional<std::int64_t> scalar_in(const ArrayGroup& group, const char* name) {
-  const IndexArray value = read_index(group, name, 0, false);
-  if (!value) return std::nullopt;
-  if (value[0] < 1 || value[0] > kLongestMask)
-    throw wrong(name, "{} is {}; it is a length", value.source->name(), value[0]);
-  return value[0];
-}
-
 class CompressedRows final : public ListedBlocks {
  public:
   CompressedRows(const ArrayGroup& group, const StoredSettings& given) {
@@ -90,12 +82,12 @@ class CompressedRows final : public ListedBlocks {
         throw wrong("data", "{} is {}; it is bool ({}, q, kv), a block for each index", data_->name(),
                     to_string(type_of(*data_)), columns_.size());
       stored = BlockShape{blocks[1], blocks[2]};
-    } else if (const auto r = scalar_in(group, "R"), c = scalar_in(group, "C"); r && c) {
+    } else if (const auto r = size_in(group, "R"), c = size_in(group, "C"); r && c) {
       stored = BlockShape{*r, *c};
     }
     block = required_block(group, agreed_block(group, set.block, stored));
     q_blocks = indptr_.size() - 1;
-    if (const auto queries = scalar_in(group, "M"), keys = scalar_in(group, "N"); queries && keys) {
+    if (const auto queries = size_in(group, "M"), keys = size_in(group, "N"); queries && keys) {
       shape = {1, *queries, *keys};
       if (*keys % block.kv != 0)
         throw wrong("N", "{}: N is {}, which blocks of {} keys do not divide", name, *keys, block.kv);

@@ -137,6 +137,8 @@ StoredSettings settings_in_arrays(const ArrayGroup& group, std::int64_t heads) {
       if (lengths->size() == 2) lengths->insert(lengths->begin(), heads);
       found.shape = std::move(lengths);
     }
+  found.q_seq_shards = size_in(group, "q_seq_shards");
+  found.kv_seq_shards = size_in(group, "kv_seq_shards");
   if (const auto dkv = flag_in(group, "dkv")) found.direction = *dkv ? Direction::dkv : Direction::forward;
   return found;
 }
@@ -176,6 +178,14 @@ std::optional<bool> flag_in(const ArrayGroup& group, const char* name) {
   std::uint8_t value = 0;
   array->read({}, {}, &value);
   return value != 0;
+}
+
+std::optional<std::int64_t> size_in(const ArrayGroup& group, const char* name) {
+  const IndexArray value = read_index(group, name, 0, false);
+  if (!value) return std::nullopt;
+  if (value[0] < 1 || value[0] > kLongestMask)
+    throw wrong(name, "{} is {}; it is a size", value.source->name(), value[0]);
+  return value[0];
 }
 
 StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given) {

@@ -60,9 +60,12 @@ StoredSettings settings_of(const ArrayGroup& group, const StoredSettings& given)
 /// A bool without axes; nothing where there is no such array. Throws Error{input} for another.
 std::optional<bool> flag_in(const ArrayGroup& group, const char* name);
 
+/// A size without axes, at least 1; nothing where there is no such array. Throws Error{input} for another.
+std::optional<std::int64_t> size_in(const ArrayGroup& group, const char* name);
+
 /// The names of arrays that contain settings.
-inline constexpr const char* kSettingArrays[] = {"block", "BLOCK_SIZE",  "block_size",
-                                                 "shape", "seq_lengths", "dkv"};
+inline constexpr const char* kSettingArrays[] = {
+    "block", "BLOCK_SIZE", "block_size", "shape", "seq_lengths", "dkv", "q_seq_shards", "kv_seq_shards"};
 
 /// The block by settings, or that of the elements of `stored` blocks. Throws Error{input} where they differ.
 std::optional<BlockShape> agreed_block(const ArrayGroup& group, const std::optional<BlockShape>& set,

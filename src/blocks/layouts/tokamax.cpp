@@ -245,7 +245,9 @@ class FullRule final : public PairRule {
 
 bool is_full(const ArrayGroup& group) {
   for (const auto& [name, array] : group.arrays)
-    if (array && name != "block" && name != "shape" && name != "dkv" && name != "q_sequence") return false;
+    if (array && name != "q_sequence" &&
+        std::find(std::begin(kSettingArrays), std::end(kSettingArrays), name) == std::end(kSettingArrays))
+      return false;
   return group.find("block") && group.find("shape");
 }
 
@@ -397,11 +399,13 @@ void write_tokamax(const MaskScans& scans, ArraysMade& to) {
   to.add("block", {scans.plan.block.q, scans.plan.block.kv}, {2});
   to.add("shape", {scans.q_length(), scans.kv_length()}, {2});
   if (how.direction == Direction::dkv) to.add("dkv", true);
+  if (how.q_seq_shards > 1) to.add("q_seq_shards", {how.q_seq_shards}, {});
+  if (how.kv_seq_shards > 1) to.add("kv_seq_shards", {how.kv_seq_shards}, {});
 }
 
 constexpr const char* kTokamaxArrays[] = {
-    "mask_next",           "active_rows", "active_cols", "block_mask", "num_active_blocks",
-    "partial_mask_blocks", "q_sequence",  "block",       "shape",      "dkv"};
+    "mask_next",  "active_rows", "active_cols", "block_mask", "num_active_blocks", "partial_mask_blocks",
+    "q_sequence", "block",       "shape",       "dkv",        "q_seq_shards",      "kv_seq_shards"};
 
 }  // namespace
 
