@@ -147,9 +147,10 @@ struct Quantized {
   std::int64_t zero_blocks = 0;  // whose elements are all 0
   std::int64_t saturated = 0;    // elements above the largest one, infinities too
   std::int64_t flushed = 0;      // that became 0 and were not
-  std::int64_t nans = 0;
+  std::int64_t nans = 0;         // elements that are NaN
+  std::int64_t lost = 0;         // finite elements that a scale of NaN makes NaN
   std::int64_t codes_used = 0;   // different ones
-  double signal = 0, noise = 0;  // sums of squares of the finite elements, and of their errors
+  double signal = 0, noise = 0;  // sums of squares of the other finite elements, and of their errors
   double largest_error = 0;
   Shape largest_error_index;  // empty if there is none
 };

@@ -18,11 +18,11 @@ struct CodeCounts {
   std::int64_t overflows = 0, flushed = 0, nans = 0;
 };
 
-/// Of finite elements: sums of squares of them and of their errors, rounded differently by instruction set,
-/// and the first of the largest errors that are not NaN; -1 where there is none.
+/// Of finite elements: how many are decoded to NaN; of the others the sums of squares of them and of their errors,
+/// rounded differently by instruction set, and the first of the largest errors, -1 where there is none.
 struct CodeErrors {
   double signal = 0, noise = 0, largest = -1;
-  std::int64_t largest_at = 0;
+  std::int64_t largest_at = 0, lost = 0;
 };
 
 struct Codes {
@@ -44,9 +44,7 @@ struct Codes {
                  std::int64_t block, std::int64_t first, ScaleUse use, std::uint8_t* codes,
                  CodeCounts& counts);
 
-  /// The errors of what decode() returns.
-  CodeErrors (*errors)(const FloatFormat& format, const float* x, const std::uint8_t* codes, std::int64_t n,
-                       const float* scales, std::int64_t block, std::int64_t first, float factor);
+  CodeErrors (*errors)(const float* x, const float* decoded, std::int64_t n);
 };
 
 }  // namespace ejk::kernels

@@ -56,30 +56,28 @@ using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
   return __builtin_bit_cast(CodeInts, CodeLanes::widen(from));
 }
 
-// The elements of a register after another: `count` from i on.
-struct CodeRegister {
-  std::int64_t n, block, left, i = 0, count = 0;
-  const float* scales;
-
-  CodeRegister(std::int64_t elements, const float* of_blocks, std::int64_t length, std::int64_t first)
-      : n(elements), block(length), left(length == 1 ? elements : length - first), scales(of_blocks) {
-    set_count();
+// Elements of blocks, of the first from element `first` on: several(i, n, scale) processes the first of n elements of
+// one block and returns how many, run(i, n, scale) a register of the rest of them.
+template <class Several, class Run>
+[[gnu::always_inline]] inline void for_each_register(std::int64_t n, const float* scales, std::int64_t block,
+                                                     std::int64_t first, const Several& several,
+                                                     const Run& run) {
+  if (block == 1) {
+    std::int64_t i = 0;
+    for (; n - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, load_floats(scales + i, kCodeLanes));
+    if (i < n) run(i, n - i, load_floats(scales + i, n - i));
+    return;
   }
-  void set_count() {
-    count = left < n - i ? left : n - i;
-    count = count < kCodeLanes ? count : kCodeLanes;
+  for (std::int64_t i = 0; i < n; first = 0, ++scales) {
+    const std::int64_t end = block - first < n - i ? i + block - first : n;
+    const CodeFloats scale = CodeFloats{} + *scales;
+    i += several(i, end - i, *scales);
+    for (; end - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, scale);
+    if (i < end) run(i, end - i, scale);
+    i = end;
   }
-  bool is_some() const { return i < n; }
-  void next() {
-    i += count;
-    left -= count;
-    if (left == 0) left = block, ++scales;
-    set_count();
-  }
-  [[gnu::always_inline]] CodeFloats scale() const {
-    return block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
-  }
-};
+}
+inline constexpr auto kNoneOfSeveral = [](std::int64_t, std::int64_t, float) { return std::int64_t{0}; };
 
 struct CodeBits {
   std::int32_t cut, rebias, lift, least_normal, largest, nan, infinity, magnitude, sign, sign_shift;
@@ -142,31 +140,17 @@ template <class F>
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
-// Codes of blocks by numbers(codes). convert(codes, n, scale, out) makes the first numbers of a block with one
-// scale, and returns how many.
-template <class Numbers, class Convert>
-[[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Convert& convert,
+// Codes of blocks by numbers(codes); several() as in for_each_register().
+template <class Numbers, class Several>
+[[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Several& several,
                                                  const std::uint8_t* codes, std::int64_t n,
                                                  const float* scales, std::int64_t block, std::int64_t first,
                                                  float factor, float* out) {
-  const auto decoded = [&](std::int64_t i, std::int64_t count) {
-    const CodeFloats scale = block == 1 ? load_floats(scales + i, count) : CodeFloats{} + *scales;
-    return numbers(load_codes(codes + i, count)) * scale * factor;
-  };
-  for (std::int64_t i = 0; i < n; first = 0) {
-    const std::int64_t end = block > 1 && block - first < n - i ? i + block - first : n;
-    if (block > 1) i += convert(codes + i, end - i, *scales, out + i);
-    for (; end - i >= kCodeLanes; i += kCodeLanes) {
-      const CodeFloats numbers_here = decoded(i, kCodeLanes);
-      std::memcpy(out + i, &numbers_here, sizeof numbers_here);
-    }
-    if (i < end) {
-      const CodeFloats last = decoded(i, end - i);
-      std::memcpy(out + i, &last, static_cast<std::size_t>(end - i) * sizeof(float));
-    }
-    i = end;
-    if (block > 1) ++scales;
-  }
+  for_each_register(n, scales, block, first, several,
+                    [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
+                      const CodeFloats decoded = numbers(load_codes(codes + i, count)) * scale * factor;
+                      std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
+                    });
 }
 
 #ifdef EJK_CONVERTS_CODES
@@ -181,20 +165,20 @@ void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* sc
                       std::int64_t first, float factor, float* out) {
   constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
   const CodeBits f = code_bits(kFormat);
-  const auto convert = [&](const std::uint8_t* from, std::int64_t count, float scale, float* to) {
+  const auto convert = [&](std::int64_t i, std::int64_t count, float scale) {
     constexpr std::int64_t kAtOnce = 16;
     // Exact, and so is the scaled number, unless it overflows.
     const float lifted = kE4M3 ? scale * 256 : scale;
-    std::int64_t i = 0;
-    if (__builtin_isinf(lifted) && !__builtin_isinf(scale)) return i;
-    for (; count - i >= kAtOnce; i += kAtOnce) {
+    const std::int64_t begin = i;
+    if (__builtin_isinf(lifted) && !__builtin_isinf(scale)) return i - begin;
+    for (const std::int64_t end = i + count; end - i >= kAtOnce; i += kAtOnce) {
       CodeFloats low, high;
-      CodeLanes::convert_16<kE4M3>(from + i, low, high);
+      CodeLanes::convert_16<kE4M3>(codes + i, low, high);
       low = low * lifted * factor, high = high * lifted * factor;
-      std::memcpy(to + i, &low, sizeof low);
-      std::memcpy(to + i + kCodeLanes, &high, sizeof high);
+      std::memcpy(out + i, &low, sizeof low);
+      std::memcpy(out + i + kCodeLanes, &high, sizeof high);
     }
-    return i;
+    return i - begin;
   };
   decode_blocks([&](CodeInts some) { return numbers_of<kFormat.special>(f, some); }, convert, codes, n,
                 scales, block, first, factor, out);
@@ -210,9 +194,8 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
   if (is_same(format, kFloat8E5M2))
     return decode_converted<false>(codes, n, scales, block, first, factor, out);
 #endif
-  const auto no_other = [](const std::uint8_t*, std::int64_t, float, float*) { return std::int64_t{0}; };
   with_numbers(format, [&](const auto& numbers) {
-    decode_blocks(numbers, no_other, codes, n, scales, block, first, factor, out);
+    decode_blocks(numbers, kNoneOfSeveral, codes, n, scales, block, first, factor, out);
   });
 }
 
@@ -290,17 +273,16 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
   const CodeBits f = code_bits(format);
   const bool has_nan = format.special != SpecialCodes::none, divides = use == ScaleUse::divides;
   CountsOfLanes lanes;
-  for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
-    const CodeFloats value = load_floats(x + at.i, at.count), scale = at.scale();
-    const CodeInts code = encode<kTies>(f, has_nan, value, divides ? value / scale : value * scale, lanes);
-    if (is_full(at.count)) {
-      CodeLanes::narrow(bits_of(code), codes + at.i);
-    } else {
-      std::uint8_t some[kCodeLanes];
-      CodeLanes::narrow(bits_of(code), some);
-      std::memcpy(codes + at.i, some, static_cast<std::size_t>(at.count));
-    }
-  }
+  for_each_register(n, scales, block, first, kNoneOfSeveral,
+                    [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
+                      const CodeFloats value = load_floats(x + i, count);
+                      const CodeInts code =
+                          encode<kTies>(f, has_nan, value, divides ? value / scale : value * scale, lanes);
+                      if (count == kCodeLanes) return CodeLanes::narrow(bits_of(code), codes + i);
+                      std::uint8_t some[kCodeLanes];
+                      CodeLanes::narrow(bits_of(code), some);
+                      std::memcpy(codes + i, some, static_cast<std::size_t>(count));
+                    });
   counts.overflows += sum_of(lanes.overflows);
   counts.flushed += sum_of(lanes.flushed);
   counts.nans += sum_of(lanes.nans);
@@ -314,58 +296,85 @@ inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, s
   if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, use, codes, counts);
 }
 
-// Sums of halves of registers.
-struct ErrorsOfLanes {
-  CodeDoubles signal{}, noise{}, largest = CodeDoubles{} - 1;
-  CodeLongs largest_at{};
+// Registers whose errors are summed before their largest one is looked for.
+constexpr std::int64_t kErrorChunk = 16 * kCodeLanes;
 
-  // Of elements from `at` on.
-  [[gnu::always_inline]] void add(CodeDoubles x, CodeDoubles decoded, std::int64_t at) {
-    const CodeDoubles error = x - decoded;
+// Whether n floats of whole registers are finite.
+[[gnu::always_inline]] inline bool are_finite(const float* x, std::int64_t n) {
+  CodeInts most{};
+  for (std::int64_t i = 0; i < n; i += kCodeLanes) {
+    const CodeInts magnitude = magnitude_of(load_floats(x + i, kCodeLanes));
+    most = magnitude > most ? magnitude : most;
+  }
+  return CodeLanes::largest(bits_of(most)) < kInfinityBits;
+}
+
+// The sums of elements of whole registers, and the largest error, in lanes.
+struct ErrorLanes {
+  CodeDoubles signal{}, noise{}, largest{};
+
+  [[gnu::always_inline]] void add(const float* x, const float* decoded) {
+    const auto half = [](const float* floats) {
+      return __builtin_bit_cast(CodeDoubles, CodeLanes::to_double(floats));
+    };
+    const CodeDoubles value = half(x), error = value - half(decoded);
     const CodeDoubles size = __builtin_bit_cast(CodeDoubles, longs_of(error) & INT64_MAX);
-    const CodeLongs is_finite = (longs_of(x) & INT64_MAX) < 0x7FF0000000000000;
-    signal += is_finite ? x * x : CodeDoubles{};
-    noise += is_finite ? error * error : CodeDoubles{};
-    const CodeLongs is_more = is_finite & (size > largest);
-    largest = is_more ? size : largest;
-    largest_at = is_more ? CodeLongs{} + at : largest_at;
+    signal += value * value;
+    noise += error * error;
+    largest = size > largest ? size : largest;
   }
 };
 
-// By value: sums with an address would be in memory from the first to the last.
-inline void add(ErrorsOfLanes lanes, CodeErrors& errors) {
-  for (int lane = 0; lane < kCodeLanes / 2; ++lane) {
-    errors.signal += lanes.signal[lane];
-    errors.noise += lanes.noise[lane];
-    const double most = lanes.largest[lane];
-    const std::int64_t at = lanes.largest_at[lane] + lane;
-    if (most > errors.largest || (most == errors.largest && at < errors.largest_at))
-      errors.largest = most, errors.largest_at = at;
+inline double error_size(const float* x, const float* decoded, std::int64_t i) {
+  return __builtin_fabs(static_cast<double>(x[i]) - static_cast<double>(decoded[i]));
+}
+
+// Element by element, not finite ones among them.
+inline void add_errors(const float* x, const float* decoded, std::int64_t begin, std::int64_t end,
+                       CodeErrors& errors) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    if (!__builtin_isfinite(x[i])) continue;
+    if (__builtin_isnan(decoded[i])) {
+      ++errors.lost;
+      continue;
+    }
+    const double value = x[i], size = error_size(x, decoded, i);
+    errors.signal += value * value;
+    errors.noise += size * size;
+    if (size > errors.largest) errors.largest = size, errors.largest_at = i;
   }
 }
 
-inline CodeErrors errors_of_codes(const FloatFormat& format, const float* x, const std::uint8_t* codes,
-                                  std::int64_t n, const float* scales, std::int64_t block, std::int64_t first,
-                                  float factor) {
+inline CodeErrors errors_of_codes(const float* x, const float* decoded, std::int64_t n) {
+  constexpr std::int64_t kHalf = kCodeLanes / 2;
   CodeErrors errors;
-  with_numbers(format, [&](const auto& numbers) {
-    ErrorsOfLanes low, high;
-    for (CodeRegister at(n, scales, block, first); at.is_some(); at.next()) {
-      const CodeFloats value = load_floats(x + at.i, at.count, __builtin_inff());
-      const CodeFloats decoded = numbers(load_codes(codes + at.i, at.count)) * at.scale() * factor;
-      float values[kCodeLanes], others[kCodeLanes];
-      std::memcpy(values, &value, sizeof values);
-      std::memcpy(others, &decoded, sizeof others);
-      const auto half = [](const float* floats) {
-        return __builtin_bit_cast(CodeDoubles, CodeLanes::to_double(floats));
-      };
-      constexpr std::int64_t kHalf = kCodeLanes / 2;
-      low.add(half(values), half(others), at.i);
-      high.add(half(values + kHalf), half(others + kHalf), at.i + kHalf);
+  std::int64_t chunk_of_largest = -1;  // where it is not yet known which element it is
+  for (std::int64_t begin = 0; begin < n; begin += kErrorChunk) {
+    const std::int64_t end = n - begin < kErrorChunk ? n : begin + kErrorChunk,
+                       whole = begin + (end - begin) / kCodeLanes * kCodeLanes;
+    std::int64_t i = begin;
+    if (are_finite(x + begin, whole - begin) && are_finite(decoded + begin, whole - begin)) {
+      ErrorLanes low, high;
+      for (; i < whole; i += kCodeLanes) {
+        low.add(x + i, decoded + i);
+        high.add(x + i + kHalf, decoded + i + kHalf);
+      }
+      for (int lane = 0; lane < kHalf && whole > begin; ++lane) {
+        errors.signal += low.signal[lane] + high.signal[lane];
+        errors.noise += low.noise[lane] + high.noise[lane];
+        const double largest =
+            low.largest[lane] > high.largest[lane] ? low.largest[lane] : high.largest[lane];
+        if (largest > errors.largest) errors.largest = largest, chunk_of_largest = begin;
+      }
     }
-    add(low, errors);
-    add(high, errors);
-  });
+    const double of_registers = errors.largest;
+    add_errors(x, decoded, i, end, errors);
+    if (errors.largest > of_registers) chunk_of_largest = -1;
+  }
+  if (chunk_of_largest >= 0) {
+    errors.largest_at = chunk_of_largest;
+    while (error_size(x, decoded, errors.largest_at) != errors.largest) ++errors.largest_at;
+  }
   return errors;
 }
 

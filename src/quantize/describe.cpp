@@ -60,6 +60,7 @@ Report describe(const Quantized& quantized) {
       .add("saturated", "saturated", quantized.saturated, Unit::count)
       .add("flushed", "flushed to 0", quantized.flushed, Unit::count)
       .add("nans", "NaN", quantized.nans, Unit::count)
+      .add("lost", "lost to NaN scales", quantized.lost, Unit::count)
       .add("blocks", "blocks", quantized.blocks, Unit::count)
       .add("zero_blocks", "blocks of zeros", quantized.zero_blocks, Unit::count)
       .add("codes_used", "codes used", quantized.codes_used, Unit::count)

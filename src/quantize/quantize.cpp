@@ -126,7 +126,7 @@ void for_each_step(const Grid& grid, std::int64_t begin, std::int64_t end, F&& f
 
 /// What one piece adds to the counts.
 struct Part {
-  std::int64_t zero_blocks = 0, saturated = 0, flushed = 0, nans = 0;
+  std::int64_t zero_blocks = 0, saturated = 0, flushed = 0, nans = 0, lost = 0;
   std::array<bool, 256> used = {};  // codes
   double signal = 0, noise = 0, largest_error = -1;
   std::int64_t largest_at = 0;
@@ -205,8 +205,10 @@ class BlockEncoder {
     part.saturated += counts.overflows;
     part.flushed += counts.flushed;
     part.nans += counts.nans;
-    const kernels::CodeErrors errors =
-        kernels_.errors(*row_.format, x, codes, n, numbers, block_, first, global_);
+    float back[kStep];
+    kernels_.decode(*row_.format, codes, n, numbers, block_, first, global_, back);
+    const kernels::CodeErrors errors = kernels_.errors(x, back, n);
+    part.lost += errors.lost;
     part.signal += errors.signal;
     part.noise += errors.noise;
     if (errors.largest > part.largest_error)
@@ -383,6 +385,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     made.saturated += part.saturated;
     made.flushed += part.flushed;
     made.nans += part.nans;
+    made.lost += part.lost;
     made.signal += part.signal;
     made.noise += part.noise;
     for (std::size_t c = 0; c < used.size(); ++c) used[c] = used[c] || part.used[c];

@@ -119,6 +119,8 @@ TEST_CASE("what is decoded again has no larger error than reported, and counts a
     for (const std::int64_t k : {32, 100, 4224}) {
       Array x = plain::random(DType::float32, {3, 7, k}, engine);
       std::fill_n(x.elements<float>().begin(), k, 0.0f);
+      for (const std::int64_t at : {k + 3, 9 * k + 31})
+        x.elements<float>()[static_cast<std::size_t>(at)] = NAN;
       QuantizeSettings settings{.scheme = scheme};
       if (scheme == Scheme::fp8) settings.block = ScaleBlock{2, 48};
       if (scheme == Scheme::mx) settings.element = ElementFormat::e2m3, settings.rule = ScaleRule::floor;
@@ -126,13 +128,19 @@ TEST_CASE("what is decoded again has no larger error than reported, and counts a
       const Array y = decoded_again(q);
       REQUIRE(y.shape() == x.shape());
       double worst = 0, signal = 0, noise = 0;
+      std::int64_t lost = 0;
       for (std::size_t i = 0; i < static_cast<std::size_t>(x.size()); ++i) {
         const double a = x.elements<float>()[i], e = a - y.elements<float>()[i];
+        if (std::isnan(a)) continue;
+        lost += std::isnan(e);
+        if (std::isnan(e)) continue;
         worst = std::max(worst, std::abs(e)), signal += a * a, noise += e * e;
       }
       CHECK(q.largest_error == worst);
       CHECK(q.signal == doctest::Approx(signal));
       CHECK(q.noise == doctest::Approx(noise));
+      CHECK(q.lost == lost);
+      CHECK((q.lost > 0) == (scheme == Scheme::mx));  // NaN is a scale of mx alone
       const std::int64_t each = scheme == Scheme::mx ? 32 : 16;
       CHECK(q.zero_blocks == (scheme == Scheme::fp8 ? 0 : (k + each - 1) / each));
       for (const int count : {1, 2, 7}) {

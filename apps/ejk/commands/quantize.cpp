@@ -146,6 +146,7 @@ elements, blocks | integer | elements, and scales | done
 saturated | integer | elements above the largest one, infinities too | done
 flushed | integer | elements that became 0 and were not | done
 nans | integer | elements that are NaN | done
+lost | integer | finite elements that become NaN, as their scale is NaN (mx) | done
 zero_blocks | integer | blocks whose elements are all 0 | done
 codes_used, codes | integer | different codes that occur, of how many | done
 snr_db | number or null | 10 log10 of the sum of squares over that of errors; null of zeros and without an error | done
