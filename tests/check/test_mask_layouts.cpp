@@ -107,6 +107,8 @@ TEST_CASE("a changed order of writes to dQ is an error exactly below the counts"
     const std::int64_t q = 4 * between(random, 1, 6), kv = 4 * between(random, 1, 6);
     const Mask mask = plain::random_mask(random, q, kv, 1).mask;
     plain::StoredArrays arrays = plain::stored(make_mask_arrays({mask}, {4, 4}, settings));
+    // The elements tell the direction where the flag does not.
+    if (between(random, 0, 1)) REQUIRE(arrays.erase(flex ? "dq_kv_order_spt" : "spt") == 1);
     MaskInfoClaims claims;
     claims.masks = {mask};
     const Findings sound = check_mask_info(plain::group_of(arrays), claims);
@@ -127,6 +129,24 @@ TEST_CASE("a changed order of writes to dQ is an error exactly below the counts"
   }
   CHECK(right.yes > 50);
   CHECK(right.no > 50);
+}
+
+TEST_CASE("lists of flex without one of their arrays are an error, those of columns too") {
+  MaskInfoClaims claims;
+  claims.masks = {causal_mask(12, 12)};
+  const plain::StoredArrays all =
+      plain::stored(make_mask_arrays(claims.masks, {4, 4}, {.layout = MaskLayout::flex}));
+  for (const char* name : {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",
+                           "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"}) {
+    CAPTURE(name);
+    plain::StoredArrays arrays = all;
+    REQUIRE(arrays.erase(name) == 1);
+    CHECK(check_mask_info(plain::group_of(arrays), claims).errors() > 0);
+  }
+  plain::StoredArrays rows = all;
+  for (const char* name : {"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"})
+    rows.erase(name);
+  CHECK(check_mask_info(plain::group_of(rows), claims).errors() == 0);
 }
 
 TEST_CASE("packed sequences without the elements of their partial blocks: these are taken to be right") {

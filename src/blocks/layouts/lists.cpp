@@ -88,21 +88,21 @@ class BlockLists final : public ListedBlocks {
     read_write_orders(group);
   }
 
-  // The orders of the backward walk: the n-th key block that adds to a query block has n there.
+  // The orders of the backward walk: the n-th key block that adds to a query block has n there. Where nothing
+  // says the direction it is the one that fits better.
   void check(const ArrayWalk& to) const override {
     if (!write_orders_[0] && !write_orders_[1]) return;
-    const Lists& of = lists_.back();
-    for (std::int64_t row = 0; row < rows; ++row) {
-      std::vector<std::int64_t> all(static_cast<std::size_t>(q_blocks)), seen(all.size());
-      each_entry(of, row, [&](int, std::int64_t, std::size_t i) { ++all[i]; });
-      each_entry(of, row, [&](int list, std::int64_t at, std::size_t i) {
-        const std::int64_t nth = seen[i]++, wanted = descending_ ? all[i] - 1 - nth : nth;
-        const IndexArray& order = write_orders_[list];
-        if (order && order[at] != wanted)
-          to.fault("write-order", {order.name, at}, order[at],
-                   fmt::format("{} key blocks add to query block {} before this one", wanted, i));
-      });
-    }
+    const auto count_faults = [&](bool descending) {
+      std::int64_t faults = 0;
+      each_wrong_order(descending, [&](int, std::int64_t, std::int64_t, std::size_t) { ++faults; });
+      return faults;
+    };
+    const bool descending = descending_ ? *descending_ : count_faults(true) < count_faults(false);
+    each_wrong_order(descending, [&](int list, std::int64_t at, std::int64_t wanted, std::size_t i) {
+      const IndexArray& order = write_orders_[list];
+      to.fault("write-order", {order.name, at}, order[at],
+               fmt::format("{} key blocks add to query block {} before this one", wanted, i));
+    });
   }
 
   bool is_computed(std::int64_t walk) const override { return walk > 0 || !patterns; }
@@ -173,7 +173,21 @@ class BlockLists final : public ListedBlocks {
                     order.source->name(), to_string(order.shape()));
       indices.push_back(&order);
     }
-    descending_ = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending).value_or(false);
+    descending_ = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending);
+  }
+
+  // f(list, element, order, query block) where the order is another.
+  template <class F>
+  void each_wrong_order(bool descending, F&& f) const {
+    const Lists& of = lists_.back();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::vector<std::int64_t> all(static_cast<std::size_t>(q_blocks)), seen(all.size());
+      each_entry(of, row, [&](int, std::int64_t, std::size_t i) { ++all[i]; });
+      each_entry(of, row, [&](int list, std::int64_t at, std::size_t i) {
+        const std::int64_t nth = seen[i]++, wanted = descending ? all[i] - 1 - nth : nth;
+        if (write_orders_[list] && write_orders_[list][at] != wanted) f(list, at, wanted, i);
+      });
+    }
   }
 
   // Calls f(list, element, query block) for the entries of one backward walk, key block by key block.
@@ -231,7 +245,7 @@ class BlockLists final : public ListedBlocks {
 
   std::vector<Lists> lists_;
   IndexArray ids_, write_orders_[2];
-  bool descending_ = false;  // of write_orders_
+  std::optional<bool> descending_;  // of write_orders_
   std::vector<std::int64_t> before_row_;
 };
 
@@ -240,7 +254,10 @@ bool is_fa4(const ArrayGroup& group) { return group.find("mask_block_cnt") || gr
 
 std::shared_ptr<const ListedBlocks> list_flex(const ArrayGroup& group, const StoredSettings& settings) {
   std::vector<Lists> lists{{kFlexRows, Direction::forward, {}, {}, {}, {}}};
-  if (group.find("q_num_blocks")) lists.push_back({kFlexColumns, Direction::dkv, {}, {}, {}, {}});
+  const ListNames& columns = kFlexColumns;
+  if (group.find(columns.partial_count) || group.find(columns.partial) || group.find(columns.full_count) ||
+      group.find(columns.full))
+    lists.push_back({columns, Direction::dkv, {}, {}, {}, {}});
   return std::make_shared<BlockLists>(group, settings, std::move(lists));
 }
 
