@@ -225,7 +225,9 @@ HeadRows rows_of(const MaskScans& scans, const Scan& scan) {
   HeadRows head;
   head.keys.resize(static_cast<std::size_t>(scans.kv_length()));
   const std::int64_t queries = scans.q_length();
-  const auto shorter = [](IndexRange a, IndexRange b) { return a.count() < b.count(); };
+  const auto is_kept_before = [](IndexRange a, IndexRange b) {  // the longer, of equal ones the later
+    return a.count() != b.count() ? a.count() > b.count() : a.begin > b.begin;
+  };
   for_each_line(scans, scan, Lines::keys, [&](std::int64_t k, std::span<const IndexRange> seen) {
     KeyRows& rows = head.keys[static_cast<std::size_t>(k)];
     const std::int64_t diagonal = std::min(k, queries);
@@ -236,13 +238,16 @@ HeadRows rows_of(const MaskScans& scans, const Scan& scan) {
     head.causal_one = head.causal_one && head.causal_two && (below.empty() || below[0].end == queries);
     if (!seen.empty()) rows.seen = seen.front();
     rows.below = below.empty() ? IndexRange{queries, queries} : below.front();
-    std::vector<IndexRange> hidden = hidden_rows(seen, 0, queries);
-    for (; hidden.size() > 2; hidden.erase(std::min_element(hidden.begin(), hidden.end(), shorter))) {
-      const IndexRange left_out = *std::min_element(hidden.begin(), hidden.end(), shorter);
-      if (rows.shown == 0 || left_out.begin < rows.first_shown) rows.first_shown = left_out.begin;
-      rows.shown += left_out.count();
+    const std::vector<IndexRange> hidden = hidden_rows(seen, 0, queries);
+    std::array<IndexRange, 2> longest{};
+    std::partial_sort_copy(hidden.begin(), hidden.end(), longest.begin(), longest.end(), is_kept_before);
+    for (const IndexRange& range : hidden) {
+      if (range.begin == longest[0].begin || range.begin == longest[1].begin) continue;
+      if (rows.shown == 0) rows.first_shown = range.begin;
+      rows.shown += range.count();
     }
-    std::copy(hidden.begin(), hidden.end(), rows.hidden.begin());
+    if (hidden.size() > 1 && longest[1].begin < longest[0].begin) std::swap(longest[0], longest[1]);
+    rows.hidden = longest;
   });
   return head;
 }
