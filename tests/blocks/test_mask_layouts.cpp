@@ -279,6 +279,26 @@ TEST_CASE("blocks that are neither all True nor all False are computed whole, an
             Error::Kind::usage) == "blocks of any sizes are of flashinfer-variable");
 }
 
+TEST_CASE("slices of magi, which may be as many as elements, stay within the memory for blocks") {
+  Random random{31};
+  Array elements(DType::boolean, {256, 256});
+  for (bool& element : elements.elements<bool>()) element = between(random, 0, 1) == 1;
+  const Mask mask = array_mask(make_source(elements.view(), "m.npy"));
+  MaskLayoutSettings settings{.layout = magi};
+  const MaskArrays made = make_mask_arrays({mask}, {64, 64}, settings);
+  std::int64_t bytes = 0;
+  for (const auto& named : made.arrays) bytes += byte_count(named.second->shape(), named.second->dtype());
+  settings.max_pattern_bytes = 16 * bytes;
+  CHECK(make_mask_arrays({mask}, {64, 64}, settings).arrays.size() == made.arrays.size());
+  settings.max_pattern_bytes = bytes;
+  CHECK(plain::failure(
+            [&] {
+              make_mask_arrays({mask}, {64, 64}, settings);
+            },
+            Error::Kind::budget)
+            .starts_with("the slices of the first "));
+}
+
 TEST_CASE("lengths that cu_seqlens and sizes of blocks fix, and the argument that is none") {
   const auto named = [](const std::vector<std::int64_t>& values, const char* name) {
     return make_source(Array::from<std::int64_t>({std::ssize(values)}, values), name);

@@ -270,14 +270,22 @@ std::shared_ptr<const PairRule> rule_of_slices(const ArrayGroup& group, const St
 // Slices that the next query may extend.
 class SliceWriter {
  public:
+  /// `max_bytes`: of memory for slices; 0: no limit.
+  explicit SliceWriter(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+
   void add(std::int64_t query, std::span<const IndexRange> ranges) {
     std::vector<Open> next;
     std::vector<bool> is_extended(open_.size());
     std::size_t from = 0;
     for (const IndexRange& range : ranges) {
+      // Both are in the order of their first keys.
+      while (from < open_.size() && open_[from].last.begin + 1 < range.begin) ++from;
       std::size_t with = open_.size();
-      for (std::size_t n = from; n < open_.size() && with == open_.size(); ++n)
-        if (extends(open_[n], range)) with = n;
+      for (std::size_t n = from; n < open_.size() && open_[n].last.begin <= range.begin; ++n)
+        if (extends(open_[n], range)) {
+          with = n;
+          break;
+        }
       if (with == open_.size()) {
         next.push_back({{{query, query + 1}, range, kFullSlice}, range});
         continue;
@@ -296,6 +304,14 @@ class SliceWriter {
     for (std::size_t n = 0; n < open_.size(); ++n)
       if (!is_extended[n]) slices_.push_back(open_[n].slice);
     open_ = std::move(next);
+    // Vectors that grow are there twice, and so are the slices of this query and of the last one.
+    const std::int64_t bytes = static_cast<std::int64_t>(2 * sizeof(Slice)) * std::ssize(slices_) +
+                               static_cast<std::int64_t>(4 * sizeof(Open)) * std::ssize(open_);
+    if (max_bytes_ > 0 && bytes > max_bytes_)
+      throw Error(Error::Kind::budget,
+                  fmt::format("the slices of the first {} of the queries need more than {} of memory",
+                              query + 1, format_bytes(max_bytes_)))
+          .hint("a mask of many short runs of keys is smaller in a layout of blocks");
   }
 
   std::vector<Slice> finish() && {
@@ -319,12 +335,16 @@ class SliceWriter {
     return open.slice.q.count() == 1 || type == open.slice.type;
   }
 
+  std::int64_t max_bytes_;
   std::vector<Open> open_;
   std::vector<Slice> slices_;
 };
 
 void write_magi(const MaskScans& scans, ArraysMade& to) {
-  SliceWriter writer;
+  const std::int64_t limit = scans.settings.max_pattern_bytes,
+                     of_patterns =
+                         scans.table->size() * scans.table->pattern_words() * std::int64_t{sizeof(Word)};
+  SliceWriter writer(limit > 0 ? std::max<std::int64_t>(limit - of_patterns, 1) : 0);
   for_each_line(scans, scans.of_all_heads(), Lines::queries,
                 [&](std::int64_t query, std::span<const IndexRange> ranges) { writer.add(query, ranges); });
   const std::vector<Slice> slices = std::move(writer).finish();
