@@ -317,10 +317,11 @@ class TensorCheck {
       add("scale-uninitialised", name, at(s.first_tiny), s.tiny_value,
           fmt::format("{:.4g} is no normal number: memory that was not written?{}", s.tiny_value,
                       of_all(s.tiny, s.count)));
-    // By chance, scales of a few bits are equal in a few blocks.
+    // Memory that was not written, if not one scale for all rows or weights of one magnitude. By chance, scales of
+    // a few bits are equal in a few blocks.
     const std::int64_t many = size_of(scales.dtype()) == 1 ? 64 : 8;
     if (s.count >= many && s.all_equal && s.first > 0 && !is_pow2(s.first))
-      add("scale-uninitialised", name, {}, s.first,
+      add("scale-constant", name, {}, s.first,
           fmt::format("all {} are {:.6g}", format_count(s.count), s.first));
     if (config_.is_ue8m0 && q_.scheme == fp8_blocks && s.not_pow2 > 0)
       add("scale-not-pow2", name, at(s.first_not_pow2), s.not_pow2_value,
@@ -366,7 +367,8 @@ class TensorCheck {
       return false;
     };
     const bool is_gptoss = q_.scheme == gptoss;
-    if (v.size() < (q_.scheme == fp8 ? 0u : is_gptoss ? 3u : 2u)) return wrong("another rank");
+    const std::size_t least = q_.scheme == fp8 ? 0 : is_gptoss ? 3 : q_.scheme == fp8_blocks ? 2 : 1;
+    if (v.size() < least) return wrong("another rank");
     if (is_gptoss && v.back() != 16) return wrong("(..., 16) values");
     if (q_.scheme != fp8) {
       const Shape right = expected(v);
@@ -458,15 +460,14 @@ class TensorCheck {
   }
 
   // The largest value of the tensor by its global scale, and by the inverse of it: weights are between 1e-5
-  // and 1e4, and one of the two is far from there.
+  // and 1e4, outliers up to 1e5, and one of the two is far from there.
   void check_reciprocal() {
     if (!global_ || statistics_.nonfinite > 0 || statistics_.largest <= 0) return;
-    constexpr double kLeast = 1e-5, kMost = 1e4, kLargestCode = 6;
+    constexpr double kLeast = 1e-5, kMost = 1e4, kOutliers = 1e5, kLargestCode = 6;
     const double factor = q_.global_divides ? 1 / *global_ : *global_;
     const double range = factor * statistics_.largest * kLargestCode,
                  inverse = statistics_.largest * kLargestCode / factor;
-    const auto is_usual = [&](double x) { return x >= kLeast && x <= kMost; };
-    if (is_usual(range) || !is_usual(inverse)) return;
+    if ((range >= kLeast && range <= kOutliers) || inverse < kLeast || inverse > kMost) return;
     add("global-reciprocal", q_.global_scale, {}, *global_,
         fmt::format(
             "with {:.4g} values go up to {:.3g}, with its inverse to {:.3g}: {} is the other way round",

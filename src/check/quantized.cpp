@@ -86,7 +86,10 @@ class Finder {
     if (!is_e8m0) return nvfp4;
     const std::int64_t bytes = values.shape().empty() ? 0 : values.shape().back();
     const std::int64_t blocks = scales->shape().empty() ? 0 : scales->shape().back();
-    return blocks * 24 == bytes ? mxfp6 : mxfp4;
+    const auto blocks_of = [](std::int64_t elements) { return core::ceil_div(elements, 32); };
+    const bool is_6_bit =
+        bytes % 3 == 0 && blocks == blocks_of(bytes / 3 * 4) && blocks != blocks_of(2 * bytes);
+    return is_6_bit ? mxfp6 : mxfp4;
   }
 
   static std::optional<ElementFormat> element_of(CheckpointScheme scheme, DType dtype) {

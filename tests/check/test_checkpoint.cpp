@@ -6,10 +6,12 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "check/artefacts.hpp"
 #include "ejk/checkpoint.hpp"
+#include "ejk/quantize.hpp"
 #include "support/arrays.hpp"
 #include "support/failure.hpp"
 
@@ -161,6 +163,11 @@ Change all_bytes(const std::string& name, const std::function<int(int)>& of) {
     m.put(name, std::move(array));
   };
 }
+Change all_scales(double value) {
+  return [=](Model& m) {
+    m.put(kGate + ".weight_scale", floats({Model::kRows, 1}, [=](std::int64_t) { return value; }));
+  };
+}
 Change both(const Change& a, const Change& b) {
   return [=](Model& m) { a(m), b(m); };
 }
@@ -260,11 +267,8 @@ const std::map<std::string, Fault> kFaults{
              std::fill_n(codes.data() + 2 * 144 + 8, 8, std::byte{0x80});
              m.put(kGate + ".weight", std::move(codes));
            })}},
-    {"scale-uninitialised",
-     {fp8_rows, set_float(kGate + ".weight_scale", 4, 1e-41F),
-      [](Model& m) {
-        m.put(kGate + ".weight_scale", floats({Model::kRows, 1}, [](std::int64_t) { return 1; }));
-      }}},
+    {"scale-uninitialised", {fp8_rows, set_float(kGate + ".weight_scale", 4, 1e-41F), all_scales(0.003)}},
+    {"scale-constant", {fp8_rows, all_scales(0.003), all_scales(0.25)}},
     {"scale-not-pow2", {fp8_blocks, powers_of_two(3e-4F), powers_of_two(0x1p-20F)}},
     {"global-missing", {modelopt_nvfp4, erase(kGate + ".weight_scale_2"), {}}},
     {"global-reciprocal",
@@ -350,6 +354,39 @@ TEST_CASE("each rule of checkpoints is broken by one fault, and not by what is l
     CHECK(without.errors() + without.warnings() == without.count(other));
   }
   CHECK_THROWS_AS(checked(mxfp4, {}, {.codes = false, .rules = {"scale-shapes"}}), Error);
+}
+
+TEST_CASE("what quantize_array() makes of odd shapes and outliers is recognised and sound") {
+  Random random{3};
+  struct Wanted {
+    QuantizationScheme scheme;
+    std::optional<ElementFormat> element;
+    const char *name, *values;
+  };
+  for (const Wanted& w : {Wanted{QuantizationScheme::mx, ElementFormat::e4m3, "mxfp8", "w.weight"},
+                          {QuantizationScheme::mx, ElementFormat::e2m1, "mxfp4", "w.weight_packed"},
+                          {QuantizationScheme::mx, ElementFormat::e2m3, "mxfp6", "w.weight_packed"},
+                          {QuantizationScheme::nvfp4, {}, "nvfp4", "w.weight"}})
+    for (const Shape& shape : {Shape{64}, Shape{3, 48}, Shape{2, 5, 100}, Shape{4, 288}})
+      for (const double outlier : {0.0, 2e4}) {
+        CAPTURE(w.name);
+        CAPTURE(to_string(shape));
+        Array x =
+            floats(shape, [&](std::int64_t) { return static_cast<double>(random() % 2001) / 1000 - 1; });
+        if (outlier > 0) x.elements<float>()[5] = static_cast<float>(outlier);
+        Quantized made = quantize_array(*source(std::move(x)), {.scheme = w.scheme, .element = w.element});
+        Checkpoint checkpoint;
+        checkpoint.tensors[w.values] = source(std::move(made.values));
+        checkpoint.tensors["w.weight_scale"] = source(std::move(made.scales));
+        if (made.global_scale)
+          checkpoint.tensors["w.weight_scale_2"] =
+              source(floats({}, [&](std::int64_t) { return *made.global_scale; }));
+        const auto found = quantized_tensors(checkpoint.tensors);
+        REQUIRE(found.size() == 1);
+        CHECK(name_of(found[0].scheme) == w.name);
+        const Findings findings = check_checkpoint(checkpoint, {.codes = true, .rules = {}});
+        CHECK_MESSAGE(findings.errors() == 0, text_of(findings));
+      }
 }
 
 TEST_CASE("findings of one kind in many layers are one, with the count and the first names") {

@@ -213,6 +213,15 @@ TEST_CASE("NaN: signs are those of the elements that are NaN, of others in their
   CHECK(q.values.data()[2] == std::byte{0x7F});
 }
 
+TEST_CASE("arrays without an element are encoded and decoded again") {
+  for (const Scheme scheme : {Scheme::mx, Scheme::nvfp4, Scheme::fp8})
+    for (const Shape& shape : {Shape{0, 64}, Shape{5, 0}, Shape{0}}) {
+      CAPTURE(to_string(shape));
+      const Quantized q = quantized(Array(DType::float32, shape), {.scheme = scheme});
+      CHECK(decoded_again(q).shape() == shape);
+    }
+}
+
 TEST_CASE("NaN and infinities") {
   Array x(DType::float32, {1, 64});
   x.elements<float>()[0] = NAN, x.elements<float>()[1] = 2, x.elements<float>()[40] = INFINITY,
