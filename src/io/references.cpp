@@ -117,7 +117,9 @@ ArrayReference parse_reference(std::string_view text) {
     bracket = closed ? text.rfind('[') : std::string_view::npos;
   std::string_view word = text;
   if (bracket < text.size()) {
-    if (!closed) malformed(text, "the slice is not closed with ']'");
+    if (!closed)
+      malformed(text, text.find(']', bracket) == std::string_view::npos ? "the slice is not closed with ']'"
+                                                                        : "there is more after the slice");
     const std::string_view inside = text.substr(bracket + 1, text.size() - bracket - 2);
     word = text.substr(0, bracket);
     // The name of a member may end in brackets: x[1][...] is all of x[1].

@@ -134,17 +134,19 @@ TEST_CASE("a changed order of writes to dQ is an error exactly below the counts"
 TEST_CASE("lists of flex without one of their arrays are an error, those of columns too") {
   MaskInfoClaims claims;
   claims.masks = {causal_mask(12, 12)};
-  const plain::StoredArrays all =
-      plain::stored(make_mask_arrays(claims.masks, {4, 4}, {.layout = MaskLayout::flex}));
-  for (const char* name : {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",
-                           "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"}) {
+  const plain::StoredArrays all = plain::stored(make_mask_arrays(
+      claims.masks, {4, 4}, {.layout = MaskLayout::flex, .dq_write_order = WriteOrder::ascending}));
+  for (const char* name :
+       {"kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+        "full_q_num_blocks", "full_q_indices", "dq_write_order", "dq_write_order_full"}) {
     CAPTURE(name);
     plain::StoredArrays arrays = all;
     REQUIRE(arrays.erase(name) == 1);
     CHECK(check_mask_info(plain::group_of(arrays), claims).errors() > 0);
   }
   plain::StoredArrays rows = all;
-  for (const char* name : {"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"})
+  for (const char* name : {"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
+                           "dq_write_order", "dq_write_order_full"})
     rows.erase(name);
   CHECK(check_mask_info(plain::group_of(rows), claims).errors() == 0);
 }

@@ -70,7 +70,7 @@ TEST_CASE("a malformed reference says what is wrong with it") {
       {"", "empty"},
       {"a.npy[]", "the slice is empty"},
       {"a.npy[0", "not closed"},
-      {"a.npy[0]x", "not closed"},
+      {"a.npy[0]x", "more after the slice"},
       {"a.npy[0][1]", "more than one slice"},
       {"a.npy[0][...]", "more than one slice"},
       {"a.h5:/x[1][0]", "more than one slice"},

@@ -164,10 +164,12 @@ class BlockLists final : public ListedBlocks {
 
   void read_write_orders(const ArrayGroup& group) {
     const Lists& of = lists_.back();
+    const bool has_orders = group.find(kWriteOrders[0]) || group.find(kWriteOrders[1]);
     for (int list = 0; list < 2; ++list) {
-      IndexArray& order = write_orders_[list] = read_index(group, kWriteOrders[list], 4, false);
-      if (!order) continue;
       const IndexArray& listed = list == 0 ? of.partial : of.full;
+      IndexArray& order = write_orders_[list] =
+          read_index(group, kWriteOrders[list], 4, has_orders && static_cast<bool>(listed));
+      if (!order) continue;
       if (of.direction == Direction::forward || !listed || listed.shape() != order.shape())
         throw wrong(order.name, "{} has the shape {}: it is beside the query blocks of each key block",
                     order.source->name(), to_string(order.shape()));
