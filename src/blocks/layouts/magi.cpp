@@ -15,6 +15,7 @@
 #include "blocks/layouts/layouts.hpp"
 #include "blocks/layouts/writing.hpp"
 #include "core/checked.hpp"
+#include "ejk/text.hpp"
 #include "mask/node.hpp"
 
 namespace ejk::blocks {
