@@ -492,7 +492,9 @@ Run declare_check_mask_info(OptionSet& set) {
   add_word(set, "--head-shards", words->settings.head_shards, at_least(1), "N",
            "devices that share the heads\nHDF5 files contain it; 1 otherwise.");
   add_word(set, "--q-seq-shards", words->settings.q_seq_shards, at_least(1), "N",
-           "devices that share the queries\nHDF5 files contain it; 1 otherwise.");
+           "devices that share the queries\nHDF5 files contain it, and those of tokamax; 1 otherwise.");
+  add_word(set, "--kv-seq-shards", words->settings.kv_seq_shards, at_least(1), "N",
+           "devices that share the keys, of tokamax\nFiles of mask-info contain it; 1 otherwise.");
   declare_kernel(set, words->kernel);
   declare_picture(set);
   declare_check(set, "mask-info", words->flags,
