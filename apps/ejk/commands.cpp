@@ -3,6 +3,9 @@
 #include "commands.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "schema.hpp"
 
 namespace ejk::app {
 
@@ -48,7 +51,8 @@ std::vector<WrittenArray> Command::all_outputs() const {
 
 std::vector<std::string> Command::output_names() const {
   std::vector<std::string> names;
-  for (const WrittenArray& array : outputs) names.emplace_back(array.name);
+  for (const WrittenArray& array : outputs)
+    for (std::string& one : split(array.name, ", ")) names.push_back(std::move(one));
   return names;
 }
 

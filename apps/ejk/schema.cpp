@@ -14,16 +14,6 @@ namespace ejk::app {
 
 namespace {
 
-std::vector<std::string> split(std::string_view text, std::string_view separator) {
-  std::vector<std::string> parts;
-  for (std::size_t end = 0; end != std::string_view::npos;) {
-    end = text.find(separator);
-    parts.emplace_back(text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + separator.size());
-  }
-  return parts;
-}
-
 std::vector<ReportKey> parsed_keys(std::string_view text) {
   struct Level {
     std::string prefix;
@@ -54,6 +44,16 @@ constexpr std::pair<std::string_view, std::string_view> kUnits[] = {
 };
 
 }  // namespace
+
+std::vector<std::string> split(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + separator.size());
+  }
+  return parts;
+}
 
 std::string joined(std::initializer_list<std::string_view> texts) {
   std::string all;

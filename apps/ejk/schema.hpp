@@ -53,6 +53,8 @@ std::string form_of(const ReportKey& key);
 
 std::string joined(std::initializer_list<std::string_view> texts);
 
+std::vector<std::string> split(std::string_view text, std::string_view separator);
+
 // Keys that several commands have.
 
 /// Of the array that is written, or of the first of several alike.

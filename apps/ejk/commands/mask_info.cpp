@@ -168,7 +168,7 @@ Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, MaskLayou
       outputs.push_back({name, nullptr,
                          name == "q_sequence"            ? "only a causal, local or chunked mask has one"
                          : name == "dkv"                 ? "it is for the forward pass"
-                         : name.ends_with("_seq_shards") ? "there is one"
+                         : name.ends_with("_seq_shards") ? "it is written for several shards"
                          : name.starts_with("cu_")       ? "--cu-seqlens writes it"
                          : name.starts_with("dq_") || name == "spt"
                              ? "--dq-write-order writes it"
