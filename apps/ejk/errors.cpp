@@ -39,6 +39,8 @@ constexpr Row kHints[] = {
     {Code::indivisible_mask, "--pad fills the mask up with False"},
     {Code::too_many_blocks, "use more --head-shards or --q-seq-shards"},
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},
+    {Code::too_many_slices,
+     "a mask of many short ranges of keys is smaller in blocks: --layout bsr; --max-memory sets the limit"},
     {Code::computable_mask,
      "ejk mask-info --no-computable stores them; visited(REF) is the blocks, which are stored"},
     {Code::not_of_fa4, "--arch is for those; of blocks alone ejk sparsity --blocks QxK --arch ARCH says it"},

@@ -132,9 +132,9 @@ What mask-info stores
   from(REF) is the mask that the arrays of a MaskInfo store, visited(REF) all
   pairs in the blocks that a kernel visits. REF is an HDF5 file or a group in
   one, an .npz or a folder. HDF5 files contain the settings; for others they are
-  arguments, where needed: from(a.npz, block=128x128, shape=8x4096x4096,
-  walk=dkv, head_shards=2, q_seq_shards=4). Elements of a computable mask are
-  stored only by 'ejk mask-info --no-computable'.
+  arguments, where the arrays do not contain them: from(a.npz, block=128x128,
+  shape=8x4096x4096, walk=dkv, head_shards=2, q_seq_shards=4). Elements of a
+  computable mask are stored only by 'ejk mask-info --no-computable'.
 
 Alignment
   Query 0 is aligned with key 0; with offset=K query i is aligned with key

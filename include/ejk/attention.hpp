@@ -21,11 +21,11 @@
 // Arithmetic is float32, or float64 where one of q, k, v (or dout) is. Inputs are converted before, results
 // once at the end; weights are never rounded to 16 bits. (Products of two bfloat16 may flush subnormal ones
 // to 0, see grouped_matmul.hpp.) Masked pairs have no influence, NaN included; a score of −∞ counts as
-// masked (a bias of −∞ that is capped after it is added is −c). Weights below e^-87 (float64: e^-708) of a row's largest are 0. Blocks of keys (of the block
-// shape's length, up to 256) determine the order of sums; a forward pass over few queries (32 of an entry's
-// head, or of all heads that share a key) merges key ranges whose lengths follow from the shapes. Any number
-// of threads gives the same bits on one instruction set. Source: scaled dot-product attention with an online
-// softmax; src/attention/reference.cpp is the plain form.
+// masked (a bias of −∞ that is capped after it is added makes it −c). Weights below e^-87 (float64: e^-708) of
+// a row's largest are 0. Blocks of keys (of the block shape's length, up to 256) determine the order of sums; a
+// forward pass over few queries (32 of an entry's head, or of all heads that share a key) merges key ranges
+// whose lengths follow from the shapes. Any number of threads gives the same bits on one instruction set.
+// Source: scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain form.
 #pragma once
 
 #include <cstdint>

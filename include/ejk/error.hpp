@@ -53,6 +53,7 @@ class Error : public std::exception {
     indivisible_mask,   // blocks do not divide its lengths; padding would do
     too_many_blocks,    // in a shard of a mask
     too_many_patterns,  // different partial blocks of a mask
+    too_many_slices,    // rectangles of queries and keys that a mask is stored as
     computable_mask,    // a stored MaskInfo leaves its elements to the kernel
     unknown_lengths,    // nothing says how many queries and keys a stored MaskInfo is for
     not_of_fa4,         // arrays of another layout than those that FlashAttention-4 takes

@@ -5,7 +5,7 @@
 // (BlockSparseTensorsTorch), SciPy (bsr_array), FlashInfer 0.7 (BlockSparseAttentionWrapper,
 // VariableBlockSparseAttentionWrapper), Paddle
 // (flashmask_attention), MagiAttention (flex_flash_attn). Settings that the arrays of a library lack are
-// arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv. Each layout is written and read by
+// arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv, q_seq_shards, kv_seq_shards. Each layout is written and read by
 // one file in src/blocks/layouts/; StoredMaskInfo reads all of them.
 #pragma once
 
@@ -70,7 +70,7 @@ struct MaskLayoutSettings {
   IntegerArray cu_seqlens_q = {}, cu_seqlens_k = {};
   /// Of flashinfer_variable: queries and keys of each block, of all heads; without, blocks of the given size.
   IntegerArray q_sizes = {}, kv_sizes = {};
-  /// As in ProcessMaskOptions.
+  /// As in ProcessMaskOptions; of magi the slices count as well.
   std::int64_t max_pattern_bytes = 0;
   BlockProgress progress = {};
 };
@@ -87,11 +87,11 @@ struct MaskArrays : ScannedMasks {
 
 /// Masks, one a head, of one shape. Errors: those of process_mask; heads of different masks where the layout
 /// has one for all (tokamax, bsr, flashinfer, magi); numbers beyond the dtype of an array; about cu_seqlens_q,
-/// cu_seqlens_k, q_sizes or kv_sizes those that are not of the mask.
+/// cu_seqlens_k, q_sizes or kv_sizes those that are not of the mask; Error{budget} beyond max_pattern_bytes.
 MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
                             const MaskLayoutSettings& settings);
 
-/// Memory of make_mask_arrays with its result, at most, without the bits of the distinct partial blocks.
+/// Memory of make_mask_arrays with its result, at most, without what max_pattern_bytes limits.
 /// Throws what it throws before it reads a mask.
 std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
                                const MaskLayoutSettings& settings);

@@ -83,7 +83,8 @@ class MaskSet {
     std::int64_t q = 0, kv = 0;
   };
 
-  /// One entry. Throws Error{input} where `given` and the parts disagree, or none of them fixes the lengths;
+  /// One entry. Throws Error{input} where `given` and the parts disagree, or none of them fixes the lengths,
+  /// and for more elements than 64 bits can count;
   /// Error{usage} for a list of masks of another number of heads than given.
   explicit MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given = std::nullopt);
 

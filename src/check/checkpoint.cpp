@@ -317,8 +317,8 @@ class TensorCheck {
       add("scale-uninitialised", name, at(s.first_tiny), s.tiny_value,
           fmt::format("{:.4g} is no normal number: memory that was not written?{}", s.tiny_value,
                       of_all(s.tiny, s.count)));
-    // Memory that was not written, if not one scale for all rows or weights of one magnitude. By chance, scales of
-    // a few bits are equal in a few blocks.
+    // Equal scales: uninitialised memory, one scale repeated for all rows, or weights of one magnitude. Scales of
+    // 8 bits are equal in a few blocks by chance.
     const std::int64_t many = size_of(scales.dtype()) == 1 ? 64 : 8;
     if (s.count >= many && s.all_equal && s.first > 0 && !is_pow2(s.first))
       add("scale-constant", name, {}, s.first,

@@ -162,7 +162,7 @@ constexpr Rule kCheckpoint[] = {
     {"kv-scale", kError, "keys and values have positive scales"},
     {"index-disagrees", kError, "the index has each tensor, file and size"},
     {"nan-codes", kError, "no value is NaN or infinite"},
-    {"scale-constant", kWarning, "scales are not all one odd number"},
+    {"scale-constant", kWarning, "scales are not all one number"},
     {"scale-orphan", kWarning, "scales have their values"},
     {"qkv-scale", kWarning, "q, k and v have one global scale"},
     {"config-disagrees", kWarning, "what is quantised is in the config"},

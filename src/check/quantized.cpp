@@ -75,7 +75,7 @@ class Finder {
         scales != nullptr && (scales->dtype() == DType::uint8 || scales->dtype() == DType::float8_e8m0fnu);
     const bool of_32 = is_e8m0 && !scales->shape().empty() && !values.shape().empty() &&
                        scales->shape().back() > 0 &&
-                       scales->shape().back() == (values.shape().back() + 31) / 32;
+                       scales->shape().back() == core::ceil_div(values.shape().back(), 32);
     if (row.values == "_blocks") return gptoss;
     if (is_signed_8_bit_float(values.dtype())) {
       if (is_e8m0) return of_32 ? mxfp8 : fp8_blocks;
@@ -86,10 +86,8 @@ class Finder {
     if (!is_e8m0) return nvfp4;
     const std::int64_t bytes = values.shape().empty() ? 0 : values.shape().back();
     const std::int64_t blocks = scales->shape().empty() ? 0 : scales->shape().back();
-    const auto blocks_of = [](std::int64_t elements) { return core::ceil_div(elements, 32); };
-    const bool is_6_bit =
-        bytes % 3 == 0 && blocks == blocks_of(bytes / 3 * 4) && blocks != blocks_of(2 * bytes);
-    return is_6_bit ? mxfp6 : mxfp4;
+    const std::int64_t of_6_bits = core::ceil_div(bytes, 24), of_4_bits = core::ceil_div(bytes, 16);
+    return bytes % 3 == 0 && blocks == of_6_bits && blocks != of_4_bits ? mxfp6 : mxfp4;
   }
 
   static std::optional<ElementFormat> element_of(CheckpointScheme scheme, DType dtype) {

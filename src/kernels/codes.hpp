@@ -18,8 +18,8 @@ struct CodeCounts {
   std::int64_t overflows = 0, flushed = 0, nans = 0;
 };
 
-/// Of finite elements: how many are decoded to NaN; of the others the sums of squares of them and of their errors,
-/// rounded differently by instruction set, and the first of the largest errors, -1 where there is none.
+/// Of finite elements: how many are decoded to NaN; of the others the sums of squares of them and of their
+/// errors, rounded differently by instruction set, and the first of the largest errors, -1 where there is none.
 struct CodeErrors {
   double signal = 0, noise = 0, largest = -1;
   std::int64_t largest_at = 0, lost = 0;

@@ -41,9 +41,9 @@ using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
   return __builtin_expect_with_probability(n == kCodeLanes, 1, 0.999);
 }
 
-// n ≤ kCodeLanes elements, and `rest` after them.
-[[gnu::always_inline]] inline CodeFloats load_floats(const float* from, std::int64_t n, float rest = 0) {
-  CodeFloats v = CodeFloats{} + rest;
+// n ≤ kCodeLanes elements, and 0 after them.
+[[gnu::always_inline]] inline CodeFloats load_floats(const float* from, std::int64_t n) {
+  CodeFloats v{};
   if (is_full(n))
     std::memcpy(&v, from, sizeof v);
   else
@@ -56,8 +56,8 @@ using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
   return __builtin_bit_cast(CodeInts, CodeLanes::widen(from));
 }
 
-// Elements of blocks, of the first from element `first` on: several(i, n, scale) processes the first of n elements of
-// one block and returns how many, run(i, n, scale) a register of the rest of them.
+// Elements of blocks, of the first from element `first` on. several(i, n, scale) processes the first of n
+// elements of one block and returns how many; run(i, n, scale) a register of the rest of them.
 template <class Several, class Run>
 [[gnu::always_inline]] inline void for_each_register(std::int64_t n, const float* scales, std::int64_t block,
                                                      std::int64_t first, const Several& several,
@@ -296,7 +296,7 @@ inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, s
   if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, use, codes, counts);
 }
 
-// Registers whose errors are summed before their largest one is looked for.
+// Elements whose sums stay in registers, and in which the largest error is located at the end.
 constexpr std::int64_t kErrorChunk = 16 * kCodeLanes;
 
 // Whether n floats of whole registers are finite.
@@ -345,7 +345,7 @@ inline void add_errors(const float* x, const float* decoded, std::int64_t begin,
   }
 }
 
-inline CodeErrors errors_of_codes(const float* x, const float* decoded, std::int64_t n) {
+inline CodeErrors errors_of_decoded(const float* x, const float* decoded, std::int64_t n) {
   constexpr std::int64_t kHalf = kCodeLanes / 2;
   CodeErrors errors;
   std::int64_t chunk_of_largest = -1;  // where it is not yet known which element it is
@@ -353,13 +353,13 @@ inline CodeErrors errors_of_codes(const float* x, const float* decoded, std::int
     const std::int64_t end = n - begin < kErrorChunk ? n : begin + kErrorChunk,
                        whole = begin + (end - begin) / kCodeLanes * kCodeLanes;
     std::int64_t i = begin;
-    if (are_finite(x + begin, whole - begin) && are_finite(decoded + begin, whole - begin)) {
+    if (whole > begin && are_finite(x + begin, whole - begin) && are_finite(decoded + begin, whole - begin)) {
       ErrorLanes low, high;
       for (; i < whole; i += kCodeLanes) {
         low.add(x + i, decoded + i);
         high.add(x + i + kHalf, decoded + i + kHalf);
       }
-      for (int lane = 0; lane < kHalf && whole > begin; ++lane) {
+      for (int lane = 0; lane < kHalf; ++lane) {
         errors.signal += low.signal[lane] + high.signal[lane];
         errors.noise += low.noise[lane] + high.noise[lane];
         const double largest =
@@ -379,4 +379,4 @@ inline CodeErrors errors_of_codes(const float* x, const float* decoded, std::int
 }
 
 #define EJK_CODES_KERNELS \
-  .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes, errors_of_codes}
+  .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes, errors_of_decoded}

@@ -190,7 +190,7 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, const std::optional<Given>& given
     const std::size_t rank = shape.size();
     if (rank != 2 && rank != 3)
       throw core::usage("{} is {}, not ([heads,] queries, keys)", given->name, to_string(shape));
-    core::named(given->name, [&] { return element_count(shape); });
+    core::named(given->name, [&] { return element_count(shape); });  // fails here, where the name is known
     lengths = heads = Claim{&given->name, rank == 3 ? shape[0] : 1, shape[rank - 2], shape[rank - 1]};
     has_head_axis_ = rank == 3;
   }

@@ -69,14 +69,17 @@ PatternTable PatternTable::beside(BlockShape block) const {
   return table;
 }
 
-void PatternTable::count_bytes(std::int64_t bytes) const {
+void PatternTable::count_bytes(std::int64_t bytes, Error::Code what) const {
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  if (max_bytes_ > 0 && used > max_bytes_)
-    throw Error(
-        Error::Kind::budget,
-        fmt::format("the different partial blocks need more than {} of memory", format_bytes(max_bytes_)),
-        Error::Code::too_many_patterns)
-        .hint("larger blocks have fewer partial ones");
+  if (max_bytes_ == 0 || used <= max_bytes_) return;
+  const bool of_slices = what == Error::Code::too_many_slices;
+  throw Error(
+      Error::Kind::budget,
+      fmt::format("{} need more than {} of memory", of_slices ? "the slices" : "the different partial blocks",
+                  format_bytes(max_bytes_)),
+      what)
+      .hint(of_slices ? "a mask of many short ranges of keys is smaller in blocks"
+                      : "larger blocks have fewer partial ones");
 }
 
 // Chunks grow: many patterns are on huge pages.

@@ -1,5 +1,5 @@
 // Encoding in pieces of whole blocks, each by one thread. Of some KiB at once, which stay in the first-level
-// cache, kernels find the largest magnitude of each block, then the codes, then their errors. Scales of several
+// cache, kernels find the largest magnitude of each block, then the codes, decode them, and sum the errors. Scales of several
 // pieces (fp8, the global one of nvfp4) take a pass before, whose maxima do not depend on the order. Sums of
 // errors are added piece by piece in C order.
 // tests: tests/quantize/test_encode.cpp
@@ -192,11 +192,11 @@ class BlockEncoder {
   /// (fp8). `at`: their position in C order.
   void encode(const float* x, std::int64_t n, std::int64_t first, std::byte* scales, std::uint8_t* codes,
               std::int64_t at, Part& part) const {
-    float decoded[kStep / kNvfp4Block], factors[kStep / kNvfp4Block];
+    float scale_numbers[kStep / kNvfp4Block], factors[kStep / kNvfp4Block];
     const bool is_fp8 = settings_.scheme == Scheme::fp8;
     const float* const given = reinterpret_cast<const float*>(scales);
-    const float *const numbers = is_fp8 ? given : decoded, *const used = is_fp8 ? given : factors;
-    if (!is_fp8) choose_scales(x, n, reinterpret_cast<std::uint8_t*>(scales), decoded, factors, part);
+    const float *const numbers = is_fp8 ? given : scale_numbers, *const used = is_fp8 ? given : factors;
+    if (!is_fp8) choose_scales(x, n, reinterpret_cast<std::uint8_t*>(scales), scale_numbers, factors, part);
     kernels::CodeCounts counts;
     kernels_.encode(
         *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n, used, block_, first,
@@ -205,9 +205,9 @@ class BlockEncoder {
     part.saturated += counts.overflows;
     part.flushed += counts.flushed;
     part.nans += counts.nans;
-    float back[kStep];
-    kernels_.decode(*row_.format, codes, n, numbers, block_, first, global_, back);
-    const kernels::CodeErrors errors = kernels_.errors(x, back, n);
+    float decoded[kStep];
+    kernels_.decode(*row_.format, codes, n, numbers, block_, first, global_, decoded);
+    const kernels::CodeErrors errors = kernels_.errors(x, decoded, n);
     part.lost += errors.lost;
     part.signal += errors.signal;
     part.noise += errors.noise;

@@ -1,5 +1,6 @@
 // Encoding and decoding of block-scaled arrays in memory: bytes read and written, as a fraction of the read
-// bandwidth. Numbers are decoded into allocated memory; codes are made in new memory.
+// bandwidth. Numbers are decoded into allocated memory; codes are made in new memory,
+// whose page faults take as long as decoding would.
 #include <benchmark/benchmark.h>
 
 #include <random>

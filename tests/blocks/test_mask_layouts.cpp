@@ -296,7 +296,7 @@ TEST_CASE("slices of magi, which may be as many as elements, stay within the mem
               make_mask_arrays({mask}, {64, 64}, settings);
             },
             Error::Kind::budget)
-            .starts_with("the slices of the first "));
+            .starts_with("the slices need more than "));
 }
 
 TEST_CASE("lengths that cu_seqlens and sizes of blocks fix, and the argument that is none") {

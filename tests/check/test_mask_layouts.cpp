@@ -107,7 +107,7 @@ TEST_CASE("a changed order of writes to dQ is an error exactly below the counts"
     const std::int64_t q = 4 * between(random, 1, 6), kv = 4 * between(random, 1, 6);
     const Mask mask = plain::random_mask(random, q, kv, 1).mask;
     plain::StoredArrays arrays = plain::stored(make_mask_arrays({mask}, {4, 4}, settings));
-    // The elements tell the direction where the flag does not.
+    // The elements determine the direction where the flag does not.
     if (between(random, 0, 1)) REQUIRE(arrays.erase(flex ? "dq_kv_order_spt" : "spt") == 1);
     MaskInfoClaims claims;
     claims.masks = {mask};
@@ -142,7 +142,9 @@ TEST_CASE("lists of flex without one of their arrays are an error, those of colu
     CAPTURE(name);
     plain::StoredArrays arrays = all;
     REQUIRE(arrays.erase(name) == 1);
-    CHECK(check_mask_info(plain::group_of(arrays), claims).errors() > 0);
+    const Findings found = check_mask_info(plain::group_of(arrays), claims);
+    CHECK(found.errors() > 0);
+    CHECK_MESSAGE(text_of(found).find(name) != std::string::npos, text_of(found));
   }
   plain::StoredArrays rows = all;
   for (const char* name : {"q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <iterator>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "support/instruction_sets.hpp"
@@ -178,10 +179,16 @@ TEST_CASE("errors of decoded elements are those of a plain loop, on every instru
   // Round numbers, so that several errors are the largest one.
   for (float& element : x) element = static_cast<float>(static_cast<int>(random() % 65)) - 32;
   for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(random() % 9) * 0.25f;
-  for (const bool all_finite : {true, false}) {
-    if (!all_finite) {
-      x[3] = NAN, x[400] = INFINITY, x[401] = -INFINITY, decoded[402] = NAN, decoded[1100] = NAN;
-      decoded[700] = INFINITY;
+  for (const std::string_view kind : {"ties", "growing", "growing, NaN", "ties, NaN and infinities"}) {
+    CAPTURE(kind);
+    // In steps: later elements of a chunk, later chunks and tails have the largest error.
+    if (kind == "growing")
+      for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(i / 50) * 0.25f;
+    if (kind == "growing, NaN") x[3] = NAN, decoded[402] = NAN;
+    if (kind == "ties, NaN and infinities") {
+      for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(random() % 9) * 0.25f;
+      x[400] = INFINITY, x[401] = -INFINITY;
+      decoded[402] = NAN, decoded[1100] = NAN, decoded[700] = INFINITY;
     }
     for (const std::int64_t n :
          {0, 1, 3, 4, 7, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 420, 700, 1200}) {

@@ -80,10 +80,10 @@ problem() {
   run once "$ejk" "$@"
   kept=$(cat once/status)
   case $((problems % 4)) in
-    0) sizes="4" ;;
+    0) sizes="2" ;;
     1) sizes="1 3" ;;
-    2) sizes="3" ;;
-    *) sizes="2 4" ;;
+    2) sizes="4" ;;
+    *) sizes="2 3" ;;
   esac
   for n in ${SIZES:-$sizes}; do
     starts=$((starts + 1))

@@ -127,16 +127,18 @@ TEST_CASE("what is decoded again has no larger error than reported, and counts a
       const Quantized q = quantized(x, settings);
       const Array y = decoded_again(q);
       REQUIRE(y.shape() == x.shape());
-      double worst = 0, signal = 0, noise = 0;
-      std::int64_t lost = 0;
+      double worst = -1, signal = 0, noise = 0;
+      std::int64_t lost = 0, worst_at = 0;
       for (std::size_t i = 0; i < static_cast<std::size_t>(x.size()); ++i) {
         const double a = x.elements<float>()[i], e = a - y.elements<float>()[i];
         if (std::isnan(a)) continue;
         lost += std::isnan(e);
         if (std::isnan(e)) continue;
-        worst = std::max(worst, std::abs(e)), signal += a * a, noise += e * e;
+        if (std::abs(e) > worst) worst = std::abs(e), worst_at = static_cast<std::int64_t>(i);
+        signal += a * a, noise += e * e;
       }
       CHECK(q.largest_error == worst);
+      CHECK(q.largest_error_index == Shape{worst_at / (7 * k), worst_at / k % 7, worst_at % k});
       CHECK(q.signal == doctest::Approx(signal));
       CHECK(q.noise == doctest::Approx(noise));
       CHECK(q.lost == lost);

@@ -550,8 +550,8 @@ void add_options(OptionSet& set, AttentionFlags& words) {
   add_reference(
       set, "--bias", words.inputs.bias.emplace(),
       "added to the scores; broadcast to (batch, heads, queries, keys)\n"
-      "An axis of 1 serves all. A bias of -inf hides a score, unless it is NaN or capped after the bias, which makes "
-      "it -C. Packed inputs (thd) take none. attention-grad makes its gradient, too: dbias.");
+      "An axis of 1 serves all. A bias of -inf masks a score that is not NaN; with --softcap-order after-bias "
+      "the score becomes -C. Packed inputs (thd) take none. attention-grad makes its gradient, too: dbias.");
   add_reference(
       set, "--dropout", words.inputs.dropout.emplace(),
       "the pairs that dropout keeps, bool or uint8, with --keep\n"

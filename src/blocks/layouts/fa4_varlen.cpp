@@ -211,7 +211,7 @@ void write_varlen(const MaskScans& scans, ArraysMade& to) {
   const PackedAxis &q = sequences->q, &kv = sequences->kv;
 
   // The same masks in padded positions, whose blocks are those of the sequences.
-  const auto table = std::make_shared<PatternTable>(block, scans.settings.max_pattern_bytes);
+  const auto table = std::make_shared<PatternTable>(scans.table->beside(block));
   std::vector<Scan> padded;
   for (const Mask& mask : scans.distinct.masks)
     padded.push_back(scan_mask(padded_mask(mask, sequences), block, table.get()));

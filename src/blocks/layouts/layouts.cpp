@@ -184,7 +184,7 @@ std::optional<std::int64_t> size_in(const ArrayGroup& group, const char* name) {
   const IndexArray value = read_index(group, name, 0, false);
   if (!value) return std::nullopt;
   if (value[0] < 1 || value[0] > kLongestMask)
-    throw wrong(name, "{} is {}; it is a size", value.source->name(), value[0]);
+    throw wrong(name, "{} is {}; a size is at least 1", value.source->name(), value[0]);
   return value[0];
 }
 

@@ -88,21 +88,25 @@ class BlockLists final : public ListedBlocks {
     read_write_orders(group);
   }
 
-  // The orders of the backward walk: the n-th key block that adds to a query block has n there. Where nothing
-  // says the direction it is the one that fits better.
+  // The orders of the backward walk: the n-th key block that adds to a query block has n there. Without a flag,
+  // the direction with fewer faults applies.
   void check(const ArrayWalk& to) const override {
     if (!write_orders_[0] && !write_orders_[1]) return;
-    const auto count_faults = [&](bool descending) {
+    const auto count_faults = [&](WriteOrder direction) {
       std::int64_t faults = 0;
-      each_wrong_order(descending, [&](int, std::int64_t, std::int64_t, std::size_t) { ++faults; });
+      each_wrong_order(direction, [&](int, std::int64_t, std::int64_t, std::size_t) { ++faults; });
       return faults;
     };
-    const bool descending = descending_ ? *descending_ : count_faults(true) < count_faults(false);
-    each_wrong_order(descending, [&](int list, std::int64_t at, std::int64_t wanted, std::size_t i) {
-      const IndexArray& order = write_orders_[list];
-      to.fault("write-order", {order.name, at}, order[at],
-               fmt::format("{} key blocks add to query block {} before this one", wanted, i));
-    });
+    const bool descending =
+        descending_.value_or(false) ||
+        (!descending_ && count_faults(WriteOrder::descending) < count_faults(WriteOrder::ascending));
+    each_wrong_order(descending ? WriteOrder::descending : WriteOrder::ascending,
+                     [&](int list, std::int64_t at, std::int64_t wanted, std::size_t i) {
+                       const IndexArray& order = write_orders_[list];
+                       to.fault(
+                           "write-order", {order.name, at}, order[at],
+                           fmt::format("{} key blocks add to query block {} before this one", wanted, i));
+                     });
   }
 
   bool is_computed(std::int64_t walk) const override { return walk > 0 || !patterns; }
@@ -178,15 +182,16 @@ class BlockLists final : public ListedBlocks {
     descending_ = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending);
   }
 
-  // f(list, element, order, query block) where the order is another.
+  // f(list, element, order, query block) where the stored order differs.
   template <class F>
-  void each_wrong_order(bool descending, F&& f) const {
+  void each_wrong_order(WriteOrder direction, F&& f) const {
     const Lists& of = lists_.back();
     for (std::int64_t row = 0; row < rows; ++row) {
       std::vector<std::int64_t> all(static_cast<std::size_t>(q_blocks)), seen(all.size());
       each_entry(of, row, [&](int, std::int64_t, std::size_t i) { ++all[i]; });
       each_entry(of, row, [&](int list, std::int64_t at, std::size_t i) {
-        const std::int64_t nth = seen[i]++, wanted = descending ? all[i] - 1 - nth : nth;
+        const std::int64_t nth = seen[i]++,
+                           wanted = direction == WriteOrder::descending ? all[i] - 1 - nth : nth;
         if (write_orders_[list] && write_orders_[list][at] != wanted) f(list, at, wanted, i);
       });
     }

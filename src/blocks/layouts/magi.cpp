@@ -15,7 +15,6 @@
 #include "blocks/layouts/layouts.hpp"
 #include "blocks/layouts/writing.hpp"
 #include "core/checked.hpp"
-#include "ejk/text.hpp"
 #include "mask/node.hpp"
 
 namespace ejk::blocks {
@@ -271,29 +270,22 @@ std::shared_ptr<const PairRule> rule_of_slices(const ArrayGroup& group, const St
 // Slices that the next query may extend.
 class SliceWriter {
  public:
-  /// `max_bytes`: of memory for slices; 0: no limit.
-  explicit SliceWriter(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+  /// `table` counts their memory.
+  explicit SliceWriter(const mask::PatternTable& table) : table_(table) {}
 
   void add(std::int64_t query, std::span<const IndexRange> ranges) {
     std::vector<Open> next;
     std::vector<bool> is_extended(open_.size());
     std::size_t from = 0;
     for (const IndexRange& range : ranges) {
-      // Both are in the order of their first keys.
+      // Both are disjoint and in the order of their keys, so that one slice at most begins where it can grow.
       while (from < open_.size() && open_[from].last.begin + 1 < range.begin) ++from;
-      std::size_t with = open_.size();
-      for (std::size_t n = from; n < open_.size() && open_[n].last.begin <= range.begin; ++n)
-        if (extends(open_[n], range)) {
-          with = n;
-          break;
-        }
-      if (with == open_.size()) {
+      if (from == open_.size() || !extends(open_[from], range)) {
         next.push_back({{{query, query + 1}, range, kFullSlice}, range});
         continue;
       }
-      from = with + 1;
-      is_extended[with] = true;
-      Open grown = open_[with];
+      is_extended[from] = true;
+      Open grown = open_[from++];
       if (grown.slice.q.count() == 1)
         grown.slice.type =
             (range.end > grown.last.end ? kCausal : 0) | (range.begin > grown.last.begin ? kInverse : 0);
@@ -305,14 +297,7 @@ class SliceWriter {
     for (std::size_t n = 0; n < open_.size(); ++n)
       if (!is_extended[n]) slices_.push_back(open_[n].slice);
     open_ = std::move(next);
-    // Vectors that grow are there twice, and so are the slices of this query and of the last one.
-    const std::int64_t bytes = static_cast<std::int64_t>(2 * sizeof(Slice)) * std::ssize(slices_) +
-                               static_cast<std::int64_t>(4 * sizeof(Open)) * std::ssize(open_);
-    if (max_bytes_ > 0 && bytes > max_bytes_)
-      throw Error(Error::Kind::budget,
-                  fmt::format("the slices of the first {} of the queries need more than {} of memory",
-                              query + 1, format_bytes(max_bytes_)))
-          .hint("a mask of many short runs of keys is smaller in a layout of blocks");
+    count_memory();
   }
 
   std::vector<Slice> finish() && {
@@ -328,6 +313,14 @@ class SliceWriter {
     Slice slice;
     IndexRange last;  // of the last query
   };
+  // A vector that grows is copied; open slices of two queries are there at once.
+  void count_memory() {
+    const std::int64_t bytes = static_cast<std::int64_t>(2 * sizeof(Slice)) * std::ssize(slices_) +
+                               static_cast<std::int64_t>(4 * sizeof(Open)) * std::ssize(open_);
+    if (bytes <= counted_) return;
+    table_.count_bytes(bytes - counted_, Error::Code::too_many_slices);
+    counted_ = bytes;
+  }
   static bool extends(const Open& open, IndexRange range) {
     const std::int64_t begin = range.begin - open.last.begin, end = range.end - open.last.end;
     if (begin < 0 || begin > 1 || end < 0 || end > 1) return false;
@@ -336,16 +329,14 @@ class SliceWriter {
     return open.slice.q.count() == 1 || type == open.slice.type;
   }
 
-  std::int64_t max_bytes_;
+  const mask::PatternTable& table_;
+  std::int64_t counted_ = 0;  // bytes
   std::vector<Open> open_;
   std::vector<Slice> slices_;
 };
 
 void write_magi(const MaskScans& scans, ArraysMade& to) {
-  const std::int64_t limit = scans.settings.max_pattern_bytes,
-                     of_patterns =
-                         scans.table->size() * scans.table->pattern_words() * std::int64_t{sizeof(Word)};
-  SliceWriter writer(limit > 0 ? std::max<std::int64_t>(limit - of_patterns, 1) : 0);
+  SliceWriter writer(*scans.table);
   for_each_line(scans, scans.of_all_heads(), Lines::queries,
                 [&](std::int64_t query, std::span<const IndexRange> ranges) { writer.add(query, ranges); });
   const std::vector<Slice> slices = std::move(writer).finish();

@@ -315,8 +315,8 @@ MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
 }
 
 Shape lengths_of(const MaskLayoutSettings& settings) {
-  const auto some = [](std::int64_t length, const char* argument, const IntegerArray& given,
-                       const char* what) {
+  const auto not_empty = [](std::int64_t length, const char* argument, const IntegerArray& given,
+                            const char* what) {
     if (length == 0) throw core::invalid("{} has no {}", given->name(), what).about(argument);
     return length;
   };
@@ -324,14 +324,14 @@ Shape lengths_of(const MaskLayoutSettings& settings) {
     const blocks::SequenceOffsets sequences = blocks::sequences_in(settings);
     const auto keys = settings.cu_seqlens_k ? std::pair{"cu_seqlens_k", settings.cu_seqlens_k}
                                             : std::pair{"cu_seqlens_q", settings.cu_seqlens_q};
-    return {some(sequences.q.back(), "cu_seqlens_q", settings.cu_seqlens_q, "queries"),
-            some(sequences.kv.back(), keys.first, keys.second, "keys")};
+    return {not_empty(sequences.q.back(), "cu_seqlens_q", settings.cu_seqlens_q, "queries"),
+            not_empty(sequences.kv.back(), keys.first, keys.second, "keys")};
   }
   if (!settings.q_sizes || !settings.kv_sizes) return {};
   const auto sum = [&](const char* argument, const IntegerArray& sizes, const char* what) {
     const std::int64_t length = core::about(
         argument, [&] { return blocks::sum_of_sizes(blocks::sizes_within(*sizes, kLongestMask)); });
-    return some(length, argument, sizes, what);
+    return not_empty(length, argument, sizes, what);
   };
   return {sum("q_sizes", settings.q_sizes, "queries"), sum("kv_sizes", settings.kv_sizes, "keys")};
 }
