@@ -183,7 +183,10 @@ TEST_CASE("errors of decoded elements are those of a plain loop, on every instru
     CAPTURE(kind);
     // In steps: later elements of a chunk, later chunks and tails have the largest error.
     if (kind == "growing")
-      for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(i / 50) * 0.25f;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const std::size_t step = i / 50;
+        decoded[i] = x[i] + static_cast<float>(step) * 0.25f;
+      }
     if (kind == "growing, NaN") x[3] = NAN, decoded[402] = NAN;
     if (kind == "ties, NaN and infinities") {
       for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(random() % 9) * 0.25f;
