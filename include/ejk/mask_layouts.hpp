@@ -3,10 +3,10 @@
 //
 // Sources: Tokamax 0.0.12 (splash attention), torch 2.13 (FlexAttention's BlockMask), FlashAttention-4
 // (BlockSparseTensorsTorch), SciPy (bsr_array), FlashInfer 0.7 (BlockSparseAttentionWrapper,
-// VariableBlockSparseAttentionWrapper), Paddle
-// (flashmask_attention), MagiAttention (flex_flash_attn). Settings that the arrays of a library lack are
-// arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv, q_seq_shards, kv_seq_shards. Each layout is written and read by
-// one file in src/blocks/layouts/; StoredMaskInfo reads all of them.
+// VariableBlockSparseAttentionWrapper), Paddle (flashmask_attention), MagiAttention (flex_flash_attn). Settings
+// that the arrays of a library lack are arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv,
+// q_seq_shards, kv_seq_shards. Each layout is written and read by one file in src/blocks/layouts/;
+// StoredMaskInfo reads all of them.
 #pragma once
 
 #include <cstdint>

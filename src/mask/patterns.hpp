@@ -56,7 +56,8 @@ class PatternTable {
   /// Moves the patterns of a part into this table; returns the slot here for each of its slots.
   std::vector<std::int32_t> join(PatternTable part);
 
-  /// Counts other memory against the limit, of too_many_patterns or too_many_slices. Throws Error{budget} above it.
+  /// Counts other memory against the limit. Throws Error{budget} above it, of too_many_patterns or
+  /// too_many_slices.
   void count_bytes(std::int64_t bytes, Error::Code what = Error::Code::too_many_patterns) const;
 
   /// Replaces slots by ids where `states` is partial. New ids follow those of earlier calls, in the order of

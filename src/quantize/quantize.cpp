@@ -1,7 +1,7 @@
 // Encoding in pieces of whole blocks, each by one thread. Of some KiB at once, which stay in the first-level
-// cache, kernels find the largest magnitude of each block, then the codes, decode them, and sum the errors. Scales of several
-// pieces (fp8, the global one of nvfp4) take a pass before, whose maxima do not depend on the order. Sums of
-// errors are added piece by piece in C order.
+// cache, kernels find the largest magnitude of each block, then the codes, decode these, and sum the errors.
+// Scales of several pieces (fp8, the global one of nvfp4) take a pass before, whose maxima do not depend on the
+// order. Sums of errors are added piece by piece in C order.
 // tests: tests/quantize/test_encode.cpp
 #include <fmt/format.h>
 
