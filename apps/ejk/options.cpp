@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "ejk/text.hpp"
+#include "schema.hpp"
 
 namespace ejk::app {
 
@@ -50,13 +51,6 @@ std::string text_of(const ReportValue& value) {
 }
 
 bool is_missing(const ReportValue& value) { return std::holds_alternative<std::monostate>(value); }
-
-// The names of an option, separated by commas.
-std::vector<std::string> split_names(const std::string& names) {
-  const std::size_t comma = names.find(',');
-  if (comma == std::string::npos) return {names};
-  return {names.substr(0, comma), names.substr(comma + 1)};
-}
 
 }  // namespace
 
@@ -113,7 +107,7 @@ Option& take_flag(OptionSet& set, const std::string& names, std::function<void()
 
 Option& take_word(OptionSet& set, const std::string& names, std::function<void(const std::string&)> parse,
                   const std::string& type, const std::string& help) {
-  Option option{split_names(names), type, help, std::move(parse)};
+  Option option{split(names, ","), type, help, std::move(parse)};
   option.record_key = option.name().substr(option.name().find_first_not_of('-'));
   std::replace(option.record_key.begin(), option.record_key.end(), '-', '_');
   return set.add(std::move(option));

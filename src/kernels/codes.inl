@@ -296,7 +296,7 @@ inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, s
   if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, use, codes, counts);
 }
 
-// Elements whose sums stay in registers, and in which the largest error is located at the end.
+// Elements whose sums stay in registers. Which of them has the largest error is looked for at the end.
 constexpr std::int64_t kErrorChunk = 16 * kCodeLanes;
 
 // Whether n floats of whole registers are finite.
@@ -348,7 +348,6 @@ inline void add_errors(const float* x, const float* decoded, std::int64_t begin,
 inline CodeErrors errors_of_decoded(const float* x, const float* decoded, std::int64_t n) {
   constexpr std::int64_t kHalf = kCodeLanes / 2;
   CodeErrors errors;
-  std::int64_t chunk_of_largest = -1;  // where it is not yet known which element it is
   for (std::int64_t begin = 0; begin < n; begin += kErrorChunk) {
     const std::int64_t end = n - begin < kErrorChunk ? n : begin + kErrorChunk,
                        whole = begin + (end - begin) / kCodeLanes * kCodeLanes;
@@ -364,17 +363,13 @@ inline CodeErrors errors_of_decoded(const float* x, const float* decoded, std::i
         errors.noise += low.noise[lane] + high.noise[lane];
         const double largest =
             low.largest[lane] > high.largest[lane] ? low.largest[lane] : high.largest[lane];
-        if (largest > errors.largest) errors.largest = largest, chunk_of_largest = begin;
+        if (largest > errors.largest) errors.largest = largest, errors.largest_at = begin;
       }
     }
-    const double of_registers = errors.largest;
     add_errors(x, decoded, i, end, errors);
-    if (errors.largest > of_registers) chunk_of_largest = -1;
   }
-  if (chunk_of_largest >= 0) {
-    errors.largest_at = chunk_of_largest;
-    while (error_size(x, decoded, errors.largest_at) != errors.largest) ++errors.largest_at;
-  }
+  while (errors.largest >= 0 && error_size(x, decoded, errors.largest_at) != errors.largest)
+    ++errors.largest_at;
   return errors;
 }
 

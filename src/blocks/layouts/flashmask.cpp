@@ -239,15 +239,15 @@ HeadRows rows_of(const MaskScans& scans, const Scan& scan) {
     if (!seen.empty()) rows.seen = seen.front();
     rows.below = below.empty() ? IndexRange{queries, queries} : below.front();
     const std::vector<IndexRange> hidden = hidden_rows(seen, 0, queries);
-    std::array<IndexRange, 2> longest{};
-    std::partial_sort_copy(hidden.begin(), hidden.end(), longest.begin(), longest.end(), is_kept_before);
+    auto& [first, second] = rows.hidden;
+    std::partial_sort_copy(hidden.begin(), hidden.end(), rows.hidden.begin(), rows.hidden.end(),
+                           is_kept_before);
     for (const IndexRange& range : hidden) {
-      if (range.begin == longest[0].begin || range.begin == longest[1].begin) continue;
+      if (range.begin == first.begin || range.begin == second.begin) continue;
       if (rows.shown == 0) rows.first_shown = range.begin;
       rows.shown += range.count();
     }
-    if (hidden.size() > 1 && longest[1].begin < longest[0].begin) std::swap(longest[0], longest[1]);
-    rows.hidden = longest;
+    if (hidden.size() > 1 && second.begin < first.begin) std::swap(first, second);
   });
   return head;
 }

@@ -97,16 +97,16 @@ class BlockLists final : public ListedBlocks {
       each_wrong_order(direction, [&](int, std::int64_t, std::int64_t, std::size_t) { ++faults; });
       return faults;
     };
-    const bool descending =
-        descending_.value_or(false) ||
-        (!descending_ && count_faults(WriteOrder::descending) < count_faults(WriteOrder::ascending));
-    each_wrong_order(descending ? WriteOrder::descending : WriteOrder::ascending,
-                     [&](int list, std::int64_t at, std::int64_t wanted, std::size_t i) {
-                       const IndexArray& order = write_orders_[list];
-                       to.fault(
-                           "write-order", {order.name, at}, order[at],
-                           fmt::format("{} key blocks add to query block {} before this one", wanted, i));
-                     });
+    const auto likely = [&] {
+      const bool descends = count_faults(WriteOrder::descending) < count_faults(WriteOrder::ascending);
+      return descends ? WriteOrder::descending : WriteOrder::ascending;
+    };
+    each_wrong_order(write_order_ ? *write_order_ : likely(), [&](int list, std::int64_t at,
+                                                                  std::int64_t wanted, std::size_t i) {
+      const IndexArray& order = write_orders_[list];
+      to.fault("write-order", {order.name, at}, order[at],
+               fmt::format("{} key blocks add to query block {} before this one", wanted, i));
+    });
   }
 
   bool is_computed(std::int64_t walk) const override { return walk > 0 || !patterns; }
@@ -179,7 +179,8 @@ class BlockLists final : public ListedBlocks {
                     order.source->name(), to_string(order.shape()));
       indices.push_back(&order);
     }
-    descending_ = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending);
+    if (const auto descends = flag_in(group, walks > 1 ? kFlexDescending : kFa4Descending))
+      write_order_ = *descends ? WriteOrder::descending : WriteOrder::ascending;
   }
 
   // f(list, element, order, query block) where the stored order differs.
@@ -252,7 +253,7 @@ class BlockLists final : public ListedBlocks {
 
   std::vector<Lists> lists_;
   IndexArray ids_, write_orders_[2];
-  std::optional<bool> descending_;  // of write_orders_
+  std::optional<WriteOrder> write_order_;  // of write_orders_
   std::vector<std::int64_t> before_row_;
 };
 
