@@ -132,11 +132,6 @@ struct CodeLanes {
   static __m256i widen(const std::uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
-  static void narrow(__m256i codes, std::uint8_t* p) {
-    const __m128i pairs = _mm_packs_epi32(_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(pairs, pairs));
-  }
-  static __m256d to_double(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
   static std::int32_t largest(__m256i v) {
     __m128i most = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     most = _mm_max_epi32(most, _mm_unpackhi_epi64(most, most));

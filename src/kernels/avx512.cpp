@@ -103,10 +103,6 @@ struct CodeLanes {
   static __m512i widen(const std::uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  static void narrow(__m512i codes, std::uint8_t* p) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(codes));
-  }
-  static __m512d to_double(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
   static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
   static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
 };

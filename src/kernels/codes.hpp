@@ -13,16 +13,26 @@ enum class Ties : std::uint8_t { even, away, down };
 
 enum class ScaleUse : std::uint8_t { multiplies, divides };
 
-/// Elements above the largest number (infinities too), those that became 0 and were not, and NaN.
-struct CodeCounts {
-  std::int64_t overflows = 0, flushed = 0, nans = 0;
+/// What elements and their codes are found to be, added up over calls.
+struct EncodeTotals {
+  /// Elements above the largest number (infinities too), those that became 0 and were not, NaN, and finite
+  /// elements that are decoded to NaN.
+  std::int64_t overflows = 0, flushed = 0, nans = 0, lost = 0;
+  /// The sums of squares of the other finite elements and of their errors, in float32 over some hundred of
+  /// them, so rounded differently by instruction set.
+  double signal = 0, noise = 0;
+  /// The largest error and the first element that has it, where float32 does not tell errors apart; -1 if there
+  /// is none.
+  double largest = -1;
+  std::int64_t largest_at = 0;
 };
 
-/// Of finite elements: how many are decoded to NaN; of the others the sums of squares of them and of their
-/// errors, rounded differently by instruction set, and the first of the largest errors, -1 where there is none.
-struct CodeErrors {
-  double signal = 0, noise = 0, largest = -1;
-  std::int64_t largest_at = 0, lost = 0;
+/// Scales of blocks: an element is multiplied or divided by the one of its block in `encode`, and its number
+/// times that in `decode` times `factor` is the element decoded.
+struct EncodeScales {
+  const float *encode, *decode;
+  float factor;
+  ScaleUse use;
 };
 
 struct Codes {
@@ -38,13 +48,11 @@ struct Codes {
   void (*largest)(const float* x, std::int64_t n, std::int64_t block, std::int64_t first, bool finite,
                   std::uint32_t* out);
 
-  /// codes[i] = the code nearest to x[i] · scales[its block], or to x[i] / scales[its block], n ≤ 2^31.
-  /// Numbers above the largest become it; so does NaN in formats without NaN. Not for fnuz.
-  void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n, const float* scales,
-                 std::int64_t block, std::int64_t first, ScaleUse use, std::uint8_t* codes,
-                 CodeCounts& counts);
-
-  CodeErrors (*errors)(const float* x, const float* decoded, std::int64_t n);
+  /// codes[i] = the code nearest to x[i], scaled. Numbers above the largest become it; so does NaN in formats
+  /// without NaN. Not for fnuz. `at`: the position of x[0] among the elements of the totals. n < 2^31.
+  void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
+                 const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
+                 std::uint8_t* codes, EncodeTotals& totals);
 };
 
 }  // namespace ejk::kernels

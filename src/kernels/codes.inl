@@ -6,13 +6,8 @@
 struct CodeLanes {
   static constexpr int kBytes = 16;  // of a register
   using Bits [[gnu::vector_size(kBytes)]] = std::int32_t;
-  using Doubles [[gnu::vector_size(kBytes)]] = double;
 
   static Bits widen(const std::uint8_t* p) { return Bits{p[0], p[1], p[2], p[3]}; }
-  static void narrow(Bits codes, std::uint8_t* p) {
-    for (int i = 0; i < 4; ++i) p[i] = static_cast<std::uint8_t>(codes[i]);
-  }
-  static Doubles to_double(const float* p) { return Doubles{p[0], p[1]}; }
   static std::int32_t largest(Bits v) {
     std::int32_t most = v[0];
     for (int i = 1; i < 4; ++i) most = v[i] > most ? v[i] : most;
@@ -24,12 +19,10 @@ struct CodeLanes {
 constexpr std::int64_t kCodeLanes = CodeLanes::kBytes / 4;
 constexpr std::int32_t kInfinityBits = 0x7F800000;
 using CodeInts [[gnu::vector_size(CodeLanes::kBytes)]] = std::int32_t;
+using CodeWords [[gnu::vector_size(CodeLanes::kBytes)]] = std::uint32_t;
 using CodeFloats [[gnu::vector_size(CodeLanes::kBytes)]] = float;
-using CodeDoubles [[gnu::vector_size(CodeLanes::kBytes)]] = double;
-using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
 
 [[gnu::always_inline]] inline CodeInts ints_of(CodeFloats x) { return __builtin_bit_cast(CodeInts, x); }
-[[gnu::always_inline]] inline CodeLongs longs_of(CodeDoubles x) { return __builtin_bit_cast(CodeLongs, x); }
 [[gnu::always_inline]] inline CodeFloats floats_of(CodeInts x) { return __builtin_bit_cast(CodeFloats, x); }
 [[gnu::always_inline]] inline CodeLanes::Bits bits_of(CodeInts x) {
   return __builtin_bit_cast(CodeLanes::Bits, x);
@@ -56,28 +49,36 @@ using CodeLongs [[gnu::vector_size(CodeLanes::kBytes)]] = std::int64_t;
   return __builtin_bit_cast(CodeInts, CodeLanes::widen(from));
 }
 
-// Elements of blocks, of the first from element `first` on. several(i, n, scale) processes the first of n
-// elements of one block and returns how many; run(i, n, scale) a register of the rest of them.
-template <class Several, class Run>
-[[gnu::always_inline]] inline void for_each_register(std::int64_t n, const float* scales, std::int64_t block,
-                                                     std::int64_t first, const Several& several,
+// Elements of blocks, of the first from element `first` on. several(i, n, block) processes the first of n
+// elements of one block and returns how many; run(i, n, scales) a register of the rest of them. `scales` are
+// load(b, 0), those of block b, or load(i, n), one for each element.
+template <class Load, class Several, class Run>
+[[gnu::always_inline]] inline void for_each_register(std::int64_t n, std::int64_t block, std::int64_t first,
+                                                     const Load& load, const Several& several,
                                                      const Run& run) {
   if (block == 1) {
     std::int64_t i = 0;
-    for (; n - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, load_floats(scales + i, kCodeLanes));
-    if (i < n) run(i, n - i, load_floats(scales + i, n - i));
+    for (; n - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, load(i, kCodeLanes));
+    if (i < n) run(i, n - i, load(i, n - i));
     return;
   }
-  for (std::int64_t i = 0; i < n; first = 0, ++scales) {
+  for (std::int64_t i = 0, b = 0; i < n; first = 0, ++b) {
     const std::int64_t end = block - first < n - i ? i + block - first : n;
-    const CodeFloats scale = CodeFloats{} + *scales;
-    i += several(i, end - i, *scales);
-    for (; end - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, scale);
-    if (i < end) run(i, end - i, scale);
+    const auto scales = load(b, 0);
+    i += several(i, end - i, b);
+    for (; end - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, scales);
+    if (i < end) run(i, end - i, scales);
     i = end;
   }
 }
-inline constexpr auto kNoneOfSeveral = [](std::int64_t, std::int64_t, float) { return std::int64_t{0}; };
+inline constexpr auto kNoneOfSeveral = [](std::int64_t, std::int64_t, std::int64_t) {
+  return std::int64_t{0};
+};
+
+// The scale of block `at`, or those of n elements.
+[[gnu::always_inline]] inline CodeFloats load_scales(const float* scales, std::int64_t at, std::int64_t n) {
+  return n == 0 ? CodeFloats{} + scales[at] : load_floats(scales + at, n);
+}
 
 struct CodeBits {
   std::int32_t cut, rebias, lift, least_normal, largest, nan, infinity, magnitude, sign, sign_shift;
@@ -146,11 +147,13 @@ template <class Numbers, class Several>
                                                  const std::uint8_t* codes, std::int64_t n,
                                                  const float* scales, std::int64_t block, std::int64_t first,
                                                  float factor, float* out) {
-  for_each_register(n, scales, block, first, several,
-                    [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
-                      const CodeFloats decoded = numbers(load_codes(codes + i, count)) * scale * factor;
-                      std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
-                    });
+  for_each_register(
+      n, block, first, [&](std::int64_t at, std::int64_t count) { return load_scales(scales, at, count); },
+      several,
+      [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
+        const CodeFloats decoded = numbers(load_codes(codes + i, count)) * scale * factor;
+        std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
+      });
 }
 
 #ifdef EJK_CONVERTS_CODES
@@ -165,8 +168,9 @@ void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* sc
                       std::int64_t first, float factor, float* out) {
   constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
   const CodeBits f = code_bits(kFormat);
-  const auto convert = [&](std::int64_t i, std::int64_t count, float scale) {
+  const auto convert = [&](std::int64_t i, std::int64_t count, std::int64_t b) {
     constexpr std::int64_t kAtOnce = 16;
+    const float scale = scales[b];
     // Exact, and so is the scaled number, unless it overflows.
     const float lifted = kE4M3 ? scale * 256 : scale;
     const std::int64_t begin = i;
@@ -211,53 +215,57 @@ inline void unpack_halves(const std::uint8_t* bytes, std::int64_t n, bool low_fi
   low_first ? unpack(0, 4) : unpack(4, 0);
 }
 
+// The largest magnitude, or the largest one below `limit`, as bits.
+template <bool kLimited>
+[[gnu::always_inline]] inline std::int32_t largest_of(const float* x, std::int64_t n, std::int32_t limit) {
+  CodeInts most{};
+  for (std::int64_t i = 0; i < n; i += kCodeLanes) {
+    CodeInts magnitude = magnitude_of(load_floats(x + i, n - i < kCodeLanes ? n - i : kCodeLanes));
+    if constexpr (kLimited) magnitude = magnitude < limit ? magnitude : CodeInts{};
+    most = magnitude > most ? magnitude : most;
+  }
+  return CodeLanes::largest(bits_of(most));
+}
+
 inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block, std::int64_t first,
                               bool finite, std::uint32_t* out) {
-  const std::int32_t limit = finite ? kInfinityBits : INT32_MAX;
   for (std::int64_t i = 0; i < n; first = 0) {
-    const std::int64_t end = block - first < n - i ? i + block - first : n;
-    CodeInts most{};
-    for (; i < end; i += kCodeLanes) {
-      CodeInts magnitude = magnitude_of(load_floats(x + i, end - i < kCodeLanes ? end - i : kCodeLanes));
-      magnitude = magnitude < limit ? magnitude : CodeInts{};
-      most = magnitude > most ? magnitude : most;
-    }
-    i = end;
-    *out++ = static_cast<std::uint32_t>(CodeLanes::largest(bits_of(most)));
+    const std::int64_t count = block - first < n - i ? block - first : n - i;
+    std::int32_t most = largest_of<false>(x + i, count, 0);
+    if (finite && most >= kInfinityBits) most = largest_of<true>(x + i, count, kInfinityBits);
+    *out++ = static_cast<std::uint32_t>(most);
+    i += count;
   }
 }
 
-// Lanes of the counts.
-struct CountsOfLanes {
-  CodeInts overflows{}, flushed{}, nans{};
+// Elements whose sums stay in float32.
+constexpr std::int64_t kEncodeChunk = 256;
+
+struct CountLanes {
+  CodeInts overflows{}, zeros{}, zero_codes{}, nans{};
+};
+struct ErrorLanes {
+  CodeInts largest{};  // bits
+  CodeFloats signal{}, noise{};
 };
 
+// The code of a magnitude, at most that of the largest number, and its number in `rounded`: it is added to a
+// power of two whose last place is the unit of its exponent, which is subtracted again.
 template <Ties kTies>
-[[gnu::always_inline]] inline CodeInts encode(const CodeBits& f, bool has_nan, CodeFloats x,
-                                              CodeFloats scaled, CountsOfLanes& counts) {
-  const std::int32_t half = 1 << (f.cut - 1), lift_bits = f.rebias + ((f.cut + 1) << 23);
-  const auto lift = __builtin_bit_cast(float, lift_bits);
-  const auto half_unit = __builtin_bit_cast(float, f.rebias + ((f.cut - 23) << 23));
-  const CodeInts magnitude = magnitude_of(scaled), original = magnitude_of(x);
-  CodeInts sum = magnitude - f.rebias + half;
-  if constexpr (kTies == Ties::even) sum += (magnitude >> f.cut & 1) - 1;
-  if constexpr (kTies == Ties::down) sum -= 1;
-  // Subnormal elements: an addition whose last place is theirs rounds to nearest even.
-  const CodeFloats value = floats_of(magnitude), lifted = value + lift;
-  CodeInts low = ints_of(lifted) - lift_bits;
-  if constexpr (kTies == Ties::away) low -= value - (lifted - lift) == half_unit;
-  if constexpr (kTies == Ties::down) low += value - (lifted - lift) == -half_unit;
-  CodeInts code = magnitude >= f.rebias + (1 << 23) ? sum >> f.cut : low;
-  const CodeInts is_nan = magnitude > kInfinityBits, is_large = code > f.largest;
-  code = is_large ? CodeInts{} + f.largest : code;
-  counts.overflows -= is_large & ~is_nan;
-  counts.flushed -= (code == 0) & (original != 0);
-  const CodeInts was_nan = original > kInfinityBits;
-  counts.nans -= was_nan;
-  // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the instruction.
-  const CodeInts sign = ints_of(x) >> f.sign_shift & f.sign;
-  const CodeInts nan = has_nan ? (sign & was_nan) | f.nan : CodeInts{} + f.nan;
-  return is_nan ? nan : code | sign;
+[[gnu::always_inline]] inline CodeInts round_to_code(const CodeBits& f, CodeInts bits, CodeFloats& rounded) {
+  const std::int32_t least_exponent = f.rebias + (1 << 23);
+  CodeInts exponent = bits & kInfinityBits;
+  exponent = exponent > least_exponent ? exponent : CodeInts{} + least_exponent;
+  const CodeInts lift = exponent + (f.cut << 23);
+  CodeInts lifted = ints_of(floats_of(bits) + floats_of(lift));
+  rounded = floats_of(lifted) - floats_of(lift);
+  if constexpr (kTies != Ties::even) {
+    const CodeFloats cut = floats_of(bits) - rounded, half = floats_of(exponent + ((f.cut - 24) << 23));
+    if constexpr (kTies == Ties::away) lifted -= cut == half;
+    if constexpr (kTies == Ties::down) lifted += cut == -half;
+    rounded = floats_of(lifted) - floats_of(lift);
+  }
+  return lifted - lift + ((exponent - least_exponent) >> f.cut);
 }
 
 inline std::int64_t sum_of(CodeInts lanes) {
@@ -265,113 +273,141 @@ inline std::int64_t sum_of(CodeInts lanes) {
   for (int i = 0; i < kCodeLanes; ++i) sum += lanes[i];
   return sum;
 }
+inline double sum_of(CodeFloats lanes) {
+  double sum = 0;
+  for (int i = 0; i < kCodeLanes; ++i) sum += static_cast<double>(lanes[i]);
+  return sum;
+}
 
-template <Ties kTies>
-void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const float* scales,
-               std::int64_t block, std::int64_t first, ScaleUse use, std::uint8_t* codes,
-               CodeCounts& counts) {
+// Codes and counts of a chunk, and the elements decoded, in whole registers; with kNans there may be NaN.
+template <Ties kTies, bool kNans>
+CountLanes encode_chunk(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
+                        std::int64_t block, std::int64_t first, std::uint8_t* codes, float* decoded) {
   const CodeBits f = code_bits(format);
-  const bool has_nan = format.special != SpecialCodes::none, divides = use == ScaleUse::divides;
-  CountsOfLanes lanes;
-  for_each_register(n, scales, block, first, kNoneOfSeveral,
-                    [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
-                      const CodeFloats value = load_floats(x + i, count);
-                      const CodeInts code =
-                          encode<kTies>(f, has_nan, value, divides ? value / scale : value * scale, lanes);
-                      if (count == kCodeLanes) return CodeLanes::narrow(bits_of(code), codes + i);
-                      std::uint8_t some[kCodeLanes];
-                      CodeLanes::narrow(bits_of(code), some);
-                      std::memcpy(codes + i, some, static_cast<std::size_t>(count));
-                    });
-  counts.overflows += sum_of(lanes.overflows);
-  counts.flushed += sum_of(lanes.flushed);
-  counts.nans += sum_of(lanes.nans);
+  const bool has_nan = format.special != SpecialCodes::none, divides = scales.use == ScaleUse::divides;
+  const std::int32_t largest = f.rebias + (f.largest << f.cut);
+  // The last magnitude that is rounded to the largest number.
+  const std::int32_t last =
+      largest + (1 << (f.cut - 1)) - (kTies == Ties::away || (kTies == Ties::even && f.largest % 2 == 1));
+  CountLanes lanes;
+  std::int32_t ints[kEncodeChunk + kCodeLanes];
+  struct Pair {
+    CodeFloats encode, decode;
+  };
+  for_each_register(
+      n, block, first,
+      [&](std::int64_t at, std::int64_t count) {
+        return Pair{load_scales(scales.encode, at, count), load_scales(scales.decode, at, count)};
+      },
+      kNoneOfSeveral,
+      [&](std::int64_t i, std::int64_t count, const Pair& scale) {
+        const CodeFloats value = load_floats(x + i, count);
+        const CodeInts scaled = magnitude_of(divides ? value / scale.encode : value * scale.encode);
+        const CodeInts sign = ints_of(value) & INT32_MIN;
+        CodeFloats rounded;
+        CodeInts code = round_to_code<kTies>(f, scaled < largest ? scaled : CodeInts{} + largest, rounded);
+        CodeInts overflows = scaled > last;
+        lanes.zeros -= value == 0;
+        lanes.zero_codes -= code == 0;
+        code |= __builtin_bit_cast(CodeInts, __builtin_bit_cast(CodeWords, sign) >> f.sign_shift);
+        if constexpr (kNans) {
+          // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the
+          // instruction.
+          const CodeInts is_nan = scaled > kInfinityBits, was_nan = magnitude_of(value) > kInfinityBits;
+          overflows &= ~is_nan;
+          lanes.nans -= was_nan;
+          code = is_nan ? has_nan ? (code & f.sign & was_nan) | f.nan : CodeInts{} + f.nan : code;
+        }
+        const CodeFloats number = floats_of(ints_of(rounded * scale.decode * scales.factor) ^ sign);
+        std::memcpy(decoded + i, &number, sizeof number);
+        lanes.overflows -= overflows;
+        std::memcpy(ints + i, &code, sizeof code);
+      });
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(ints[i]);
+  return lanes;
 }
 
-inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
-                         const float* scales, std::int64_t block, std::int64_t first, ScaleUse use,
-                         std::uint8_t* codes, CodeCounts& counts) {
-  if (ties == Ties::even) encode_as<Ties::even>(format, x, n, scales, block, first, use, codes, counts);
-  if (ties == Ties::away) encode_as<Ties::away>(format, x, n, scales, block, first, use, codes, counts);
-  if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, use, codes, counts);
-}
-
-// Elements whose sums stay in registers. Which of them has the largest error is looked for at the end.
-constexpr std::int64_t kErrorChunk = 16 * kCodeLanes;
-
-// Whether n floats of whole registers are finite.
-[[gnu::always_inline]] inline bool are_finite(const float* x, std::int64_t n) {
-  CodeInts most{};
+[[gnu::always_inline]] inline ErrorLanes errors_of(const float* x, const float* decoded, std::int64_t n) {
+  ErrorLanes lanes;
   for (std::int64_t i = 0; i < n; i += kCodeLanes) {
-    const CodeInts magnitude = magnitude_of(load_floats(x + i, kCodeLanes));
-    most = magnitude > most ? magnitude : most;
+    const std::int64_t count = n - i < kCodeLanes ? n - i : kCodeLanes;
+    const CodeFloats value = load_floats(x + i, count), error = value - load_floats(decoded + i, count);
+    const CodeInts size = magnitude_of(error);
+    lanes.largest = size > lanes.largest ? size : lanes.largest;
+    lanes.signal += value * value;
+    lanes.noise += error * error;
   }
-  return CodeLanes::largest(bits_of(most)) < kInfinityBits;
-}
-
-// The sums of elements of whole registers, and the largest error, in lanes.
-struct ErrorLanes {
-  CodeDoubles signal{}, noise{}, largest{};
-
-  [[gnu::always_inline]] void add(const float* x, const float* decoded) {
-    const auto half = [](const float* floats) {
-      return __builtin_bit_cast(CodeDoubles, CodeLanes::to_double(floats));
-    };
-    const CodeDoubles value = half(x), error = value - half(decoded);
-    const CodeDoubles size = __builtin_bit_cast(CodeDoubles, longs_of(error) & INT64_MAX);
-    signal += value * value;
-    noise += error * error;
-    largest = size > largest ? size : largest;
-  }
-};
-
-inline double error_size(const float* x, const float* decoded, std::int64_t i) {
-  return __builtin_fabs(static_cast<double>(x[i]) - static_cast<double>(decoded[i]));
+  return lanes;
 }
 
 // Element by element, not finite ones among them.
-inline void add_errors(const float* x, const float* decoded, std::int64_t begin, std::int64_t end,
-                       CodeErrors& errors) {
-  for (std::int64_t i = begin; i < end; ++i) {
+inline void add_errors(const float* x, const float* decoded, std::int64_t n, std::int64_t at,
+                       EncodeTotals& totals) {
+  for (std::int64_t i = 0; i < n; ++i) {
     if (!__builtin_isfinite(x[i])) continue;
     if (__builtin_isnan(decoded[i])) {
-      ++errors.lost;
+      ++totals.lost;
       continue;
     }
-    const double value = x[i], size = error_size(x, decoded, i);
-    errors.signal += value * value;
-    errors.noise += size * size;
-    if (size > errors.largest) errors.largest = size, errors.largest_at = i;
+    const double value = x[i], error = value - static_cast<double>(decoded[i]);
+    totals.signal += value * value;
+    totals.noise += error * error;
+    if (__builtin_fabs(error) > totals.largest)
+      totals.largest = __builtin_fabs(error), totals.largest_at = at + i;
   }
 }
 
-inline CodeErrors errors_of_decoded(const float* x, const float* decoded, std::int64_t n) {
-  constexpr std::int64_t kHalf = kCodeLanes / 2;
-  CodeErrors errors;
-  for (std::int64_t begin = 0; begin < n; begin += kErrorChunk) {
-    const std::int64_t end = n - begin < kErrorChunk ? n : begin + kErrorChunk,
-                       whole = begin + (end - begin) / kCodeLanes * kCodeLanes;
-    std::int64_t i = begin;
-    if (whole > begin && are_finite(x + begin, whole - begin) && are_finite(decoded + begin, whole - begin)) {
-      ErrorLanes low, high;
-      for (; i < whole; i += kCodeLanes) {
-        low.add(x + i, decoded + i);
-        high.add(x + i + kHalf, decoded + i + kHalf);
+inline bool are_zero(const float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i)
+    if (x[i] != 0) return false;
+  return true;
+}
+
+template <Ties kTies>
+void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& all,
+               std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
+               EncodeTotals& totals) {
+  for (std::int64_t begin = 0; begin < n; begin += kEncodeChunk) {
+    const std::int64_t count = n - begin < kEncodeChunk ? n - begin : kEncodeChunk;
+    const std::int64_t skipped = (first + begin) / block, within = (first + begin) % block;
+    const EncodeScales scales{all.encode + skipped, all.decode + skipped, all.factor, all.use};
+    const float* const from = x + begin;
+    std::uint8_t* const to = codes + begin;
+    float decoded[kEncodeChunk + kCodeLanes];
+    CountLanes lanes = encode_chunk<kTies, false>(format, from, count, scales, block, within, to, decoded);
+    const ErrorLanes errors = errors_of(from, decoded, count);
+    const double signal = sum_of(errors.signal);
+    const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(errors.largest)));
+    // Whether float32 has the squares that count. There is no infinity or NaN then.
+    const bool has_squares =
+        ((signal >= 0x1p-110 && signal <= 0x1p120) || (signal == 0 && are_zero(from, count))) &&
+        ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
+    if (has_squares) {
+      totals.signal += signal;
+      totals.noise += sum_of(errors.noise);
+      if (static_cast<double>(error) > totals.largest) {
+        std::int64_t i = 0;
+        while (__builtin_fabsf(from[i] - decoded[i]) != error) ++i;
+        totals.largest = __builtin_fabs(static_cast<double>(from[i]) - static_cast<double>(decoded[i]));
+        totals.largest_at = at + begin + i;
       }
-      for (int lane = 0; lane < kHalf; ++lane) {
-        errors.signal += low.signal[lane] + high.signal[lane];
-        errors.noise += low.noise[lane] + high.noise[lane];
-        const double largest =
-            low.largest[lane] > high.largest[lane] ? low.largest[lane] : high.largest[lane];
-        if (largest > errors.largest) errors.largest = largest, errors.largest_at = begin;
-      }
+    } else {
+      lanes = encode_chunk<kTies, true>(format, from, count, scales, block, within, to, decoded);
+      decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
+      add_errors(from, decoded, count, at + begin, totals);
     }
-    add_errors(x, decoded, i, end, errors);
+    totals.overflows += sum_of(lanes.overflows);
+    totals.flushed += sum_of(lanes.zero_codes) - sum_of(lanes.zeros);
+    totals.nans += sum_of(lanes.nans);
   }
-  while (errors.largest >= 0 && error_size(x, decoded, errors.largest_at) != errors.largest)
-    ++errors.largest_at;
-  return errors;
 }
 
-#define EJK_CODES_KERNELS \
-  .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes, errors_of_decoded}
+inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
+                         const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
+                         std::uint8_t* codes, EncodeTotals& totals) {
+  if (ties == Ties::even) encode_as<Ties::even>(format, x, n, scales, block, first, at, codes, totals);
+  if (ties == Ties::away) encode_as<Ties::away>(format, x, n, scales, block, first, at, codes, totals);
+  if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, at, codes, totals);
+}
+
+#define EJK_CODES_KERNELS .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes}

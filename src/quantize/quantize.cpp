@@ -126,17 +126,13 @@ void for_each_step(const Grid& grid, std::int64_t begin, std::int64_t end, F&& f
 
 /// What one piece adds to the counts.
 struct Part {
-  std::int64_t zero_blocks = 0, saturated = 0, flushed = 0, nans = 0, lost = 0;
-  std::array<bool, 256> used = {};  // codes
-  double signal = 0, noise = 0, largest_error = -1;
-  std::int64_t largest_at = 0;
+  std::int64_t zero_blocks = 0;
+  kernels::EncodeTotals totals;
 };
 
-/// n codes to whole bytes.
+/// n codes of less than a byte to whole bytes.
 void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std::byte* out) {
-  if (row.group_codes == 1) {
-    std::copy_n(reinterpret_cast<const std::byte*>(codes), n, out);
-  } else if (row.group_codes == 2) {
+  if (row.group_codes == 2) {
     for (std::int64_t i = 0; i < n / 2; ++i)
       out[i] = static_cast<std::byte>(codes[2 * i] | codes[2 * i + 1] << 4);
   } else {
@@ -148,26 +144,59 @@ void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std:
   }
 }
 
-// Marks bytes, of eight that are read at once.
-void mark(const std::uint8_t* bytes, std::int64_t n, std::array<bool, 256>& used) {
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, bytes + i, sizeof word);
-    for (int b = 0; b < 8; ++b) used[word >> (8 * b) & 255] = true;
-  }
-  for (; i < n; ++i) used[bytes[i]] = true;
-}
+/// The codes that a thread has found.
+class UsedCodes {
+ public:
+  explicit UsedCodes(const ElementRow& row)
+      : is_packed_(row.group_codes == 2), magnitudes_(1 << (row.format->bits() - 1)) {}
 
-// Marks the codes of a piece, and those of 4 bits by their bytes.
-void mark_used(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, const std::byte* packed,
-               Part& part) {
-  if (row.group_codes != 2) return mark(codes, n, part.used);
-  std::array<bool, 256> pairs{};
-  mark(reinterpret_cast<const std::uint8_t*>(packed), n / 2, pairs);
-  for (std::size_t pair = 0; pair < pairs.size(); ++pair)
-    if (pairs[pair]) part.used[pair & 15] = part.used[pair >> 4] = true;
-}
+  /// Codes of a piece, or bytes of two codes of 4 bits. Most magnitudes are within the run of those that are
+  /// known already, which is faster to see than to mark them.
+  void add(const std::uint8_t* bytes, std::int64_t n) {
+    constexpr std::int64_t kGroup = 64;
+    const auto mask = static_cast<std::uint8_t>(magnitudes_ - 1);
+    for (std::int64_t i = 0; i < n; i += kGroup) {
+      const std::int64_t end = std::min(n, i + kGroup);
+      std::uint8_t most = known_ == 0 ? 255 : 0;
+      if (!is_packed_)
+        for (std::int64_t j = i; j < end; ++j)
+          most = std::max(most, static_cast<std::uint8_t>((bytes[j] & mask) - first_known_));
+      if (is_packed_ || most >= known_)
+        for (std::int64_t j = i; j < end; ++j) used_[bytes[j]] = true;
+    }
+    if (is_packed_) return;
+    known_ = 0;
+    for (int begin = 0, i = 0; i <= magnitudes_; ++i) {
+      if (i < magnitudes_ && used_[static_cast<std::size_t>(i)] &&
+          used_[static_cast<std::size_t>(i + magnitudes_)])
+        continue;
+      if (i - begin > known_) known_ = i - begin, first_known_ = static_cast<std::uint8_t>(begin);
+      begin = i + 1;
+    }
+  }
+
+  void merge(const UsedCodes& other) {
+    for (std::size_t code = 0; code < used_.size(); ++code) used_[code] = used_[code] || other.used_[code];
+  }
+
+  std::int64_t count() const {
+    std::array<bool, 256> codes = used_;
+    if (is_packed_) {
+      codes = {};
+      for (std::size_t pair = 0; pair < used_.size(); ++pair)
+        if (used_[pair]) codes[pair & 15] = codes[pair >> 4] = true;
+    }
+    return std::count(codes.begin(), codes.end(), true);
+  }
+
+ private:
+  bool is_packed_;
+  int magnitudes_;
+  std::array<bool, 256> used_ = {};
+  // The longest run of magnitudes that are used with both signs.
+  std::uint8_t first_known_ = 0;
+  int known_ = 0;
+};
 
 /// Scales and codes of blocks.
 class BlockEncoder {
@@ -197,22 +226,11 @@ class BlockEncoder {
     const float* const given = reinterpret_cast<const float*>(scales);
     const float *const numbers = is_fp8 ? given : scale_numbers, *const used = is_fp8 ? given : factors;
     if (!is_fp8) choose_scales(x, n, reinterpret_cast<std::uint8_t*>(scales), scale_numbers, factors, part);
-    kernels::CodeCounts counts;
     kernels_.encode(
-        *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n, used, block_, first,
-        settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides, codes,
-        counts);
-    part.saturated += counts.overflows;
-    part.flushed += counts.flushed;
-    part.nans += counts.nans;
-    float decoded[kStep];
-    kernels_.decode(*row_.format, codes, n, numbers, block_, first, global_, decoded);
-    const kernels::CodeErrors errors = kernels_.errors(x, decoded, n);
-    part.lost += errors.lost;
-    part.signal += errors.signal;
-    part.noise += errors.noise;
-    if (errors.largest > part.largest_error)
-      part.largest_error = errors.largest, part.largest_at = at + errors.largest_at;
+        *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n,
+        {used, numbers, global_,
+         settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides},
+        block_, first, at, codes, part.totals);
   }
 
  private:
@@ -240,10 +258,10 @@ class BlockEncoder {
     const auto most = static_cast<float>(row_.format->largest);
     for (std::int64_t b = 0; b < blocks; ++b)
       numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
-    kernels::CodeCounts ignored;
+    kernels::EncodeTotals ignored;
     const float one = 1;
-    kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks, &one, blocks, 0,
-                    kernels::ScaleUse::multiplies, codes, ignored);
+    kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks,
+                    {&one, &one, 1, kernels::ScaleUse::multiplies}, blocks, 0, 0, codes, ignored);
     // Elements of a block whose scale is 0 become 0, infinities aside.
     for (std::int64_t b = 0; b < blocks; ++b) {
       numbers[b] = row_of(ElementFormat::e4m3).values[codes[b]];
@@ -353,45 +371,53 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
 
   std::vector<Part> parts(static_cast<std::size_t>(boxes.size()));
   struct Buffers {
+    UsedCodes used;
     Buffer elements;
     std::vector<std::uint8_t> codes;
   };
+  UsedCodes used(row);
   core::parallel_reduce(
-      boxes.size(), reader.threads(boxes, 2), [] { return Buffers{}; },
+      boxes.size(), reader.threads(boxes, 2),
+      [&] {
+        return Buffers{UsedCodes(row), {}, {}};
+      },
       [&](Buffers& buffers, std::int64_t box) {
         const auto* from = reinterpret_cast<const float*>(reader.acquire(boxes, box, buffers.elements));
         const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
-        buffers.codes.resize(static_cast<std::size_t>(n));
+        std::byte* const out = made.values.data() + first / row.group_codes * row.group_bytes;
+        auto* codes_out = reinterpret_cast<std::uint8_t*>(out);
+        if (row.group_codes > 1) {
+          buffers.codes.resize(static_cast<std::size_t>(n));
+          codes_out = buffers.codes.data();
+        }
         Part& part = parts[static_cast<std::size_t>(box)];
         for_each_step(grid, first, first + n,
                       [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
                         encoder.encode(from + (begin - first), end - begin, within,
                                        scales.data() + scale * size_of(scales.dtype()),
-                                       buffers.codes.data() + (begin - first), begin, part);
+                                       codes_out + (begin - first), begin, part);
                       });
-        std::byte* const out = made.values.data() + first / row.group_codes * row.group_bytes;
-        pack(row, buffers.codes.data(), n, out);
-        mark_used(row, buffers.codes.data(), n, out, part);
+        if (row.group_codes > 1) pack(row, codes_out, n, out);
+        buffers.used.add(row.group_codes == 2 ? reinterpret_cast<const std::uint8_t*>(out) : codes_out,
+                         n / (row.group_codes == 2 ? 2 : 1));
         reader.release(boxes, box);
         done.add(n);
       },
-      [](const Buffers&) {});
+      [&](const Buffers& buffers) { used.merge(buffers.used); });
 
-  std::array<bool, 256> used{};
   std::int64_t worst_at = -1;
   double worst = -1;
   for (const Part& part : parts) {
     made.zero_blocks += part.zero_blocks;
-    made.saturated += part.saturated;
-    made.flushed += part.flushed;
-    made.nans += part.nans;
-    made.lost += part.lost;
-    made.signal += part.signal;
-    made.noise += part.noise;
-    for (std::size_t c = 0; c < used.size(); ++c) used[c] = used[c] || part.used[c];
-    if (part.largest_error > worst) worst = part.largest_error, worst_at = part.largest_at;
+    made.saturated += part.totals.overflows;
+    made.flushed += part.totals.flushed;
+    made.nans += part.totals.nans;
+    made.lost += part.totals.lost;
+    made.signal += part.totals.signal;
+    made.noise += part.totals.noise;
+    if (part.totals.largest > worst) worst = part.totals.largest, worst_at = part.totals.largest_at;
   }
-  made.codes_used = std::count(used.begin(), used.end(), true);
+  made.codes_used = used.count();
   if (worst_at >= 0) {
     made.largest_error = worst;
     made.largest_error_index = core::index_of(x.shape(), worst_at);

@@ -33,7 +33,7 @@ const Row kRows[] = {{&kFloat8E4M3Fn, detail::kFloat8Values<kFloat8E4M3Fn>.data(
                      {&kFloat4E2M1, detail::kFloat8Values<kFloat4E2M1>.data()}};
 
 // The code of a float by search of the two numbers next to it.
-std::uint8_t code_by_search(const Row& row, float x, kernels::Ties ties, kernels::CodeCounts& counts) {
+std::uint8_t code_by_search(const Row& row, float x, kernels::Ties ties, kernels::EncodeTotals& counts) {
   const detail::FloatCodes codes(*row.format);
   const std::uint32_t sign = std::signbit(x) ? codes.sign : 0;
   if (std::isnan(x)) {
@@ -117,13 +117,13 @@ TEST_CASE("floats become the nearest codes for every rounding of ties, on every 
   for (const Row& row : kRows)
     for (const Ties ties : {Ties::even, Ties::away, Ties::down}) {
       if (row.format->special == SpecialCodes::fnuz) continue;
-      kernels::CodeCounts counts;
+      kernels::EncodeTotals counts;
       for (std::size_t i = 0; i < x.size(); ++i) expected[i] = code_by_search(row, x[i], ties, counts);
       for (const kernels::Kernels* set : test::instruction_sets()) {
         CAPTURE(set->name);
-        kernels::CodeCounts found;
-        set->codes.encode(*row.format, ties, x.data(), n, &one, n, 0, kernels::ScaleUse::multiplies,
-                          codes.data(), found);
+        kernels::EncodeTotals found;
+        set->codes.encode(*row.format, ties, x.data(), n, {&one, &one, 1, kernels::ScaleUse::multiplies}, n,
+                          0, 0, codes.data(), found);
         CHECK(codes == expected);
         CHECK(found.overflows == counts.overflows);
         CHECK(found.flushed == counts.flushed);
@@ -148,10 +148,11 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
         for (const std::int64_t first : {std::int64_t{0}, block / 2})
           for (const bool divides : {false, true})
             for (const std::int64_t n : {1, 2, 31, 3000}) {
-              kernels::CodeCounts counts, ignored;
-              set->codes.encode(*row.format, kernels::Ties::even, x.data(), n, scales.data(), block, first,
-                                divides ? kernels::ScaleUse::divides : kernels::ScaleUse::multiplies,
-                                codes.data(), counts);
+              kernels::EncodeTotals counts, ignored;
+              set->codes.encode(*row.format, kernels::Ties::even, x.data(), n,
+                                {scales.data(), scales.data(), 1,
+                                 divides ? kernels::ScaleUse::divides : kernels::ScaleUse::multiplies},
+                                block, first, 0, codes.data(), counts);
               set->codes.largest(x.data(), n, block, first, true, largest.data());
               std::vector<std::uint32_t> most(scales.size());
               int wrong = 0;
@@ -173,48 +174,57 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
   }
 }
 
-TEST_CASE("errors of decoded elements are those of a plain loop, on every instruction set") {
+TEST_CASE("totals of errors are those of a plain loop over decoded codes, on every instruction set") {
   std::mt19937 random(7);
-  std::vector<float> x(1200), decoded(x.size());
-  // Round numbers, so that several errors are the largest one.
-  for (float& element : x) element = static_cast<float>(static_cast<int>(random() % 65)) - 32;
-  for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(random() % 9) * 0.25f;
-  for (const std::string_view kind : {"ties", "growing", "growing, NaN", "ties, NaN and infinities"}) {
+  std::vector<float> x(1500), encode(94), decode(94), decoded(x.size());
+  std::vector<std::uint8_t> codes(x.size());
+  constexpr std::int64_t kBlock = 16, kFirst = 5, kAt = 1000;
+  constexpr float kFactor = 0.75f;
+  for (const std::string_view kind :
+       {"usual", "tiny", "huge", "exact", "zeros", "one NaN", "infinities", "a scale is NaN", "growing"}) {
     CAPTURE(kind);
-    // In steps: later elements of a chunk, later chunks and tails have the largest error.
+    const int exponent = kind == "tiny" ? -80 : kind == "huge" ? 70 : 0;
+    for (std::size_t b = 0; b < encode.size(); ++b) {
+      encode[b] = std::ldexp(1.0f, exponent + static_cast<int>(random() % 3));
+      decode[b] = encode[b] / kFactor;
+    }
+    std::normal_distribution<float> normal(0, std::ldexp(2.0f, exponent));
+    for (float& element : x) element = normal(random);
+    if (kind == "exact")
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = encode[(i + kFirst) / kBlock] * 1.5f;
+    if (kind == "zeros") std::fill(x.begin(), x.begin() + 1000, 0.0f);
+    if (kind == "one NaN") x[700] = NAN;
+    if (kind == "infinities") x[0] = INFINITY, x[1499] = -INFINITY;
+    if (kind == "a scale is NaN") encode[40] = decode[40] = NAN;
+    // In steps: later registers and chunks have the largest error.
     if (kind == "growing")
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        const std::size_t step = i / 50;
-        decoded[i] = x[i] + static_cast<float>(step) * 0.25f;
-      }
-    if (kind == "growing, NaN") x[3] = NAN, decoded[402] = NAN;
-    if (kind == "ties, NaN and infinities") {
-      for (std::size_t i = 0; i < x.size(); ++i) decoded[i] = x[i] + static_cast<float>(random() % 9) * 0.25f;
-      x[400] = INFINITY, x[401] = -INFINITY;
-      decoded[402] = NAN, decoded[1100] = NAN, decoded[700] = INFINITY;
-    }
-    for (const std::int64_t n :
-         {0, 1, 3, 4, 7, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 420, 700, 1200}) {
-      double signal = 0, noise = 0, worst = -1;
-      std::int64_t worst_at = 0, lost = 0;
-      for (std::int64_t i = 0; i < n; ++i) {
-        const double value = x[static_cast<std::size_t>(i)], back = decoded[static_cast<std::size_t>(i)];
-        if (!std::isfinite(value)) continue;
-        lost += std::isnan(back);
-        if (std::isnan(back)) continue;
-        signal += value * value, noise += (value - back) * (value - back);
-        if (std::abs(value - back) > worst) worst = std::abs(value - back), worst_at = i;
-      }
-      for (const kernels::Kernels* set : test::instruction_sets()) {
-        CAPTURE(set->name);
-        CAPTURE(n);
-        const kernels::CodeErrors errors = set->codes.errors(x.data(), decoded.data(), n);
-        CHECK(errors.signal == signal);  // exact, as the numbers are round
-        CHECK(errors.noise == noise);
-        CHECK(errors.largest == worst);
-        CHECK(errors.largest_at == worst_at);
-        CHECK(errors.lost == lost);
-      }
-    }
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = 100 + static_cast<float>(i / 50);
+    for (const Row& row : {kRows[0], kRows[1], kRows[6]})
+      for (const std::int64_t n : {0, 1, 3, 4, 7, 8, 16, 17, 255, 256, 257, 600, 1500})
+        for (const kernels::Kernels* set : test::instruction_sets()) {
+          CAPTURE(set->name);
+          CAPTURE(n);
+          kernels::EncodeTotals totals;
+          set->codes.encode(*row.format, kernels::Ties::even, x.data(), n,
+                            {encode.data(), decode.data(), kFactor, kernels::ScaleUse::divides}, kBlock,
+                            kFirst, kAt, codes.data(), totals);
+          set->codes.decode(*row.format, codes.data(), n, decode.data(), kBlock, kFirst, kFactor,
+                            decoded.data());
+          double signal = 0, noise = 0, worst = -1;
+          std::int64_t worst_at = 0, lost = 0;
+          for (std::int64_t i = 0; i < n; ++i) {
+            const double value = x[static_cast<std::size_t>(i)], back = decoded[static_cast<std::size_t>(i)];
+            if (!std::isfinite(value)) continue;
+            lost += std::isnan(back);
+            if (std::isnan(back)) continue;
+            signal += value * value, noise += (value - back) * (value - back);
+            if (std::abs(value - back) > worst) worst = std::abs(value - back), worst_at = kAt + i;
+          }
+          CHECK(std::abs(totals.signal - signal) <= 1e-5 * signal);
+          CHECK(std::abs(totals.noise - noise) <= 1e-5 * noise);
+          CHECK(totals.largest == worst);
+          CHECK(totals.largest_at == worst_at);
+          CHECK(totals.lost == lost);
+        }
   }
 }

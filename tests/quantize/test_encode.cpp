@@ -30,12 +30,13 @@ std::vector<int> scale_codes(ElementFormat element, float amax) {
 
 std::vector<std::uint8_t> codes_of(const quantize::ElementRow& row, const std::vector<float>& x,
                                    ElementRounding rounding) {
-  kernels::CodeCounts counts;
+  kernels::EncodeTotals totals;
   std::vector<std::uint8_t> codes(x.size());
   const float one = 1;
   const auto n = static_cast<std::int64_t>(x.size());
-  kernels::active().codes.encode(*row.format, static_cast<kernels::Ties>(rounding), x.data(), n, &one, n, 0,
-                                 kernels::ScaleUse::multiplies, codes.data(), counts);
+  kernels::active().codes.encode(*row.format, static_cast<kernels::Ties>(rounding), x.data(), n,
+                                 {&one, &one, 1, kernels::ScaleUse::multiplies}, n, 0, 0, codes.data(),
+                                 totals);
   return codes;
 }
 
