@@ -34,9 +34,10 @@ std::string to_string(const Tiling& tiling);
 /// `keep` preserves rows where nothing is computed and overwrites others; `add` accumulates the products.
 enum class Existing { keep, add };
 
-/// How a compared kernel sums its products. Hopper's FP8 tensor cores keep 14 bits of a sum, of 32 products at
-/// a time: fp8 adds such sums to float32 ones after every 128 of K (DeepGEMM, cuBLAS), fp8_fast never. Then
-/// the tolerance has ⌈min(K, 128) / 32⌉ · 2⁻¹³ X more, or ⌈K / 32⌉ · 2⁻¹³ X, with X of matmul_check.hpp.
+/// How a compared kernel sums its products. Hopper's FP8 tensor cores add 32 products to a sum at a time and cut
+/// each to 14 bits of the largest of them: fp8 adds such sums to float32 ones after every 128 of K (DeepGEMM,
+/// cuBLAS), fp8_fast never. Then the tolerance has S · 2⁻¹³ (X + 16 |R|) more, with X and R of matmul_check.hpp
+/// and S = ⌈min(K, 128) / 32⌉, or ⌈K / 32⌉.
 enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
 
 /// What group_sizes of a product are: sizes (G,), or the group of each row (m,), −1 for none. These ascend,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/checked.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "matmul/reference.hpp"
 #include "verify/float_type.hpp"
@@ -41,13 +42,15 @@ struct Tolerance {
       return of(lhs, rhs, result);
     return {verify::float_type(result), 0x1p-24, 0x1p-149, 0x1.FFFFFEp127, 0x1p-53, 1};
   }
-  double of_sums(std::int64_t depth) const {
+  double of_sums(std::int64_t depth) const { return std::max<double>(64, static_cast<double>(depth)) * unit; }
+  /// Of FP8 tensor cores, which cut what they add to the last place of the largest addend. Of random signs the
+  /// losses are at most X a step; of one sign they add up to half the products of a step times the sum.
+  double of_tensor_cores(std::int64_t depth, double magnitude, double reference) const {
     constexpr std::int64_t kPromoted = 128, kAtOnce = 32;
-    const std::int64_t in_tensor_core = accumulator == Accumulator::float32 ? 0
-                                        : accumulator == Accumulator::fp8   ? std::min(depth, kPromoted)
-                                                                            : depth;
-    const std::int64_t steps = (in_tensor_core + kAtOnce - 1) / kAtOnce;
-    return std::max<double>(64, static_cast<double>(depth)) * unit + 0x1p-13 * static_cast<double>(steps);
+    if (accumulator == Accumulator::float32) return 0;
+    const std::int64_t steps =
+        core::ceil_div(accumulator == Accumulator::fp8 ? std::min(depth, kPromoted) : depth, kAtOnce);
+    return 0x1p-13 * static_cast<double>(steps) * (magnitude + kAtOnce / 2 * std::abs(reference));
   }
   double at_the_end(std::int64_t depth) const {
     return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;
@@ -55,7 +58,8 @@ struct Tolerance {
   /// Of an element with X = `magnitude`; where nothing is computed (depth 0) none.
   double of_element(std::int64_t depth, double magnitude, double reference) const {
     if (depth == 0) return 0;
-    return of_sums(depth) * magnitude + result.epsilon() * std::abs(reference) + at_the_end(depth);
+    return of_sums(depth) * magnitude + of_tensor_cores(depth, magnitude, reference) +
+           result.epsilon() * std::abs(reference) + at_the_end(depth);
   }
 };
 

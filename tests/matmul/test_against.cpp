@@ -4,6 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "support/golden.hpp"
 #include "support/matmul.hpp"
 #include "support/threads.hpp"
@@ -31,6 +34,38 @@ std::string rows_of(const Against& against) {
   for (const Against::Indices& w : against.where)
     if (w.axis == "rows") return w.indices;
   return "";
+}
+
+// A dot product as Hopper's FP8 tensor cores add it: 32 products and the sum at a time, each cut to 13 bits below
+// the highest bit of the largest; a float32 sum takes the result after every `promoted` products.
+float tensor_core_dot(const float* x, const float* y, std::int64_t depth, std::int64_t promoted) {
+  constexpr std::int64_t kAtOnce = 32;
+  float sum = 0, inner = 0;
+  for (std::int64_t k = 0; k < depth; k += kAtOnce) {
+    double largest = std::abs(inner);
+    for (std::int64_t i = k; i < std::min(k + kAtOnce, depth); ++i)
+      largest = std::max(largest, std::abs(static_cast<double>(x[i]) * y[i]));
+    if (largest > 0) {
+      const int last = std::ilogb(largest) - 13;
+      double units = std::trunc(std::ldexp(inner, -last));
+      for (std::int64_t i = k; i < std::min(k + kAtOnce, depth); ++i)
+        units += std::trunc(std::ldexp(static_cast<double>(x[i]) * y[i], -last));
+      inner = static_cast<float>(std::ldexp(units, last));
+    }
+    if ((k + kAtOnce) % promoted == 0) sum += inner, inner = 0;
+  }
+  return sum + inner;
+}
+
+// Numbers of e4m3, of random signs or none.
+Array e4m3_numbers(Shape shape, bool is_signed, std::mt19937_64& engine) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < element_count(shape); ++i) {
+    const auto word = static_cast<unsigned>(engine());
+    const double x = std::ldexp(8 + (word & 7u), -6 + static_cast<int>(word >> 3 & 3u));
+    values.push_back(is_signed && (word >> 5 & 1u) != 0 ? -x : x);
+  }
+  return plain::array_of(DType::float32, std::move(shape), values);
 }
 
 }  // namespace
@@ -62,6 +97,51 @@ TEST_CASE("an FP8 product of Hopper's tensor cores agrees with the tolerance of 
     const Array wrong = grouped_matmul(short_lhs.view(), rhs.view(), *source, {});
     CHECK_FALSE(agrees(wrong, Accumulator::fp8_fast));
   }
+}
+
+TEST_CASE("sums that FP8 tensor cores cut agree where they lose most: of one sign, and beside an outlier") {
+  std::mt19937_64 engine(30);
+  const std::int64_t rows = 6, columns = 5;
+  for (const std::int64_t depth : {100, 512, 4096})
+    for (const Accumulator accumulator : {Accumulator::fp8, Accumulator::fp8_fast})
+      for (const bool is_signed : {false, true})
+        for (const double outlier : {0.0, 448.0}) {
+          CAPTURE(depth);
+          CAPTURE(static_cast<int>(accumulator));
+          CAPTURE(is_signed);
+          CAPTURE(outlier);
+          Array lhs = e4m3_numbers({rows, depth}, is_signed, engine);
+          const Array rhs_of_columns = e4m3_numbers({columns, depth}, is_signed, engine);
+          if (outlier > 0)
+            for (std::int64_t row = 0; row < rows; ++row)
+              lhs.elements<float>()[static_cast<std::size_t>(row * depth + 7)] = static_cast<float>(outlier);
+          std::vector<double> out, transposed;
+          for (std::int64_t row = 0; row < rows; ++row)
+            for (std::int64_t column = 0; column < columns; ++column)
+              out.push_back(tensor_core_dot(lhs.elements<float>().data() + row * depth,
+                                            rhs_of_columns.elements<float>().data() + column * depth, depth,
+                                            accumulator == Accumulator::fp8 ? 128 : depth));
+          for (std::int64_t k = 0; k < depth; ++k)
+            for (std::int64_t column = 0; column < columns; ++column)
+              transposed.push_back(
+                  rhs_of_columns.elements<float>()[static_cast<std::size_t>(column * depth + k)]);
+          const Array rhs = plain::array_of(DType::float32, {1, depth, columns}, transposed);
+          const auto compared = [&](const Array& given) {
+            const auto source = plain::source(Sizes{rows});
+            const GroupedMatmulPlan plan =
+                plain::plan_of(lhs.view(), rhs.view(), *source, GroupedMatmulOptions{});
+            Array own(plan.out().dtype, plan.out().shape);
+            plan.run(lhs.view(), rhs.view(), {}, own.mutable_view());
+            return plan.compare(lhs.view(), rhs.view(), {}, own.view(), given.view(), Explain::no, {}, {},
+                                accumulator);
+          };
+          const Against right = compared(plain::array_of(DType::float32, {rows, columns}, out));
+          CHECK_MESSAGE(right.agrees(), right.largest);
+          // Of many products of random signs, a fast sum keeps too few bits to tell.
+          if (is_signed && accumulator == Accumulator::fp8_fast && depth > 512) continue;
+          for (double& x : out) x *= 0.5;
+          CHECK_FALSE(compared(plain::array_of(DType::float32, {rows, columns}, out)).agrees());
+        }
 }
 
 TEST_CASE("a right product of any type agrees, by float64 and by the own result") {
