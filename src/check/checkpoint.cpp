@@ -84,6 +84,30 @@ bool matches(std::string_view name, std::string_view pattern) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
+// The schemes of tensors in a checkpoint whose config has a word as its quant_algo, format or quant_method. Words
+// that are not here may mean any scheme; those of whole numbers mean `other` alone.
+struct MethodRow {
+  std::string_view word;
+  std::array<CheckpointScheme, 3> schemes;
+};
+constexpr MethodRow kMethods[] = {
+    {"fp8", {fp8, fp8_blocks, mxfp8}},
+    {"fbgemm_fp8", {fp8, fp8, fp8}},
+    {"fp8_per_channel_per_token", {fp8, fp8, fp8}},
+    {"fp8_pb_wo", {fp8_blocks, fp8_blocks, fp8_blocks}},
+    {"float-quantized", {fp8, fp8_blocks, fp8_blocks}},
+    {"mxfp8", {mxfp8, mxfp8, mxfp8}},
+    {"nvfp4", {nvfp4, nvfp4, nvfp4}},
+    {"nvfp4_awq", {nvfp4, nvfp4, nvfp4}},
+    {"nvfp4-pack-quantized", {nvfp4, nvfp4, nvfp4}},
+    {"mxfp4", {mxfp4, gptoss, gptoss}},
+    {"mxfp4-pack-quantized", {mxfp4, mxfp4, mxfp4}},
+    {"gptq", {other, other, other}},
+    {"awq", {other, other, other}},
+    {"pack-quantized", {other, other, other}},
+    {"int-quantized", {other, other, other}},
+};
+
 struct Config {
   bool is_given = false, is_quantized = false, is_ue8m0 = false;
   std::optional<std::int64_t> experts;
@@ -94,6 +118,8 @@ struct Config {
   };
   std::vector<Ignored> ignored;     // layers that are not quantised
   std::vector<std::string> unread;  // regular expressions that are not understood
+  std::string method_key, method;   // "quant_algo", "NVFP4"
+  std::set<std::int64_t> group_sizes;
 
   explicit Config(const std::optional<JsonValue>& json) {
     if (!json) return;
@@ -108,6 +134,13 @@ struct Config {
         if (const JsonValue* found = member(of, key)) quantization = found;
     is_quantized = quantization != nullptr;
     is_ue8m0 = text_of(member(quantization, "scale_fmt")) == "ue8m0";
+    for (const char* key : {"quant_algo", "format", "quant_method"})
+      if (method.empty() && !text_of(member(quantization, key)).empty())
+        method_key = key, method = text_of(member(quantization, key));
+    add_group_size(quantization);
+    if (const JsonValue* groups = member(quantization, "config_groups"))
+      if (const auto* members = std::get_if<JsonValue::Object>(&groups->value))
+        for (const auto& entry : *members) add_group_size(member(&entry.second, "weights"));
     if (const JsonValue* block = member(quantization, "weight_block_size"))
       if (const auto* sizes = std::get_if<JsonValue::List>(&block->value); sizes && sizes->size() == 2) {
         block_rows = std::max<std::int64_t>(1, integer_of(sizes->data()).value_or(block_rows));
@@ -118,6 +151,21 @@ struct Config {
         if (const auto* names = std::get_if<JsonValue::List>(&list->value))
           for (const JsonValue& name : *names)
             if (const std::string text = text_of(&name); !text.empty()) add_ignored(text);
+  }
+
+  void add_group_size(const JsonValue* of) {
+    if (const auto size = integer_of(member(of, "group_size")); size && *size > 0) group_sizes.insert(*size);
+  }
+
+  // Whether tensors of a scheme are as the config's method has them.
+  bool allows(CheckpointScheme scheme) const {
+    std::string word = method;
+    for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    for (const MethodRow& row : kMethods)
+      if (row.word == word)
+        return scheme == other ||
+               std::find(row.schemes.begin(), row.schemes.end(), scheme) != row.schemes.end();
+    return true;
   }
 
   // "re:" begins a regular expression, applied as Python's re.match() does.
@@ -338,6 +386,12 @@ class TensorCheck {
       return;
     }
     const ScaleStatistics s = check_factor(q_.global_scale);
+    const Shape &v = tensors_.at(q_.values)->shape(), &g = tensors_.at(q_.global_scale)->shape();
+    const bool is_one_each = v.size() > 1 && !g.empty() && g[0] == v[0] && element_count(g) == v[0];
+    if (element_count(g) != 1 && !is_one_each)
+      add("scale-shape", q_.global_scale, {}, {},
+          fmt::format("it is {}, and nvfp4 values of {} have one global scale{}", to_string(g), to_string(v),
+                      v.size() > 2 ? fmt::format(", or one an expert, ({},)", v[0]) : ""));
     if (s.count == 1 && s.nonfinite == 0 && s.first > 0) global_ = s.first;
   }
 
@@ -572,29 +626,50 @@ void check_orphans(const Tensors& tensors, const std::vector<QuantizedTensor>& q
   }
 }
 
-// Scales of the cache of keys and values: both or none, and positive.
+// Scales of the cache of keys and values: both or none, and positive. A name is of the first pair it ends with.
 void check_cache_scales(const Tensors& tensors, FoundList& found) {
   constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
-      {"k_scale", "v_scale"}, {"k_proj.output_scale", "v_proj.output_scale"}};
-  for (const auto& [name, source] : tensors)
+      {"k_proj.output_scale", "v_proj.output_scale"},
+      {"k_proj.k_scale", "v_proj.v_scale"},
+      {"k_scale", "v_scale"}};
+  for (const auto& [name, source] : tensors) {
+    const auto stem_before = [&name = name](std::string_view suffix) -> std::optional<std::string> {
+      if (!name.ends_with(suffix)) return std::nullopt;
+      std::string stem = name.substr(0, name.size() - suffix.size());
+      if (!stem.empty() && stem.back() != '.' && stem.back() != '_') return std::nullopt;
+      return stem;
+    };
+    std::string_view other_end;
+    std::string stem;
     for (const auto& [keys, values] : kPairs)
-      for (const auto& [mine, theirs] : {std::pair(keys, values), std::pair(values, keys)}) {
-        if (!name.ends_with(mine)) continue;
-        const std::string stem = name.substr(0, name.size() - mine.size());
-        if (!stem.empty() && stem.back() != '.' && stem.back() != '_') continue;
-        std::string fault;
-        ReportValue value;
-        if (is_float(source->dtype())) {
-          const ScaleStatistics s = statistics_of(*source);
-          if (s.nonfinite + s.negative + s.zeros > 0) {
-            const double x = s.nonfinite > 0 ? s.nonfinite_value : s.negative > 0 ? s.negative_value : 0.0;
-            value = x, fault = fmt::format("it is {}", x);
-          }
-        }
-        if (!tensors.contains(stem + std::string(theirs)))
-          fault += fmt::format("{}there is no {} beside it", fault.empty() ? "" : ", and ", theirs);
-        if (!fault.empty()) found.push_back({"kv-scale", name, {}, value, std::move(fault)});
+      for (const auto& [mine, theirs] : {std::pair(keys, values), std::pair(values, keys)})
+        if (const auto before = stem_before(mine); before && other_end.empty())
+          stem = *before, other_end = theirs;
+    if (other_end.empty()) continue;
+    std::string fault;
+    ReportValue value;
+    if (is_float(source->dtype())) {
+      const ScaleStatistics s = statistics_of(*source);
+      if (s.nonfinite + s.negative + s.zeros > 0) {
+        const double x = s.nonfinite > 0 ? s.nonfinite_value : s.negative > 0 ? s.negative_value : 0.0;
+        value = x, fault = fmt::format("it is {}", x);
       }
+    }
+    if (!tensors.contains(stem + std::string(other_end)))
+      fault += fmt::format("{}there is no {} beside it", fault.empty() ? "" : ", and ", other_end);
+    if (!fault.empty()) found.push_back({"kv-scale", name, {}, value, std::move(fault)});
+  }
+}
+
+// The experts that a router beside them has weights for; 0 if there is none. Some store weights transposed; there
+// are fewer experts than features.
+std::pair<std::int64_t, std::string> routed_experts(const Tensors& tensors, const std::string& prefix) {
+  const std::string stem = prefix.substr(0, prefix.rfind('.') + 1);
+  for (const char* router : {"gate.weight", "router.weight"})
+    if (const auto at = tensors.find(stem + router); at != tensors.end())
+      if (const Shape& shape = at->second->shape(); shape.size() == 2)
+        return {std::min(shape[0], shape[1]), at->first};
+  return {};
 }
 
 // Names "PREFIX.experts.N.REST": each REST that one expert has all have.
@@ -619,13 +694,18 @@ void check_experts(const Tensors& tensors, const Config& config, FoundList& foun
     group.count = std::max(group.count, expert + 1);
   }
   for (auto& [prefix, group] : groups) {
-    // A config's count is of the routed experts, which some names call by another word.
-    if (config.experts && *config.experts > group.count && !prefix.ends_with("shared_experts"))
-      found.push_back({"experts-incomplete",
-                       prefix,
-                       {},
-                       group.count,
-                       fmt::format("{} experts, and the config has {}", group.count, *config.experts)});
+    // Counts of a config and a router are of the routed experts, which some names call by another word.
+    if (!prefix.ends_with("shared_experts")) {
+      const auto [routed, router] = routed_experts(tensors, prefix);
+      const auto add = [&found, &prefix = prefix, count = group.count](const std::string& wanted) {
+        found.push_back(
+            {"experts-incomplete", prefix, {}, count, fmt::format("{} experts, and {}", count, wanted)});
+      };
+      if (config.experts && *config.experts > group.count)
+        add(fmt::format("the config has {}", *config.experts));
+      else if (routed > group.count)
+        add(fmt::format("{} routes to {}", printable(router, 60), routed));
+    }
     for (const auto& [rest, experts] : group.experts_of) {
       const std::int64_t missing = group.count - std::ssize(experts);
       if (missing == 0) continue;
@@ -699,12 +779,42 @@ void check_fused(const std::vector<QuantizedTensor>& quantized,
   }
 }
 
+// Whether there are quantised tensors, and their schemes.
+void check_config(const Config& config, const std::vector<QuantizedTensor>& quantized, FoundList& found) {
+  if (!config.is_given) return;
+  const auto add = [&found](const std::string& tensor, std::string message) {
+    found.push_back({"config-disagrees", tensor, {}, {}, std::move(message)});
+  };
+  if (config.is_quantized && quantized.empty()) add("quantization_config", "no tensor is quantised");
+  if (!config.is_quantized && !quantized.empty())
+    add(quantized.front().values,
+        fmt::format("{} tensors are quantised, and the config has no quantization_config",
+                    format_count(std::ssize(quantized))));
+  std::map<CheckpointScheme, std::pair<std::int64_t, const std::string*>> schemes;  // the count and the first
+  for (const QuantizedTensor& q : quantized)
+    if (auto& [count, first] = schemes[q.scheme]; count++ == 0) first = &q.values;
+  for (const auto& entry : schemes) {
+    const auto [count, first] = entry.second;
+    const std::string are =
+        fmt::format("{} of {} quantised tensors {} {}", format_count(count),
+                    format_count(std::ssize(quantized)), count == 1 ? "is" : "are", name_of(entry.first));
+    const std::int64_t block = row_of(entry.first).block;
+    if (!config.allows(entry.first))
+      add(*first,
+          fmt::format("the config's {} is {}, and {}", config.method_key, printable(config.method, 60), are));
+    else if (block > 0 && !config.group_sizes.empty() && !config.group_sizes.contains(block))
+      add(*first, fmt::format("the config's group_size is {}, and {}, with {} values a scale",
+                              fmt::join(config.group_sizes, ", "), are, block));
+  }
+}
+
 void check_index(const Checkpoint& checkpoint, FoundList& found) {
   std::map<std::string_view, std::string_view> file_of;
+  std::set<std::string_view> in_several;
   for (const Checkpoint::File& file : checkpoint.files)
     for (const std::string& tensor : file.tensors) {
       const auto [at, is_new] = file_of.emplace(tensor, file.name);
-      if (!is_new)
+      if (!is_new && in_several.insert(tensor).second)
         found.push_back({"index-disagrees",
                          tensor,
                          {},
@@ -730,7 +840,7 @@ void check_index(const Checkpoint& checkpoint, FoundList& found) {
                        {},
                        {},
                        fmt::format("the index has it in {}, which lacks it", printable(wanted, 60))});
-    else if (is->second != wanted)
+    else if (is->second != wanted && !in_several.contains(name))
       found.push_back({"index-disagrees",
                        name,
                        {},
@@ -875,15 +985,7 @@ Findings check_checkpoint(const Checkpoint& checkpoint, const CheckpointClaims& 
   check_experts(checkpoint.tensors, config, all);
   check_fused(quantized, globals, join, all);
   check_index(checkpoint, all);
-  if (config.is_given && config.is_quantized && quantized.empty())
-    all.push_back({"config-disagrees", "quantization_config", {}, {}, "no tensor is quantised"});
-  if (config.is_given && !config.is_quantized && !quantized.empty())
-    all.push_back({"config-disagrees",
-                   quantized.front().values,
-                   {},
-                   {},
-                   fmt::format("{} tensors are quantised, and the config has no quantization_config",
-                               format_count(std::ssize(quantized)))});
+  check_config(config, quantized, all);
   Findings found(rules, options.most_findings);
   add_all(std::move(all), join, claims, found);
   found.show_arrays();

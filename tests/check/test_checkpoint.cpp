@@ -587,3 +587,105 @@ TEST_CASE("a cache scale with two faults is one finding") {
   CHECK(found.count("kv-scale") == 1);
   CHECK(text_of(found).find("it is 0, and there is no v_scale beside it") != std::string::npos);
 }
+
+TEST_CASE("a pair of cache scales has any of the names that writers give it") {
+  const auto faults = [](const std::string& keys, const std::string& values) {
+    return checked(fp8_rows,
+                   [&](Model& m) {
+                     for (const std::string& name : {keys, values})
+                       if (!name.empty())
+                         m.put("model.layers.0.self_attn." + name,
+                               floats({}, [](std::int64_t) { return 1; }));
+                   })
+        .count("kv-scale");
+  };
+  CHECK(faults("k_scale", "v_scale") == 0);
+  CHECK(faults("k_proj.k_scale", "v_proj.v_scale") == 0);
+  CHECK(faults("k_proj.output_scale", "v_proj.output_scale") == 0);
+  CHECK(faults("attn.k_scale", "attn.v_scale") == 0);
+  CHECK(faults("k_proj.k_scale", "") == 1);
+  CHECK(faults("", "v_proj.v_scale") == 1);
+  CHECK(faults("k_proj.k_scale", "v_proj.output_scale") == 2);
+}
+
+TEST_CASE("a config that names another scheme or another block disagrees") {
+  const auto disagree = [](Quantize quantize, const std::string& members) {
+    return checked(quantize, config(R"({"quantization_config": {)" + members + "}}"))
+        .count("config-disagrees");
+  };
+  const std::string modelopt = R"("quant_method": "modelopt", "quant_algo": )",
+                    group = R"(, "config_groups": {"group_0": {"weights": {"group_size": )";
+  CHECK(disagree(modelopt_nvfp4, modelopt + R"("NVFP4")") == 0);
+  CHECK(disagree(modelopt_nvfp4, modelopt + R"("MIXED_PRECISION")") == 0);
+  CHECK(disagree(modelopt_nvfp4, modelopt + R"("FP8")") == 1);
+  CHECK(disagree(modelopt_nvfp4, R"("quant_method": "mxfp4")") == 1);
+  CHECK(disagree(modelopt_nvfp4, R"("quant_method": "gptq")") == 1);
+  CHECK(disagree(modelopt_nvfp4, R"("group_size": 32)") == 1);
+  CHECK(disagree(modelopt_nvfp4, modelopt + R"("NVFP4")" + group + "32}}}") == 1);
+  CHECK(disagree(modelopt_nvfp4, modelopt + R"("NVFP4")" + group + "16}}}") == 0);
+  const std::string compressed = R"("quant_method": "compressed-tensors", "format": )";
+  CHECK(disagree(compressed_nvfp4, compressed + R"("nvfp4-pack-quantized")" + group + "16}}}") == 0);
+  CHECK(disagree(mxfp4, compressed + R"("nvfp4-pack-quantized")") == 1);
+  CHECK(disagree(fp8_rows, compressed + R"("float-quantized")") == 0);
+  CHECK(disagree(fp8_blocks, R"("quant_method": "fp8", "weight_block_size": [128, 128])") == 0);
+  CHECK(disagree(gptoss, R"("quant_method": "mxfp4")") == 0);
+  CHECK(disagree(gptoss, R"("quant_method": "nvfp4")") == 1);
+  const Findings found = checked(fp8_rows, config(R"({"quantization_config": {"quant_algo": "NVFP4"}})"));
+  REQUIRE(found.kept().size() == 1);
+  CHECK(found.kept()[0].finding.message ==
+        "the config's quant_algo is NVFP4, and 30 of 30 quantised tensors are fp8");
+}
+
+TEST_CASE("a global scale is one number, or one an expert") {
+  const auto wrong = [](const Shape& values, const Shape& globals) {
+    Checkpoint checkpoint;
+    Shape scales = values;
+    scales.back() /= 8;
+    checkpoint.tensors["w.weight"] =
+        source(bytes(DType::uint8, values, [](std::int64_t i) { return int(i & 0x77); }));
+    checkpoint.tensors["w.weight_scale"] = source(
+        bytes(DType::float8_e4m3fn, scales, [](std::int64_t i) { return 0x60 + static_cast<int>(i % 5); }));
+    checkpoint.tensors["w.weight_scale_2"] = source(floats(globals, [](std::int64_t) { return 1e-3; }));
+    const std::string decodes = plain::failure_and_hint(
+        [&] { decoded_tensor(quantized_tensors(checkpoint.tensors).at(0), checkpoint.tensors); });
+    const std::int64_t count = check_checkpoint(checkpoint).count("scale-shape");
+    CHECK((count == 0) == (decodes == "no error"));
+    return count;
+  };
+  CHECK(wrong({4, 16}, {}) == 0);
+  CHECK(wrong({4, 16}, {1}) == 0);
+  CHECK(wrong({4, 16}, {2}) == 1);
+  CHECK(wrong({4, 8, 16}, {4}) == 0);
+  CHECK(wrong({4, 8, 16}, {4, 1, 1}) == 0);
+  CHECK(wrong({4, 8, 16}, {8}) == 1);
+  CHECK(wrong({16}, {2}) == 1);
+}
+
+TEST_CASE("experts that a router has weights for are there, without a config too") {
+  const auto incomplete = [](const Change& change) {
+    return checked(fp8_tensor, change).count("experts-incomplete");
+  };
+  const Change no_last = [](Model& m) {
+    std::erase_if(m.checkpoint.tensors,
+                  [](const auto& entry) { return entry.first.starts_with("model.layers.1.mlp.experts.3."); });
+  };
+  CHECK(incomplete(no_last) == 1);
+  CHECK(incomplete(both(no_last, erase("model.layers.1.mlp.gate.weight"))) == 0);
+  CHECK(incomplete(both(no_last, config(R"({"num_experts": 4, "quantization_config": {}})"))) == 1);
+  CHECK(incomplete(both(no_last, [](Model& m) {
+          m.put("model.layers.1.mlp.gate.weight", floats({32, 4}, [](std::int64_t i) { return i; }));
+        })) == 1);
+}
+
+TEST_CASE("a tensor of several files is reported once, whichever of them the index has") {
+  for (const char* last : {"a.safetensors", "z.safetensors"}) {
+    const Findings found = checked(fp8_tensor, both(index(""), [&](Model& m) {
+                                     m.checkpoint.files.push_back({last, {kGate + ".weight"}});
+                                     std::swap(m.checkpoint.files[0], m.checkpoint.files[1]);
+                                     m.checkpoint.files.push_back({"c.safetensors", {kGate + ".weight"}});
+                                   }));
+    CHECK(found.count("index-disagrees") == 1);
+    REQUIRE(found.kept().size() == 1);
+    CHECK(found.kept()[0].finding.message.starts_with("it is in "));
+  }
+}
