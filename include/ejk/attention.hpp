@@ -243,7 +243,8 @@ class AttentionPlan {
                   const std::vector<std::optional<ArrayView>>& given, Explain explain,
                   std::optional<DType> weights = std::nullopt, const Tried& tried = {},
                   const std::vector<std::string>& tiles = {}) const;
-  /// That of v where it has 16 bits and arithmetic is float32; else float32.
+  /// Where arithmetic is float32, the type of v if it has 16 bits, or else that of q: values of a quantised cache
+  /// are decoded to the type of the queries. Otherwise float32.
   DType weights_dtype() const;
   std::int64_t compare_bytes(Explain explain) const;
 

@@ -148,9 +148,10 @@ Against AttentionPlan::compare(const AttentionArrays& arrays, const std::vector<
 }
 
 DType AttentionPlan::weights_dtype() const {
-  const DType values = plan_->setup.v.dtype;
-  const bool narrow = values == DType::bfloat16 || values == DType::float16;
-  return narrow && plan_->setup.shape.arithmetic == DType::float32 ? values : DType::float32;
+  if (plan_->setup.shape.arithmetic != DType::float32) return DType::float32;
+  for (const DType dtype : {plan_->setup.v.dtype, plan_->setup.q.dtype})
+    if (dtype == DType::bfloat16 || dtype == DType::float16) return dtype;
+  return DType::float32;
 }
 
 std::int64_t AttentionPlan::compare_bytes(Explain explain) const {

@@ -84,6 +84,27 @@ TEST_CASE(
   CHECK(2 * refused > bounds);
 }
 
+TEST_CASE("the weights of decoded values are those of 16-bit queries") {
+  plain::Random random(92);
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
+    const DType type = r->q.dtype();
+    // As a decoded cache is: float32 values that a kernel decodes to the type of the queries, exactly.
+    for (Array* decoded : {&r->k, &r->v})
+      *decoded = plain::array_of(DType::float32, decoded->shape(), plain::doubles(decoded->view()));
+    const Kernel given = made_by_kernel(*r, type);
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias};
+    arrays.dropout = r->options.dropout;
+    const AttentionPlan plan(types_of(arrays), r->options);
+    CHECK(plan.weights_dtype() == type);
+    const Attention own = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    const Against found =
+        plan.compare(arrays, {own.out.view(), own.lse.view()}, {given.out.view(), std::nullopt}, Explain::no);
+    CHECK(found.agrees());
+  }
+}
+
 TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal keys together") {
   plain::Random random(92);
   constexpr std::int64_t kQueries = 6, kKeys = 40, kSize = 8;
