@@ -15,6 +15,7 @@
 //   interleaved-rows  two halves of an axis are interleaved in one array and consecutive in the other
 //   scale-step        blocks of the last axis are off by a factor of 2, as with another scale rule
 //   scale-layout      scales of blocks of 16 or 32 were read in another layout
+//   scales            blocks of 16, 32 or 128 have each a factor, as with the scales of other blocks
 //   e8m0-int8         E8M0 scales were read as signed exponents, or vice versa
 //   fnuz              8-bit floats were read with the other exponent bias (fnuz, OCP)
 // A hypothesis is fitted to a sample and tested on all elements: it must explain 95 % of the differences in

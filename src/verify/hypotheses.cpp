@@ -1371,6 +1371,7 @@ std::vector<Finder> finders(const Naming& naming) {
                                          naming.axes[d], kMostIndices);
   }
   all.push_back({find_scale_layout, true});
+  all.push_back({find_block_scales, true});
   // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
   const auto of_indices = [](Constant kind, double least_share) {
     return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };

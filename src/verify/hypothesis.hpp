@@ -99,6 +99,7 @@ HypothesisPtr find_nibbles(const Evidence& evidence);
 HypothesisPtr find_interleaved(const Evidence& evidence, std::size_t axis);
 HypothesisPtr find_scale_step(const Evidence& evidence);
 HypothesisPtr find_scale_layout(const Evidence& evidence);
+HypothesisPtr find_block_scales(const Evidence& evidence);
 
 // --- parts of finders
 

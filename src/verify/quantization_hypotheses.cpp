@@ -74,6 +74,8 @@ bool evaluate_blocks(std::int64_t block, const Agreement& agree, const Scope& sc
 struct FittedBlocks {
   std::vector<double> factors;  // of blocks with nearly all elements in agreement
   std::size_t blocks = 0;
+
+  bool are_nearly_all() const { return factors.size() >= 8 && factors.size() * 10 >= blocks * 9; }
 };
 
 template <class Factor>
@@ -287,7 +289,7 @@ HypothesisPtr find_scale_step(const Evidence& e) {
   for (const std::int64_t block : {128, 32, 16}) {
     if (length % block != 0 || element_count(e.naming.shape) < 8 * block) continue;
     const FittedBlocks fitted = fitted_blocks(e, block, power_of_two);
-    if (fitted.factors.size() < 8 || fitted.factors.size() * 10 < fitted.blocks * 9) continue;
+    if (!fitted.are_nearly_all()) continue;
     const auto are = [&](double c) { return std::count(fitted.factors.begin(), fitted.factors.end(), c); };
     const double c = are(2) > are(0.5) ? 2 : 0.5;
     if (are(c) * 10 < std::ssize(fitted.factors) * 9) continue;
@@ -304,6 +306,62 @@ HypothesisPtr find_scale_step(const Evidence& e) {
   return nullptr;
 }
 
+HypothesisPtr find_block_scales(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  if (shape.size() < 2 || e.samples.empty() || find_scale_step(e)) return nullptr;
+  const auto any = [](double c) { return c; };
+  for (const std::int64_t block : {128, 32, 16}) {
+    const std::int64_t rows = shape[shape.size() - 2], columns = shape.back() / block;
+    if (shape.back() % block != 0 || columns < 2 || rows * shape.back() > kMostInMatrix) continue;
+    const FittedBlocks fitted = fitted_blocks(e, block, any);
+    if (!fitted.are_nearly_all()) continue;
+    const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
+    const auto place = [&](std::int64_t b, std::int64_t of_row, std::int64_t of_column) {
+      return (b / columns + of_row + rows) % rows * columns + (b % columns + of_column + columns) % columns;
+    };
+    // One factor for a row, or for a column of blocks, is another fault.
+    const auto differ_from = [&](std::int64_t of_row, std::int64_t of_column) {
+      constexpr double kSame = 0.01;
+      std::int64_t differing = 0, counted = 0;
+      for (std::int64_t b = 0; b < rows * columns; ++b) {
+        const double apart = std::abs(blocks.ratio[static_cast<std::size_t>(b)] -
+                                      blocks.ratio[static_cast<std::size_t>(place(b, of_row, of_column))]);
+        if (!std::isnan(apart)) ++counted, differing += apart > kSame;
+      }
+      return 4 * differing >= counted;
+    };
+    if (!differ_from(0, 1) || !differ_from(1, 0)) continue;
+    // Scales are in proportion to the largest magnitudes of their blocks, more or less.
+    struct Shift {
+      std::int64_t of_row, of_column;
+      const char* text;
+    };
+    const char* nearest = "";
+    double least = std::numeric_limits<double>::infinity(), second = least;
+    for (const Shift& shift :
+         {Shift{-1, 0, "row before"}, {1, 0, "next row"}, {0, -1, "block before"}, {0, 1, "next block"}}) {
+      std::vector<std::int64_t> places;
+      for (std::int64_t b = 0; b < rows * columns; ++b)
+        places.push_back(place(b, shift.of_row, shift.of_column));
+      const double apart = distance(blocks, places);
+      second = std::min(second, std::max(least, apart));
+      if (apart < least) least = apart, nearest = shift.text;
+    }
+    const std::string text = least < 0.6 * second
+                                 ? fmt::format("each has the scale of the {}", nearest)
+                                 : "each has a factor of its own: these scales are not theirs";
+    const auto [low, high] = std::minmax_element(fitted.factors.begin(), fitted.factors.end());
+    return of_matrix(hypothesis_of(
+        "scales", e,
+        [block, agree = e.agree, any](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+          return evaluate_blocks(block, agree, scope, line, scratch, any);
+        },
+        fmt::format("blocks of {} along {}: {} (factors of {:.3g} to {:.3g})", block, e.naming.axes.back(),
+                    text, *low, *high)));
+  }
+  return nullptr;
+}
+
 HypothesisPtr find_scale_layout(const Evidence& e) {
   const Shape& shape = e.naming.shape;
   if (shape.size() < 2 || e.samples.empty()) return nullptr;
@@ -313,7 +371,7 @@ HypothesisPtr find_scale_layout(const Evidence& e) {
     if (shape.back() % block != 0 || columns % 4 != 0 || rows % 8 != 0 || rows * shape.back() > kMostInMatrix)
       continue;
     const FittedBlocks fitted = fitted_blocks(e, block, any);
-    if (fitted.factors.size() < 8 || fitted.factors.size() * 10 < fitted.blocks * 9) continue;
+    if (!fitted.are_nearly_all()) continue;
     const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
     for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
       if (layout == ScaleLayout::tiles_128x4 && rows % 128 != 0) continue;

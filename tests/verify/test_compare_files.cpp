@@ -125,12 +125,54 @@ void other_layout(Quantized& q, DecodeSettings&) {
   q.scales =
       convert_scale_layout(*make_source(q.scales.view()), ScaleLayout::linear, ScaleLayout::tiles_128x4);
 }
+// The scales of the next or the last row, or block.
+Change shifted_scales(std::int64_t rows, std::int64_t columns) {
+  return [=](Quantized& q, DecodeSettings&) {
+    const Array old = Array::copy_of(q.scales.view());
+    const std::int64_t width = old.shape()[1], height = old.shape()[0], size = size_of(old.dtype());
+    for (std::int64_t r = 0; r < height; ++r)
+      for (std::int64_t c = 0; c < width; ++c) {
+        const std::int64_t from = (r + rows + height) % height * width + (c + columns + width) % width;
+        std::copy_n(old.data() + from * size, size, q.scales.data() + (r * width + c) * size);
+      }
+  };
+}
 void twice_in_some_blocks(Quantized& q, DecodeSettings&) {
   for (std::int64_t i = 0; i < q.scales.size(); i += 3)
     q.scales.data()[i] = static_cast<std::byte>(static_cast<int>(q.scales.data()[i]) + 1);
 }
 
 }  // namespace
+
+TEST_CASE("scales of other blocks are named, and whose they are where they tell it") {
+  using enum ElementFormat;
+  struct Fault {
+    std::int64_t rows, columns;
+    const char* text;
+  };
+  const QuantizeSettings mx{.scheme = QuantizationScheme::mx, .element = e2m1},
+      nvfp4{.scheme = QuantizationScheme::nvfp4},
+      fp8{.scheme = QuantizationScheme::fp8, .block = ScaleBlock{1, 128}};
+  for (const QuantizeSettings& settings : {nvfp4, fp8, mx})
+    for (const Fault& fault : {Fault{1, 0, "the scale of the next row"},
+                               {-1, 0, "the scale of the row before"},
+                               {0, 1, "the scale of the next block"},
+                               {0, -1, "the scale of the block before"},
+                               {100, 3, "these scales are not theirs"}}) {
+      CAPTURE(name_of(settings.scheme));
+      CAPTURE(fault.text);
+      const FilesComparison found =
+          quantised_beside_original(settings, shifted_scales(fault.rows, fault.columns), true);
+      CHECK_FALSE(found.close);
+      REQUIRE(found.found[0].explanations.size() == 1);
+      CHECK(found.found[0].explanations[0].kind == "scales");
+      // Powers of two tell it only of magnitudes that differ more than these.
+      const std::string& text = found.found[0].explanations[0].text;
+      if (settings.scheme != QuantizationScheme::mx)
+        CHECK_MESSAGE(text.find(fault.text) != std::string::npos, text);
+      CHECK(found.found[0].share_explained > 0.95);
+    }
+}
 
 TEST_CASE("decoded numbers are close to their originals, and what is wrong with them is named") {
   using enum ElementFormat;

@@ -610,7 +610,7 @@ share_explained | share | of the differences, the share that the explanations ac
 not_tried | string | what was not tested, and why | with --explain, where something could not be
 explanations | table | what accounts for the differences | with --explain, where arrays of one shape differ
   array | string | the array | of two files, groups or folders
-  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, e8m0-int8, fnuz
+  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
 first | null | no array is out of tolerance | with --first, where there is none
