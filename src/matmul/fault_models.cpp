@@ -29,6 +29,7 @@ struct Recipe {
   Rounding factors = {}, sums = {}, result = {};
   std::int64_t run = 1;                       // of the contraction, between two roundings of sums
   std::int64_t skip_begin = 0, skip_end = 0;  // skipped range of the contraction
+  bool exchanges_pairs = false;               // of b along the contraction
 };
 
 using RecipeOf = std::function<std::optional<Recipe>(std::int64_t row)>;
@@ -108,6 +109,8 @@ class FaultModels {
         load(r.b.dtype, r.b.data + columns[c] * r.b.strides[1], r.b.strides[0], depth, b.data());
         if (r.factors)
           for (double& value : b) value = r.factors(value);
+        if (r.exchanges_pairs)
+          for (std::size_t p = 1; p < b.size(); p += 2) std::swap(b[p - 1], b[p]);
         double part = 0;
         for (std::size_t p = 0; p < a.size(); ++p) {
           const auto at = static_cast<std::int64_t>(p);
@@ -340,6 +343,9 @@ class FaultModels {
     }
     add_cut_short();
     if (p_.cut == Problem::Cut::rows) add_skipped();
+    add("nibbles",
+        "neighbours along the contraction are exchanged, as the elements in the two halves of a byte are",
+        varied([](Recipe& r) { r.exchanges_pairs = true; }));
     of_nothing();
     if (!search_.is_enough_to_fit()) return;
     const auto wide = [](const ArrayView& array, const Rounding& to) {

@@ -419,11 +419,28 @@ bool evaluate_line_factor(const Agreement& agreement, const Scope& scope, const 
   return true;
 }
 
+// Whether lines of one run have one factor, and other runs another, in runs enough to tell.
+bool are_of_runs(const Naming::Run& run, const std::vector<Shape>& places,
+                 const std::vector<double>& factors) {
+  constexpr double kSame = 0x1p-8;
+  std::map<std::ptrdiff_t, double> first;  // by run
+  std::size_t again = 0;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), places[i][run.axis]);
+    const auto [entry, is_new] = first.emplace(next - run.offsets.begin(), factors[i]);
+    again += is_new ? 0 : 1;
+    if (std::abs(factors[i] / entry->second - 1) > kSame) return false;
+  }
+  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+  return again >= 4 && std::abs(*most - *least) > 4 * kSame * std::abs(*most);
+}
+
 HypothesisPtr find_line_factors(const Evidence& e) {
   const Shape& shape = e.naming.shape;
   const std::int64_t n = std::min<std::int64_t>(shape.back(), 4096);
   if (e.actual.source().dtype() == DType::boolean || n < kShortestLine || shape.size() < 2) return nullptr;
   std::vector<double> factors, a(static_cast<std::size_t>(n)), x(static_cast<std::size_t>(n));
+  std::vector<Shape> places;
   std::vector<std::byte> raw;
   std::set<Shape> seen;
   std::size_t lines = 0;
@@ -434,7 +451,8 @@ HypothesisPtr find_line_factors(const Evidence& e) {
     ++lines;
     e.actual.line(at, n, raw, a.data());
     e.expected.line(at, n, raw, x.data());
-    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree.at(at))) factors.push_back(*c);
+    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree.at(at)))
+      factors.push_back(*c), places.push_back(at);
   }
   if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
   const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
@@ -442,15 +460,18 @@ HypothesisPtr find_line_factors(const Evidence& e) {
   const double apart = 4 * spread_of(Constant::factor, middle, all_of(e), e.agree) / std::abs(middle);
   const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= apart; };
   if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
+  const std::string such = fmt::format("has a factor of its own, such as {:.4g} and {:.4g}", *least, *most);
+  std::string text = fmt::format("each line of {} {}: a sum that was not divided by, or another one",
+                                 e.naming.axes.back(), such);
+  for (const Naming::Run& run : e.naming.runs)
+    if (are_of_runs(run, places, factors))
+      text = fmt::format("each {} {}: as the scales of quantised weights have", run.name, such);
   return hypothesis_of(
       "factor", e,
       [agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
         return evaluate_line_factor(agree, scope, line, scratch);
       },
-      fmt::format(
-          "each line of {} has a factor of its own, such as {:.4g} and {:.4g}: a sum that was not divided "
-          "by, or another one",
-          e.naming.axes.back(), *least, *most));
+      text);
 }
 
 // --- elements from other indices

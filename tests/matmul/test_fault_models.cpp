@@ -2,6 +2,7 @@
 // explanation.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <functional>
 
 #include "ejk/against.hpp"
@@ -136,6 +137,20 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
                 return sum;
               }),
               "transposed"));
+    // The halves of bytes exchanged, where the contraction is the last axis of packed weights.
+    CHECK(has(told([&](std::int64_t i, std::int64_t j) {
+                double sum = 0;
+                for (std::int64_t p = 0; p < it.k; ++p)
+                  sum += it.a[static_cast<std::size_t>(i * it.k + p)] *
+                         it.b[static_cast<std::size_t>((it.group(i) * it.k + (p ^ 1)) * it.n + j)];
+                return sum;
+              }),
+              "nibbles: neighbours along the contraction are exchanged"));
+    // A global scale that divides where it multiplies: another factor for each group.
+    CHECK(has(told([&](std::int64_t i, std::int64_t j) {
+                return right(i, j) * std::pow(1e3 + 37 * static_cast<double>(it.group(i)), 2);
+              }),
+              "factor: each group has a factor of its own"));
     // The last rows of a group were never written; and a tile of columns.
     const std::string missing = told([&](std::int64_t i, std::int64_t j) {
       return it.group(i) == 1 && i >= it.begin(2) - 3 ? 0 : right(i, j);
