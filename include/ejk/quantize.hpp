@@ -158,9 +158,10 @@ struct Quantized {
 /// Elements x / scale, rounded and saturated, in blocks along the last axis; x is converted to float32. NaN
 /// stays NaN in e4m3 and e5m2, else it becomes the largest element; in mx its whole block has the scale NaN.
 /// Codes of nvfp4 are those nearest to x / (scale · global); torchao multiplies in another order, and some
-/// numbers about halfway between two codes differ. amax of fp8 and nvfp4 is that of finite elements. Scales of fp8 are amax / largest element, 1 where that
-/// is 0. The same bytes on any number of threads. Errors: Error{usage} for settings that the scheme does not
-/// have, Error{input} for a last axis that whole bytes do not hold.
+/// numbers about halfway between two codes differ. amax of fp8 and nvfp4 is that of finite elements. Scales of
+/// fp8 are amax / largest element, 1 where that is 0. The same bytes on any number of threads. Errors:
+/// Error{usage} for settings that the scheme does not have, Error{input} for a last axis that whole bytes do
+/// not hold.
 Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings = {},
                          const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
