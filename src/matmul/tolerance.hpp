@@ -50,7 +50,7 @@ struct Tolerance {
     if (accumulator == Accumulator::float32) return 0;
     const std::int64_t steps =
         core::ceil_div(accumulator == Accumulator::fp8 ? std::min(depth, kPromoted) : depth, kAtOnce);
-    return 0x1p-13 * static_cast<double>(steps) * (magnitude + kAtOnce / 2 * std::abs(reference));
+    return 0x1p-13 * static_cast<double>(steps) * (magnitude + 0.5 * kAtOnce * std::abs(reference));
   }
   double at_the_end(std::int64_t depth) const {
     return static_cast<double>(depth + 1) * least + result.spacing_at(0) / 2;

@@ -166,10 +166,9 @@ class UsedCodes {
     }
     if (is_packed_) return;
     known_ = 0;
-    for (int begin = 0, i = 0; i <= magnitudes_; ++i) {
-      if (i < magnitudes_ && used_[static_cast<std::size_t>(i)] &&
-          used_[static_cast<std::size_t>(i + magnitudes_)])
-        continue;
+    const auto all = static_cast<std::size_t>(magnitudes_);
+    for (std::size_t begin = 0, i = 0; i <= all; ++i) {
+      if (i < all && used_[i] && used_[i + all]) continue;
       if (i - begin > known_) known_ = i - begin, first_known_ = static_cast<std::uint8_t>(begin);
       begin = i + 1;
     }
@@ -195,7 +194,7 @@ class UsedCodes {
   std::array<bool, 256> used_ = {};
   // The longest run of magnitudes that are used with both signs.
   std::uint8_t first_known_ = 0;
-  int known_ = 0;
+  std::size_t known_ = 0;
 };
 
 /// Scales and codes of blocks.
