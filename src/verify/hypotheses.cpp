@@ -465,7 +465,7 @@ HypothesisPtr find_line_factors(const Evidence& e) {
                                  e.naming.axes.back(), such);
   for (const Naming::Run& run : e.naming.runs)
     if (are_of_runs(run, places, factors))
-      text = fmt::format("each {} {}: as the scales of quantised weights have", run.name, such);
+      text = fmt::format("each {} {}: a scale of its own, left out or inverted", run.name, such);
   return hypothesis_of(
       "factor", e,
       [agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {

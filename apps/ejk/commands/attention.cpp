@@ -582,7 +582,8 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       set, "--weights", words.weights,
       "type to which the other program rounds P and dS\n"
       "By default the type of V if it has 16 bits, or else that of Q (V may be quantised): flash kernels cast "
-      "the weights before they multiply. A result may then differ by u times its size and by 4 u times the root of the sum of (P v)^2 over its "
+      "the weights before they multiply. A result may then differ by u times its size and by 4 u times the "
+      "root of the sum of (P v)^2 over its "
       "keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients accordingly. float32 is the strict bound "
       "of --check.",
       {DType::float32, DType::bfloat16, DType::float16})
