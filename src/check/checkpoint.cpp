@@ -157,14 +157,13 @@ struct Config {
     if (const auto size = integer_of(member(of, "group_size")); size && *size > 0) group_sizes.insert(*size);
   }
 
-  // Whether tensors of a scheme are as the config's method has them.
-  bool allows(CheckpointScheme scheme) const {
+  // Whether a scheme is one of those that the config's method has.
+  bool names(CheckpointScheme scheme) const {
     std::string word = method;
     for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     for (const MethodRow& row : kMethods)
       if (row.word == word)
-        return scheme == other ||
-               std::find(row.schemes.begin(), row.schemes.end(), scheme) != row.schemes.end();
+        return std::find(row.schemes.begin(), row.schemes.end(), scheme) != row.schemes.end();
     return true;
   }
 
@@ -793,13 +792,16 @@ void check_config(const Config& config, const std::vector<QuantizedTensor>& quan
   std::map<CheckpointScheme, std::pair<std::int64_t, const std::string*>> schemes;  // the count and the first
   for (const QuantizedTensor& q : quantized)
     if (auto& [count, first] = schemes[q.scheme]; count++ == 0) first = &q.values;
+  // Some models have a few tensors of another scheme than the one that is named.
+  const bool is_named = std::any_of(schemes.begin(), schemes.end(),
+                                    [&](const auto& entry) { return config.names(entry.first); });
   for (const auto& entry : schemes) {
     const auto [count, first] = entry.second;
     const std::string are =
         fmt::format("{} of {} quantised tensors {} {}", format_count(count),
                     format_count(std::ssize(quantized)), count == 1 ? "is" : "are", name_of(entry.first));
     const std::int64_t block = row_of(entry.first).block;
-    if (!config.allows(entry.first))
+    if (!is_named)
       add(*first,
           fmt::format("the config's {} is {}, and {}", config.method_key, printable(config.method, 60), are));
     else if (block > 0 && !config.group_sizes.empty() && !config.group_sizes.contains(block))

@@ -630,6 +630,15 @@ TEST_CASE("a config that names another scheme or another block disagrees") {
   CHECK(disagree(fp8_blocks, R"("quant_method": "fp8", "weight_block_size": [128, 128])") == 0);
   CHECK(disagree(gptoss, R"("quant_method": "mxfp4")") == 0);
   CHECK(disagree(gptoss, R"("quant_method": "nvfp4")") == 1);
+  // Experts alone of the scheme that is named.
+  const Findings mixed = checked(
+      modelopt_nvfp4, both(config(R"({"quantization_config": {"quant_algo": "NVFP4"}})"), [](Model& m) {
+        for (auto it = m.checkpoint.tensors.begin(); it != m.checkpoint.tensors.end();)
+          it = it->first.find("q_proj") != std::string::npos ? m.checkpoint.tensors.erase(it) : std::next(it);
+        for (const char* layer : {"0", "1"})
+          fp8_tensor(m, std::string("model.layers.") + layer + ".self_attn.q_proj");
+      }));
+  CHECK_MESSAGE(mixed.count("config-disagrees") == 0, text_of(mixed));
   const Findings found = checked(fp8_rows, config(R"({"quantization_config": {"quant_algo": "NVFP4"}})"));
   REQUIRE(found.kept().size() == 1);
   CHECK(found.kept()[0].finding.message ==
