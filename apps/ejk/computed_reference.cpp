@@ -176,16 +176,16 @@ std::optional<ComputedReference> computed_reference(const std::string& word) {
       throw;
     }
   }
-  // A function by another name, rather than a file of such a name.
+  return std::nullopt;
+}
+
+std::optional<std::string> nearest_function(const std::string& word) {
   const std::size_t open = word.find('(');
   if (open == std::string::npos || !word.ends_with(')') || word.find(',', open) == std::string::npos)
     return std::nullopt;
   std::vector<std::string> names;
   for (const Function& function : kFunctions) names.emplace_back(function.name);
-  if (const auto nearest = nearest_name(word.substr(0, open), names))
-    throw usage("there is no function '{}'", printable(word.substr(0, open), 40))
-        .hint(fmt::format("did you mean {}(...)? A file of such a name begins with ./", *nearest));
-  return std::nullopt;
+  return nearest_name(word.substr(0, open), names);
 }
 
 }  // namespace ejk::app

@@ -32,4 +32,7 @@ struct ComputedReference {
 /// a malformed one.
 std::optional<ComputedReference> computed_reference(const std::string& word);
 
+/// The function that a word was meant to be, for a hint where there is no file of its name.
+std::optional<std::string> nearest_function(const std::string& word);
+
 }  // namespace ejk::app

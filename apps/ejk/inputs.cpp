@@ -88,8 +88,16 @@ const ArrayFile& Inputs::file(const ArrayReference& reference, UntypedBytes unty
   if (files_.size() == kMostOpen) files_.erase(files_.begin());
   ArrayReference whole = reference;
   whole.member.clear(), whole.slice.clear();
-  ArrayFile opened(std::move(whole), OpenOptions{allow_external_, budget_.bytes(), read_memory_, untyped});
-  return files_.emplace_back(OpenFile{std::move(opened), untyped}).file;
+  try {
+    ArrayFile opened(std::move(whole), OpenOptions{allow_external_, budget_.bytes(), read_memory_, untyped});
+    return files_.emplace_back(OpenFile{std::move(opened), untyped}).file;
+  } catch (Error& error) {
+    std::error_code unknown;
+    if (const auto nearest = nearest_function(reference.text);
+        nearest && !std::filesystem::exists(reference.path, unknown))
+      error.hint(fmt::format("did you mean {}(...)?", *nearest));
+    throw;
+  }
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference, UntypedBytes untyped) {

@@ -26,6 +26,7 @@
 #include "core/progress.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
+#include "quantize/scale_grid.hpp"
 
 namespace ejk {
 
@@ -86,26 +87,26 @@ bool matches(std::string_view name, std::string_view pattern) {
 
 // The schemes of tensors in a checkpoint whose config has a word as its quant_algo, format or quant_method. Words
 // that are not here may mean any scheme; those of whole numbers mean `other` alone.
-struct MethodRow {
-  std::string_view word;
-  std::array<CheckpointScheme, 3> schemes;
-};
-constexpr MethodRow kMethods[] = {
-    {"fp8", {fp8, fp8_blocks, mxfp8}},
-    {"fbgemm_fp8", {fp8, fp8, fp8}},
-    {"fp8_per_channel_per_token", {fp8, fp8, fp8}},
-    {"fp8_pb_wo", {fp8_blocks, fp8_blocks, fp8_blocks}},
-    {"float-quantized", {fp8, fp8_blocks, fp8_blocks}},
-    {"mxfp8", {mxfp8, mxfp8, mxfp8}},
-    {"nvfp4", {nvfp4, nvfp4, nvfp4}},
-    {"nvfp4_awq", {nvfp4, nvfp4, nvfp4}},
-    {"nvfp4-pack-quantized", {nvfp4, nvfp4, nvfp4}},
-    {"mxfp4", {mxfp4, gptoss, gptoss}},
-    {"mxfp4-pack-quantized", {mxfp4, mxfp4, mxfp4}},
-    {"gptq", {other, other, other}},
-    {"awq", {other, other, other}},
-    {"pack-quantized", {other, other, other}},
-    {"int-quantized", {other, other, other}},
+constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
+    {"fp8", fp8},
+    {"fp8", fp8_blocks},
+    {"fp8", mxfp8},
+    {"fbgemm_fp8", fp8},
+    {"fp8_per_channel_per_token", fp8},
+    {"fp8_pb_wo", fp8_blocks},
+    {"float-quantized", fp8},
+    {"float-quantized", fp8_blocks},
+    {"mxfp8", mxfp8},
+    {"nvfp4", nvfp4},
+    {"nvfp4_awq", nvfp4},
+    {"nvfp4-pack-quantized", nvfp4},
+    {"mxfp4", mxfp4},
+    {"mxfp4", gptoss},
+    {"mxfp4-pack-quantized", mxfp4},
+    {"gptq", other},
+    {"awq", other},
+    {"pack-quantized", other},
+    {"int-quantized", other},
 };
 
 struct Config {
@@ -161,10 +162,13 @@ struct Config {
   bool names(CheckpointScheme scheme) const {
     std::string word = method;
     for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    for (const MethodRow& row : kMethods)
-      if (row.word == word)
-        return std::find(row.schemes.begin(), row.schemes.end(), scheme) != row.schemes.end();
-    return true;
+    bool is_known = false;
+    for (const auto& [known, of_word] : kMethods) {
+      if (known != word) continue;
+      if (of_word == scheme) return true;
+      is_known = true;
+    }
+    return !is_known;
   }
 
   // "re:" begins a regular expression, applied as Python's re.match() does.
@@ -386,8 +390,7 @@ class TensorCheck {
     }
     const ScaleStatistics s = check_factor(q_.global_scale);
     const Shape &v = tensors_.at(q_.values)->shape(), &g = tensors_.at(q_.global_scale)->shape();
-    const bool is_one_each = v.size() > 1 && !g.empty() && g[0] == v[0] && element_count(g) == v[0];
-    if (element_count(g) != 1 && !is_one_each)
+    if (!quantize::is_global_shape(g, v))
       add("scale-shape", q_.global_scale, {}, {},
           fmt::format("it is {}, and nvfp4 values of {} have one global scale{}", to_string(g), to_string(v),
                       v.size() > 2 ? fmt::format(", or one an expert, ({},)", v[0]) : ""));

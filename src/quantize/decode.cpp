@@ -427,11 +427,10 @@ void read_global(const QuantizedArrays& arrays, Parts& parts) {
     throw core::invalid("{}: the global scale is {}, not a float type", global.name(),
                         name_of(global.dtype()));
   const Shape& shape = global.shape();
-  const std::int64_t leading = parts.shape[0], n = element_count(shape);
-  const bool is_leading = parts.shape.size() > 1 && !shape.empty() && shape[0] == leading && n == leading;
-  if (n != 1 && !is_leading)
+  if (!quantize::is_global_shape(shape, parts.shape))
     throw core::invalid("{}: global scales of shape {}, and values of shape {} have one, or ({},)",
-                        global.name(), to_string(shape), to_string(parts.shape), leading);
+                        global.name(), to_string(shape), to_string(parts.shape), parts.shape[0]);
+  const std::int64_t n = element_count(shape);
   const Array held = read_all(global);
   parts.global.resize(static_cast<std::size_t>(n));
   core::load(held.dtype(), held.data(), size_of(held.dtype()), n, parts.global.data());

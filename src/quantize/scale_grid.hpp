@@ -13,6 +13,12 @@
 
 namespace ejk::quantize {
 
+/// Whether global scales of a shape are one, or one for each index of the leading axis of `values`.
+inline bool is_global_shape(const Shape& global, const Shape& values) {
+  const std::int64_t n = element_count(global);
+  return n == 1 || (values.size() > 1 && !global.empty() && global[0] == values[0] && n == values[0]);
+}
+
 /// A grid of scales (matrices, rows, columns) as it is stored in a layout, in elements of one code.
 struct StoredGrid {
   ScaleLayout layout = ScaleLayout::linear;

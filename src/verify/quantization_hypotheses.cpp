@@ -179,6 +179,17 @@ double distance(const BlockRatios& blocks, const std::vector<std::int64_t>& plac
   return sum;
 }
 
+// Whether a quarter of the factors are not those of the blocks at other places.
+bool many_differ(const BlockRatios& blocks, const std::vector<std::int64_t>& place) {
+  constexpr double kSame = 0.01;
+  std::int64_t differing = 0, counted = 0;
+  for (std::size_t b = 0; b < place.size(); ++b) {
+    const double apart = std::abs(blocks.ratio[b] - blocks.ratio[static_cast<std::size_t>(place[b])]);
+    if (!std::isnan(apart)) ++counted, differing += apart > kSame;
+  }
+  return 4 * differing >= counted;
+}
+
 constexpr std::int64_t kMostInMatrix = std::int64_t{1} << 26;  // elements
 
 }  // namespace
@@ -316,34 +327,25 @@ HypothesisPtr find_block_scales(const Evidence& e) {
     const FittedBlocks fitted = fitted_blocks(e, block, any);
     if (!fitted.are_nearly_all()) continue;
     const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
-    const auto place = [&](std::int64_t b, std::int64_t of_row, std::int64_t of_column) {
-      return (b / columns + of_row + rows) % rows * columns + (b % columns + of_column + columns) % columns;
+    const auto shifted = [&](std::int64_t by_rows, std::int64_t by_columns) {
+      std::vector<std::int64_t> place;
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < columns; ++c)
+          place.push_back((r + by_rows + rows) % rows * columns + (c + by_columns + columns) % columns);
+      return place;
     };
     // One factor for a row, or for a column of blocks, is another fault.
-    const auto differ_from = [&](std::int64_t of_row, std::int64_t of_column) {
-      constexpr double kSame = 0.01;
-      std::int64_t differing = 0, counted = 0;
-      for (std::int64_t b = 0; b < rows * columns; ++b) {
-        const double apart = std::abs(blocks.ratio[static_cast<std::size_t>(b)] -
-                                      blocks.ratio[static_cast<std::size_t>(place(b, of_row, of_column))]);
-        if (!std::isnan(apart)) ++counted, differing += apart > kSame;
-      }
-      return 4 * differing >= counted;
-    };
-    if (!differ_from(0, 1) || !differ_from(1, 0)) continue;
+    if (!many_differ(blocks, shifted(0, 1)) || !many_differ(blocks, shifted(1, 0))) continue;
     // Scales are in proportion to the largest magnitudes of their blocks, more or less.
     struct Shift {
-      std::int64_t of_row, of_column;
+      std::int64_t rows, columns;
       const char* text;
     };
     const char* nearest = "";
     double least = std::numeric_limits<double>::infinity(), second = least;
     for (const Shift& shift :
          {Shift{-1, 0, "row before"}, {1, 0, "next row"}, {0, -1, "block before"}, {0, 1, "next block"}}) {
-      std::vector<std::int64_t> places;
-      for (std::int64_t b = 0; b < rows * columns; ++b)
-        places.push_back(place(b, shift.of_row, shift.of_column));
-      const double apart = distance(blocks, places);
+      const double apart = distance(blocks, shifted(shift.rows, shift.columns));
       second = std::min(second, std::max(least, apart));
       if (apart < least) least = apart, nearest = shift.text;
     }

@@ -60,13 +60,12 @@ TEST_CASE("a reference names its arrays, and settings by their names") {
 
 TEST_CASE("names of files that begin alike are no such reference") {
   for (const char* word :
-       {"mx.npy", "mx_(a).npy", "mx(1).npy", "fp8(a,b).npz:x", "./mx(a,b)", "nvfp4", "abs(a, b)", "rows.npy"})
+       {"mx.npy", "mx_(a).npy", "mx(1).npy", "fp8(a,b).npz:x", "./mx(a,b)", "nvfp4", "max(a, b)", "rows.npy"})
     CHECK_MESSAGE(!computed_reference(word), word);
 }
 
 TEST_CASE("mistakes in them are one line that names the reference") {
   CHECK(error_of("mx(a.npy, b.npy") == "mx(a.npy, b.npy: the parenthesis '(' is not closed");
-  CHECK(error_of("nvfp5(a.npy, b.npy, 1)") == "there is no function 'nvfp5'");
   CHECK(error_of("mx(a.npy)") == "mx(a.npy): mx takes 2 arrays, not 1");
   CHECK(error_of("nvfp4(a.npy, b.npy)") == "nvfp4(a.npy, b.npy): nvfp4 takes 3 arrays, not 2");
   CHECK(error_of("rows(a.npy)") == "rows(a.npy): rows takes 2 arrays, not 1");
@@ -77,4 +76,11 @@ TEST_CASE("mistakes in them are one line that names the reference") {
         "mx(a.npy, b.npy, axis=1, axis=1): axis is given twice");
   CHECK(error_of("mx(a.npy, axis=1, b.npy)") == "mx(a.npy, axis=1, b.npy): an array follows the option axis");
   CHECK(error_of("fp8(a.npy, b.npy, block=128)").starts_with("fp8(a.npy, b.npy, block=128): block"));
+}
+
+TEST_CASE("a word that is nearly a function is told from a file's name") {
+  CHECK(nearest_function("nvfp5(a.npy, b.npy, 1)") == "nvfp4");
+  CHECK(nearest_function("mxf(a.npy, b.npy)") == "mx");
+  for (const char* word : {"nvfp5", "nvfp5(a.npy)", "nvfp5(a,b).npz", "abs(a, b)"})
+    CHECK_MESSAGE(!nearest_function(word), word);
 }

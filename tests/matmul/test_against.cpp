@@ -36,6 +36,17 @@ std::string rows_of(const Against& against) {
   return "";
 }
 
+// A float32 product of one group by the tolerance of an accumulator.
+Against of_one_group(const Array& lhs, const Array& rhs, const Array& given, Accumulator accumulator) {
+  const auto source = plain::source(Sizes{lhs.shape()[0]});
+  GroupedMatmulOptions options;
+  options.dtype = DType::float32;
+  const GroupedMatmulPlan plan = plain::plan_of(lhs.view(), rhs.view(), *source, options);
+  Array own(plan.out().dtype, plan.out().shape);
+  plan.run(lhs.view(), rhs.view(), {}, own.mutable_view());
+  return plan.compare(lhs.view(), rhs.view(), {}, own.view(), given.view(), Explain::no, {}, {}, accumulator);
+}
+
 // A dot product as Hopper's FP8 tensor cores add it: 32 products and the sum at a time, each cut to 13 bits below
 // the highest bit of the largest; a float32 sum takes the result after every `promoted` products.
 float tensor_core_dot(const float* x, const float* y, std::int64_t depth, std::int64_t promoted) {
@@ -75,15 +86,7 @@ TEST_CASE("an FP8 product of Hopper's tensor cores agrees with the tolerance of 
     CAPTURE(c.name);
     const Array &lhs = c.in.at("lhs"), &rhs = c.in.at("rhs"), &given = c.out.at("out");
     const auto agrees = [&](const Array& out, Accumulator accumulator) {
-      const auto source = plain::source(Sizes{lhs.shape()[0]});
-      GroupedMatmulOptions options;
-      options.dtype = DType::float32;
-      const GroupedMatmulPlan plan = plain::plan_of(lhs.view(), rhs.view(), *source, options);
-      Array own(plan.out().dtype, plan.out().shape);
-      plan.run(lhs.view(), rhs.view(), {}, own.mutable_view());
-      return plan
-          .compare(lhs.view(), rhs.view(), {}, own.view(), out.view(), Explain::no, {}, {}, accumulator)
-          .agrees();
+      return of_one_group(lhs, rhs, out, accumulator).agrees();
     };
     const bool fast = c.params.at("fast");
     CHECK_FALSE(agrees(given, Accumulator::float32));
@@ -127,13 +130,7 @@ TEST_CASE("sums that FP8 tensor cores cut agree where they lose most: of one sig
                   rhs_of_columns.elements<float>()[static_cast<std::size_t>(column * depth + k)]);
           const Array rhs = plain::array_of(DType::float32, {1, depth, columns}, transposed);
           const auto compared = [&](const Array& given) {
-            const auto source = plain::source(Sizes{rows});
-            const GroupedMatmulPlan plan =
-                plain::plan_of(lhs.view(), rhs.view(), *source, GroupedMatmulOptions{});
-            Array own(plan.out().dtype, plan.out().shape);
-            plan.run(lhs.view(), rhs.view(), {}, own.mutable_view());
-            return plan.compare(lhs.view(), rhs.view(), {}, own.view(), given.view(), Explain::no, {}, {},
-                                accumulator);
+            return of_one_group(lhs, rhs, given, accumulator);
           };
           const Against right = compared(plain::array_of(DType::float32, {rows, columns}, out));
           CHECK_MESSAGE(right.agrees(), right.largest);
