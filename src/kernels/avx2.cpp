@@ -142,27 +142,11 @@ struct CodeLanes {
     const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
     return _mm256_or_ps(_mm256_permutevar8x32_ps(numbers, codes), _mm256_castsi256_ps(sign));
   }
-  // Sixteen numbers by way of float16, whose upper byte is a code of e5m2. A code of e4m3 has the same place
-  // there but for one bit of the exponent, and is 2⁻⁸ of its number. NaN becomes that of numbers_of().
-  template <bool kE4M3>
-  static void convert_16(const std::uint8_t* p, __m256& low, __m256& high) {
-    const __m256i bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
-                  upper = _mm256_slli_epi16(bytes, 8);
-    __m256i halves = upper;
-    if constexpr (kE4M3) {
-      const __m256i magnitude = _mm256_set1_epi16(0x3F80);
-      halves = _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16(static_cast<short>(0xBF80)));
-      const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(halves, magnitude), magnitude);
-      halves = _mm256_xor_si256(halves, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x3F80 ^ 0x7E00)));
-    } else {
-      const __m256i is_nan =
-          _mm256_cmpgt_epi16(_mm256_and_si256(upper, _mm256_set1_epi16(0x7FFF)), _mm256_set1_epi16(0x7C00));
-      const __m256i nan = _mm256_or_si256(
-          _mm256_and_si256(upper, _mm256_set1_epi16(static_cast<short>(0x8000))), _mm256_set1_epi16(0x7E00));
-      halves = _mm256_blendv_epi8(upper, nan, is_nan);
-    }
-    low = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
-    high = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+  template <class Halves>
+  static void widen_halves(Halves halves, __m256& low, __m256& high) {
+    const auto all = __builtin_bit_cast(__m256i, halves);
+    low = _mm256_cvtph_ps(_mm256_castsi256_si128(all));
+    high = _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1));
   }
 };
 

@@ -96,6 +96,7 @@ void widen_float16(const std::uint16_t* from, float* to) {
 
 #define EJK_CODE_LANES
 #define EJK_LOOKS_UP_CODES
+#define EJK_CONVERTS_CODES
 struct CodeLanes {
   static constexpr int kBytes = 64;
   using Bits = __m512i;
@@ -105,6 +106,12 @@ struct CodeLanes {
   }
   static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
   static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
+  template <class Halves>
+  static void widen_halves(Halves halves, __m512& low, __m512& high) {
+    const auto all = __builtin_bit_cast(__m512i, halves);
+    low = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
+    high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(all, 1));
+  }
 };
 
 #include "kernels/close.inl"

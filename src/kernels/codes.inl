@@ -1,6 +1,6 @@
 // Codes of floats, a register of them at once, which share a scale: the last one of a block may be partly
 // filled. The including file may define CodeLanes for its instruction set, as below, and EJK_CODE_LANES;
-// EJK_LOOKS_UP_CODES if that has look_up(), EJK_CONVERTS_CODES for convert_16().
+// EJK_LOOKS_UP_CODES if that has look_up(), EJK_CONVERTS_CODES for widen_halves().
 
 #ifndef EJK_CODE_LANES
 struct CodeLanes {
@@ -141,17 +141,24 @@ template <class F>
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
+// Calls run(scaled), where scaled(numbers, scale) are the numbers times both factors; by 1 it is not done.
+template <class F>
+[[gnu::always_inline]] inline void with_factor(float factor, const F& run) {
+  if (factor == 1) return run([](CodeFloats numbers, auto scale) { return numbers * scale; });
+  run([=](CodeFloats numbers, auto scale) { return numbers * scale * factor; });
+}
+
 // Codes of blocks by numbers(codes); several() as in for_each_register().
-template <class Numbers, class Several>
+template <class Numbers, class Several, class Scaled>
 [[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Several& several,
-                                                 const std::uint8_t* codes, std::int64_t n,
-                                                 const float* scales, std::int64_t block, std::int64_t first,
-                                                 float factor, float* out) {
+                                                 const Scaled& scaled, const std::uint8_t* codes,
+                                                 std::int64_t n, const float* scales, std::int64_t block,
+                                                 std::int64_t first, float* out) {
   for_each_register(
       n, block, first, [&](std::int64_t at, std::int64_t count) { return load_scales(scales, at, count); },
       several,
       [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
-        const CodeFloats decoded = numbers(load_codes(codes + i, count)) * scale * factor;
+        const CodeFloats decoded = scaled(numbers(load_codes(codes + i, count)), scale);
         std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
       });
 }
@@ -162,30 +169,55 @@ inline bool is_same(const FloatFormat& a, const FloatFormat& b) {
          a.special == b.special;
 }
 
-// Codes of e4m3 or e5m2, sixteen at a time.
+// Codes of e4m3 or e5m2, two registers at a time by way of float16, whose upper byte is a code of e5m2. A code
+// of e4m3 has the same place there but for one bit of the exponent, and is 2⁻⁸ of its number: the scale is
+// multiplied by 2⁸, which is exact. For is_converted() alone.
 template <bool kE4M3>
 void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t block,
                       std::int64_t first, float factor, float* out) {
   constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
+  constexpr std::int64_t kAtOnce = 2 * kCodeLanes;
+  using Bytes [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint8_t;
+  using Halves [[gnu::vector_size(CodeLanes::kBytes)]] = std::int16_t;
   const CodeBits f = code_bits(kFormat);
-  const auto convert = [&](std::int64_t i, std::int64_t count, std::int64_t b) {
-    constexpr std::int64_t kAtOnce = 16;
-    const float scale = scales[b];
-    // Exact, and so is the scaled number, unless it overflows.
-    const float lifted = kE4M3 ? scale * 256 : scale;
-    const std::int64_t begin = i;
-    if (__builtin_isinf(lifted) && !__builtin_isinf(scale)) return i - begin;
-    for (const std::int64_t end = i + count; end - i >= kAtOnce; i += kAtOnce) {
+  with_factor(factor, [&](const auto& scaled) {
+    const auto convert = [&](std::int64_t i, float scale) {
+      Bytes bytes;
+      std::memcpy(&bytes, codes + i, sizeof bytes);
+      Halves halves = __builtin_convertvector(bytes, Halves) << 8;
+      if constexpr (kE4M3) halves = halves >> 1 & static_cast<std::int16_t>(0xBF80);
       CodeFloats low, high;
-      CodeLanes::convert_16<kE4M3>(codes + i, low, high);
-      low = low * lifted * factor, high = high * lifted * factor;
+      CodeLanes::widen_halves(halves, low, high);
+      low = scaled(low, scale), high = scaled(high, scale);
       std::memcpy(out + i, &low, sizeof low);
       std::memcpy(out + i + kCodeLanes, &high, sizeof high);
-    }
-    return i - begin;
-  };
-  decode_blocks([&](CodeInts some) { return numbers_of<kFormat.special>(f, some); }, convert, codes, n,
-                scales, block, first, factor, out);
+    };
+    const auto several = [&](std::int64_t i, std::int64_t count, std::int64_t b) {
+      const float scale = kE4M3 ? scales[b] * 256 : scales[b];
+      const std::int64_t end = i + count / kAtOnce * kAtOnce;
+      for (; i < end; i += kAtOnce) convert(i, scale);
+      return count / kAtOnce * kAtOnce;
+    };
+    decode_blocks([&](CodeInts some) { return numbers_of<kFormat.special>(f, some); }, several, scaled, codes,
+                  n, scales, block, first, out);
+  });
+}
+
+// Whether no code is NaN, nor a scale of e4m3 times 2⁸ infinite.
+template <bool kE4M3>
+bool is_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t blocks) {
+  std::uint8_t most = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto code = static_cast<std::uint8_t>(codes[i] & 0x7F);
+    most = code > most ? code : most;
+  }
+  if (most >= (kE4M3 ? 0x7F : 0x7D)) return false;
+  std::int32_t largest = 0;  // bits
+  for (std::int64_t b = 0; kE4M3 && b < blocks; ++b) {
+    const std::int32_t scale = __builtin_bit_cast(std::int32_t, scales[b]) & 0x7FFFFFFF;
+    largest = scale > largest ? scale : largest;
+  }
+  return largest < __builtin_bit_cast(std::int32_t, 0x1p120f);
 }
 #endif
 
@@ -193,13 +225,16 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
                          const float* scales, std::int64_t block, std::int64_t first, float factor,
                          float* out) {
 #ifdef EJK_CONVERTS_CODES
-  if (is_same(format, kFloat8E4M3Fn))
+  const std::int64_t blocks = (first + n + block - 1) / block;
+  if (is_same(format, kFloat8E4M3Fn) && is_converted<true>(codes, n, scales, blocks))
     return decode_converted<true>(codes, n, scales, block, first, factor, out);
-  if (is_same(format, kFloat8E5M2))
+  if (is_same(format, kFloat8E5M2) && is_converted<false>(codes, n, scales, blocks))
     return decode_converted<false>(codes, n, scales, block, first, factor, out);
 #endif
   with_numbers(format, [&](const auto& numbers) {
-    decode_blocks(numbers, kNoneOfSeveral, codes, n, scales, block, first, factor, out);
+    with_factor(factor, [&](const auto& scaled) {
+      decode_blocks(numbers, kNoneOfSeveral, scaled, codes, n, scales, block, first, out);
+    });
   });
 }
 

@@ -233,19 +233,19 @@ class Multiplication {
       }
   }
 
-  // B unpacked: some rows of it at a time go through all of A.
+  // B unpacked: some rows of it at a time go through all of A. Boxes of it are taken from top to bottom.
   void multiply_unpacked(std::int64_t k0, std::int64_t k) {
     gemm_.pack_a(part(p_.a, 0, k0), p_.rows, k, a_);
-    for (std::int64_t p0 = 0; p0 < k; p0 += p_.direct_k) {
-      const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
-      // B's rows after these, or those of the next product.
-      kernels::Ahead next = p_.next;
-      if (after < p_.k && !p_.b_boxes.used)
-        next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
-      next.rows = std::min(length, next.rows);
-      const std::int64_t at_once = p_.b_boxes.used ? box_columns_ : p_.columns;
-      for (std::int64_t column = 0; column < p_.columns; column += at_once) {
-        const std::int64_t columns = std::min(at_once, p_.columns - column);
+    const std::int64_t at_once = p_.b_boxes.used ? box_columns_ : p_.columns;
+    for (std::int64_t column = 0; column < p_.columns; column += at_once) {
+      const std::int64_t columns = std::min(at_once, p_.columns - column);
+      for (std::int64_t p0 = 0; p0 < k; p0 += p_.direct_k) {
+        const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
+        // B's rows after these, or those of the next product.
+        kernels::Ahead next = p_.next;
+        if (after < p_.k && !p_.b_boxes.used)
+          next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
+        next.rows = std::min(length, next.rows);
         gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, block_of_b(k0 + p0, length, column, columns), length,
                      p_.rows, columns, adds_ || p0 > 0, sums_ + column, stride_, next);
       }

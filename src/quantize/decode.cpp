@@ -29,6 +29,7 @@ namespace {
 
 constexpr std::int64_t kRun = 2048;             // elements decoded at once
 constexpr std::int64_t kMostPrefetched = 1024;  // bytes of a row
+constexpr std::int64_t kRowsAhead = 16;         // prefetched, a multiple of what is packed together
 
 /// How numbers are coded and packed.
 struct Packing {
@@ -174,22 +175,39 @@ class DecodedSource final : public ForwardingSource {
     const kernels::Codes& kernel = kernels::active().codes;
     const bool is_packed = packing.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
     const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
-    Shape index(rank), grid(rank), read_grid;
+    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch.
+    const std::int64_t row_bytes = packing.bytes_to(length);
+    const bool prefetches = rank > 1 && row_bytes <= kMostPrefetched;
+    const std::int64_t bytes_ahead =
+        prefetches ? (along ? kRowsAhead : packing.byte_of(kRowsAhead)) * bytes.strides[rank - 2] : 0;
+    const std::int64_t blocks_ahead = prefetches ? kRowsAhead / parts_.block[rank - 2] : 0;
     float scales[kRun + 1];
     std::uint8_t unpacked[kRun + 8];
+    Shape index = box.start, grid(rank);
+    bool has_scales = false;
+    const auto enter = [&](std::size_t d) {
+      const std::int64_t at = index[d] / parts_.block[d];
+      has_scales = has_scales && at == grid[d];
+      grid[d] = at;
+    };
+    for (std::size_t d = 0; d + 1 < rank; ++d) enter(d);
     for (std::int64_t row = 0; row < rows; ++row) {
+      if (row > 0)
+        for (std::size_t d = rank - 1; d-- > 0;) {
+          const bool carries = ++index[d] == box.start[d] + box.count[d];
+          if (carries) index[d] = box.start[d];
+          enter(d);
+          if (!carries) break;
+        }
       const std::byte* from = bytes.data;
-      std::int64_t rest = row;
-      for (std::size_t d = rank; d-- > 1;) {
-        const std::int64_t i = rest % box.count[d - 1];
-        rest /= box.count[d - 1];
-        index[d - 1] = box.start[d - 1] + i;
-        grid[d - 1] = index[d - 1] / parts_.block[d - 1];
-        const bool packed_here = is_packed && d - 1 == parts_.axis;
-        from += (packed_here ? packing.byte_of(index[d - 1]) - packing.byte_of(box.start[d - 1]) : i) *
-                bytes.strides[d - 1];
+      for (std::size_t d = 0; d + 1 < rank; ++d) {
+        const bool packed_here = is_packed && d == parts_.axis;
+        from += (packed_here ? packing.byte_of(index[d]) - packing.byte_of(box.start[d])
+                             : index[d] - box.start[d]) *
+                bytes.strides[d];
       }
-      prefetch_after(from, length);
+      for (std::int64_t byte = 0; prefetches && byte < row_bytes; byte += 64)
+        __builtin_prefetch(from + bytes_ahead + byte);
       // Element `first` is in the first byte, or byte group, of the row.
       const std::int64_t skipped = along ? first % packing.group_codes : 0;
       for (std::int64_t begin = 0; begin < length; begin += kRun) {
@@ -206,22 +224,14 @@ class DecodedSource final : public ForwardingSource {
         }
         if (rank > 0) grid[rank - 1] = at / block;
         // Rows of a block share their scales.
-        if (row == 0 || grid != read_grid || length > kRun) {
-          scales_.read(grid, core::ceil_div(at + n, block) - at / block, scales);
-          read_grid = grid;
-        }
+        if (!has_scales || length > kRun)
+          scales_.read(grid, core::ceil_div(at + n, block) - at / block, blocks_ahead, scales);
+        has_scales = true;
         kernel.decode(*packing.format, codes, n, scales, block, at % block, divides ? 1 : global_of(index),
                       out + row * length + begin);
         if (divides) divide(out + row * length + begin, n, global_of(index));
       }
     }
-  }
-
-  // Products read boxes of many short rows, which the hardware does not prefetch; the next box is beside this.
-  void prefetch_after(const std::byte* row, std::int64_t length) const {
-    const std::int64_t bytes = parts_.packing.bytes_to(length);
-    if (bytes > kMostPrefetched) return;
-    for (std::int64_t byte = bytes; byte < 2 * bytes; byte += 64) __builtin_prefetch(row + byte);
   }
 
   float global_of(const Shape& index) const {

@@ -34,7 +34,8 @@ const ArrayView& ScaleReader::view() const {
   return view_;
 }
 
-void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, float* out) const {
+void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below,
+                       float* out) const {
   const ArrayView& scales = view();
   const std::size_t rank = grid_.size();
   if (layout_ == ScaleLayout::linear) {
@@ -46,7 +47,10 @@ void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, flo
         const std::int64_t stride = scales.shape[d] == 1 ? 0 : scales.strides[d];
         from += at[d] * stride;
         if (d + 1 == rank) step = stride;
+        if (d + 2 == rank) below *= stride;
       }
+    if (below != 0)
+      for (std::int64_t byte = 0; byte < count * step; byte += 64) __builtin_prefetch(from + below + byte);
     if (numbers_ != nullptr)
       for (std::int64_t i = 0; i < count; ++i) out[i] = numbers_[static_cast<std::uint8_t>(from[i * step])];
     else

@@ -54,8 +54,9 @@ class ScaleReader {
   ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid, std::size_t axis,
               const float* numbers);
 
-  /// The scales of `count` blocks that are neighbours along the last axis, from `at` on.
-  void read(std::span<const std::int64_t> at, std::int64_t count, float* out) const;
+  /// The scales of `count` blocks that are neighbours along the last axis, from `at` on. Prefetches those
+  /// that are `below` blocks after them along the axis before, unless it is 0.
+  void read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below, float* out) const;
 
  private:
   const ArrayView& view() const;

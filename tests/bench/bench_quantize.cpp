@@ -1,12 +1,13 @@
 // Encoding and decoding of block-scaled arrays in memory: bytes read and written, as a fraction of the read
 // bandwidth. Numbers are decoded into allocated memory; codes are made in new memory,
-// whose page faults take as long as decoding would.
+// whose page faults take as long as decoding would. Products of decoded weights beside those of float32.
 #include <benchmark/benchmark.h>
 
 #include <random>
 
 #include "bench/measure.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/grouped_matmul.hpp"
 #include "ejk/quantize.hpp"
 
 using namespace ejk;
@@ -51,21 +52,60 @@ void encode(benchmark::State& state) {
                [&] { benchmark::DoNotOptimize(quantize_array(*source, scheme.settings).noise); });
 }
 
-void decode(benchmark::State& state) {
-  const Scheme& scheme = kSchemes[state.range(0)];
-  const Quantized made = quantize_array(*make_source(numbers(DType::float32).view()), scheme.settings);
-  QuantizedArrays arrays{scheme.settings.scheme, make_source(made.values.view()),
+std::shared_ptr<const ArraySource> decoded_of(const Quantized& made) {
+  QuantizedArrays arrays{made.settings.scheme, make_source(made.values.view()),
                          make_source(made.scales.view())};
   if (made.global_scale)
     arrays.global_scale = make_source(Array::from<float>({}, std::span(&*made.global_scale, 1)));
   DecodeSettings settings;
   settings.element = made.settings.element;
-  const auto decoded = decoded_array(arrays, settings);
+  return decoded_array(arrays, settings);
+}
+
+void decode(benchmark::State& state) {
+  const Scheme& scheme = kSchemes[state.range(0)];
+  const Quantized made = quantize_array(*make_source(numbers(DType::float32).view()), scheme.settings);
+  const auto decoded = decoded_of(made);
   state.SetLabel(scheme.name);
   Array to = read_all(*decoded);
   const Shape begin(to.shape().size(), 0);
   measure::run(state, made.values.bytes() + made.scales.bytes() + to.bytes(),
                [&] { decoded->read(begin, to.shape(), to.data()); });
+}
+
+// Of 8 experts of 2,048 x 4,096, and float32 in memory in turns with the decoded; the contraction is the first
+// axis of their weights, or the last.
+void decoded_product(benchmark::State& state) {
+  constexpr std::int64_t kExperts = 8, kK = 2048, kN = 4096;
+  const Scheme& scheme = kSchemes[state.range(0)];
+  const std::int64_t rows = state.range(1);
+  GroupedMatmulSettings settings;
+  settings.transpose_rhs = state.range(2) != 0;
+  const Shape shape = settings.transpose_rhs ? Shape{kExperts, kN, kK} : Shape{kExperts, kK, kN};
+  const ArrayView weights{numbers(DType::float32).data(), DType::float32, shape};
+  const ArrayView tokens{numbers(DType::float32).data(), DType::float32, {kExperts * rows, kK}};
+  const Quantized made = quantize_array(*make_source(weights), scheme.settings);
+  const auto decoded = decoded_of(made);
+  const std::vector<std::int64_t> sizes(kExperts, rows);
+  const GroupedMatmulPlan plan({tokens.dtype, tokens.shape}, {weights.dtype, shape}, IntegerArray(sizes),
+                               settings);
+  Array out(DType::float32, plan.out().shape);
+  const ArrayBox all{{0, 0}, plan.out().shape};
+  std::vector<double> times, shares;
+  const auto timed = [](const auto& run) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  for (auto _ : state) {
+    const double plain = timed([&] { plan.run(tokens, weights, std::nullopt, out.mutable_view()); });
+    times.push_back(timed([&] { plan.run(all, tokens, *decoded, std::nullopt, out.mutable_view()); }));
+    state.SetIterationTime(times.back());
+    shares.push_back(plain / times.back());
+  }
+  state.SetLabel(scheme.name);
+  state.counters["ms"] = measure::median(times) * 1e3;
+  state.counters["of float32"] = measure::median(shares);
 }
 
 }  // namespace
@@ -76,3 +116,8 @@ BENCHMARK(encode)
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime();
 BENCHMARK(decode)->ArgNames({"scheme"})->DenseRange(0, 4)->Unit(benchmark::kMillisecond)->UseManualTime();
+BENCHMARK(decoded_product)
+    ->ArgNames({"scheme", "rows", "transposed"})
+    ->ArgsProduct({{0, 1, 2, 3, 4}, {1, 8, 64}, {0, 1}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseManualTime();
