@@ -82,29 +82,38 @@ std::vector<float> inputs() {
 
 TEST_CASE(
     "codes of every format become the numbers of its table times scale and factor, on every instruction set") {
-  std::vector<std::uint8_t> codes(256);
-  std::vector<float> scales(257), out(256);
-  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 37 + 11);
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.75f + static_cast<float>(i % 9);
+  std::vector<std::uint8_t> all(256);
+  std::vector<float> usual(257), out(256);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(i * 37 + 11);
+  for (std::size_t i = 0; i < usual.size(); ++i) usual[i] = 0.75f + static_cast<float>(i % 9);
   // Those of the first blocks overflow if they are scaled again, or are subnormal.
+  std::vector<float> with_extremes = usual;
   const float extremes[] = {FLT_MAX, -0x1.8p120f, 0x1.8p119f, 0x1p-140f, 0};
-  std::copy(std::begin(extremes), std::end(extremes), scales.begin());
-  for (const kernels::Kernels* set : test::instruction_sets()) {
-    CAPTURE(set->name);
-    for (const Row& row : kRows)
-      for (const std::int64_t block : {1, 3, 16, 32, 50, 128, 1000})
-        for (const std::int64_t first : {std::int64_t{0}, block / 2})
-          for (const std::int64_t n : {0, 1, 31, 200, 256}) {
-            set->codes.decode(*row.format, codes.data(), n, scales.data(), block, first, 1.5f, out.data());
-            bool same = true;
-            for (std::int64_t i = 0; i < n; ++i) {
-              const auto at = static_cast<std::size_t>(i);
-              const float scale = scales[static_cast<std::size_t>((first + i) / block)];
-              const float expected = row.numbers[codes[at]] * scale * 1.5f;
-              same = same && std::bit_cast<std::uint32_t>(out[at]) == std::bit_cast<std::uint32_t>(expected);
-            }
-            CHECK(same);
-          }
+  std::copy(std::begin(extremes), std::end(extremes), with_extremes.begin());
+  for (const Row& row : kRows) {
+    std::vector<std::uint8_t> finite = all;
+    for (std::uint8_t& code : finite)
+      if (!std::isfinite(row.numbers[code])) code = 1;
+    for (const auto* codes : {&all, &finite})
+      for (const auto* scales : {&usual, &with_extremes})
+        for (const float factor : {1.0f, 1.5f})
+          for (const std::int64_t block : {1, 3, 16, 32, 50, 128, 1000})
+            for (const std::int64_t first : {std::int64_t{0}, block / 2})
+              for (const std::int64_t n : {0, 1, 31, 200, 256})
+                for (const kernels::Kernels* set : test::instruction_sets()) {
+                  CAPTURE(set->name);
+                  set->codes.decode(*row.format, codes->data(), n, scales->data(), block, first, factor,
+                                    out.data());
+                  bool same = true;
+                  for (std::int64_t i = 0; i < n; ++i) {
+                    const auto at = static_cast<std::size_t>(i);
+                    const float scale = (*scales)[static_cast<std::size_t>((first + i) / block)];
+                    const float expected = row.numbers[(*codes)[at]] * scale * factor;
+                    same = same &&
+                           std::bit_cast<std::uint32_t>(out[at]) == std::bit_cast<std::uint32_t>(expected);
+                  }
+                  CHECK(same);
+                }
   }
 }
 
