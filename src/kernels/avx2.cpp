@@ -137,6 +137,23 @@ struct CodeLanes {
     most = _mm_max_epi32(most, _mm_unpackhi_epi64(most, most));
     return _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32(most, 1)));
   }
+  using Counter = __m256i;
+  static void count_greater(__m256i a, __m256i b, Counter& counter) {
+    counter = _mm256_sub_epi32(counter, _mm256_cmpgt_epi32(a, b));
+  }
+  static std::int64_t sum_of(Counter counter) {
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(counter), _mm256_extracti128_si256(counter, 1));
+    sum = _mm_add_epi32(sum, _mm_unpackhi_epi64(sum, sum));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 1)));
+  }
+  template <class Codes>
+  static void narrow_16(const Codes* codes, std::uint8_t* to) {
+    const __m256i words = _mm256_permute4x64_epi64(
+        _mm256_packus_epi32(__builtin_bit_cast(__m256i, codes[0]), __builtin_bit_cast(__m256i, codes[1])),
+        0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
   // Bit 3 is the sign.
   static __m256 look_up(__m256 numbers, __m256i codes) {
     const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
@@ -158,7 +175,7 @@ struct CodeLanes {
 
 extern const Kernels avx2;
 constinit const Kernels avx2{.name = "avx2",
-                             .needs = kAvx2 | kF16c | kPopcnt,
+                             .needs = kAvx2 | kFma | kF16c | kPopcnt,
                              EJK_BITS_KERNELS,
                              EJK_PROGRESSION_KERNELS,
                              EJK_CLOSE_KERNELS,

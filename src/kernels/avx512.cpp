@@ -105,6 +105,16 @@ struct CodeLanes {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
+  using Counter = std::int64_t;
+  static void count_greater(__m512i a, __m512i b, Counter& counter) {
+    counter += _mm_popcnt_u32(_mm512_cmpgt_epi32_mask(a, b));
+  }
+  static std::int64_t sum_of(Counter counter) { return counter; }
+  template <class Codes>
+  static void narrow_16(const Codes* codes, std::uint8_t* to) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm512_cvtepi32_epi8(__builtin_bit_cast(__m512i, codes[0])));
+  }
   static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
   template <class Halves>
   static void widen_halves(Halves halves, __m512& low, __m512& high) {

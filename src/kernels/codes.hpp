@@ -25,6 +25,8 @@ struct EncodeTotals {
   /// is none.
   double largest = -1;
   std::int64_t largest_at = 0;
+  /// Of smaller errors than this none is searched for: other elements have it.
+  float known = 0;
 };
 
 /// Scales of blocks: an element is multiplied or divided by the one of its block in `encode`, and its number

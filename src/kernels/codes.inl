@@ -13,6 +13,15 @@ struct CodeLanes {
     for (int i = 1; i < 4; ++i) most = v[i] > most ? v[i] : most;
     return most;
   }
+  using Counter = Bits;
+  static void count_greater(Bits a, Bits b, Counter& counter) { counter -= a > b; }
+  static std::int64_t sum_of(Counter counter) {
+    return std::int64_t{counter[0]} + counter[1] + counter[2] + counter[3];
+  }
+  static void narrow_16(const Bits* codes, std::uint8_t* to) {
+    for (int r = 0; r < 4; ++r)
+      for (int i = 0; i < 4; ++i) to[4 * r + i] = static_cast<std::uint8_t>(codes[r][i]);
+  }
 };
 #endif
 
@@ -273,21 +282,21 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
   }
 }
 
-// Elements whose sums stay in float32.
-constexpr std::int64_t kEncodeChunk = 256;
+// Elements whose sums stay in float32, and those that are narrowed to codes at once.
+constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
 
-struct CountLanes {
-  CodeInts overflows{}, zeros{}, zero_codes{}, nans{};
-};
-struct ErrorLanes {
-  CodeInts largest{};  // bits
+// What a chunk adds to the totals.
+struct EncodeLanes {
+  CodeLanes::Counter overflows{}, flushed{};
+  CodeInts largest{};  // error, as bits
   CodeFloats signal{}, noise{};
 };
 
 // The code of a magnitude, at most that of the largest number, and its number in `rounded`: it is added to a
 // power of two whose last place is the unit of its exponent, which is subtracted again.
 template <Ties kTies>
-[[gnu::always_inline]] inline CodeInts round_to_code(const CodeBits& f, CodeInts bits, CodeFloats& rounded) {
+[[gnu::always_inline]] inline CodeInts round_to_code(const CodeBits& f, CodeInts cut, CodeInts bits,
+                                                     CodeFloats& rounded) {
   const std::int32_t least_exponent = f.rebias + (1 << 23);
   CodeInts exponent = bits & kInfinityBits;
   exponent = exponent > least_exponent ? exponent : CodeInts{} + least_exponent;
@@ -295,89 +304,152 @@ template <Ties kTies>
   CodeInts lifted = ints_of(floats_of(bits) + floats_of(lift));
   rounded = floats_of(lifted) - floats_of(lift);
   if constexpr (kTies != Ties::even) {
-    const CodeFloats cut = floats_of(bits) - rounded, half = floats_of(exponent + ((f.cut - 24) << 23));
-    if constexpr (kTies == Ties::away) lifted -= cut == half;
-    if constexpr (kTies == Ties::down) lifted += cut == -half;
+    const CodeFloats left = floats_of(bits) - rounded, half = floats_of(exponent + ((f.cut - 24) << 23));
+    if constexpr (kTies == Ties::away) lifted -= left == half;
+    if constexpr (kTies == Ties::down) lifted += left == -half;
     rounded = floats_of(lifted) - floats_of(lift);
   }
-  return lifted - lift + ((exponent - least_exponent) >> f.cut);
+  return lifted - lift + ((exponent - least_exponent) >> cut);
 }
 
-inline std::int64_t sum_of(CodeInts lanes) {
-  std::int64_t sum = 0;
-  for (int i = 0; i < kCodeLanes; ++i) sum += lanes[i];
-  return sum;
+// A value whose origin the compiler does not know.
+template <class T>
+[[gnu::always_inline]] inline T opaque(T x) {
+#ifdef __x86_64__
+  asm("" : "+v"(x));
+#elif defined __aarch64__
+  asm("" : "+w"(x));
+#endif
+  return x;
 }
+
 inline double sum_of(CodeFloats lanes) {
   double sum = 0;
   for (int i = 0; i < kCodeLanes; ++i) sum += static_cast<double>(lanes[i]);
   return sum;
 }
 
-// Codes and counts of a chunk, and the elements decoded, in whole registers; with kNans there may be NaN.
-template <Ties kTies, bool kNans>
-CountLanes encode_chunk(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
-                        std::int64_t block, std::int64_t first, std::uint8_t* codes, float* decoded) {
-  const CodeBits f = code_bits(format);
-  const bool has_nan = format.special != SpecialCodes::none, divides = scales.use == ScaleUse::divides;
+// Magnitudes of a format: its largest one, and the last one that is rounded to it.
+struct CodeRange {
+  std::int32_t largest, last;
+};
+template <Ties kTies>
+CodeRange range_of(const CodeBits& f) {
   const std::int32_t largest = f.rebias + (f.largest << f.cut);
-  // The last magnitude that is rounded to the largest number.
-  const std::int32_t last =
-      largest + (1 << (f.cut - 1)) - (kTies == Ties::away || (kTies == Ties::even && f.largest % 2 == 1));
-  CountLanes lanes;
-  std::int32_t ints[kEncodeChunk + kCodeLanes];
-  struct Pair {
-    CodeFloats encode, decode;
-  };
-  for_each_register(
-      n, block, first,
-      [&](std::int64_t at, std::int64_t count) {
-        return Pair{load_scales(scales.encode, at, count), load_scales(scales.decode, at, count)};
-      },
-      kNoneOfSeveral,
-      [&](std::int64_t i, std::int64_t count, const Pair& scale) {
-        const CodeFloats value = load_floats(x + i, count);
-        const CodeInts scaled = magnitude_of(divides ? value / scale.encode : value * scale.encode);
-        const CodeInts sign = ints_of(value) & INT32_MIN;
-        CodeFloats rounded;
-        CodeInts code = round_to_code<kTies>(f, scaled < largest ? scaled : CodeInts{} + largest, rounded);
-        CodeInts overflows = scaled > last;
-        lanes.zeros -= value == 0;
-        lanes.zero_codes -= code == 0;
-        code |= __builtin_bit_cast(CodeInts, __builtin_bit_cast(CodeWords, sign) >> f.sign_shift);
-        if constexpr (kNans) {
-          // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the
-          // instruction.
-          const CodeInts is_nan = scaled > kInfinityBits, was_nan = magnitude_of(value) > kInfinityBits;
-          overflows &= ~is_nan;
-          lanes.nans -= was_nan;
-          code = is_nan ? has_nan ? (code & f.sign & was_nan) | f.nan : CodeInts{} + f.nan : code;
-        }
-        const CodeFloats number = floats_of(ints_of(rounded * scale.decode * scales.factor) ^ sign);
-        std::memcpy(decoded + i, &number, sizeof number);
-        lanes.overflows -= overflows;
-        std::memcpy(ints + i, &code, sizeof code);
-      });
-  for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(ints[i]);
-  return lanes;
+  return {largest, largest + (1 << (f.cut - 1)) -
+                       (kTies == Ties::away || (kTies == Ties::even && f.largest % 2 == 1))};
 }
 
-[[gnu::always_inline]] inline ErrorLanes errors_of(const float* x, const float* decoded, std::int64_t n) {
-  ErrorLanes lanes;
-  for (std::int64_t i = 0; i < n; i += kCodeLanes) {
-    const std::int64_t count = n - i < kCodeLanes ? n - i : kCodeLanes;
-    const CodeFloats value = load_floats(x + i, count), error = value - load_floats(decoded + i, count);
-    const CodeInts size = magnitude_of(error);
-    lanes.largest = size > lanes.largest ? size : lanes.largest;
-    lanes.signal += value * value;
+// The scales of kNarrowed elements: of one block, or of each.
+struct OneScale {
+  CodeFloats encode, decode;
+  CodeFloats encode_at(std::int64_t) const { return encode; }
+  CodeFloats decode_at(std::int64_t) const { return decode; }
+};
+struct EachScale {
+  const float *encode, *decode;
+  CodeFloats encode_at(std::int64_t i) const { return load_floats(encode + i, kCodeLanes); }
+  CodeFloats decode_at(std::int64_t i) const { return load_floats(decode + i, kCodeLanes); }
+};
+
+// Codes of finite elements, and what they add to the totals. Sums of others are not finite.
+template <Ties kTies, ScaleUse kUse, bool kFactor, class Scale>
+[[gnu::always_inline]] inline void encode_16(const CodeBits& f, const CodeRange& range, CodeInts cut,
+                                             const float* x, const Scale& scale, float factor,
+                                             std::uint8_t* to, EncodeLanes& lanes) {
+  CodeInts codes[kNarrowed / kCodeLanes];
+#pragma GCC unroll 4
+  for (std::int64_t r = 0; r < kNarrowed / kCodeLanes; ++r) {
+    const CodeFloats value = load_floats(x + r * kCodeLanes, kCodeLanes);
+    const CodeFloats size = floats_of(magnitude_of(value)), encode = scale.encode_at(r * kCodeLanes);
+    const CodeInts scaled = ints_of(kUse == ScaleUse::divides ? size / encode : size * encode);
+    CodeFloats rounded;
+    const CodeInts code =
+        round_to_code<kTies>(f, cut, scaled < range.largest ? scaled : CodeInts{} + range.largest, rounded);
+    codes[r] = code | (ints_of(value) >> 31 & f.sign);
+    CodeLanes::count_greater(bits_of(scaled), bits_of(CodeInts{} + range.last), lanes.overflows);
+    // Any number but 0 is above every element times this.
+    CodeLanes::count_greater(bits_of(ints_of(size)), bits_of(ints_of(rounded * 0x1p100f)), lanes.flushed);
+    CodeFloats number = opaque(rounded * scale.decode_at(r * kCodeLanes));
+    if constexpr (kFactor) number = opaque(number * factor);
+    const CodeFloats error = size - number;
+    const CodeInts error_size = magnitude_of(error);
+    lanes.largest = error_size > lanes.largest ? error_size : lanes.largest;
+    lanes.signal += size * size;
     lanes.noise += error * error;
   }
-  return lanes;
+  CodeLanes::narrow_16(codes, to);
 }
 
-// Element by element, not finite ones among them.
-inline void add_errors(const float* x, const float* decoded, std::int64_t n, std::int64_t at,
-                       EncodeTotals& totals) {
+template <Ties kTies, ScaleUse kUse, bool kFactor>
+void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales& scales, std::int64_t block,
+                  std::int64_t first, std::uint8_t* codes, EncodeLanes& sums) {
+  const CodeRange range = range_of<kTies>(f);
+  // Copies: the codes could be aliases of what is stored elsewhere.
+  EncodeLanes lanes;
+  const float factor = scales.factor;
+  const CodeInts cut = opaque(CodeInts{} + f.cut);  // else counts of shifts are moved for each register
+  const auto encode = [&](const auto& next_scales) {
+    std::int64_t i = 0;
+    for (; n - i >= kNarrowed; i += kNarrowed)
+      encode_16<kTies, kUse, kFactor>(f, range, cut, x + i, next_scales(), factor, codes + i, lanes);
+    if (i == n) return;
+    const auto rest = static_cast<std::size_t>(n - i);
+    float some[kNarrowed] = {};
+    std::uint8_t some_codes[kNarrowed];
+    std::memcpy(some, x + i, rest * sizeof(float));
+    encode_16<kTies, kUse, kFactor>(f, range, cut, some, next_scales(), factor, some_codes, lanes);
+    std::memcpy(codes + i, some_codes, rest);
+  };
+  const float *encodes = scales.encode, *decodes = scales.decode;
+  if (first + n <= block || (block % kNarrowed == 0 && first % kNarrowed == 0)) {
+    std::int64_t left = block - first;  // of the block
+    encode([&] {
+      if (left == 0) left = block, ++encodes, ++decodes;
+      left -= kNarrowed;
+      return OneScale{*encodes - CodeFloats{}, *decodes - CodeFloats{}};
+    });
+  } else {
+    float each[2][kEncodeChunk + kNarrowed] = {};
+    for (std::int64_t i = 0, within = first; i < n; within = 0, ++encodes, ++decodes)
+      for (; i < n && within < block; ++i, ++within) each[0][i] = *encodes, each[1][i] = *decodes;
+    EachScale next{each[0], each[1]};
+    encode([&] {
+      const EachScale here = next;
+      next.encode += kNarrowed, next.decode += kNarrowed;
+      return here;
+    });
+  }
+  sums = lanes;
+}
+
+// Codes and totals element by element, not finite ones among them.
+template <Ties kTies>
+void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
+                std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
+                EncodeTotals& totals) {
+  const CodeBits f = code_bits(format);
+  const CodeRange range = range_of<kTies>(f);
+  const bool has_nan = format.special != SpecialCodes::none;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = x[i], scale = scales.encode[(first + i) / block];
+    const float scaled = scales.use == ScaleUse::divides ? value / scale : value * scale;
+    const std::int32_t size = __builtin_bit_cast(std::int32_t, scaled) & 0x7FFFFFFF;
+    const std::int32_t sign = __builtin_bit_cast(std::int32_t, value) >> f.sign_shift & f.sign;
+    CodeFloats rounded;
+    std::int32_t code = round_to_code<kTies>(
+        f, CodeInts{} + f.cut, CodeInts{} + (size < range.largest ? size : range.largest), rounded)[0];
+    const bool is_nan = size > kInfinityBits, was_nan = __builtin_isnan(value);
+    totals.overflows += size > range.last && !is_nan;
+    totals.flushed += code == 0 && value != 0 && !is_nan;
+    totals.nans += was_nan;
+    code |= sign;
+    // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the instruction.
+    if (is_nan) code = has_nan && was_nan ? sign | f.nan : f.nan;
+    codes[i] = static_cast<std::uint8_t>(code);
+  }
+  float decoded[kEncodeChunk];
+  decode_codes(format, codes, n, scales.decode, block, first, scales.factor, decoded);
   for (std::int64_t i = 0; i < n; ++i) {
     if (!__builtin_isfinite(x[i])) continue;
     if (__builtin_isnan(decoded[i])) {
@@ -402,38 +474,42 @@ template <Ties kTies>
 void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& all,
                std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
                EncodeTotals& totals) {
+  const CodeBits f = code_bits(format);
+  const auto chunk = all.use == ScaleUse::multiplies
+                         ? (all.factor == 1 ? encode_chunk<kTies, ScaleUse::multiplies, false>
+                                            : encode_chunk<kTies, ScaleUse::multiplies, true>)
+                         : (all.factor == 1 ? encode_chunk<kTies, ScaleUse::divides, false>
+                                            : encode_chunk<kTies, ScaleUse::divides, true>);
   for (std::int64_t begin = 0; begin < n; begin += kEncodeChunk) {
     const std::int64_t count = n - begin < kEncodeChunk ? n - begin : kEncodeChunk;
     const std::int64_t skipped = (first + begin) / block, within = (first + begin) % block;
     const EncodeScales scales{all.encode + skipped, all.decode + skipped, all.factor, all.use};
     const float* const from = x + begin;
     std::uint8_t* const to = codes + begin;
-    float decoded[kEncodeChunk + kCodeLanes];
-    CountLanes lanes = encode_chunk<kTies, false>(format, from, count, scales, block, within, to, decoded);
-    const ErrorLanes errors = errors_of(from, decoded, count);
-    const double signal = sum_of(errors.signal);
-    const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(errors.largest)));
+    EncodeLanes lanes;
+    chunk(f, from, count, scales, block, within, to, lanes);
+    const double signal = sum_of(lanes.signal);
+    const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(lanes.largest)));
     // Whether float32 has the squares that count. There is no infinity or NaN then.
     const bool has_squares =
         ((signal >= 0x1p-110 && signal <= 0x1p120) || (signal == 0 && are_zero(from, count))) &&
         ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
-    if (has_squares) {
-      totals.signal += signal;
-      totals.noise += sum_of(errors.noise);
-      if (static_cast<double>(error) > totals.largest) {
-        std::int64_t i = 0;
-        while (__builtin_fabsf(from[i] - decoded[i]) != error) ++i;
-        totals.largest = __builtin_fabs(static_cast<double>(from[i]) - static_cast<double>(decoded[i]));
-        totals.largest_at = at + begin + i;
-      }
-    } else {
-      lanes = encode_chunk<kTies, true>(format, from, count, scales, block, within, to, decoded);
-      decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
-      add_errors(from, decoded, count, at + begin, totals);
+    if (!has_squares) {
+      encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
+      continue;
     }
-    totals.overflows += sum_of(lanes.overflows);
-    totals.flushed += sum_of(lanes.zero_codes) - sum_of(lanes.zeros);
-    totals.nans += sum_of(lanes.nans);
+    totals.signal += signal;
+    totals.noise += sum_of(lanes.noise);
+    totals.overflows += CodeLanes::sum_of(lanes.overflows);
+    totals.flushed += CodeLanes::sum_of(lanes.flushed);
+    if (error >= totals.known && static_cast<double>(error) > totals.largest) {
+      float decoded[kEncodeChunk];
+      decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
+      std::int64_t i = 0;
+      while (__builtin_fabsf(from[i] - decoded[i]) != error) ++i;
+      totals.largest = __builtin_fabs(static_cast<double>(from[i]) - static_cast<double>(decoded[i]));
+      totals.largest_at = at + begin + i;
+    }
   }
 }
 

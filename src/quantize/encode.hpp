@@ -1,4 +1,4 @@
-// The E8M0 code of a block for its largest magnitude.
+// E8M0 codes of blocks for their largest magnitudes.
 // tests: tests/quantize/test_encode.cpp
 #pragma once
 
@@ -11,21 +11,33 @@
 
 namespace ejk::quantize {
 
-/// The E8M0 code for the bits of a magnitude. Decided by bits: log2 in float32 is wrong next to powers of
-/// two.
-inline std::uint8_t e8m0_code(ScaleRule rule, const ElementRow& element, std::uint32_t amax) {
-  if (amax > 0x7F800000u) return 255;
-  if (amax == 0x7F800000u && rule == ScaleRule::rceil) return 254;
-  if (amax < 0x800000u) return 0;  // below 2^-126, which has a code below 0 for every element
-  const auto largest = std::bit_cast<std::uint32_t>(static_cast<float>(element.format->largest));
-  constexpr std::uint32_t kFraction = 0x7FFFFFu;
-  const std::uint32_t fraction = amax & kFraction;
-  std::uint32_t bits = amax;
-  if (rule == ScaleRule::even) bits += 1u << (22 - element.format->mantissa_bits);
-  int exponent = static_cast<int>(bits >> 23);  // biased, as the code is
-  if (rule == ScaleRule::ceil) exponent += fraction != 0;
-  if (rule == ScaleRule::rceil) exponent += fraction > (largest & kFraction);
-  return static_cast<std::uint8_t>(std::clamp(exponent - static_cast<int>(largest >> 23) + 127, 0, 254));
-}
+/// E8M0 codes for the bits of magnitudes. Decided by bits: log2 in float32 is wrong next to powers of two.
+/// Without branches, so that loops over blocks are vectorized.
+class E8M0Codes {
+ public:
+  E8M0Codes(ScaleRule rule, const ElementRow& element) {
+    const auto largest = std::bit_cast<std::int32_t>(static_cast<float>(element.format->largest));
+    offset_ = (largest >> 23) - 127;
+    if (rule == ScaleRule::even) added_ = 1 << (22 - element.format->mantissa_bits);
+    if (rule == ScaleRule::ceil) last_fraction_ = 0;
+    if (rule == ScaleRule::rceil) last_fraction_ = largest & kFraction;
+    infinity_ = rule == ScaleRule::rceil ? 254 : 255 - offset_;
+  }
+
+  std::uint8_t operator()(std::uint32_t amax) const {
+    const auto bits = static_cast<std::int32_t>(amax);
+    std::int32_t code = ((bits + added_) >> 23) - offset_ + ((bits & kFraction) > last_fraction_ ? 1 : 0);
+    code = std::clamp(code, 0, 254);
+    code = bits < 1 << 23 ? 0 : code;  // below 2^-126, which has a code below 0 for every element
+    code = bits == kInfinity ? infinity_ : code;
+    code = bits > kInfinity ? 255 : code;
+    return static_cast<std::uint8_t>(code);
+  }
+
+ private:
+  static constexpr std::int32_t kFraction = 0x7FFFFF, kInfinity = 0x7F800000;
+  std::int32_t offset_, added_ = 0, infinity_;
+  std::int32_t last_fraction_ = kFraction;  // that is not rounded up
+};
 
 }  // namespace ejk::quantize

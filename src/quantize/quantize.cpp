@@ -153,7 +153,8 @@ class UsedCodes {
   /// Codes of a piece, or bytes of two codes of 4 bits. Most magnitudes are within the run of those that are
   /// known already, which is faster to see than to mark them.
   void add(const std::uint8_t* bytes, std::int64_t n) {
-    constexpr std::int64_t kGroup = 64;
+    if (is_packed_ && are_all_known_) return;
+    constexpr std::int64_t kGroup = 128;
     const auto mask = static_cast<std::uint8_t>(magnitudes_ - 1);
     for (std::int64_t i = 0; i < n; i += kGroup) {
       const std::int64_t end = std::min(n, i + kGroup);
@@ -164,7 +165,10 @@ class UsedCodes {
       if (is_packed_ || most >= known_)
         for (std::int64_t j = i; j < end; ++j) used_[bytes[j]] = true;
     }
-    if (is_packed_) return;
+    if (is_packed_) {
+      are_all_known_ = count() == 2 * magnitudes_;
+      return;
+    }
     known_ = 0;
     const auto all = static_cast<std::size_t>(magnitudes_);
     for (std::size_t begin = 0, i = 0; i <= all; ++i) {
@@ -192,6 +196,7 @@ class UsedCodes {
   bool is_packed_;
   int magnitudes_;
   std::array<bool, 256> used_ = {};
+  bool are_all_known_ = false;  // of packed ones
   // The longest run of magnitudes that are used with both signs.
   std::uint8_t first_known_ = 0;
   std::size_t known_ = 0;
@@ -212,7 +217,7 @@ class BlockEncoder {
   /// The float32 scale of fp8 for a largest magnitude.
   float scale_of_fp8(std::uint32_t amax) const {
     if (amax == 0) return 1;
-    if (settings_.power_of_two) return kE8M0[e8m0_code(*settings_.rule, row_, amax)];
+    if (settings_.power_of_two) return kE8M0[E8M0Codes(*settings_.rule, row_)(amax)];
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
@@ -246,8 +251,9 @@ class BlockEncoder {
       part.zero_blocks += std::all_of(x + b * block_, end, [](float element) { return element == 0; });
     }
     if (is_mx) {
+      const E8M0Codes code(*settings_.rule, row_);
+      for (std::int64_t b = 0; b < blocks; ++b) codes[b] = code(largest[b]);
       for (std::int64_t b = 0; b < blocks; ++b) {
-        codes[b] = e8m0_code(*settings_.rule, row_, largest[b]);
         numbers[b] = kE8M0[codes[b]];
         // The inverse of a power of two is one, of the largest and the least one as well.
         factors[b] = 1 / numbers[b];
@@ -373,12 +379,13 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     UsedCodes used;
     Buffer elements;
     std::vector<std::uint8_t> codes;
+    double largest_error = 0;
   };
   UsedCodes used(row);
   core::parallel_reduce(
       boxes.size(), reader.threads(boxes, 2),
       [&] {
-        return Buffers{UsedCodes(row), {}, {}};
+        return Buffers{UsedCodes(row), {}, {}, 0};
       },
       [&](Buffers& buffers, std::int64_t box) {
         const auto* from = reinterpret_cast<const float*>(reader.acquire(boxes, box, buffers.elements));
@@ -390,12 +397,14 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
           codes_out = buffers.codes.data();
         }
         Part& part = parts[static_cast<std::size_t>(box)];
+        part.totals.known = static_cast<float>(buffers.largest_error);
         for_each_step(grid, first, first + n,
                       [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
                         encoder.encode(from + (begin - first), end - begin, within,
                                        scales.data() + scale * size_of(scales.dtype()),
                                        codes_out + (begin - first), begin, part);
                       });
+        buffers.largest_error = std::max(buffers.largest_error, part.totals.largest);
         if (row.group_codes > 1) pack(row, codes_out, n, out);
         buffers.used.add(row.group_codes == 2 ? reinterpret_cast<const std::uint8_t*>(out) : codes_out,
                          n / (row.group_codes == 2 ? 2 : 1));
