@@ -285,6 +285,9 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
 // Elements whose sums stay in float32, and those that are narrowed to codes at once.
 constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
 
+// Elements after these that are prefetched: the blocks whose scales are chosen next.
+constexpr std::int64_t kEncodeAhead = 2048;
+
 // What a chunk adds to the totals.
 struct EncodeLanes {
   CodeLanes::Counter overflows{}, flushed{};
@@ -391,8 +394,10 @@ void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales
   const CodeInts cut = opaque(CodeInts{} + f.cut);  // else counts of shifts are moved for each register
   const auto encode = [&](const auto& next_scales) {
     std::int64_t i = 0;
-    for (; n - i >= kNarrowed; i += kNarrowed)
+    for (; n - i >= kNarrowed; i += kNarrowed) {
+      __builtin_prefetch(x + i + kEncodeAhead);
       encode_16<kTies, kUse, kFactor>(f, range, cut, x + i, next_scales(), factor, codes + i, lanes);
+    }
     if (i == n) return;
     const auto rest = static_cast<std::size_t>(n - i);
     float some[kNarrowed] = {};
