@@ -102,7 +102,8 @@ class DecodedSource final : public ForwardingSource {
       : ForwardingSource(parts.values, {DType::float32, parts.shape},
                          ArrayAccess(parts.values->access().order), std::move(name)),
         parts_(std::move(parts)),
-        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers) {}
+        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
+        has_one_scale_(element_count(parts_.grid()) == 1) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -165,12 +166,27 @@ class DecodedSource final : public ForwardingSource {
     return {buffer, values.dtype(), box.count};
   }
 
+  // Whether whole rows are side by side, and their scales as well: they are decoded as one row.
+  bool joins_rows(const ArrayBox& box, const ArrayView& bytes) const {
+    const std::size_t rank = box.count.size();
+    if (rank < 2 || box.count[rank - 2] == 1 || box.count.back() != parts_.shape.back()) return false;
+    const Packing& packing = parts_.packing;
+    const std::int64_t length = parts_.shape.back();
+    const bool are_whole = length % packing.group_codes == 0 &&
+                           (packing.group_codes == 1 || parts_.axis + 1 == rank) &&
+                           bytes.strides[rank - 2] == packing.byte_of(length);
+    return are_whole && (rank > 2 || parts_.global.size() < 2) &&
+           (has_one_scale_ ||
+            (parts_.block[rank - 2] == 1 && length % parts_.block.back() == 0 && scales_.rows_follow()));
+  }
+
   void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
     const std::size_t rank = box.count.size();
-    const std::int64_t length = rank > 0 ? box.count.back() : 1;
+    const std::int64_t joined = joins_rows(box, bytes) ? box.count[rank - 2] : 1;
+    const std::int64_t length = rank > 0 ? box.count.back() * joined : 1;
     const std::int64_t rows = element_count(box.count) / length;
     const std::int64_t first = rank > 0 ? box.start.back() : 0;
-    const std::int64_t block = rank > 0 ? parts_.block.back() : 1;
+    const std::int64_t block = rank > 0 ? parts_.block.back() * (has_one_scale_ ? joined : 1) : 1;
     const Packing& packing = parts_.packing;
     const kernels::Codes& kernel = kernels::active().codes;
     const bool is_packed = packing.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
@@ -194,7 +210,8 @@ class DecodedSource final : public ForwardingSource {
     for (std::int64_t row = 0; row < rows; ++row) {
       if (row > 0)
         for (std::size_t d = rank - 1; d-- > 0;) {
-          const bool carries = ++index[d] == box.start[d] + box.count[d];
+          const std::int64_t count = d + 2 == rank ? box.count[d] / joined : box.count[d];
+          const bool carries = ++index[d] == box.start[d] + count;
           if (carries) index[d] = box.start[d];
           enter(d);
           if (!carries) break;
@@ -245,6 +262,7 @@ class DecodedSource final : public ForwardingSource {
 
   Parts parts_;
   ScaleReader scales_;
+  bool has_one_scale_;
 };
 
 // --- arguments

@@ -34,6 +34,14 @@ const ArrayView& ScaleReader::view() const {
   return view_;
 }
 
+bool ScaleReader::rows_follow() const {
+  const ArrayView& scales = view();
+  const std::size_t rank = grid_.size();
+  if (layout_ != ScaleLayout::linear || rank < 2 || scales.shape.size() != rank) return false;
+  return scales.shape[rank - 2] == grid_[rank - 2] && scales.shape[rank - 1] == grid_[rank - 1] &&
+         (grid_[rank - 1] == 1 || scales.strides[rank - 2] == grid_[rank - 1] * scales.strides[rank - 1]);
+}
+
 void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below,
                        float* out) const {
   const ArrayView& scales = view();
@@ -44,10 +52,10 @@ void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std
     std::int64_t step = 0;
     if (scales.rank() == static_cast<std::int64_t>(rank))
       for (std::size_t d = 0; d < rank; ++d) {
-        const std::int64_t stride = scales.shape[d] == 1 ? 0 : scales.strides[d];
-        from += at[d] * stride;
-        if (d + 1 == rank) step = stride;
-        if (d + 2 == rank) below *= stride;
+        // After a row of one scale is the next row's.
+        if (d + 1 < rank || grid_[d] > 1) step = scales.shape[d] == 1 ? 0 : scales.strides[d];
+        from += at[d] * step;
+        if (d + 2 == rank) below *= step;
       }
     if (below != 0)
       for (std::int64_t byte = 0; byte < count * step; byte += 64) __builtin_prefetch(from + below + byte);

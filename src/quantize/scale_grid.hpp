@@ -54,7 +54,11 @@ class ScaleReader {
   ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid, std::size_t axis,
               const float* numbers);
 
-  /// The scales of `count` blocks that are neighbours along the last axis, from `at` on. Prefetches those
+  /// Whether the last scale of a row is before the first one of the next row.
+  bool rows_follow() const;
+
+  /// The scales of `count` blocks that are neighbours along the last axis, from `at` on; of the next rows as
+  /// well if rows_follow(). Prefetches those
   /// that are `below` blocks after them along the axis before, unless it is 0.
   void read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below, float* out) const;
 

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 
 #include "ejk/quantize.hpp"
@@ -255,6 +256,63 @@ TEST_CASE("fp8: one scale, or those of rows, columns and blocks, whose last ones
   check(plain::random(DType::float8_e8m0fnu, {5, 7}, engine), 2, 10, {});
   const Array scalar = bytes_of({}, {0x40}, DType::float8_e4m3fn), two = plain::filled(DType::float32, {}, 2);
   CHECK(floats_of(*decoded_array({Scheme::fp8, source_of(scalar, "v"), source_of(two, "s")}))[0] == 4);
+}
+
+TEST_CASE(
+    "rows are decoded alike whether they and their scales are side by side or apart, one scale or several") {
+  std::mt19937_64 engine(8);
+  // The first columns of a wider array.
+  const auto apart = [&](const Array& a) {
+    const std::int64_t columns = a.shape()[2], size = size_of(a.dtype());
+    Array wide(a.dtype(), {a.shape()[0], a.shape()[1], columns + 3});
+    for (std::int64_t row = 0; row < a.shape()[0] * a.shape()[1]; ++row)
+      std::memcpy(wide.data() + row * (columns + 3) * size, a.data() + row * columns * size,
+                  static_cast<std::size_t>(columns * size));
+    return wide;
+  };
+  const auto columns_of = [](const Array& wide, std::int64_t columns) {
+    return box_of(wide.view(), Shape{0, 0, 0}, Shape{wide.shape()[0], wide.shape()[1], columns});
+  };
+  struct Case {
+    Scheme scheme;
+    std::int64_t bytes, scales;  // of a row; of 0 scales there is one in all
+    DType dtype;
+  };
+  for (const Case& c : {Case{Scheme::mx, 64, 2, DType::uint8}, Case{Scheme::mx, 48, 3, DType::uint8},
+                        Case{Scheme::fp8, 64, 1, DType::float32}, Case{Scheme::fp8, 64, 4, DType::float32},
+                        Case{Scheme::fp8, 64, 0, DType::float32}, Case{Scheme::nvfp4, 64, 8, DType::uint8}}) {
+    CAPTURE(c.scales);
+    CAPTURE(c.bytes);
+    const bool is_packed = c.scheme == Scheme::nvfp4 || c.bytes == 48;
+    const Array v =
+        random_bytes(is_packed ? DType::uint8 : DType::float8_e4m3fn, {3, 40, c.bytes}, engine, 120);
+    const Shape grid = c.scales == 0 ? Shape{1, 1, 1} : Shape{3, 40, c.scales};
+    const Array s = c.dtype == DType::float32 ? plain::random(c.dtype, grid, engine)
+                                              : random_bytes(c.dtype, grid, engine, 120);
+    const Array wide_v = apart(v), wide_s = apart(s);
+    const auto decoded = [&](const ArrayView& values, const ArrayView& scales) {
+      return floats_of(*decoded_array(
+          {c.scheme, make_source(values, "v"), make_source(scales, "s"), source_of(kOne, "g")}, {}));
+    };
+    const auto expected = decoded(columns_of(wide_v, c.bytes), columns_of(wide_s, grid[2]));
+    CHECK(decoded(v.view(), s.view()) == expected);
+    CHECK(decoded(v.view(), columns_of(wide_s, grid[2])) == expected);
+    CHECK(decoded(columns_of(wide_v, c.bytes), s.view()) == expected);
+  }
+  // A global scale for each row.
+  const Array v = random_bytes(DType::uint8, {6, 40}, engine),
+              s = random_bytes(DType::uint8, {6, 5}, engine, 120),
+              g = plain::random(DType::float32, {6}, engine);
+  const auto all =
+      floats_of(*decoded_array({Scheme::nvfp4, source_of(v, "v"), source_of(s, "s"), source_of(g, "g")}));
+  for (std::int64_t row = 0; row < 6; ++row) {
+    const auto row_of = [&](const Array& a) {
+      return make_source(box_of(a.view(), Shape{row, 0}, Shape{1, a.shape()[1]}), "row");
+    };
+    const auto one = floats_of(*decoded_array(
+        {Scheme::nvfp4, row_of(v), row_of(s), make_source(box_of(g.view(), Shape{row}, Shape{1}), "g")}));
+    CHECK(std::equal(one.begin(), one.end(), all.begin() + row * 80));
+  }
 }
 
 TEST_CASE("gptoss: blocks are an axis of their own") {
