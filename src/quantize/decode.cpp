@@ -111,33 +111,36 @@ class DecodedSource final : public ForwardingSource {
     if (n == 0) return;
     const ArrayBox box{Shape(start.begin(), start.end()), Shape(count.begin(), count.end())};
     // Read at once what only one thread may read, else by each thread for its pieces.
-    Array held;
+    std::vector<std::byte> held;
     std::optional<ArrayView> all;
-    if (!random_access()) {
-      held = Array(parts_.values->dtype(), bytes_of(box).count);
-      all = bytes_in(box, held.data());
-    }
+    if (!random_access()) all = bytes_in(bytes_of(box), held);
+    const auto decode_part = [&](const ArrayBox& part, std::vector<std::byte>& buffer, float* to) {
+      const ArrayBox bytes = bytes_of(part);
+      ArrayView view;
+      if (all) {
+        ArrayBox within = bytes;
+        const ArrayBox outer = bytes_of(box);
+        for (std::size_t d = 0; d < within.start.size(); ++d) within.start[d] -= outer.start[d];
+        view = box_of(*all, within);
+      } else {
+        view = bytes_in(bytes, buffer);
+      }
+      decode(part, view, to);
+      if (!all && view.data != buffer.data() && view.is_c_contiguous())
+        parts_.values->release(view.data, element_count(view.shape));
+    };
     constexpr std::int64_t kPiece = std::int64_t{1} << 16;
+    if (n <= kPiece) {
+      std::vector<std::byte> buffer;
+      return decode_part(box, buffer, static_cast<float*>(out));
+    }
     core::parallel_for(core::ceil_div(n, kPiece), static_cast<double>(n), [&](std::int64_t piece) {
       std::vector<std::byte> buffer;
       std::int64_t done = piece * kPiece;
       core::for_each_box(count, done, std::min(n, done + kPiece), [&](const Shape& first, const Shape& some) {
         ArrayBox part{first, some};
         for (std::size_t d = 0; d < first.size(); ++d) part.start[d] += start[d];
-        const ArrayBox bytes = bytes_of(part);
-        ArrayView view;
-        if (all) {
-          ArrayBox within = bytes;
-          const ArrayBox outer = bytes_of(box);
-          for (std::size_t d = 0; d < within.start.size(); ++d) within.start[d] -= outer.start[d];
-          view = box_of(*all, within);
-        } else {
-          buffer.resize(static_cast<std::size_t>(element_count(bytes.count)));
-          view = bytes_in(part, buffer.data());
-        }
-        decode(part, view, static_cast<float*>(out) + done);
-        if (!all && view.data != buffer.data() && view.is_c_contiguous())
-          parts_.values->release(view.data, element_count(view.shape));
+        decode_part(part, buffer, static_cast<float*>(out) + done);
         done += element_count(some);
       });
     });
@@ -154,16 +157,16 @@ class DecodedSource final : public ForwardingSource {
     return bytes;
   }
 
-  // The bytes of a box of elements: in place, or read to `buffer`.
-  ArrayView bytes_in(const ArrayBox& elements, std::byte* buffer) const {
-    const ArrayBox box = bytes_of(elements);
+  // A box of the values: in place, or read to `buffer`.
+  ArrayView bytes_in(const ArrayBox& box, std::vector<std::byte>& buffer) const {
     const ArraySource& values = *parts_.values;
     if (values.access().prefer == ArrayAccess::Prefer::view) {
       ArrayView view = box_of(*values.mapped(), box);
       if (view.strides.empty() || view.shape.back() == 1 || view.strides.back() == 1) return view;
     }
-    values.read(box.start, box.count, buffer);
-    return {buffer, values.dtype(), box.count};
+    buffer.resize(static_cast<std::size_t>(element_count(box.count)));
+    values.read(box.start, box.count, buffer.data());
+    return {buffer.data(), values.dtype(), box.count};
   }
 
   // Whether whole rows are side by side, and their scales as well: they are decoded as one row.

@@ -3,12 +3,37 @@
 // tests: tests/quantize/test_decode.cpp
 #include "quantize/scale_grid.hpp"
 
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "core/elements.hpp"
+#include "kernels/kernels.hpp"
+#include "quantize/elements.hpp"
 
 namespace ejk::quantize {
+
+namespace {
+
+// Codes of E8M0 or e4m3, whose numbers these are.
+void decode_scales(const float* numbers, const std::byte* from, std::int64_t step, std::int64_t count,
+                   float* out) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(from);
+  if (step != 1) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = numbers[codes[i * step]];
+  } else if (numbers == kE8M0) {
+    const auto least = std::bit_cast<std::uint32_t>(kE8M0[0]), nan = std::bit_cast<std::uint32_t>(kE8M0[255]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t code = codes[i], bits = code == 0 ? least : code == 255 ? nan : code << 23;
+      out[i] = std::bit_cast<float>(bits);
+    }
+  } else {
+    const float one = 1;
+    kernels::active().codes.decode(kFloat8E4M3Fn, codes, count, &one, count, 0, 1, out);
+  }
+}
+
+}  // namespace
 
 ScaleReader::ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid,
                          std::size_t axis, const float* numbers)
@@ -60,7 +85,7 @@ void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std
     if (below != 0)
       for (std::int64_t byte = 0; byte < count * step; byte += 64) __builtin_prefetch(from + below + byte);
     if (numbers_ != nullptr)
-      for (std::int64_t i = 0; i < count; ++i) out[i] = numbers_[static_cast<std::uint8_t>(from[i * step])];
+      decode_scales(numbers_, from, step, count, out);
     else
       core::load(scales.dtype, from, step, count, out);
     return;
