@@ -141,6 +141,7 @@ struct CodeLanes {
   static void count_greater(__m256i a, __m256i b, Counter& counter) {
     counter = _mm256_sub_epi32(counter, _mm256_cmpgt_epi32(a, b));
   }
+  static __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
   static std::int64_t sum_of(Counter counter) {
     __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(counter), _mm256_extracti128_si256(counter, 1));
     sum = _mm_add_epi32(sum, _mm_unpackhi_epi64(sum, sum));

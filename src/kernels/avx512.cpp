@@ -109,6 +109,7 @@ struct CodeLanes {
   static void count_greater(__m512i a, __m512i b, Counter& counter) {
     counter += _mm_popcnt_u32(_mm512_cmpgt_epi32_mask(a, b));
   }
+  static __m512 multiply_add(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
   static std::int64_t sum_of(Counter counter) { return counter; }
   template <class Codes>
   static void narrow_16(const Codes* codes, std::uint8_t* to) {

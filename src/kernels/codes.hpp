@@ -18,18 +18,21 @@ struct EncodeTotals {
   /// Elements above the largest number (infinities too), those that became 0 and were not, NaN, and finite
   /// elements that are decoded to NaN.
   std::int64_t overflows = 0, flushed = 0, nans = 0, lost = 0;
-  /// The sums of squares of the other finite elements and of their errors, in float32 over some hundred of
+  /// The sums of squares of the other finite elements and of their errors, in float32 over up to 1,024 of
   /// them, so rounded differently by instruction set.
   double signal = 0, noise = 0;
   /// The largest error and the first element that has it, where float32 does not tell errors apart; -1 if there
   /// is none.
   double largest = -1;
   std::int64_t largest_at = 0;
-  /// Of smaller errors than this none is searched for: other elements have it.
+  /// Errors below this are not located: another element has one as large.
   float known = 0;
 };
 
-/// Scales of blocks: an element is multiplied or divided by the one of its block in `encode`, and its number
+/// Elements that are encoded at once; while they are, the next ones are prefetched.
+inline constexpr std::int64_t kEncodeStep = 2048;
+
+/// Scales of blocks, above 0 or NaN: an element is multiplied or divided by the one of its block in `encode`, and its number
 /// times that in `decode` times `factor` is the element decoded.
 struct EncodeScales {
   const float *encode, *decode;

@@ -15,6 +15,10 @@ struct CodeLanes {
   }
   using Counter = Bits;
   static void count_greater(Bits a, Bits b, Counter& counter) { counter -= a > b; }
+  template <class Floats>
+  static Floats multiply_add(Floats a, Floats b, Floats c) {
+    return a * b + c;
+  }
   static std::int64_t sum_of(Counter counter) {
     return std::int64_t{counter[0]} + counter[1] + counter[2] + counter[3];
   }
@@ -28,7 +32,6 @@ struct CodeLanes {
 constexpr std::int64_t kCodeLanes = CodeLanes::kBytes / 4;
 constexpr std::int32_t kInfinityBits = 0x7F800000;
 using CodeInts [[gnu::vector_size(CodeLanes::kBytes)]] = std::int32_t;
-using CodeWords [[gnu::vector_size(CodeLanes::kBytes)]] = std::uint32_t;
 using CodeFloats [[gnu::vector_size(CodeLanes::kBytes)]] = float;
 
 [[gnu::always_inline]] inline CodeInts ints_of(CodeFloats x) { return __builtin_bit_cast(CodeInts, x); }
@@ -150,7 +153,7 @@ template <class F>
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
-// Calls run(scaled), where scaled(numbers, scale) are the numbers times both factors; by 1 it is not done.
+// Calls run(scaled), where scaled(numbers, scale) are the numbers times both; a factor of 1 is skipped.
 template <class F>
 [[gnu::always_inline]] inline void with_factor(float factor, const F& run) {
   if (factor == 1) return run([](CodeFloats numbers, auto scale) { return numbers * scale; });
@@ -180,7 +183,7 @@ inline bool is_same(const FloatFormat& a, const FloatFormat& b) {
 
 // Codes of e4m3 or e5m2, two registers at a time by way of float16, whose upper byte is a code of e5m2. A code
 // of e4m3 has the same place there but for one bit of the exponent, and is 2⁻⁸ of its number: the scale is
-// multiplied by 2⁸, which is exact. For is_converted() alone.
+// multiplied by 2⁸, which is exact. Requires can_convert().
 template <bool kE4M3>
 void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t block,
                       std::int64_t first, float factor, float* out) {
@@ -214,7 +217,7 @@ void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* sc
 
 // Whether no code is NaN, nor a scale of e4m3 times 2⁸ infinite.
 template <bool kE4M3>
-bool is_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t blocks) {
+bool can_convert(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t blocks) {
   std::uint8_t most = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const auto code = static_cast<std::uint8_t>(codes[i] & 0x7F);
@@ -234,10 +237,11 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
                          const float* scales, std::int64_t block, std::int64_t first, float factor,
                          float* out) {
 #ifdef EJK_CONVERTS_CODES
-  const std::int64_t blocks = (first + n + block - 1) / block;
-  if (is_same(format, kFloat8E4M3Fn) && is_converted<true>(codes, n, scales, blocks))
+  const bool is_wide = block >= 2 * kCodeLanes;
+  const std::int64_t blocks = n == 0 ? 0 : (first + n + block - 1) / block;
+  if (is_wide && is_same(format, kFloat8E4M3Fn) && can_convert<true>(codes, n, scales, blocks))
     return decode_converted<true>(codes, n, scales, block, first, factor, out);
-  if (is_same(format, kFloat8E5M2) && is_converted<false>(codes, n, scales, blocks))
+  if (is_wide && is_same(format, kFloat8E5M2) && can_convert<false>(codes, n, scales, blocks))
     return decode_converted<false>(codes, n, scales, block, first, factor, out);
 #endif
   with_numbers(format, [&](const auto& numbers) {
@@ -285,9 +289,6 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
 // Elements whose sums stay in float32, and those that are narrowed to codes at once.
 constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
 
-// Elements after these that are prefetched: the blocks whose scales are chosen next.
-constexpr std::int64_t kEncodeAhead = 2048;
-
 // What a chunk adds to the totals.
 struct EncodeLanes {
   CodeLanes::Counter overflows{}, flushed{};
@@ -315,13 +316,15 @@ template <Ties kTies>
   return lifted - lift + ((exponent - least_exponent) >> cut);
 }
 
-// A value whose origin the compiler does not know.
+// The same value, in a register, of which the compiler knows nothing: a product is not fused with what follows.
 template <class T>
 [[gnu::always_inline]] inline T opaque(T x) {
 #ifdef __x86_64__
   asm("" : "+v"(x));
 #elif defined __aarch64__
   asm("" : "+w"(x));
+#else
+  asm("" : "+m"(x));
 #endif
   return x;
 }
@@ -355,7 +358,7 @@ struct EachScale {
   CodeFloats decode_at(std::int64_t i) const { return load_floats(decode + i, kCodeLanes); }
 };
 
-// Codes of finite elements, and what they add to the totals. Sums of others are not finite.
+// Codes of finite elements, and what they add to the totals. Sums are not finite if an element is not.
 template <Ties kTies, ScaleUse kUse, bool kFactor, class Scale>
 [[gnu::always_inline]] inline void encode_16(const CodeBits& f, const CodeRange& range, CodeInts cut,
                                              const float* x, const Scale& scale, float factor,
@@ -371,15 +374,15 @@ template <Ties kTies, ScaleUse kUse, bool kFactor, class Scale>
         round_to_code<kTies>(f, cut, scaled < range.largest ? scaled : CodeInts{} + range.largest, rounded);
     codes[r] = code | (ints_of(value) >> 31 & f.sign);
     CodeLanes::count_greater(bits_of(scaled), bits_of(CodeInts{} + range.last), lanes.overflows);
-    // Any number but 0 is above every element times this.
+    // A number but 0, times this, exceeds every element whose square float32 has.
     CodeLanes::count_greater(bits_of(ints_of(size)), bits_of(ints_of(rounded * 0x1p100f)), lanes.flushed);
     CodeFloats number = opaque(rounded * scale.decode_at(r * kCodeLanes));
     if constexpr (kFactor) number = opaque(number * factor);
     const CodeFloats error = size - number;
     const CodeInts error_size = magnitude_of(error);
     lanes.largest = error_size > lanes.largest ? error_size : lanes.largest;
-    lanes.signal += size * size;
-    lanes.noise += error * error;
+    lanes.signal = CodeLanes::multiply_add(size, size, lanes.signal);
+    lanes.noise = CodeLanes::multiply_add(error, error, lanes.noise);
   }
   CodeLanes::narrow_16(codes, to);
 }
@@ -388,14 +391,15 @@ template <Ties kTies, ScaleUse kUse, bool kFactor>
 void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales& scales, std::int64_t block,
                   std::int64_t first, std::uint8_t* codes, EncodeLanes& sums) {
   const CodeRange range = range_of<kTies>(f);
-  // Copies: the codes could be aliases of what is stored elsewhere.
+  // Local copies: stores of codes may alias anything else.
   EncodeLanes lanes;
   const float factor = scales.factor;
-  const CodeInts cut = opaque(CodeInts{} + f.cut);  // else counts of shifts are moved for each register
+  CodeInts cut = CodeInts{} + f.cut;
+  if constexpr (kCodeLanes > 4) cut = opaque(cut);  // otherwise the count is moved for each shift
   const auto encode = [&](const auto& next_scales) {
     std::int64_t i = 0;
     for (; n - i >= kNarrowed; i += kNarrowed) {
-      __builtin_prefetch(x + i + kEncodeAhead);
+      __builtin_prefetch(x + i + kEncodeStep);
       encode_16<kTies, kUse, kFactor>(f, range, cut, x + i, next_scales(), factor, codes + i, lanes);
     }
     if (i == n) return;
@@ -415,9 +419,11 @@ void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales
       return OneScale{*encodes - CodeFloats{}, *decodes - CodeFloats{}};
     });
   } else {
-    float each[2][kEncodeChunk + kNarrowed] = {};
-    for (std::int64_t i = 0, within = first; i < n; within = 0, ++encodes, ++decodes)
+    float each[2][kEncodeChunk + kNarrowed];
+    std::int64_t i = 0;
+    for (std::int64_t within = first; i < n; within = 0, ++encodes, ++decodes)
       for (; i < n && within < block; ++i, ++within) each[0][i] = *encodes, each[1][i] = *decodes;
+    for (; i < n + kNarrowed; ++i) each[0][i] = each[1][i] = 1;  // of the zeros after them
     EachScale next{each[0], each[1]};
     encode([&] {
       const EachScale here = next;
@@ -446,7 +452,7 @@ void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const
         f, CodeInts{} + f.cut, CodeInts{} + (size < range.largest ? size : range.largest), rounded)[0];
     const bool is_nan = size > kInfinityBits, was_nan = __builtin_isnan(value);
     totals.overflows += size > range.last && !is_nan;
-    totals.flushed += code == 0 && value != 0 && !is_nan;
+    totals.flushed += code == 0 && value != 0;
     totals.nans += was_nan;
     code |= sign;
     // NaN has the sign that x had as NaN, and none of a scale's: that of a product depends on the instruction.
@@ -511,7 +517,7 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
       float decoded[kEncodeChunk];
       decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
       std::int64_t i = 0;
-      while (__builtin_fabsf(from[i] - decoded[i]) != error) ++i;
+      while (i + 1 < count && __builtin_fabsf(from[i] - decoded[i]) != error) ++i;
       totals.largest = __builtin_fabs(static_cast<double>(from[i]) - static_cast<double>(decoded[i]));
       totals.largest_at = at + begin + i;
     }

@@ -59,7 +59,7 @@ struct Rows {
       row(avx512, "amx", kAmxBf16 | kAvx512bf16, with_bf16(gemm_bf16_amx, 16)),
       row(avx512, "avx512bf16", kAvx512bf16, with_bf16(gemm_bf16_avx512bf16, 2)),
       row(avx512, "avx512", 0, products_avx512),
-      row(avx2, "avx2", kFma | kF16c, products_avx2),
+      row(avx2, "avx2", 0, products_avx2),
 #elif defined(__aarch64__)
       row(neon, "neon", 0, products_neon),
 #endif

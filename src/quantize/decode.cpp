@@ -195,10 +195,11 @@ class DecodedSource final : public ForwardingSource {
     const bool is_packed = packing.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
     const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
     // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch.
-    const std::int64_t row_bytes = packing.bytes_to(length);
+    const std::int64_t row_bytes = along ? packing.bytes_to(length) : length;
     const bool prefetches = rank > 1 && row_bytes <= kMostPrefetched;
+    const bool packs_rows = is_packed && parts_.axis + 2 == rank;
     const std::int64_t bytes_ahead =
-        prefetches ? (along ? kRowsAhead : packing.byte_of(kRowsAhead)) * bytes.strides[rank - 2] : 0;
+        prefetches ? (packs_rows ? packing.byte_of(kRowsAhead) : kRowsAhead) * bytes.strides[rank - 2] : 0;
     const std::int64_t blocks_ahead = prefetches ? kRowsAhead / parts_.block[rank - 2] : 0;
     float scales[kRun + 1];
     std::uint8_t unpacked[kRun + 8];

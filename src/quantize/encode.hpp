@@ -18,7 +18,7 @@ class E8M0Codes {
   E8M0Codes(ScaleRule rule, const ElementRow& element) {
     const auto largest = std::bit_cast<std::int32_t>(static_cast<float>(element.format->largest));
     offset_ = (largest >> 23) - 127;
-    if (rule == ScaleRule::even) added_ = 1 << (22 - element.format->mantissa_bits);
+    if (rule == ScaleRule::even) added_ = 1u << (22 - element.format->mantissa_bits);
     if (rule == ScaleRule::ceil) last_fraction_ = 0;
     if (rule == ScaleRule::rceil) last_fraction_ = largest & kFraction;
     infinity_ = rule == ScaleRule::rceil ? 254 : 255 - offset_;
@@ -26,9 +26,9 @@ class E8M0Codes {
 
   std::uint8_t operator()(std::uint32_t amax) const {
     const auto bits = static_cast<std::int32_t>(amax);
-    std::int32_t code = ((bits + added_) >> 23) - offset_ + ((bits & kFraction) > last_fraction_ ? 1 : 0);
+    const auto exponent = static_cast<std::int32_t>((amax + added_) >> 23);
+    std::int32_t code = exponent - offset_ + ((bits & kFraction) > last_fraction_ ? 1 : 0);
     code = std::clamp(code, 0, 254);
-    code = bits < 1 << 23 ? 0 : code;  // below 2^-126, which has a code below 0 for every element
     code = bits == kInfinity ? infinity_ : code;
     code = bits > kInfinity ? 255 : code;
     return static_cast<std::uint8_t>(code);
@@ -36,7 +36,8 @@ class E8M0Codes {
 
  private:
   static constexpr std::int32_t kFraction = 0x7FFFFF, kInfinity = 0x7F800000;
-  std::int32_t offset_, added_ = 0, infinity_;
+  std::uint32_t added_ = 0;
+  std::int32_t offset_, infinity_;
   std::int32_t last_fraction_ = kFraction;  // that is not rounded up
 };
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "arrays/boxes.hpp"
@@ -32,7 +33,7 @@ namespace {
 
 constexpr std::int64_t kPiece = std::int64_t{1}
                                 << 16;  // elements; a multiple of every block along the last axis
-constexpr std::int64_t kStep = 2048;    // of them encoded at once
+constexpr std::int64_t kStep = kernels::kEncodeStep;
 
 using Scheme = QuantizationScheme;
 
@@ -255,15 +256,14 @@ class BlockEncoder {
       for (std::int64_t b = 0; b < blocks; ++b) codes[b] = code(largest[b]);
       for (std::int64_t b = 0; b < blocks; ++b) {
         numbers[b] = kE8M0[codes[b]];
-        // The inverse of a power of two is one, of the largest and the least one as well.
-        factors[b] = 1 / numbers[b];
+        factors[b] = kE8M0[codes[b] == 255 ? 255 : 254 - codes[b]];  // the inverse
       }
       return;
     }
     const auto most = static_cast<float>(row_.format->largest);
     for (std::int64_t b = 0; b < blocks; ++b)
       numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
-    kernels::EncodeTotals ignored;
+    kernels::EncodeTotals ignored{.known = std::numeric_limits<float>::infinity()};
     const float one = 1;
     kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks,
                     {&one, &one, 1, kernels::ScaleUse::multiplies}, blocks, 0, 0, codes, ignored);

@@ -74,16 +74,16 @@ void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std
   if (layout_ == ScaleLayout::linear) {
     // An axis of length 1, or a missing one, is repeated.
     const std::byte* from = scales.data;
-    std::int64_t step = 0;
+    std::int64_t step = 0, bytes_below = 0;
     if (scales.rank() == static_cast<std::int64_t>(rank))
       for (std::size_t d = 0; d < rank; ++d) {
         // After a row of one scale is the next row's.
         if (d + 1 < rank || grid_[d] > 1) step = scales.shape[d] == 1 ? 0 : scales.strides[d];
         from += at[d] * step;
-        if (d + 2 == rank) below *= step;
+        if (d + 2 == rank) bytes_below = below * step;
       }
-    if (below != 0)
-      for (std::int64_t byte = 0; byte < count * step; byte += 64) __builtin_prefetch(from + below + byte);
+    for (std::int64_t byte = 0; bytes_below != 0 && byte < count * step; byte += 64)
+      __builtin_prefetch(from + bytes_below + byte);
     if (numbers_ != nullptr)
       decode_scales(numbers_, from, step, count, out);
     else

@@ -58,8 +58,8 @@ class ScaleReader {
   bool rows_follow() const;
 
   /// The scales of `count` blocks that are neighbours along the last axis, from `at` on; of the next rows as
-  /// well if rows_follow(). Prefetches those
-  /// that are `below` blocks after them along the axis before, unless it is 0.
+  /// well if rows_follow(). If they are linear, those that are `below` blocks after them along the axis before
+  /// are prefetched; 0: none.
   void read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below, float* out) const;
 
  private:

@@ -86,28 +86,31 @@ TEST_CASE(
   std::vector<float> usual(257), out(256);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(i * 37 + 11);
   for (std::size_t i = 0; i < usual.size(); ++i) usual[i] = 0.75f + static_cast<float>(i % 9);
-  // Those of the first blocks overflow if they are scaled again, or are subnormal.
-  std::vector<float> with_extremes = usual;
-  const float extremes[] = {FLT_MAX, -0x1.8p120f, 0x1.8p119f, 0x1p-140f, 0};
-  std::copy(std::begin(extremes), std::end(extremes), with_extremes.begin());
+  // Scales that overflow if they are scaled again, or are subnormal, each alone and in its own place.
+  std::vector<std::vector<float>> all_scales = {usual};
+  std::size_t place = 0;
+  for (const float extreme : {FLT_MAX, -0x1.8p120f, 0x1p120f, -0x1p120f, 0x1.8p119f, 0x1p-140f, 0.0f}) {
+    all_scales.push_back(usual);
+    all_scales.back()[place++] = extreme;
+  }
   for (const Row& row : kRows) {
-    std::vector<std::uint8_t> finite = all;
-    for (std::uint8_t& code : finite)
-      if (!std::isfinite(row.numbers[code])) code = 1;
-    for (const auto* codes : {&all, &finite})
-      for (const auto* scales : {&usual, &with_extremes})
+    std::vector<std::uint8_t> numbers = all;
+    for (std::uint8_t& code : numbers)
+      if (std::isnan(row.numbers[code])) code = 1;
+    for (const auto* codes : {&all, &numbers})
+      for (const std::vector<float>& scales : all_scales)
         for (const float factor : {1.0f, 1.5f})
           for (const std::int64_t block : {1, 3, 16, 32, 50, 128, 1000})
             for (const std::int64_t first : {std::int64_t{0}, block / 2})
               for (const std::int64_t n : {0, 1, 31, 200, 256})
                 for (const kernels::Kernels* set : test::instruction_sets()) {
                   CAPTURE(set->name);
-                  set->codes.decode(*row.format, codes->data(), n, scales->data(), block, first, factor,
+                  set->codes.decode(*row.format, codes->data(), n, scales.data(), block, first, factor,
                                     out.data());
                   bool same = true;
                   for (std::int64_t i = 0; i < n; ++i) {
                     const auto at = static_cast<std::size_t>(i);
-                    const float scale = (*scales)[static_cast<std::size_t>((first + i) / block)];
+                    const float scale = scales[static_cast<std::size_t>((first + i) / block)];
                     const float expected = row.numbers[(*codes)[at]] * scale * factor;
                     same = same &&
                            std::bit_cast<std::uint32_t>(out[at]) == std::bit_cast<std::uint32_t>(expected);
@@ -181,6 +184,63 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
                   std::equal(most.begin(), most.begin() + (first + n + block - 1) / block, largest.begin()));
             }
   }
+}
+
+TEST_CASE("codes, counts and errors of finite blocks are those of a plain loop, on every instruction set") {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(3000), encode(3020), decode(3020), decoded(x.size());
+  for (float& element : x) element = normal(random);
+  std::vector<std::uint8_t> codes(x.size());
+  for (const Row& row : {kRows[0], kRows[1], kRows[6]})
+    for (const std::int64_t block : {1, 3, 16, 30, 32, 1000})
+      for (const std::int64_t first : {std::int64_t{0}, std::int64_t{16} % block, block / 2})
+        for (const std::int64_t n : {1, 17, 31, 1000, 3000})
+          for (const bool divides : {false, true})
+            for (const float factor : {1.0f, 0.75f}) {
+              // Some elements are above the largest number, some become 0.
+              for (std::size_t b = 0; b < encode.size(); ++b) {
+                const float scale =
+                    static_cast<float>(2 / row.format->largest) * (1 + static_cast<float>(b % 5) / 8);
+                encode[b] = divides ? scale : 1 / scale;
+                decode[b] = scale / factor;
+              }
+              kernels::EncodeTotals expected;
+              std::vector<std::uint8_t> expected_codes;
+              for (std::int64_t i = 0; i < n; ++i) {
+                const auto at = static_cast<std::size_t>(i),
+                           b = static_cast<std::size_t>((first + i) / block);
+                const float scaled = divides ? x[at] / encode[b] : x[at] * encode[b];
+                expected_codes.push_back(code_by_search(row, scaled, kernels::Ties::even, expected));
+                const float back = row.numbers[expected_codes.back()] * decode[b] * factor;
+                const double error = std::abs(static_cast<double>(x[at]) - static_cast<double>(back));
+                if (static_cast<float>(error) > static_cast<float>(expected.largest))
+                  expected.largest = error, expected.largest_at = i;
+              }
+              for (const kernels::Kernels* set : test::instruction_sets()) {
+                CAPTURE(set->name);
+                CAPTURE(block);
+                CAPTURE(n);
+                const auto run = [&](float known) {
+                  kernels::EncodeTotals totals{.known = known};
+                  set->codes.encode(*row.format, kernels::Ties::even, x.data(), n,
+                                    {encode.data(), decode.data(), factor,
+                                     divides ? kernels::ScaleUse::divides : kernels::ScaleUse::multiplies},
+                                    block, first, 0, codes.data(), totals);
+                  return totals;
+                };
+                const kernels::EncodeTotals totals = run(0);
+                CHECK(std::equal(expected_codes.begin(), expected_codes.end(), codes.begin()));
+                CHECK(totals.overflows == expected.overflows);
+                CHECK(totals.flushed == expected.flushed);
+                CHECK(totals.largest == expected.largest);
+                CHECK(totals.largest_at == expected.largest_at);
+                // One as large as the known one is located, all smaller ones are not.
+                const auto largest = static_cast<float>(expected.largest);
+                CHECK(run(largest).largest_at == expected.largest_at);
+                CHECK(run(std::nextafter(largest, INFINITY)).largest == -1);
+              }
+            }
 }
 
 TEST_CASE("totals of errors are those of a plain loop over decoded codes, on every instruction set") {
