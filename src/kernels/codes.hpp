@@ -1,5 +1,6 @@
 // Kernels for floats of at most 8 bits with a sign, a code in a byte, in blocks that share a scale. Element i
-// is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set.
+// is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set, but
+// for the sign of NaN that is a product of two.
 #pragma once
 
 #include <cstdint>

@@ -89,7 +89,7 @@ inline constexpr auto kNoneOfSeveral = [](std::int64_t, std::int64_t, std::int64
 
 // The scale of block `at`, or those of n elements.
 [[gnu::always_inline]] inline CodeFloats load_scales(const float* scales, std::int64_t at, std::int64_t n) {
-  return n == 0 ? CodeFloats{} + scales[at] : load_floats(scales + at, n);
+  return n == 0 ? scales[at] - CodeFloats{} : load_floats(scales + at, n);  // −0 + 0 is 0, −0 − 0 is −0
 }
 
 struct CodeBits {
@@ -513,7 +513,7 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     totals.noise += sum_of(lanes.noise);
     totals.overflows += CodeLanes::sum_of(lanes.overflows);
     totals.flushed += CodeLanes::sum_of(lanes.flushed);
-    if (error >= totals.known && static_cast<double>(error) > totals.largest) {
+    if (error >= totals.known && error > static_cast<float>(totals.largest)) {
       float decoded[kEncodeChunk];
       decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
       std::int64_t i = 0;
