@@ -74,7 +74,14 @@ template <class Load, class Several, class Run>
     if (i < n) run(i, n - i, load(i, n - i));
     return;
   }
-  for (std::int64_t i = 0, b = 0; i < n; first = 0, ++b) {
+  std::int64_t i = 0, b = 0;
+  if (first == 0 && block % kCodeLanes == 0)
+    for (const std::int64_t whole = n / block; b < whole; ++b) {
+      const std::int64_t end = i + block;
+      const auto scales = load(b, 0);
+      for (i += several(i, block, b); i < end; i += kCodeLanes) run(i, kCodeLanes, scales);
+    }
+  for (; i < n; first = 0, ++b) {
     const std::int64_t end = block - first < n - i ? i + block - first : n;
     const auto scales = load(b, 0);
     i += several(i, end - i, b);

@@ -234,6 +234,9 @@ class DecodedSource final : public ForwardingSource {
       for (std::int64_t begin = 0; begin < length; begin += kRun) {
         const std::int64_t n = std::min(kRun, length - begin), at = first + begin;
         const auto* codes = reinterpret_cast<const std::uint8_t*>(from + begin);
+        // The next box of a cache is behind this one.
+        for (std::int64_t byte = 0; along && !prefetches && byte < packing.bytes_to(n); byte += 64)
+          __builtin_prefetch(from + packing.byte_of(begin + kRun) + byte);
         if (is_packed && along) {
           unpack_along(packing, from + packing.byte_of(begin),
                        core::ceil_div(skipped + n, packing.group_codes), unpacked);
