@@ -1,6 +1,6 @@
 // Kernels for floats of at most 8 bits with a sign, a code in a byte, in blocks that share a scale. Element i
-// is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set, but
-// for the sign of NaN that is a product of two.
+// is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for
+// the sign of a NaN that is the product of two.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct EncodeTotals {
 /// Elements that are encoded at once; while they are, the next ones are prefetched.
 inline constexpr std::int64_t kEncodeStep = 2048;
 
-/// Scales of blocks, above 0 or NaN: an element is multiplied or divided by the one of its block in `encode`, and its number
-/// times that in `decode` times `factor` is the element decoded.
+/// Scales of blocks, above 0 or NaN: an element is multiplied or divided by the one of its block in `encode`,
+/// and its number times that in `decode` times `factor` is the element decoded.
 struct EncodeScales {
   const float *encode, *decode;
   float factor;

@@ -295,6 +295,8 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
 
 // Elements whose sums stay in float32, and those that are narrowed to codes at once.
 constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
+// Of a chunk with an element that is not finite, parts of so many are encoded by themselves.
+constexpr std::int64_t kEncodePart = 64;
 
 // What a chunk adds to the totals.
 struct EncodeLanes {
@@ -449,8 +451,10 @@ void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const
   const CodeBits f = code_bits(format);
   const CodeRange range = range_of<kTies>(f);
   const bool has_nan = format.special != SpecialCodes::none;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float value = x[i], scale = scales.encode[(first + i) / block];
+  const float* encode = scales.encode;
+  for (std::int64_t i = 0, within = first; i < n; ++i, ++within) {
+    if (within == block) within = 0, ++encode;
+    const float value = x[i], scale = *encode;
     const float scaled = scales.use == ScaleUse::divides ? value / scale : value * scale;
     const std::int32_t size = __builtin_bit_cast(std::int32_t, scaled) & 0x7FFFFFFF;
     const std::int32_t sign = __builtin_bit_cast(std::int32_t, value) >> f.sign_shift & f.sign;
@@ -491,15 +495,15 @@ inline bool are_zero(const float* x, std::int64_t n) {
 template <Ties kTies>
 void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& all,
                std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
-               EncodeTotals& totals) {
+               EncodeTotals& totals, std::int64_t at_once = kEncodeChunk) {
   const CodeBits f = code_bits(format);
   const auto chunk = all.use == ScaleUse::multiplies
                          ? (all.factor == 1 ? encode_chunk<kTies, ScaleUse::multiplies, false>
                                             : encode_chunk<kTies, ScaleUse::multiplies, true>)
                          : (all.factor == 1 ? encode_chunk<kTies, ScaleUse::divides, false>
                                             : encode_chunk<kTies, ScaleUse::divides, true>);
-  for (std::int64_t begin = 0; begin < n; begin += kEncodeChunk) {
-    const std::int64_t count = n - begin < kEncodeChunk ? n - begin : kEncodeChunk;
+  for (std::int64_t begin = 0; begin < n; begin += at_once) {
+    const std::int64_t count = n - begin < at_once ? n - begin : at_once;
     const std::int64_t skipped = (first + begin) / block, within = (first + begin) % block;
     const EncodeScales scales{all.encode + skipped, all.decode + skipped, all.factor, all.use};
     const float* const from = x + begin;
@@ -512,6 +516,10 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     const bool has_squares =
         ((signal >= 0x1p-110 && signal <= 0x1p120) || (signal == 0 && are_zero(from, count))) &&
         ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
+    if (!has_squares && at_once > kEncodePart) {
+      encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
+      continue;
+    }
     if (!has_squares) {
       encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
       continue;
