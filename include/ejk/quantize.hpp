@@ -144,7 +144,7 @@ struct Quantized {
   std::optional<float> global_scale;
 
   std::int64_t elements = 0, blocks = 0;
-  std::int64_t zero_blocks = 0;  // whose elements are all 0
+  std::int64_t zero_blocks = 0;  // whose elements are all 0, of fp8 also not finite
   std::int64_t saturated = 0;    // elements above the largest one, infinities too
   std::int64_t flushed = 0;      // that became 0 and were not
   std::int64_t nans = 0;         // elements that are NaN

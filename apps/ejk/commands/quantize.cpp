@@ -147,10 +147,10 @@ saturated | integer | elements above the largest one, infinities too | done
 flushed | integer | elements that became 0 and were not | done
 nans | integer | elements that are NaN | done
 lost | integer | finite elements that become NaN, as their scale is NaN (mx) | done
-zero_blocks | integer | blocks whose elements are all 0 | done
+zero_blocks | integer | blocks whose elements are all 0 (fp8: or not finite) | done
 codes_used, codes | integer | different codes that occur, of how many | done
-snr_db | number or null | 10 log10 of the sum of squares over that of errors; null of zeros and without an error | done
-largest_error | number | the largest error of a finite element | done
+snr_db | number or null | 10 log10 of the sum of squares over that of errors; null of zeros, without an error and with an infinite one | done
+largest_error | number or null | the largest error of a finite element; null if it is infinite | done
 largest_error_index | shape or null | where it is | done
 )",
     .declare = declare_quantize,
