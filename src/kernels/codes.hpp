@@ -26,7 +26,7 @@ struct EncodeTotals {
   /// is none.
   double largest = -1;
   std::int64_t largest_at = 0;
-  /// Errors below this are not located: another element has one as large.
+  /// Smaller errors are not located: another element has one as large as this.
   float known = 0;
 };
 

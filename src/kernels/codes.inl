@@ -61,43 +61,8 @@ using CodeFloats [[gnu::vector_size(CodeLanes::kBytes)]] = float;
   return __builtin_bit_cast(CodeInts, CodeLanes::widen(from));
 }
 
-// Elements of blocks, of the first from element `first` on. several(i, n, block) processes the first of n
-// elements of one block and returns how many; run(i, n, scales) a register of the rest of them. `scales` are
-// load(b, 0), those of block b, or load(i, n), one for each element.
-template <class Load, class Several, class Run>
-[[gnu::always_inline]] inline void for_each_register(std::int64_t n, std::int64_t block, std::int64_t first,
-                                                     const Load& load, const Several& several,
-                                                     const Run& run) {
-  if (block == 1) {
-    std::int64_t i = 0;
-    for (; n - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, load(i, kCodeLanes));
-    if (i < n) run(i, n - i, load(i, n - i));
-    return;
-  }
-  std::int64_t i = 0, b = 0;
-  if (first == 0 && block % kCodeLanes == 0)
-    for (const std::int64_t whole = n / block; b < whole; ++b) {
-      const std::int64_t end = i + block;
-      const auto scales = load(b, 0);
-      for (i += several(i, block, b); i < end; i += kCodeLanes) run(i, kCodeLanes, scales);
-    }
-  for (; i < n; first = 0, ++b) {
-    const std::int64_t end = block - first < n - i ? i + block - first : n;
-    const auto scales = load(b, 0);
-    i += several(i, end - i, b);
-    for (; end - i >= kCodeLanes; i += kCodeLanes) run(i, kCodeLanes, scales);
-    if (i < end) run(i, end - i, scales);
-    i = end;
-  }
-}
-inline constexpr auto kNoneOfSeveral = [](std::int64_t, std::int64_t, std::int64_t) {
-  return std::int64_t{0};
-};
-
-// The scale of block `at`, or those of n elements.
-[[gnu::always_inline]] inline CodeFloats load_scales(const float* scales, std::int64_t at, std::int64_t n) {
-  return n == 0 ? scales[at] - CodeFloats{} : load_floats(scales + at, n);  // −0 + 0 is 0, −0 − 0 is −0
-}
+// In each lane, −0 as well: −0 + 0 is 0.
+[[gnu::always_inline]] inline CodeFloats broadcast(float x) { return x - CodeFloats{}; }
 
 struct CodeBits {
   std::int32_t cut, rebias, lift, least_normal, largest, nan, infinity, magnitude, sign, sign_shift;
@@ -160,26 +125,44 @@ template <class F>
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
-// Calls run(scaled), where scaled(numbers, scale) are the numbers times both; a factor of 1 is skipped.
+// Calls run(scaled), where scaled(numbers, scale) = numbers · scale · factor; nothing is multiplied by 1.
 template <class F>
 [[gnu::always_inline]] inline void with_factor(float factor, const F& run) {
   if (factor == 1) return run([](CodeFloats numbers, auto scale) { return numbers * scale; });
   run([=](CodeFloats numbers, auto scale) { return numbers * scale * factor; });
 }
 
-// Codes of blocks by numbers(codes); several() as in for_each_register().
+// Decodes blocks by numbers(codes) and scaled(numbers, scale). several(i, n, b) decodes the first of n elements
+// of block b from element i on, and returns how many.
 template <class Numbers, class Several, class Scaled>
 [[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Several& several,
                                                  const Scaled& scaled, const std::uint8_t* codes,
                                                  std::int64_t n, const float* scales, std::int64_t block,
                                                  std::int64_t first, float* out) {
-  for_each_register(
-      n, block, first, [&](std::int64_t at, std::int64_t count) { return load_scales(scales, at, count); },
-      several,
-      [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
-        const CodeFloats decoded = scaled(numbers(load_codes(codes + i, count)), scale);
-        std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
-      });
+  const auto decode = [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
+    const CodeFloats decoded = scaled(numbers(load_codes(codes + i, count)), scale);
+    std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
+  };
+  std::int64_t i = 0, b = 0;
+  if (block == 1) {
+    for (; n - i >= kCodeLanes; i += kCodeLanes) decode(i, kCodeLanes, load_floats(scales + i, kCodeLanes));
+    if (i < n) decode(i, n - i, load_floats(scales + i, n - i));
+    return;
+  }
+  if (first == 0 && block % kCodeLanes == 0)
+    for (const std::int64_t whole = n / block; b < whole; ++b) {
+      const std::int64_t end = i + block;
+      const CodeFloats scale = broadcast(scales[b]);
+      for (i += several(i, block, b); i < end; i += kCodeLanes) decode(i, kCodeLanes, scale);
+    }
+  for (; i < n; first = 0, ++b) {
+    const std::int64_t end = block - first < n - i ? i + block - first : n;
+    const CodeFloats scale = broadcast(scales[b]);
+    i += several(i, end - i, b);
+    for (; end - i >= kCodeLanes; i += kCodeLanes) decode(i, kCodeLanes, scale);
+    if (i < end) decode(i, end - i, scale);
+    i = end;
+  }
 }
 
 #ifdef EJK_CONVERTS_CODES
@@ -253,7 +236,8 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
 #endif
   with_numbers(format, [&](const auto& numbers) {
     with_factor(factor, [&](const auto& scaled) {
-      decode_blocks(numbers, kNoneOfSeveral, scaled, codes, n, scales, block, first, out);
+      const auto none = [](std::int64_t, std::int64_t, std::int64_t) { return std::int64_t{0}; };
+      decode_blocks(numbers, none, scaled, codes, n, scales, block, first, out);
     });
   });
 }
@@ -293,9 +277,9 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
   }
 }
 
-// Elements whose sums stay in float32, and those that are narrowed to codes at once.
+// Elements that are accumulated in float32, and elements whose codes are narrowed to bytes at once.
 constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
-// Of a chunk with an element that is not finite, parts of so many are encoded by themselves.
+// A chunk with a non-finite element is encoded again, in parts of this size.
 constexpr std::int64_t kEncodePart = 64;
 
 // What a chunk adds to the totals.
@@ -325,7 +309,7 @@ template <Ties kTies>
   return lifted - lift + ((exponent - least_exponent) >> cut);
 }
 
-// The same value, in a register, of which the compiler knows nothing: a product is not fused with what follows.
+// Hides a value from the optimizer, so that it does not contract a product and a sum into a fused multiply-add.
 template <class T>
 [[gnu::always_inline]] inline T opaque(T x) {
 #ifdef __x86_64__
@@ -425,14 +409,14 @@ void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales
     encode([&] {
       if (left == 0) left = block, ++encodes, ++decodes;
       left -= kNarrowed;
-      return OneScale{*encodes - CodeFloats{}, *decodes - CodeFloats{}};
+      return OneScale{broadcast(*encodes), broadcast(*decodes)};
     });
   } else {
     float each[2][kEncodeChunk + kNarrowed];
     std::int64_t i = 0;
     for (std::int64_t within = first; i < n; within = 0, ++encodes, ++decodes)
       for (; i < n && within < block; ++i, ++within) each[0][i] = *encodes, each[1][i] = *decodes;
-    for (; i < n + kNarrowed; ++i) each[0][i] = each[1][i] = 1;  // of the zeros after them
+    for (; i < n + kNarrowed; ++i) each[0][i] = each[1][i] = 1;  // of the padding
     EachScale next{each[0], each[1]};
     encode([&] {
       const EachScale here = next;
@@ -443,7 +427,7 @@ void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales
   sums = lanes;
 }
 
-// Codes and totals element by element, not finite ones among them.
+// Codes and totals element by element: for non-finite ones, and for squares outside the range of float32.
 template <Ties kTies>
 void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
                 std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
@@ -516,12 +500,11 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     const bool has_squares =
         ((signal >= 0x1p-110 && signal <= 0x1p120) || (signal == 0 && are_zero(from, count))) &&
         ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
-    if (!has_squares && at_once > kEncodePart) {
-      encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
-      continue;
-    }
     if (!has_squares) {
-      encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
+      if (at_once > kEncodePart)
+        encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
+      else
+        encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
       continue;
     }
     totals.signal += signal;

@@ -169,7 +169,7 @@ class DecodedSource final : public ForwardingSource {
     return {buffer.data(), values.dtype(), box.count};
   }
 
-  // Whether whole rows are side by side, and their scales as well: they are decoded as one row.
+  // Whether whole rows are contiguous, and their scales as well: they are decoded as one row.
   bool joins_rows(const ArrayBox& box, const ArrayView& bytes) const {
     const std::size_t rank = box.count.size();
     if (rank < 2 || box.count[rank - 2] == 1 || box.count.back() != parts_.shape.back()) return false;
@@ -234,7 +234,7 @@ class DecodedSource final : public ForwardingSource {
       for (std::int64_t begin = 0; begin < length; begin += kRun) {
         const std::int64_t n = std::min(kRun, length - begin), at = first + begin;
         const auto* codes = reinterpret_cast<const std::uint8_t*>(from + begin);
-        // The next box of a cache is behind this one.
+        // Chunks of a KV cache follow one another in memory.
         for (std::int64_t byte = 0; along && !prefetches && byte < packing.bytes_to(n); byte += 64)
           __builtin_prefetch(from + packing.byte_of(begin + kRun) + byte);
         if (is_packed && along) {

@@ -154,7 +154,7 @@ class UsedCodes {
   /// Codes of a piece, or bytes of two codes of 4 bits. Most magnitudes are within the run of those that are
   /// known already, which is faster to see than to mark them.
   void add(const std::uint8_t* bytes, std::int64_t n) {
-    if (is_packed_ && are_all_known_) return;
+    if (is_packed_ && count() == 2 * magnitudes_) return;
     constexpr std::int64_t kGroup = 128;
     const auto mask = static_cast<std::uint8_t>(magnitudes_ - 1);
     for (std::int64_t i = 0; i < n; i += kGroup) {
@@ -166,10 +166,7 @@ class UsedCodes {
       if (is_packed_ || most >= known_)
         for (std::int64_t j = i; j < end; ++j) used_[bytes[j]] = true;
     }
-    if (is_packed_) {
-      are_all_known_ = count() == 2 * magnitudes_;
-      return;
-    }
+    if (is_packed_) return;
     known_ = 0;
     const auto all = static_cast<std::size_t>(magnitudes_);
     for (std::size_t begin = 0, i = 0; i <= all; ++i) {
@@ -197,7 +194,6 @@ class UsedCodes {
   bool is_packed_;
   int magnitudes_;
   std::array<bool, 256> used_ = {};
-  bool are_all_known_ = false;  // of packed ones
   // The longest run of magnitudes that are used with both signs.
   std::uint8_t first_known_ = 0;
   std::size_t known_ = 0;
@@ -379,7 +375,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     UsedCodes used;
     Buffer elements;
     std::vector<std::uint8_t> codes;
-    double largest_error = 0;
+    float largest_error = 0;
   };
   UsedCodes used(row);
   core::parallel_reduce(
@@ -397,14 +393,14 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
           codes_out = buffers.codes.data();
         }
         Part& part = parts[static_cast<std::size_t>(box)];
-        part.totals.known = static_cast<float>(buffers.largest_error);
+        part.totals.known = buffers.largest_error;
         for_each_step(grid, first, first + n,
                       [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
                         encoder.encode(from + (begin - first), end - begin, within,
                                        scales.data() + scale * size_of(scales.dtype()),
                                        codes_out + (begin - first), begin, part);
                       });
-        buffers.largest_error = std::max(buffers.largest_error, part.totals.largest);
+        buffers.largest_error = std::max(buffers.largest_error, static_cast<float>(part.totals.largest));
         if (row.group_codes > 1) pack(row, codes_out, n, out);
         buffers.used.add(row.group_codes == 2 ? reinterpret_cast<const std::uint8_t*>(out) : codes_out,
                          n / (row.group_codes == 2 ? 2 : 1));

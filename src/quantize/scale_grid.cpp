@@ -77,7 +77,7 @@ void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std
     std::int64_t step = 0, bytes_below = 0;
     if (scales.rank() == static_cast<std::int64_t>(rank))
       for (std::size_t d = 0; d < rank; ++d) {
-        // After a row of one scale is the next row's.
+        // With one scale a row, the next scale is the next row's.
         if (d + 1 < rank || grid_[d] > 1) step = scales.shape[d] == 1 ? 0 : scales.strides[d];
         from += at[d] * step;
         if (d + 2 == rank) bytes_below = below * step;

@@ -54,7 +54,7 @@ class ScaleReader {
   ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid, std::size_t axis,
               const float* numbers);
 
-  /// Whether the last scale of a row is before the first one of the next row.
+  /// Whether the scales of all rows are contiguous.
   bool rows_follow() const;
 
   /// The scales of `count` blocks that are neighbours along the last axis, from `at` on; of the next rows as

@@ -269,7 +269,7 @@ TEST_CASE("totals of errors are those of a plain loop over decoded codes, on eve
     // In steps: later registers and chunks have the largest error.
     if (kind == "growing")
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = 100 + std::floor(static_cast<float>(i) / 50);
-    // Of all float errors, which are rounded, the first one counts.
+    // Of errors that are equal in float32 the first one is reported.
     if (kind == "equal") {
       std::fill(x.begin(), x.end(), 777.77f);
       std::fill(encode.begin(), encode.end(), 0.001f), std::fill(decode.begin(), decode.end(), 0.001f);
