@@ -227,6 +227,13 @@ class ArraySource {
   virtual void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
                     void* out) const = 0;
 
+  /// The bytes in memory that read() of a box reads, to prefetch them; none if that is not known.
+  virtual std::optional<ArrayView> bytes_of(std::span<const std::int64_t> start,
+                                            std::span<const std::int64_t> count) const {
+    (void)start, (void)count;
+    return std::nullopt;
+  }
+
   /// Releases part of the view: its pages of a mapped file no longer count as memory of this process.
   virtual void release(const std::byte* data, std::int64_t bytes) const { (void)data, (void)bytes; }
 

@@ -31,8 +31,9 @@ namespace {
 // Keys of a task (many, as merging costs time for each range; few enough for all threads), and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
 // Bytes of a chunk: it stays in the second-level cache beside the prefetched one; more where a task has as
-// many heads as fit a page for one token, for direct().
-constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096;
+// many heads as fit a page for one token, for direct(); more of a source, where a box takes time as well.
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096,
+                       kBoxBytes = std::int64_t{1} << 17;
 constexpr std::int64_t kMostRows = 4 * kMostDecodeRows;  // of a task, of all of its heads
 constexpr std::int64_t kTasksOfThread = 4;               // so that all end at about the same time
 constexpr std::int64_t kSpare = 64;                      // that whole vectors may read
@@ -212,7 +213,7 @@ class Decode {
 
   // Keys processed at once, with all heads of a task.
   std::int64_t piece(Positions kv_heads) const {
-    const std::int64_t keys = kPieceBytes / (kv_heads.count() * head_bytes_);
+    const std::int64_t keys = (reads_boxes() ? kBoxBytes : kPieceBytes) / (kv_heads.count() * head_bytes_);
     return std::clamp(keys / gemm_.direct_k * gemm_.direct_k, gemm_.direct_k, step_);
   }
 
@@ -558,7 +559,7 @@ std::int64_t decode_box_bytes(const CheckedArguments& setup) {
   const std::int64_t head = std::max(setup.shape.head_size * size_of(setup.k.dtype),
                                      setup.shape.value_size * size_of(setup.v.dtype));
   const double together = static_cast<double>(std::max(kTogetherBytes, head));
-  return core::bytes_of_estimate((static_cast<double>(kPieceBytes) + static_cast<double>(kStep) * together) *
+  return core::bytes_of_estimate((static_cast<double>(kBoxBytes) + static_cast<double>(kStep) * together) *
                                  static_cast<double>(threads()));
 }
 

@@ -132,6 +132,15 @@ struct CodeLanes {
   static __m256i widen(const std::uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
+  // Lane i has half i of the bytes in its lowest bits.
+  template <bool kHighFirst>
+  static __m256i spread(const void* p) {
+    std::int32_t word;
+    std::memcpy(&word, p, sizeof word);
+    const __m256i halves = kHighFirst ? _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24)
+                                      : _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    return _mm256_srlv_epi32(_mm256_set1_epi32(word), halves);
+  }
   static std::int32_t largest(__m256i v) {
     __m128i most = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     most = _mm_max_epi32(most, _mm_unpackhi_epi64(most, most));
@@ -160,11 +169,25 @@ struct CodeLanes {
     const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
     return _mm256_or_ps(_mm256_permutevar8x32_ps(numbers, codes), _mm256_castsi256_ps(sign));
   }
-  template <class Halves>
-  static void widen_halves(Halves halves, __m256& low, __m256& high) {
-    const auto all = __builtin_bit_cast(__m256i, halves);
-    low = _mm256_cvtph_ps(_mm256_castsi256_si128(all));
-    high = _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1));
+  using Largest = __m128i;
+  // 16 codes of e4m3 or e5m2 as float16, those of e4m3 as 2⁻⁸ of their numbers; the largest magnitude, doubled.
+  template <bool kE4M3>
+  static void convert(const std::uint8_t* codes, __m256& low, __m256& high, Largest& most) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+    most = _mm_max_epu8(most, _mm_add_epi8(bytes, bytes));
+    const auto floats = [](__m128i some) {
+      const __m128i wide = _mm_cvtepi8_epi16(some);
+      return _mm256_cvtph_ps(kE4M3 ? _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(-0x4080))
+                                   : _mm_slli_epi16(wide, 8));
+    };
+    low = floats(bytes);
+    high = floats(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8)));
+  }
+  static int largest_code(Largest most) {
+    std::uint8_t each[sizeof most], largest = 0;
+    std::memcpy(each, &most, sizeof most);
+    for (const std::uint8_t code : each) largest = code > largest ? code : largest;
+    return largest >> 1;
   }
 };
 

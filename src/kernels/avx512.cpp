@@ -104,6 +104,15 @@ struct CodeLanes {
   static __m512i widen(const std::uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  // Lane i has half i of the bytes in its lowest bits.
+  template <bool kHighFirst>
+  static __m512i spread(const void* p) {
+    const __m512i words = _mm512_castsi128_si512(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+    const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i low_first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28),
+                  high_first = _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+    return _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, words), kHighFirst ? high_first : low_first);
+  }
   static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
   using Counter = std::int64_t;
   static void count_greater(__m512i a, __m512i b, Counter& counter) {
@@ -117,11 +126,25 @@ struct CodeLanes {
                      _mm512_cvtepi32_epi8(__builtin_bit_cast(__m512i, codes[0])));
   }
   static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
-  template <class Halves>
-  static void widen_halves(Halves halves, __m512& low, __m512& high) {
-    const auto all = __builtin_bit_cast(__m512i, halves);
-    low = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
-    high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(all, 1));
+  using Largest = __m256i;
+  // 32 codes of e4m3 or e5m2 as float16, those of e4m3 as 2⁻⁸ of their numbers; the largest magnitude, doubled.
+  template <bool kE4M3>
+  static void convert(const std::uint8_t* codes, __m512& low, __m512& high, Largest& most) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    most = _mm256_max_epu8(most, _mm256_add_epi8(bytes, bytes));
+    const auto floats = [](__m128i some) {
+      const __m256i wide = _mm256_cvtepi8_epi16(some);
+      return _mm512_cvtph_ps(kE4M3 ? _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(-0x4080))
+                                   : _mm256_slli_epi16(wide, 8));
+    };
+    low = floats(_mm256_castsi256_si128(bytes));
+    high = floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16)));
+  }
+  static int largest_code(Largest most) {
+    std::uint8_t each[sizeof most], largest = 0;
+    std::memcpy(each, &most, sizeof most);
+    for (const std::uint8_t code : each) largest = code > largest ? code : largest;
+    return largest >> 1;
   }
 };
 

@@ -1,5 +1,5 @@
-// Kernels for floats of at most 8 bits with a sign, a code in a byte, in blocks that share a scale. Element i
-// is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for
+// Kernels for floats of at most 8 bits in blocks that share a scale. Element i is in block
+// (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for
 // the sign of a NaN that is the product of two.
 #pragma once
 
@@ -41,21 +41,37 @@ struct EncodeScales {
   ScaleUse use;
 };
 
-struct Codes {
-  /// out[i] = (number of codes[i]) · scales[its block] · factor, each product rounded. Bits above a code are
-  /// ignored.
-  void (*decode)(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n, const float* scales,
-                 std::int64_t block, std::int64_t first, float factor, float* out);
+/// Where codes of 4 bits are: two of a row in a byte, or one, in this half. Others have a byte each: `low`.
+enum class CodeHalves : std::uint8_t { low_first, high_first, low, high };
 
-  /// codes[2 i] and codes[2 i + 1] = the halves of bytes[i], the low one first or last; i < n.
-  void (*unpack)(const std::uint8_t* bytes, std::int64_t n, bool low_first, std::uint8_t* codes);
+/// Rows of codes, and the scales of their blocks.
+struct CodeRows {
+  const std::uint8_t* bytes = nullptr;
+  std::int64_t n = 0;  // elements of a row
+  const float* scales = nullptr;
+  std::int64_t block = 1, first = 0;
+  float factor = 1;
+  CodeHalves halves = CodeHalves::low;
+  std::int64_t skipped = 0;  // 1: the first element is the second in its byte
+  std::int64_t rows = 1;
+  std::int64_t stride = 0;         // bytes from row to row
+  std::int64_t scales_stride = 0;  // scales from row to row
+  std::int64_t ahead = 0;          // bytes so far after those of a row are prefetched; 0: none
+
+  bool is_packed() const { return halves == CodeHalves::low_first || halves == CodeHalves::high_first; }
+};
+
+struct Codes {
+  /// out[r, i] = (number of the code) · scales[its block] · factor, each product rounded; rows of `out` are
+  /// contiguous. Bits above a code are ignored.
+  void (*decode)(const FloatFormat& format, const CodeRows& codes, float* out);
 
   /// out[b] = the bits of the largest magnitude in block b, of NaN as well; or of finite elements.
   void (*largest)(const float* x, std::int64_t n, std::int64_t block, std::int64_t first, bool finite,
                   std::uint32_t* out);
 
   /// codes[i] = the code nearest to x[i], scaled. Numbers above the largest become it; so does NaN in formats
-  /// without NaN. Not for fnuz. `at`: the position of x[0] among the elements of the totals. n < 2^31.
+  /// without NaN. Not for fnuz and fnu. `at`: the position of x[0] among the elements of the totals. n < 2^31.
   void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
                  const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
                  std::uint8_t* codes, EncodeTotals& totals);

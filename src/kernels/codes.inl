@@ -1,6 +1,6 @@
 // Codes of floats, a register of them at once, which share a scale: the last one of a block may be partly
 // filled. The including file may define CodeLanes for its instruction set, as below, and EJK_CODE_LANES;
-// EJK_LOOKS_UP_CODES if that has look_up(), EJK_CONVERTS_CODES for widen_halves().
+// EJK_LOOKS_UP_CODES if that has look_up(), EJK_CONVERTS_CODES for convert().
 
 #ifndef EJK_CODE_LANES
 struct CodeLanes {
@@ -15,6 +15,11 @@ struct CodeLanes {
   }
   using Counter = Bits;
   static void count_greater(Bits a, Bits b, Counter& counter) { counter -= a > b; }
+  template <bool kHighFirst>
+  static Bits spread(const void* from) {
+    const auto* p = static_cast<const std::uint8_t*>(from);
+    return kHighFirst ? Bits{p[0] >> 4, p[0], p[1] >> 4, p[1]} : Bits{p[0], p[0] >> 4, p[1], p[1] >> 4};
+  }
   template <class Floats>
   static Floats multiply_add(Floats a, Floats b, Floats c) {
     return a * b + c;
@@ -114,16 +119,33 @@ template <class F>
     return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fn>(f, codes); });
   if (format.special == SpecialCodes::fnuz)
     return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fnuz>(f, codes); });
-#ifdef EJK_LOOKS_UP_CODES
-  if (f.sign == 8) {
-    CodeInts all{};
-    for (int i = 0; i < kCodeLanes; ++i) all[i] = i;
-    const CodeFloats numbers = numbers_of<SpecialCodes::none>(f, all);
-    return run([&](CodeInts codes) { return CodeLanes::look_up(numbers, bits_of(codes)); });
-  }
-#endif
+  if (format.special == SpecialCodes::fnu)
+    return run([](CodeInts codes) {
+      const CodeInts least = CodeInts{} + 0x00400000, nan = CodeInts{} + 0x7FC00000;
+      const CodeInts bits = codes == 0 ? least : codes << 23;
+      return floats_of(codes == 255 ? nan : bits);
+    });
   run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
+
+#ifdef EJK_LOOKS_UP_CODES
+// The numbers of 4-bit codes; of the first 8 where a register has no more.
+struct CodeTable {
+  CodeFloats numbers;
+  explicit CodeTable(CodeFloats all) : numbers(all) {}
+  explicit CodeTable(const CodeBits& f) {
+    CodeInts all{};
+    for (int i = 0; i < kCodeLanes; ++i) all[i] = i;
+    numbers = numbers_of<SpecialCodes::none>(f, all);
+  }
+  CodeFloats operator()(CodeInts codes) const { return CodeLanes::look_up(numbers, bits_of(codes)); }
+};
+#else
+struct CodeTable {
+  CodeBits f;
+  CodeFloats operator()(CodeInts codes) const { return numbers_of<SpecialCodes::none>(f, codes); }
+};
+#endif
 
 // Calls run(scaled), where scaled(numbers, scale) = numbers · scale · factor; nothing is multiplied by 1.
 template <class F>
@@ -132,37 +154,98 @@ template <class F>
   run([=](CodeFloats numbers, auto scale) { return numbers * scale * factor; });
 }
 
-// Decodes blocks by numbers(codes) and scaled(numbers, scale). several(i, n, b) decodes the first of n elements
-// of block b from element i on, and returns how many.
-template <class Numbers, class Several, class Scaled>
-[[gnu::always_inline]] inline void decode_blocks(const Numbers& numbers, const Several& several,
-                                                 const Scaled& scaled, const std::uint8_t* codes,
-                                                 std::int64_t n, const float* scales, std::int64_t block,
-                                                 std::int64_t first, float* out) {
-  const auto decode = [&](std::int64_t i, std::int64_t count, CodeFloats scale) {
-    const CodeFloats decoded = scaled(numbers(load_codes(codes + i, count)), scale);
-    std::memcpy(out + i, &decoded, static_cast<std::size_t>(count) * sizeof(float));
+// Calls run(i, n, b) for elements [i, i + n) of a row, which are in its block b.
+template <class F>
+[[gnu::always_inline]] inline void for_blocks(const CodeRows& c, const F& run, std::int64_t b = 0) {
+  // Bounds are not computed from one another.
+  for (std::int64_t begin = b * c.block - c.first; begin < c.n; begin += c.block, ++b) {
+    const std::int64_t i = begin < 0 ? 0 : begin, end = begin + c.block < c.n ? begin + c.block : c.n;
+    run(i, end - i, b);
+  }
+}
+
+// Calls run(bytes, scales, out) for each row, and prefetches.
+template <class F>
+[[gnu::always_inline]] inline void for_rows(const CodeRows& c, float* out, const F& run) {
+  const std::int64_t bytes = c.is_packed() ? (c.skipped + c.n + 1) / 2 : c.n;
+  for (std::int64_t r = 0; r < c.rows; ++r, out += c.n) {
+    const std::uint8_t* const row = c.bytes + r * c.stride;
+    if (c.ahead != 0)
+      for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + c.ahead + byte);
+    run(row, c.scales + r * c.scales_stride, out);
+  }
+}
+
+// Decodes rows whose codes are load(row, i, n), n ≤ kCodeLanes from element i on.
+template <class Numbers, class Scaled, class Load>
+[[gnu::always_inline]] inline void decode_rows(const CodeRows& rows, const Numbers& of_codes,
+                                               const Scaled& scaled, const Load& load_any, float* out) {
+  // Local copies: stores of decoded elements may alias anything else.
+  const CodeRows c = rows;
+  const Numbers numbers = of_codes;
+  const Load load = load_any;
+  const auto with_scale = [&](CodeFloats scale) {
+    if constexpr (std::is_same_v<Numbers, CodeTable> && kCodeLanes == 16)
+      return CodeTable(scaled(numbers.numbers, scale));  // once for a block
+    else
+      return [&numbers, &scaled, scale](CodeInts codes) { return scaled(numbers(codes), scale); };
   };
-  std::int64_t i = 0, b = 0;
-  if (block == 1) {
-    for (; n - i >= kCodeLanes; i += kCodeLanes) decode(i, kCodeLanes, load_floats(scales + i, kCodeLanes));
-    if (i < n) decode(i, n - i, load_floats(scales + i, n - i));
-    return;
+  for_rows(c, out, [&](const std::uint8_t* row, const float* scales, float* to) {
+    const auto decode = [&](std::int64_t i, std::int64_t n, const auto& decoded_of)
+        __attribute__((always_inline)) {
+      const CodeFloats decoded = decoded_of(load(row, i, n));
+      std::memcpy(to + i, &decoded, static_cast<std::size_t>(n) * sizeof(float));
+    };
+    const auto decode_all = [&](std::int64_t i, std::int64_t n, const auto& of)
+        __attribute__((always_inline)) {
+      const std::int64_t end = i + n;
+      for (; end - i >= 2 * kCodeLanes; i += 2 * kCodeLanes) {
+        decode(i, kCodeLanes, of(i, kCodeLanes));
+        decode(i + kCodeLanes, kCodeLanes, of(i + kCodeLanes, kCodeLanes));
+      }
+      if (end - i >= kCodeLanes) decode(i, kCodeLanes, of(i, kCodeLanes)), i += kCodeLanes;
+      if (i < end) decode(i, end - i, of(i, end - i));
+    };
+    if (c.block == 1)
+      return decode_all(0, c.n, [&](std::int64_t i, std::int64_t n) {
+        return [&numbers, &scaled, scale = load_floats(scales + i, n)](CodeInts codes) {
+          return scaled(numbers(codes), scale);
+        };
+      });
+    const auto decode_block = [&](std::int64_t i, std::int64_t n, std::int64_t b)
+        __attribute__((always_inline)) {
+      const auto decoded_of = with_scale(broadcast(scales[b]));
+      decode_all(
+          i, n, [&](std::int64_t, std::int64_t) -> const auto& { return decoded_of; });
+    };
+    // Whole blocks of NVFP4 and MX need no loops over their elements.
+    std::int64_t b = 0;
+    if (c.first == 0 && c.block == 16)
+      for (; 16 * (b + 1) <= c.n; ++b) decode_block(16 * b, 16, b);
+    if (c.first == 0 && c.block == 32)
+      for (; 32 * (b + 1) <= c.n; ++b) decode_block(32 * b, 32, b);
+    for_blocks(c, decode_block, b);
+  });
+}
+
+// n ≤ kCodeLanes codes of 4 bits from code `at` of packed ones on, in as many bits from the lowest on.
+[[gnu::always_inline]] inline std::uint64_t load_halves(const std::uint8_t* bytes, bool high_first,
+                                                        std::int64_t at, std::int64_t n) {
+  const bool odd = at % 2 != 0;
+  std::uint64_t word = 0, last = 0;
+  bytes += at / 2;
+  if (is_full(n)) {
+    std::memcpy(&word, bytes, kCodeLanes / 2);
+    if (odd) last = bytes[kCodeLanes / 2];
+  } else {
+    for (std::int64_t b = 0; 2 * b < n + odd; ++b) word |= std::uint64_t{bytes[b]} << (8 * b);
   }
-  if (first == 0 && block % kCodeLanes == 0)
-    for (const std::int64_t whole = n / block; b < whole; ++b) {
-      const std::int64_t end = i + block;
-      const CodeFloats scale = broadcast(scales[b]);
-      for (i += several(i, block, b); i < end; i += kCodeLanes) decode(i, kCodeLanes, scale);
-    }
-  for (; i < n; first = 0, ++b) {
-    const std::int64_t end = block - first < n - i ? i + block - first : n;
-    const CodeFloats scale = broadcast(scales[b]);
-    i += several(i, end - i, b);
-    for (; end - i >= kCodeLanes; i += kCodeLanes) decode(i, kCodeLanes, scale);
-    if (i < end) decode(i, end - i, scale);
-    i = end;
-  }
+  const auto swapped = [](std::uint64_t some) {
+    constexpr std::uint64_t kLow = 0x0F0F0F0F0F0F0F0F;
+    return (some & kLow) << 4 | (some >> 4 & kLow);
+  };
+  if (high_first) word = swapped(word), last = swapped(last);
+  return odd ? word >> 4 | last << (4 * kCodeLanes - 4) : word;
 }
 
 #ifdef EJK_CONVERTS_CODES
@@ -173,85 +256,93 @@ inline bool is_same(const FloatFormat& a, const FloatFormat& b) {
 
 // Codes of e4m3 or e5m2, two registers at a time by way of float16, whose upper byte is a code of e5m2. A code
 // of e4m3 has the same place there but for one bit of the exponent, and is 2⁻⁸ of its number: the scale is
-// multiplied by 2⁸, which is exact. Requires can_convert().
+// multiplied by 2⁸, which is exact. Returns false, and `out` is wrong, if a code is NaN or such a scale infinite.
 template <bool kE4M3>
-void decode_converted(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t block,
-                      std::int64_t first, float factor, float* out) {
+bool decode_converted(const CodeRows& rows, float* out) {
   constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
   constexpr std::int64_t kAtOnce = 2 * kCodeLanes;
-  using Bytes [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint8_t;
-  using Halves [[gnu::vector_size(CodeLanes::kBytes)]] = std::int16_t;
+  const CodeRows c = rows;  // stores may alias it
   const CodeBits f = code_bits(kFormat);
-  with_factor(factor, [&](const auto& scaled) {
-    const auto convert = [&](std::int64_t i, float scale) {
-      Bytes bytes;
-      std::memcpy(&bytes, codes + i, sizeof bytes);
-      Halves halves = __builtin_convertvector(bytes, Halves) << 8;
-      if constexpr (kE4M3) halves = halves >> 1 & static_cast<std::int16_t>(0xBF80);
-      CodeFloats low, high;
-      CodeLanes::widen_halves(halves, low, high);
-      low = scaled(low, scale), high = scaled(high, scale);
-      std::memcpy(out + i, &low, sizeof low);
-      std::memcpy(out + i + kCodeLanes, &high, sizeof high);
-    };
-    const auto several = [&](std::int64_t i, std::int64_t count, std::int64_t b) {
-      const float scale = kE4M3 ? scales[b] * 256 : scales[b];
-      const std::int64_t end = i + count / kAtOnce * kAtOnce;
-      for (; i < end; i += kAtOnce) convert(i, scale);
-      return count / kAtOnce * kAtOnce;
-    };
-    decode_blocks([&](CodeInts some) { return numbers_of<kFormat.special>(f, some); }, several, scaled, codes,
-                  n, scales, block, first, out);
-  });
-}
-
-// Whether no code is NaN, nor a scale of e4m3 times 2⁸ infinite.
-template <bool kE4M3>
-bool can_convert(const std::uint8_t* codes, std::int64_t n, const float* scales, std::int64_t blocks) {
-  std::uint8_t most = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto code = static_cast<std::uint8_t>(codes[i] & 0x7F);
-    most = code > most ? code : most;
-  }
-  if (most >= (kE4M3 ? 0x7F : 0x7D)) return false;
-  std::int32_t largest = 0;  // bits
-  for (std::int64_t b = 0; kE4M3 && b < blocks; ++b) {
-    const std::int32_t scale = __builtin_bit_cast(std::int32_t, scales[b]) & 0x7FFFFFFF;
-    largest = scale > largest ? scale : largest;
-  }
-  return largest < __builtin_bit_cast(std::int32_t, 0x1p120f);
-}
-#endif
-
-inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n,
-                         const float* scales, std::int64_t block, std::int64_t first, float factor,
-                         float* out) {
-#ifdef EJK_CONVERTS_CODES
-  const bool is_wide = block >= 2 * kCodeLanes;
-  const std::int64_t blocks = n == 0 ? 0 : (first + n + block - 1) / block;
-  if (is_wide && is_same(format, kFloat8E4M3Fn) && can_convert<true>(codes, n, scales, blocks))
-    return decode_converted<true>(codes, n, scales, block, first, factor, out);
-  if (is_wide && is_same(format, kFloat8E5M2) && can_convert<false>(codes, n, scales, blocks))
-    return decode_converted<false>(codes, n, scales, block, first, factor, out);
-#endif
-  with_numbers(format, [&](const auto& numbers) {
-    with_factor(factor, [&](const auto& scaled) {
-      const auto none = [](std::int64_t, std::int64_t, std::int64_t) { return std::int64_t{0}; };
-      decode_blocks(numbers, none, scaled, codes, n, scales, block, first, out);
+  CodeLanes::Largest most{};
+  std::int32_t largest = 0;  // scale, as bits
+  with_factor(c.factor, [&](const auto& scaled) {
+    for_rows(c, out, [&](const std::uint8_t* row, const float* scales, float* to) {
+      const auto decode_block = [&](std::int64_t i, std::int64_t n, std::int64_t b)
+          __attribute__((always_inline)) {
+        const std::int64_t end = i + n;
+        const std::int32_t size = __builtin_bit_cast(std::int32_t, scales[b]) & 0x7FFFFFFF;
+        largest = size > largest ? size : largest;
+        const CodeFloats scale = broadcast(scales[b]), wide_scale = kE4M3 ? scale * 256 : scale;
+        for (; end - i >= kAtOnce; i += kAtOnce) {
+          CodeFloats low, high;
+          CodeLanes::convert<kE4M3>(row + i, low, high, most);
+          low = scaled(low, wide_scale), high = scaled(high, wide_scale);
+          std::memcpy(to + i, &low, sizeof low);
+          std::memcpy(to + i + kCodeLanes, &high, sizeof high);
+        }
+        for (std::int64_t some = 0; i < end; i += some) {
+          some = end - i < kCodeLanes ? end - i : kCodeLanes;
+          const CodeFloats decoded = scaled(numbers_of<kFormat.special>(f, load_codes(row + i, some)), scale);
+          std::memcpy(to + i, &decoded, static_cast<std::size_t>(some) * sizeof(float));
+        }
+      };
+      std::int64_t b = 0;
+      if (c.first == 0 && c.block == 32)  // without loops
+        for (; 32 * (b + 1) <= c.n; ++b) decode_block(32 * b, 32, b);
+      for_blocks(c, decode_block, b);
     });
   });
+  return CodeLanes::largest_code(most) < (kE4M3 ? 0x7F : 0x7D) &&
+         (!kE4M3 || largest < __builtin_bit_cast(std::int32_t, 0x1p120f));
+}
+#endif
+
+// Codes of 4 bits, in halves of bytes.
+inline void decode_halves(const FloatFormat& format, const CodeRows& c, float* out) {
+  const CodeTable numbers(code_bits(format));
+  with_factor(c.factor, [&](const auto& scaled) {
+    const bool high_first = c.halves == CodeHalves::high_first;
+    const auto any = [high_first, skipped = c.skipped](const std::uint8_t* row, std::int64_t i,
+                                                       std::int64_t n) {
+      const std::uint64_t word = load_halves(row, high_first, skipped + i, n);
+      return __builtin_bit_cast(CodeInts, CodeLanes::spread<false>(&word));
+    };
+    const auto even = [&]<bool kHighFirst>(std::bool_constant<kHighFirst>) {
+      decode_rows(
+          c, numbers, scaled,
+          [any](const std::uint8_t* row, std::int64_t i, std::int64_t n) {
+            if (!is_full(n)) return any(row, i, n);
+            return __builtin_bit_cast(CodeInts, CodeLanes::spread<kHighFirst>(row + i / 2));
+          },
+          out);
+    };
+    // Whole registers begin with a byte.
+    const bool are_even = c.skipped == 0 && c.first % 2 == 0 && c.block % 2 == 0;
+    if (c.is_packed() && !are_even) return decode_rows(c, numbers, scaled, any, out);
+    if (c.halves == CodeHalves::low_first) return even(std::false_type{});
+    if (c.halves == CodeHalves::high_first) return even(std::true_type{});
+    const int shift = c.halves == CodeHalves::high ? 4 : 0;
+    const auto load = [shift](const std::uint8_t* row, std::int64_t i, std::int64_t n) {
+      return load_codes(row + i, n) >> shift;
+    };
+    decode_rows(c, numbers, scaled, load, out);
+  });
 }
 
-// codes[2 i] and codes[2 i + 1] = the halves of bytes[i].
-inline void unpack_halves(const std::uint8_t* bytes, std::int64_t n, bool low_first,
-                          std::uint8_t* __restrict codes) {
-  const auto unpack = [&](int even, int odd) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      codes[2 * i] = static_cast<std::uint8_t>(bytes[i] >> even & 15);
-      codes[2 * i + 1] = static_cast<std::uint8_t>(bytes[i] >> odd & 15);
-    }
+inline void decode_codes(const FloatFormat& format, const CodeRows& c, float* out) {
+  if (format.exponent_bits + format.mantissa_bits < 4) return decode_halves(format, c, out);
+#ifdef EJK_CONVERTS_CODES
+  if (c.block >= 2 * kCodeLanes) {
+    if (is_same(format, kFloat8E4M3Fn) && decode_converted<true>(c, out)) return;
+    if (is_same(format, kFloat8E5M2) && decode_converted<false>(c, out)) return;
+  }
+#endif
+  const auto load = [](const std::uint8_t* row, std::int64_t i, std::int64_t n) {
+    return load_codes(row + i, n);
   };
-  low_first ? unpack(0, 4) : unpack(4, 0);
+  with_numbers(format, [&](const auto& numbers) {
+    with_factor(c.factor, [&](const auto& scaled) { decode_rows(c, numbers, scaled, load, out); });
+  });
 }
 
 // The largest magnitude, or the largest one below `limit`, as bits.
@@ -455,7 +546,7 @@ void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const
     codes[i] = static_cast<std::uint8_t>(code);
   }
   float decoded[kEncodeChunk];
-  decode_codes(format, codes, n, scales.decode, block, first, scales.factor, decoded);
+  decode_codes(format, {codes, n, scales.decode, block, first, scales.factor}, decoded);
   for (std::int64_t i = 0; i < n; ++i) {
     if (!__builtin_isfinite(x[i])) continue;
     if (__builtin_isnan(decoded[i])) {
@@ -513,7 +604,7 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     totals.flushed += CodeLanes::sum_of(lanes.flushed);
     if (error >= totals.known && error > static_cast<float>(totals.largest)) {
       float decoded[kEncodeChunk];
-      decode_codes(format, to, count, scales.decode, block, within, scales.factor, decoded);
+      decode_codes(format, {to, count, scales.decode, block, within, scales.factor}, decoded);
       std::int64_t i = 0;
       while (i + 1 < count && __builtin_fabsf(from[i] - decoded[i]) != error) ++i;
       totals.largest = __builtin_fabs(static_cast<double>(from[i]) - static_cast<double>(decoded[i]));
@@ -530,4 +621,4 @@ inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, s
   if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, at, codes, totals);
 }
 
-#define EJK_CODES_KERNELS .codes = {decode_codes, unpack_halves, largest_of_blocks, encode_codes}
+#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes}

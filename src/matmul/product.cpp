@@ -54,6 +54,17 @@ kernels::StridedMatrix part(const kernels::StridedMatrix& block, std::int64_t ro
   return moved;
 }
 
+// The bytes that are read for a box, as rows of the last axis with more than one element.
+kernels::Ahead ahead_of(const ArraySource& source, const ArrayBox& box) {
+  const std::optional<ArrayView> bytes = source.bytes_of(box.start, box.count);
+  if (!bytes || bytes->shape.empty()) return {};
+  const std::size_t last = bytes->shape.size() - 1;
+  kernels::Ahead ahead{bytes->data, 1, bytes->shape[last] * bytes->strides[last], 0};
+  for (std::size_t d = last; d-- > 0 && ahead.rows == 1;)
+    ahead.rows = bytes->shape[d], ahead.row_stride = bytes->strides[d];
+  return ahead;
+}
+
 // Prefetches the cache lines of a block some at a time, between tiles. Does nothing without a contiguous
 // axis.
 class Prefetcher {
@@ -243,7 +254,10 @@ class Multiplication {
         const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
         // B's rows after these, or those of the next product.
         kernels::Ahead next = p_.next;
-        if (after < p_.k && !p_.b_boxes.used)
+        if (p_.b_boxes.used && after < k0 + k)
+          next = ahead_of(*p_.b_boxes.source,
+                          box_of_b(after, std::min(length, k0 + k - after), column, columns));
+        if (!p_.b_boxes.used && after < p_.k)
           next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
         next.rows = std::min(length, next.rows);
         gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, block_of_b(k0 + p0, length, column, columns), length,
@@ -342,16 +356,18 @@ class Multiplication {
                                     std::int64_t columns) const {
     const BoxedFactor& boxes = p_.b_boxes;
     if (!boxes.used) return part(p_.b, k0, column);
-    std::int64_t start[] = {boxes.matrix, k0, boxes.column + column}, count[] = {1, k, columns};
+    const ArrayBox box = box_of_b(k0, k, column, columns);
     const std::int64_t size = size_of(p_.b.dtype);
-    kernels::StridedMatrix block{box_, p_.b.dtype, columns * size, size};
-    if (boxes.transposed) {
-      std::swap(start[1], start[2]);
-      std::swap(count[1], count[2]);
-      block.row_stride = size, block.column_stride = k * size;
-    }
-    boxes.source->read(start, count, box_);
-    return block;
+    boxes.source->read(box.start, box.count, box_);
+    if (boxes.transposed) return {box_, p_.b.dtype, size, k * size};
+    return {box_, p_.b.dtype, columns * size, size};
+  }
+
+  ArrayBox box_of_b(std::int64_t k0, std::int64_t k, std::int64_t column, std::int64_t columns) const {
+    const BoxedFactor& boxes = p_.b_boxes;
+    ArrayBox box{{boxes.matrix, k0, boxes.column + column}, {1, k, columns}};
+    if (boxes.transposed) std::swap(box.start[1], box.start[2]), std::swap(box.count[1], box.count[2]);
+    return box;
   }
 
   // Sums to the result, where they are not there already.

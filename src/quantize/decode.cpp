@@ -1,7 +1,7 @@
-// Decoding of block-scaled arrays: the packed codes of a row are unpacked to one byte each, and a kernel
-// multiplies the value of each code by the scale of its block. Both passes work on a few KiB at a time, which
-// stay in L1. Products of elements and block scales are exact where the scale has at most 20 significant
-// bits, so that each value is rounded only once, even with a global scale.
+// Decoding of block-scaled arrays: the scales of some rows are read, and a kernel multiplies the value of each
+// code by the scale of its block. Codes of 6 bits are unpacked to bytes before. Products of elements and block
+// scales are exact where the scale has at most 20 significant bits, so that each value is rounded only once,
+// even with a global scale.
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
 
@@ -27,7 +27,9 @@ namespace quantize {
 
 namespace {
 
-constexpr std::int64_t kRun = 2048;             // elements decoded at once
+using kernels::CodeHalves;
+
+constexpr std::int64_t kRun = 2048;             // elements of a row, or scales, at once
 constexpr std::int64_t kMostPrefetched = 1024;  // bytes of a row
 constexpr std::int64_t kRowsAhead = 16;         // prefetched, a multiple of what is packed together
 
@@ -37,44 +39,39 @@ struct Packing {
   std::int64_t group_codes = 1, group_bytes = 1;
   NibbleOrder nibbles = NibbleOrder::low;
 
+  CodeHalves halves() const {
+    return nibbles == NibbleOrder::low ? CodeHalves::low_first : CodeHalves::high_first;
+  }
+  /// Of one code of 4 bits in rows that are packed across.
+  CodeHalves half_of(std::int64_t element) const {
+    return (element % 2 == 0) == (nibbles == NibbleOrder::low) ? CodeHalves::low : CodeHalves::high;
+  }
   std::int64_t byte_of(std::int64_t element) const { return element / group_codes * group_bytes; }
   std::int64_t bytes_to(std::int64_t element) const {
     return core::ceil_div(element, group_codes) * group_bytes;
   }
-  /// Whether the code of this element, of 4 bits, is the low half of its byte.
-  bool is_low(std::int64_t element) const { return (element % 2 == 0) == (nibbles == NibbleOrder::low); }
 };
 
-/// The codes of `groups` groups of bytes that are packed along them, a byte each.
-void unpack_along(const Packing& packing, const std::byte* bytes, std::int64_t groups,
-                  std::uint8_t* __restrict codes) {
-  const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
-  if (packing.group_codes == 2)
-    return kernels::active().codes.unpack(from, groups, packing.nibbles == NibbleOrder::low, codes);
-  for (std::int64_t i = 0; i < groups; ++i, from += 3, codes += 4) {
-    const std::uint32_t word = from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16;
-    for (int c = 0; c < 4; ++c) codes[c] = static_cast<std::uint8_t>(word >> (6 * c) & 63u);
+/// n codes of 6 bits from code `skipped` of groups of 3 bytes on.
+const std::uint8_t* unpack_along(const std::uint8_t* bytes, std::int64_t skipped, std::int64_t n,
+                                 std::uint8_t* codes) {
+  for (std::int64_t i = 0; i < skipped + n; i += 4, bytes += 3) {
+    const std::uint32_t word = bytes[0] | std::uint32_t{bytes[1]} << 8 | std::uint32_t{bytes[2]} << 16;
+    for (int c = 0; c < 4; ++c) codes[i + c] = static_cast<std::uint8_t>(word >> (6 * c) & 63u);
   }
+  return codes + skipped;
 }
 
-/// The codes of rows of bytes, `stride` apart, that are packed across the rows: n of the row `within` of a
-/// group.
-void unpack_across(const Packing& packing, const std::byte* bytes, std::int64_t stride, std::int64_t within,
-                   std::int64_t n, std::uint8_t* __restrict codes) {
-  const auto* from = reinterpret_cast<const std::uint8_t*>(bytes);
-  if (packing.group_codes == 2) {
-    if (packing.is_low(within))
-      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] & 15);
-    else
-      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(from[i] >> 4);
-    return;
-  }
+/// The codes of 6 bits that are `within` n groups of 3 bytes, which are `stride` apart.
+const std::uint8_t* unpack_across(const std::uint8_t* bytes, std::int64_t stride, std::int64_t within,
+                                  std::int64_t n, std::uint8_t* __restrict codes) {
   const auto shift = static_cast<int>(6 * within);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::uint32_t word =
-        from[i] | std::uint32_t{from[i + stride]} << 8 | std::uint32_t{from[i + 2 * stride]} << 16;
+        bytes[i] | std::uint32_t{bytes[i + stride]} << 8 | std::uint32_t{bytes[i + 2 * stride]} << 16;
     codes[i] = static_cast<std::uint8_t>(word >> shift & 63u);
   }
+  return codes;
 }
 
 /// What is decoded, after its arguments were checked.
@@ -102,8 +99,7 @@ class DecodedSource final : public ForwardingSource {
       : ForwardingSource(parts.values, {DType::float32, parts.shape},
                          ArrayAccess(parts.values->access().order), std::move(name)),
         parts_(std::move(parts)),
-        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
-        has_one_scale_(element_count(parts_.grid()) == 1) {}
+        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -113,13 +109,13 @@ class DecodedSource final : public ForwardingSource {
     // Read at once what only one thread may read, else by each thread for its pieces.
     std::vector<std::byte> held;
     std::optional<ArrayView> all;
-    if (!random_access()) all = bytes_in(bytes_of(box), held);
+    if (!random_access()) all = bytes_in(box_of_bytes(box), held);
     const auto decode_part = [&](const ArrayBox& part, std::vector<std::byte>& buffer, float* to) {
-      const ArrayBox bytes = bytes_of(part);
+      const ArrayBox bytes = box_of_bytes(part);
       ArrayView view;
       if (all) {
         ArrayBox within = bytes;
-        const ArrayBox outer = bytes_of(box);
+        const ArrayBox outer = box_of_bytes(box);
         for (std::size_t d = 0; d < within.start.size(); ++d) within.start[d] -= outer.start[d];
         view = box_of(*all, within);
       } else {
@@ -146,9 +142,16 @@ class DecodedSource final : public ForwardingSource {
     });
   }
 
+  std::optional<ArrayView> bytes_of(std::span<const std::int64_t> start,
+                                    std::span<const std::int64_t> count) const override {
+    if (parts_.values->access().prefer != ArrayAccess::Prefer::view) return std::nullopt;
+    return box_of(*parts_.values->mapped(),
+                  box_of_bytes({Shape(start.begin(), start.end()), Shape(count.begin(), count.end())}));
+  }
+
  private:
   // The box of the values' bytes that has these elements.
-  ArrayBox bytes_of(const ArrayBox& elements) const {
+  ArrayBox box_of_bytes(const ArrayBox& elements) const {
     ArrayBox bytes = elements;
     if (parts_.packing.group_codes == 1) return bytes;
     const std::size_t a = parts_.axis;
@@ -169,93 +172,100 @@ class DecodedSource final : public ForwardingSource {
     return {buffer.data(), values.dtype(), box.count};
   }
 
-  // Whether whole rows are contiguous, and their scales as well: they are decoded as one row.
-  bool joins_rows(const ArrayBox& box, const ArrayView& bytes) const {
-    const std::size_t rank = box.count.size();
-    if (rank < 2 || box.count[rank - 2] == 1 || box.count.back() != parts_.shape.back()) return false;
-    const Packing& packing = parts_.packing;
-    const std::int64_t length = parts_.shape.back();
-    const bool are_whole = length % packing.group_codes == 0 &&
-                           (packing.group_codes == 1 || parts_.axis + 1 == rank) &&
-                           bytes.strides[rank - 2] == packing.byte_of(length);
-    return are_whole && (rank > 2 || parts_.global.size() < 2) &&
-           (has_one_scale_ ||
-            (parts_.block[rank - 2] == 1 && length % parts_.block.back() == 0 && scales_.rows_follow()));
-  }
-
+  // Rows are along the last axis but one that the box has more than one element along.
   void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
     const std::size_t rank = box.count.size();
-    const std::int64_t joined = joins_rows(box, bytes) ? box.count[rank - 2] : 1;
-    const std::int64_t length = rank > 0 ? box.count.back() * joined : 1;
-    const std::int64_t rows = element_count(box.count) / length;
-    const std::int64_t first = rank > 0 ? box.start.back() : 0;
-    const std::int64_t block = rank > 0 ? parts_.block.back() * (has_one_scale_ ? joined : 1) : 1;
-    const Packing& packing = parts_.packing;
-    const kernels::Codes& kernel = kernels::active().codes;
-    const bool is_packed = packing.group_codes > 1, along = !is_packed || parts_.axis + 1 == rank;
-    const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
-    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch.
-    const std::int64_t row_bytes = along ? packing.bytes_to(length) : length;
-    const bool prefetches = rank > 1 && row_bytes <= kMostPrefetched;
-    const bool packs_rows = is_packed && parts_.axis + 2 == rank;
-    const std::int64_t bytes_ahead =
-        prefetches ? (packs_rows ? packing.byte_of(kRowsAhead) : kRowsAhead) * bytes.strides[rank - 2] : 0;
-    const std::int64_t blocks_ahead = prefetches ? kRowsAhead / parts_.block[rank - 2] : 0;
-    float scales[kRun + 1];
-    std::uint8_t unpacked[kRun + 8];
-    Shape index = box.start, grid(rank);
-    bool has_scales = false;
-    const auto enter = [&](std::size_t d) {
-      const std::int64_t at = index[d] / parts_.block[d];
-      has_scales = has_scales && at == grid[d];
-      grid[d] = at;
-    };
-    for (std::size_t d = 0; d + 1 < rank; ++d) enter(d);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      if (row > 0)
-        for (std::size_t d = rank - 1; d-- > 0;) {
-          const std::int64_t count = d + 2 == rank ? box.count[d] / joined : box.count[d];
-          const bool carries = ++index[d] == box.start[d] + count;
-          if (carries) index[d] = box.start[d];
-          enter(d);
-          if (!carries) break;
-        }
-      const std::byte* from = bytes.data;
-      for (std::size_t d = 0; d + 1 < rank; ++d) {
-        const bool packed_here = is_packed && d == parts_.axis;
-        from += (packed_here ? packing.byte_of(index[d]) - packing.byte_of(box.start[d])
-                             : index[d] - box.start[d]) *
-                bytes.strides[d];
-      }
-      for (std::int64_t byte = 0; prefetches && byte < row_bytes; byte += 64)
-        __builtin_prefetch(from + bytes_ahead + byte);
-      // Element `first` is in the first byte, or byte group, of the row.
-      const std::int64_t skipped = along ? first % packing.group_codes : 0;
-      for (std::int64_t begin = 0; begin < length; begin += kRun) {
-        const std::int64_t n = std::min(kRun, length - begin), at = first + begin;
-        const auto* codes = reinterpret_cast<const std::uint8_t*>(from + begin);
-        // Chunks of a KV cache follow one another in memory.
-        for (std::int64_t byte = 0; along && !prefetches && byte < packing.bytes_to(n); byte += 64)
-          __builtin_prefetch(from + packing.byte_of(begin + kRun) + byte);
-        if (is_packed && along) {
-          unpack_along(packing, from + packing.byte_of(begin),
-                       core::ceil_div(skipped + n, packing.group_codes), unpacked);
-          codes = unpacked + skipped;
-        } else if (is_packed) {
-          unpack_across(packing, from + begin, bytes.strides[parts_.axis],
-                        index[parts_.axis] % packing.group_codes, n, unpacked);
-          codes = unpacked;
-        }
-        if (rank > 0) grid[rank - 1] = at / block;
-        // Rows of a block share their scales.
-        if (!has_scales || length > kRun)
-          scales_.read(grid, core::ceil_div(at + n, block) - at / block, blocks_ahead, scales);
-        has_scales = true;
-        kernel.decode(*packing.format, codes, n, scales, block, at % block, divides ? 1 : global_of(index),
-                      out + row * length + begin);
-        if (divides) divide(out + row * length + begin, n, global_of(index));
+    std::size_t down = rank < 2 ? rank : rank - 2;
+    while (down > 0 && down < rank && box.count[down] == 1) --down;
+    const std::int64_t elements = (rank > 0 ? box.count.back() : 1) * (down < rank ? box.count[down] : 1);
+    Shape index = box.start;
+    for (std::int64_t left = element_count(box.count); left > 0; left -= elements, out += elements) {
+      decode_rows(box, bytes, down, index, out);
+      for (std::size_t d = rank; d-- > 0;) {
+        if (d == down || d + 1 == rank) continue;
+        if (++index[d] < box.start[d] + box.count[d]) break;
+        index[d] = box.start[d];
       }
     }
+  }
+
+  // The rows of a box along axis `down` that begin at `index`, as many at once as have the same scales, or a row
+  // of scales each.
+  void decode_rows(const ArrayBox& box, const ArrayView& bytes, std::size_t down, Shape index,
+                   float* out) const {
+    const Packing& packing = parts_.packing;
+    const std::size_t rank = box.count.size(), last = rank - 1;
+    const bool is_packed = packing.group_codes > 1, has_rows = down < rank;
+    const bool along = is_packed && parts_.axis == last, unpacks = packing.group_codes > 2;
+    const std::int64_t length = rank > 0 ? box.count[last] : 1, first = rank > 0 ? box.start[last] : 0;
+    const std::int64_t rows = has_rows ? box.count[down] : 1, first_row = has_rows ? box.start[down] : 0;
+    const std::int64_t block = rank > 0 ? parts_.block[last] : 1,
+                       block_rows = has_rows ? parts_.block[down] : 1;
+    const std::int64_t most_blocks = core::ceil_div(first % block + length, block);
+    const std::int64_t run = unpacks ? kRun : most_blocks > kRun ? kRun * block : length;
+    const bool one_by_one = run < length || unpacks || (is_packed && parts_.axis == down) ||
+                            (down == 0 && parts_.global.size() > 1);
+    const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
+    float scales[kRun + 1];
+    std::uint8_t unpacked[kRun + 8];
+    kernels::CodeRows some{.scales = scales, .block = block, .stride = has_rows ? bytes.strides[down] : 0};
+    if (along && !unpacks) some.halves = packing.halves(), some.skipped = first % 2;
+    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch. Chunks of
+    // a KV cache follow one another in memory.
+    const std::int64_t row_bytes = along ? packing.bytes_to(length) : length;
+    some.ahead = rows > 1 && row_bytes <= kMostPrefetched
+                     ? offset_of(down, first_row + kRowsAhead, box, bytes)
+                     : row_bytes;
+    Shape grid(rank);
+    std::int64_t above = 0;  // bytes to the first row
+    for (std::size_t d = 0; d < last && rank > 0; ++d) {
+      grid[d] = index[d] / parts_.block[d];
+      above += offset_of(d, index[d], box, bytes);
+    }
+    for (std::int64_t row = 0, count = 0; row < rows; row += count) {
+      const std::int64_t at_row = first_row + row;
+      if (has_rows) grid[down] = at_row / block_rows;
+      count = block_rows > 1 ? block_rows - at_row % block_rows
+              : run < length ? 1
+                             : std::max<std::int64_t>(kRun / most_blocks, 1);
+      count = std::min(count, rows - row);
+      some.rows = one_by_one ? 1 : count;
+      for (std::int64_t begin = 0; begin < length; begin += run) {
+        some.n = std::min(run, length - begin);
+        some.first = (first + begin) % block;
+        if (rank > 0) grid[last] = (first + begin) / block;
+        const std::int64_t blocks = core::ceil_div(some.first + some.n, block);
+        scales_.read(grid, down, block_rows > 1 ? 1 : count, blocks, scales);
+        some.scales = scales;
+        some.scales_stride = block_rows > 1 ? 0 : blocks;
+        for (std::int64_t r = row; r < row + count; r += some.rows, some.scales += some.scales_stride) {
+          if (has_rows) index[down] = first_row + r;
+          const std::byte* const from = bytes.data + above +
+                                        (has_rows ? offset_of(down, index[down], box, bytes) : 0) +
+                                        (along ? packing.byte_of(begin) : begin);
+          some.bytes = reinterpret_cast<const std::uint8_t*>(from);
+          if (is_packed && !unpacks && !along) some.halves = packing.half_of(index[parts_.axis]);
+          if (unpacks && along) some.bytes = unpack_along(some.bytes, first % 4, some.n, unpacked);
+          if (unpacks && !along)
+            some.bytes = unpack_across(some.bytes, bytes.strides[parts_.axis], index[parts_.axis] % 4, some.n,
+                                       unpacked);
+          const float global = global_of(index);
+          float* const to = out + r * length + begin;
+          some.factor = divides ? 1 : global;
+          kernels::active().codes.decode(*packing.format, some, to);
+          if (divides) divide(to, some.rows * some.n, global);
+        }
+      }
+    }
+  }
+
+  // Bytes from those of a box's first element to those of an element along axis d.
+  std::int64_t offset_of(std::size_t d, std::int64_t element, const ArrayBox& box,
+                         const ArrayView& bytes) const {
+    const Packing& packing = parts_.packing;
+    const bool is_packed = packing.group_codes > 1 && d == parts_.axis;
+    return (is_packed ? packing.byte_of(element) - packing.byte_of(box.start[d]) : element - box.start[d]) *
+           bytes.strides[d];
   }
 
   float global_of(const Shape& index) const {
@@ -269,7 +279,6 @@ class DecodedSource final : public ForwardingSource {
 
   Parts parts_;
   ScaleReader scales_;
-  bool has_one_scale_;
 };
 
 // --- arguments

@@ -3,7 +3,6 @@
 // tests: tests/quantize/test_decode.cpp
 #include "quantize/scale_grid.hpp"
 
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -12,28 +11,6 @@
 #include "quantize/elements.hpp"
 
 namespace ejk::quantize {
-
-namespace {
-
-// Codes of E8M0 or e4m3, whose numbers these are.
-void decode_scales(const float* numbers, const std::byte* from, std::int64_t step, std::int64_t count,
-                   float* out) {
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(from);
-  if (step != 1) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = numbers[codes[i * step]];
-  } else if (numbers == kE8M0) {
-    const auto least = std::bit_cast<std::uint32_t>(kE8M0[0]), nan = std::bit_cast<std::uint32_t>(kE8M0[255]);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint32_t code = codes[i], bits = code == 0 ? least : code == 255 ? nan : code << 23;
-      out[i] = std::bit_cast<float>(bits);
-    }
-  } else {
-    const float one = 1;
-    kernels::active().codes.decode(kFloat8E4M3Fn, codes, count, &one, count, 0, 1, out);
-  }
-}
-
-}  // namespace
 
 ScaleReader::ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid,
                          std::size_t axis, const float* numbers)
@@ -59,35 +36,51 @@ const ArrayView& ScaleReader::view() const {
   return view_;
 }
 
-bool ScaleReader::rows_follow() const {
+void ScaleReader::read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,
+                              std::int64_t count, float* out) const {
   const ArrayView& scales = view();
   const std::size_t rank = grid_.size();
-  if (layout_ != ScaleLayout::linear || rank < 2 || scales.shape.size() != rank) return false;
-  return scales.shape[rank - 2] == grid_[rank - 2] && scales.shape[rank - 1] == grid_[rank - 1] &&
-         (grid_[rank - 1] == 1 || scales.strides[rank - 2] == grid_[rank - 1] * scales.strides[rank - 1]);
+  // An axis of length 1, or a missing one, is repeated.
+  const auto step_of = [&](std::size_t d) {
+    return scales.rank() == static_cast<std::int64_t>(rank) && d < rank && scales.shape[d] > 1
+               ? scales.strides[d]
+               : 0;
+  };
+  const std::byte* from = scales.data;
+  for (std::size_t d = 0; d < rank; ++d) from += at[d] * step_of(d);
+  std::int64_t step = step_of(rank - 1), row_step = step_of(down);
+  const bool follow = count == 1 || row_step == count * step;
+  if (follow) {
+    if (count == 1) step = row_step;
+    count *= rows, rows = 1;
+  }
+  if (numbers_ != nullptr && step == 1) {
+    const float one = 1;
+    return kernels::active().codes.decode(numbers_ == kE8M0 ? kFloat8E8M0Fnu : kFloat8E4M3Fn,
+                                          {.bytes = reinterpret_cast<const std::uint8_t*>(from),
+                                           .n = count,
+                                           .scales = &one,
+                                           .block = count,
+                                           .rows = rows,
+                                           .stride = row_step,
+                                           .ahead = follow ? 0 : rows * row_step},
+                                          out);
+  }
+  for (std::int64_t r = 0; r < rows; ++r, from += row_step, out += count)
+    if (numbers_ == nullptr)
+      core::load(scales.dtype, from, step, count, out);
+    else
+      for (std::int64_t i = 0; i < count; ++i) out[i] = numbers_[static_cast<std::uint8_t>(from[i * step])];
 }
 
-void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below,
-                       float* out) const {
+void ScaleReader::read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,
+                       std::int64_t count, float* out) const {
+  if (layout_ == ScaleLayout::linear) return read_linear(at, down, rows, count, out);
   const ArrayView& scales = view();
   const std::size_t rank = grid_.size();
-  if (layout_ == ScaleLayout::linear) {
-    // An axis of length 1, or a missing one, is repeated.
-    const std::byte* from = scales.data;
-    std::int64_t step = 0, bytes_below = 0;
-    if (scales.rank() == static_cast<std::int64_t>(rank))
-      for (std::size_t d = 0; d < rank; ++d) {
-        // With one scale a row, the next scale is the next row's.
-        if (d + 1 < rank || grid_[d] > 1) step = scales.shape[d] == 1 ? 0 : scales.strides[d];
-        from += at[d] * step;
-        if (d + 2 == rank) bytes_below = below * step;
-      }
-    for (std::int64_t byte = 0; bytes_below != 0 && byte < count * step; byte += 64)
-      __builtin_prefetch(from + bytes_below + byte);
-    if (numbers_ != nullptr)
-      decode_scales(numbers_, from, step, count, out);
-    else
-      core::load(scales.dtype, from, step, count, out);
+  if (rows > 1) {
+    Shape here(at.begin(), at.end());
+    for (std::int64_t r = 0; r < rows; ++r, ++here[down], out += count) read(here, down, 1, count, out);
     return;
   }
   std::int64_t matrix = 0, row = 0;

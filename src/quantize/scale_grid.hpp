@@ -54,16 +54,14 @@ class ScaleReader {
   ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid, std::size_t axis,
               const float* numbers);
 
-  /// Whether the scales of all rows are contiguous.
-  bool rows_follow() const;
-
-  /// The scales of `count` blocks that are neighbours along the last axis, from `at` on; of the next rows as
-  /// well if rows_follow(). If they are linear, those that are `below` blocks after them along the axis before
-  /// are prefetched; 0: none.
-  void read(std::span<const std::int64_t> at, std::int64_t count, std::int64_t below, float* out) const;
+  /// Scales of blocks from `at` on: `count` along the last axis for each of `rows` along axis `down`.
+  void read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
+            float* out) const;
 
  private:
   const ArrayView& view() const;
+  void read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
+                   float* out) const;
 
   std::shared_ptr<const ArraySource> scales_;
   ScaleLayout layout_;

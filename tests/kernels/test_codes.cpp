@@ -94,7 +94,9 @@ TEST_CASE(
     all_scales.push_back(usual);
     all_scales.back()[place++] = extreme;
   }
-  for (const Row& row : kRows) {
+  std::vector<Row> rows(std::begin(kRows), std::end(kRows));
+  rows.push_back({&kFloat8E8M0Fnu, detail::kFloat8Values<kFloat8E8M0Fnu>.data()});
+  for (const Row& row : rows) {
     std::vector<std::uint8_t> numbers = all;
     for (std::uint8_t& code : numbers)
       if (std::isnan(row.numbers[code])) code = 1;
@@ -106,7 +108,7 @@ TEST_CASE(
               for (const std::int64_t n : {0, 1, 31, 200, 256})
                 for (const kernels::Kernels* set : test::instruction_sets()) {
                   CAPTURE(set->name);
-                  set->codes.decode(*row.format, codes->data(), n, scales.data(), block, first, factor,
+                  set->codes.decode(*row.format, {codes->data(), n, scales.data(), block, first, factor},
                                     out.data());
                   bool same = true;
                   for (std::int64_t i = 0; i < n; ++i) {
@@ -119,6 +121,60 @@ TEST_CASE(
                   CHECK(same);
                 }
   }
+}
+
+TEST_CASE("rows of codes are decoded wherever they begin, two in a byte or one, on every instruction set") {
+  using kernels::CodeHalves;
+  constexpr std::int64_t kLines = 3, kStride = 230, kScalesStride = 210;
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(kLines * kStride));
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 89 + 5);
+  std::vector<float> scales(static_cast<std::size_t>(kLines * kScalesStride));
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.5f + static_cast<float>(i % 11);
+  const auto code_at = [&](CodeHalves halves, std::int64_t row, std::int64_t i) -> std::uint8_t {
+    const bool is_packed = halves == CodeHalves::low_first || halves == CodeHalves::high_first;
+    const std::uint8_t byte = bytes[static_cast<std::size_t>(row * kStride + (is_packed ? i / 2 : i))];
+    const bool is_high =
+        is_packed ? (i % 2 == 0) == (halves == CodeHalves::high_first) : halves == CodeHalves::high;
+    return is_high ? byte >> 4 : byte & 15;
+  };
+  for (const CodeHalves halves :
+       {CodeHalves::low_first, CodeHalves::high_first, CodeHalves::low, CodeHalves::high})
+    for (const std::int64_t start : {0, 1, 16, 31})
+      for (const std::int64_t block : {1, 2, 5, 16, 32, 64, 1000})
+        for (const std::int64_t n : {1, 2, 7, 8, 9, 15, 16, 17, 33, 64, 160})
+          for (const std::int64_t stride : {std::int64_t{0}, kScalesStride})
+            for (const std::int64_t ahead : {0, 40})
+              for (const kernels::Kernels* set : test::instruction_sets()) {
+                const bool is_packed = halves == CodeHalves::low_first || halves == CodeHalves::high_first;
+                const kernels::CodeRows rows{.bytes = bytes.data() + (is_packed ? start / 2 : start),
+                                             .n = n,
+                                             .scales = scales.data(),
+                                             .block = block,
+                                             .first = start % block,
+                                             .factor = 1.5f,
+                                             .halves = halves,
+                                             .skipped = is_packed ? start % 2 : 0,
+                                             .rows = kLines,
+                                             .stride = kStride,
+                                             .scales_stride = stride,
+                                             .ahead = ahead};
+                std::vector<float> out(static_cast<std::size_t>(kLines * n));
+                set->codes.decode(kFloat4E2M1, rows, out.data());
+                std::int64_t wrong = 0;
+                for (std::int64_t r = 0; r < kLines; ++r)
+                  for (std::int64_t i = 0; i < n; ++i) {
+                    const float scale =
+                        scales[static_cast<std::size_t>(r * stride + (rows.first + i) / block)];
+                    const float number = detail::kFloat8Values<kFloat4E2M1>[code_at(halves, r, start + i)];
+                    wrong += out[static_cast<std::size_t>(r * n + i)] != number * scale * 1.5f;
+                  }
+                CAPTURE(set->name);
+                CAPTURE(static_cast<int>(halves));
+                CAPTURE(start);
+                CAPTURE(block);
+                CAPTURE(n);
+                CHECK(wrong == 0);
+              }
 }
 
 TEST_CASE("floats become the nearest codes for every rounding of ties, on every instruction set") {
@@ -283,7 +339,7 @@ TEST_CASE("totals of errors are those of a plain loop over decoded codes, on eve
           set->codes.encode(*row.format, kernels::Ties::even, x.data(), n,
                             {encode.data(), decode.data(), kFactor, kernels::ScaleUse::divides}, kBlock,
                             kFirst, kAt, codes.data(), totals);
-          set->codes.decode(*row.format, codes.data(), n, decode.data(), kBlock, kFirst, kFactor,
+          set->codes.decode(*row.format, {codes.data(), n, decode.data(), kBlock, kFirst, kFactor},
                             decoded.data());
           double signal = 0, noise = 0, worst = -1;
           std::int64_t worst_at = 0, lost = 0;
