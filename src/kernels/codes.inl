@@ -164,14 +164,19 @@ template <class F>
   }
 }
 
-// Calls run(bytes, scales, out) for each row, and prefetches.
+// Calls run(bytes, scales, out) for each row. Prefetches memory to the second-level cache, and the next rows from
+// there: more of them would be driven out of the first-level cache by the decoded elements.
 template <class F>
 [[gnu::always_inline]] inline void for_rows(const CodeRows& c, float* out, const F& run) {
+  constexpr std::int64_t kNear = 4;
   const std::int64_t bytes = c.is_packed() ? (c.skipped + c.n + 1) / 2 : c.n;
   for (std::int64_t r = 0; r < c.rows; ++r, out += c.n) {
     const std::uint8_t* const row = c.bytes + r * c.stride;
     if (c.ahead != 0)
-      for (std::int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(row + c.ahead + byte);
+      for (std::int64_t byte = 0; byte < bytes; byte += 64) {
+        __builtin_prefetch(row + c.ahead + byte, 0, 2);
+        if (r + kNear < c.rows) __builtin_prefetch(row + kNear * c.stride + byte);
+      }
     run(row, c.scales + r * c.scales_stride, out);
   }
 }
