@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <iterator>
 #include <optional>
 
@@ -105,10 +104,9 @@ std::string mask_of_options(const std::vector<std::string>& arguments) {
       continue;
     }
     if (most == 0) {
-      std::string off = values.empty() && w + 1 < arguments.size() ? arguments[w + 1]
-                        : values.empty()                           ? ""
-                                                                   : values[0];
-      std::transform(off.begin(), off.end(), off.begin(), [](char c) { return std::tolower(c); });
+      const std::string off = lower_case(values.empty() && w + 1 < arguments.size() ? arguments[w + 1]
+                                         : values.empty()                           ? ""
+                                                                                    : values[0]);
       if (off == "false" || off == "0" || off == "no") continue;
       add("causal");
       continue;

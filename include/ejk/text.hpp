@@ -35,6 +35,9 @@ bool is_whole_number(std::string_view text);
 /// "layers.12.experts.3.w1" → "layers.#.experts.#.w1": numbers that are whole components of a name.
 std::string name_pattern(std::string_view name);
 
+/// ASCII letters in lower case.
+std::string lower_case(std::string_view text);
+
 /// Without spaces, tabs and carriage returns at its ends.
 std::string_view trimmed(std::string_view text);
 

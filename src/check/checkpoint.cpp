@@ -160,8 +160,7 @@ struct Config {
 
   // Whether a scheme is one of those that the config's method has.
   bool names(CheckpointScheme scheme) const {
-    std::string word = method;
-    for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const std::string word = lower_case(method);
     bool is_known = false;
     for (const auto& [known, of_word] : kMethods) {
       if (known != word) continue;

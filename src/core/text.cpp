@@ -48,8 +48,6 @@ std::pair<std::string_view, std::string_view> without_dashes(std::string_view a,
   return {a, b};
 }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-
 // Controls (C0, C1), U+2028 and U+2029, direction marks, U+FEFF, and U+FFFE and U+FFFF (invalid in XML).
 bool is_hidden(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
@@ -69,9 +67,7 @@ std::optional<T> parse_whole(std::string_view text) {
 
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates) {
   for (const std::string& candidate : candidates)
-    if (std::equal(word.begin(), word.end(), candidate.begin(), candidate.end(),
-                   [](char a, char b) { return lower(a) == lower(b); }))
-      return candidate;
+    if (lower_case(word) == lower_case(candidate)) return candidate;
   std::optional<std::string> best;
   std::size_t best_distance = kMostEdits + 1;
   for (const std::string& candidate : candidates) {
@@ -167,6 +163,13 @@ std::string name_pattern(std::string_view name) {
     at = std::max(end, at + 1);
   }
   return pattern;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
 }
 
 std::string_view trimmed(std::string_view text) {

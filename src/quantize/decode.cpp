@@ -472,8 +472,9 @@ void read_global(const QuantizedArrays& arrays, Parts& parts) {
                         name_of(global.dtype()));
   const Shape& shape = global.shape();
   if (!quantize::is_global_shape(shape, parts.shape))
-    throw core::invalid("{}: global scales of shape {}, and values of shape {} have one, or ({},)",
-                        global.name(), to_string(shape), to_string(parts.shape), parts.shape[0]);
+    throw core::invalid("{}: global scales of shape {}, and values of shape {} have one{}", global.name(),
+                        to_string(shape), to_string(parts.shape),
+                        parts.shape.size() > 1 ? fmt::format(", or ({},)", parts.shape[0]) : "");
   const std::int64_t n = element_count(shape);
   const Array held = read_all(global);
   parts.global.resize(static_cast<std::size_t>(n));
