@@ -248,7 +248,8 @@ class ArraySource {
   ArrayAccess access_;
 };
 
-/// A base for sources derived from another, which they own; forwards what a subclass does not override.
+/// A base for sources derived from another, which they own; forwards what a subclass does not override, except
+/// bytes_of(), as elements may be others.
 class ForwardingSource : public ArraySource {
  public:
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,

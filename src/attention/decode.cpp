@@ -31,7 +31,7 @@ namespace {
 // Keys of a task (many, as merging costs time for each range; few enough for all threads), and of a step.
 constexpr std::int64_t kRun = 1024, kStep = 128;
 // Bytes of a chunk: it stays in the second-level cache beside the prefetched one; more where a task has as
-// many heads as fit a page for one token, for direct(); more of a source, where a box takes time as well.
+// many heads as fit a page for one token, for direct(). More of a source: each read() takes time of its own.
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 15, kTogetherBytes = 4096,
                        kBoxBytes = std::int64_t{1} << 17;
 constexpr std::int64_t kMostRows = 4 * kMostDecodeRows;  // of a task, of all of its heads

@@ -170,7 +170,7 @@ struct CodeLanes {
     return _mm256_or_ps(_mm256_permutevar8x32_ps(numbers, codes), _mm256_castsi256_ps(sign));
   }
   using Largest = __m128i;
-  // 16 codes of e4m3 or e5m2 as float16, those of e4m3 as 2⁻⁸ of their numbers; the largest magnitude, doubled.
+  // 16 codes of e4m3, as 2⁻⁸ of their numbers, or of e5m2; `most`: the largest of magnitudes, doubled.
   template <bool kE4M3>
   static void convert(const std::uint8_t* codes, __m256& low, __m256& high, Largest& most) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
@@ -182,12 +182,6 @@ struct CodeLanes {
     };
     low = floats(bytes);
     high = floats(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8)));
-  }
-  static int largest_code(Largest most) {
-    std::uint8_t each[sizeof most], largest = 0;
-    std::memcpy(each, &most, sizeof most);
-    for (const std::uint8_t code : each) largest = code > largest ? code : largest;
-    return largest >> 1;
   }
 };
 

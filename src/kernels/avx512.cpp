@@ -127,7 +127,7 @@ struct CodeLanes {
   }
   static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
   using Largest = __m256i;
-  // 32 codes of e4m3 or e5m2 as float16, those of e4m3 as 2⁻⁸ of their numbers; the largest magnitude, doubled.
+  // 32 codes of e4m3, as 2⁻⁸ of their numbers, or of e5m2; `most`: the largest of magnitudes, doubled.
   template <bool kE4M3>
   static void convert(const std::uint8_t* codes, __m512& low, __m512& high, Largest& most) {
     const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
@@ -139,12 +139,6 @@ struct CodeLanes {
     };
     low = floats(_mm256_castsi256_si128(bytes));
     high = floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16)));
-  }
-  static int largest_code(Largest most) {
-    std::uint8_t each[sizeof most], largest = 0;
-    std::memcpy(each, &most, sizeof most);
-    for (const std::uint8_t code : each) largest = code > largest ? code : largest;
-    return largest >> 1;
   }
 };
 

@@ -1,6 +1,6 @@
 // Kernels for floats of at most 8 bits in blocks that share a scale. Element i is in block
-// (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for
-// the sign of a NaN that is the product of two.
+// (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for the sign of a NaN that
+// is the product of two.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,8 @@ struct Codes {
                   std::uint32_t* out);
 
   /// codes[i] = the code nearest to x[i], scaled. Numbers above the largest become it; so does NaN in formats
-  /// without NaN. Not for fnuz and fnu. `at`: the position of x[0] among the elements of the totals. n < 2^31.
+  /// without NaN. Not for fnuz and fnu. `at`: the position of x[0] among the elements of the totals.
+  /// n < 2^31.
   void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
                  const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
                  std::uint8_t* codes, EncodeTotals& totals);

@@ -114,18 +114,18 @@ template <class F>
 [[gnu::always_inline]] inline void with_numbers(const FloatFormat& format, const F& run) {
   const CodeBits f = code_bits(format);
   if (format.special == SpecialCodes::ieee)
-    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::ieee>(f, codes); });
+    return run([f](CodeInts codes) { return numbers_of<SpecialCodes::ieee>(f, codes); });
   if (format.special == SpecialCodes::fn)
-    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fn>(f, codes); });
+    return run([f](CodeInts codes) { return numbers_of<SpecialCodes::fn>(f, codes); });
   if (format.special == SpecialCodes::fnuz)
-    return run([&](CodeInts codes) { return numbers_of<SpecialCodes::fnuz>(f, codes); });
+    return run([f](CodeInts codes) { return numbers_of<SpecialCodes::fnuz>(f, codes); });
   if (format.special == SpecialCodes::fnu)
     return run([](CodeInts codes) {
       const CodeInts least = CodeInts{} + 0x00400000, nan = CodeInts{} + 0x7FC00000;
       const CodeInts bits = codes == 0 ? least : codes << 23;
       return floats_of(codes == 255 ? nan : bits);
     });
-  run([&](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
+  run([f](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
 #ifdef EJK_LOOKS_UP_CODES
@@ -141,6 +141,7 @@ struct CodeTable {
   CodeFloats operator()(CodeInts codes) const { return CodeLanes::look_up(numbers, bits_of(codes)); }
 };
 #else
+// The numbers of 4-bit codes.
 struct CodeTable {
   CodeBits f;
   CodeFloats operator()(CodeInts codes) const { return numbers_of<SpecialCodes::none>(f, codes); }
@@ -156,26 +157,38 @@ template <class F>
 
 // Calls run(i, n, b) for elements [i, i + n) of a row, which are in its block b.
 template <class F>
-[[gnu::always_inline]] inline void for_blocks(const CodeRows& c, const F& run, std::int64_t b = 0) {
-  // Bounds are not computed from one another.
+[[gnu::always_inline]] inline void for_blocks(const CodeRows& c, const F& run) {
+  std::int64_t b = 0;
+  // Whole blocks of NVFP4 and MX need no loops over their elements.
+  if (c.first == 0 && c.block == 16)
+    for (; 16 * (b + 1) <= c.n; ++b) run(16 * b, 16, b);
+  if (c.first == 0 && c.block == 32)
+    for (; 32 * (b + 1) <= c.n; ++b) run(32 * b, 32, b);
+  // No bound depends on how far the block before reached.
   for (std::int64_t begin = b * c.block - c.first; begin < c.n; begin += c.block, ++b) {
     const std::int64_t i = begin < 0 ? 0 : begin, end = begin + c.block < c.n ? begin + c.block : c.n;
     run(i, end - i, b);
   }
 }
 
-// Calls run(bytes, scales, out) for each row. Prefetches memory to the second-level cache, and the next rows from
-// there: more of them would be driven out of the first-level cache by the decoded elements.
+// Calls run(bytes, scales, out) for each row. Memory is prefetched to the second-level cache, and the next
+// rows from there: more rows would be driven out of the first-level cache by the decoded elements.
 template <class F>
 [[gnu::always_inline]] inline void for_rows(const CodeRows& c, float* out, const F& run) {
   constexpr std::int64_t kNear = 4;
   const std::int64_t bytes = c.is_packed() ? (c.skipped + c.n + 1) / 2 : c.n;
+  const auto prefetch = [](const std::uint8_t* row, std::int64_t ahead, auto cache) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer that far would have to stay within the array
+    const auto* at = reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(row) +
+                                                   static_cast<std::uintptr_t>(ahead));
+    __builtin_prefetch(at, 0, decltype(cache)::value);
+  };
   for (std::int64_t r = 0; r < c.rows; ++r, out += c.n) {
     const std::uint8_t* const row = c.bytes + r * c.stride;
     if (c.ahead != 0)
       for (std::int64_t byte = 0; byte < bytes; byte += 64) {
-        __builtin_prefetch(row + c.ahead + byte, 0, 2);
-        if (r + kNear < c.rows) __builtin_prefetch(row + kNear * c.stride + byte);
+        prefetch(row, c.ahead + byte, std::integral_constant<int, 2>{});
+        if (r + kNear < c.rows) prefetch(row, kNear * c.stride + byte, std::integral_constant<int, 3>{});
       }
     run(row, c.scales + r * c.scales_stride, out);
   }
@@ -195,42 +208,37 @@ template <class Numbers, class Scaled, class Load>
     else
       return [&numbers, &scaled, scale](CodeInts codes) { return scaled(numbers(codes), scale); };
   };
-  for_rows(c, out, [&](const std::uint8_t* row, const float* scales, float* to) {
-    const auto decode = [&](std::int64_t i, std::int64_t n, const auto& decoded_of)
-        __attribute__((always_inline)) {
-      const CodeFloats decoded = decoded_of(load(row, i, n));
-      std::memcpy(to + i, &decoded, static_cast<std::size_t>(n) * sizeof(float));
-    };
-    const auto decode_all = [&](std::int64_t i, std::int64_t n, const auto& of)
-        __attribute__((always_inline)) {
-      const std::int64_t end = i + n;
-      for (; end - i >= 2 * kCodeLanes; i += 2 * kCodeLanes) {
-        decode(i, kCodeLanes, of(i, kCodeLanes));
-        decode(i + kCodeLanes, kCodeLanes, of(i + kCodeLanes, kCodeLanes));
-      }
-      if (end - i >= kCodeLanes) decode(i, kCodeLanes, of(i, kCodeLanes)), i += kCodeLanes;
-      if (i < end) decode(i, end - i, of(i, end - i));
-    };
-    if (c.block == 1)
-      return decode_all(0, c.n, [&](std::int64_t i, std::int64_t n) {
-        return [&numbers, &scaled, scale = load_floats(scales + i, n)](CodeInts codes) {
-          return scaled(numbers(codes), scale);
+  for_rows(
+      c, out, [&](const std::uint8_t* row, const float* scales, float* to) __attribute__((always_inline)) {
+        const auto decode = [&](std::int64_t i, std::int64_t n, const auto& decoded_of)
+            __attribute__((always_inline)) {
+          const CodeFloats decoded = decoded_of(load(row, i, n));
+          std::memcpy(to + i, &decoded, static_cast<std::size_t>(n) * sizeof(float));
         };
+        const auto decode_all = [&](std::int64_t i, std::int64_t n, const auto& of)
+            __attribute__((always_inline)) {
+          const std::int64_t end = i + n;
+          for (; end - i >= 2 * kCodeLanes; i += 2 * kCodeLanes) {
+            decode(i, kCodeLanes, of(i, kCodeLanes));
+            decode(i + kCodeLanes, kCodeLanes, of(i + kCodeLanes, kCodeLanes));
+          }
+          if (end - i >= kCodeLanes) decode(i, kCodeLanes, of(i, kCodeLanes)), i += kCodeLanes;
+          if (i < end) decode(i, end - i, of(i, end - i));
+        };
+        if (c.block == 1)
+          return decode_all(0, c.n, [&](std::int64_t i, std::int64_t n) {
+            return [&numbers, &scaled, scale = load_floats(scales + i, n)](CodeInts codes) {
+              return scaled(numbers(codes), scale);
+            };
+          });
+        const auto decode_block = [&](std::int64_t i, std::int64_t n, std::int64_t b)
+            __attribute__((always_inline)) {
+          const auto decoded_of = with_scale(broadcast(scales[b]));
+          decode_all(
+              i, n, [&](std::int64_t, std::int64_t) -> const auto& { return decoded_of; });
+        };
+        for_blocks(c, decode_block);
       });
-    const auto decode_block = [&](std::int64_t i, std::int64_t n, std::int64_t b)
-        __attribute__((always_inline)) {
-      const auto decoded_of = with_scale(broadcast(scales[b]));
-      decode_all(
-          i, n, [&](std::int64_t, std::int64_t) -> const auto& { return decoded_of; });
-    };
-    // Whole blocks of NVFP4 and MX need no loops over their elements.
-    std::int64_t b = 0;
-    if (c.first == 0 && c.block == 16)
-      for (; 16 * (b + 1) <= c.n; ++b) decode_block(16 * b, 16, b);
-    if (c.first == 0 && c.block == 32)
-      for (; 32 * (b + 1) <= c.n; ++b) decode_block(32 * b, 32, b);
-    for_blocks(c, decode_block, b);
-  });
 }
 
 // n ≤ kCodeLanes codes of 4 bits from code `at` of packed ones on, in as many bits from the lowest on.
@@ -261,9 +269,10 @@ inline bool is_same(const FloatFormat& a, const FloatFormat& b) {
 
 // Codes of e4m3 or e5m2, two registers at a time by way of float16, whose upper byte is a code of e5m2. A code
 // of e4m3 has the same place there but for one bit of the exponent, and is 2⁻⁸ of its number: the scale is
-// multiplied by 2⁸, which is exact. Returns false, and `out` is wrong, if a code is NaN or such a scale infinite.
+// multiplied by 2⁸, which is exact. Returns false, and `out` is wrong, if a code is NaN or such a scale is
+// infinite.
 template <bool kE4M3>
-bool decode_converted(const CodeRows& rows, float* out) {
+[[gnu::noinline]] bool decode_converted(const CodeRows& rows, float* out) {
   constexpr const FloatFormat& kFormat = kE4M3 ? kFloat8E4M3Fn : kFloat8E5M2;
   constexpr std::int64_t kAtOnce = 2 * kCodeLanes;
   const CodeRows c = rows;  // stores may alias it
@@ -291,20 +300,20 @@ bool decode_converted(const CodeRows& rows, float* out) {
           std::memcpy(to + i, &decoded, static_cast<std::size_t>(some) * sizeof(float));
         }
       };
-      std::int64_t b = 0;
-      if (c.first == 0 && c.block == 32)  // without loops
-        for (; 32 * (b + 1) <= c.n; ++b) decode_block(32 * b, 32, b);
-      for_blocks(c, decode_block, b);
+      for_blocks(c, decode_block);
     });
   });
-  return CodeLanes::largest_code(most) < (kE4M3 ? 0x7F : 0x7D) &&
+  std::uint8_t doubled[sizeof most], most_doubled = 0;
+  std::memcpy(doubled, &most, sizeof most);
+  for (const std::uint8_t code : doubled) most_doubled = code > most_doubled ? code : most_doubled;
+  return most_doubled < 2 * (kE4M3 ? 0x7F : 0x7D) &&
          (!kE4M3 || largest < __builtin_bit_cast(std::int32_t, 0x1p120f));
 }
 #endif
 
 // Codes of 4 bits, in halves of bytes.
 inline void decode_halves(const FloatFormat& format, const CodeRows& c, float* out) {
-  const CodeTable numbers(code_bits(format));
+  const CodeTable numbers{code_bits(format)};
   with_factor(c.factor, [&](const auto& scaled) {
     const bool high_first = c.halves == CodeHalves::high_first;
     const auto any = [high_first, skipped = c.skipped](const std::uint8_t* row, std::int64_t i,
@@ -312,7 +321,8 @@ inline void decode_halves(const FloatFormat& format, const CodeRows& c, float* o
       const std::uint64_t word = load_halves(row, high_first, skipped + i, n);
       return __builtin_bit_cast(CodeInts, CodeLanes::spread<false>(&word));
     };
-    const auto even = [&]<bool kHighFirst>(std::bool_constant<kHighFirst>) {
+    const auto even = [&](auto is_high_first) {
+      constexpr bool kHighFirst = decltype(is_high_first)::value;
       decode_rows(
           c, numbers, scaled,
           [any](const std::uint8_t* row, std::int64_t i, std::int64_t n) {
@@ -334,8 +344,31 @@ inline void decode_halves(const FloatFormat& format, const CodeRows& c, float* o
   });
 }
 
-inline void decode_codes(const FloatFormat& format, const CodeRows& c, float* out) {
-  if (format.exponent_bits + format.mantissa_bits < 4) return decode_halves(format, c, out);
+// How many rows are decoded as one: short ones that are contiguous, as are their scales if there are several.
+inline std::int64_t joined_rows(const CodeRows& c) {
+  constexpr std::int64_t kJoined = 256;  // elements
+  const bool follow = c.is_packed() ? c.n % 2 == 0 && c.skipped == 0 && 2 * c.stride == c.n : c.stride == c.n;
+  const bool have_one_scale = c.scales_stride == 0 && c.first + c.n <= c.block;
+  const bool have_scales = c.first == 0 && c.n % c.block == 0 && c.scales_stride == c.n / c.block;
+  if (!follow || !(have_one_scale || have_scales)) return 1;
+  return kJoined / c.n < c.rows ? kJoined / c.n : c.rows;
+}
+
+inline void decode_codes(const FloatFormat& format, const CodeRows& rows, float* out) {
+  CodeRows c = rows;
+  if (c.n == 0) return;
+  if (const std::int64_t joined = joined_rows(c); joined > 1) {
+    if (const std::int64_t rest = c.rows % joined; rest > 0) {
+      CodeRows last = c;
+      last.rows = rest;
+      c.rows -= rest;
+      last.bytes += c.rows * c.stride, last.scales += c.rows * c.scales_stride;
+      decode_codes(format, last, out + c.rows * c.n);
+    }
+    if (c.scales_stride == 0) c.block = joined * c.n, c.first = 0;
+    c.n *= joined, c.rows /= joined, c.stride *= joined, c.scales_stride *= joined;
+  }
+  if (format.bits() == 4) return decode_halves(format, c, out);
 #ifdef EJK_CONVERTS_CODES
   if (c.block >= 2 * kCodeLanes) {
     if (is_same(format, kFloat8E4M3Fn) && decode_converted<true>(c, out)) return;

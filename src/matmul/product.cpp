@@ -54,7 +54,7 @@ kernels::StridedMatrix part(const kernels::StridedMatrix& block, std::int64_t ro
   return moved;
 }
 
-// The bytes that are read for a box, as rows of the last axis with more than one element.
+// The bytes that are read for a box. Rows are along the last axis of more than one element before the last.
 kernels::Ahead ahead_of(const ArraySource& source, const ArrayBox& box) {
   const std::optional<ArrayView> bytes = source.bytes_of(box.start, box.count);
   if (!bytes || bytes->shape.empty()) return {};
@@ -254,11 +254,11 @@ class Multiplication {
         const std::int64_t length = std::min(p_.direct_k, k - p0), after = k0 + p0 + length;
         // B's rows after these, or those of the next product.
         kernels::Ahead next = p_.next;
+        if (!p_.b_boxes.used && after < p_.k)
+          next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
         if (p_.b_boxes.used && after < k0 + k)
           next = ahead_of(*p_.b_boxes.source,
                           box_of_b(after, std::min(length, k0 + k - after), column, columns));
-        if (!p_.b_boxes.used && after < p_.k)
-          next = {part(p_.b, after, 0).data, p_.k - after, p_.columns * p_.b.column_stride, p_.b.row_stride};
         next.rows = std::min(length, next.rows);
         gemm_.direct(a_ + p0 / gemm_.kr * gemm_.unit, block_of_b(k0 + p0, length, column, columns), length,
                      p_.rows, columns, adds_ || p0 > 0, sums_ + column, stride_, next);

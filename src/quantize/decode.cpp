@@ -1,7 +1,7 @@
-// Decoding of block-scaled arrays: the scales of some rows are read, and a kernel multiplies the value of each
-// code by the scale of its block. Codes of 6 bits are unpacked to bytes before. Products of elements and block
-// scales are exact where the scale has at most 20 significant bits, so that each value is rounded only once,
-// even with a global scale.
+// Decoding of block-scaled arrays: the scales of some rows are read, and a kernel multiplies the value of
+// each code by the scale of its block. Codes of 6 bits are unpacked to bytes before. Products of elements and
+// block scales are exact where the scale has at most 20 significant bits, so that each value is rounded only
+// once, even with a global scale.
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
 
@@ -29,9 +29,9 @@ namespace {
 
 using kernels::CodeHalves;
 
-constexpr std::int64_t kRun = 2048;             // elements of a row, or scales, at once
-constexpr std::int64_t kMostPrefetched = 1024;  // bytes of a row
-constexpr std::int64_t kRowsAhead = 16;         // prefetched, a multiple of what is packed together
+constexpr std::int64_t kRun = 2048;  // elements of a row, or scales, at once
+// Bytes of codes ahead that are prefetched, and the most in a row.
+constexpr std::int64_t kAhead = 16 << 10, kMostPrefetched = 4 << 10;
 
 /// How numbers are coded and packed.
 struct Packing {
@@ -144,9 +144,7 @@ class DecodedSource final : public ForwardingSource {
 
   std::optional<ArrayView> bytes_of(std::span<const std::int64_t> start,
                                     std::span<const std::int64_t> count) const override {
-    if (parts_.values->access().prefer != ArrayAccess::Prefer::view) return std::nullopt;
-    return box_of(*parts_.values->mapped(),
-                  box_of_bytes({Shape(start.begin(), start.end()), Shape(count.begin(), count.end())}));
+    return in_place(box_of_bytes({Shape(start.begin(), start.end()), Shape(count.begin(), count.end())}));
   }
 
  private:
@@ -160,112 +158,138 @@ class DecodedSource final : public ForwardingSource {
     return bytes;
   }
 
-  // A box of the values: in place, or read to `buffer`.
-  ArrayView bytes_in(const ArrayBox& box, std::vector<std::byte>& buffer) const {
-    const ArraySource& values = *parts_.values;
-    if (values.access().prefer == ArrayAccess::Prefer::view) {
-      ArrayView view = box_of(*values.mapped(), box);
-      if (view.strides.empty() || view.shape.back() == 1 || view.strides.back() == 1) return view;
-    }
-    buffer.resize(static_cast<std::size_t>(element_count(box.count)));
-    values.read(box.start, box.count, buffer.data());
-    return {buffer.data(), values.dtype(), box.count};
+  // A box of the values in memory, if it has contiguous rows.
+  std::optional<ArrayView> in_place(const ArrayBox& box) const {
+    if (parts_.values->access().prefer != ArrayAccess::Prefer::view) return std::nullopt;
+    ArrayView view = box_of(*parts_.values->mapped(), box);
+    if (view.strides.empty() || view.shape.back() == 1 || view.strides.back() == 1) return view;
+    return std::nullopt;
   }
 
-  // Rows are along the last axis but one that the box has more than one element along.
-  void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
+  // The same, or read to `buffer`.
+  ArrayView bytes_in(const ArrayBox& box, std::vector<std::byte>& buffer) const {
+    if (auto view = in_place(box)) return *view;
+    buffer.resize(static_cast<std::size_t>(element_count(box.count)));
+    parts_.values->read(box.start, box.count, buffer.data());
+    return {buffer.data(), parts_.values->dtype(), box.count};
+  }
+
+  // Rows of a box: along the last axis of more than one element before the last one.
+  struct Rows {
+    const ArrayBox& box;
+    const ArrayView& bytes;
+    std::size_t down;  // their axis; the rank if there is one row
+    std::int64_t count = 1, start = 0, block = 1;
+    std::int64_t length = 1, first = 0, row_block = 1;  // of each, along the last axis
+    std::int64_t run = 1;                               // elements of a row at once
+    bool one_by_one = false;                            // each takes its own arguments of the kernel
+
+    std::int64_t most_blocks() const { return core::ceil_div(first % row_block + length, row_block); }
+  };
+
+  Rows rows_of(const ArrayBox& box, const ArrayView& bytes) const {
     const std::size_t rank = box.count.size();
-    std::size_t down = rank < 2 ? rank : rank - 2;
-    while (down > 0 && down < rank && box.count[down] == 1) --down;
-    const std::int64_t elements = (rank > 0 ? box.count.back() : 1) * (down < rank ? box.count[down] : 1);
-    Shape index = box.start;
+    Rows rows{box, bytes, rank};
+    if (rank == 0) return rows;
+    rows.length = box.count.back(), rows.first = box.start.back(), rows.row_block = parts_.block.back();
+    const Packing& packing = parts_.packing;
+    const bool unpacks = packing.group_codes > 2;
+    rows.run = unpacks ? kRun : rows.most_blocks() > kRun ? kRun * rows.row_block : rows.length;
+    rows.one_by_one = rows.run < rows.length || unpacks;
+    if (rank == 1) return rows;
+    rows.down = rank - 2;
+    while (rows.down > 0 && box.count[rows.down] == 1) --rows.down;
+    rows.count = box.count[rows.down], rows.start = box.start[rows.down];
+    rows.block = parts_.block[rows.down];
+    rows.one_by_one = rows.one_by_one || (packing.group_codes > 1 && parts_.axis == rows.down) ||
+                      (rows.down == 0 && parts_.global.size() > 1);
+    return rows;
+  }
+
+  void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
+    const Rows rows = rows_of(box, bytes);
+    const std::size_t rank = box.count.size();
+    const std::int64_t elements = rows.count * rows.length;
+    Shape index = box.start, grid(rank);
     for (std::int64_t left = element_count(box.count); left > 0; left -= elements, out += elements) {
-      decode_rows(box, bytes, down, index, out);
+      decode_rows(rows, index, grid, out);
       for (std::size_t d = rank; d-- > 0;) {
-        if (d == down || d + 1 == rank) continue;
+        if (d == rows.down || d + 1 == rank) continue;
         if (++index[d] < box.start[d] + box.count[d]) break;
         index[d] = box.start[d];
       }
     }
   }
 
-  // The rows of a box along axis `down` that begin at `index`, as many at once as have the same scales, or a row
-  // of scales each.
-  void decode_rows(const ArrayBox& box, const ArrayView& bytes, std::size_t down, Shape index,
-                   float* out) const {
+  // The rows at an index, as many at once as have the same scales, or scales of their own. `grid`: that of
+  // scales.
+  void decode_rows(const Rows& rows, Shape& index, Shape& grid, float* out) const {
     const Packing& packing = parts_.packing;
-    const std::size_t rank = box.count.size(), last = rank - 1;
-    const bool is_packed = packing.group_codes > 1, has_rows = down < rank;
-    const bool along = is_packed && parts_.axis == last, unpacks = packing.group_codes > 2;
-    const std::int64_t length = rank > 0 ? box.count[last] : 1, first = rank > 0 ? box.start[last] : 0;
-    const std::int64_t rows = has_rows ? box.count[down] : 1, first_row = has_rows ? box.start[down] : 0;
-    const std::int64_t block = rank > 0 ? parts_.block[last] : 1,
-                       block_rows = has_rows ? parts_.block[down] : 1;
-    const std::int64_t most_blocks = core::ceil_div(first % block + length, block);
-    const std::int64_t run = unpacks ? kRun : most_blocks > kRun ? kRun * block : length;
-    const bool one_by_one = run < length || unpacks || (is_packed && parts_.axis == down) ||
-                            (down == 0 && parts_.global.size() > 1);
+    const std::size_t rank = index.size();
+    const bool is_packed = packing.group_codes > 1, along = is_packed && parts_.axis + 1 == rank;
     const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
+    const bool has_rows = rows.down < rank;
+    std::int64_t above = 0;  // bytes to the first row
+    for (std::size_t d = 0; d + 1 < rank; ++d) {
+      grid[d] = index[d] / parts_.block[d];
+      above += d == rows.down ? 0 : offset_of(d, index[d], rows);
+    }
     float scales[kRun + 1];
     std::uint8_t unpacked[kRun + 8];
-    kernels::CodeRows some{.scales = scales, .block = block, .stride = has_rows ? bytes.strides[down] : 0};
-    if (along && !unpacks) some.halves = packing.halves(), some.skipped = first % 2;
-    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch. Chunks of
-    // a KV cache follow one another in memory.
-    const std::int64_t row_bytes = along ? packing.bytes_to(length) : length;
-    some.ahead = rows > 1 && row_bytes <= kMostPrefetched
-                     ? offset_of(down, first_row + kRowsAhead, box, bytes)
-                     : row_bytes;
-    Shape grid(rank);
-    std::int64_t above = 0;  // bytes to the first row
-    for (std::size_t d = 0; d < last && rank > 0; ++d) {
-      grid[d] = index[d] / parts_.block[d];
-      above += offset_of(d, index[d], box, bytes);
-    }
-    for (std::int64_t row = 0, count = 0; row < rows; row += count) {
-      const std::int64_t at_row = first_row + row;
-      if (has_rows) grid[down] = at_row / block_rows;
-      count = block_rows > 1 ? block_rows - at_row % block_rows
-              : run < length ? 1
-                             : std::max<std::int64_t>(kRun / most_blocks, 1);
-      count = std::min(count, rows - row);
-      some.rows = one_by_one ? 1 : count;
-      for (std::int64_t begin = 0; begin < length; begin += run) {
-        some.n = std::min(run, length - begin);
-        some.first = (first + begin) % block;
-        if (rank > 0) grid[last] = (first + begin) / block;
-        const std::int64_t blocks = core::ceil_div(some.first + some.n, block);
-        scales_.read(grid, down, block_rows > 1 ? 1 : count, blocks, scales);
+    kernels::CodeRows some{.block = rows.row_block};
+    if (has_rows) some.stride = rows.bytes.strides[rows.down];
+    if (along && packing.group_codes == 2) some.halves = packing.halves(), some.skipped = rows.first % 2;
+    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch, and
+    // boxes of a KV cache follow one another in memory.
+    const std::int64_t row_bytes = along ? packing.bytes_to(rows.length) : rows.length;
+    if (rows.count > 1 && row_bytes <= kMostPrefetched && packing.group_codes < 4)
+      some.ahead = offset_of(rows.down, rows.start + core::ceil_div(kAhead, row_bytes), rows);
+    for (std::int64_t row = 0, count = 0; row < rows.count; row += count) {
+      const std::int64_t at = rows.start + row;
+      count = rows.block > 1           ? rows.block - at % rows.block
+              : rows.run < rows.length ? 1
+                                       : std::max<std::int64_t>(kRun / rows.most_blocks(), 1);
+      count = std::min(count, rows.count - row);
+      some.rows = rows.one_by_one ? 1 : count;
+      if (has_rows) grid[rows.down] = at / rows.block;
+      for (std::int64_t begin = 0; begin < rows.length; begin += rows.run) {
+        some.n = std::min(rows.run, rows.length - begin);
+        some.first = (rows.first + begin) % rows.row_block;
+        if (rank > 0) grid[rank - 1] = (rows.first + begin) / rows.row_block;
+        const std::int64_t blocks = core::ceil_div(some.first + some.n, rows.row_block);
+        scales_.read(grid, rows.down, rows.block > 1 ? 1 : count, blocks, scales);
         some.scales = scales;
-        some.scales_stride = block_rows > 1 ? 0 : blocks;
+        some.scales_stride = rows.block > 1 ? 0 : blocks;
         for (std::int64_t r = row; r < row + count; r += some.rows, some.scales += some.scales_stride) {
-          if (has_rows) index[down] = first_row + r;
-          const std::byte* const from = bytes.data + above +
-                                        (has_rows ? offset_of(down, index[down], box, bytes) : 0) +
-                                        (along ? packing.byte_of(begin) : begin);
+          const std::byte* from = rows.bytes.data + above + (along ? packing.byte_of(begin) : begin);
+          if (has_rows) {
+            index[rows.down] = rows.start + r;
+            from += offset_of(rows.down, rows.start + r, rows);
+          }
           some.bytes = reinterpret_cast<const std::uint8_t*>(from);
-          if (is_packed && !unpacks && !along) some.halves = packing.half_of(index[parts_.axis]);
-          if (unpacks && along) some.bytes = unpack_along(some.bytes, first % 4, some.n, unpacked);
-          if (unpacks && !along)
-            some.bytes = unpack_across(some.bytes, bytes.strides[parts_.axis], index[parts_.axis] % 4, some.n,
-                                       unpacked);
+          if (packing.group_codes == 2 && !along) some.halves = packing.half_of(index[parts_.axis]);
+          if (packing.group_codes == 4)
+            some.bytes = along ? unpack_along(some.bytes, rows.first % 4, some.n, unpacked)
+                               : unpack_across(some.bytes, rows.bytes.strides[parts_.axis],
+                                               index[parts_.axis] % 4, some.n, unpacked);
           const float global = global_of(index);
-          float* const to = out + r * length + begin;
+          float* const to = out + r * rows.length + begin;
           some.factor = divides ? 1 : global;
           kernels::active().codes.decode(*packing.format, some, to);
           if (divides) divide(to, some.rows * some.n, global);
         }
       }
     }
+    if (has_rows) index[rows.down] = rows.start;
   }
 
   // Bytes from those of a box's first element to those of an element along axis d.
-  std::int64_t offset_of(std::size_t d, std::int64_t element, const ArrayBox& box,
-                         const ArrayView& bytes) const {
+  std::int64_t offset_of(std::size_t d, std::int64_t element, const Rows& rows) const {
     const Packing& packing = parts_.packing;
+    const std::int64_t start = rows.box.start[d];
     const bool is_packed = packing.group_codes > 1 && d == parts_.axis;
-    return (is_packed ? packing.byte_of(element) - packing.byte_of(box.start[d]) : element - box.start[d]) *
-           bytes.strides[d];
+    return (is_packed ? packing.byte_of(element) - packing.byte_of(start) : element - start) *
+           rows.bytes.strides[d];
   }
 
   float global_of(const Shape& index) const {

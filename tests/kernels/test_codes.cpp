@@ -9,6 +9,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <random>
 #include <string_view>
@@ -173,8 +174,47 @@ TEST_CASE("rows of codes are decoded wherever they begin, two in a byte or one, 
                 CAPTURE(start);
                 CAPTURE(block);
                 CAPTURE(n);
+                CAPTURE(stride);
                 CHECK(wrong == 0);
               }
+}
+
+TEST_CASE("contiguous rows, short ones too, are decoded as each alone; a row may have a NaN, or no element") {
+  std::mt19937 random(9);
+  std::vector<std::uint8_t> bytes(5000);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random() % 0x7F);
+  bytes[777] = 0xFF;
+  std::vector<float> scales(5000);
+  for (float& scale : scales) scale = 0.5f + static_cast<float>(random() % 7);
+  // Elements of a row, of a block, before the first one in it, and scales from row to row.
+  const std::int64_t cases[][4] = {{1, 1, 0, 1},    {1, 1000, 3, 0},   {4, 4, 0, 1},    {6, 3, 0, 2},
+                                   {8, 64, 5, 0},   {8, 8, 2, 1},      {64, 32, 0, 2},  {96, 96, 0, 1},
+                                   {100, 32, 0, 4}, {128, 1000, 0, 0}, {200, 16, 0, 13}};
+  for (const Row& row : kRows)
+    for (const auto& [n, block, first, stride] : cases)
+      for (const std::int64_t rows : {1, 2, 7, 23})
+        for (const kernels::Kernels* set : test::instruction_sets()) {
+          const bool is_packed = row.format->bits() == 4 && n % 2 == 0;
+          kernels::CodeRows all{
+              .bytes = bytes.data(), .n = n, .scales = scales.data(), .block = block, .first = first};
+          if (is_packed) all.halves = kernels::CodeHalves::low_first;
+          all.rows = rows, all.stride = is_packed ? n / 2 : n, all.scales_stride = stride;
+          std::vector<float> out(static_cast<std::size_t>(rows * n)), alone(static_cast<std::size_t>(n));
+          set->codes.decode(*row.format, all, out.data());
+          bool same = true;
+          for (std::int64_t r = 0; r < rows; ++r) {
+            kernels::CodeRows one = all;
+            one.rows = 1;
+            one.bytes += r * all.stride, one.scales += r * stride;
+            set->codes.decode(*row.format, one, alone.data());
+            same = same && std::memcmp(alone.data(), out.data() + r * n, alone.size() * sizeof(float)) == 0;
+          }
+          CAPTURE(set->name);
+          CAPTURE(n);
+          CAPTURE(rows);
+          CHECK(same);
+          set->codes.decode(*row.format, {.rows = rows}, nullptr);
+        }
 }
 
 TEST_CASE("floats become the nearest codes for every rounding of ties, on every instruction set") {

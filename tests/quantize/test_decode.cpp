@@ -1,6 +1,7 @@
 // Decoding against plain loops over codes and scales, for every scheme, axis, layout and box.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -224,6 +225,48 @@ TEST_CASE("another axis may be packed and scaled") {
       CHECK(boxes_agree(*x, engine));
     }
   }
+}
+
+TEST_CASE("the bytes of a box are those that its elements depend on") {
+  std::mt19937_64 engine(8);
+  for (const ElementFormat element : {ElementFormat::e2m1, ElementFormat::e3m2, ElementFormat::e4m3})
+    for (const int axis : {-1, -2, 0}) {
+      const quantize::ElementRow& row = quantize::row_of(element);
+      Shape stored{8, 12, 16}, scales{8, 12, 16};
+      const auto packed = static_cast<std::size_t>((axis + 3) % 3);
+      stored[packed] = stored[packed] / row.group_codes * row.group_bytes, scales[packed] = 1;
+      Array v = random_bytes(DType::uint8, stored, engine, 120);
+      const Array s = random_bytes(DType::uint8, scales, engine, 250);
+      const Source x = decoded_array({Scheme::mx, source_of(v, "v"), source_of(s, "s")},
+                                     {.element = element, .axis = axis});
+      for (int time = 0; time < 30; ++time) {
+        Shape start(3), count(3);
+        for (std::size_t d = 0; d < 3; ++d) {
+          start[d] = static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(x->shape()[d]));
+          count[d] =
+              1 + static_cast<std::int64_t>(engine() % static_cast<std::uint64_t>(x->shape()[d] - start[d]));
+        }
+        std::vector<float> before(static_cast<std::size_t>(element_count(count))), after = before;
+        x->read(start, count, before.data());
+        const auto bytes = x->bytes_of(start, count);
+        REQUIRE(bytes);
+        // All others change.
+        const Array kept = Array::copy_of(*bytes), all = Array::copy_of(v.view());
+        for (std::int64_t i = 0; i < v.bytes(); ++i) v.data()[i] ^= std::byte{0x55};
+        std::int64_t at = 0;
+        for (std::int64_t a = 0; a < bytes->shape[0]; ++a)
+          for (std::int64_t b = 0; b < bytes->shape[1]; ++b)
+            for (std::int64_t c = 0; c < bytes->shape[2]; ++c)
+              v.data()[bytes->data - v.data() + a * bytes->strides[0] + b * bytes->strides[1] +
+                       c * bytes->strides[2]] = kept.data()[at++];
+        x->read(start, count, after.data());
+        CHECK(std::equal(before.begin(), before.end(), after.begin(), same_floats));
+        std::memcpy(v.data(), all.data(), static_cast<std::size_t>(v.bytes()));
+        // No more than whole groups.
+        const std::int64_t groups = (count[packed] + 2 * (row.group_codes - 1)) / row.group_codes;
+        CHECK(bytes->shape[packed] <= groups * row.group_bytes);
+      }
+    }
 }
 
 TEST_CASE("fp8: one scale, or those of rows, columns and blocks, whose last ones are partial") {
