@@ -99,7 +99,8 @@ class DecodedSource final : public ForwardingSource {
       : ForwardingSource(parts.values, {DType::float32, parts.shape},
                          ArrayAccess(parts.values->access().order), std::move(name)),
         parts_(std::move(parts)),
-        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers) {}
+        scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
+        has_one_scale_(element_count(parts_.grid()) == 1) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -174,11 +175,12 @@ class DecodedSource final : public ForwardingSource {
     return {buffer.data(), parts_.values->dtype(), box.count};
   }
 
-  // Rows of a box: along the last axis of more than one element before the last one.
+  // Rows of a box: along the last axis of more than one element before the last one, and along those before it
+  // as far as all rows are evenly spaced.
   struct Rows {
     const ArrayBox& box;
     const ArrayView& bytes;
-    std::size_t down;  // their axis; the rank if there is one row
+    std::size_t down, up;  // their last and first axis; the rank if there is one row
     std::int64_t count = 1, start = 0, block = 1;
     std::int64_t length = 1, first = 0, row_block = 1;  // of each, along the last axis
     std::int64_t run = 1;                               // elements of a row at once
@@ -189,7 +191,7 @@ class DecodedSource final : public ForwardingSource {
 
   Rows rows_of(const ArrayBox& box, const ArrayView& bytes) const {
     const std::size_t rank = box.count.size();
-    Rows rows{box, bytes, rank};
+    Rows rows{box, bytes, rank, rank};
     if (rank == 0) return rows;
     rows.length = box.count.back(), rows.first = box.start.back(), rows.row_block = parts_.block.back();
     const Packing& packing = parts_.packing;
@@ -201,9 +203,23 @@ class DecodedSource final : public ForwardingSource {
     while (rows.down > 0 && box.count[rows.down] == 1) --rows.down;
     rows.count = box.count[rows.down], rows.start = box.start[rows.down];
     rows.block = parts_.block[rows.down];
+    for (rows.up = rows.down; rows.up > 0 && follows(rows.up - 1, rows); --rows.up)
+      rows.count *= box.count[rows.up - 1];
+    if (has_one_scale_) rows.block = rows.start + rows.count;
     rows.one_by_one = rows.one_by_one || (packing.group_codes > 1 && parts_.axis == rows.down) ||
                       (rows.down == 0 && parts_.global.size() > 1);
     return rows;
+  }
+
+  // Whether rows go on from the last index of the axis after `up` to the first one of the next.
+  bool follows(std::size_t up, const Rows& rows) const {
+    const std::size_t next = up + 1;
+    const bool are_packed = parts_.packing.group_codes > 1 && (parts_.axis == up || parts_.axis == next);
+    const bool have_scales =
+        has_one_scale_ || (parts_.block[up] == 1 && parts_.block[next] == 1 && scales_.follow(up));
+    return !are_packed && have_scales && (up > 0 || parts_.global.size() < 2) &&
+           rows.box.count[next] == parts_.shape[next] &&
+           rows.bytes.strides[up] == parts_.shape[next] * rows.bytes.strides[next];
   }
 
   void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
@@ -214,7 +230,7 @@ class DecodedSource final : public ForwardingSource {
     for (std::int64_t left = element_count(box.count); left > 0; left -= elements, out += elements) {
       decode_rows(rows, index, grid, out);
       for (std::size_t d = rank; d-- > 0;) {
-        if (d == rows.down || d + 1 == rank) continue;
+        if ((rows.up <= d && d <= rows.down) || d + 1 == rank) continue;
         if (++index[d] < box.start[d] + box.count[d]) break;
         index[d] = box.start[d];
       }
@@ -303,6 +319,7 @@ class DecodedSource final : public ForwardingSource {
 
   Parts parts_;
   ScaleReader scales_;
+  bool has_one_scale_;
 };
 
 // --- arguments

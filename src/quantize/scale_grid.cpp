@@ -36,25 +36,31 @@ const ArrayView& ScaleReader::view() const {
   return view_;
 }
 
+// An axis of length 1, or a missing one, is repeated.
+std::int64_t ScaleReader::step(std::size_t axis) const {
+  const ArrayView& scales = view();
+  return scales.rank() == std::ssize(grid_) && axis < grid_.size() && scales.shape[axis] > 1
+             ? scales.strides[axis]
+             : 0;
+}
+
+bool ScaleReader::follow(std::size_t up) const {
+  return layout_ == ScaleLayout::linear && step(up) == grid_[up + 1] * step(up + 1);
+}
+
 void ScaleReader::read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,
                               std::int64_t count, float* out) const {
   const ArrayView& scales = view();
   const std::size_t rank = grid_.size();
-  // An axis of length 1, or a missing one, is repeated.
-  const auto step_of = [&](std::size_t d) {
-    return scales.rank() == static_cast<std::int64_t>(rank) && d < rank && scales.shape[d] > 1
-               ? scales.strides[d]
-               : 0;
-  };
   const std::byte* from = scales.data;
-  for (std::size_t d = 0; d < rank; ++d) from += at[d] * step_of(d);
-  std::int64_t step = step_of(rank - 1), row_step = step_of(down);
-  const bool follow = count == 1 || row_step == count * step;
-  if (follow) {
-    if (count == 1) step = row_step;
+  for (std::size_t d = 0; d < rank; ++d) from += at[d] * step(d);
+  std::int64_t row_step = step(down), element_step = step(rank - 1);
+  const bool are_contiguous = count == 1 || row_step == count * element_step;
+  if (are_contiguous) {
+    if (count == 1) element_step = row_step;
     count *= rows, rows = 1;
   }
-  if (numbers_ != nullptr && step == 1) {
+  if (numbers_ != nullptr && element_step == 1) {
     const float one = 1;
     return kernels::active().codes.decode(numbers_ == kE8M0 ? kFloat8E8M0Fnu : kFloat8E4M3Fn,
                                           {.bytes = reinterpret_cast<const std::uint8_t*>(from),
@@ -63,14 +69,15 @@ void ScaleReader::read_linear(std::span<const std::int64_t> at, std::size_t down
                                            .block = count,
                                            .rows = rows,
                                            .stride = row_step,
-                                           .ahead = follow ? 0 : rows * row_step},
+                                           .ahead = are_contiguous ? 0 : rows * row_step},
                                           out);
   }
   for (std::int64_t r = 0; r < rows; ++r, from += row_step, out += count)
     if (numbers_ == nullptr)
-      core::load(scales.dtype, from, step, count, out);
+      core::load(scales.dtype, from, element_step, count, out);
     else
-      for (std::int64_t i = 0; i < count; ++i) out[i] = numbers_[static_cast<std::uint8_t>(from[i * step])];
+      for (std::int64_t i = 0; i < count; ++i)
+        out[i] = numbers_[static_cast<std::uint8_t>(from[i * element_step])];
 }
 
 void ScaleReader::read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,

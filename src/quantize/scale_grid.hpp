@@ -54,12 +54,16 @@ class ScaleReader {
   ScaleReader(std::shared_ptr<const ArraySource> scales, ScaleLayout layout, Shape grid, std::size_t axis,
               const float* numbers);
 
+  /// Whether scales along the axis after `up` go on from its last one to the first of the next along `up`.
+  bool follow(std::size_t up) const;
+
   /// Scales of blocks from `at` on: `count` along the last axis for each of `rows` along axis `down`.
   void read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
             float* out) const;
 
  private:
   const ArrayView& view() const;
+  std::int64_t step(std::size_t axis) const;  // bytes, of linear scales
   void read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
                    float* out) const;
 

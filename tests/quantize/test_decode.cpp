@@ -227,6 +227,31 @@ TEST_CASE("another axis may be packed and scaled") {
   }
 }
 
+TEST_CASE("rows of several axes, with one scale, or those of tokens, heads or batches") {
+  std::mt19937_64 engine(12);
+  const Shape shape{2, 5, 3, 40};
+  const Array v = random_bytes(DType::float8_e4m3fn, shape, engine, 0x7F);
+  for (const Shape& scales :
+       {Shape{}, Shape{2, 5, 3, 1}, Shape{2, 5, 3, 5}, Shape{1, 1, 3, 1}, Shape{1, 5, 1, 1},
+        Shape{2, 1, 1, 1}, Shape{2, 5, 1, 2}, Shape{1, 1, 1, 40}, Shape{2, 5, 3, 40}}) {
+    CAPTURE(to_string(scales));
+    const Array s = plain::random(DType::float32, scales, engine);
+    const Source x = decoded_array({Scheme::fp8, source_of(v, "v"), source_of(s, "s")}, {});
+    const std::vector<float> got = floats_of(*x);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < std::ssize(got); ++i) {
+      const Shape index{i / 600, i / 120 % 5, i / 40 % 3, i % 40};
+      std::int64_t at = 0;
+      for (std::size_t d = 0; d < scales.size(); ++d) at = at * scales[d] + index[d] * scales[d] / shape[d];
+      const auto code = std::to_integer<unsigned>(v.data()[i]);
+      const auto number = static_cast<float>(number_of(kFloat8E4M3Fn, code));
+      wrong += got[static_cast<std::size_t>(i)] != number * s.elements<float>()[static_cast<std::size_t>(at)];
+    }
+    CHECK(wrong == 0);
+    CHECK(boxes_agree(*x, engine));
+  }
+}
+
 TEST_CASE("the bytes of a box are those that its elements depend on") {
   std::mt19937_64 engine(8);
   for (const ElementFormat element : {ElementFormat::e2m1, ElementFormat::e3m2, ElementFormat::e4m3})
