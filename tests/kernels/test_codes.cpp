@@ -191,9 +191,10 @@ TEST_CASE("contiguous rows, short ones too, are decoded as each alone; a row may
                                    {8, 64, 5, 0},   {8, 8, 2, 1},      {64, 32, 0, 2},  {96, 96, 0, 1},
                                    {100, 32, 0, 4}, {128, 1000, 0, 0}, {200, 16, 0, 13}};
   for (const Row& row : kRows)
-    for (const auto& [n, block, first, stride] : cases)
+    for (const auto& some : cases)
       for (const std::int64_t rows : {1, 2, 7, 23})
         for (const kernels::Kernels* set : test::instruction_sets()) {
+          const std::int64_t n = some[0], block = some[1], first = some[2], stride = some[3];
           const bool is_packed = row.format->bits() == 4 && n % 2 == 0;
           kernels::CodeRows all{
               .bytes = bytes.data(), .n = n, .scales = scales.data(), .block = block, .first = first};
