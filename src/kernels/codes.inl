@@ -15,6 +15,7 @@ struct CodeLanes {
   }
   using Counter = Bits;
   static void count_greater(Bits a, Bits b, Counter& counter) { counter -= a > b; }
+  // Lane i has half i of the bytes in its lowest bits.
   template <bool kHighFirst>
   static Bits spread(const void* from) {
     const auto* p = static_cast<const std::uint8_t*>(from);
