@@ -66,8 +66,9 @@ std::optional<T> parse_whole(std::string_view text) {
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view word, std::span<const std::string> candidates) {
+  const std::string lower = lower_case(word);
   for (const std::string& candidate : candidates)
-    if (lower_case(word) == lower_case(candidate)) return candidate;
+    if (lower == lower_case(candidate)) return candidate;
   std::optional<std::string> best;
   std::size_t best_distance = kMostEdits + 1;
   for (const std::string& candidate : candidates) {

@@ -3,13 +3,17 @@
 
 using Word = std::uint64_t;
 
-// Prefetches the lines of a word's elements ahead: the hardware stops at every page of 4 KiB. Addresses past
-// the end are never dereferenced.
-template <int lines, std::uintptr_t bytes_ahead = 512>
-void prefetch_ahead(const void* p) {
+// An address to prefetch, which may be past the end: it is never dereferenced.
+[[gnu::always_inline]] inline const void* address_ahead(const void* p, std::int64_t bytes) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer that far would have to stay within the array
-  const void* ahead = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) + bytes_ahead);
-  for (int i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(ahead) + 64 * i);
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(p) +
+                                       static_cast<std::uintptr_t>(bytes));
+}
+
+// Prefetches the lines of a word's elements ahead: the hardware stops at every page of 4 KiB.
+template <int lines, std::int64_t bytes_ahead = 512>
+void prefetch_ahead(const void* p) {
+  for (int i = 0; i < lines; ++i) __builtin_prefetch(address_ahead(p, bytes_ahead + 64 * i));
 }
 
 // The last, incomplete word reads from a copy padded with zeros: nothing behind the run is touched.

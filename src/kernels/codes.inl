@@ -178,18 +178,12 @@ template <class F>
 [[gnu::always_inline]] inline void for_rows(const CodeRows& c, float* out, const F& run) {
   constexpr std::int64_t kNear = 4;
   const std::int64_t bytes = c.is_packed() ? (c.skipped + c.n + 1) / 2 : c.n;
-  const auto prefetch = [](const std::uint8_t* row, std::int64_t ahead, auto cache) {
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer that far would have to stay within the array
-    const auto* at = reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(row) +
-                                                   static_cast<std::uintptr_t>(ahead));
-    __builtin_prefetch(at, 0, decltype(cache)::value);
-  };
   for (std::int64_t r = 0; r < c.rows; ++r, out += c.n) {
     const std::uint8_t* const row = c.bytes + r * c.stride;
     if (c.ahead != 0)
       for (std::int64_t byte = 0; byte < bytes; byte += 64) {
-        prefetch(row, c.ahead + byte, std::integral_constant<int, 2>{});
-        if (r + kNear < c.rows) prefetch(row, kNear * c.stride + byte, std::integral_constant<int, 3>{});
+        __builtin_prefetch(address_ahead(row, c.ahead + byte), 0, 2);
+        if (r + kNear < c.rows) __builtin_prefetch(address_ahead(row, kNear * c.stride + byte));
       }
     run(row, c.scales + r * c.scales_stride, out);
   }
