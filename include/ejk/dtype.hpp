@@ -147,9 +147,12 @@ struct SmallFloat {
     if constexpr (kRebias == 0) return std::bit_cast<float>(sign | magnitude);
     // The factor corrects the exponent's bias, of subnormal numbers as well.
     const float finite = std::bit_cast<float>(magnitude) * std::bit_cast<float>((127u + kRebias) << 23);
-    return std::bit_cast<float>(sign | (magnitude >= kCodes.infinity << kCut
-                                            ? magnitude | 0x7F800000u
-                                            : std::bit_cast<std::uint32_t>(finite)));
+    // A mask: GCC does not vectorise a choice of a product of floats, which may trap.
+    constexpr auto kInfinity = static_cast<std::int32_t>(kCodes.infinity << kCut);
+    const auto is_special = static_cast<std::uint32_t>(
+        -static_cast<std::int32_t>(static_cast<std::int32_t>(magnitude) >= kInfinity));
+    return std::bit_cast<float>(sign | ((magnitude | 0x7F800000u) & is_special) |
+                                (std::bit_cast<std::uint32_t>(finite) & ~is_special));
   }
 
   static constexpr detail::FloatCodes kCodes{kFormat};

@@ -154,22 +154,34 @@ class ViewedSource final : public ForwardingSource {
 
 constexpr std::int64_t kBlock = 2048;  // floats on the stack
 
-std::optional<std::int64_t> widen_8_bit(DType from_type, const std::byte* from, DType to_type, std::byte* to,
-                                        std::int64_t n, const OverflowSettings& overflows) {
-  const float* const values = float8_numbers(from_type);
-  const auto widen = [&](std::int64_t begin, std::int64_t end, float* out) {
-    for (std::int64_t i = begin; i < end; ++i) out[i - begin] = values[static_cast<std::uint8_t>(from[i])];
-  };
+bool is_small(DType dtype) { return is_float(dtype) && size_of(dtype) <= 2; }
+
+// Floats of 8 or 16 bits.
+void widen_small(DType from_type, const std::byte* from, std::int64_t n, float* to) {
+  const float one = 1;
+  if (is_8_bit_float(from_type))
+    return kernels::active().codes.decode(
+        float_format(from_type),
+        {.bytes = reinterpret_cast<const std::uint8_t*>(from), .n = n, .scales = &one, .block = n}, to);
+  dispatch(from_type, [&]<class From>(std::type_identity<From>) {
+    if constexpr (is_small_float<From> && sizeof(From) == 2)
+      convert_run<float, From>(reinterpret_cast<const From*>(from), to, n);
+  });
+}
+
+// By way of float32, which has all numbers of both.
+std::optional<std::int64_t> convert_small(DType from_type, const std::byte* from, DType to_type,
+                                          std::byte* to, std::int64_t n, const OverflowSettings& overflows) {
   if (to_type == DType::float32) {
-    widen(0, n, reinterpret_cast<float*>(to));
+    widen_small(from_type, from, n, reinterpret_cast<float*>(to));
     return std::nullopt;
   }
   float block[kBlock];
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t end = std::min(n, begin + kBlock);
-    widen(begin, end, block);
+    const std::int64_t some = std::min(kBlock, n - begin);
+    widen_small(from_type, from + begin * size_of(from_type), some, block);
     const auto bad = convert_elements(DType::float32, reinterpret_cast<const std::byte*>(block), to_type,
-                                      to + begin * size_of(to_type), end - begin, overflows);
+                                      to + begin * size_of(to_type), some, overflows);
     if (bad) return begin + *bad;
   }
   return std::nullopt;
@@ -212,7 +224,7 @@ const float* float8_numbers(DType dtype) {
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows) {
-  if (is_8_bit_float(from_type)) return widen_8_bit(from_type, from, to_type, to, n, overflows);
+  if (is_small(from_type)) return convert_small(from_type, from, to_type, to, n, overflows);
   if (is_8_bit_float(to_type)) {
     round_to_8_bit(from_type, from, to_type, to, n, overflows);
     return std::nullopt;

@@ -146,6 +146,19 @@ struct CodeLanes {
     most = _mm_max_epi32(most, _mm_unpackhi_epi64(most, most));
     return _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32(most, 1)));
   }
+  // Lane i: the largest lane of v[i].
+  static __m256i largest_of_each(const __m256i* v) {
+    const auto in_pairs = [](__m256i a, __m256i b) {
+      return _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+    };
+    __m256i fours[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m256i a = in_pairs(v[4 * i], v[4 * i + 1]), b = in_pairs(v[4 * i + 2], v[4 * i + 3]);
+      fours[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    }
+    return _mm256_max_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+                            _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
+  }
   using Counter = __m256i;
   static void count_greater(__m256i a, __m256i b, Counter& counter) {
     counter = _mm256_sub_epi32(counter, _mm256_cmpgt_epi32(a, b));
@@ -169,6 +182,20 @@ struct CodeLanes {
     const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
     return _mm256_or_ps(_mm256_permutevar8x32_ps(numbers, codes), _mm256_castsi256_ps(sign));
   }
+  // In each lane, bits of the codes that are not in a set of 256 bits.
+  static __m256i bits_not_in(const std::uint8_t* set, const std::uint8_t* codes) {
+    const auto table = [](const std::uint8_t* bytes) {
+      return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+    };
+    const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    const __m256i byte = _mm256_and_si256(_mm256_srli_epi16(code, 3), _mm256_set1_epi8(15));
+    const __m256i here = _mm256_blendv_epi8(_mm256_shuffle_epi8(table(set), byte),
+                                            _mm256_shuffle_epi8(table(set + 16), byte), code);
+    const __m256i bit = _mm256_shuffle_epi8(_mm256_set1_epi64x(static_cast<long long>(0x8040201008040201)),
+                                            _mm256_and_si256(code, _mm256_set1_epi8(7)));
+    return _mm256_andnot_si256(here, bit);
+  }
+  static bool any(__m256i v) { return _mm256_testz_si256(v, v) == 0; }
   using Largest = __m128i;
   // 16 codes of e4m3, as 2⁻⁸ of their numbers, or of e5m2; `most`: the largest of magnitudes, doubled.
   template <bool kE4M3>

@@ -61,6 +61,27 @@ struct CodeRows {
   bool is_packed() const { return halves == CodeHalves::low_first || halves == CodeHalves::high_first; }
 };
 
+/// How the E8M0 code of a scale follows from the bits of a largest magnitude. Decided by bits: log2 in float32 is
+/// wrong next to powers of two.
+struct E8M0Rule {
+  static constexpr std::int32_t kFraction = 0x7FFFFF, kInfinity = 0x7F800000;
+  std::uint32_t added = 0;                 // before the exponent is taken
+  std::int32_t offset = 0;                 // of the code from the exponent
+  std::int32_t last_fraction = kFraction;  // that is not rounded up
+  std::int32_t infinity = 254;             // its code
+
+  // Without branches, so that loops are vectorized, and in place, for the instruction set of the caller.
+  [[gnu::always_inline]] std::uint8_t code(std::uint32_t amax) const {
+    const auto bits = static_cast<std::int32_t>(amax);
+    const auto exponent = static_cast<std::int32_t>((amax + added) >> 23);
+    std::int32_t code = exponent - offset + ((bits & kFraction) > last_fraction ? 1 : 0);
+    code = code > 0 ? code : 0;
+    code = code < 254 ? code : 254;
+    const std::int32_t is_infinity = -(bits == kInfinity), is_nan = -(bits > kInfinity);
+    return static_cast<std::uint8_t>((code & ~is_infinity) | (infinity & is_infinity) | (255 & is_nan));
+  }
+};
+
 struct Codes {
   /// out[r, i] = (number of the code) · scales[its block] · factor, each product rounded; rows of `out` are
   /// contiguous. Bits above a code are ignored.
@@ -76,6 +97,13 @@ struct Codes {
   void (*encode)(const FloatFormat& format, Ties ties, const float* x, std::int64_t n,
                  const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
                  std::uint8_t* codes, EncodeTotals& totals);
+
+  /// E8M0 codes of scales for largest magnitudes, their numbers, and those of the inverse scales.
+  void (*scales)(const E8M0Rule& rule, const std::uint32_t* largest, std::int64_t n, std::uint8_t* codes,
+                 float* numbers, float* inverses);
+
+  /// Whether all codes are in a set of 256 bits: bit code % 8 of byte code / 8.
+  bool (*are_in)(const std::uint8_t* set, const std::uint8_t* codes, std::int64_t n);
 };
 
 }  // namespace ejk::kernels

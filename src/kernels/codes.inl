@@ -13,6 +13,10 @@ struct CodeLanes {
     for (int i = 1; i < 4; ++i) most = v[i] > most ? v[i] : most;
     return most;
   }
+  // Lane i: the largest lane of v[i].
+  static Bits largest_of_each(const Bits* v) {
+    return Bits{largest(v[0]), largest(v[1]), largest(v[2]), largest(v[3])};
+  }
   using Counter = Bits;
   static void count_greater(Bits a, Bits b, Counter& counter) { counter -= a > b; }
   // Lane i has half i of the bytes in its lowest bits.
@@ -390,9 +394,32 @@ template <bool kLimited>
   return CodeLanes::largest(bits_of(most));
 }
 
+// The same of kCodeLanes blocks of whole registers.
+template <std::int64_t kBlock>
+[[gnu::always_inline]] inline CodeInts largest_of_each(const float* x) {
+  CodeLanes::Bits most[kCodeLanes];
+  for (std::int64_t b = 0; b < kCodeLanes; ++b, x += kBlock) {
+    CodeInts here = magnitude_of(load_floats(x, kCodeLanes));
+    for (std::int64_t i = kCodeLanes; i < kBlock; i += kCodeLanes) {
+      const CodeInts next = magnitude_of(load_floats(x + i, kCodeLanes));
+      here = next > here ? next : here;
+    }
+    most[b] = bits_of(here);
+  }
+  return __builtin_bit_cast(CodeInts, CodeLanes::largest_of_each(most));
+}
+
 inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block, std::int64_t first,
                               bool finite, std::uint32_t* out) {
-  for (std::int64_t i = 0; i < n; first = 0) {
+  std::int64_t begin = 0;
+  // Whole blocks of NVFP4 and MX, as many at once as a register has lanes.
+  for (; first == 0 && (block == 16 || block == 32) && n - begin >= kCodeLanes * block;
+       begin += kCodeLanes * block, out += kCodeLanes) {
+    const CodeInts most = block == 16 ? largest_of_each<16>(x + begin) : largest_of_each<32>(x + begin);
+    if (finite && CodeLanes::largest(bits_of(most)) >= kInfinityBits) break;
+    std::memcpy(out, &most, sizeof most);
+  }
+  for (std::int64_t i = begin; i < n; first = 0) {
     const std::int64_t count = block - first < n - i ? block - first : n - i;
     std::int32_t most = largest_of<false>(x + i, count, 0);
     if (finite && most >= kInfinityBits) most = largest_of<true>(x + i, count, kInfinityBits);
@@ -594,12 +621,6 @@ void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const
   }
 }
 
-inline bool are_zero(const float* x, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i)
-    if (x[i] != 0) return false;
-  return true;
-}
-
 template <Ties kTies>
 void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& all,
                std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
@@ -621,9 +642,9 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     const double signal = sum_of(lanes.signal);
     const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(lanes.largest)));
     // Whether float32 has the squares that count. There is no infinity or NaN then.
-    const bool has_squares =
-        ((signal >= 0x1p-110 && signal <= 0x1p120) || (signal == 0 && are_zero(from, count))) &&
-        ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
+    const bool has_squares = ((signal >= 0x1p-110 && signal <= 0x1p120) ||
+                              (signal == 0 && largest_of<false>(from, count, 0) == 0)) &&
+                             ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
     if (!has_squares) {
       if (at_once > kEncodePart)
         encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
@@ -654,4 +675,31 @@ inline void encode_codes(const FloatFormat& format, Ties ties, const float* x, s
   if (ties == Ties::down) encode_as<Ties::down>(format, x, n, scales, block, first, at, codes, totals);
 }
 
-#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes}
+inline void scales_of_mx(const E8M0Rule& by, const std::uint32_t* __restrict largest, std::int64_t n,
+                         std::uint8_t* __restrict codes, float* __restrict numbers,
+                         float* __restrict inverses) {
+  const E8M0Rule rule = by;  // stores may alias it
+  const auto number = [](std::int32_t code) {
+    const std::int32_t bits = code == 0 ? 0x00400000 : code << 23;
+    return __builtin_bit_cast(float, code == 255 ? 0x7FC00000 : bits);
+  };
+  for (std::int64_t b = 0; b < n; ++b) codes[b] = rule.code(largest[b]);
+  for (std::int64_t b = 0; b < n; ++b) numbers[b] = number(codes[b]);
+  for (std::int64_t b = 0; b < n; ++b) inverses[b] = number(codes[b] == 255 ? 255 : 254 - codes[b]);
+}
+
+// Whether all codes are in a set: bit code % 8 of byte code / 8.
+inline bool are_codes_in(const std::uint8_t* set, const std::uint8_t* codes, std::int64_t n) {
+  std::int64_t i = 0;
+#ifdef EJK_LOOKS_UP_CODES
+  CodeLanes::Bits missing{};
+  for (; n - i >= CodeLanes::kBytes; i += CodeLanes::kBytes)
+    missing |= CodeLanes::bits_not_in(set, codes + i);
+  if (CodeLanes::any(missing)) return false;
+#endif
+  for (; i < n; ++i)
+    if ((set[codes[i] / 8] >> codes[i] % 8 & 1) == 0) return false;
+  return true;
+}
+
+#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes, scales_of_mx, are_codes_in}

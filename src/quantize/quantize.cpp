@@ -10,6 +10,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -34,6 +35,7 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1}
                                 << 16;  // elements; a multiple of every block along the last axis
 constexpr std::int64_t kStep = kernels::kEncodeStep;
+constexpr std::int64_t kMostBlocks = kStep / kNvfp4Block;  // whose scales are chosen in a step
 
 using Scheme = QuantizationScheme;
 
@@ -125,6 +127,40 @@ void for_each_step(const Grid& grid, std::int64_t begin, std::int64_t end, F&& f
   }
 }
 
+/// Elements as float32, in boxes of their own type.
+class Floats {
+ public:
+  explicit Floats(const ArraySource& x)
+      : source_(is_float(x.dtype()) ? arrays::borrowed(x)
+                                    : convert_array(arrays::borrowed(x), DType::float32)),
+        reader_(*source_) {}
+
+  const arrays::BoxReader& reader() const { return reader_; }
+
+  /// n elements of a box from `i` on: in place, or in `room`.
+  const float* of(const std::byte* box, std::int64_t i, std::int64_t n, float* room) const {
+    const DType dtype = source_->dtype();
+    const std::byte* const from = box + i * size_of(dtype);
+    if (dtype == DType::float32) return reinterpret_cast<const float*>(from);
+    arrays::convert_elements(dtype, from, DType::float32, reinterpret_cast<std::byte*>(room), n);
+    return room;
+  }
+
+ private:
+  std::shared_ptr<const ArraySource> source_;
+  arrays::BoxReader reader_;
+};
+
+/// What holds whole blocks, so that their scales are found there.
+enum class WholeBlocks : std::uint8_t { in_step, in_box, in_all };
+
+WholeBlocks whole_blocks_in(const Grid& grid, const Shape& x) {
+  if (grid.is_one || grid.block_rows > 1) return WholeBlocks::in_all;
+  if (kStep % grid.block_columns == 0 && grid.block_columns >= kNvfp4Block) return WholeBlocks::in_step;
+  const bool are_in_box = kPiece % grid.block_columns == 0 || x.back() <= kPiece;  // a box holds whole rows
+  return are_in_box ? WholeBlocks::in_box : WholeBlocks::in_all;
+}
+
 /// What one piece adds to the counts.
 struct Part {
   std::int64_t zero_blocks = 0;
@@ -148,55 +184,25 @@ void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std:
 /// The codes that a thread has found.
 class UsedCodes {
  public:
-  explicit UsedCodes(const ElementRow& row)
-      : is_packed_(row.group_codes == 2), magnitudes_(1 << (row.format->bits() - 1)) {}
-
-  /// Codes of a piece, or bytes of two codes of 4 bits. Most magnitudes are within the run of those that are
-  /// known already, which is faster to see than to mark them.
-  void add(const std::uint8_t* bytes, std::int64_t n) {
-    if (is_packed_ && count() == 2 * magnitudes_) return;
-    constexpr std::int64_t kGroup = 128;
-    const auto mask = static_cast<std::uint8_t>(magnitudes_ - 1);
-    for (std::int64_t i = 0; i < n; i += kGroup) {
-      const std::int64_t end = std::min(n, i + kGroup);
-      std::uint8_t most = known_ == 0 ? 255 : 0;
-      if (!is_packed_)
-        for (std::int64_t j = i; j < end; ++j)
-          most = std::max(most, static_cast<std::uint8_t>((bytes[j] & mask) - first_known_));
-      if (is_packed_ || most >= known_)
-        for (std::int64_t j = i; j < end; ++j) used_[bytes[j]] = true;
-    }
-    if (is_packed_) return;
-    known_ = 0;
-    const auto all = static_cast<std::size_t>(magnitudes_);
-    for (std::size_t begin = 0, i = 0; i <= all; ++i) {
-      if (i < all && used_[i] && used_[i + all]) continue;
-      if (i - begin > known_) known_ = i - begin, first_known_ = static_cast<std::uint8_t>(begin);
-      begin = i + 1;
-    }
+  /// Codes of a byte each. Most have been found before, which is faster to see than to mark them.
+  void add(const std::uint8_t* codes, std::int64_t n) {
+    if (kernels::active().codes.are_in(set_.data(), codes, n)) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      set_[codes[i] / 8] = static_cast<std::uint8_t>(set_[codes[i] / 8] | 1 << codes[i] % 8);
   }
 
   void merge(const UsedCodes& other) {
-    for (std::size_t code = 0; code < used_.size(); ++code) used_[code] = used_[code] || other.used_[code];
+    for (std::size_t i = 0; i < set_.size(); ++i) set_[i] |= other.set_[i];
   }
 
-  std::int64_t count() const {
-    std::array<bool, 256> codes = used_;
-    if (is_packed_) {
-      codes = {};
-      for (std::size_t pair = 0; pair < used_.size(); ++pair)
-        if (used_[pair]) codes[pair & 15] = codes[pair >> 4] = true;
-    }
-    return std::count(codes.begin(), codes.end(), true);
+  int count() const {
+    int count = 0;
+    for (const std::uint8_t bits : set_) count += std::popcount(bits);
+    return count;
   }
 
  private:
-  bool is_packed_;
-  int magnitudes_;
-  std::array<bool, 256> used_ = {};
-  // The longest run of magnitudes that are used with both signs.
-  std::uint8_t first_known_ = 0;
-  std::size_t known_ = 0;
+  std::array<std::uint8_t, 32> set_ = {};
 };
 
 /// Scales and codes of blocks.
@@ -214,48 +220,51 @@ class BlockEncoder {
   /// The float32 scale of fp8 for a largest magnitude.
   float scale_of_fp8(std::uint32_t amax) const {
     if (amax == 0) return 1;
-    if (settings_.power_of_two) return kE8M0[E8M0Codes(*settings_.rule, row_)(amax)];
+    if (settings_.power_of_two) return kE8M0[e8m0_rule(*settings_.rule, row_).code(amax)];
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
-  /// Encodes at most kStep elements, from the element `first` of a block on; `scales` are stored, or given
-  /// (fp8). `at`: their position in C order.
-  void encode(const float* x, std::int64_t n, std::int64_t first, std::byte* scales, std::uint8_t* codes,
-              std::int64_t at, Part& part) const {
-    float scale_numbers[kStep / kNvfp4Block], factors[kStep / kNvfp4Block];
+  /// Encodes at most kStep elements, from the element `first` of a block on. Scales are stored: of whole blocks,
+  /// unless they `are_given`. `at`: the position of x[0] in C order.
+  void encode(const float* x, std::int64_t n, std::int64_t first, bool are_given, std::byte* scales,
+              std::uint8_t* codes, std::int64_t at, Part& part) const {
+    float scale_numbers[kMostBlocks], factors[kMostBlocks];
     const bool is_fp8 = settings_.scheme == Scheme::fp8;
-    const float* const given = reinterpret_cast<const float*>(scales);
-    const float *const numbers = is_fp8 ? given : scale_numbers, *const used = is_fp8 ? given : factors;
-    if (!is_fp8) choose_scales(x, n, reinterpret_cast<std::uint8_t*>(scales), scale_numbers, factors, part);
+    if (!are_given) choose_scales(x, n, scales, scale_numbers, factors, part);
+    const float* const stored = reinterpret_cast<const float*>(scales);
     kernels_.encode(
         *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n,
-        {used, numbers, global_,
+        {is_fp8 ? stored : factors, is_fp8 ? stored : scale_numbers, global_,
          settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides},
         block_, first, at, codes, part.totals);
   }
 
  private:
-  // The codes and numbers of the scales of whole blocks, and the factor or divisor of their elements.
-  void choose_scales(const float* x, std::int64_t n, std::uint8_t* codes, float* numbers, float* factors,
+  // Stores the scales of whole blocks. Of mx and nvfp4 also their numbers, and the factor or divisor of their
+  // elements.
+  void choose_scales(const float* x, std::int64_t n, std::byte* scales, float* numbers, float* factors,
                      Part& part) const {
     const std::int64_t blocks = core::ceil_div(n, block_);
     const bool is_mx = settings_.scheme == Scheme::mx;
-    std::uint32_t largest[kStep / kNvfp4Block];
+    std::uint32_t largest[kMostBlocks];
     kernels_.largest(x, n, block_, 0, !is_mx, largest);
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      if (largest[b] != 0) continue;
-      const float* const end = x + std::min(n, (b + 1) * block_);
-      part.zero_blocks += std::all_of(x + b * block_, end, [](float element) { return element == 0; });
-    }
-    if (is_mx) {
-      const E8M0Codes code(*settings_.rule, row_);
-      for (std::int64_t b = 0; b < blocks; ++b) codes[b] = code(largest[b]);
-      for (std::int64_t b = 0; b < blocks; ++b) {
-        numbers[b] = kE8M0[codes[b]];
-        factors[b] = kE8M0[codes[b] == 255 ? 255 : 254 - codes[b]];  // the inverse
-      }
+    int without = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) without += largest[b] == 0;
+    if (settings_.scheme == Scheme::fp8) {
+      part.zero_blocks += without;
+      for (std::int64_t b = 0; b < blocks; ++b)
+        reinterpret_cast<float*>(scales)[b] = scale_of_fp8(largest[b]);
       return;
     }
+    if (!is_mx && without > 0) {  // blocks of zeros, infinities and NaN
+      std::uint32_t any[kMostBlocks];
+      kernels_.largest(x, n, block_, 0, false, any);
+      for (std::int64_t b = 0; b < blocks; ++b) without -= largest[b] == 0 && any[b] != 0;
+    }
+    part.zero_blocks += without;
+    auto* const codes = reinterpret_cast<std::uint8_t*>(scales);
+    if (is_mx)
+      return kernels_.scales(e8m0_rule(*settings_.rule, row_), largest, blocks, codes, numbers, factors);
     const auto most = static_cast<float>(row_.format->largest);
     for (std::int64_t b = 0; b < blocks; ++b)
       numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
@@ -263,10 +272,11 @@ class BlockEncoder {
     const float one = 1;
     kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks,
                     {&one, &one, 1, kernels::ScaleUse::multiplies}, blocks, 0, 0, codes, ignored);
-    // Elements of a block whose scale is 0 become 0, infinities aside.
+    kernels_.decode(kFloat8E4M3Fn, {.bytes = codes, .n = blocks, .scales = &one, .block = blocks}, numbers);
+    // Elements of a block whose scale is 0 are at most 6 · 2⁻¹⁰ · global, and become 0, infinities aside.
     for (std::int64_t b = 0; b < blocks; ++b) {
-      numbers[b] = row_of(ElementFormat::e4m3).values[codes[b]];
-      factors[b] = numbers[b] > 0 ? std::max(numbers[b] * global_, 0x1p-149f) : 0x1.FFFFFEp127f;
+      const float factor = numbers[b] * global_, least = factor > 0x1p-149f ? factor : 0x1p-149f;
+      factors[b] = numbers[b] > 0 ? least : global_;
     }
   }
 
@@ -304,7 +314,7 @@ QuantizedTypes quantized_types(const ArraySource& x, const QuantizeSettings& set
 }
 
 Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
-                         const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                         const std::function<void(std::int64_t, std::int64_t)>& progress, Quantized reused) {
   using namespace quantize;
   const QuantizedTypes types = quantized_types(x, settings);
   Quantized made;
@@ -314,44 +324,48 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
   const ElementRow& row = row_of(*s.element);
   made.elements = element_count(x.shape());
   made.blocks = element_count(grid.shape);
-  made.values = Array(types.values.dtype, types.values.shape);
-  Array scales(s.scheme == Scheme::fp8 ? DType::float32 : scales_type({.scheme = s.scheme}, {}).dtype,
-               grid.shape);
+  const auto array_of = [](const ArrayType& type, Array& before) {
+    if (before.dtype() == type.dtype && before.shape() == type.shape) return std::move(before);
+    return Array(type.dtype, type.shape);
+  };
+  made.values = array_of(types.values, reused.values);
+  Array scales = array_of({scales_type({.scheme = s.scheme}, {}).dtype, grid.shape}, reused.scales);
 
-  const auto floats = convert_array(arrays::borrowed(x), DType::float32);
+  const Floats floats(x);
   const arrays::Boxes boxes(x.shape(), kPiece);
-  const arrays::BoxReader reader(*floats);
-  using Buffer = std::vector<std::byte>;
-  const bool has_pass = s.scheme == Scheme::fp8 || (s.scheme == Scheme::nvfp4 && !s.global);
+  const WholeBlocks whole = whole_blocks_in(grid, x.shape());
+  const bool has_pass = whole == WholeBlocks::in_all || (s.scheme == Scheme::nvfp4 && !s.global);
   core::Progress done(progress, made.elements * (has_pass ? 2 : 1));
 
-  const kernels::Codes& codes = kernels::active().codes;
-  std::vector<std::uint32_t> largest(s.scheme == Scheme::fp8 ? static_cast<std::size_t>(made.blocks) : 1);
+  std::vector<std::uint32_t> largest(whole == WholeBlocks::in_step ? 1
+                                                                   : static_cast<std::size_t>(made.blocks));
+  const auto find_largest = [&](const std::byte* box, std::int64_t first, std::int64_t n) {
+    const kernels::Codes& codes = kernels::active().codes;
+    const bool is_one = s.scheme == Scheme::nvfp4 || grid.is_one;
+    float room[kStep];
+    std::uint32_t most[kStep + 1];
+    for_each_step(grid, first, first + n,
+                  [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                    const std::int64_t block = is_one ? kStep : grid.block_columns;
+                    if (is_one) scale = 0, within = 0;
+                    codes.largest(floats.of(box, begin - first, end - begin, room), end - begin, block,
+                                  within, true, most);
+                    for (std::int64_t i = 0; i < core::ceil_div(within + end - begin, block); ++i) {
+                      std::atomic_ref<std::uint32_t> cell(largest[static_cast<std::size_t>(scale + i)]);
+                      std::uint32_t before = cell.load(std::memory_order_relaxed);
+                      while (before < most[i] &&
+                             !cell.compare_exchange_weak(before, most[i], std::memory_order_relaxed)) {
+                      }
+                    }
+                  });
+  };
+  using Buffer = std::vector<std::byte>;
   if (has_pass)
     core::parallel_reduce(
-        boxes.size(), reader.threads(boxes, 0.5), [] { return Buffer{}; },
+        boxes.size(), floats.reader().threads(boxes, 0.5), [] { return Buffer{}; },
         [&](Buffer& buffer, std::int64_t box) {
-          const auto* from = reinterpret_cast<const float*>(reader.acquire(boxes, box, buffer));
           const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
-          const auto add = [&](std::uint32_t most, std::int64_t scale) {
-            std::atomic_ref<std::uint32_t> cell(largest[static_cast<std::size_t>(scale)]);
-            std::uint32_t before = cell.load(std::memory_order_relaxed);
-            while (before < most && !cell.compare_exchange_weak(before, most, std::memory_order_relaxed)) {
-            }
-          };
-          std::uint32_t most[kStep + 1];
-          if (s.scheme == Scheme::fp8 && !grid.is_one) {
-            for_each_step(
-                grid, first, first + n,
-                [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                  codes.largest(from + (begin - first), end - begin, grid.block_columns, within, true, most);
-                  const std::int64_t blocks = core::ceil_div(within + end - begin, grid.block_columns);
-                  for (std::int64_t b = 0; b < blocks; ++b) add(most[b], scale + b);
-                });
-          } else {
-            codes.largest(from, n, n, 0, true, most);
-            add(most[0], 0);
-          }
+          find_largest(floats.reader().acquire(boxes, box, buffer), first, n);
           done.add(n);
         },
         [](const Buffer&) {});
@@ -364,47 +378,52 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     encode_scale = s.global || amax / kMost < 0x1p-126f ? 1 / *made.global_scale : kMost / amax;
   }
   const BlockEncoder encoder(s, grid.block_columns, made.global_scale.value_or(1), encode_scale);
-  if (s.scheme == Scheme::fp8)
-    for (std::size_t i = 0; i < largest.size(); ++i) {
-      scales.elements<float>()[i] = encoder.scale_of_fp8(largest[i]);
-      made.zero_blocks += largest[i] == 0;
+  const auto set_scales = [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t zero_blocks = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::uint32_t most = largest[static_cast<std::size_t>(i)];
+      scales.elements<float>()[static_cast<std::size_t>(i)] = encoder.scale_of_fp8(most);
+      zero_blocks += most == 0;
     }
+    return zero_blocks;
+  };
+  if (whole == WholeBlocks::in_all) made.zero_blocks = set_scales(0, made.blocks);
 
   std::vector<Part> parts(static_cast<std::size_t>(boxes.size()));
   struct Buffers {
     UsedCodes used;
     Buffer elements;
-    std::vector<std::uint8_t> codes;
     float largest_error = 0;
   };
-  UsedCodes used(row);
+  UsedCodes used;
   core::parallel_reduce(
-      boxes.size(), reader.threads(boxes, 2),
-      [&] {
-        return Buffers{UsedCodes(row), {}, {}, 0};
-      },
-      [&](Buffers& buffers, std::int64_t box) {
-        const auto* from = reinterpret_cast<const float*>(reader.acquire(boxes, box, buffers.elements));
-        const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
-        std::byte* const out = made.values.data() + first / row.group_codes * row.group_bytes;
-        auto* codes_out = reinterpret_cast<std::uint8_t*>(out);
-        if (row.group_codes > 1) {
-          buffers.codes.resize(static_cast<std::size_t>(n));
-          codes_out = buffers.codes.data();
-        }
-        Part& part = parts[static_cast<std::size_t>(box)];
+      boxes.size(), floats.reader().threads(boxes, 2), [] { return Buffers{}; },
+      [&](Buffers& buffers, std::int64_t b) {
+        const std::byte* const box = floats.reader().acquire(boxes, b, buffers.elements);
+        const std::int64_t first = boxes.before[static_cast<std::size_t>(b)], n = boxes.elements(b);
+        Part& part = parts[static_cast<std::size_t>(b)];
         part.totals.known = buffers.largest_error;
+        if (whole == WholeBlocks::in_box && n > 0) {
+          find_largest(box, first, n);
+          part.zero_blocks = set_scales(grid.scale_of(first), grid.scale_of(first + n - 1) + 1);
+        }
+        float room[kStep];
+        std::uint8_t unpacked[kStep];
         for_each_step(grid, first, first + n,
                       [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                        encoder.encode(from + (begin - first), end - begin, within,
-                                       scales.data() + scale * size_of(scales.dtype()),
-                                       codes_out + (begin - first), begin, part);
+                        const std::int64_t count = end - begin;
+                        std::byte* const out = made.values.data() + begin / row.group_codes * row.group_bytes;
+                        const bool is_packed = row.group_codes > 1;
+                        std::uint8_t* const codes =
+                            is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
+                        encoder.encode(floats.of(box, begin - first, count, room), count, within,
+                                       whole != WholeBlocks::in_step,
+                                       scales.data() + scale * size_of(scales.dtype()), codes, begin, part);
+                        buffers.used.add(codes, count);
+                        if (is_packed) pack(row, codes, count, out);
                       });
         buffers.largest_error = std::max(buffers.largest_error, static_cast<float>(part.totals.largest));
-        if (row.group_codes > 1) pack(row, codes_out, n, out);
-        buffers.used.add(row.group_codes == 2 ? reinterpret_cast<const std::uint8_t*>(out) : codes_out,
-                         n / (row.group_codes == 2 ? 2 : 1));
-        reader.release(boxes, box);
+        floats.reader().release(boxes, b);
         done.add(n);
       },
       [&](const Buffers& buffers) { used.merge(buffers.used); });

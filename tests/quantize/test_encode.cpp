@@ -24,7 +24,8 @@ namespace {
 std::vector<int> scale_codes(ElementFormat element, float amax) {
   std::vector<int> codes;
   for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even})
-    codes.push_back(quantize::E8M0Codes(rule, quantize::row_of(element))(std::bit_cast<std::uint32_t>(amax)));
+    codes.push_back(
+        quantize::e8m0_rule(rule, quantize::row_of(element)).code(std::bit_cast<std::uint32_t>(amax)));
   return codes;
 }
 
