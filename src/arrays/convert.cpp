@@ -158,15 +158,12 @@ bool is_small(DType dtype) { return is_float(dtype) && size_of(dtype) <= 2; }
 
 // Floats of 8 or 16 bits.
 void widen_small(DType from_type, const std::byte* from, std::int64_t n, float* to) {
+  const kernels::Codes& codes = kernels::active().codes;
+  if (!is_8_bit_float(from_type)) return codes.widen(from_type, from, n, to);
   const float one = 1;
-  if (is_8_bit_float(from_type))
-    return kernels::active().codes.decode(
-        float_format(from_type),
-        {.bytes = reinterpret_cast<const std::uint8_t*>(from), .n = n, .scales = &one, .block = n}, to);
-  dispatch(from_type, [&]<class From>(std::type_identity<From>) {
-    if constexpr (is_small_float<From> && sizeof(From) == 2)
-      convert_run<float, From>(reinterpret_cast<const From*>(from), to, n);
-  });
+  codes.decode(float_format(from_type),
+               {.bytes = reinterpret_cast<const std::uint8_t*>(from), .n = n, .scales = &one, .block = n},
+               to);
 }
 
 // By way of float32, which has all numbers of both.

@@ -102,8 +102,14 @@ struct Codes {
   void (*scales)(const E8M0Rule& rule, const std::uint32_t* largest, std::int64_t n, std::uint8_t* codes,
                  float* numbers, float* inverses);
 
+  /// n codes of 4 bits, an even number, to bytes, the first of two in the lower half.
+  void (*pack)(const std::uint8_t* codes, std::int64_t n, std::uint8_t* out);
+
   /// Whether all codes are in a set of 256 bits: bit code % 8 of byte code / 8.
   bool (*are_in)(const std::uint8_t* set, const std::uint8_t* codes, std::int64_t n);
+
+  /// Elements of float16 or bfloat16 as float32; NaN keeps its bits.
+  void (*widen)(DType dtype, const void* from, std::int64_t n, float* out);
 };
 
 }  // namespace ejk::kernels

@@ -416,8 +416,11 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
   for (; first == 0 && (block == 16 || block == 32) && n - begin >= kCodeLanes * block;
        begin += kCodeLanes * block, out += kCodeLanes) {
     const CodeInts most = block == 16 ? largest_of_each<16>(x + begin) : largest_of_each<32>(x + begin);
-    if (finite && CodeLanes::largest(bits_of(most)) >= kInfinityBits) break;
     std::memcpy(out, &most, sizeof most);
+    if (finite && CodeLanes::largest(bits_of(most)) >= kInfinityBits)
+      for (std::int64_t b = 0; b < kCodeLanes; ++b)
+        if (out[b] >= kInfinityBits)
+          out[b] = static_cast<std::uint32_t>(largest_of<true>(x + begin + b * block, block, kInfinityBits));
   }
   for (std::int64_t i = begin; i < n; first = 0) {
     const std::int64_t count = block - first < n - i ? block - first : n - i;
@@ -688,6 +691,50 @@ inline void scales_of_mx(const E8M0Rule& by, const std::uint32_t* __restrict lar
   for (std::int64_t b = 0; b < n; ++b) inverses[b] = number(codes[b] == 255 ? 255 : 254 - codes[b]);
 }
 
+// Numbers of float16, or of bfloat16.
+template <bool kIsFloat16>
+void widen_words(const std::uint16_t* from, std::int64_t n, float* out) {
+  using Words [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint16_t;
+  const auto widen = [](const std::uint16_t* words_from, float* to) {
+    Words words;
+    std::memcpy(&words, words_from, sizeof words);
+    CodeInts bits = __builtin_convertvector(words, CodeInts) << 16;
+    if constexpr (kIsFloat16) {
+      // The factor corrects the exponent's bias, of subnormal numbers as well.
+      const CodeInts magnitude = (bits & 0x7FFFFFFF) >> 3, special = magnitude | kInfinityBits;
+      const CodeInts finite = ints_of(floats_of(magnitude) * 0x1p112f);
+      bits = (magnitude >= 0x7C00 << 13 ? special : finite) | (bits & static_cast<std::int32_t>(0x80000000));
+    }
+    std::memcpy(to, &bits, sizeof bits);
+  };
+  std::int64_t i = 0;
+  for (; n - i >= kCodeLanes; i += kCodeLanes) widen(from + i, out + i);
+  if (i == n) return;
+  std::uint16_t some[kCodeLanes] = {};
+  float widened[kCodeLanes];
+  std::memcpy(some, from + i, static_cast<std::size_t>(n - i) * sizeof *some);
+  widen(some, widened);
+  std::memcpy(out + i, widened, static_cast<std::size_t>(n - i) * sizeof *widened);
+}
+inline void widen_floats(DType dtype, const void* from, std::int64_t n, float* out) {
+  const auto* const words = static_cast<const std::uint16_t*>(from);
+  dtype == DType::float16 ? widen_words<true>(words, n, out) : widen_words<false>(words, n, out);
+}
+
+// Codes of 4 bits, two to a byte, the first in its lower half; n is even.
+inline void pack_halves(const std::uint8_t* codes, std::int64_t n, std::uint8_t* out) {
+  using Pairs [[gnu::vector_size(CodeLanes::kBytes)]] = std::uint16_t;
+  using Bytes [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint8_t;
+  std::int64_t i = 0;
+  for (; n - i >= CodeLanes::kBytes; i += CodeLanes::kBytes) {
+    Pairs pairs;
+    std::memcpy(&pairs, codes + i, sizeof pairs);
+    const Bytes bytes = __builtin_convertvector(pairs | pairs >> 4, Bytes);
+    std::memcpy(out + i / 2, &bytes, sizeof bytes);
+  }
+  for (; i < n; i += 2) out[i / 2] = static_cast<std::uint8_t>(codes[i] | codes[i + 1] << 4);
+}
+
 // Whether all codes are in a set: bit code % 8 of byte code / 8.
 inline bool are_codes_in(const std::uint8_t* set, const std::uint8_t* codes, std::int64_t n) {
   std::int64_t i = 0;
@@ -702,4 +749,6 @@ inline bool are_codes_in(const std::uint8_t* set, const std::uint8_t* codes, std
   return true;
 }
 
-#define EJK_CODES_KERNELS .codes = {decode_codes, largest_of_blocks, encode_codes, scales_of_mx, are_codes_in}
+#define EJK_CODES_KERNELS                                                \
+  .codes = {decode_codes, largest_of_blocks, encode_codes, scales_of_mx, \
+            pack_halves,  are_codes_in,      widen_floats}

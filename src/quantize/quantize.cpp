@@ -169,15 +169,12 @@ struct Part {
 
 /// n codes of less than a byte to whole bytes.
 void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std::byte* out) {
-  if (row.group_codes == 2) {
-    for (std::int64_t i = 0; i < n / 2; ++i)
-      out[i] = static_cast<std::byte>(codes[2 * i] | codes[2 * i + 1] << 4);
-  } else {
-    for (std::int64_t i = 0; i < n / 4; ++i) {
-      const std::uint8_t* c = codes + 4 * i;
-      const int word = c[0] | c[1] << 6 | c[2] << 12 | c[3] << 18;
-      for (int b = 0; b < 3; ++b) out[3 * i + b] = static_cast<std::byte>(word >> (8 * b) & 255);
-    }
+  if (row.group_codes == 2)
+    return kernels::active().codes.pack(codes, n, reinterpret_cast<std::uint8_t*>(out));
+  for (std::int64_t i = 0; i < n / 4; ++i) {
+    const std::uint8_t* c = codes + 4 * i;
+    const int word = c[0] | c[1] << 6 | c[2] << 12 | c[3] << 18;
+    for (int b = 0; b < 3; ++b) out[3 * i + b] = static_cast<std::byte>(word >> (8 * b) & 255);
   }
 }
 

@@ -250,7 +250,7 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
   std::vector<float> scales(3002);
   for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.3f + static_cast<float>(i % 9);
   std::vector<std::uint8_t> codes(x.size());
-  std::vector<std::uint32_t> largest(scales.size());
+  std::vector<std::uint32_t> largest(scales.size()), largest_of_all(scales.size());
   for (const kernels::Kernels* set : test::instruction_sets()) {
     CAPTURE(set->name);
     for (const Row& row : {kRows[0], kRows[1], kRows[6]})
@@ -264,7 +264,8 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
                                  divides ? kernels::ScaleUse::divides : kernels::ScaleUse::multiplies},
                                 block, first, 0, codes.data(), counts);
               set->codes.largest(x.data(), n, block, first, true, largest.data());
-              std::vector<std::uint32_t> most(scales.size());
+              set->codes.largest(x.data(), n, block, first, false, largest_of_all.data());
+              std::vector<std::uint32_t> most(scales.size()), most_of_all(scales.size());
               int wrong = 0;
               std::int64_t nans = 0;
               for (std::int64_t i = 0; i < n; ++i) {
@@ -273,14 +274,109 @@ TEST_CASE("codes and largest magnitudes of blocks are those of plain loops, on e
                 const float scaled = divides ? x[at] / scales[b] : x[at] * scales[b];
                 wrong += codes[at] != code_by_search(row, scaled, kernels::Ties::even, ignored);
                 nans += std::isnan(x[at]);
+                most_of_all[b] = std::max(most_of_all[b], std::bit_cast<std::uint32_t>(std::abs(x[at])));
                 if (!std::isfinite(x[at])) continue;
                 most[b] = std::max(most[b], std::bit_cast<std::uint32_t>(std::abs(x[at])));
               }
               CHECK(wrong == 0);
               CHECK(counts.nans == nans);
-              CHECK(
-                  std::equal(most.begin(), most.begin() + (first + n + block - 1) / block, largest.begin()));
+              const std::int64_t blocks = (first + n + block - 1) / block;
+              CHECK(std::equal(most.begin(), most.begin() + blocks, largest.begin()));
+              CHECK(std::equal(most_of_all.begin(), most_of_all.begin() + blocks, largest_of_all.begin()));
             }
+  }
+}
+
+TEST_CASE("E8M0 scales, their numbers and inverses, on every instruction set") {
+  std::vector<std::uint32_t> largest = {0x7F800000, 0x7F800001, 0x7FFFFFFF};
+  for (std::uint32_t exponent = 0; exponent < 255; ++exponent)
+    for (const std::uint32_t fraction : {0u, 1u, 0x3FFFFFu, 0x600000u, 0x600001u, 0x7FFFFFu})
+      largest.push_back(exponent << 23 | fraction);
+  const auto n = std::ssize(largest);
+  const float* const table = detail::kFloat8Values<kFloat8E8M0Fnu>.data();
+  std::vector<std::uint8_t> codes(largest.size());
+  std::vector<float> numbers(largest.size()), inverses(largest.size());
+  // Of e4m3, whose largest number is 1.75 · 2^8: floor, and rounded up by the quotient.
+  for (const bool up : {false, true}) {
+    kernels::E8M0Rule rule{.offset = 8, .infinity = up ? 254 : 247};
+    if (up) rule.last_fraction = 0x600000;
+    for (const kernels::Kernels* set : test::instruction_sets()) {
+      CAPTURE(set->name);
+      set->codes.scales(rule, largest.data(), n, codes.data(), numbers.data(), inverses.data());
+      int wrong = 0;
+      for (std::size_t i = 0; i < largest.size(); ++i) {
+        const double size = std::bit_cast<float>(largest[i]);
+        int expected = up ? 254 : 247;
+        if (std::isnan(size)) expected = 255;
+        if (std::isfinite(size)) {
+          const double least = up ? size / 448 : size / 256;  // 2^(code - 127) is the power next to this
+          int exponent = least > 0 ? std::ilogb(least) : -127;
+          if (up && least > std::ldexp(1, exponent)) ++exponent;
+          expected = std::clamp(exponent + 127, 0, 254);
+        }
+        wrong += codes[i] != expected;
+        const float* const inverse = &table[expected == 255 ? 255 : 254 - expected];
+        wrong += std::memcmp(&numbers[i], &table[expected], sizeof(float)) != 0;
+        wrong += std::memcmp(&inverses[i], inverse, sizeof(float)) != 0;
+      }
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("floats of 16 bits as float32, bit for bit, on every instruction set") {
+  std::vector<std::uint16_t> words(1 << 16);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> out(words.size());
+  for (const kernels::Kernels* set : test::instruction_sets())
+    for (const DType dtype : {DType::float16, DType::bfloat16})
+      for (const std::size_t begin : {0, 1, 65529}) {  // whole registers and parts of one
+        CAPTURE(set->name);
+        set->codes.widen(dtype, words.data() + begin, std::ssize(words) - static_cast<std::int64_t>(begin),
+                         out.data());
+        int wrong = 0;
+        for (std::size_t i = begin; i < words.size(); ++i) {
+          const std::uint32_t word = words[i], sign = word >> 15 << 31;
+          std::uint32_t expected = word << 16;
+          if (dtype == DType::float16) {
+            const std::uint32_t exponent = word >> 10 & 31, fraction = word & 0x3FF;
+            const float number = std::ldexp(static_cast<float>(exponent == 0 ? fraction : fraction | 0x400),
+                                            static_cast<int>(std::max(exponent, 1u)) - 25);
+            expected = exponent == 31 ? sign | 0x7F800000 | fraction << 13
+                                      : sign | std::bit_cast<std::uint32_t>(number);
+          }
+          wrong += std::bit_cast<std::uint32_t>(out[i - begin]) != expected;
+        }
+        CHECK(wrong == 0);
+      }
+}
+
+TEST_CASE("codes in a set, and codes of 4 bits in pairs, on every instruction set") {
+  std::mt19937 random(3);
+  for (const kernels::Kernels* set : test::instruction_sets()) {
+    CAPTURE(set->name);
+    for (const std::int64_t n : {0, 2, 30, 64, 130, 200})
+      for (int left_out = 0; left_out < 256; ++left_out) {
+        std::uint8_t bits[32] = {};
+        for (int code = 0; code < 256; ++code)
+          if (code != left_out) bits[code / 8] = static_cast<std::uint8_t>(bits[code / 8] | 1 << code % 8);
+        std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+        for (std::uint8_t& code : codes) do
+            code = static_cast<std::uint8_t>(random());
+          while (code == left_out);
+        CHECK(set->codes.are_in(bits, codes.data(), n));
+        if (n == 0) continue;
+        codes[random() % codes.size()] = static_cast<std::uint8_t>(left_out);
+        CHECK_FALSE(set->codes.are_in(bits, codes.data(), n));
+
+        for (std::uint8_t& code : codes) code &= 15;
+        std::vector<std::uint8_t> packed(codes.size() / 2);
+        set->codes.pack(codes.data(), n, packed.data());
+        int wrong = 0;
+        for (std::size_t i = 0; i < codes.size(); ++i)
+          wrong += (i % 2 == 0 ? packed[i / 2] & 15 : packed[i / 2] >> 4) != codes[i];
+        CHECK(wrong == 0);
+      }
   }
 }
 
