@@ -181,11 +181,14 @@ void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std:
 /// The codes that a thread has found.
 class UsedCodes {
  public:
+  explicit UsedCodes(const FloatFormat& format) : codes_(1 << format.bits()) {}
+
   /// Codes of a byte each. Most have been found before, which is faster to see than to mark them.
   void add(const std::uint8_t* codes, std::int64_t n) {
-    if (kernels::active().codes.are_in(set_.data(), codes, n)) return;
+    if (has_all_ || kernels::active().codes.are_in(set_.data(), codes, n)) return;
     for (std::int64_t i = 0; i < n; ++i)
       set_[codes[i] / 8] = static_cast<std::uint8_t>(set_[codes[i] / 8] | 1 << codes[i] % 8);
+    has_all_ = count() == codes_;
   }
 
   void merge(const UsedCodes& other) {
@@ -199,6 +202,8 @@ class UsedCodes {
   }
 
  private:
+  int codes_;
+  bool has_all_ = false;
   std::array<std::uint8_t, 32> set_ = {};
 };
 
@@ -392,9 +397,12 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     Buffer elements;
     float largest_error = 0;
   };
-  UsedCodes used;
+  UsedCodes used(*row.format);
   core::parallel_reduce(
-      boxes.size(), floats.reader().threads(boxes, 2), [] { return Buffers{}; },
+      boxes.size(), floats.reader().threads(boxes, 2),
+      [&] {
+        return Buffers{UsedCodes(*row.format), {}, 0};
+      },
       [&](Buffers& buffers, std::int64_t b) {
         const std::byte* const box = floats.reader().acquire(boxes, b, buffers.elements);
         const std::int64_t first = boxes.before[static_cast<std::size_t>(b)], n = boxes.elements(b);
