@@ -193,6 +193,54 @@ Case case_of(const Attention& c) {
   return made;
 }
 
+// Encoding of numbers in blocks along rows, or decoding of their codes, which lie in `order`.
+struct Coding {
+  bool decodes = false;
+  QuantizeSettings settings;
+  DType dtype = DType::float32;
+  std::int64_t rows = 1, columns = 1;
+  Order order = Order::rows;
+};
+
+Case case_of(const Coding& c) {
+  const QuantizeSettings& s = c.settings;
+  Case made;
+  made.name = std::string(c.decodes ? "decoding " : "encoding ") + std::string(name_of(s.scheme)) +
+              (s.element ? ' ' + std::string(name_of(*s.element)) : "") +
+              (s.block ? ' ' + to_string(*s.block) : "") + " of " + std::string(name_of(c.dtype)) + ", " +
+              std::to_string(c.rows) + " x " + std::to_string(c.columns) +
+              (c.order == Order::rows ? "" : " by columns");
+  made.prepare = [c]() -> Run {
+    const auto x = std::make_shared<Array>(work::normal(c.dtype, {c.rows, c.columns}));
+    const auto codes = std::make_shared<Quantized>();
+    const auto encode = [=] {
+      *codes = quantize_array(*make_source(x->view()), c.settings, {}, std::move(*codes));
+    };
+    if (!c.decodes) return encode;
+    encode();
+    QuantizedArrays arrays{codes->settings.scheme, make_source(codes->values.view()),
+                           make_source(codes->scales.view())};
+    if (codes->global_scale)
+      arrays.global_scale = make_source(Array::from<float>({}, std::vector<float>{*codes->global_scale}));
+    DecodeSettings settings{.element = codes->settings.element, .block = c.settings.block};
+    if (c.order == Order::columns) {
+      settings.axis = 0;
+      for (auto* array : {&arrays.values, &arrays.scales}) {
+        ArrayView turned = (*array)->mapped().value();
+        std::swap(turned.shape[0], turned.shape[1]), std::swap(turned.strides[0], turned.strides[1]);
+        *array = make_source(read_all(*make_source(turned)));
+      }
+    }
+    const auto decoded = decoded_array(arrays, settings);
+    const auto out = std::make_shared<Array>(DType::float32, decoded->shape());
+    return [=] {
+      decoded->read(Shape{0, 0}, out->shape(), out->data());
+      (void)codes;  // kept
+    };
+  };
+  return made;
+}
+
 // --- toggles
 
 constexpr DType kF16 = DType::float16, kBf16 = DType::bfloat16, kF32 = DType::float32, kF64 = DType::float64;
@@ -272,6 +320,25 @@ std::vector<Toggle> toggles() {
     for (const int queries : {1, 2, 4})
       add(Attention{.gradients = true, .dtype = dtype, .queries = queries, .keys = 2048},
           Attention{.gradients = true, .dtype = dtype, .queries = 16, .keys = 2048}, 0.5);
+  // 16-bit numbers beside float32; rows that are no whole blocks; blocks along the first axis.
+  using Scheme = QuantizationScheme;
+  constexpr auto kE4M3 = ElementFormat::e4m3;
+  const QuantizeSettings schemes[] = {{.scheme = Scheme::fp8, .element = kE4M3},
+                                      {.scheme = Scheme::fp8, .element = kE4M3, .block = ScaleBlock{1, 128}},
+                                      {.scheme = Scheme::mx, .element = kE4M3},
+                                      {.scheme = Scheme::mx, .element = ElementFormat::e2m3},
+                                      {.scheme = Scheme::mx, .element = ElementFormat::e2m1},
+                                      {.scheme = Scheme::nvfp4}};
+  for (const QuantizeSettings& s : schemes) {
+    for (const DType dtype : {kF16, kBf16})
+      add(Coding{false, s, dtype, 256, 4096}, Coding{false, s, kF32, 256, 4096}, 1.3);
+    for (const bool decodes : {false, true})
+      for (const auto& [columns, whole] : {std::pair{4092, 4096}, {36, 64}, {28, 32}})
+        add(Coding{decodes, s, kF32, (1 << 20) / whole, columns},
+            Coding{decodes, s, kF32, (1 << 20) / whole, whole}, 1.1);
+    if (s.scheme != Scheme::fp8)
+      add(Coding{true, s, kF32, 256, 4096, Order::columns}, Coding{true, s, kF32, 256, 4096}, 1.1);
+  }
   // Rounding results beside writing them as they are.
   add(Matmul{false, kBf16, 2, 4096, 8, 1024}, Matmul{false, kF32, 2, 4096, 8, 1024}, 1);
   return all;
