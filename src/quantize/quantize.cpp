@@ -35,6 +35,7 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1}
                                 << 16;  // elements; a multiple of every block along the last axis
 constexpr std::int64_t kStep = kernels::kEncodeStep;
+constexpr std::int64_t kShortRow = 256;                    // longer ones are as fast one by one
 constexpr std::int64_t kMostBlocks = kStep / kNvfp4Block;  // whose scales are chosen in a step
 
 using Scheme = QuantizationScheme;
@@ -226,6 +227,40 @@ class BlockEncoder {
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
+  /// Whether rows of so many elements are encoded together by encode_rows(): they end within a block, and are
+  /// short.
+  bool takes_rows(std::int64_t columns) const { return columns % block_ != 0 && columns <= kShortRow; }
+  std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
+
+  /// Encodes rows of whole and partial blocks, at most rows_at_once(), as one: blocks are filled up with zeros.
+  /// The arguments of encode().
+  void encode_rows(const float* x, std::int64_t rows, std::int64_t columns, std::byte* scales,
+                   std::uint8_t* codes, std::int64_t at, Part& part) const {
+    const std::int64_t padded = core::round_up(columns, block_);
+    std::uint32_t most = 0;
+    kernels_.largest(x, rows * columns, rows * columns, 0, false, &most);
+    if (std::bit_cast<float>(most) <= std::numeric_limits<float>::max()) {
+      float filled[kStep];
+      std::uint8_t filled_codes[kStep];
+      for (std::int64_t r = 0; r < rows; ++r) {
+        float* const row = std::copy_n(x + r * columns, columns, filled + r * padded);
+        std::fill_n(row, padded - columns, 0.0f);
+      }
+      const double before = part.totals.largest;
+      encode(filled, rows * padded, 0, false, scales, filled_codes, 0, part);
+      for (std::int64_t r = 0; r < rows; ++r)
+        std::copy_n(filled_codes + r * padded, columns, codes + r * columns);
+      std::int64_t& found = part.totals.largest_at;
+      if (part.totals.largest > before) found = at + found / padded * columns + found % padded;
+      return;
+    }
+    // Zeros would be counted: they are finite, and may be decoded to NaN.
+    const std::int64_t row_scales = padded / block_ * (settings_.scheme == Scheme::fp8 ? 4 : 1);
+    for (std::int64_t r = 0; r < rows; ++r)
+      encode(x + r * columns, columns, 0, false, scales + r * row_scales, codes + r * columns,
+             at + r * columns, part);
+  }
+
   /// Encodes at most kStep elements, from the element `first` of a block on. Scales are stored: of whole blocks,
   /// unless they `are_given`. `at`: the position of x[0] in C order.
   void encode(const float* x, std::int64_t n, std::int64_t first, bool are_given, std::byte* scales,
@@ -412,21 +447,38 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
           find_largest(box, first, n);
           part.zero_blocks = set_scales(grid.scale_of(first), grid.scale_of(first + n - 1) + 1);
         }
-        float room[kStep];
-        std::uint8_t unpacked[kStep];
-        for_each_step(grid, first, first + n,
-                      [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                        const std::int64_t count = end - begin;
-                        std::byte* const out = made.values.data() + begin / row.group_codes * row.group_bytes;
-                        const bool is_packed = row.group_codes > 1;
-                        std::uint8_t* const codes =
-                            is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
-                        encoder.encode(floats.of(box, begin - first, count, room), count, within,
-                                       whole != WholeBlocks::in_step,
-                                       scales.data() + scale * size_of(scales.dtype()), codes, begin, part);
-                        buffers.used.add(codes, count);
-                        if (is_packed) pack(row, codes, count, out);
-                      });
+        // encode(x, scales, codes): `count` elements from `begin` on, from the block of `scale` on.
+        const auto store = [&](std::int64_t begin, std::int64_t count, std::int64_t scale,
+                               const auto& encode) {
+          float room[kStep];
+          std::uint8_t unpacked[kStep];
+          std::byte* const out = made.values.data() + begin / row.group_codes * row.group_bytes;
+          const bool is_packed = row.group_codes > 1;
+          std::uint8_t* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
+          encode(floats.of(box, begin - first, count, room), scales.data() + scale * size_of(scales.dtype()),
+                 codes);
+          buffers.used.add(codes, count);
+          if (is_packed) pack(row, codes, count, out);
+        };
+        if (whole == WholeBlocks::in_step && encoder.takes_rows(grid.columns)) {
+          const std::int64_t at_once = encoder.rows_at_once(grid.columns);
+          for (std::int64_t begin = first; begin < first + n; begin += at_once * grid.columns) {
+            const std::int64_t rows = std::min(at_once, (first + n - begin) / grid.columns);
+            store(begin, rows * grid.columns, grid.scale_of(begin),
+                  [&](const float* from, std::byte* to_scales, std::uint8_t* codes) {
+                    encoder.encode_rows(from, rows, grid.columns, to_scales, codes, begin, part);
+                  });
+          }
+        } else {
+          for_each_step(grid, first, first + n,
+                        [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                          store(begin, end - begin, scale,
+                                [&](const float* from, std::byte* to_scales, std::uint8_t* codes) {
+                                  encoder.encode(from, end - begin, within, whole != WholeBlocks::in_step,
+                                                 to_scales, codes, begin, part);
+                                });
+                        });
+        }
         buffers.largest_error = std::max(buffers.largest_error, static_cast<float>(part.totals.largest));
         floats.reader().release(boxes, b);
         done.add(n);

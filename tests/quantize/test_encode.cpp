@@ -162,6 +162,54 @@ TEST_CASE("what is decoded again has no larger error than reported, and counts a
     }
 }
 
+TEST_CASE("short rows that end within a block are encoded as rows of whole blocks that end with zeros") {
+  std::mt19937_64 engine(12);
+  const QuantizeSettings all[] = {{.scheme = Scheme::mx},
+                                  {.scheme = Scheme::mx, .element = ElementFormat::e3m2},
+                                  {.scheme = Scheme::mx, .element = ElementFormat::e2m1},
+                                  {.scheme = Scheme::nvfp4},
+                                  {.scheme = Scheme::fp8, .block = ScaleBlock{1, 32}}};
+  for (const QuantizeSettings& settings : all)
+    for (const DType dtype : {DType::float32, DType::bfloat16})
+      for (const std::int64_t columns : {4, 36, 100, 252})
+        for (const bool has_nan : {false, true}) {
+          CAPTURE(columns);
+          CAPTURE(has_nan);
+          constexpr std::int64_t kRows = 700;  // several boxes
+          const std::int64_t whole = (columns + 31) / 32 * 32;
+          Array x = plain::random(dtype, {kRows, columns}, engine);
+          Array y(dtype, {kRows, whole});
+          const std::int64_t size = size_of(dtype);
+          for (std::int64_t r = 0; r < kRows; ++r)
+            std::memcpy(y.data() + r * whole * size, x.data() + r * columns * size,
+                        static_cast<std::size_t>(columns * size));
+          if (has_nan)
+            for (const std::int64_t row : {0, 40, 699}) {
+              const auto nan = static_cast<std::uint32_t>(0x7FC00000u >> (dtype == DType::float32 ? 0 : 16));
+              std::memcpy(x.data() + row * columns * size, &nan, static_cast<std::size_t>(size));
+              std::memcpy(y.data() + row * whole * size, &nan, static_cast<std::size_t>(size));
+            }
+          const Quantized a = quantized(x, settings), b = quantized(y, settings);
+          const std::int64_t row_bytes = a.values.bytes() / kRows, whole_bytes = b.values.bytes() / kRows;
+          const std::int64_t scales = a.scales.bytes() / kRows, whole_scales = b.scales.bytes() / kRows;
+          bool same = true;
+          for (std::int64_t r = 0; r < kRows; ++r) {
+            same = same && std::memcmp(a.values.data() + r * row_bytes, b.values.data() + r * whole_bytes,
+                                       static_cast<std::size_t>(row_bytes)) == 0;
+            same = same && std::memcmp(a.scales.data() + r * scales, b.scales.data() + r * whole_scales,
+                                       static_cast<std::size_t>(scales)) == 0;
+          }
+          CHECK(same);
+          CHECK(a.saturated == b.saturated);
+          CHECK(a.flushed == b.flushed);
+          CHECK(a.nans == b.nans);
+          CHECK(a.signal == doctest::Approx(b.signal));
+          CHECK(a.noise == doctest::Approx(b.noise));
+          CHECK(a.largest_error == b.largest_error);
+          CHECK(a.largest_error_index == b.largest_error_index);
+        }
+}
+
 TEST_CASE("fp8: scales of all, rows and blocks; powers of two, also four in a word") {
   const Array x = plain::array_of(DType::float32, {2, 4}, {1, -448, 0, 2, 0, 0, 0, 0});
   CHECK(quantized(x, {.scheme = Scheme::fp8}).scales.elements<float>()[0] == 1);
