@@ -222,7 +222,9 @@ template <class Numbers, class Scaled, class Load>
             decode(i + kCodeLanes, kCodeLanes, of(i + kCodeLanes, kCodeLanes));
           }
           if (end - i >= kCodeLanes) decode(i, kCodeLanes, of(i, kCodeLanes)), i += kCodeLanes;
-          if (i < end) decode(i, end - i, of(i, end - i));
+          // Within a row the next block is written over what is too much.
+          if (const std::int64_t some = c.n - i >= kCodeLanes ? kCodeLanes : end - i; i < end)
+            decode(i, some, of(i, some));
         };
         if (c.block == 1)
           return decode_all(0, c.n, [&](std::int64_t i, std::int64_t n) {
@@ -294,7 +296,7 @@ template <bool kE4M3>
           std::memcpy(to + i + kCodeLanes, &high, sizeof high);
         }
         for (std::int64_t some = 0; i < end; i += some) {
-          some = end - i < kCodeLanes ? end - i : kCodeLanes;
+          some = c.n - i < kCodeLanes && end - i < kCodeLanes ? end - i : kCodeLanes;
           const CodeFloats decoded = scaled(numbers_of<kFormat.special>(f, load_codes(row + i, some)), scale);
           std::memcpy(to + i, &decoded, static_cast<std::size_t>(some) * sizeof(float));
         }
@@ -356,6 +358,7 @@ inline std::int64_t joined_rows(const CodeRows& c) {
 inline void decode_codes(const FloatFormat& format, const CodeRows& rows, float* out) {
   CodeRows c = rows;
   if (c.n == 0) return;
+  if (c.first + c.n <= c.block) c.block = c.n, c.first = 0;  // a row has one scale
   if (const std::int64_t joined = joined_rows(c); joined > 1) {
     if (const std::int64_t rest = c.rows % joined; rest > 0) {
       CodeRows last = c;
