@@ -1,7 +1,7 @@
-// Encoding in pieces of whole blocks, each by one thread. Of some KiB at once, which stay in the first-level
-// cache, kernels find the largest magnitude of each block, then the codes, decode these, and sum the errors.
-// Scales of several pieces (fp8, the global one of nvfp4) take a pass before, whose maxima do not depend on the
-// order. Sums of errors are added piece by piece in C order.
+// Encoding in boxes, each by one thread. Of some KiB at once, which stay in the first-level cache, kernels find the
+// largest magnitude of each block, then the codes, decode these, and sum the errors. Scales of blocks that a box
+// does not hold whole (of several rows or of all elements, and the global one of nvfp4) take a pass before, whose
+// maxima do not depend on the order. Sums of errors are added box by box in C order.
 // tests: tests/quantize/test_encode.cpp
 #include <fmt/format.h>
 
@@ -136,6 +136,7 @@ class Floats {
                                     : convert_array(arrays::borrowed(x), DType::float32)),
         reader_(*source_) {}
 
+  const Shape& shape() const { return source_->shape(); }
   const arrays::BoxReader& reader() const { return reader_; }
 
   /// n elements of a box from `i` on: in place, or in `room`.
@@ -331,6 +332,180 @@ ArrayType scales_type(const QuantizeSettings& s, const Shape& grid) {
   return {s.layout == ScaleLayout::packed_columns ? DType::int32 : dtype, stored_shape(s.layout, grid)};
 }
 
+/// The encoding of one array, whose codes and linear scales are given.
+class ArrayEncoder {
+ public:
+  /// `made` has its settings and values; `scales` are linear.
+  ArrayEncoder(const ArraySource& x, const Grid& grid, Quantized& made, Array& scales)
+      : settings_(made.settings),
+        row_(row_of(*settings_.element)),
+        grid_(grid),
+        whole_(whole_blocks_in(grid, x.shape())),
+        floats_(x),
+        boxes_(x.shape(), kPiece),
+        made_(made),
+        scales_(scales),
+        largest_(whole_ == WholeBlocks::in_step ? 1 : static_cast<std::size_t>(made.blocks)),
+        parts_(static_cast<std::size_t>(boxes_.size())) {}
+
+  bool has_pass() const {
+    return whole_ == WholeBlocks::in_all || (settings_.scheme == Scheme::nvfp4 && !settings_.global);
+  }
+
+  /// The pass before.
+  void find_scales(core::Progress& done) {
+    core::parallel_reduce(
+        boxes_.size(), floats_.reader().threads(boxes_, 0.5), [] { return Buffer{}; },
+        [&](Buffer& buffer, std::int64_t box) {
+          find_largest(floats_.reader().acquire(boxes_, box, buffer), first(box), boxes_.elements(box));
+          done.add(boxes_.elements(box));
+        },
+        [](const Buffer&) {});
+  }
+
+  /// Codes, counts and errors, and the scales that are not found before.
+  void encode(core::Progress& done) {
+    float encode_scale = 1;
+    if (settings_.scheme == Scheme::nvfp4) encode_scale = choose_global();
+    const BlockEncoder blocks(settings_, grid_.block_columns, made_.global_scale.value_or(1), encode_scale);
+    if (whole_ == WholeBlocks::in_all) made_.zero_blocks = set_scales(blocks, 0, made_.blocks);
+    UsedCodes used(*row_.format);
+    core::parallel_reduce(
+        boxes_.size(), floats_.reader().threads(boxes_, 2),
+        [&] {
+          return Found{UsedCodes(*row_.format), {}, 0};
+        },
+        [&](Found& found, std::int64_t box) {
+          encode_box(blocks, box, found);
+          done.add(boxes_.elements(box));
+        },
+        [&](const Found& found) { used.merge(found.used); });
+    made_.codes_used = used.count();
+    for (const Part& part : parts_) add(part);
+  }
+
+ private:
+  using Buffer = std::vector<std::byte>;
+  /// What a thread has found.
+  struct Found {
+    UsedCodes used;
+    Buffer buffer;
+    float largest_error = 0;
+  };
+
+  std::int64_t first(std::int64_t box) const { return boxes_.before[static_cast<std::size_t>(box)]; }
+
+  // Of n elements of a box, from element `first` of all on: the largest magnitudes of blocks, or of all.
+  void find_largest(const std::byte* box, std::int64_t first, std::int64_t n) {
+    const bool is_one = settings_.scheme == Scheme::nvfp4 || grid_.is_one;
+    float room[kStep];
+    std::uint32_t most[kStep + 1];
+    for_each_step(grid_, first, first + n,
+                  [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                    const std::int64_t block = is_one ? kStep : grid_.block_columns;
+                    if (is_one) scale = 0, within = 0;
+                    kernels::active().codes.largest(floats_.of(box, begin - first, end - begin, room),
+                                                    end - begin, block, within, true, most);
+                    for (std::int64_t i = 0; i < core::ceil_div(within + end - begin, block); ++i) {
+                      std::atomic_ref<std::uint32_t> cell(largest_[static_cast<std::size_t>(scale + i)]);
+                      std::uint32_t before = cell.load(std::memory_order_relaxed);
+                      while (before < most[i] &&
+                             !cell.compare_exchange_weak(before, most[i], std::memory_order_relaxed)) {
+                      }
+                    }
+                  });
+  }
+
+  // The global scale of nvfp4. Returns 1 / that without its rounding.
+  float choose_global() {
+    constexpr float kMost = 448 * 6;  // of an e4m3 scale times an e2m1 element
+    const auto amax = std::bit_cast<float>(largest_[0]);
+    const std::optional<float>& given = settings_.global;
+    made_.global_scale = given ? *given : amax > 0 ? std::max(amax / kMost, 0x1p-126f) : 1;
+    return given || amax / kMost < 0x1p-126f ? 1 / *made_.global_scale : kMost / amax;
+  }
+
+  // Scales of fp8 for largest magnitudes. Returns how many of these are 0.
+  std::int64_t set_scales(const BlockEncoder& blocks, std::int64_t begin, std::int64_t end) {
+    std::int64_t zero_blocks = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::uint32_t most = largest_[static_cast<std::size_t>(i)];
+      scales_.elements<float>()[static_cast<std::size_t>(i)] = blocks.scale_of_fp8(most);
+      zero_blocks += most == 0;
+    }
+    return zero_blocks;
+  }
+
+  void encode_box(const BlockEncoder& blocks, std::int64_t box, Found& found) {
+    const std::byte* const elements = floats_.reader().acquire(boxes_, box, found.buffer);
+    const std::int64_t first = this->first(box), n = boxes_.elements(box);
+    Part& part = parts_[static_cast<std::size_t>(box)];
+    part.totals.known = found.largest_error;
+    if (whole_ == WholeBlocks::in_box && n > 0) {
+      find_largest(elements, first, n);
+      part.zero_blocks = set_scales(blocks, grid_.scale_of(first), grid_.scale_of(first + n - 1) + 1);
+    }
+    // Calls run(x, scales, codes) for `count` elements from `begin` on, the first in the block of `scale`.
+    const auto encode = [&](std::int64_t begin, std::int64_t count, std::int64_t scale, const auto& run) {
+      float room[kStep];
+      std::uint8_t unpacked[kStep];
+      std::byte* const out = made_.values.data() + begin / row_.group_codes * row_.group_bytes;
+      const bool is_packed = row_.group_codes > 1;
+      std::uint8_t* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
+      run(floats_.of(elements, begin - first, count, room), scales_.data() + scale * size_of(scales_.dtype()),
+          codes);
+      found.used.add(codes, count);
+      if (is_packed) pack(row_, codes, count, out);
+    };
+    if (whole_ == WholeBlocks::in_step && blocks.takes_rows(grid_.columns)) {
+      const std::int64_t at_once = blocks.rows_at_once(grid_.columns);
+      for (std::int64_t begin = first; begin < first + n; begin += at_once * grid_.columns) {
+        const std::int64_t rows = std::min(at_once, (first + n - begin) / grid_.columns);
+        encode(begin, rows * grid_.columns, grid_.scale_of(begin),
+               [&](const float* x, std::byte* scales, std::uint8_t* codes) {
+                 blocks.encode_rows(x, rows, grid_.columns, scales, codes, begin, part);
+               });
+      }
+    } else {
+      for_each_step(grid_, first, first + n,
+                    [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                      encode(begin, end - begin, scale,
+                             [&](const float* x, std::byte* scales, std::uint8_t* codes) {
+                               blocks.encode(x, end - begin, within, whole_ != WholeBlocks::in_step, scales,
+                                             codes, begin, part);
+                             });
+                    });
+    }
+    found.largest_error = std::max(found.largest_error, static_cast<float>(part.totals.largest));
+    floats_.reader().release(boxes_, box);
+  }
+
+  void add(const Part& part) {
+    made_.zero_blocks += part.zero_blocks;
+    made_.saturated += part.totals.overflows;
+    made_.flushed += part.totals.flushed;
+    made_.nans += part.totals.nans;
+    made_.lost += part.totals.lost;
+    made_.signal += part.totals.signal;
+    made_.noise += part.totals.noise;
+    if (part.totals.largest < 0 || part.totals.largest <= largest_error_) return;
+    largest_error_ = made_.largest_error = part.totals.largest;
+    made_.largest_error_index = core::index_of(floats_.shape(), part.totals.largest_at);
+  }
+
+  const QuantizeSettings& settings_;
+  const ElementRow& row_;
+  const Grid& grid_;
+  WholeBlocks whole_;
+  Floats floats_;
+  arrays::Boxes boxes_;
+  Quantized& made_;
+  Array& scales_;
+  std::vector<std::uint32_t> largest_;  // magnitudes, of blocks or of all
+  std::vector<Part> parts_;
+  double largest_error_ = -1;
+};
+
 }  // namespace
 
 }  // namespace quantize
@@ -356,9 +531,7 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
   const QuantizedTypes types = quantized_types(x, settings);
   Quantized made;
   made.settings = with_defaults(settings);
-  const QuantizeSettings& s = made.settings;
-  const Grid grid(x.shape(), s);
-  const ElementRow& row = row_of(*s.element);
+  const Grid grid(x.shape(), made.settings);
   made.elements = element_count(x.shape());
   made.blocks = element_count(grid.shape);
   const auto array_of = [](const ArrayType& type, Array& before) {
@@ -366,149 +539,18 @@ Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings,
     return Array(type.dtype, type.shape);
   };
   made.values = array_of(types.values, reused.values);
-  Array scales = array_of({scales_type({.scheme = s.scheme}, {}).dtype, grid.shape}, reused.scales);
-
-  const Floats floats(x);
-  const arrays::Boxes boxes(x.shape(), kPiece);
-  const WholeBlocks whole = whole_blocks_in(grid, x.shape());
-  const bool has_pass = whole == WholeBlocks::in_all || (s.scheme == Scheme::nvfp4 && !s.global);
-  core::Progress done(progress, made.elements * (has_pass ? 2 : 1));
-
-  std::vector<std::uint32_t> largest(whole == WholeBlocks::in_step ? 1
-                                                                   : static_cast<std::size_t>(made.blocks));
-  const auto find_largest = [&](const std::byte* box, std::int64_t first, std::int64_t n) {
-    const kernels::Codes& codes = kernels::active().codes;
-    const bool is_one = s.scheme == Scheme::nvfp4 || grid.is_one;
-    float room[kStep];
-    std::uint32_t most[kStep + 1];
-    for_each_step(grid, first, first + n,
-                  [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                    const std::int64_t block = is_one ? kStep : grid.block_columns;
-                    if (is_one) scale = 0, within = 0;
-                    codes.largest(floats.of(box, begin - first, end - begin, room), end - begin, block,
-                                  within, true, most);
-                    for (std::int64_t i = 0; i < core::ceil_div(within + end - begin, block); ++i) {
-                      std::atomic_ref<std::uint32_t> cell(largest[static_cast<std::size_t>(scale + i)]);
-                      std::uint32_t before = cell.load(std::memory_order_relaxed);
-                      while (before < most[i] &&
-                             !cell.compare_exchange_weak(before, most[i], std::memory_order_relaxed)) {
-                      }
-                    }
-                  });
-  };
-  using Buffer = std::vector<std::byte>;
-  if (has_pass)
-    core::parallel_reduce(
-        boxes.size(), floats.reader().threads(boxes, 0.5), [] { return Buffer{}; },
-        [&](Buffer& buffer, std::int64_t box) {
-          const std::int64_t first = boxes.before[static_cast<std::size_t>(box)], n = boxes.elements(box);
-          find_largest(floats.reader().acquire(boxes, box, buffer), first, n);
-          done.add(n);
-        },
-        [](const Buffer&) {});
-
-  constexpr float kMost = 448 * 6;  // of an e4m3 scale times an e2m1 element
-  float encode_scale = 1;
-  if (s.scheme == Scheme::nvfp4) {
-    const auto amax = std::bit_cast<float>(largest[0]);
-    made.global_scale = s.global ? *s.global : amax > 0 ? std::max(amax / kMost, 0x1p-126f) : 1;
-    encode_scale = s.global || amax / kMost < 0x1p-126f ? 1 / *made.global_scale : kMost / amax;
-  }
-  const BlockEncoder encoder(s, grid.block_columns, made.global_scale.value_or(1), encode_scale);
-  const auto set_scales = [&](std::int64_t begin, std::int64_t end) {
-    std::int64_t zero_blocks = 0;
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::uint32_t most = largest[static_cast<std::size_t>(i)];
-      scales.elements<float>()[static_cast<std::size_t>(i)] = encoder.scale_of_fp8(most);
-      zero_blocks += most == 0;
-    }
-    return zero_blocks;
-  };
-  if (whole == WholeBlocks::in_all) made.zero_blocks = set_scales(0, made.blocks);
-
-  std::vector<Part> parts(static_cast<std::size_t>(boxes.size()));
-  struct Buffers {
-    UsedCodes used;
-    Buffer elements;
-    float largest_error = 0;
-  };
-  UsedCodes used(*row.format);
-  core::parallel_reduce(
-      boxes.size(), floats.reader().threads(boxes, 2),
-      [&] {
-        return Buffers{UsedCodes(*row.format), {}, 0};
-      },
-      [&](Buffers& buffers, std::int64_t b) {
-        const std::byte* const box = floats.reader().acquire(boxes, b, buffers.elements);
-        const std::int64_t first = boxes.before[static_cast<std::size_t>(b)], n = boxes.elements(b);
-        Part& part = parts[static_cast<std::size_t>(b)];
-        part.totals.known = buffers.largest_error;
-        if (whole == WholeBlocks::in_box && n > 0) {
-          find_largest(box, first, n);
-          part.zero_blocks = set_scales(grid.scale_of(first), grid.scale_of(first + n - 1) + 1);
-        }
-        // encode(x, scales, codes): `count` elements from `begin` on, from the block of `scale` on.
-        const auto store = [&](std::int64_t begin, std::int64_t count, std::int64_t scale,
-                               const auto& encode) {
-          float room[kStep];
-          std::uint8_t unpacked[kStep];
-          std::byte* const out = made.values.data() + begin / row.group_codes * row.group_bytes;
-          const bool is_packed = row.group_codes > 1;
-          std::uint8_t* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
-          encode(floats.of(box, begin - first, count, room), scales.data() + scale * size_of(scales.dtype()),
-                 codes);
-          buffers.used.add(codes, count);
-          if (is_packed) pack(row, codes, count, out);
-        };
-        if (whole == WholeBlocks::in_step && encoder.takes_rows(grid.columns)) {
-          const std::int64_t at_once = encoder.rows_at_once(grid.columns);
-          for (std::int64_t begin = first; begin < first + n; begin += at_once * grid.columns) {
-            const std::int64_t rows = std::min(at_once, (first + n - begin) / grid.columns);
-            store(begin, rows * grid.columns, grid.scale_of(begin),
-                  [&](const float* from, std::byte* to_scales, std::uint8_t* codes) {
-                    encoder.encode_rows(from, rows, grid.columns, to_scales, codes, begin, part);
-                  });
-          }
-        } else {
-          for_each_step(grid, first, first + n,
-                        [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                          store(begin, end - begin, scale,
-                                [&](const float* from, std::byte* to_scales, std::uint8_t* codes) {
-                                  encoder.encode(from, end - begin, within, whole != WholeBlocks::in_step,
-                                                 to_scales, codes, begin, part);
-                                });
-                        });
-        }
-        buffers.largest_error = std::max(buffers.largest_error, static_cast<float>(part.totals.largest));
-        floats.reader().release(boxes, b);
-        done.add(n);
-      },
-      [&](const Buffers& buffers) { used.merge(buffers.used); });
-
-  std::int64_t worst_at = -1;
-  double worst = -1;
-  for (const Part& part : parts) {
-    made.zero_blocks += part.zero_blocks;
-    made.saturated += part.totals.overflows;
-    made.flushed += part.totals.flushed;
-    made.nans += part.totals.nans;
-    made.lost += part.totals.lost;
-    made.signal += part.totals.signal;
-    made.noise += part.totals.noise;
-    if (part.totals.largest > worst) worst = part.totals.largest, worst_at = part.totals.largest_at;
-  }
-  made.codes_used = used.count();
-  if (worst_at >= 0) {
-    made.largest_error = worst;
-    made.largest_error_index = core::index_of(x.shape(), worst_at);
-  }
-  if (s.layout == ScaleLayout::linear) {
+  Array scales = array_of({scales_type({.scheme = settings.scheme}, {}).dtype, grid.shape}, reused.scales);
+  ArrayEncoder encoder(x, grid, made, scales);
+  core::Progress done(progress, made.elements * (encoder.has_pass() ? 2 : 1));
+  if (encoder.has_pass()) encoder.find_scales(done);
+  encoder.encode(done);
+  if (settings.layout == ScaleLayout::linear) {
     made.scales = std::move(scales);
   } else {
     ArrayView linear = scales.view();
     if (linear.rank() == 1)
       linear.shape = {1, linear.shape[0]}, linear.strides = {linear.strides[0], linear.strides[0]};
-    made.scales = convert_scale_layout(*make_source(linear, "scales"), ScaleLayout::linear, s.layout);
+    made.scales = convert_scale_layout(*make_source(linear, "scales"), ScaleLayout::linear, settings.layout);
   }
   return made;
 }
