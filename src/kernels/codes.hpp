@@ -61,8 +61,8 @@ struct CodeRows {
   bool is_packed() const { return halves == CodeHalves::low_first || halves == CodeHalves::high_first; }
 };
 
-/// How the E8M0 code of a scale follows from the bits of a largest magnitude. Decided by bits: log2 in float32 is
-/// wrong next to powers of two.
+/// How the E8M0 code of a scale follows from the bits of a largest magnitude. Decided by bits: log2 in float32
+/// is wrong next to powers of two.
 struct E8M0Rule {
   static constexpr std::int32_t kFraction = 0x7FFFFF, kInfinity = 0x7F800000;
   std::uint32_t added = 0;                 // before the exponent is taken

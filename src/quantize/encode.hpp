@@ -17,7 +17,7 @@ inline kernels::E8M0Rule e8m0_rule(ScaleRule rule, const ElementRow& element) {
   e.offset = (largest >> 23) - 127;
   if (rule == ScaleRule::even) e.added = 1u << (22 - element.format->mantissa_bits);
   if (rule == ScaleRule::ceil) e.last_fraction = 0;
-  if (rule == ScaleRule::rceil) e.last_fraction = largest & e.kFraction;
+  if (rule == ScaleRule::rceil) e.last_fraction = largest & kernels::E8M0Rule::kFraction;
   e.infinity = rule == ScaleRule::rceil ? 254 : 255 - e.offset;
   return e;
 }

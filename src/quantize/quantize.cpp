@@ -1,7 +1,7 @@
-// Encoding in boxes, each by one thread. Of some KiB at once, which stay in the first-level cache, kernels find the
-// largest magnitude of each block, then the codes, decode these, and sum the errors. Scales of blocks that a box
-// does not hold whole (of several rows or of all elements, and the global one of nvfp4) take a pass before, whose
-// maxima do not depend on the order. Sums of errors are added box by box in C order.
+// Encoding in boxes, each by one thread. Of some KiB at once, which stay in the first-level cache, kernels find
+// the largest magnitude of each block, then the codes, decode these, and sum the errors. Scales of blocks that
+// a box does not hold whole (of several rows or of all elements, and the global one of nvfp4) take a pass
+// before, whose maxima do not depend on the order. Sums of errors are added box by box in C order.
 // tests: tests/quantize/test_encode.cpp
 #include <fmt/format.h>
 
@@ -233,8 +233,8 @@ class BlockEncoder {
   bool takes_rows(std::int64_t columns) const { return columns % block_ != 0 && columns <= kShortRow; }
   std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
 
-  /// Encodes rows of whole and partial blocks, at most rows_at_once(), as one: blocks are filled up with zeros.
-  /// The arguments of encode().
+  /// Encodes rows of whole and partial blocks, at most rows_at_once(), as one: blocks are filled up with
+  /// zeros. The arguments of encode().
   void encode_rows(const float* x, std::int64_t rows, std::int64_t columns, std::byte* scales,
                    std::uint8_t* codes, std::int64_t at, Part& part) const {
     const std::int64_t padded = core::round_up(columns, block_);
@@ -262,8 +262,8 @@ class BlockEncoder {
              at + r * columns, part);
   }
 
-  /// Encodes at most kStep elements, from the element `first` of a block on. Scales are stored: of whole blocks,
-  /// unless they `are_given`. `at`: the position of x[0] in C order.
+  /// Encodes at most kStep elements, from the element `first` of a block on. Scales are stored: of whole
+  /// blocks, unless they `are_given`. `at`: the position of x[0] in C order.
   void encode(const float* x, std::int64_t n, std::int64_t first, bool are_given, std::byte* scales,
               std::uint8_t* codes, std::int64_t at, Part& part) const {
     float scale_numbers[kMostBlocks], factors[kMostBlocks];
@@ -311,7 +311,7 @@ class BlockEncoder {
     kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks,
                     {&one, &one, 1, kernels::ScaleUse::multiplies}, blocks, 0, 0, codes, ignored);
     kernels_.decode(kFloat8E4M3Fn, {.bytes = codes, .n = blocks, .scales = &one, .block = blocks}, numbers);
-    // Elements of a block whose scale is 0 are at most 6 · 2⁻¹⁰ · global, and become 0, infinities aside.
+    // Elements of a block whose scale is 0 are at most 6 · 2⁻¹⁰ · global: they become 0, infinities aside.
     for (std::int64_t b = 0; b < blocks; ++b) {
       const float factor = numbers[b] * global_, least = factor > 0x1p-149f ? factor : 0x1p-149f;
       factors[b] = numbers[b] > 0 ? least : global_;

@@ -315,9 +315,11 @@ TEST_CASE("E8M0 scales, their numbers and inverses, on every instruction set") {
           expected = std::clamp(exponent + 127, 0, 254);
         }
         wrong += codes[i] != expected;
-        const float* const inverse = &table[expected == 255 ? 255 : 254 - expected];
-        wrong += std::memcmp(&numbers[i], &table[expected], sizeof(float)) != 0;
-        wrong += std::memcmp(&inverses[i], inverse, sizeof(float)) != 0;
+        const auto differ = [](float a, float b) {
+          return std::bit_cast<std::uint32_t>(a) != std::bit_cast<std::uint32_t>(b);
+        };
+        wrong += differ(numbers[i], table[expected]);
+        wrong += differ(inverses[i], table[expected == 255 ? 255 : 254 - expected]);
       }
       CHECK(wrong == 0);
     }
@@ -330,7 +332,8 @@ TEST_CASE("floats of 16 bits as float32, bit for bit, on every instruction set")
   std::vector<float> out(words.size());
   for (const kernels::Kernels* set : test::instruction_sets())
     for (const DType dtype : {DType::float16, DType::bfloat16})
-      for (const std::size_t begin : {0, 1, 65529}) {  // whole registers and parts of one
+      for (const std::size_t begin :
+           {std::size_t{0}, std::size_t{1}, std::size_t{65529}}) {  // whole registers and parts of one
         CAPTURE(set->name);
         set->codes.widen(dtype, words.data() + begin, std::ssize(words) - static_cast<std::int64_t>(begin),
                          out.data());
