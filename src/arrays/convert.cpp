@@ -154,11 +154,16 @@ class ViewedSource final : public ForwardingSource {
 
 constexpr std::int64_t kBlock = 2048;  // floats on the stack
 
-bool is_small(DType dtype) { return is_float(dtype) && size_of(dtype) <= 2; }
+// Of up to 16 bits.
+bool is_small(DType dtype) { return size_of(dtype) <= 2; }
 
-// Floats of 8 or 16 bits.
+// Elements of a small type, whose numbers float32 has.
 void widen_small(DType from_type, const std::byte* from, std::int64_t n, float* to) {
   const kernels::Codes& codes = kernels::active().codes;
+  if (!is_float(from_type))
+    return dispatch_wide(from_type, [&]<class From>(std::type_identity<From>) {
+      convert_run<float, From>(reinterpret_cast<const Stored<From>*>(from), to, n);
+    });
   if (!is_8_bit_float(from_type)) return codes.widen(from_type, from, n, to);
   const float one = 1;
   codes.decode(float_format(from_type),
@@ -221,7 +226,8 @@ const float* float8_numbers(DType dtype) {
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows) {
-  if (is_small(from_type)) return convert_small(from_type, from, to_type, to, n, overflows);
+  if (is_small(from_type) && (is_float(from_type) || (is_float(to_type) && is_small(to_type))))
+    return convert_small(from_type, from, to_type, to, n, overflows);
   if (is_8_bit_float(to_type)) {
     round_to_8_bit(from_type, from, to_type, to, n, overflows);
     return std::nullopt;
