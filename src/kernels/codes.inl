@@ -627,6 +627,43 @@ void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const
   }
 }
 
+// Totals of elements whose codes are known, in float64: for squares outside the range of float32. Returns false,
+// without totals, if one is decoded to NaN.
+inline bool add_wide(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
+                     std::int64_t block, std::int64_t first, std::int64_t at, const std::uint8_t* codes,
+                     EncodeTotals& totals) {
+  constexpr std::int64_t kSums = 8;  // additions that do not wait for one another
+  float decoded[kEncodeChunk + kSums] = {}, values[kEncodeChunk + kSums] = {};
+  decode_codes(format, {codes, n, scales.decode, block, first, scales.factor}, decoded);
+  std::memcpy(values, x, static_cast<std::size_t>(n) * sizeof *x);
+  double signal[kSums] = {}, noise[kSums] = {}, largest[kSums] = {};
+  for (std::int64_t i = 0; i < n; i += kSums)
+    for (std::int64_t j = 0; j < kSums; ++j) {
+      const double value = values[i + j], error = __builtin_fabs(value - static_cast<double>(decoded[i + j]));
+      signal[j] += value * value;
+      noise[j] += error * error;
+      largest[j] = error > largest[j] ? error : largest[j];
+    }
+  double most = 0, signals = 0, noises = 0;
+  for (std::int64_t j = 0; j < kSums; ++j) {
+    signals += signal[j], noises += noise[j];
+    most = largest[j] > most ? largest[j] : most;
+  }
+  if (__builtin_isnan(noises)) return false;
+  totals.signal += signals;
+  totals.noise += noises;
+  const auto magnitude = static_cast<std::uint8_t>((1 << (format.bits() - 1)) - 1);
+  std::int32_t flushed = 0;
+  for (std::int64_t i = 0; i < n; ++i) flushed += (codes[i] & magnitude) == 0 && x[i] != 0 ? 1 : 0;
+  totals.flushed += flushed;
+  if (most > totals.largest) {
+    std::int64_t i = 0;
+    while (__builtin_fabs(double{values[i]} - static_cast<double>(decoded[i])) != most) ++i;
+    totals.largest = most, totals.largest_at = at + i;
+  }
+  return true;
+}
+
 template <Ties kTies>
 void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& all,
                std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
@@ -652,7 +689,10 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
                               (signal == 0 && largest_of<false>(from, count, 0) == 0)) &&
                              ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
     if (!has_squares) {
-      if (at_once > kEncodePart)
+      if (largest_of<false>(from, count, 0) < kInfinityBits &&
+          add_wide(format, from, count, scales, block, within, at + begin, to, totals))
+        totals.overflows += CodeLanes::sum_of(lanes.overflows);
+      else if (at_once > kEncodePart)
         encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
       else
         encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);

@@ -229,8 +229,11 @@ class BlockEncoder {
   }
 
   /// Whether rows of so many elements are encoded together by encode_rows(): they end within a block, and are
-  /// short.
-  bool takes_rows(std::int64_t columns) const { return columns % block_ != 0 && columns <= kShortRow; }
+  /// short. Scales of zeros are NaN where 1 / global is infinite.
+  bool takes_rows(std::int64_t columns) const {
+    const std::int64_t most = settings_.scheme == Scheme::nvfp4 ? 2 * kShortRow : kShortRow;
+    return columns % block_ != 0 && columns <= most && std::isfinite(encode_scale_);
+  }
   std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
 
   /// Encodes rows of whole and partial blocks, at most rows_at_once(), as one: blocks are filled up with
@@ -454,7 +457,7 @@ class ArrayEncoder {
       std::uint8_t* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
       run(floats_.of(elements, begin - first, count, room), scales_.data() + scale * size_of(scales_.dtype()),
           codes);
-      found.used.add(codes, count);
+      if (whole_ == WholeBlocks::in_step) found.used.add(codes, count);
       if (is_packed) pack(row_, codes, count, out);
     };
     if (whole_ == WholeBlocks::in_step && blocks.takes_rows(grid_.columns)) {
@@ -476,6 +479,8 @@ class ArrayEncoder {
                              });
                     });
     }
+    if (whole_ != WholeBlocks::in_step)  // of fp8: a byte each
+      found.used.add(reinterpret_cast<const std::uint8_t*>(made_.values.data()) + first, n);
     found.largest_error = std::max(found.largest_error, static_cast<float>(part.totals.largest));
     floats_.reader().release(boxes_, box);
   }

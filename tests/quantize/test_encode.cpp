@@ -260,6 +260,12 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("nvfp4: zeros whose scale is NaN, as 1 / global is infinite, are lost, and no others") {
+  const Quantized q = quantized(Array(DType::float32, {5, 2}), {.scheme = Scheme::nvfp4, .global = 1e-44f});
+  CHECK(std::isnan(decoded_again(q).elements<float>()[0]));
+  CHECK(q.lost == 10);
+}
+
 TEST_CASE("NaN: signs are those of the elements that are NaN, of others in their block none") {
   Array x(DType::float32, {1, 32});
   x.elements<float>()[0] = -NAN, x.elements<float>()[1] = -2, x.elements<float>()[2] = NAN;
