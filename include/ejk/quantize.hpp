@@ -161,7 +161,8 @@ struct Quantized {
 /// numbers about halfway between two codes differ. amax of fp8 and nvfp4 is that of finite elements. Scales of
 /// fp8 are amax / largest element, 1 where that is 0. The same bytes on any number of threads. Errors:
 /// Error{usage} for settings that the scheme does not have, Error{input} for a last axis that whole bytes do
-/// not hold. Arrays of `reused` of the same type and shape are written to again: new memory takes longer.
+/// not hold. Of `reused`, an earlier result, values and linear scales of the same type and shape are written
+/// to again, as new memory takes longer; x must not be one of them.
 Quantized quantize_array(const ArraySource& x, const QuantizeSettings& settings = {},
                          const std::function<void(std::int64_t done, std::int64_t all)>& progress = {},
                          Quantized reused = {});

@@ -154,7 +154,7 @@ class ViewedSource final : public ForwardingSource {
 
 constexpr std::int64_t kBlock = 2048;  // floats on the stack
 
-// Of up to 16 bits.
+// Whether elements have at most 16 bits.
 bool is_small(DType dtype) { return size_of(dtype) <= 2; }
 
 // Elements of a small type, whose numbers float32 has.
@@ -171,7 +171,7 @@ void widen_small(DType from_type, const std::byte* from, std::int64_t n, float* 
                to);
 }
 
-// By way of float32, which has all numbers of both.
+// Float32 has all numbers of `from_type`, so each is rounded once.
 std::optional<std::int64_t> convert_small(DType from_type, const std::byte* from, DType to_type,
                                           std::byte* to, std::int64_t n, const OverflowSettings& overflows) {
   if (to_type == DType::float32) {

@@ -1,4 +1,4 @@
-// Kernels for floats of at most 8 bits in blocks that share a scale. Element i is in block
+// Kernels for floats of at most 8 bits in blocks that share a scale, and for widening those of 16 bits. Element i is in block
 // (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for the sign of a NaN that
 // is the product of two.
 #pragma once
@@ -30,7 +30,7 @@ struct EncodeTotals {
   float known = 0;
 };
 
-/// Elements that are encoded at once; while they are, the next ones are prefetched.
+/// Elements that are encoded at once; while they are, those after them in memory are prefetched.
 inline constexpr std::int64_t kEncodeStep = 2048;
 
 /// Scales of blocks, above 0 or NaN: an element is multiplied or divided by the one of its block in `encode`,
@@ -65,12 +65,13 @@ struct CodeRows {
 /// is wrong next to powers of two.
 struct E8M0Rule {
   static constexpr std::int32_t kFraction = 0x7FFFFF, kInfinity = 0x7F800000;
-  std::uint32_t added = 0;                 // before the exponent is taken
-  std::int32_t offset = 0;                 // of the code from the exponent
-  std::int32_t last_fraction = kFraction;  // that is not rounded up
-  std::int32_t infinity = 254;             // its code
+  std::uint32_t added = 0;                 // to the bits, before the exponent is taken
+  std::int32_t offset = 0;                 // from the code to the exponent
+  std::int32_t last_fraction = kFraction;  // larger ones round up
+  std::int32_t infinity = 254;             // the code of infinity
 
-  // Without branches, so that loops are vectorized, and in place, for the instruction set of the caller.
+  /// The code for the bits of a magnitude. Without branches, so that loops are vectorized; inlined, as it is
+  /// compiled for the instruction set of its caller.
   [[gnu::always_inline]] std::uint8_t code(std::uint32_t amax) const {
     const auto bits = static_cast<std::int32_t>(amax);
     const auto exponent = static_cast<std::int32_t>((amax + added) >> 23);
@@ -84,7 +85,7 @@ struct E8M0Rule {
 
 struct Codes {
   /// out[r, i] = (number of the code) · scales[its block] · factor, each product rounded; rows of `out` are
-  /// contiguous. Bits above a code are ignored.
+  /// contiguous, and do not overlap scales or codes. Bits above a code are ignored.
   void (*decode)(const FloatFormat& format, const CodeRows& codes, float* out);
 
   /// out[b] = the bits of the largest magnitude in block b, of NaN as well; or of finite elements.
@@ -98,11 +99,12 @@ struct Codes {
                  const EncodeScales& scales, std::int64_t block, std::int64_t first, std::int64_t at,
                  std::uint8_t* codes, EncodeTotals& totals);
 
-  /// E8M0 codes of scales for largest magnitudes, their numbers, and those of the inverse scales.
+  /// E8M0 codes of scales for the bits of largest magnitudes, their numbers, and those of the inverse scales:
+  /// NaN for NaN. Arrays do not overlap.
   void (*scales)(const E8M0Rule& rule, const std::uint32_t* largest, std::int64_t n, std::uint8_t* codes,
                  float* numbers, float* inverses);
 
-  /// n codes of 4 bits, an even number, to bytes, the first of two in the lower half.
+  /// n codes below 16, an even number, to bytes, the first of two in the lower half.
   void (*pack)(const std::uint8_t* codes, std::int64_t n, std::uint8_t* out);
 
   /// Whether all codes are in a set of 256 bits: bit code % 8 of byte code / 8.

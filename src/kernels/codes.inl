@@ -436,7 +436,7 @@ inline void largest_of_blocks(const float* x, std::int64_t n, std::int64_t block
 
 // Elements that are accumulated in float32, and elements whose codes are narrowed to bytes at once.
 constexpr std::int64_t kEncodeChunk = 1024, kNarrowed = 16;
-// A chunk with a non-finite element is encoded again, in parts of this size.
+// A chunk with an element that is not finite or is decoded to NaN is encoded again, in parts of this size.
 constexpr std::int64_t kEncodePart = 64;
 
 // What a chunk adds to the totals.
@@ -584,7 +584,7 @@ void encode_chunk(CodeBits f, const float* x, std::int64_t n, const EncodeScales
   sums = lanes;
 }
 
-// Codes and totals element by element: for non-finite ones, and for squares outside the range of float32.
+// Codes and totals element by element: where some are not finite or are decoded to NaN.
 template <Ties kTies>
 void encode_any(const FloatFormat& format, const float* x, std::int64_t n, const EncodeScales& scales,
                 std::int64_t block, std::int64_t first, std::int64_t at, std::uint8_t* codes,
@@ -658,7 +658,7 @@ inline bool add_wide(const FloatFormat& format, const float* x, std::int64_t n, 
   totals.flushed += flushed;
   if (most > totals.largest) {
     std::int64_t i = 0;
-    while (__builtin_fabs(double{values[i]} - static_cast<double>(decoded[i])) != most) ++i;
+    while (i + 1 < n && __builtin_fabs(double{values[i]} - static_cast<double>(decoded[i])) != most) ++i;
     totals.largest = most, totals.largest_at = at + i;
   }
   return true;
@@ -685,14 +685,19 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     const double signal = sum_of(lanes.signal);
     const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(lanes.largest)));
     // Whether float32 has the squares that count. There is no infinity or NaN then.
-    const bool has_squares = ((signal >= 0x1p-110 && signal <= 0x1p120) ||
-                              (signal == 0 && largest_of<false>(from, count, 0) == 0)) &&
-                             ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
+    bool has_squares =
+        signal >= 0x1p-110 && signal <= 0x1p120 && ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
     if (!has_squares) {
-      if (largest_of<false>(from, count, 0) < kInfinityBits &&
-          add_wide(format, from, count, scales, block, within, at + begin, to, totals))
+      const std::int32_t size = largest_of<false>(from, count, 0);
+      has_squares = size == 0 && error == 0;
+      if (!has_squares && size < kInfinityBits &&
+          add_wide(format, from, count, scales, block, within, at + begin, to, totals)) {
         totals.overflows += CodeLanes::sum_of(lanes.overflows);
-      else if (at_once > kEncodePart)
+        continue;
+      }
+    }
+    if (!has_squares) {
+      if (at_once > kEncodePart)
         encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
       else
         encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
@@ -734,7 +739,6 @@ inline void scales_of_mx(const E8M0Rule& by, const std::uint32_t* __restrict lar
   for (std::int64_t b = 0; b < n; ++b) inverses[b] = number(codes[b] == 255 ? 255 : 254 - codes[b]);
 }
 
-// Numbers of float16, or of bfloat16.
 template <bool kIsFloat16>
 void widen_words(const std::uint16_t* from, std::int64_t n, float* out) {
   using Words [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint16_t;
@@ -764,7 +768,6 @@ inline void widen_floats(DType dtype, const void* from, std::int64_t n, float* o
   dtype == DType::float16 ? widen_words<true>(words, n, out) : widen_words<false>(words, n, out);
 }
 
-// Codes of 4 bits, two to a byte, the first in its lower half; n is even.
 inline void pack_halves(const std::uint8_t* codes, std::int64_t n, std::uint8_t* out) {
   using Pairs [[gnu::vector_size(CodeLanes::kBytes)]] = std::uint16_t;
   using Bytes [[gnu::vector_size(CodeLanes::kBytes / 2)]] = std::uint8_t;
@@ -778,7 +781,6 @@ inline void pack_halves(const std::uint8_t* codes, std::int64_t n, std::uint8_t*
   for (; i < n; i += 2) out[i / 2] = static_cast<std::uint8_t>(codes[i] | codes[i + 1] << 4);
 }
 
-// Whether all codes are in a set: bit code % 8 of byte code / 8.
 inline bool are_codes_in(const std::uint8_t* set, const std::uint8_t* codes, std::int64_t n) {
   std::int64_t i = 0;
 #ifdef EJK_LOOKS_UP_CODES
@@ -787,9 +789,9 @@ inline bool are_codes_in(const std::uint8_t* set, const std::uint8_t* codes, std
     missing |= CodeLanes::bits_not_in(set, codes + i);
   if (CodeLanes::any(missing)) return false;
 #endif
-  for (; i < n; ++i)
-    if ((set[codes[i] / 8] >> codes[i] % 8 & 1) == 0) return false;
-  return true;
+  unsigned found = 1;
+  for (; i < n; ++i) found &= static_cast<unsigned>(set[codes[i] / 8]) >> codes[i] % 8;
+  return found != 0;
 }
 
 #define EJK_CODES_KERNELS                                                \

@@ -1,4 +1,4 @@
-// E8M0 codes of blocks for their largest magnitudes.
+// The E8M0 rule of a scale rule and an element format.
 // tests: tests/quantize/test_encode.cpp
 #pragma once
 

@@ -32,8 +32,8 @@ namespace quantize {
 
 namespace {
 
-constexpr std::int64_t kPiece = std::int64_t{1}
-                                << 16;  // elements; a multiple of every block along the last axis
+// Elements of a box: a multiple of every block of mx and nvfp4.
+constexpr std::int64_t kPiece = std::int64_t{1} << 16;
 constexpr std::int64_t kStep = kernels::kEncodeStep;
 constexpr std::int64_t kShortRow = 256;                    // longer ones are as fast one by one
 constexpr std::int64_t kMostBlocks = kStep / kNvfp4Block;  // whose scales are chosen in a step
@@ -229,10 +229,10 @@ class BlockEncoder {
   }
 
   /// Whether rows of so many elements are encoded together by encode_rows(): they end within a block, and are
-  /// short. Scales of zeros are NaN where 1 / global is infinite.
+  /// short. Not where 1 / global is infinite: padding would be decoded to NaN and counted as lost.
   bool takes_rows(std::int64_t columns) const {
     const std::int64_t most = settings_.scheme == Scheme::nvfp4 ? 2 * kShortRow : kShortRow;
-    return columns % block_ != 0 && columns <= most && std::isfinite(encode_scale_);
+    return columns % block_ != 0 && core::round_up(columns, block_) <= most && std::isfinite(encode_scale_);
   }
   std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
 
@@ -289,20 +289,20 @@ class BlockEncoder {
     const bool is_mx = settings_.scheme == Scheme::mx;
     std::uint32_t largest[kMostBlocks];
     kernels_.largest(x, n, block_, 0, !is_mx, largest);
-    int without = 0;
-    for (std::int64_t b = 0; b < blocks; ++b) without += largest[b] == 0;
+    int zero_blocks = 0;
+    for (std::int64_t b = 0; b < blocks; ++b) zero_blocks += largest[b] == 0;
     if (settings_.scheme == Scheme::fp8) {
-      part.zero_blocks += without;
+      part.zero_blocks += zero_blocks;
       for (std::int64_t b = 0; b < blocks; ++b)
         reinterpret_cast<float*>(scales)[b] = scale_of_fp8(largest[b]);
       return;
     }
-    if (!is_mx && without > 0) {  // blocks of zeros, infinities and NaN
+    if (!is_mx && zero_blocks > 0) {  // blocks of zeros, infinities and NaN
       std::uint32_t any[kMostBlocks];
       kernels_.largest(x, n, block_, 0, false, any);
-      for (std::int64_t b = 0; b < blocks; ++b) without -= largest[b] == 0 && any[b] != 0;
+      for (std::int64_t b = 0; b < blocks; ++b) zero_blocks -= largest[b] == 0 && any[b] != 0;
     }
-    part.zero_blocks += without;
+    part.zero_blocks += zero_blocks;
     auto* const codes = reinterpret_cast<std::uint8_t*>(scales);
     if (is_mx)
       return kernels_.scales(e8m0_rule(*settings_.rule, row_), largest, blocks, codes, numbers, factors);
@@ -360,7 +360,7 @@ class ArrayEncoder {
     core::parallel_reduce(
         boxes_.size(), floats_.reader().threads(boxes_, 0.5), [] { return Buffer{}; },
         [&](Buffer& buffer, std::int64_t box) {
-          find_largest(floats_.reader().acquire(boxes_, box, buffer), first(box), boxes_.elements(box));
+          find_largest(floats_.reader().acquire(boxes_, box, buffer), first_of(box), boxes_.elements(box));
           done.add(boxes_.elements(box));
         },
         [](const Buffer&) {});
@@ -389,34 +389,45 @@ class ArrayEncoder {
 
  private:
   using Buffer = std::vector<std::byte>;
-  /// What a thread has found.
+  /// What a thread has found, and its buffer.
   struct Found {
     UsedCodes used;
     Buffer buffer;
     float largest_error = 0;
   };
 
-  std::int64_t first(std::int64_t box) const { return boxes_.before[static_cast<std::size_t>(box)]; }
+  std::int64_t first_of(std::int64_t box) const { return boxes_.before[static_cast<std::size_t>(box)]; }
 
   // Of n elements of a box, from element `first` of all on: the largest magnitudes of blocks, or of all.
   void find_largest(const std::byte* box, std::int64_t first, std::int64_t n) {
-    const bool is_one = settings_.scheme == Scheme::nvfp4 || grid_.is_one;
+    const kernels::Codes& codes = kernels::active().codes;
     float room[kStep];
+    if (settings_.scheme == Scheme::nvfp4 || grid_.is_one) {
+      std::uint32_t all = 0;
+      for (std::int64_t i = 0; i < n; i += kStep) {
+        const std::int64_t some = std::min(kStep, n - i);
+        std::uint32_t most = 0;
+        codes.largest(floats_.of(box, i, some, room), some, some, 0, true, &most);
+        all = std::max(all, most);
+      }
+      return raise(largest_[0], all);
+    }
     std::uint32_t most[kStep + 1];
     for_each_step(grid_, first, first + n,
                   [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                    const std::int64_t block = is_one ? kStep : grid_.block_columns;
-                    if (is_one) scale = 0, within = 0;
-                    kernels::active().codes.largest(floats_.of(box, begin - first, end - begin, room),
-                                                    end - begin, block, within, true, most);
-                    for (std::int64_t i = 0; i < core::ceil_div(within + end - begin, block); ++i) {
-                      std::atomic_ref<std::uint32_t> cell(largest_[static_cast<std::size_t>(scale + i)]);
-                      std::uint32_t before = cell.load(std::memory_order_relaxed);
-                      while (before < most[i] &&
-                             !cell.compare_exchange_weak(before, most[i], std::memory_order_relaxed)) {
-                      }
-                    }
+                    codes.largest(floats_.of(box, begin - first, end - begin, room), end - begin,
+                                  grid_.block_columns, within, true, most);
+                    const std::int64_t blocks = core::ceil_div(within + end - begin, grid_.block_columns);
+                    for (std::int64_t i = 0; i < blocks; ++i)
+                      raise(largest_[static_cast<std::size_t>(scale + i)], most[i]);
                   });
+  }
+
+  static void raise(std::uint32_t& largest, std::uint32_t to) {
+    const std::atomic_ref<std::uint32_t> cell(largest);
+    std::uint32_t before = cell.load(std::memory_order_relaxed);
+    while (before < to && !cell.compare_exchange_weak(before, to, std::memory_order_relaxed)) {
+    }
   }
 
   // The global scale of nvfp4. Returns 1 / that without its rounding.
@@ -441,7 +452,7 @@ class ArrayEncoder {
 
   void encode_box(const BlockEncoder& blocks, std::int64_t box, Found& found) {
     const std::byte* const elements = floats_.reader().acquire(boxes_, box, found.buffer);
-    const std::int64_t first = this->first(box), n = boxes_.elements(box);
+    const std::int64_t first = first_of(box), n = boxes_.elements(box);
     Part& part = parts_[static_cast<std::size_t>(box)];
     part.totals.known = found.largest_error;
     if (whole_ == WholeBlocks::in_box && n > 0) {
@@ -449,7 +460,7 @@ class ArrayEncoder {
       part.zero_blocks = set_scales(blocks, grid_.scale_of(first), grid_.scale_of(first + n - 1) + 1);
     }
     // Calls run(x, scales, codes) for `count` elements from `begin` on, the first in the block of `scale`.
-    const auto encode = [&](std::int64_t begin, std::int64_t count, std::int64_t scale, const auto& run) {
+    const auto encode_run = [&](std::int64_t begin, std::int64_t count, std::int64_t scale, const auto& run) {
       float room[kStep];
       std::uint8_t unpacked[kStep];
       std::byte* const out = made_.values.data() + begin / row_.group_codes * row_.group_bytes;
@@ -464,19 +475,19 @@ class ArrayEncoder {
       const std::int64_t at_once = blocks.rows_at_once(grid_.columns);
       for (std::int64_t begin = first; begin < first + n; begin += at_once * grid_.columns) {
         const std::int64_t rows = std::min(at_once, (first + n - begin) / grid_.columns);
-        encode(begin, rows * grid_.columns, grid_.scale_of(begin),
-               [&](const float* x, std::byte* scales, std::uint8_t* codes) {
-                 blocks.encode_rows(x, rows, grid_.columns, scales, codes, begin, part);
-               });
+        encode_run(begin, rows * grid_.columns, grid_.scale_of(begin),
+                   [&](const float* x, std::byte* scales, std::uint8_t* codes) {
+                     blocks.encode_rows(x, rows, grid_.columns, scales, codes, begin, part);
+                   });
       }
     } else {
       for_each_step(grid_, first, first + n,
                     [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                      encode(begin, end - begin, scale,
-                             [&](const float* x, std::byte* scales, std::uint8_t* codes) {
-                               blocks.encode(x, end - begin, within, whole_ != WholeBlocks::in_step, scales,
-                                             codes, begin, part);
-                             });
+                      encode_run(begin, end - begin, scale,
+                                 [&](const float* x, std::byte* scales, std::uint8_t* codes) {
+                                   blocks.encode(x, end - begin, within, whole_ != WholeBlocks::in_step,
+                                                 scales, codes, begin, part);
+                                 });
                     });
     }
     if (whole_ != WholeBlocks::in_step)  // of fp8: a byte each
@@ -493,7 +504,7 @@ class ArrayEncoder {
     made_.lost += part.totals.lost;
     made_.signal += part.totals.signal;
     made_.noise += part.totals.noise;
-    if (part.totals.largest < 0 || part.totals.largest <= largest_error_) return;
+    if (part.totals.largest <= largest_error_) return;
     largest_error_ = made_.largest_error = part.totals.largest;
     made_.largest_error_index = core::index_of(floats_.shape(), part.totals.largest_at);
   }

@@ -287,6 +287,38 @@ TEST_CASE("8-bit floats are widened exactly, and rounded once from every type") 
   }
 }
 
+TEST_CASE("all 16-bit patterns to small floats are rounded once from their numbers") {
+  // Not a multiple of what is converted at once.
+  constexpr std::size_t kAll = 1 << 16, kMore = kAll + 77;
+  const auto check = [&]<class From>(std::type_identity<From>) {
+    std::vector<std::uint16_t> bits(kMore);
+    for (std::size_t i = 0; i < kMore; ++i) bits[i] = static_cast<std::uint16_t>(i);
+    Array x(dtype_of<From>(), {static_cast<std::int64_t>(kMore)});
+    std::memcpy(x.data(), bits.data(), kMore * 2);
+    const auto to = [&]<class To>(std::type_identity<To>) {
+      CAPTURE(name_of(dtype_of<From>()));
+      CAPTURE(name_of(dtype_of<To>()));
+      const Array y = read_all(*convert_array(make_source(x.view()), dtype_of<To>()));
+      int wrong = 0;
+      for (std::size_t i = 0; i < kMore; ++i) {
+        const auto element = std::bit_cast<From>(bits[i]);
+        const auto value = static_cast<float>(element);
+        if (std::isnan(value)) continue;  // of which upper bits are kept elsewhere
+        wrong += y.elements<To>()[i].bits != To(value).bits;
+      }
+      CHECK(wrong == 0);
+    };
+    to(std::type_identity<float16>{});
+    to(std::type_identity<bfloat16>{});
+    to(std::type_identity<float8_e4m3fn>{});
+    to(std::type_identity<float8_e5m2>{});
+  };
+  check(std::type_identity<std::int16_t>{});
+  check(std::type_identity<std::uint16_t>{});
+  check(std::type_identity<float16>{});
+  check(std::type_identity<bfloat16>{});
+}
+
 TEST_CASE("overflow of an element that all are counts for all, and a type without infinity has none") {
   ArrayAccess access(ArrayAccess::Order::any);
   const float large = 1e6f;

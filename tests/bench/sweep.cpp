@@ -335,7 +335,7 @@ std::vector<Toggle> toggles() {
     for (const bool decodes : {false, true})
       for (const auto& [columns, whole] : {std::pair{4092, 4096}, {36, 64}, {28, 32}})
         add(Coding{decodes, s, kF32, (1 << 20) / whole, columns},
-            Coding{decodes, s, kF32, (1 << 20) / whole, whole}, 1.1);
+            Coding{decodes, s, kF32, (1 << 20) / whole, whole}, columns > 1000 ? 1.1 : 2);
     if (s.scheme != Scheme::fp8)
       add(Coding{true, s, kF32, 256, 4096, Order::columns}, Coding{true, s, kF32, 256, 4096}, 1.1);
   }

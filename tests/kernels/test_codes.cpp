@@ -84,7 +84,7 @@ std::vector<float> inputs() {
 TEST_CASE(
     "codes of every format become the numbers of its table times scale and factor, on every instruction set") {
   std::vector<std::uint8_t> all(256);
-  std::vector<float> usual(257), out(256);
+  std::vector<float> usual(257), out(300);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(i * 37 + 11);
   for (std::size_t i = 0; i < usual.size(); ++i) usual[i] = 0.75f + static_cast<float>(i % 9);
   // Scales that overflow if they are scaled again, or are subnormal, each alone and in its own place.
@@ -109,9 +109,10 @@ TEST_CASE(
               for (const std::int64_t n : {0, 1, 31, 200, 256})
                 for (const kernels::Kernels* set : test::instruction_sets()) {
                   CAPTURE(set->name);
+                  std::fill(out.begin(), out.end(), -7.0f);
                   set->codes.decode(*row.format, {codes->data(), n, scales.data(), block, first, factor},
                                     out.data());
-                  bool same = true;
+                  bool same = std::all_of(out.begin() + n, out.end(), [](float x) { return x == -7; });
                   for (std::int64_t i = 0; i < n; ++i) {
                     const auto at = static_cast<std::size_t>(i);
                     const float scale = scales[static_cast<std::size_t>((first + i) / block)];
@@ -296,20 +297,29 @@ TEST_CASE("E8M0 scales, their numbers and inverses, on every instruction set") {
   const float* const table = detail::kFloat8Values<kFloat8E8M0Fnu>.data();
   std::vector<std::uint8_t> codes(largest.size());
   std::vector<float> numbers(largest.size()), inverses(largest.size());
-  // Of e4m3, whose largest number is 1.75 · 2^8: floor, and rounded up by the quotient.
-  for (const bool up : {false, true}) {
-    kernels::E8M0Rule rule{.offset = 8, .infinity = up ? 254 : 247};
-    if (up) rule.last_fraction = 0x600000;
+  // Of e4m3, whose largest number is 1.75 · 2^8, amax times a power of two is rounded to a power of two: down,
+  // down after its fraction to 3 bits, up, and up from 1.75.
+  for (const std::string_view kind : {"floor", "even", "ceil", "rceil"}) {
+    CAPTURE(kind);
+    const bool up = kind == "ceil" || kind == "rceil";
+    kernels::E8M0Rule rule{.offset = 8, .infinity = kind == "rceil" ? 254 : 247};
+    if (kind == "even") rule.added = 1u << 19;
+    if (kind == "ceil") rule.last_fraction = 0;
+    if (kind == "rceil") rule.last_fraction = 0x600000;
     for (const kernels::Kernels* set : test::instruction_sets()) {
       CAPTURE(set->name);
       set->codes.scales(rule, largest.data(), n, codes.data(), numbers.data(), inverses.data());
       int wrong = 0;
       for (std::size_t i = 0; i < largest.size(); ++i) {
         const double size = std::bit_cast<float>(largest[i]);
-        int expected = up ? 254 : 247;
+        int expected = kind == "rceil" ? 254 : 247;
         if (std::isnan(size)) expected = 255;
         if (std::isfinite(size)) {
-          const double least = up ? size / 448 : size / 256;  // 2^(code - 127) is the power next to this
+          double least = size / (kind == "rceil" ? 448 : 256);  // 2^(code - 127) is the power next to this
+          if (kind == "even" && size >= 0x1p-126) {
+            const double unit = std::ldexp(1, std::ilogb(least) - 3);
+            least = std::floor(least / unit + 0.5) * unit;
+          }
           int exponent = least > 0 ? std::ilogb(least) : -127;
           if (up && least > std::ldexp(1, exponent)) ++exponent;
           expected = std::clamp(exponent + 127, 0, 254);
@@ -483,8 +493,12 @@ TEST_CASE("totals of errors are those of a plain loop over decoded codes, on eve
                             decoded.data());
           double signal = 0, noise = 0, worst = -1;
           std::int64_t worst_at = 0, lost = 0;
+          kernels::EncodeTotals counts;
           for (std::int64_t i = 0; i < n; ++i) {
             const double value = x[static_cast<std::size_t>(i)], back = decoded[static_cast<std::size_t>(i)];
+            const float scale = encode[static_cast<std::size_t>((kFirst + i) / kBlock)];
+            if (std::isnan(value) || !std::isnan(scale))
+              code_by_search(row, x[static_cast<std::size_t>(i)] / scale, kernels::Ties::even, counts);
             if (!std::isfinite(value)) continue;
             lost += std::isnan(back);
             if (std::isnan(back)) continue;
@@ -496,6 +510,9 @@ TEST_CASE("totals of errors are those of a plain loop over decoded codes, on eve
           CHECK(totals.largest == worst);
           CHECK(totals.largest_at == worst_at);
           CHECK(totals.lost == lost);
+          CHECK(totals.overflows == counts.overflows);
+          CHECK(totals.flushed == counts.flushed);
+          CHECK(totals.nans == counts.nans);
         }
   }
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "ejk/array_math.hpp"
 #include "ejk/quantize.hpp"
 #include "io/support.hpp"
 #include "kernels/kernels.hpp"
@@ -171,11 +172,11 @@ TEST_CASE("short rows that end within a block are encoded as rows of whole block
                                   {.scheme = Scheme::fp8, .block = ScaleBlock{1, 32}}};
   for (const QuantizeSettings& settings : all)
     for (const DType dtype : {DType::float32, DType::bfloat16})
-      for (const std::int64_t columns : {4, 36, 100, 252})
+      for (const std::int64_t columns : {4, 36, 100, 252, 508})
         for (const bool has_nan : {false, true}) {
           CAPTURE(columns);
           CAPTURE(has_nan);
-          constexpr std::int64_t kRows = 700;  // several boxes
+          constexpr std::int64_t kRows = 700;
           const std::int64_t whole = (columns + 31) / 32 * 32;
           Array x = plain::random(dtype, {kRows, columns}, engine);
           Array y(dtype, {kRows, whole});
@@ -203,11 +204,78 @@ TEST_CASE("short rows that end within a block are encoded as rows of whole block
           CHECK(a.saturated == b.saturated);
           CHECK(a.flushed == b.flushed);
           CHECK(a.nans == b.nans);
+          if (!has_nan) CHECK(a.lost == 0);
           CHECK(a.signal == doctest::Approx(b.signal));
           CHECK(a.noise == doctest::Approx(b.noise));
           CHECK(a.largest_error == b.largest_error);
           CHECK(a.largest_error_index == b.largest_error_index);
         }
+}
+
+TEST_CASE("fp8: scales of blocks in rows, and codes that are used, are those of a plain loop") {
+  std::mt19937 engine(13);
+  std::normal_distribution<float> normal;
+  for (const Shape& shape : {Shape{300, 36}, Shape{2, 70000}, Shape{1, 65537}, Shape{17, 5000}})
+    for (const std::int64_t block : {1, 8, 16, 48, 2048, 4096, 100000})
+      for (const int threads : {1, 7}) {
+        CAPTURE(to_string(shape));
+        CAPTURE(block);
+        const Threads some(threads);
+        Array x(DType::float32, shape);
+        for (float& element : x.elements<float>()) element = std::max(normal(engine), 0.0f);
+        const Quantized q = quantized(x, {.scheme = Scheme::fp8, .block = ScaleBlock{1, block}});
+        const std::int64_t columns = shape[1], blocks = (columns + block - 1) / block;
+        std::int64_t wrong = 0, zero_blocks = 0;
+        for (std::int64_t r = 0; r < shape[0]; ++r)
+          for (std::int64_t b = 0; b < blocks; ++b) {
+            const auto row = x.elements<float>().begin() + r * columns;
+            const float most = *std::max_element(row + b * block, row + std::min(columns, (b + 1) * block));
+            zero_blocks += most == 0;
+            wrong += q.scales.elements<float>()[static_cast<std::size_t>(r * blocks + b)] !=
+                     (most == 0 ? 1 : most / 448);
+          }
+        CHECK(wrong == 0);
+        CHECK(q.zero_blocks == zero_blocks);
+        std::vector<bool> used(256);
+        for (std::int64_t i = 0; i < x.size(); ++i)
+          used[std::to_integer<std::size_t>(q.values.data()[i])] = true;
+        CHECK(q.codes_used == std::count(used.begin(), used.end(), true));
+      }
+}
+
+TEST_CASE("elements of every type are encoded as their float32 numbers") {
+  std::mt19937_64 engine(14);
+  for (const DType dtype : test::kAllTypes)
+    for (const Scheme scheme : {Scheme::mx, Scheme::nvfp4, Scheme::fp8}) {
+      CAPTURE(name_of(dtype));
+      Array small = plain::random(DType::float32, {5, 2600}, engine);
+      for (float& element : small.elements<float>()) element = std::floor(std::abs(4 * element));
+      const Array x = read_all(*convert_array(make_source(small.view()), dtype));
+      const Array floats = read_all(*convert_array(make_source(x.view()), DType::float32));
+      const Quantized a = quantized(x, {.scheme = scheme}), b = quantized(floats, {.scheme = scheme});
+      CHECK(plain::same_bytes(a.values, b.values));
+      CHECK(plain::same_bytes(a.scales, b.scales));
+      CHECK(a.noise == b.noise);
+    }
+}
+
+TEST_CASE("arrays of an earlier result are written to again if they fit, and are as if new") {
+  std::mt19937_64 engine(15);
+  const Array x = plain::random(DType::float32, {300, 256}, engine);
+  for (const ScaleLayout layout : {ScaleLayout::linear, ScaleLayout::tiles_128x4})
+    for (const Shape& before : {Shape{300, 256}, Shape{256, 300}}) {
+      const QuantizeSettings settings{.scheme = Scheme::mx, .layout = layout};
+      Quantized earlier = quantized(plain::random(DType::float32, before, engine), settings);
+      std::fill_n(earlier.values.data(), earlier.values.bytes(), std::byte{0xFF});
+      std::fill_n(earlier.scales.data(), earlier.scales.bytes(), std::byte{0xFF});
+      const std::byte* const values = earlier.values.data();
+      const Quantized again = quantize_array(*make_source(x.view()), settings, {}, std::move(earlier));
+      const Quantized fresh = quantized(x, settings);
+      CHECK(plain::same_bytes(again.values, fresh.values));
+      CHECK(plain::same_bytes(again.scales, fresh.scales));
+      CHECK((again.values.data() == values) == (before == x.shape()));
+      CHECK(again.noise == fresh.noise);
+    }
 }
 
 TEST_CASE("fp8: scales of all, rows and blocks; powers of two, also four in a word") {
