@@ -214,15 +214,6 @@ void round_to_8_bit(DType from_type, const std::byte* from, DType to_type, std::
 
 }  // namespace
 
-const float* float8_numbers(DType dtype) {
-  return dispatch(dtype, []<class T>(std::type_identity<T>) -> const float* {
-    if constexpr (is_8_bit_float(dtype_of<T>()))
-      return T::values().data();
-    else
-      return nullptr;
-  });
-}
-
 std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* from, DType to_type,
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows) {
@@ -239,8 +230,11 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
   }
   return dispatch_wide(from_type, [&]<class From>(std::type_identity<From>) {
     return dispatch_wide(to_type, [&]<class To>(std::type_identity<To>) {
-      return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
-                                   reinterpret_cast<Stored<To>*>(to), n);
+      if constexpr (is_small_float<From>)
+        return std::optional<std::int64_t>();  // by convert_small()
+      else
+        return convert_run<To, From>(reinterpret_cast<const Stored<From>*>(from),
+                                     reinterpret_cast<Stored<To>*>(to), n);
     });
   });
 }

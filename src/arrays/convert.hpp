@@ -17,9 +17,6 @@ std::optional<std::int64_t> convert_elements(DType from_type, const std::byte* f
                                              std::byte* to, std::int64_t n,
                                              const OverflowSettings& overflows = {});
 
-/// The numbers of an 8-bit float type by code; null for other types.
-const float* float8_numbers(DType dtype);
-
 /// The array, which must outlive the result.
 inline std::shared_ptr<const ArraySource> borrowed(const ArraySource& source) {
   return {std::shared_ptr<const ArraySource>(), &source};

@@ -1,6 +1,6 @@
-// Kernels for floats of at most 8 bits in blocks that share a scale, and for widening those of 16 bits. Element i is in block
-// (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for the sign of a NaN that
-// is the product of two.
+// Kernels for floats of at most 8 bits in blocks that share a scale, and for widening those of 16 bits. Element
+// i is in block (first + i) / block, 0 ≤ first < block. The same bits on every instruction set but for the sign
+// of a NaN that is the product of two.
 #pragma once
 
 #include <cstdint>

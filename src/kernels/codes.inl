@@ -114,6 +114,14 @@ template <SpecialCodes kSpecial>
   return floats_of(bits | (codes & f.sign) << f.sign_shift);
 }
 
+// The floats of E8M0 codes as bits, of one or of a register.
+template <class Ints>
+[[gnu::always_inline]] inline Ints e8m0_bits(Ints codes) {
+  const Ints least = Ints{} + 0x00400000, nan = Ints{} + 0x7FC00000;
+  const Ints bits = codes == 0 ? least : codes << 23;
+  return codes == 255 ? nan : bits;
+}
+
 // Calls run(numbers), where numbers(codes) are the floats of codes.
 template <class F>
 [[gnu::always_inline]] inline void with_numbers(const FloatFormat& format, const F& run) {
@@ -125,11 +133,7 @@ template <class F>
   if (format.special == SpecialCodes::fnuz)
     return run([f](CodeInts codes) { return numbers_of<SpecialCodes::fnuz>(f, codes); });
   if (format.special == SpecialCodes::fnu)
-    return run([](CodeInts codes) {
-      const CodeInts least = CodeInts{} + 0x00400000, nan = CodeInts{} + 0x7FC00000;
-      const CodeInts bits = codes == 0 ? least : codes << 23;
-      return floats_of(codes == 255 ? nan : bits);
-    });
+    return run([](CodeInts codes) { return floats_of(e8m0_bits(codes)); });
   run([f](CodeInts codes) { return numbers_of<SpecialCodes::none>(f, codes); });
 }
 
@@ -222,7 +226,7 @@ template <class Numbers, class Scaled, class Load>
             decode(i + kCodeLanes, kCodeLanes, of(i + kCodeLanes, kCodeLanes));
           }
           if (end - i >= kCodeLanes) decode(i, kCodeLanes, of(i, kCodeLanes)), i += kCodeLanes;
-          // Within a row the next block is written over what is too much.
+          // What goes beyond the block, within the row, is overwritten by the next block.
           if (const std::int64_t some = c.n - i >= kCodeLanes ? kCodeLanes : end - i; i < end)
             decode(i, some, of(i, some));
         };
@@ -296,7 +300,7 @@ template <bool kE4M3>
           std::memcpy(to + i + kCodeLanes, &high, sizeof high);
         }
         for (std::int64_t some = 0; i < end; i += some) {
-          some = c.n - i < kCodeLanes && end - i < kCodeLanes ? end - i : kCodeLanes;
+          some = c.n - i >= kCodeLanes ? kCodeLanes : end - i;
           const CodeFloats decoded = scaled(numbers_of<kFormat.special>(f, load_codes(row + i, some)), scale);
           std::memcpy(to + i, &decoded, static_cast<std::size_t>(some) * sizeof(float));
         }
@@ -685,19 +689,14 @@ void encode_as(const FloatFormat& format, const float* x, std::int64_t n, const 
     const double signal = sum_of(lanes.signal);
     const auto error = __builtin_bit_cast(float, CodeLanes::largest(bits_of(lanes.largest)));
     // Whether float32 has the squares that count. There is no infinity or NaN then.
-    bool has_squares =
+    const bool has_squares =
         signal >= 0x1p-110 && signal <= 0x1p120 && ((error >= 0x1p-55f && error <= 0x1p55f) || error == 0);
-    if (!has_squares) {
-      const std::int32_t size = largest_of<false>(from, count, 0);
-      has_squares = size == 0 && error == 0;
-      if (!has_squares && size < kInfinityBits &&
-          add_wide(format, from, count, scales, block, within, at + begin, to, totals)) {
+    const std::int32_t size = has_squares ? 0 : largest_of<false>(from, count, 0);
+    if (!has_squares && (size != 0 || error != 0)) {
+      if (size < kInfinityBits &&
+          add_wide(format, from, count, scales, block, within, at + begin, to, totals))
         totals.overflows += CodeLanes::sum_of(lanes.overflows);
-        continue;
-      }
-    }
-    if (!has_squares) {
-      if (at_once > kEncodePart)
+      else if (at_once > kEncodePart)
         encode_as<kTies>(format, from, count, scales, block, within, at + begin, to, totals, kEncodePart);
       else
         encode_any<kTies>(format, from, count, scales, block, within, at + begin, to, totals);
@@ -730,10 +729,7 @@ inline void scales_of_mx(const E8M0Rule& by, const std::uint32_t* __restrict lar
                          std::uint8_t* __restrict codes, float* __restrict numbers,
                          float* __restrict inverses) {
   const E8M0Rule rule = by;  // stores may alias it
-  const auto number = [](std::int32_t code) {
-    const std::int32_t bits = code == 0 ? 0x00400000 : code << 23;
-    return __builtin_bit_cast(float, code == 255 ? 0x7FC00000 : bits);
-  };
+  const auto number = [](std::int32_t code) { return __builtin_bit_cast(float, e8m0_bits(code)); };
   for (std::int64_t b = 0; b < n; ++b) codes[b] = rule.code(largest[b]);
   for (std::int64_t b = 0; b < n; ++b) numbers[b] = number(codes[b]);
   for (std::int64_t b = 0; b < n; ++b) inverses[b] = number(codes[b] == 255 ? 255 : 254 - codes[b]);

@@ -217,6 +217,7 @@ class BlockEncoder {
       : settings_(settings),
         row_(row_of(*settings.element)),
         kernels_(kernels::active().codes),
+        rule_(settings.rule ? e8m0_rule(*settings.rule, row_) : kernels::E8M0Rule{}),
         block_(block),
         global_(global),
         encode_scale_(encode_scale) {}
@@ -224,20 +225,20 @@ class BlockEncoder {
   /// The float32 scale of fp8 for a largest magnitude.
   float scale_of_fp8(std::uint32_t amax) const {
     if (amax == 0) return 1;
-    if (settings_.power_of_two) return kE8M0[e8m0_rule(*settings_.rule, row_).code(amax)];
+    if (settings_.power_of_two) return kE8M0[rule_.code(amax)];
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
-  /// Whether rows of so many elements are encoded together by encode_rows(): they end within a block, and are
-  /// short. Not where 1 / global is infinite: padding would be decoded to NaN and counted as lost.
+  /// Whether rows of this length go through encode_rows(): short ones that are no multiple of the block size.
+  /// Not where 1 / global is infinite: padding would be decoded to NaN and counted as lost.
   bool takes_rows(std::int64_t columns) const {
     const std::int64_t most = settings_.scheme == Scheme::nvfp4 ? 2 * kShortRow : kShortRow;
     return columns % block_ != 0 && core::round_up(columns, block_) <= most && std::isfinite(encode_scale_);
   }
   std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
 
-  /// Encodes rows of whole and partial blocks, at most rows_at_once(), as one: blocks are filled up with
-  /// zeros. The arguments of encode().
+  /// Encodes at most rows_at_once() rows in one call, each padded with zeros to whole blocks. Other arguments
+  /// as of encode().
   void encode_rows(const float* x, std::int64_t rows, std::int64_t columns, std::byte* scales,
                    std::uint8_t* codes, std::int64_t at, Part& part) const {
     const std::int64_t padded = core::round_up(columns, block_);
@@ -304,8 +305,7 @@ class BlockEncoder {
     }
     part.zero_blocks += zero_blocks;
     auto* const codes = reinterpret_cast<std::uint8_t*>(scales);
-    if (is_mx)
-      return kernels_.scales(e8m0_rule(*settings_.rule, row_), largest, blocks, codes, numbers, factors);
+    if (is_mx) return kernels_.scales(rule_, largest, blocks, codes, numbers, factors);
     const auto most = static_cast<float>(row_.format->largest);
     for (std::int64_t b = 0; b < blocks; ++b)
       numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
@@ -324,6 +324,7 @@ class BlockEncoder {
   const QuantizeSettings& settings_;
   const ElementRow& row_;
   const kernels::Codes& kernels_;
+  kernels::E8M0Rule rule_;  // of scales that are powers of two
   std::int64_t block_;
   float global_, encode_scale_;
 };
