@@ -60,8 +60,9 @@ struct OverflowSettings {
 };
 
 /// x in another dtype. To floats: nearest even, rounded once, ±inf out of range, of 8-bit floats as `overflows`
-/// requests. Float to integer: truncated. To bool: nonzero is True. Errors: Error{usage} for infinities of an
-/// 8-bit type without; on read, with the index: out of an integer's range, NaN as integer or bool.
+/// requests, which also holds for infinities of x in its own dtype. Float to integer: truncated. To bool: nonzero
+/// is True. Errors: Error{usage} for infinities of an 8-bit type without; on read, with the index: out of an
+/// integer's range, NaN as integer or bool.
 std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype,
                                                  const OverflowSettings& overflows = {});
 

@@ -245,7 +245,8 @@ namespace ejk {
 
 std::shared_ptr<const ArraySource> convert_array(std::shared_ptr<const ArraySource> x, DType dtype,
                                                  const OverflowSettings& overflows) {
-  if (core::required(x).dtype() == dtype) return x;
+  const bool turns_infinities = overflows.to && is_8_bit_float(dtype) && float_format(dtype).has_infinity();
+  if (core::required(x).dtype() == dtype && !turns_infinities) return x;
   if (is_8_bit_float(dtype) && overflows.to == Overflow::infinity && !float_format(dtype).has_infinity())
     throw core::usage("{} has no infinity", name_of(dtype));
   return std::make_shared<arrays::ConvertedSource>(x, dtype, overflows);

@@ -319,6 +319,29 @@ TEST_CASE("all 16-bit patterns to small floats are rounded once from their numbe
   check(std::type_identity<bfloat16>{});
 }
 
+TEST_CASE("infinities of an array in the type that it has become what is requested, else they stay") {
+  // inf, -inf, the largest number, NaN, 1.
+  const std::vector<std::uint8_t> codes{0x7C, 0xFC, 0x7B, 0x7F, 0x3C};
+  Array x(DType::float8_e5m2, {5});
+  std::memcpy(x.data(), codes.data(), codes.size());
+  const auto converted = [&](std::optional<Overflow> to, std::int64_t& overflowed) {
+    std::atomic<std::int64_t> count = 0;
+    const Array y = read_all(*convert_array(make_source(x.view()), DType::float8_e5m2, {to, &count}));
+    overflowed = count;
+    std::vector<int> got;
+    for (std::int64_t i = 0; i < y.size(); ++i) got.push_back(std::to_integer<int>(y.data()[i]));
+    return got;
+  };
+  std::int64_t n = -1;
+  CHECK(converted(std::nullopt, n) == std::vector<int>{0x7C, 0xFC, 0x7B, 0x7F, 0x3C});
+  CHECK(converted(Overflow::saturate, n) == std::vector<int>{0x7B, 0xFB, 0x7B, 0x7F, 0x3C});
+  CHECK(n == 2);
+  CHECK(converted(Overflow::nan, n) == std::vector<int>{0x7F, 0xFF, 0x7B, 0x7F, 0x3C});
+  CHECK(n == 2);
+  CHECK(converted(Overflow::infinity, n) == std::vector<int>{0x7C, 0xFC, 0x7B, 0x7F, 0x3C});
+  CHECK(n == 2);
+}
+
 TEST_CASE("overflow of an element that all are counts for all, and a type without infinity has none") {
   ArrayAccess access(ArrayAccess::Order::any);
   const float large = 1e6f;

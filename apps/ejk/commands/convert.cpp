@@ -158,8 +158,8 @@ Run declare_convert(OptionSet& set) {
       named_choices<std::optional<Overflow>>({Overflow::saturate, Overflow::nan, Overflow::infinity}), "WHAT",
       "what overflows an 8-bit float becomes\nNumbers beyond the largest, rounded, and infinities: the largest "
       "number of their sign, NaN or infinity (float8_e5m2 only). By default the largest of float8_e4m3fn and "
-      "float8_e5m2, as CUDA converts, and NaN of the others. The report counts them. float8_e8m0fnu takes the "
-      "nearest power of two, halves up, without the sign; of 0 the least, 2^-127, as torch does.")
+      "float8_e5m2, as CUDA converts, and NaN of the others; infinities of float8_e5m2 stay in float8_e5m2. "
+      "The report counts what overflows. float8_e8m0fnu takes the nearest power of two, halves up, without the sign; of 0 the least, 2^-127, as torch does.")
       .recorded();
   take_word(
       set, "--scale-layout",
