@@ -44,18 +44,22 @@ Naming an array
 Quantised arrays
   Wherever an input is named, one of these may stand. It is decoded to float32
   as it is read; VALUES, SCALES and GLOBAL are references, GLOBAL also a number.
-    fp8(VALUES, SCALES)            8-bit floats; a scale for all, each row, each
-                                   column, or each block (block=128x128)
+    fp8(VALUES, SCALES)            8-bit floats; one scale, or scales of rows (also
+                                   (rows,) and (experts, rows)), columns, experts
+                                   or blocks: block=128x128, which a name ending
+                                   with _scale_inv or .scale implies; else blocks
+                                   of a power of two that the shapes divide into
     mx(VALUES, SCALES)             blocks of 32 with E8M0 scales (uint8 or
                                    float8_e8m0fnu); element=e4m3, e5m2, e2m3,
                                    e3m2 or e2m1 (by default of packed uint8)
     nvfp4(VALUES, SCALES, GLOBAL)  e2m1 in blocks of 16 with e4m3 scales; GLOBAL
-                                   multiplies, or divides (global=divide)
+                                   multiplies, or divides (global=divide, which
+                                   the name weight_global_scale implies)
     gptoss(BLOCKS, SCALES)         MXFP4 as gpt-oss stores it
   More options: layout=linear, 128x4, 8x4 or deepgemm (of the scales), nibbles=
   low or high (where the even element is), axis=K (packed and scaled along it).
     ejk compare 'mx(q.npz:values, q.npz:scales)' w.npy --rtol 0.1
-  'ejk quantize' writes such arrays.
+  'ejk quantize' writes such arrays. Reports print how each was decoded.
 
 Rows by index
   rows(ARRAY, INDICES) is ARRAY[INDICES] along the first axis, with a slice

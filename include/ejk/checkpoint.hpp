@@ -53,11 +53,16 @@ std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors);
 /// Whether names of scales end like this: "k_scale", "weight_scale_inv".
 bool is_scale_name(std::string_view name);
 
-/// Its numbers as float32 (decoded_array), decoded as they are read. Blocks of 128x128 where the shapes fit
-/// these, else those that the shapes imply. gpt-oss: with the last two axes exchanged, as Transformers stores
-/// the unquantised tensor. Throws Error{input} for `other`, missing scales, and types and shapes that do not
-/// match.
-std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors);
+/// Rows and columns of a scale, by a config's weight_block_size.
+std::optional<ScaleBlock> weight_block(const JsonValue& config);
+
+/// Its numbers as float32 (decoded_array), decoded as they are read; `taken` becomes what was decoded. `block`: of
+/// fp8_blocks, 128x128 without one. gpt-oss: with the last two axes exchanged, as Transformers stores the
+/// unquantised tensor. Throws Error{input} for `other`, missing scales, and types and shapes that
+/// check_checkpoint() refuses.
+std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors,
+                                                  std::optional<ScaleBlock> block = std::nullopt,
+                                                  DecodedAs* taken = nullptr);
 
 struct Checkpoint {
   struct File {

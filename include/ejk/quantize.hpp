@@ -57,20 +57,37 @@ std::string_view name_of(QuantizationScheme scheme);
 /// Which half of a byte holds the element with the even index.
 enum class NibbleOrder : std::uint8_t { low, high };
 
+/// "low", "high".
+std::string_view name_of(NibbleOrder order);
+
 enum class GlobalScale : std::uint8_t { multiplies, divides };
+/// "multiplies", "divides".
+std::string_view name_of(GlobalScale use);
 
 struct DecodeSettings {
   /// By default that of the values' type; e2m1 for mx of uint8.
   std::optional<ElementFormat> element = std::nullopt;
-  /// Of fp8. By default what the shapes imply, which must divide each other.
+  /// Of fp8; by default what the scales' shape and name imply, see below.
   std::optional<ScaleBlock> block = std::nullopt;
   ScaleLayout layout = ScaleLayout::linear;
   NibbleOrder nibbles = NibbleOrder::low;
   /// The axis that is packed and scaled in blocks, of mx and nvfp4; by default the last. In layouts other
   /// than linear it is the axis of the grid's columns.
   std::optional<std::int64_t> axis = std::nullopt;
-  GlobalScale global = GlobalScale::multiplies;
+  /// By default it divides if its name ends with "weight_global_scale", as compressed-tensors' does, else it
+  /// multiplies.
+  std::optional<GlobalScale> global = std::nullopt;
 };
+
+// Blocks of fp8, where none is given. The first that applies:
+//   one scale       of all values
+//   fewer axes      than the values: (n,) is of the rows, the last axis but one, if there are n, else of the
+//                   leading axis (experts); others, as (experts, rows), are of the leading axes; never of columns
+//   a usual name    ending with "_scale_inv" or ".scale": blocks of 128x128 if there are as many, the last ones
+//                   cut short
+//   each axis       as many scales as values, or one; else, without a usual name, as many as divide the values
+//                   into blocks of a power of two
+// Other shapes are refused.
 
 /// The arrays that are quantised values.
 struct QuantizedArrays {
@@ -80,13 +97,27 @@ struct QuantizedArrays {
   std::shared_ptr<const ArraySource> global_scale = nullptr;
 };
 
+/// What an array was decoded as: settings, with the defaults that applied.
+struct DecodedAs {
+  QuantizationScheme scheme = QuantizationScheme::mx;
+  std::string_view element;  // "e2m1"; of values that have it the name of their type, "float8_e4m3fn"
+  std::string block;         // of a scale: "all elements", "row", "column", "matrix", else lengths, "128x128"
+  std::optional<std::int64_t> axis = std::nullopt;  // that is packed and scaled in blocks; none of fp8
+  ScaleLayout layout = ScaleLayout::linear;
+  std::optional<NibbleOrder> nibbles = std::nullopt;  // of 4-bit elements
+  std::optional<GlobalScale> global = std::nullopt;   // of nvfp4
+  bool operator==(const DecodedAs&) const = default;
+};
+/// On one line: "mx e2m1, blocks of 1x32 along axis 1, layout linear, low nibble first".
+std::string to_string(const DecodedAs& decoded);
+
 /// The numbers as float32, each the exact product rounded once, decoded box by box as they are read. Scales
-/// that are not in memory or mapped are read whole at the first read. NaN scales make NaN blocks. Errors:
-/// Error{usage} for settings that the scheme does not have, Error{input} that name the array for dtypes and
-/// shapes.
+/// that are not in memory or mapped are read whole at the first read. NaN scales make NaN blocks. `taken`
+/// becomes what was decoded. Errors: Error{usage} for settings that the scheme does not have, Error{input} that
+/// name the array for dtypes and shapes.
 std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
                                                  const DecodeSettings& settings = {},
-                                                 std::string name = "array");
+                                                 std::string name = "array", DecodedAs* taken = nullptr);
 
 /// Rows and columns of a grid of scales.
 struct ScaleGridSize {

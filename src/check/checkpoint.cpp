@@ -26,6 +26,7 @@
 #include "core/progress.hpp"
 #include "core/require.hpp"
 #include "ejk/text.hpp"
+#include "quantize/fp8_scales.hpp"
 #include "quantize/scale_grid.hpp"
 
 namespace ejk {
@@ -112,7 +113,7 @@ constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
 struct Config {
   bool is_given = false, is_quantized = false, is_ue8m0 = false;
   std::optional<std::int64_t> experts;
-  std::int64_t block_rows = 128, block_columns = 128;
+  std::optional<ScaleBlock> block;  // weight_block_size
   struct Ignored {
     std::string text;
     std::optional<check::Pattern> regex;
@@ -142,10 +143,13 @@ struct Config {
     if (const JsonValue* groups = member(quantization, "config_groups"))
       if (const auto* members = std::get_if<JsonValue::Object>(&groups->value))
         for (const auto& entry : *members) add_group_size(member(&entry.second, "weights"));
-    if (const JsonValue* block = member(quantization, "weight_block_size"))
-      if (const auto* sizes = std::get_if<JsonValue::List>(&block->value); sizes && sizes->size() == 2) {
-        block_rows = std::max<std::int64_t>(1, integer_of(sizes->data()).value_or(block_rows));
-        block_columns = std::max<std::int64_t>(1, integer_of(&(*sizes)[1]).value_or(block_columns));
+    if (const JsonValue* lengths = member(quantization, "weight_block_size"))
+      if (const auto* sizes = std::get_if<JsonValue::List>(&lengths->value); sizes && sizes->size() == 2) {
+        const auto length = [](const JsonValue& size, std::int64_t otherwise) {
+          return std::max<std::int64_t>(1, integer_of(&size).value_or(otherwise));
+        };
+        block = ScaleBlock{length((*sizes)[0], quantize::kUsualBlock.rows),
+                           length((*sizes)[1], quantize::kUsualBlock.columns)};
       }
     for (const char* key : {"ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules"})
       if (const JsonValue* list = member(quantization, key))
@@ -399,7 +403,10 @@ class TensorCheck {
   // The block of values (rows, columns, in stored elements) of one scale along the last two axes.
   std::pair<std::int64_t, std::int64_t> block() const {
     const SchemeRow& row = row_of(q_.scheme);
-    if (q_.scheme == fp8_blocks) return {config_.block_rows, config_.block_columns};
+    if (q_.scheme == fp8_blocks) {
+      const ScaleBlock block = config_.block.value_or(quantize::kUsualBlock);
+      return {block.rows, block.columns};
+    }
     return {1, row.block * row.bytes / row.values};
   }
 
@@ -425,17 +432,12 @@ class TensorCheck {
     const std::size_t least = q_.scheme == fp8 ? 0 : is_gptoss ? 3 : q_.scheme == fp8_blocks ? 2 : 1;
     if (v.size() < least) return wrong("another rank");
     if (is_gptoss && v.back() != 16) return wrong("(..., 16) values");
-    if (q_.scheme != fp8) {
-      const Shape right = expected(v);
-      return s == right || wrong(to_string(right));
-    }
-    // One for all, or along each axis one or as many as values; (rows,) and (experts,) as well.
-    if (element_count(s) == 1) return true;
-    bool fits = s.size() == v.size();
-    for (std::size_t d = 0; fits && d < s.size(); ++d) fits = s[d] == 1 || s[d] == v[d];
-    fits = fits || (s.size() == 1 && v.size() >= 2 && (s[0] == v[v.size() - 2] || s[0] == v[0])) ||
-           (s.size() == 2 && v.size() == 3 && s[0] == v[0] && (s[1] == 1 || s[1] == v[1]));
-    return fits || wrong("one number, one a row or one a column");
+    const auto [rows, columns] = block();
+    if (q_.scheme == fp8_blocks && !quantize::block_of_scales(v, s, {.block = ScaleBlock{rows, columns}}))
+      return wrong(to_string(expected(v)));
+    if (q_.scheme == fp8 && !quantize::block_of_scales(v, s, {.guess = false}))
+      return wrong("one number, one a row or one a column");
+    return q_.scheme == fp8 || q_.scheme == fp8_blocks || s == expected(v) || wrong(to_string(expected(v)));
   }
 
   void check_scales(const ArraySource& values, const ArraySource& scales) {
@@ -959,6 +961,8 @@ void describe(const Checkpoint& checkpoint, const std::vector<QuantizedTensor>& 
 }
 
 }  // namespace
+
+std::optional<ScaleBlock> weight_block(const JsonValue& config) { return Config(config).block; }
 
 Findings check_checkpoint(const Checkpoint& checkpoint, const CheckpointClaims& claims,
                           const CheckOptions& options) {

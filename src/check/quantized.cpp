@@ -9,6 +9,7 @@
 #include "core/require.hpp"
 #include "ejk/checkpoint.hpp"
 #include "ejk/text.hpp"
+#include "quantize/fp8_scales.hpp"
 
 namespace ejk {
 
@@ -19,10 +20,9 @@ struct NameRow {
   std::string_view values;
   std::array<std::string_view, 3> scales;
   std::string_view global, input;
-  bool global_divides = false;
 };
 constexpr NameRow kNames[] = {
-    {"weight_packed", {"weight_scale"}, "weight_global_scale", "input_global_scale", true},
+    {"weight_packed", {"weight_scale"}, "weight_global_scale", "input_global_scale"},
     {"weight", {"weight_scale", "weight_scale_inv", "scale"}, "weight_scale_2", "input_scale"},
     {"_blocks", {"_scales"}, {}, {}},
     {"", {"_scale", "_scale_inv", ".scale"}, "_scale_2", "_input_scale"},
@@ -44,7 +44,7 @@ class Finder {
         if (found.scales.empty() && !suffix.empty()) found.scales = existing(stem, suffix);
       found.global_scale = existing(stem, row.global);
       found.input_scale = existing(stem, row.input);
-      found.global_divides = row.global_divides;
+      found.global_divides = quantize::global_use(found.global_scale) == GlobalScale::divides;
       found.scheme = scheme_of(row, values, found.scales);
       found.element = element_of(found.scheme, values.dtype());
       found.unquantized_name = stem + (row.values.starts_with("weight") ? "weight" : "");
@@ -79,8 +79,9 @@ class Finder {
     if (row.values == "_blocks") return gptoss;
     if (is_signed_8_bit_float(values.dtype())) {
       if (is_e8m0) return of_32 ? mxfp8 : fp8_blocks;
-      const bool is_block_name = name.ends_with("_inv") || name.ends_with(".scale");
-      return is_block_name || (scales != nullptr && is_grid(*scales, values)) ? fp8_blocks : fp8;
+      const bool is_blocks =
+          quantize::is_usual_block_name(name) || (scales != nullptr && is_grid(*scales, values));
+      return is_blocks ? fp8_blocks : fp8;
     }
     if (values.dtype() != DType::uint8 || scales == nullptr) return other;
     if (!is_e8m0) return nvfp4;
@@ -112,29 +113,6 @@ class Finder {
 
 std::shared_ptr<const ArraySource> reshaped(const ArraySource& source, Shape shape) {
   return make_source(read_all(source).reshaped(std::move(shape)), source.name());
-}
-
-// Scales of FP8 with one axis less than the values, (rows,) and (experts,) among them, broadcast as those of
-// rank 2 and more do.
-std::shared_ptr<const ArraySource> broadcast_scales(const std::shared_ptr<const ArraySource>& scales,
-                                                    const Shape& values) {
-  const Shape& s = scales->shape();
-  const std::size_t rank = values.size();
-  if (element_count(s) == 1 || s.size() >= rank) return scales;
-  Shape shape(rank, 1);
-  std::size_t first = 0;  // axis of the values
-  if (s.size() == 1 && rank >= 2 && s[0] == values[rank - 2]) first = rank - 2;
-  std::copy(s.begin(), s.end(), shape.begin() + static_cast<std::ptrdiff_t>(first));
-  return reshaped(*scales, std::move(shape));
-}
-
-// FP8 in blocks: 128x128 if there are as many scales as such blocks, the last of an axis cut short.
-std::optional<ScaleBlock> usual_block(const Shape& scales, const Shape& values) {
-  const std::size_t rank = values.size();
-  if (rank < 2 || scales.size() != rank) return std::nullopt;
-  for (const std::size_t d : {rank - 2, rank - 1})
-    if (scales[d] != core::ceil_div(values[d], 128)) return std::nullopt;
-  return ScaleBlock{128, 128};
 }
 
 std::shared_ptr<const ArraySource> transposed(std::shared_ptr<const ArraySource> source) {
@@ -178,7 +156,8 @@ std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors) {
   return all;
 }
 
-std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors) {
+std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors,
+                                                  std::optional<ScaleBlock> block, DecodedAs* taken) {
   using enum CheckpointScheme;
   const std::string name = printable(tensors.at(tensor.values)->name());
   if (!tensor.element) throw core::invalid("{}: it is quantised in a way that is not known", name);
@@ -191,10 +170,13 @@ std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor,
   if (arrays.values->dtype() == DType::uint8) settings.element = tensor.element;
   switch (tensor.scheme) {
     case fp8:
+      arrays.scheme = QuantizationScheme::fp8;
+      if (!quantize::block_of_scales(values, arrays.scales->shape(), {.guess = false}))
+        throw quantize::refused_scales(*arrays.scales, values);
+      break;
     case fp8_blocks:
       arrays.scheme = QuantizationScheme::fp8;
-      arrays.scales = broadcast_scales(arrays.scales, values);
-      if (tensor.scheme == fp8_blocks) settings.block = usual_block(arrays.scales->shape(), values);
+      settings.block = block.value_or(quantize::kUsualBlock);
       break;
     case nvfp4: {
       arrays.scheme = QuantizationScheme::nvfp4;
@@ -204,19 +186,19 @@ std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor,
       arrays.global_scale = tensors.at(tensor.global_scale);
       if (const std::int64_t n = element_count(arrays.global_scale->shape()); n > 1)
         arrays.global_scale = reshaped(*arrays.global_scale, {n});
-      if (tensor.global_divides) settings.global = GlobalScale::divides;
+      settings.global = tensor.global_divides ? GlobalScale::divides : GlobalScale::multiplies;
       break;
     }
     case gptoss:
       arrays.scheme = QuantizationScheme::gptoss;
-      return transposed(decoded_array(arrays, settings, tensor.name));
+      return transposed(decoded_array(arrays, settings, tensor.name, taken));
     case mxfp4:
     case mxfp6:
     case mxfp8:
     case other:
       break;
   }
-  return decoded_array(arrays, settings, tensor.name);
+  return decoded_array(arrays, settings, tensor.name, taken);
 }
 
 }  // namespace ejk

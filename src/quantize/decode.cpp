@@ -4,6 +4,7 @@
 // once, even with a global scale.
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "ejk/quantize.hpp"
 #include "kernels/kernels.hpp"
 #include "quantize/elements.hpp"
+#include "quantize/fp8_scales.hpp"
 #include "quantize/scale_grid.hpp"
 
 namespace ejk {
@@ -435,38 +437,20 @@ void read_scale_type(QuantizationScheme scheme, Parts& parts) {
 
 // Elements of a block along each axis, of fp8.
 Shape blocks_of_fp8(const DecodeSettings& settings, const Parts& parts) {
-  const Shape &shape = parts.shape, &scales = parts.scales->shape();
-  const std::size_t rank = shape.size();
-  Shape block(rank, 1);
-  if (settings.block) {
-    if (rank < 2)
+  const Shape& shape = parts.shape;
+  if (settings.block) {  // compared with the scales by check_scales()
+    if (shape.size() < 2)
       throw core::invalid("{}: shape {} has no blocks of rows and columns", parts.values->name(),
                           to_string(shape));
-    block[rank - 2] = settings.block->rows;
-    block[rank - 1] = settings.block->columns;
-    return block;
+    return along_axes(*settings.block, shape.size());
   }
   if (parts.layout != ScaleLayout::linear)
     throw core::usage("block=RxC is needed: layout {} does not tell the number of blocks",
                       name_of(parts.layout));
-  if (element_count(scales) == 1) {
-    for (std::size_t d = 0; d < rank; ++d) block[d] = std::max<std::int64_t>(shape[d], 1);
-    return block;
-  }
-  bool fits = scales.size() == rank;
-  for (std::size_t d = 0; fits && d < rank; ++d) {
-    fits = scales[d] == shape[d] || (scales[d] > 0 && shape[d] % scales[d] == 0);
-    if (fits && scales[d] > 0) block[d] = std::max<std::int64_t>(shape[d] / scales[d], 1);
-  }
-  if (fits) return block;
-  Error error = core::invalid("{}: scales of shape {} do not divide values of shape {}", parts.scales->name(),
-                              to_string(scales), to_string(shape));
-  if (rank >= 2 && scales.size() == rank && scales[rank - 2] == core::ceil_div(shape[rank - 2], 128) &&
-      scales[rank - 1] == core::ceil_div(shape[rank - 1], 128))
-    error.hint("block=128x128 fits");
-  else
-    error.hint("block=RxC says which rows and columns share a scale");
-  throw error;
+  auto block =
+      block_of_scales(shape, parts.scales->shape(), {.is_usual = is_usual_block_name(parts.scales->name())});
+  if (!block) throw refused_scales(*parts.scales, shape);
+  return *std::move(block);
 }
 
 // The shape that the grid's scales have in their layout, with the axis of the columns last unless linear.
@@ -505,7 +489,7 @@ void check_scales(const QuantizedArrays& arrays, const DecodeSettings& settings,
   throw error;
 }
 
-void read_global(const QuantizedArrays& arrays, Parts& parts) {
+void read_global(const QuantizedArrays& arrays, std::optional<GlobalScale> use, Parts& parts) {
   if (arrays.scheme != QuantizationScheme::nvfp4) return;
   const ArraySource& global = core::required(arrays.global_scale);
   if (!is_float(global.dtype()))
@@ -516,10 +500,38 @@ void read_global(const QuantizedArrays& arrays, Parts& parts) {
     throw core::invalid("{}: global scales of shape {}, and values of shape {} have one{}", global.name(),
                         to_string(shape), to_string(parts.shape),
                         parts.shape.size() > 1 ? fmt::format(", or ({},)", parts.shape[0]) : "");
+  parts.global_use = use.value_or(quantize::global_use(global.name()));
   const std::int64_t n = element_count(shape);
   const Array held = read_all(global);
   parts.global.resize(static_cast<std::size_t>(n));
   core::load(held.dtype(), held.data(), size_of(held.dtype()), n, parts.global.data());
+}
+
+// "row", "128x128": the values of a scale.
+std::string block_text(const Parts& parts, bool is_fp8) {
+  const Shape &shape = parts.shape, &block = parts.block;
+  const std::size_t rank = shape.size();
+  if (is_fp8 && element_count(parts.grid()) <= 1) return "all elements";
+  std::size_t first = 0;  // axis that is not 1, of the last two at most
+  while (first + 2 < rank && block[first] == 1) ++first;
+  if (is_fp8 && first + 2 == rank) {
+    const bool all_rows = block[first] == shape[first], all_columns = block[first + 1] == shape[first + 1];
+    if (all_rows && all_columns) return "matrix";
+    if (all_columns && block[first] == 1) return "row";
+    if (all_rows && block[first + 1] == 1) return "column";
+  }
+  return fmt::format("{}", fmt::join(block.begin() + static_cast<std::ptrdiff_t>(first), block.end(), "x"));
+}
+
+DecodedAs decoded_as(QuantizationScheme scheme, const ElementRow* row, const Parts& parts) {
+  const bool is_fp8 = scheme == QuantizationScheme::fp8;
+  DecodedAs taken{scheme, row != nullptr ? row->name : name_of(parts.values->dtype()),
+                  block_text(parts, is_fp8)};
+  if (!is_fp8) taken.axis = static_cast<std::int64_t>(parts.axis);
+  taken.layout = parts.layout;
+  if (parts.packing.group_codes == 2) taken.nibbles = parts.packing.nibbles;
+  if (scheme == QuantizationScheme::nvfp4) taken.global = parts.global_use;
+  return taken;
 }
 
 }  // namespace
@@ -527,7 +539,8 @@ void read_global(const QuantizedArrays& arrays, Parts& parts) {
 }  // namespace quantize
 
 std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
-                                                 const DecodeSettings& settings, std::string name) {
+                                                 const DecodeSettings& settings, std::string name,
+                                                 DecodedAs* taken) {
   using namespace quantize;
   using Scheme = QuantizationScheme;
   const bool is_fp8 = arrays.scheme == Scheme::fp8;
@@ -538,14 +551,13 @@ std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
     throw core::usage("block {} is empty", to_string(*settings.block));
   if (settings.axis && (is_fp8 || arrays.scheme == Scheme::gptoss))
     throw core::usage("axis is of mx and nvfp4, not of {}", name_of(arrays.scheme));
-  if (settings.global != GlobalScale::multiplies && arrays.scheme != Scheme::nvfp4)
+  if (settings.global && arrays.scheme != Scheme::nvfp4)
     throw core::usage("a global scale is of nvfp4, not of {}", name_of(arrays.scheme));
 
   Parts parts;
   parts.values = arrays.values;
   parts.scales = arrays.scales;
   parts.layout = settings.layout;
-  parts.global_use = settings.global;
   if (arrays.scheme == Scheme::gptoss) {
     const Shape& shape = arrays.values->shape();
     if (shape.size() < 2 || shape.back() != kMxBlock / 2)
@@ -563,12 +575,14 @@ std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
   read_scale_type(arrays.scheme, parts);
   if (is_fp8) {
     parts.block = blocks_of_fp8(settings, parts);
+    if (parts.layout == ScaleLayout::linear) parts.scales = spread_scales(parts.scales, parts.shape);
   } else {
     parts.block.assign(parts.shape.size(), 1);
     parts.block[parts.axis] = arrays.scheme == Scheme::nvfp4 ? kNvfp4Block : kMxBlock;
   }
   check_scales(arrays, settings, row, parts);
-  read_global(arrays, parts);
+  read_global(arrays, settings.global, parts);
+  if (taken != nullptr) *taken = decoded_as(arrays.scheme, row, parts);
   return std::make_shared<DecodedSource>(std::move(parts), std::move(name));
 }
 

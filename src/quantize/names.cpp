@@ -2,6 +2,8 @@
 // tests: tests/quantize/test_decode.cpp
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ejk/quantize.hpp"
 #include "quantize/elements.hpp"
 
@@ -29,6 +31,28 @@ std::string_view name_of(ElementRounding rounding) {
   return kNames[static_cast<std::size_t>(rounding)];
 }
 
+std::string_view name_of(NibbleOrder order) { return order == NibbleOrder::low ? "low" : "high"; }
+
+std::string_view name_of(GlobalScale use) {
+  return use == GlobalScale::multiplies ? "multiplies" : "divides";
+}
+
 std::string to_string(const ScaleBlock& block) { return fmt::format("{}x{}", block.rows, block.columns); }
+
+std::string to_string(const DecodedAs& decoded) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"all elements", "one scale"},
+                                                                      {"row", "scales of rows"},
+                                                                      {"column", "scales of columns"},
+                                                                      {"matrix", "scales of matrices"}};
+  std::string block = "blocks of " + decoded.block;
+  for (const auto& [word, text] : kWords)
+    if (decoded.block == word) block = text;
+  if (decoded.axis) block += fmt::format(" along axis {}", *decoded.axis);
+  std::string text = fmt::format("{} {}, {}, layout {}", name_of(decoded.scheme), decoded.element, block,
+                                 name_of(decoded.layout));
+  if (decoded.nibbles) text += fmt::format(", {} nibble first", name_of(*decoded.nibbles));
+  if (decoded.global) text += fmt::format(", global {}", name_of(*decoded.global));
+  return text;
+}
 
 }  // namespace ejk

@@ -533,6 +533,40 @@ TEST_CASE("scales of rows and experts without a last axis are those of their row
   }
 }
 
+TEST_CASE(
+    "scales of FP8 that are not the config's or the usual blocks are refused by the check and not decoded") {
+  const auto is_refused = [](const std::string& scales, const Shape& shape, const std::string& config = "") {
+    Checkpoint checkpoint;
+    checkpoint.tensors["w.weight"] = source(bytes(
+        DType::float8_e4m3fn, {192, 128}, [](std::int64_t i) { return 0x30 + static_cast<int>(i % 7); }));
+    checkpoint.tensors["w." + scales] =
+        source(floats(shape, [](std::int64_t i) { return 1e-3 * (static_cast<double>(i) + 1); }));
+    if (!config.empty()) checkpoint.config = parse_json(config);
+    const auto block = checkpoint.config ? weight_block(*checkpoint.config) : std::nullopt;
+    const std::string decodes = plain::failure_and_hint([&] {
+      const QuantizedTensor tensor = quantized_tensors(checkpoint.tensors).at(0);
+      (void)read_all(*decoded_tensor(tensor, checkpoint.tensors, block));
+    });
+    const bool refused = check_checkpoint(checkpoint).count("scale-shape") > 0;
+    CHECK(refused == (decodes != "no error"));
+    return refused;
+  };
+  const std::string of_64 =
+      R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}})";
+  CHECK(!is_refused("weight_scale_inv", {2, 1}));
+  CHECK(is_refused("weight_scale_inv", {3, 2}));
+  CHECK(!is_refused("weight_scale_inv", {3, 2}, of_64));
+  CHECK(is_refused("weight_scale_inv", {2, 1}, of_64));
+  CHECK(is_refused("weight_scale_inv", {96, 1}));
+  CHECK(is_refused("weight_scale_inv", {192, 1}));
+  CHECK(!is_refused("weight_scale", {192, 1}));
+  CHECK(!is_refused("weight_scale", {192}));
+  CHECK(!is_refused("weight_scale", {}));
+  CHECK(is_refused("weight_scale", {96, 1}));  // half a scale a row
+  CHECK(is_refused("weight_scale", {128}));
+  CHECK(is_refused("weight_scale", {3, 2}));
+}
+
 TEST_CASE("tensors that lack a part are not decoded") {
   const auto why = [](Quantize quantize, const char* part) {
     Model model(quantize);
