@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
@@ -128,10 +130,12 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
     if (!arrays[0]->random_access()) require(0, type_of(*arrays[0]).bytes());
   }
   try {
+    DecodedAs taken;
     auto numbers = computed->scheme ? decoded_array({*computed->scheme, arrays[0], arrays[1],
                                                      arrays.size() > 2 ? arrays[2] : nullptr},
-                                                    computed->settings, printable(reference))
+                                                    computed->settings, printable(reference), &taken)
                                     : take_rows(arrays[0], arrays[1], printable(reference));
+    if (computed->scheme) note_decoded(reference, "", taken);
     return computed->slice.empty() ? numbers : slice_array(std::move(numbers), computed->slice, reference);
   } catch (Error& error) {
     if (error.kind() == Error::Kind::usage) error.at(printable(reference));
@@ -241,6 +245,50 @@ JsonValue Inputs::read_json(const std::string& role, const std::string& path,
   }
 }
 
+void Inputs::note_decoded(const std::string& operand, const std::string& array, const DecodedAs& taken) {
+  const auto known = std::find_if(decoded_.begin(), decoded_.end(), [&](const Decoded& one) {
+    return one.operand == operand && one.taken == taken;
+  });
+  Decoded& one = known != decoded_.end() ? *known : decoded_.emplace_back(Decoded{operand, taken, {}});
+  one.arrays.insert(array);
+}
+
+void Inputs::add_decoded(Report& report) const {
+  if (decoded_.empty()) return;
+  Table table{"decoded",
+              "decoded",
+              {{"operand", "operand"},
+               {"arrays", "arrays", Unit::count},
+               {"scheme", "scheme"},
+               {"element", "elements"},
+               {"block", "of a scale"},
+               {"axis", "axis"},
+               {"scale_layout", "layout of scales"},
+               {"nibbles", "first nibble"},
+               {"global", "global scale"}},
+              {},
+              0};
+  std::vector<Report::Item> items;
+  for (const auto& [operand, taken, arrays] : decoded_) {
+    const auto count = std::ssize(arrays);
+    items.emplace_back(
+        Remark{fmt::format("{}{}: {}", printable(operand),
+                           count == 1 ? "" : fmt::format(" ({} arrays)", count), to_string(taken))});
+    const auto word = [](const auto& value) {
+      return value ? ReportValue(std::string(name_of(*value))) : ReportValue();
+    };
+    table.rows.push_back({printable(operand), count, std::string(name_of(taken.scheme)),
+                          std::string(taken.element), taken.block,
+                          taken.axis ? ReportValue(*taken.axis) : ReportValue(),
+                          std::string(name_of(taken.layout)), word(taken.nibbles), word(taken.global)});
+  }
+  items.emplace_back(std::move(table));
+  const auto below = std::find_if(report.items.begin(), report.items.end(), [](const Report::Item& item) {
+    return !std::holds_alternative<Line>(item);
+  });
+  report.items.insert(below, std::make_move_iterator(items.begin()), std::make_move_iterator(items.end()));
+}
+
 std::int64_t Inputs::allow_held(std::int64_t bytes) {
   read_memory_->add(bytes - std::exchange(spare_, bytes));
   const std::int64_t counted = read_memory_->wanted() - kHeldBeside;
@@ -252,6 +300,13 @@ std::string Inputs::too_large() const {
     if (opened.source && type_of(*opened.source).bytes() > budget_.bytes())
       return fmt::format("{} holds {}: ", printable(opened.source->name()),
                          format_bytes(type_of(*opened.source).bytes()));
+  return "";
+}
+
+std::string config_in_folder(const std::string& folder) {
+  std::error_code unknown;
+  for (const char* name : {"config.json", "hf_quant_config.json"})
+    if (auto path = std::filesystem::path(folder) / name; std::filesystem::exists(path, unknown)) return path;
   return "";
 }
 

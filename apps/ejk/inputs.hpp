@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "budget.hpp"
@@ -14,6 +16,8 @@
 #include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
 #include "ejk/json.hpp"
+#include "ejk/quantize.hpp"
+#include "ejk/report.hpp"
 #include "provenance.hpp"
 
 namespace ejk::app {
@@ -70,6 +74,11 @@ class Inputs {
       const std::string& role, const std::string& path,
       const std::string& hint_for_npy = "this is an array (.npy), and JSON text is expected here");
 
+  /// Notes what an array of an operand was decoded as; those of references are noted as they are opened.
+  void note_decoded(const std::string& operand, const std::string& array, const DecodedAs& taken);
+  /// Adds what operands were decoded as, the key `decoded`, below the lines at the top of a report.
+  void add_decoded(Report& report) const;
+
   /// Files opened from now on may have elements of one byte without a type.
   void read_untyped_bytes() { untyped_ = UntypedBytes::read; }
 
@@ -87,6 +96,12 @@ class Inputs {
   struct Opened {
     std::string role;
     std::shared_ptr<const ArraySource> source;
+  };
+
+  struct Decoded {
+    std::string operand;  // a reference, or a file of several arrays
+    DecodedAs taken;
+    std::set<std::string> arrays;
   };
 
   struct OpenFile {
@@ -110,9 +125,13 @@ class Inputs {
   Provenance& provenance_;
   Communicator& comm_;
   std::map<std::string, Opened> opened_;
-  std::vector<OpenFile> files_;  // the last few
+  std::vector<OpenFile> files_;   // the last few
+  std::vector<Decoded> decoded_;  // in the order in which they were opened
   std::int64_t bytes_read_ = 0, spare_;
   std::shared_ptr<ReadMemory> read_memory_;
 };
+
+/// The config of the model in a folder, config.json or hf_quant_config.json; "" where there is none.
+std::string config_in_folder(const std::string& folder);
 
 }  // namespace ejk::app

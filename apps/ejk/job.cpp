@@ -79,6 +79,7 @@ Job::InPhase::~InPhase() {
 bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division, CostUnit unit) {
   const std::int64_t held = inputs.allow_held(std::max<std::int64_t>(budget.bytes() - peak_bytes, 0));
   if (is_dry_run()) {
+    inputs.add_decoded(report);
     if (division && !comm.is_single())
       report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(comm, division, unit))});
     report.add("peak", "peak memory, about", peak_bytes + held, Unit::bytes);
@@ -97,6 +98,7 @@ void Job::deliver(Report report, const std::vector<Output>& arrays,
     report.warnings.push_back(
         fmt::format("{} block picture{} left out: there are too many, or too large ones",
                     report.pictures_left_out, report.pictures_left_out == 1 ? " is" : "s are"));
+  inputs.add_decoded(report);
   // Errors in drawing come before anything is written.
   std::vector<FileContent> files;
   if (comm.is_first()) files = reporter_.draw(report);

@@ -107,6 +107,16 @@ const std::vector<ReportKey>& shared_keys() {
 pictures | table | the files of pictures | with --picture, of several
   file | string | its name
   title | string | what it shows: block size, mask and heads
+decoded | table | what quantised operands were decoded as | of such operands
+  operand | string | the reference, or with --decode the file
+  arrays | integer | its arrays that were decoded like this
+  scheme | string | fp8, mx, nvfp4 or gptoss
+  element | string | the format of its elements: e2m1, float8_e4m3fn
+  block | string | the values of a scale: all elements, row, column, matrix, or lengths (128x128, 1x16)
+  axis | integer or null | the axis that is packed and scaled in blocks, of mx, nvfp4 and gptoss
+  scale_layout | string | the layout of the scales: linear, 128x4, 8x4 or deepgemm
+  nibbles | string or null | the half of a byte with the even element, low or high, of 4-bit elements
+  global | string or null | multiplies or divides, of the global scale of nvfp4
 peak_bytes, max_memory_bytes | integer | estimated peak memory, and the limit | plan
 stats | section | time and memory | with --stats
   read_s, compute_s, write_s, elapsed_s | number | time to read inputs, to compute, to write outputs, in all

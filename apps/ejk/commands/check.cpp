@@ -536,8 +536,7 @@ CheckpointPaths paths_of(const std::string& path) {
   }
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
   paths.index = is_index ? path : index_in_folder(folder / "");
-  for (const char* name : {"hf_quant_config.json", "config.json"})
-    if (fs::exists(folder / name, unknown)) paths.config = folder / name;
+  paths.config = config_in_folder(folder);
   return paths;
 }
 

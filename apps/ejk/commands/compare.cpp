@@ -82,9 +82,20 @@ ArraySet set_of(Job& job, const std::string& word) {
   return set;
 }
 
+// The block of scales that the config in a model's folder specifies.
+std::optional<ScaleBlock> block_of_model(Job& job, const ArrayReference& model) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  const bool is_index = model.path.ends_with(".safetensors.index.json");
+  if (!is_index && !fs::is_directory(model.path, unknown)) return std::nullopt;
+  const fs::path folder = is_index ? fs::path(model.path).parent_path() : fs::path(model.path);
+  const std::string config = config_in_folder(folder);
+  return config.empty() ? std::nullopt : weight_block(job.inputs.read_json("config", config));
+}
+
 // The set with numbers in place of quantised tensors, under the names that they have where they are not
 // quantised. Tensors of unsupported types stay as they are.
-ArraySet decoded(ArraySet set) {
+ArraySet decoded(Job& job, ArraySet set, const ArrayReference& model) {
   const auto tensors = std::make_shared<Tensors>();
   for (const ArraySet::Member& array : set.arrays) try {
       tensors->emplace(array.name, array.open());
@@ -93,7 +104,12 @@ ArraySet decoded(ArraySet set) {
     }
   std::set<std::string> parts;
   std::vector<ArraySet::Member> numbers;
-  for (QuantizedTensor& tensor : quantized_tensors(*tensors)) {
+  std::vector<QuantizedTensor> quantized = quantized_tensors(*tensors);
+  const bool has_blocks = std::any_of(quantized.begin(), quantized.end(), [](const QuantizedTensor& tensor) {
+    return tensor.scheme == CheckpointScheme::fp8_blocks;
+  });
+  const std::optional<ScaleBlock> block = has_blocks ? block_of_model(job, model) : std::nullopt;
+  for (QuantizedTensor& tensor : quantized) {
     if (!tensor.element || tensor.scales.empty()) continue;
     parts.insert({tensor.values, tensor.scales, tensor.global_scale, tensor.input_scale});
     const bool is_taken =
@@ -101,7 +117,12 @@ ArraySet decoded(ArraySet set) {
     const std::string name = is_taken ? tensor.values : tensor.unquantized_name;
     const auto element = tensor.element;
     numbers.push_back({name, set.name + ":" + name,
-                       [tensors, tensor = std::move(tensor)] { return decoded_tensor(tensor, *tensors); },
+                       [&job, operand = model.text, block, tensors, tensor = std::move(tensor)] {
+                         DecodedAs taken;
+                         auto source = decoded_tensor(tensor, *tensors, block, &taken);
+                         job.inputs.note_decoded(operand, tensor.values, taken);
+                         return source;
+                       },
                        element});
   }
   std::erase_if(set.arrays, [&](const ArraySet::Member& array) { return parts.contains(array.name); });
@@ -118,10 +139,10 @@ ArraySet decoded_set(Job& job, const std::string& word) {
     throw usage("{}: --decode goes with whole tensors", printable(word))
         .hint("a slice goes with a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
   const std::string& name = named.member;
-  if (name.empty() || !named.holds_several()) return decoded(set_of(job, word));
+  if (name.empty() || !named.holds_several()) return decoded(job, set_of(job, word), named);
   std::string file = named.text;
   file.resize(file.rfind(name));
-  ArraySet set = decoded(set_of(job, file));
+  ArraySet set = decoded(job, set_of(job, file), named);
   set.name = word, set.is_whole = false;
   std::erase_if(set.arrays, [&](const ArraySet::Member& array) { return array.name != name; });
   return set.arrays.empty() ? set_of(job, word) : set;
@@ -419,7 +440,8 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       set, "--decode", options->decode,
       "compare the numbers of quantised tensors\n"
       "Checkpoints in FP8, MXFP8, MXFP6, MXFP4, NVFP4 and gpt-oss' form, on either side: values and scales "
-      "are found by their names (ejk check checkpoint). A quantised tensor beside an unquantised one is "
+      "are found by their names (ejk check checkpoint); blocks of FP8 are those of the config in the model's folder, "
+      "else 128x128. A quantised tensor beside an unquantised one is "
       "close if the signal to noise ratio is at least 15 dB of e2m1, 21 of e5m2 and e3m2, 27 of e4m3 and e2m3, unless a tolerance is given; "
       "--explain allows for the rounding of its elements.");
   const char* const modes = "Modes";
