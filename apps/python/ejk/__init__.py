@@ -6,9 +6,10 @@
     info = ejk.run("mask-info", mask="causal", shape=(1, 4096, 4096), block=(128, 128), computable=False)
     info["block_mask"], info.report["result"]
 
-Arrays are NumPy arrays, torch tensors on any device, JAX arrays, or objects with a buffer; of 8-bit floats, too. They
-are written to a temporary folder in memory (/dev/shm), the program runs on them, and the folder is removed. Only the
-standard library is imported; results are torch tensors if an input was one, else NumPy arrays, else memoryviews.
+Arrays are NumPy arrays, torch tensors on any device, JAX arrays, objects with a buffer, or lists of numbers; of 8-bit
+floats, too. They are written to a temporary folder in memory (/dev/shm), the program runs on them, and the folder is
+removed; that of a killed process (SIGKILL, SIGTERM) by the next call of the same user. Only the standard library is
+imported; results are torch tensors if an input was one, else NumPy arrays, else memoryviews.
 Elements that the library does not have, such as bfloat16 without ml_dtypes, are unsigned integers with the same bits.
 
 Quantised values and their scales are one array: fp8(), mx(), nvfp4() and gptoss(). A test of a kernel that quantises,
@@ -26,9 +27,12 @@ Cost of a call: one process (milliseconds), and one copy of each array.
 
 from __future__ import annotations
 
+import array
+import contextlib
 import ctypes
+import fcntl
 import json
-import math
+import keyword
 import mmap
 import os
 import re
@@ -53,7 +57,17 @@ _FORMAT = {"?": "bool", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16", 
            "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64"}
 _BITS = {"bfloat16": "uint16"} | {name: "uint8" for name in _TYPES if name.startswith("float8")}
 _EXPRESSIONS = {"mask", "try", "within", "covers", "equals"}  # options whose values are mask expressions
+_SIZES = {"block", "shape", "tiling"}  # options whose lists of integers are no arrays
+_FOLDER = re.compile(r"ejk-[0-9]+-")
 _FILE = re.compile(r"^(\w+)\.safetensors(:\1(?!\w))?")
+# Options and command lines in messages. A value of an option is quoted, a file, a number or a placeholder, or a word
+# that has a digit or a hyphen, ends a clause, or is one of these.
+_CHOICES = "additive|causal|cos|count|drop|ends|hn|inf|keep|lens|mask|nan|nh|rel|saturate|sizes|split|thd|truncate"
+_VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
+          r"(?:[a-z]+[\d-][\w-]*|" + _CHOICES + r")(?![\w-])|[a-z]\w*(?=[;:,.)']|$)")
+_OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)
+_ARGUMENT = rf"(?:-o|--[a-z][a-z0-9-]*)(?:[ =](?:{_VALUE}))?|'[^']*'|\.\.\.|[A-Z][A-Z_]*\b|[\w/-]+\.[\w/:.-]*\w"
+_COMMAND = re.compile(rf"\bejk ((?:check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
 _NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "seq-info", "sharding", "sparsity"}
 _AGAINST = {"explain": True, "brief": True}
 
@@ -146,12 +160,14 @@ def _programs() -> Iterator[str | None]:
 
 
 def _is_torch(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] == "torch" and hasattr(value, "data_ptr")
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_array(value: Any) -> bool:
     return not isinstance(value, (str, bytes)) and (
-        _is_torch(value) or hasattr(value, "__array__") or hasattr(value, "__dlpack__") or _has_buffer(value))
+        isinstance(value, list) and _is_number_list(value) or _is_torch(value) or hasattr(value, "__array__")
+        or hasattr(value, "__dlpack__") or _has_buffer(value))
 
 
 def _has_buffer(value: Any) -> bool:
@@ -162,10 +178,54 @@ def _has_buffer(value: Any) -> bool:
     return True
 
 
+def _number(value: Any) -> Any:
+    """A Python number for a scalar of NumPy or torch; other values as they are."""
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else value
+
+
+def _is_number_list(value: list[Any]) -> bool:
+    """Whether a list, nested or not, has numbers alone, as an array has."""
+    return all(_is_number_list(item) if isinstance(item, list) else isinstance(_number(item), (int, float))
+               for item in value)
+
+
+def _elements_of_list(value: list[Any]) -> tuple[str, tuple[int, ...], Any]:
+    shape, row = [], value
+    while isinstance(row, list):
+        shape.append(len(row))
+        row = row[0] if row else None
+    flat = value
+    for length in shape[1:]:
+        if any(not isinstance(row, list) or len(row) != length for row in flat):
+            raise TypeError("rows of a list have different lengths")
+        flat = [item for row in flat for item in row]
+    numbers = [_number(item) for item in flat]
+    if any(isinstance(number, list) for number in numbers):
+        raise TypeError("rows of a list have different lengths")
+    kinds = {type(number) for number in numbers}
+    if kinds == {bool}:
+        return "bool", tuple(shape), bytes(numbers)
+    dtype, code = ("float64", "d") if float in kinds else ("int64", "q")
+    return dtype, tuple(shape), array.array(code, numbers).tobytes()
+
+
+def _type_name(value: Any) -> Any:
+    """The name of an element type of torch, NumPy, JAX or Python; other values as they are."""
+    if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
+        return str(value).removeprefix("torch.")
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (type, numpy.dtype)):
+        return numpy.dtype(value).name
+    return {bool: "bool", int: "int64", float: "float64"}.get(value, value) if isinstance(value, type) else value
+
+
 def _elements(value: Any) -> tuple[str, tuple[int, ...], Any]:
     """Type name, shape and bytes in C order of an array."""
+    if isinstance(value, list):
+        return _elements_of_list(value)
     if _is_torch(value):
-        tensor = value.detach().cpu()
+        tensor = value.detach().resolve_conj().resolve_neg().cpu()  # views whose bytes have other signs
         if str(tensor.dtype) == "torch.float4_e2m1fn_x2":
             tensor = tensor.view(sys.modules["torch"].uint8)
         tensor = tensor.contiguous()
@@ -240,6 +300,93 @@ def _array(data: memoryview, dtype: str, shape: list[int], as_torch: bool) -> An
     return array.view(getattr(ml_dtypes, dtype, bits))
 
 
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A new folder, in memory where there is /dev/shm. Its lock ends with this process, however that ends."""
+    memory = "/dev/shm"
+    parent = memory if os.access(memory, os.W_OK | os.X_OK) else tempfile.gettempdir()
+    _remove_abandoned(parent)
+    lock = None
+    while lock is None:
+        place = tempfile.mkdtemp(prefix=f"ejk-{os.getpid()}-", dir=parent)
+        lock = _lock_new(place)
+    try:
+        yield Path(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock_new(place: str) -> int | None:
+    """Locks a new folder. None if another process has removed it, which found it before it was locked."""
+    try:
+        lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if os.path.exists(place):
+        return lock
+    os.close(lock)
+    return None
+
+
+def _remove_abandoned(parent: str) -> None:
+    """Removes the folders of this user that no process has locked: those of killed ones."""
+    with contextlib.suppress(OSError):
+        for name in filter(_FOLDER.match, os.listdir(parent)):
+            with contextlib.suppress(OSError):  # gone, or in use
+                place = os.path.join(parent, name)
+                folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if os.fstat(folder).st_uid == os.geteuid():
+                        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(place, ignore_errors=True)
+                finally:
+                    os.close(folder)
+
+
+def _value_in_python(word: str) -> str:
+    if re.fullmatch(r"\d+(x\d+)+", word):
+        return f"({word.replace('x', ', ')})"
+    is_placeholder = re.search("[A-Z]", word) and "." not in word
+    return word if word[0] == "'" or is_placeholder or re.fullmatch(r"-?[\d.]+(e-?\d+)?|\.\.\.", word) else f'"{word}"'
+
+
+def _option_in_python(option: str, value: str | None, flag: str = "") -> str:
+    """`--by 2` as `by=2`; a flag as `by`, or with `flag`, `by=True`."""
+    is_off = option.startswith("no-") and value is None
+    name = option.removeprefix("no-" if is_off else "").replace("-", "_")
+    name += "_" if keyword.iskeyword(name) else ""
+    return name + ("=False" if is_off else f"={_value_in_python(value)}" if value else flag)
+
+
+def _call_in_python(command: str, words: str) -> str:
+    arguments = [f'"{word}"' for word in command.split()]
+    for word in re.findall(_ARGUMENT, words, re.M):
+        option = _OPTION.match(word)
+        if option:
+            arguments.append(_option_in_python(option[1], option[2], "=True"))
+        elif not word.startswith("-o"):
+            arguments.append(_value_in_python(word))
+    return f"ejk.run({', '.join(arguments)})"
+
+
+def _in_python(text: str) -> str:
+    """The words of a message in those of this module: `--dtype int32` is dtype="int32", commands are calls."""
+    text = _COMMAND.sub(lambda found: _call_in_python(found[1], found[2]), text)
+    return _OPTION.sub(lambda found: _option_in_python(found[1], found[2]) + (", " if found[0][-1] == " " else ""), text)
+
+
+def _option(name: str, value: Any) -> Any:
+    """The value of an option, of types that other libraries have for it."""
+    if isinstance(value, list) and name in _SIZES:
+        return tuple(value)
+    value = _type_name(_number(value))
+    is_no_cap = name == "softcap" and isinstance(value, (int, float)) and value == 0  # flash attention's default
+    return None if is_no_cap else value
+
+
 class _Call:
     """A command line whose arrays are files of a temporary folder."""
 
@@ -259,10 +406,11 @@ class _Call:
             return self.quantized_word(name, value)
         if isinstance(value, Mapping):
             return self.file_of(name, value)
-        if isinstance(value, (tuple, list)):
-            sizes = all(isinstance(item, int) for item in value)
-            return "x".join(map(str, value)) if sizes else ",".join(
-                self.word(f"{name}{i}", item) for i, item in enumerate(value))
+        if isinstance(value, tuple) or isinstance(value, list) and not _is_array(value):
+            sizes = [_number(item) for item in value]
+            if all(isinstance(size, int) for size in sizes):
+                return "x".join(map(str, sizes))
+            return ",".join(self.word(f"{name}{i}", item) for i, item in enumerate(value))
         if not _is_array(value):
             return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
         file = f"{self.file_of(name, {name: value})}:{name}"
@@ -280,7 +428,9 @@ class _Call:
         return f"{value.scheme}({','.join(words)})"
 
     def words(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
-        texts = {key: [*value] if isinstance(value, list) else [value] for key, value in options.items() if value is not None}
+        options = {key.rstrip("_"): _option(key, value) for key, value in options.items()}
+        texts = {key: [*value] if isinstance(value, list) and not _is_array(value) else [value]
+                 for key, value in options.items() if value is not None}
         named = set()  # arrays that an expression names
         for key in _EXPRESSIONS & texts.keys():
             for i, text in enumerate(texts[key]):
@@ -292,7 +442,7 @@ class _Call:
                 texts[key][i] = text
         words = [self.word(name, value) for name, value in inputs.items()]
         for key, values in texts.items():
-            option = "--" + key.rstrip("_").replace("_", "-")
+            option = "--" + key.replace("_", "-")
             for i, value in enumerate(values) if key not in named else ():
                 name = ("actual" if key == "against" else key) + (str(i) if i else "")
                 if isinstance(value, bool):
@@ -303,6 +453,8 @@ class _Call:
 
     def without_paths(self, text: str) -> str:
         """Arrays have the names of their files."""
+        quote = r'\\"' if text.startswith("{") else '"'  # those of an expression, in JSON escaped
+        text = re.sub(rf"{quote}{re.escape(str(self.folder))}/(\w+)\.safetensors:\1{quote}", r"\1", text)
         before, *parts = text.split(f"{self.folder}/")
         return before + "".join(_FILE.sub(r"\1", part, count=1) for part in parts)
 
@@ -311,23 +463,21 @@ class _Call:
                               errors="replace")
         done.stdout, done.stderr = self.without_paths(done.stdout), self.without_paths(done.stderr)
         if done.returncode < 0 or done.returncode > 1:
-            raise Error(done.stderr.strip() or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
+            raise Error(_in_python(done.stderr.strip()) or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
         return done
 
 
 def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
     __tracebackhide__ = True  # pytest shows the caller
-    memory = "/dev/shm"
-    with tempfile.TemporaryDirectory(
-            prefix="ejk-", dir=memory if os.access(memory, os.W_OK | os.X_OK) else None) as place:
-        call = _Call(Path(place))
+    with _folder() as place:
+        call = _Call(place)
         words = [command, *call.words(inputs, options)]
         results = call.folder / "results.safetensors"
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
         done = call.run([*words, "--json", *to_results])
         if done.returncode == 1:
             # The report as text: --brief prints it beside the JSON.
-            raise AssertionError((done.stderr if options.get("brief") else call.run(words).stdout).rstrip())
+            raise AssertionError(_in_python(done.stderr if options.get("brief") else call.run(words).stdout).rstrip())
         return Result(_read(results, call.as_torch) if results.exists() else {}, json.loads(done.stdout))
 
 
@@ -335,8 +485,9 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     """Runs a command: `inputs` are its arguments, `options` its options, with `_` for `-`.
 
     A value is what the command line takes, as a string or path; a number; True (`--flag`) or False (`--no-flag`); an
-    array, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a dict of arrays, for a file of several; a list, to repeat the
-    option. An array whose keyword occurs in a mask expression has that name there: `mask="documents(cu)", cu=cu`.
+    array, also as a list of numbers, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a
+    dtype of torch, NumPy or JAX; a dict of arrays, for a file of several; a list, to repeat the option. None is no option.
+    An array whose keyword occurs in a mask expression has that name there: `mask="documents(cu)", cu=cu`.
 
     Raises AssertionError with the report if the answer is no (exit status 1), else Error if the program fails.
 
@@ -347,16 +498,31 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     return _run(command, {f"input{i}": value for i, value in enumerate(inputs)}, options)
 
 
+def _results_of(out: Any, lse: Any) -> Mapping[str, Any]:
+    """The arrays that a kernel returned: out, (out, lse), or a dict of several."""
+    if isinstance(out, Mapping):
+        return {**out} if lse is None else {**out, "lse": lse}
+    if isinstance(out, (tuple, list)) and not _is_array(out):
+        results = list(out)
+        while len(results) > 1 and results[-1] is None:
+            results.pop()
+        if len(results) > 2 or (len(results) == 2 and lse is not None):
+            raise TypeError(f"out is a tuple of {len(out)} results; give out, lse and others that ejk attention has by "
+                            "name: {'out': ..., 'lse': ...}")
+        out, lse = results if len(results) == 2 else (results[0], lse)
+    return {"out": out} if lse is None else {"out": out, "lse": lse}
+
+
 def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **options: Any) -> Result:
     """Asserts that `out`, and `lse` if given, are attention's results for q, k, v: every element within the error bound
-    of a kernel that rounds softmax weights to the type of v. `options` are those of `ejk attention`: mask, scale,
+    of a kernel that rounds softmax weights to the type of v. `out` may be what a kernel returns: (out, lse), or a dict
+    of results by name. `options` are those of `ejk attention`: mask, scale,
     softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, ...
 
     The AssertionError has the verdict, where the result is wrong, and the fault that explains it.
     """
     __tracebackhide__ = True
-    actual = {"out": out} if lse is None else {"out": out, "lse": lse}
-    return _run("attention", {"q": q, "k": k, "v": v}, _AGAINST | options | {"against": actual})
+    return _run("attention", {"q": q, "k": k, "v": v}, _AGAINST | options | {"against": _results_of(out, lse)})
 
 
 def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dout: Any, *, dbias: Any = None,

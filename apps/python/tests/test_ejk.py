@@ -1,6 +1,7 @@
 """The package on a kernel's results: right and wrong ones, every array library that is installed, and what is left behind."""
 
 import glob
+import importlib
 import os
 import signal
 import subprocess
@@ -236,3 +237,173 @@ def test_arrays_of_a_repeated_option_are_different():
     masks = [np.eye(4, dtype=bool), np.ones((4, 4), bool)]
     info = ejk.run("mask-info", mask=masks, block=(2, 2))
     assert (info["block_mask"][0] == 0).any() and not (info["block_mask"][1] == 0).any()
+
+
+def test_tensors_with_a_pending_sign_go_in_with_it():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1 + 2j, -3 + 4j, 5 - 6j])
+    negative = x.conj().imag
+    assert negative.is_neg()
+    for given in (negative, negative.contiguous(), negative[::2], torch._neg_view(torch.arange(4.0))):
+        assert torch.equal(ejk.run("convert", given)["input0"], given.clone().resolve_neg())
+    real = torch.arange(6.0).reshape(3, 2)
+    imaginary = torch.view_as_real(torch.view_as_complex(real).conj().resolve_conj())
+    assert torch.equal(ejk.run("convert", imaginary)["input0"], real * torch.tensor([1.0, -1.0]))
+    with pytest.raises(TypeError, match="complex64"):
+        ejk.run("convert", x.conj())
+
+
+def test_subclasses_of_tensors_are_tensors():
+    torch = pytest.importorskip("torch")
+
+    class Weight(torch.Tensor):
+        pass
+
+    x = torch.arange(4.0, dtype=torch.bfloat16).as_subclass(Weight).requires_grad_()
+    assert torch.equal(ejk.run("convert", x)["input0"], x.detach().as_subclass(torch.Tensor))
+
+
+def child(code, **options):
+    return subprocess.Popen([sys.executable, "-c", "import ejk, os, signal, sys\n" + code], text=True, **options)
+
+
+def folders():
+    return set(glob.glob("/dev/shm/ejk-*"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no memory file system")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_call(number):
+    before = folders()
+    process = child(f"ejk._Call.run = lambda *_: os.kill(os.getpid(), {int(number)})\nejk.run('cdiv', [1], by=2)")
+    assert process.wait() == -number
+    assert len(folders() - before) == 1
+    ejk.run("cdiv", [1], by=2)
+    assert folders() <= before
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no memory file system")
+def test_the_folder_of_a_running_process_stays():
+    before = folders()
+    code = "ejk._Call.run = lambda *_: (print('in', flush=True), sys.stdin.read())\nejk.run('cdiv', [1], by=2)"
+    process = child(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout.readline() == "in\n"
+    (folder,) = folders() - before
+    ejk.run("cdiv", [1], by=2)
+    assert os.listdir(folder) == ["input0.safetensors"]
+    process.communicate("")
+    assert not os.path.exists(folder)
+
+
+def test_a_folder_removed_before_it_is_locked_is_made_again(monkeypatch):
+    make, made = ejk.tempfile.mkdtemp, []
+
+    def found_unlocked(**options):
+        made.append(make(**options))
+        if len(made) < 3:
+            ejk._remove_abandoned(options["dir"])
+        return made[-1]
+
+    monkeypatch.setattr(ejk.tempfile, "mkdtemp", found_unlocked)
+    assert ejk.run("cdiv", [7], by=2)["cdiv"][0] == 4 and len(made) == 3
+
+
+def test_lists_of_numbers_are_arrays():
+    np = pytest.importorskip("numpy")
+    for given, dtype in (([0, 3, 8], np.int64), ([[1, 2], [3, 4], [5, 6]], np.int64), ([[0.5], [2]], np.float64),
+                         ([[True, False]], np.bool_), ([np.int32(4), 2], np.int64)):
+        back = ejk.run("convert", given)["input0"]
+        assert back.dtype == dtype and np.array_equal(back, np.array(given))
+    for ragged in ([[1, 2], [3]], [[1], 2], [1, [2]]):
+        with pytest.raises(TypeError, match="different lengths"):
+            ejk.run("convert", ragged)
+    ejk.check("cu-seqlens", [0, 3, 8], tokens=8)
+    q = np.random.default_rng(0).standard_normal((8, 2, 16)).astype(np.float32)
+    packed = ejk.run("attention", q, q, q, cu_seqlens=[0, 3, 8], mask="causal")
+    named = ejk.run("attention", q[None], q[None], q[None], mask="causal & documents(cu)", cu=[0, 3, 8])
+    assert np.allclose(packed["out"], named["out"][0], atol=1e-6)
+    shape = ejk.run("mask", mask="causal", shape=[2, 2])["mask"]
+    assert np.array_equal(shape, np.tril(np.ones((2, 2), bool)))
+
+
+def test_sizes_and_numbers_may_be_scalars_of_numpy():
+    np = pytest.importorskip("numpy")
+    mask = ejk.run("mask", mask="causal", shape=(np.int64(2), 3))["mask"]
+    assert mask.shape == (2, 3)
+    assert ejk.run("cdiv", [7], by=np.int64(2))["cdiv"][0] == 4
+
+
+def dtypes_of_bfloat16():
+    for module, name in (("torch", "bfloat16"), ("ml_dtypes", "bfloat16"), ("jax.numpy", "bfloat16")):
+        try:
+            yield getattr(importlib.import_module(module), name)
+        except ImportError:
+            pass
+
+
+def test_an_element_type_is_one_of_any_library():
+    np = pytest.importorskip("numpy")
+    for dtype in ("bfloat16", *dtypes_of_bfloat16()):
+        report = ejk.run("attention", *[np.ones((1, 4, 1, 8), np.float32)] * 3, dtype=dtype).report
+        assert report["result"]["out_dtype"] == "bfloat16"
+    for dtype, name in ((np.float64, "float64"), (np.dtype("int8"), "int8"), (bool, "bool"), (int, "int64")):
+        assert ejk.run("convert", [[1, 0]], dtype=dtype)["input0"].dtype == name
+
+
+def wrong_attention(np):
+    q = np.random.default_rng(0).standard_normal((1, 64, 2, 16)).astype(np.float32)
+    cu = np.array([0, 24, 64], np.int32)
+    documents = ejk.run("attention", q, q, q, mask="causal & documents(cu)", cu=cu)
+    return q, cu, documents["out"], documents["lse"]
+
+
+def test_a_mask_that_is_tried_names_arrays_of_keywords():
+    np = pytest.importorskip("numpy")
+    q, cu, out, _ = wrong_attention(np)
+    with pytest.raises(AssertionError, match=r"documents\(cu\)"):
+        ejk.assert_attention(out, q, q, q, mask="causal", try_="causal & documents(cu)", cu=cu)
+    with pytest.raises(AssertionError, match=r"documents\(cu\)"):
+        ejk.assert_attention(out, q, q, q, mask="causal", try_=["full", "causal & documents(cu)"], cu=[0, 24, 64])
+
+
+def test_a_kernel_may_return_its_lse_too():
+    np = pytest.importorskip("numpy")
+    q, cu, out, lse = wrong_attention(np)
+    options = {"mask": "causal & documents(cu)", "cu": cu}
+    for result in ((out, lse), [out, lse], (out, lse, None), (out,), {"out": out, "lse": lse}):
+        ejk.assert_attention(result, q, q, q, **options)
+    with pytest.raises(AssertionError):
+        ejk.assert_attention((out, lse + 1), q, q, q, **options)
+    with pytest.raises(TypeError, match="3 results"):
+        ejk.assert_attention((out, lse, lse), q, q, q, **options)
+    with pytest.raises(TypeError, match="2 results"):
+        ejk.assert_attention((out, lse), q, q, q, lse=lse, **options)
+
+
+def test_no_cap_is_a_cap_of_0():
+    np = pytest.importorskip("numpy")
+    q, cu, out, _ = wrong_attention(np)
+    for cap in (0, 0.0, np.float32(0)):
+        ejk.assert_attention(out, q, q, q, mask="causal & documents(cu)", cu=cu, softcap=cap)
+    with pytest.raises(ejk.Error, match="softcap"):
+        ejk.run("attention", q, q, q, softcap=-1)
+
+
+def test_messages_have_the_words_of_python():
+    in_python = ejk._in_python
+    for words, expected in (
+            ("--dtype int32", 'dtype="int32"'), ("--no-computable writes it", "computable=False writes it"),
+            ("--transpose-rhs takes weights", "transpose_rhs takes weights"), ("--by: 0 is", "by: 0 is"),
+            ("for example --shape 8x16x16 for 8 heads", "for example shape=(8, 16, 16) for 8 heads"),
+            ("--from position-ids takes them", 'from_="position-ids" takes them'),
+            ("--mask 'causal & local(left=1, right=0)'", "mask='causal & local(left=1, right=0)'"),
+            ("--cu-seqlens REF --top-k 2.", "cu_seqlens=REF, top_k=2."),
+            ("'ejk compare MINE RESULT --explain' looks", "'ejk.run(\"compare\", MINE, RESULT, explain=True)' looks"),
+            ("ejk convert IN -o OUT --dtype bool; added", 'ejk.run("convert", IN, dtype="bool"); added'),
+            ("ejk mask-info: a.npy: no", "ejk mask-info: a.npy: no"), ("'ejk mask -h' lists", "'ejk mask -h' lists")):
+        assert in_python(words) == expected
+    with pytest.raises(ejk.Error) as failure:
+        ejk.run("cdiv", [1], bye=2)
+    assert str(failure.value) == "ejk cdiv: unknown option 'bye'\nhint: did you mean 'by'?"
+    with pytest.raises(ejk.Error, match='dtype="int32"'):
+        ejk.run("position-ids", [0.0, 1.0])
