@@ -16,6 +16,7 @@
 #include "help.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "other_words.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
 
@@ -52,6 +53,8 @@ const Command& command_named(const std::string& word, const std::vector<std::str
   Error error = usage("unknown {} '{}'", is_option ? "option" : "command", printable(word));
   if (std::find(topics().begin(), topics().end(), word) != topics().end())
     error.hint(fmt::format("'ejk help {}' is about that", word));
+  else if (const auto meant = meaning_of(word, names))
+    error.hint(fmt::format("did you mean '{}'?", *meant));
   else if (const auto nearest = nearest_name(word, names))
     error.hint(fmt::format("did you mean '{}'?", *nearest));
   else

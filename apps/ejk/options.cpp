@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "ejk/text.hpp"
+#include "other_words.hpp"
 #include "schema.hpp"
 
 namespace ejk::app {
@@ -124,7 +125,9 @@ std::size_t read_choice(const std::string& word, const std::vector<std::string>&
   const auto found = std::find(choices.begin(), choices.end(), word);
   if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
   Error error = usage("'{}' is not one of {}", printable(word), fmt::join(choices, ", "));
-  if (const auto nearest = nearest_name(word, choices)) error.hint(fmt::format("did you mean {}?", *nearest));
+  auto meant = meaning_of(word, choices);
+  if (!meant) meant = nearest_name(word, choices);
+  if (meant) error.hint(fmt::format("did you mean {}?", *meant));
   throw error;
 }
 
@@ -267,6 +270,21 @@ void check_value(const OptionSet& set, const std::string& word) {
   if (equals + 1 == word.size()) throw usage("a value is missing: {}", with_type(*option));
 }
 
+// Removes the opposites of flags, as --no-brief and --equal-nan are: they are the default.
+void remove_defaults(const OptionSet& set, std::vector<std::string>& arguments) {
+  const auto end = std::find(arguments.begin(), arguments.end(), "--");
+  const auto is_default = [&](const std::string& word) {
+    if (!word.starts_with("--") || set.find(word) != nullptr) return false;
+    const std::string flag = word.starts_with("--no-") ? "--" + word.substr(5) : "--no-" + word.substr(2);
+    const Option* option = set.find(flag);
+    if (option == nullptr || !option->type.empty()) return false;
+    if (std::find(arguments.begin(), end, flag) != end)
+      throw usage("{} and {} exclude each other", flag, word);
+    return true;
+  };
+  arguments.erase(std::remove_if(arguments.begin(), end, is_default), end);
+}
+
 }  // namespace
 
 Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view example) {
@@ -298,6 +316,7 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
     if (option.repeats && !option.is_positional()) parser->allow_extra_args(false);
     parsers.push_back(parser->required(option.is_required));
   }
+  remove_defaults(*this, arguments);
   const std::string last = arguments.empty() ? "" : arguments.back();
   for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word) {
     check_value(*this, *word);
@@ -355,6 +374,19 @@ std::string square_of(const std::string& length, const std::string& form) {
 
 }  // namespace
 
+namespace {
+
+// "1024,1024" or "(1024, 1024)" → "1024x1024"; a word without such separators as it is.
+std::string with_crosses(std::string word) {
+  if (word.find_first_of(",*X([") == std::string::npos) return word;
+  std::erase_if(word, [](char c) { return std::string_view("()[] ").find(c) != std::string_view::npos; });
+  const auto is_separator = [](char c) { return std::string_view(",*X").find(c) != std::string_view::npos; };
+  std::replace_if(word.begin(), word.end(), is_separator, 'x');
+  return word;
+}
+
+}  // namespace
+
 Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t most_rank,
                    const std::string& form, std::int64_t least) {
   Shape lengths;
@@ -370,10 +402,15 @@ Shape read_lengths(const std::string& word, std::size_t least_rank, std::size_t 
     more = end != std::string_view::npos;
     if (more) rest.remove_prefix(end + 1);
   }
-  if (!good || lengths.size() < least_rank || lengths.size() > most_rank)
-    throw usage("'{}' is not of the form {} with lengths of at least {}", printable(word), form, least)
-        .hint(good && lengths.size() == 1 ? fmt::format("for example {}", square_of(word, form)) : "");
-  return lengths;
+  if (good && lengths.size() >= least_rank && lengths.size() <= most_rank) return lengths;
+  Error error = usage("'{}' is not of the form {} with lengths of at least {}", printable(word), form, least);
+  if (good && lengths.size() == 1) error.hint(fmt::format("for example {}", square_of(word, form)));
+  if (const std::string crosses = with_crosses(word); !good && crosses != word) try {
+      read_lengths(crosses, least_rank, most_rank, form, least);
+      error.hint(fmt::format("did you mean {}?", crosses));
+    } catch (const Error&) {  // nor is that one
+    }
+  throw error;
 }
 
 std::int64_t read_integer(const std::string& word, std::int64_t least) {

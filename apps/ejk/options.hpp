@@ -152,7 +152,8 @@ class OptionSet {
   void set_footer(std::string text) { footer_ = std::move(text); }
   const std::string& footer() const { return footer_; }
 
-  /// Throws Error{usage} for an invalid value; `example` is the hint for a missing one.
+  /// Throws Error{usage} for an invalid value; `example` is the hint for a missing one. The opposite of a flag,
+  /// --no-brief or --equal-nan, is accepted: it is the default.
   Parsed parse(std::vector<std::string> arguments, std::string_view example = "");
 
   /// The names of the arrays that are written, where options determine them; by default the command's.

@@ -10,6 +10,7 @@
 
 #include "ejk/mask.hpp"
 #include "ejk/text.hpp"
+#include "other_words.hpp"
 
 namespace ejk::app {
 
@@ -45,16 +46,6 @@ constexpr MaskOption kMaskOptions[] = {
     {"--attention-mask", "array", 1},
 };
 
-// Other options with another name in other programs.
-constexpr std::pair<std::string_view, std::string_view> kOtherOptions[] = {
-    {"--softmax-scale", "--scale"}, {"--sm-scale", "--scale"},
-    {"--logit-cap", "--softcap"},   {"--sink", "--sinks"},
-    {"--s-aux", "--sinks"},         {"--learnable-sink", "--sinks"},
-    {"--alibi-slopes", "--alibi"},  {"--return-max-logit", "--max-logits"},
-    {"--soft-cap", "--softcap"},    {"--logits-soft-cap", "--softcap"},
-    {"--attn-bias", "--bias"},
-};
-
 std::string with_hyphens(std::string_view name) {
   std::string word(name);
   std::replace(word.begin(), word.end(), '_', '-');
@@ -70,10 +61,8 @@ const MaskOption* mask_option(std::string_view name) {
 
 // The option that is meant by another program's, or by a misspelt name.
 std::optional<std::string> intended_option(const std::string& name, const std::vector<std::string>& names) {
-  const std::string word = with_hyphens(name);
-  for (const auto& [other, ours] : kOtherOptions)
-    if (word == other && std::find(names.begin(), names.end(), ours) != names.end()) return std::string(ours);
-  return nearest_name(word, names);
+  const auto meant = meaning_of(name, names);
+  return meant ? meant : nearest_name(with_hyphens(name), names);
 }
 
 // The equivalent of all mask options of other programs: "--mask 'causal & local(left=127, right=0)'".
@@ -112,6 +101,7 @@ std::string mask_of_options(const std::vector<std::string>& arguments) {
       continue;
     }
     std::string value = fmt::format("{}", fmt::join(values, ","));
+    if (most == 2) std::replace(value.begin(), value.end(), 'x', ',');
     if (most == 2) std::erase_if(value, [](char c) { return c == '(' || c == ')' || c == ' '; });  // (128, 0)
     const auto meant = MaskExpression::meant_by(fmt::format("{}({})", option->expression, value));
     if (values.empty() || !meant)
@@ -140,13 +130,17 @@ Error unknown_option(const Command& command, const OptionSet& set, const std::st
   std::vector<std::string> names{"--help"};
   for (const Option& one : set.options())
     if (!one.is_positional()) names.push_back(one.name());
+  const auto is_no_use = needless(name, names);
   Error error = usage("unknown option '{}'", printable(name));
   if (mask_option(name) != nullptr && set.find("--mask-kind") != nullptr)
     return error.hint(mask_of_options(arguments));
+  if (is_no_use) return error.hint(*is_no_use);
   if (const Command* other = sibling_with(command, name))
     return error.hint(fmt::format("'ejk {}' has such an option", other->name));
-  if (const auto intended = intended_option(name, names))
-    return error.hint(fmt::format("did you mean '{}'?", *intended));
+  if (const auto intended = intended_option(name, names)) {
+    const char* const quote = intended->find('\'') == std::string::npos ? "'" : "";
+    return error.hint(fmt::format("did you mean {0}{1}{0}?", quote, *intended));
+  }
   const std::vector<std::string_view> others = commands_with(name);
   if (others.size() == 1)
     return error.hint(

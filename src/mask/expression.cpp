@@ -438,6 +438,11 @@ class Translation {
  private:
   void step() {
     const std::size_t begin = at_;
+    if (const auto meant = comparison()) {
+      changed_ = true;
+      out_ += *meant;
+      return;
+    }
     if (is_letter(text_[at_])) {
       while (at_ < text_.size() && is_letter(text_[at_])) ++at_;
     } else {
@@ -460,6 +465,53 @@ class Translation {
       has_signs_ = has_signs_ || token == "&" || token == "|";
       out_ += token;
     }
+  }
+
+  // The index of a query, of a key, or neither, at at_; behind it.
+  enum class Index { none, query, key };
+  Index take_index() {
+    skip_spaces();
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && is_letter(text_[at_])) ++at_;
+    const std::string word = " " + lower_case(text_.substr(begin, at_ - begin)) + " ";
+    const auto is_in = [&](std::string_view words) { return words.find(word) != std::string_view::npos; };
+    if (is_in(" q qi i row q_idx q_index q_pos query query_idx ")) return Index::query;
+    return is_in(" k ki kv j col k_idx kv_idx kv_index k_pos kv_pos key key_idx ") ? Index::key : Index::none;
+  }
+
+  // The longest of `signs`, separated by spaces, at at_; behind it.
+  std::string_view take_sign(std::string_view signs) {
+    skip_spaces();
+    for (std::size_t end = 0; end < signs.size(); signs.remove_prefix(end), end = 0) {
+      signs.remove_prefix(std::min(signs.find_first_not_of(' '), signs.size()));
+      end = std::min(signs.find(' '), signs.size());
+      if (end > 0 && text_.substr(at_, end) == signs.substr(0, end)) return at_ += end, signs.substr(0, end);
+    }
+    return {};
+  }
+
+  // A comparison of indices, as in mask_mod of FlexAttention: "q_idx >= kv_idx", "q - k < 128".
+  std::optional<std::string> comparison() {
+    const std::size_t begin = at_;
+    const bool is_within_word = begin > 0 && is_letter(text_[begin - 1]);
+    const Index left = is_within_word ? Index::none : take_index();
+    std::string_view sign = left == Index::none ? std::string_view() : take_sign(">= <= > < -");
+    std::optional<std::string> meant;
+    if (sign == "-" && left == Index::query && take_index() == Index::key) {
+      sign = take_sign("<= <");
+      skip_spaces();
+      const std::size_t number = at_;
+      while (at_ < text_.size() && is_letter(text_[at_])) ++at_;
+      const auto keys = moved(std::string(text_.substr(number, at_ - number)), sign == "<=" ? 0 : -1, 0);
+      if (keys && !sign.empty()) meant = fmt::format("local(left={}, right=none)", *keys);
+    } else if (!sign.empty() && sign != "-") {
+      const Index right = take_index();
+      const bool is_causal = left == Index::query ? right == Index::key && sign[0] == '>'
+                                                  : right == Index::query && sign[0] == '<';
+      if (is_causal) meant = sign.size() == 2 ? "causal" : "causal(offset=-1)";
+    }
+    if (!meant) at_ = begin;
+    return meant;
   }
 
   void replace(const std::string& word) {

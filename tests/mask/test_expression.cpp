@@ -329,6 +329,14 @@ TEST_CASE("the words of other libraries get the expression that is meant") {
   CHECK(meant("sliding_window(window=4, align=bottom-right)") ==
         "local(left=3, right=0, align=bottom-right)");
   CHECK(meant("sliding_window(256) or sink(4)") == "local(left=255, right=0) | causal & prefix(4)");
+  CHECK(meant("q >= k") == "causal");
+  CHECK(meant("kv_idx<=q_idx") == "causal");
+  CHECK(meant("i > j") == "causal(offset=-1)");
+  CHECK(meant("(q_idx >= kv_idx) & (q_idx - kv_idx < 128)") == "(causal) & (local(left=127, right=none))");
+  CHECK(meant("row - col <= 4 and causal") == "local(left=4, right=none) & causal");
+  for (const char* other :
+       {"q <= k", "q >= q", "q", "q >=", "k - q < 4", "q - k < 0", "q - k > 4", "xq >= k", "q - k"})
+    CHECK_MESSAGE(meant(other) == "", other);
   CHECK(meant("sinks(4) | window(3)") == "causal & prefix(4) | local(left=2, right=0)");
   CHECK(meant("chunk(64) & block_diagonal(cu.npy)") == "chunked(64) & documents(cu.npy)");
   CHECK(meant("document(cu.h5:/x[0,:]) and causal_mask") == "documents(cu.h5:/x[0,:]) & causal");
