@@ -5,6 +5,7 @@
 #include "attention/against.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
 #include "attention/saved.hpp"
+#include "core/elements.hpp"
 #include "core/require.hpp"
 #include "verify/value_search.hpp"
 
@@ -131,6 +133,41 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   return r;
 }
 
+bool has_nan(const ArrayView& view) {
+  if (view.shape.size() > 1) {
+    for (std::int64_t i = 0; i < view.shape[0]; ++i)
+      if (has_nan(view[i])) return true;
+    return false;
+  }
+  const std::int64_t count = element_count(view.shape);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  core::load(view.dtype, view.data, view.shape.empty() ? 0 : view.strides[0], count, values.data());
+  return std::any_of(values.begin(), values.end(), [](float value) { return value != value; });
+}
+
+// NaN of inputs, where all elements out of tolerance are NaN or infinite and should be numbers: masked pairs had
+// an influence. No fault is searched for then, as many make NaN of NaN.
+bool explain_by_nans(const AttentionArrays& arrays, Against& against) {
+  for (const Against::Compared& compared : against.arrays)
+    if (compared.not_numbers != compared.beyond) return false;
+  std::vector<std::string> names;
+  const auto look = [&](const char* name, const std::optional<ArrayView>& view) {
+    if (view && is_float(view->dtype) && has_nan(*view)) names.emplace_back(name);
+  };
+  look("q", arrays.q), look("k", arrays.k), look("v", arrays.v);
+  look("bias", arrays.bias), look("dout", arrays.dout);
+  if (names.empty()) return false;
+  for (const Against::Compared& compared : against.arrays) {
+    if (compared.beyond == 0) continue;
+    Against::Explained& cause = against.explanations.emplace_back();
+    cause.array = compared.name;
+    cause.kind = "not_numbers";
+    cause.text = fmt::format("NaN of {} reaches results that it is masked from", fmt::join(names, " and "));
+    cause.share_explained = 1;
+  }
+  return true;
+}
+
 }  // namespace
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
@@ -223,7 +260,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   for (const auto& array : compared) array->counts = verify::compare_rows(array->rows, against, 0);
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!against.agrees()) attn::explain(it, compared, tried, against);
+    if (!against.agrees() && !explain_by_nans(arrays, against)) attn::explain(it, compared, tried, against);
   }
   return against;
 }

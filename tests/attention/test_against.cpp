@@ -71,6 +71,41 @@ TEST_CASE("one wrong element anywhere is found, with its head, entry and query")
   }
 }
 
+TEST_CASE("NaN of an input that reaches masked queries is the cause, and no other is searched for") {
+  std::mt19937_64 engine(63);
+  const Shape shape{1, 8, 1, 4};
+  Array q = plain::random(DType::float32, shape, engine), k = plain::random(DType::float32, shape, engine),
+        v = plain::random(DType::float32, shape, engine);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  AttentionOptions options;
+  options.masks.push_back(head_masks({MaskExpression::parse("causal")}, Polarity::keep, {}));
+  for (Array* input : {&k, &v}) {
+    const float before = input->elements<float>()[3 * 4 + 1];
+    input->elements<float>()[3 * 4 + 1] = nan;
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
+    Attention a = attention(q.view(), k.view(), v.view(), options);
+    const auto explained = [&](const Array& out) {
+      return compared(arrays, options, views_of({&a.out, &a.lse}), {out.view(), std::nullopt},
+                      attn::kCheckEffort, Explain::yes);
+    };
+    Array out = Array::copy_of(a.out.view());
+    for (float& value : out.elements<float>()) value = nan;
+    const Against leaked = explained(out);
+    CHECK(leaked.tried);
+    REQUIRE(leaked.explanations.size() == 1);
+    CHECK(leaked.explanations[0].kind == "not_numbers");
+    CHECK(leaked.explanations[0].text ==
+          std::string("NaN of ") + (input == &k ? "k" : "v") + " reaches results that it is masked from");
+    // Queries 0 to 2 do not attend to key 3: a factor there is no NaN.
+    out = Array::copy_of(a.out.view());
+    for (float& value : out.elements<float>()) value *= 1.5f;
+    const Against scaled = explained(out);
+    REQUIRE(scaled.explanations.size() >= 1);
+    CHECK(scaled.explanations[0].kind == "factor");
+    input->elements<float>()[3 * 4 + 1] = before;
+  }
+}
+
 TEST_CASE("one wrong gradient is found, in packed sequences too") {
   std::mt19937_64 engine(63);
   const Array q = plain::random(DType::float32, {20, 2, 8}, engine),

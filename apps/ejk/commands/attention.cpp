@@ -14,6 +14,7 @@
 #include "ejk/attention_check.hpp"
 #include "ejk/attention_ranks.hpp"
 #include "ejk/machine.hpp"
+#include "ejk/statistics.hpp"
 #include "ejk/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
@@ -244,6 +245,19 @@ Tried tried_faults(const AttentionFlags& words, const Request& r, Job& job) {
   return tried;
 }
 
+// Inputs with NaN, before what they account for.
+void warn_of_nans(const AttentionArrays& arrays, Report& report) {
+  std::vector<std::string> warnings;
+  const auto look = [&](const std::string& name, const std::optional<ArrayView>& view) {
+    if (!view || !is_float(view->dtype) || name == "out" || name == "lse") return;
+    if (const std::int64_t nans = statistics_of(*make_source(*view, name)).nans; nans > 0)
+      warnings.push_back(fmt::format("{} has NaN: {} of {} elements", name, format_count(nans),
+                                     format_count(element_count(view->shape))));
+  };
+  for_each_operand(look, arrays);
+  report.warnings.insert(report.warnings.begin(), warnings.begin(), warnings.end());
+}
+
 // --check and --against, by rank 0, which gathers the results. True if both pass.
 bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Request& r,
                    std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report,
@@ -268,6 +282,7 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
   }
   if (words.against.given()) {
+    job.phase(Phase::compute, [&] { warn_of_nans(arrays, report); });
     std::vector<std::optional<ArrayView>> mine;
     job.phase(Phase::read, [&] {
       for (BufferedInput& input : given)
@@ -472,7 +487,8 @@ TwoReferences read_two(const std::string& word) {
 
 double read_cap(const std::string& word) {
   const double value = read_finite(word);
-  if (value <= 0) throw usage("{} is not above 0", word);
+  if (value <= 0)
+    throw usage("{} is not above 0", word).hint(value < 0 ? "" : "without --softcap scores have no cap");
   return value;
 }
 
