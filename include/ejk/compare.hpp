@@ -91,6 +91,7 @@ struct Comparison {
   std::int64_t expected_nans = 0, expected_infinities = 0;
   /// NaN on one side only; infinities without the same one on the other side, where neither is NaN.
   std::int64_t one_sided_nans = 0, one_sided_infinities = 0;
+  std::int64_t opposite_infinities = 0;  // of those, infinite on both sides
   std::optional<Shape> first_one_sided_nan, first_one_sided_infinity;
   /// Out of tolerance with the largest |a - e|, the first of equals in C order; NaN is the largest.
   std::optional<Difference> violation;

@@ -69,6 +69,7 @@ struct Squares {
 struct Part {
   std::int64_t differing = 0, both_zero = 0, finite = 0;
   std::int64_t actual_nans = 0, actual_infinities = 0, expected_nans = 0, expected_infinities = 0;
+  std::int64_t opposite_infinities = 0;
   Count one_sided_nans, one_sided_infinities, beyond_hard;
   Worst violation;                 // of those that do not agree; NaN is more than anything
   Worst absolute, relative, ulps;  // of all pairs of finite numbers
@@ -263,6 +264,7 @@ class Floats {
         if (x_nan != y_nan) part.one_sided_nans.see(at + i);
       } else if (x != y) {
         part.one_sided_infinities.see(at + i);
+        part.opposite_infinities += x_infinite && y_infinite;
       }
       if (agree(x, y)) continue;
       ++part.differing;
@@ -571,8 +573,9 @@ class Comparer {
 };
 
 void join(Part& sum, const Part& part) {
-  for (const auto count : {&Part::differing, &Part::both_zero, &Part::finite, &Part::actual_nans,
-                           &Part::actual_infinities, &Part::expected_nans, &Part::expected_infinities})
+  for (const auto count :
+       {&Part::differing, &Part::both_zero, &Part::finite, &Part::actual_nans, &Part::actual_infinities,
+        &Part::expected_nans, &Part::expected_infinities, &Part::opposite_infinities})
     sum.*count += part.*count;
   for (const auto count : {&Part::one_sided_nans, &Part::one_sided_infinities, &Part::beyond_hard})
     (sum.*count).join(part.*count);
@@ -733,6 +736,7 @@ void add_found(const Part& sum, Comparison& result) {
   result.first_one_sided_nan = first(sum.one_sided_nans);
   result.one_sided_infinities = sum.one_sided_infinities.count;
   result.first_one_sided_infinity = first(sum.one_sided_infinities);
+  result.opposite_infinities = sum.opposite_infinities;
   if (result.beyond_hard) {
     result.beyond_hard = sum.beyond_hard.count;
     result.first_beyond_hard = first(sum.beyond_hard);

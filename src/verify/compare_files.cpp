@@ -37,6 +37,21 @@ std::string mapped_name(const std::string& name, const std::vector<NameMap>& map
   return name;
 }
 
+ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
+  for (const auto& [set, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
+    if (set->arrays.size() != 1)
+      throw core::invalid("{} holds {} arrays, and {} is one", printable(set->name), set->arrays.size(),
+                          printable(other->name))
+          .hint(set->arrays.empty()
+                    ? "there is nothing to compare"
+                    : fmt::format("name one of them, as in {}", printable(set->arrays[0].reference)));
+  const ArraySet::Member &a = actual.arrays[0], &e = expected.arrays[0];
+  ArrayPair pair{a.name, e.name};
+  pair.open_actual = a.open, pair.open_expected = e.open;
+  pair.actual_element = a.element, pair.expected_element = e.element;
+  return pair;
+}
+
 std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& expected,
                                      const std::vector<NameMap>& maps) {
   const auto invalid = [](std::string why) {
@@ -67,23 +82,10 @@ std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& exp
     if (!pair.open_actual) pair.name = array.name;
   }
   std::vector<ArrayPair> all;
+  if (maps.empty() && actual.arrays.size() == 1 && expected.arrays.size() == 1 && pairs.size() == 2)
+    return {single_pair(actual, expected)};  // of different names
   for (auto& [name, pair] : pairs) all.push_back(std::move(pair));
   return all;
-}
-
-ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
-  for (const auto& [set, other] : {std::pair{&actual, &expected}, std::pair{&expected, &actual}})
-    if (set->arrays.size() != 1)
-      throw core::invalid("{} holds {} arrays, and {} is one", printable(set->name), set->arrays.size(),
-                          printable(other->name))
-          .hint(set->arrays.empty()
-                    ? "there is nothing to compare"
-                    : fmt::format("name one of them, as in {}", printable(set->arrays[0].reference)));
-  const ArraySet::Member &a = actual.arrays[0], &e = expected.arrays[0];
-  ArrayPair pair{a.name, e.name};
-  pair.open_actual = a.open, pair.open_expected = e.open;
-  pair.actual_element = a.element, pair.expected_element = e.element;
-  return pair;
 }
 
 // A link on one side only is no difference. Links with one outside target are compared where they are
@@ -211,9 +213,24 @@ std::string why_of(const ArrayPair& pair, const Comparison& c) {
   std::vector<std::string> why;
   if (c.actual_dtype != c.expected_dtype && format_of(pair).empty()) why.push_back(dtypes_of(c));
   if (c.one_sided_nans > 0) why.push_back(fmt::format("NaN on one side: {}", c.one_sided_nans));
+  if (c.one_sided_infinities > 0) {
+    const std::int64_t opposite = c.opposite_infinities, one_side = c.one_sided_infinities - opposite;
+    std::vector<std::string> kinds;
+    if (one_side > 0) kinds.push_back(fmt::format("infinite on one side: {}", one_side));
+    if (opposite > 0) kinds.push_back(fmt::format("infinite, signs differ: {}", opposite));
+    why.push_back(
+        fmt::format("{}, first {}", fmt::join(kinds, "; "), to_string(*c.first_one_sided_infinity)));
+  }
   if (c.conditions > 1 && !c.failed.empty())
     why.push_back(fmt::format("failed: {}", fmt::join(c.failed, ", ")));
   return fmt::format("{}", fmt::join(why, "; "));
+}
+
+// The largest difference, unless it is 0 and others, of NaN or infinities, are those that count.
+const std::optional<Difference>& largest_of(const Comparison& c) {
+  static const std::optional<Difference> kNone;
+  return c.largest_absolute && c.largest_absolute->amount == 0 && c.differing > 0 ? kNone
+                                                                                  : c.largest_absolute;
 }
 
 std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c, bool decoded) {
@@ -223,6 +240,7 @@ std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c, bool
     return d ? ReportValue(d->amount) : ReportValue();
   };
   const std::string why = why_of(pair, c), format = format_of(pair);
+  const std::optional<Difference>& largest = largest_of(c);
   std::vector<ReportValue> row{printable(pair.name),
                                where(opened, std::string(name_of(c.actual_dtype))),
                                where(opened, std::string(name_of(c.expected_dtype))),
@@ -232,8 +250,8 @@ std::vector<ReportValue> row_of(const ArrayPair& pair, const Comparison& c, bool
                                where(compared, c.elements),
                                where(compared, c.differing),
                                verify::share_of(c.differing, c.elements),
-                               amount(c.largest_absolute),
-                               c.largest_absolute ? ReportValue(c.largest_absolute->index) : ReportValue(),
+                               amount(largest),
+                               largest ? ReportValue(largest->index) : ReportValue(),
                                amount(c.largest_relative),
                                amount(c.largest_ulps),
                                verify::value_or_null(c.rms),
@@ -310,8 +328,8 @@ Report summary_of(const FilesComparison& files) {
           fmt::format("{}: not tried: {}", printable(pair.name), files.found[p].not_tried));
     if (pair.why.empty() && c.actual_dtype != c.expected_dtype && format_of(pair).empty())
       dtypes.push_back(fmt::format("{} ({})", printable(pair.name), dtypes_of(c)));
-    if (c.largest_absolute && (worst == nullptr || c.largest_absolute->amount > worst->amount))
-      worst = &*c.largest_absolute, of_worst = &pair;
+    const std::optional<Difference>& largest = largest_of(c);
+    if (largest && (worst == nullptr || largest->amount > worst->amount)) worst = &*largest, of_worst = &pair;
   }
   report.add("close", "close", differing == 0 && links == 0)
       .add("arrays_count", "arrays", arrays, Unit::count)

@@ -212,6 +212,12 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   if (is_whole)
     for (const ArraySet* set : {&actual, &expected}) warn_of_links(plan.head, set->name, job);
   if (pairs.empty()) warnings.emplace_back("neither side holds an array");
+  for (const ArrayPair& pair : pairs)
+    if (is_whole && options.maps.empty() && pair.open_actual && pair.open_expected &&
+        pair.name != pair.expected_name)
+      warnings.push_back(fmt::format("{} of {} and {} of {} are compared, the only arrays of each",
+                                     printable(pair.name), printable(actual.name),
+                                     printable(pair.expected_name), printable(expected.name)));
   return plan;
 }
 
@@ -384,7 +390,8 @@ void declare_inputs(OptionSet& set, const std::shared_ptr<CompareOptions>& optio
       set, "ACTUAL", options->actual,
       "an array, or a file, HDF5 group or folder of arrays\n"
       "Two of those are compared array by array, by their names in there; a name on one side only is "
-      "a difference, as is a link that leads elsewhere on the other side.")
+      "a difference, as is a link that leads elsewhere on the other side. Two files of one array each may have "
+      "different names for it.")
       .required();
   add_reference(set, "EXPECTED", options->expected, "what it should be: the reference").required();
   add_references(set, "RUN", options->more, "with --runs: more results of the same work");
