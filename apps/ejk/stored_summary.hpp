@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 
 #include "ejk/io.hpp"
 #include "ejk/report.hpp"
@@ -30,12 +30,17 @@ class StoredSummary {
   struct Pattern {
     Sum sum;
     std::string name;  // of its first array, as the shape is
+    ArrayReference file;
     Shape shape;
     bool has_one_shape = true;
+    void join(const Pattern& other);
   };
 
   Sum all_;
-  std::map<std::pair<std::string, std::string>, Pattern> patterns_;  // by pattern and type
+  std::map<std::tuple<std::string, std::string, std::string>, Pattern>
+      patterns_;                              // by pattern, type and file
+  std::map<std::string, std::string> files_;  // the first file with an array of this name
+  bool has_equal_names_ = false;              // of several files, whose patterns are separate then
   std::map<std::string, Sum> types_;
   Table tensors_{"tensors",
                  "",

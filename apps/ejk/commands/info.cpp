@@ -279,7 +279,8 @@ Run declare_info(OptionSet& set) {
       set, "FILE", options->files,
       "files, folders of .npy files, arrays, or - for stdin\n"
       "Of an .npz or HDF5 file all arrays, unless one is named. Mean, least and largest leave NaN out. Of a "
-      "safetensors or .pt file or a model of several the headers alone, by patterns of names: --elements "
+      "safetensors or .pt file or a model of several the headers alone, by patterns of names, of each file where "
+      "two have an array of one name: --elements "
       "reads all, and a tensor that is named is read.")
       .required();
   add_flag(set, "--elements", options->elements,
@@ -308,7 +309,7 @@ arrays | table | the arrays whose elements are read; with --dry-run from headers
   min, max, mean | number or null | least and largest element, and the mean, without NaN
   nans, infinities | integer or null | elements that are NaN, and infinite ones
 patterns | table | arrays of files whose headers list them, by patterns of names and types | of such files
-  pattern | string | the name, of several with # for numbers between dots, slashes and brackets
+  pattern | string | the name, of several with # for numbers between dots, slashes and brackets; behind its file where two files have an array of one name
   dtype | string | their element type, or the file's name of one that is not supported
   shape | shape or null | their shape, if it is one
   arrays | integer | how many there are

@@ -407,3 +407,40 @@ def test_messages_have_the_words_of_python():
     assert str(failure.value) == "ejk cdiv: unknown option 'bye'\nhint: did you mean 'by'?"
     with pytest.raises(ejk.Error, match='dtype="int32"'):
         ejk.run("position-ids", [0.0, 1.0])
+
+
+def test_flags_may_be_false_and_defaults_true():
+    np = pytest.importorskip("numpy")
+    q, cu, out, _ = wrong_attention(np)
+    with pytest.raises(AssertionError, match="instruction set"):  # the whole report
+        ejk.assert_attention(out, q, q, q, mask="causal", brief=False, explain=False)
+    nan = np.full(3, np.nan)
+    ejk.assert_close(nan, nan, equal_nan=True)
+    with pytest.raises(AssertionError):
+        ejk.assert_close(nan, nan, equal_nan=False)
+
+
+def test_words_of_torch_get_those_of_ejk():
+    np = pytest.importorskip("numpy")
+    q = np.ones((1, 4, 1, 8), np.float32)
+    for options, hint in (({"is_causal": True}, 'mask="causal"'), ({"softmax_scale": 1.0}, "did you mean 'scale'"),
+                          ({"window_size": (3, 0)}, r"mask='local\(left=3, right=0\)'"),
+                          ({"enable_gqa": True}, "no option is needed"), ({"dtype": "bf16"}, "bfloat16")):
+        with pytest.raises(ejk.Error, match=hint):
+            ejk.run("attention", q, q, q, **options)
+
+
+def test_arrays_of_one_name_in_two_files_are_apart():
+    torch = pytest.importorskip("torch")
+    report = ejk.run("info", {"w": torch.ones(2)}, {"w": torch.ones(3)}).report["result"]
+    assert [row["pattern"] for row in report["patterns"]] == ["input0:w", "input1:w"]
+    assert [row["shape"] for row in report["patterns"]] == [[2], [3]]
+
+
+def test_nan_of_an_input_is_the_cause():
+    np = pytest.importorskip("numpy")
+    q, _, _, _ = wrong_attention(np)
+    k = q.copy()
+    k[0, 30] = np.nan
+    with pytest.raises(AssertionError, match="NaN of k reaches results that it is masked from"):
+        ejk.assert_attention(np.full_like(q, np.nan), q, k, q, mask="causal")
