@@ -68,7 +68,9 @@ TEST_CASE("a value of another program gets words that its option takes") {
   std::size_t hints = 0;
   for (const OtherWords& row : other_words()) {
     bool counts = row.name().starts_with("--") || find_command(row.name()) != nullptr || row.name() == "help";
-    for (const auto& [command, parser] : all_commands()) {
+    for (const Declared& declared : all_commands()) {
+      const Command* const command = declared.command;
+      const auto& parser = declared.parser;
       counts = counts || command->action() == row.name();
       for (const Option& option : parser->set.options()) {
         if (!has(option.choices, row.name())) continue;
@@ -94,7 +96,9 @@ TEST_CASE("an option of another program gets one that the command takes") {
   for (const OtherWords& row : other_words()) {
     if (!row.name().starts_with("--")) continue;
     bool counts = false;
-    for (const auto& [command, parser] : all_commands()) {
+    for (const Declared& declared : all_commands()) {
+      const Command* const command = declared.command;
+      const auto& parser = declared.parser;
       const std::vector<std::string> names = option_names(parser->set);
       if (!has(names, row.name())) continue;
       counts = true;
@@ -116,7 +120,9 @@ TEST_CASE("an option of another program gets one that the command takes") {
 TEST_CASE("an option that is of no use is said to be none, and what its hint names is an option") {
   for (const NeedlessOptions& row : needless_options()) {
     bool counts = row.option.empty();
-    for (const auto& [command, parser] : all_commands()) {
+    for (const Declared& declared : all_commands()) {
+      const Command* const command = declared.command;
+      const auto& parser = declared.parser;
       counts = counts || parser->set.find(row.option) != nullptr;
       if (!row.option.empty() && parser->set.find(row.option) == nullptr) continue;
       for (const std::string& word : words_in(row.words))

@@ -586,7 +586,7 @@ arrays_count | integer | arrays of both, by name | of two files, groups or folde
 differing_arrays | integer | of these, those that are not close | of two files, groups or folders
 only_in_actual, only_in_expected | integer | of these, those on one side alone | of two files, groups or folders
 differing_links | integer | links of one name in both that lead elsewhere | of two files where there are any
-max_difference | number or null | the largest absolute difference of finite elements; null where there are none to subtract | without --runs and --routing
+max_difference | number or null | the largest absolute difference of finite elements; null where there are none to subtract, or NaN or infinities alone differ | without --runs and --routing
 max_array | string or null | the array where it is | of two files, groups or folders
 max_index | shape or null | and the index | without --runs and --routing
 patterns | table | decoded arrays whose names differ in numbers only | of two files, groups or folders, with --decode
@@ -607,7 +607,7 @@ arrays | table | the arrays by name | of two files, groups or folders, or with -
   rtol, atol | number or null | the relative and the absolute tolerance | done
   elements, differing | integer or null | elements of each; those that are not close | done
   differing_share | share or null | differing / elements | done
-  max_difference | number or null | the largest absolute difference of finite elements | done
+  max_difference | number or null | the largest absolute difference of finite elements; null also where NaN or infinities alone differ | done
   max_index | shape or null | where it is | done
   max_relative, max_ulps | number or null | the largest relative difference, and in ulps | done
   rms | number or null | root of the mean square of the differences | done

@@ -57,7 +57,7 @@ _FORMAT = {"?": "bool", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16", 
            "L": "uint64", "q": "int64", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64"}
 _BITS = {"bfloat16": "uint16"} | {name: "uint8" for name in _TYPES if name.startswith("float8")}
 _EXPRESSIONS = {"mask", "try", "within", "covers", "equals"}  # options whose values are mask expressions
-_SIZES = {"block", "shape", "tiling"}  # options whose lists of integers are no arrays
+_TUPLES = {"axes", "block", "blocks", "shape", "tiles", "tiling"}  # options whose lists are one value and no array
 _FOLDER = re.compile(r"ejk-[0-9]+-")
 _FILE = re.compile(r"^(\w+)\.safetensors(:\1(?!\w))?")
 # Options and command lines in messages. A value of an option is quoted, a file, a number or a placeholder, or a word
@@ -380,7 +380,7 @@ def _in_python(text: str) -> str:
 
 def _option(name: str, value: Any) -> Any:
     """The value of an option, of types that other libraries have for it."""
-    if isinstance(value, list) and name in _SIZES:
+    if isinstance(value, list) and name in _TUPLES:
         return tuple(value)
     value = _type_name(_number(value))
     is_no_cap = name == "softcap" and isinstance(value, (int, float)) and value == 0  # flash attention's default

@@ -322,6 +322,8 @@ def test_lists_of_numbers_are_arrays():
     packed = ejk.run("attention", q, q, q, cu_seqlens=[0, 3, 8], mask="causal")
     named = ejk.run("attention", q[None], q[None], q[None], mask="causal & documents(cu)", cu=[0, 3, 8])
     assert np.allclose(packed["out"], named["out"][0], atol=1e-6)
+    sizes = ejk.run("sparsity", mask="causal", shape=[64, 64], blocks=[(16, 16), (32, 32)]).report["result"]["sizes"]
+    assert len(sizes) == 2
     shape = ejk.run("mask", mask="causal", shape=[2, 2])["mask"]
     assert np.array_equal(shape, np.tril(np.ones((2, 2), bool)))
 
