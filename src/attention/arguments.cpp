@@ -14,6 +14,7 @@
 #include "attention/plan.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
+#include "ejk/text.hpp"
 
 namespace ejk {
 
@@ -309,6 +310,14 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
   shape.out.back() = shape.value_size;
   const std::int64_t queries = s.q.shape[kPositions], keys = s.k.shape[kPositions];
   shape.lse = s.packed() ? Shape{shape.heads, queries} : Shape{shape.entries, shape.heads, queries};
+  // Per-problem loops are bounded by what the input holds: without elements any axis may be of any length.
+  constexpr std::int64_t kMostEmptyProblems = std::int64_t{1} << 20;
+  if (const std::int64_t loops =
+          element_count(std::array{shape.entries, std::max<std::int64_t>(shape.heads, 1)});
+      loops > std::max({kMostEmptyProblems, element_count(s.q.shape), element_count(s.k.shape)}))
+    throw invalid("q of shape {} has no elements: {} entries of {} heads have nothing to compute",
+                  to_string(types.q->shape), format_count(shape.entries), format_count(shape.heads))
+        .about("q");
   // Counts of pairs, positions and results fit 64 bits.
   element_count(std::array{std::max<std::int64_t>(s.q.shape[kBatch], 1), shape.heads, queries, keys});
   byte_count(shape.out, DType::float64);

@@ -82,9 +82,10 @@ Array convert_scale_layout(const ArraySource& scales, ScaleLayout from, ScaleLay
   if (is_packable) held = e8m0_of(held, name);
   const StoredGrid old{from, grid->rows, grid->columns};
   const StoredGrid made{to, grid->rows, grid->columns};
+  Array out(is_to_words ? DType::int32 : is_from_words ? DType::uint8 : dtype, stored_shape(to, result));
+  if (out.size() == 0) return out;  // its other axes may have any length
   std::int64_t matrices = 1;
   for (std::size_t d = 0; d + 2 < result.size(); ++d) matrices *= result[d];
-  Array out(is_to_words ? DType::int32 : is_from_words ? DType::uint8 : dtype, stored_shape(to, result));
   for (std::int64_t m = 0; m < matrices; ++m) {
     const std::byte* source = held.data() + m * old.codes();
     std::byte* target = out.data() + m * made.codes();

@@ -44,9 +44,9 @@ IdRows read_rows(const ArraySource& ids, const char* what) {
     throw std::move(error.at(ids.name()));
   }
   IdRows rows;
-  rows.rows = shape.size() == 2 ? shape[0] : 1;
-  rows.columns = shape.back();
   rows.values.resize(static_cast<std::size_t>(element_count(shape)));
+  if (!rows.values.empty()) rows.rows = shape.size() == 2 ? shape[0] : 1;  // empty rows may be any number
+  rows.columns = shape.back();
   std::vector<std::byte> raw;
   core::read_integer_box(ids, Shape(shape.size(), 0), shape, raw, rows.values.data());
   return rows;

@@ -264,7 +264,8 @@ RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& 
   if (e.has_scores()) experts = e.width();
   const std::int64_t width = std::max<std::int64_t>(1, std::max(a.width(), e.width()));
   const std::int64_t step = std::max<std::int64_t>(1, kRoutingPiece / width);
-  const std::int64_t pieces = core::ceil_div(result.tokens, step);
+  const bool has_choices = a.width() > 0 || e.width() > 0;  // else there may be any number of tokens
+  const std::int64_t pieces = has_choices ? core::ceil_div(result.tokens, step) : 0;
   const bool in_order = !actual.random_access() || !expected.random_access();
   const int threads =
       in_order
@@ -286,6 +287,7 @@ RoutingComparison compare_routing(const ArraySource& actual, const ArraySource& 
         done.add(end - begin);
       },
       [&](RoutingPart& part) { all.join(part); });
+  if (!has_choices) all.tokens_equal = all.actual.unrouted = all.expected.unrouted = result.tokens;
   result.tokens_equal = all.tokens_equal, result.tokens_tied = all.tokens_tied;
   result.choices = all.choices, result.choices_equal = all.choices_equal;
   result.ties = all.ties;

@@ -122,3 +122,26 @@ TEST_CASE("masks are made once for the plan, its run and its check") {
   CHECK(plan.check(arrays, {dq.view(), dk.view(), dv.view()}).passed());
   CHECK(made == 2);
 }
+
+TEST_CASE("axes of arrays without elements are bounded where loops run over them") {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  const auto plan_of = [](AttentionLayout layout, const Shape& shape) {
+    AttentionTypes t;
+    t.q = t.k = t.v = t.dout = ArrayType(DType::float32, shape);
+    AttentionSettings settings;
+    settings.layout = layout;
+    return AttentionPlan(t, settings);
+  };
+  for (const AttentionLayout layout : {AttentionLayout::bshd, AttentionLayout::bhsd})
+    for (const Shape& shape : {Shape{kMany, 0, 2, 8}, Shape{kMany, 2, 0, 8}, Shape{1, kMany, 0, 8},
+                               Shape{1, 0, kMany, 8}, Shape{0, kMany, 2, 8}, Shape{0, 2, kMany, 8}}) {
+      CAPTURE(to_string(shape));
+      try {
+        CHECK(plan_of(layout, shape).work().rows == 0);
+      } catch (const Error& e) {
+        CHECK(e.kind() == Error::Kind::input);
+        CHECK(e.subject() == "q");
+      }
+    }
+  CHECK(plan_of(AttentionLayout::bshd, {3000, 0, 16, 8}).work().problems == 48'000);
+}

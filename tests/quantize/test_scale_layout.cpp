@@ -120,3 +120,14 @@ TEST_CASE("the decoder reads scales in every layout, along the last axis and ano
                             et));
   }
 }
+
+TEST_CASE("scales without elements cost nothing, however long their other axes are") {
+  const std::int64_t many = std::int64_t{1} << 40;
+  for (const ScaleLayout layout : kTiled)
+    for (const Shape& shape : {Shape{many, 0}, Shape{0, many}, Shape{many, 0, 4}, Shape{many, 4, 0}}) {
+      CAPTURE(name_of(layout));
+      CAPTURE(to_string(shape));
+      CHECK(converted(Array(DType::uint8, shape), ScaleLayout::linear, layout).shape() ==
+            quantize::stored_shape(layout, shape));
+    }
+}

@@ -156,3 +156,9 @@ TEST_CASE("integers of several values are no mask where that is asked, at any pl
   CHECK(code_of({1, 1, 2, 2, 0}) == Error::Code::segment_ids);
   CHECK(code_of({1, 1, 0, 1, 2}) == Error::Code::position_ids);  // padded at the left
 }
+
+TEST_CASE("rows without tokens are no sequences, however many there are") {
+  const IntegerArray ids = make_source(Array(DType::int32, {std::int64_t{1} << 40, 0}), "ids");
+  CHECK(prepare_cu_seqlens_from_segment_ids(ids, DType::int32).size() == 1);
+  CHECK(prepare_cu_seqlens_from_position_ids(ids, DType::int32).size() == 1);
+}

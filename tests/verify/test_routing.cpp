@@ -122,6 +122,21 @@ TEST_CASE("random ids of several integer types are what plain sets say") {
     }
 }
 
+TEST_CASE("tokens without choices agree, and their number costs nothing") {
+  const std::int64_t many = std::int64_t{1} << 40;
+  for (const std::int64_t tokens : {std::int64_t{0}, std::int64_t{3}, many}) {
+    const Array none(DType::int32, {tokens, 0});
+    const RoutingComparison got = routings(none, none);
+    CHECK(got.close);
+    CHECK(got.tokens == tokens);
+    CHECK(got.tokens_equal == tokens);
+    CHECK(got.actual.unrouted == tokens);
+    CHECK(got.expected.unrouted == tokens);
+    CHECK(got.choices == 0);
+    CHECK(got.experts == 0);
+  }
+}
+
 TEST_CASE("a tie accounts for a difference where some right choice is the same, of every float type") {
   std::mt19937_64 random(7);
   for (const DType dtype : plain::kFloats)
