@@ -102,7 +102,7 @@ void read_sequences(const ArraySource& cu_seqlens, const ArraySource* padded, st
                   offsets.back() < tokens ? Error::Code::tokens_left : Error::Code::other);
     return;
   }
-  core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, *padded);
+  core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, *padded, core::FirstOffset::any);
   offsets = std::move(sequences.begins);
   lengths = std::move(sequences.lengths);
   if (offsets.back() > tokens) throw invalid(ends_at(*padded, "padded cu_seqlens"));
@@ -363,10 +363,13 @@ Positions token_range(const Region& region, const std::vector<std::int64_t>& off
   const IndexRange& entries = region.entries;
   if (entries.begin == entries.end) return {};
   const auto first = static_cast<std::size_t>(entries.begin), after = static_cast<std::size_t>(entries.end);
-  if (entries.count() > 1) return {offsets[first], offsets[after]};
+  const auto begin_of = [&](std::int64_t position) {
+    return first == 0 && position == 0 ? 0 : offsets[first] + position;
+  };
+  if (entries.count() > 1) return {begin_of(0), offsets[after]};
   const std::int64_t length = lengths.empty() ? offsets[after] - offsets[first] : lengths[first];
   const Positions some = region.positions_of(length);
-  return {offsets[first] + some.begin, some.end == length ? offsets[after] : offsets[first] + some.end};
+  return {begin_of(some.begin), some.end == length ? offsets[after] : offsets[first] + some.end};
 }
 
 ArrayView seen_as_whole(const ArrayView& elements, const ArrayBox& box, const Shape& shape) {

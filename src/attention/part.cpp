@@ -283,7 +283,7 @@ class Run {
             row_of(result_at(setup_, result)).form.rows};
   }
 
-  // Padding that comes with the part's last positions: 0, and the lse of a query without a key.
+  // Padding that comes with the part's positions (token_range): 0, and the lse of a query without a key.
   void write_padding() const {
     constexpr double kRow = 30;  // nanoseconds
     const double empty = setup_.ends.lse.empty;
@@ -304,14 +304,17 @@ class Run {
       const auto write = [&](std::int64_t n) {
         const std::int64_t e = region.entries.begin + n;
         const auto at = static_cast<std::size_t>(e);
-        if (region.positions.end < lengths[at]) return;
-        for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
-          for (std::int64_t row = lengths[at]; row < offsets[at + 1] - offsets[at]; ++row)
-            if (to)
-              to->store(e, h, offsets, row, zeros.data(), std::ssize(zeros));
-            else
-              store(&empty, 1, type,
-                    results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
+        const auto write_rows = [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t h = region.heads.begin; h < region.heads.end; ++h)
+            for (std::int64_t row = begin; row < end; ++row)
+              if (to)
+                to->store(e, h, offsets, row, zeros.data(), std::ssize(zeros));
+              else
+                store(&empty, 1, type,
+                      results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
+        };
+        if (e == 0 && region.positions.begin == 0) write_rows(-offsets[0], 0);
+        if (region.positions.end >= lengths[at]) write_rows(lengths[at], offsets[at + 1] - offsets[at]);
       };
       core::parallel_for(region.entries.count(), kRow * static_cast<double>(tokens * region.heads.count()),
                          write);

@@ -33,7 +33,8 @@ class Offsets {
     if (value > kMostInt32 && (i == 0 || before <= kMostInt32))
       add("int32", i, value, [&] { return fmt::format("beyond {}", kMostInt32); });
     if (i == 0) {
-      if (value != 0)
+      // With padding, tokens before the first sequence belong to none.
+      if (value < 0 || (value > 0 && of_tokens_))
         add("begin", i, value, [&] { return value > 0 ? "not 0; are these lengths, or ends?" : "not 0"; });
       return std::nullopt;
     }
@@ -85,6 +86,25 @@ class Offsets {
   std::uint64_t longest_ = 0;
 };
 
+// The number of offsets without those at the end that fill the array up, which are one finding.
+std::int64_t count_offsets(const ArraySource& offsets, const char* array, Findings& found) {
+  const std::int64_t n = offsets.shape()[0];
+  check::Buffer buffer;
+  std::int64_t filler = 0, before = 0, count = n;
+  for (std::int64_t end = n; end > 0 && count == end; end = std::max<std::int64_t>(0, end - check::kPiece)) {
+    const std::int64_t begin = std::max<std::int64_t>(0, end - check::kPiece);
+    const auto values = check::read_range(offsets, begin, end, buffer);
+    if (end == n) filler = values.back();
+    while (count > begin && (before = values[static_cast<std::size_t>(count - begin) - 1]) == filler) --count;
+  }
+  if (count == 0 || count == n || before < filler || (filler != -1 && filler != 0)) return n;
+  check::add(found, "decreasing", count, array, {count}, filler, [&] {
+    return fmt::format("filled up with {} from here on: the offsets are \"{}[:{}]\"", filler, offsets.name(),
+                       count);
+  });
+  return count;
+}
+
 }  // namespace
 
 Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims& claims,
@@ -99,9 +119,12 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
 
   Findings found(rules_of("cu-seqlens"), options.most_findings);
   Offsets real(found, "cu_seqlens", claims, true, !has_padding), padded(found, "padded", claims, false, true);
-  const std::int64_t n = cu_seqlens->shape()[0], others = has_padding ? claims.padded->shape()[0] : n;
+  const std::int64_t n = count_offsets(*cu_seqlens, "cu_seqlens", found);
+  const std::int64_t others = has_padding ? count_offsets(*claims.padded, "padded", found) : n;
   check::Buffer buffer;
   check::scan(*cu_seqlens, options, [&](std::span<const std::int64_t> values, std::int64_t first) {
+    values =
+        values.first(static_cast<std::size_t>(std::clamp<std::int64_t>(n - first, 0, std::ssize(values))));
     std::span<const std::int64_t> beside;
     if (has_padding)
       beside = check::read_range(*claims.padded, std::min(first, others),

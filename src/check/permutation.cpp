@@ -72,7 +72,8 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
     throw std::move(core::invalid("{} tokens are more than int32 can count", tokens).at(order->name()));
   const char* const of_sequences = claims.padded ? "padded" : "cu_seqlens";
   const std::vector<std::int64_t> cu =
-      claims.padded       ? core::read_padded_sequences(*claims.cu_seqlens, *claims.padded).begins
+      claims.padded
+          ? core::read_padded_sequences(*claims.cu_seqlens, *claims.padded, core::FirstOffset::zero).begins
       : claims.cu_seqlens ? core::read_offsets(*claims.cu_seqlens)
                           : std::vector<std::int64_t>{0, tokens};
 

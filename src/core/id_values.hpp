@@ -55,6 +55,18 @@ bool are_positions(std::span<const T> row) {
   return true;
 }
 
+/// Whether a row is position ids that begin within a sequence, as those of a later chunk: positions from one
+/// above 0 up, then consecutive sequences. A single 1 before those is left padding instead.
+template <class T>
+bool are_later_positions(std::span<const T> row) {
+  std::size_t n = 1;
+  if (row.empty() || row[0] <= 0) return false;
+  while (n < row.size() && row[n - 1] < std::numeric_limits<T>::max() && row[n] == row[n - 1] + 1) ++n;
+  if (n == 1 && row[0] == 1) return false;
+  return n == row.size() || are_positions(row.subspan(n)) ||
+         std::all_of(row.begin() + static_cast<std::ptrdiff_t>(n), row.end(), [](T id) { return id < 0; });
+}
+
 /// Whether a row is segment ids: runs of equal elements, numbered from 0 or 1 on in the order of their first
 /// elements, of at least two elements on average.
 inline bool are_labels(std::span<const std::int64_t> row) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -88,25 +89,46 @@ std::vector<std::int64_t> read_integers(const ArraySource& source, const char* w
   return widened(source, what, read_all(source), 0);
 }
 
-std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
+namespace {
+
+std::vector<std::int64_t> read_offsets_from(const ArraySource& cu_seqlens, FirstOffset first) {
   std::vector<std::int64_t> cu = read_integers(cu_seqlens, "cu_seqlens");
   if (cu.empty()) throw invalid(cu_seqlens, "cu_seqlens has no element; it begins with 0");
-  if (cu[0] != 0)
+  if (cu[0] < 0 || (cu[0] > 0 && first == FirstOffset::zero))
     throw invalid(cu_seqlens, fmt::format("cu_seqlens[0] is {}, not 0", cu[0]),
                   are_labels(cu) ? Error::Code::segment_ids
                   : cu[0] > 0    ? Error::Code::not_offsets
                                  : Error::Code::other);
-  for (std::size_t i = 1; i < cu.size(); ++i)
-    if (cu[i] < cu[i - 1])
-      throw invalid(cu_seqlens,
-                    fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]),
-                    are_positions<std::int64_t>(cu) ? Error::Code::position_ids : Error::Code::other);
-  return cu;
+  const auto decrease = std::adjacent_find(cu.begin(), cu.end(), std::greater<>());
+  if (decrease == cu.end()) return cu;
+  const std::size_t i = static_cast<std::size_t>(decrease - cu.begin()) + 1;
+  if (const auto filler = first_filler(cu); filler && !are_positions<std::int64_t>(cu))
+    throw std::move(
+        invalid(cu_seqlens, fmt::format("cu_seqlens is filled up with {} from index {} on", cu[i], i))
+            .hint(fmt::format("the offsets are \"{}[:{}]\"", cu_seqlens.name(), i)));
+  throw invalid(cu_seqlens, fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]),
+                are_positions<std::int64_t>(cu) ? Error::Code::position_ids : Error::Code::other);
 }
 
-PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded) {
+}  // namespace
+
+std::optional<std::size_t> first_filler(std::span<const std::int64_t> offsets) {
+  const auto decrease = std::adjacent_find(offsets.begin(), offsets.end(), std::greater<>());
+  if (decrease == offsets.end()) return std::nullopt;
+  const auto filler = decrease + 1;
+  const bool fills = (*filler == -1 || *filler == 0) &&
+                     std::all_of(filler, offsets.end(), [&](std::int64_t v) { return v == *filler; });
+  return fills ? std::optional(static_cast<std::size_t>(filler - offsets.begin())) : std::nullopt;
+}
+
+std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
+  return read_offsets_from(cu_seqlens, FirstOffset::zero);
+}
+
+PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded,
+                                      FirstOffset first) {
   const std::vector<std::int64_t> cu = read_offsets(cu_seqlens);
-  PaddedSequences sequences{read_offsets(padded), {}};
+  PaddedSequences sequences{read_offsets_from(padded, first), {}};
   const std::vector<std::int64_t>& begins = sequences.begins;
   if (cu.size() != begins.size())
     throw invalid(padded, fmt::format("with padding there are {} sequences, and {} by {}", begins.size() - 1,

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -26,9 +28,16 @@ struct PaddedSequences {
   std::vector<std::int64_t> begins;   // of each, and the end of the last one's padding
   std::vector<std::int64_t> lengths;  // without padding
 };
+/// Whether offsets with padding may begin after 0: tokens before the first sequence belong to none.
+enum class FirstOffset { zero, any };
 /// From cu_seqlens without and with the padding. Throws Error{input}: the errors of read_offsets, different
 /// numbers of sequences, a sequence that is longer than with its padding.
-PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded);
+PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded,
+                                      FirstOffset first);
+
+/// The index from which on offsets are filled up with -1 or 0, which are no offsets: a buffer for more
+/// sequences than there are. Nothing where another one decreases, or none.
+std::optional<std::size_t> first_filler(std::span<const std::int64_t> offsets);
 
 /// The last element: the number of tokens of cu_seqlens.
 std::int64_t read_last_offset(const ArraySource& cu_seqlens);

@@ -24,7 +24,7 @@ core::PaddedSequences documents_of(const IntegerArray& cu_seqlens, const Integer
                                    std::int64_t tokens) {
   core::PaddedSequences documents;
   if (padded)
-    documents = core::read_padded_sequences(cu_seqlens, padded);
+    documents = core::read_padded_sequences(cu_seqlens, padded, core::FirstOffset::zero);
   else if (cu_seqlens)
     documents.begins = core::read_offsets(cu_seqlens);
   else

@@ -36,7 +36,9 @@ Table histogram(const std::vector<std::int64_t>& sorted) {
 
 Report describe_sequences(const IntegerArray& cu_seqlens, const IntegerArray& padded) {
   const std::vector<std::int64_t> cu = core::read_offsets(cu_seqlens);
-  const std::int64_t all = padded ? core::read_padded_sequences(cu_seqlens, padded).begins.back() : cu.back();
+  const std::int64_t all =
+      padded ? core::read_padded_sequences(cu_seqlens, padded, core::FirstOffset::any).begins.back()
+             : cu.back();
   std::vector<std::int64_t> sorted(cu.size() - 1);
   double packed_work = 0;
   for (std::size_t i = 0; i < sorted.size(); ++i) {

@@ -81,10 +81,13 @@ Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dt
   std::int64_t tokens = 0;
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     const auto row = rows.row(r);
+    const auto padding = static_cast<std::size_t>(
+        std::find_if(row.begin(), row.end(), [](std::int64_t id) { return id >= 0; }) - row.begin());
+    const bool begins_within = core::are_later_positions(row.subspan(padding));
     std::int64_t before = -1;
     for (std::size_t i = 0; i < row.size(); before = row[i++]) {
       if (row[i] < 0) continue;
-      if (row[i] == 0) {
+      if (row[i] == 0 || (begins_within && i == padding)) {
         if (tokens > 0) cu.push_back(tokens);
       } else if (before < 0 || row[i] - 1 != before) {
         throw std::move(

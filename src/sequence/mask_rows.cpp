@@ -42,7 +42,9 @@ Error several_values(const ArraySource& mask, T known, std::int64_t row, std::in
                   "{}: element [{}, {}] is {} and another is {}: a mask (batch, seq) of integers holds 0 and "
                   "one other value",
                   mask.name(), row + r, column + c, value, known),
-              core::are_positions<T>(left) ? Error::Code::position_ids : Error::Code::segment_ids};
+              core::are_positions<T>(left) || core::are_later_positions<T>(of_row)
+                  ? Error::Code::position_ids
+                  : Error::Code::segment_ids};
     }
   }
   return {Error::Kind::internal, mask.name() + ": its elements have changed"};

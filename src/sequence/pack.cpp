@@ -357,7 +357,8 @@ Packed pack_sequences(const std::shared_ptr<const ArraySource>& x, const Integer
                       const IntegerArray& padded) {
   if (core::required(x).shape().empty())
     throw invalid("{}: padded tokens are (tokens, ...), not a scalar", x->name());
-  const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
+  const core::PaddedSequences sequences =
+      core::read_padded_sequences(cu_seqlens, padded, core::FirstOffset::any);
   require_places(padded, sequences, x->shape()[0], x->name());
   return packed_by(x, layout_of_padded(sequences, x->shape()[0]), sequences.lengths, Axes::tokens);
 }
@@ -367,7 +368,8 @@ std::shared_ptr<const ArraySource> unpack_sequences(const std::shared_ptr<const 
                                                     const IntegerArray& padded,
                                                     std::optional<std::int64_t> tokens, Number fill) {
   require_axis_of_tokens(packed);
-  const core::PaddedSequences sequences = core::read_padded_sequences(cu_seqlens, padded);
+  const core::PaddedSequences sequences =
+      core::read_padded_sequences(cu_seqlens, padded, core::FirstOffset::any);
   const std::int64_t all = tokens.value_or(sequences.begins.back());
   require_places(padded, sequences, all, "the result");
   return unpacked_by(packed, layout_of_padded(sequences, all), cu_seqlens->name(), fill, Axes::tokens);

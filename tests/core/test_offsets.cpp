@@ -2,6 +2,7 @@
 #include "core/offsets.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 using namespace ejk;
 
@@ -30,4 +31,31 @@ TEST_CASE("other ranks and dtypes, and numbers beyond 63 bits, are refused") {
   const std::vector<std::uint64_t> huge{1, UINT64_MAX};
   CHECK_THROWS_WITH_AS(core::read_integers(*make_source(Array::from<std::uint64_t>({2}, huge), "x"), "ids"),
                        "x: ids[1] is 18446744073709551615, beyond 63 bits", Error);
+}
+
+TEST_CASE("offsets that are filled up have their number in the hint") {
+  for (const std::vector<std::int64_t>& filled :
+       {std::vector<std::int64_t>{0, 5, 9, -1, -1}, std::vector<std::int64_t>{0, 5, 9, 0, 0}}) {
+    try {
+      core::read_offsets(*integers(filled));
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.message() ==
+            fmt::format("cu.npy: cu_seqlens is filled up with {} from index 3 on", filled.back()));
+      CHECK(error.hint() == "the offsets are \"cu.npy[:3]\"");
+    }
+  }
+  CHECK_THROWS_WITH_AS(core::read_offsets(*integers({0, 5, -1, 9})),
+                       "cu.npy: cu_seqlens decreases at index 2: -1 after 5", Error);
+  CHECK_THROWS_WITH_AS(core::read_offsets(*integers({0, 5, -2, -2})),
+                       "cu.npy: cu_seqlens decreases at index 2: -2 after 5", Error);
+}
+
+TEST_CASE("offsets with padding may begin after 0 where tokens may belong to no sequence") {
+  const auto cu = integers({0, 3, 7}), padded = integers({2, 9, 14});
+  const auto sequences = core::read_padded_sequences(*cu, *padded, core::FirstOffset::any);
+  CHECK(sequences.begins == std::vector<std::int64_t>{2, 9, 14});
+  CHECK(sequences.lengths == std::vector<std::int64_t>{3, 4});
+  CHECK_THROWS_AS(core::read_padded_sequences(*cu, *padded, core::FirstOffset::zero), Error);
+  CHECK_THROWS_AS(core::read_padded_sequences(*cu, *integers({-1, 9, 14}), core::FirstOffset::any), Error);
 }

@@ -162,3 +162,28 @@ TEST_CASE("rows without tokens are no sequences, however many there are") {
   CHECK(prepare_cu_seqlens_from_segment_ids(ids, DType::int32).size() == 1);
   CHECK(prepare_cu_seqlens_from_position_ids(ids, DType::int32).size() == 1);
 }
+
+TEST_CASE("a row of position ids may begin within a text") {
+  CHECK(from_positions(row_of({5, 6, 7, 8, 9})) == Ints{0, 5});
+  CHECK(from_positions(row_of({9})) == Ints{0, 1});
+  CHECK(from_positions(row_of({-1, 5, 6, 0, 1, 2, -1})) == Ints{0, 2, 5});
+  CHECK(from_positions(rows_of(2, {5, 6, 7, 0, 0, 1, 2, 3})) == Ints{0, 3, 4, 8});
+  // A 1 before position 0 is left padding, and no number is skipped.
+  CHECK(failure([] { from_positions(row_of({1, 0, 1, 2})); }).starts_with("ids.npy: position ids[0] is 1"));
+  CHECK(failure([] { from_positions(row_of({5, 6, 8})); }).starts_with("ids.npy: position ids[0] is 5"));
+  CHECK(failure([] { from_positions(row_of({0, 1, 5, 6})); }).starts_with("ids.npy: position ids[2] is 5"));
+}
+
+TEST_CASE("ids that grow by one from any number are position ids where a mask is needed") {
+  const auto code_of = [](const std::shared_ptr<const ArraySource>& ids) {
+    try {
+      inspect_padding(*ids, MaskIntegers::one_value);
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return Error::Code::other;
+  };
+  CHECK(code_of(rows_of(1, {5, 6, 7, 8, 9})) == Error::Code::position_ids);
+  CHECK(code_of(rows_of(2, {5, 6, 7, 0, 0, 1, 2, 3})) == Error::Code::position_ids);
+  CHECK(code_of(rows_of(1, {1, 1, 2, 2, 3})) == Error::Code::segment_ids);
+}

@@ -71,10 +71,11 @@ inline std::unique_ptr<RandomAttention> random_attention(Random& random, std::ve
     q_length = q_cu.back();
     kv_length = kv_cu.back();
   }
-  // Padding behind each sequence, and behind all of them.
+  // Padding before the first sequence, behind each, and behind all of them.
   std::vector<std::int64_t> q_begins = q_cu, kv_begins = kv_cu;
   const bool padded = packed && q_cu.size() > 1 && between(random, 0, 1) == 0;
   const auto pad = [&](const std::vector<std::int64_t>& cu, std::vector<std::int64_t>& begins) {
+    begins[0] = between(random, 0, 2);
     for (std::size_t s = 0; s + 1 < cu.size(); ++s)
       begins[s + 1] = begins[s] + cu[s + 1] - cu[s] + between(random, 0, 3);
     return begins.back() + between(random, 0, 2);
