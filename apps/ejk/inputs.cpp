@@ -17,6 +17,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/text.hpp"
 #include "options.hpp"
+#include "printed_array.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -54,6 +55,11 @@ bool is_read_once(const ArrayReference& reference) {
   return reference.is_stream() || std::filesystem::is_fifo(reference.path, unknown);
 }
 
+// Whether a word is no file's: an array that is computed, or given itself.
+bool is_without_file(const std::string& word) {
+  return is_printed_array(word) || computed_reference(word).has_value();
+}
+
 }  // namespace
 
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const std::string& reference) {
@@ -63,8 +69,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
     opened = {role, open(reference, untyped_, bytes)};
     provenance_.input(role, reference);
     count_read(bytes);
-  } else if (role != opened.role && !computed_reference(reference) &&
-             parse_reference(reference).is_stream()) {
+  } else if (role != opened.role && !is_without_file(reference) && parse_reference(reference).is_stream()) {
     throw usage("-: standard input can be read only once");
   }
   return opened.source;
@@ -109,6 +114,11 @@ std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference,
 
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, UntypedBytes untyped,
                                                 std::int64_t& bytes) {
+  if (auto printed = printed_array(reference)) {
+    auto source = make_source(std::move(printed->array), reference);
+    bytes += type_of(*source).bytes();
+    return printed->slice.empty() ? source : slice_array(std::move(source), printed->slice, reference);
+  }
   const auto computed = computed_reference(reference);
   if (!computed) {
     auto source = open(parse_input(reference), untyped);
@@ -148,9 +158,17 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference) {
   return open(reference, untyped_, bytes);
 }
 
+std::shared_ptr<const ArraySource> Inputs::open_whole(const std::string& reference) {
+  if (is_without_file(reference)) return nullptr;
+  ArrayReference whole = parse_input(reference);
+  if (whole.slice.empty() || is_read_once(whole)) return nullptr;
+  whole.slice.clear();
+  return open(whole, untyped_);
+}
+
 std::shared_ptr<const ArraySource> Inputs::open(NamedInput& input) {
   if (input.stream) return input.stream;
-  const bool is_computed = input.is_word && computed_reference(input.reference.text);
+  const bool is_computed = input.is_word && is_without_file(input.reference.text);
   input.bytes = 0;
   auto source =
       is_computed ? open(input.reference.text, untyped_, input.bytes) : open(input.reference, untyped_);
@@ -170,6 +188,11 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
 }
 
 std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
+  if (is_printed_array(word)) {
+    ArrayReference reference;
+    reference.text = word;
+    return {NamedInput{{"array", std::move(reference), true}, nullptr}};
+  }
   if (const auto computed = computed_reference(word)) {
     // Named after its first array.
     ArrayReference reference;
@@ -186,7 +209,7 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
 }
 
 std::optional<std::vector<StoredArray>> Inputs::stored_in(const std::string& word) {
-  if (computed_reference(word)) return std::nullopt;
+  if (is_without_file(word)) return std::nullopt;
   const ArrayReference named = parse_input(word);
   if (!named.member.empty() || !named.slice.empty()) return std::nullopt;
   return file(named).stored_arrays();
@@ -197,7 +220,7 @@ std::map<std::string, std::string> Inputs::attributes_in(const std::string& word
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
-  if (computed_reference(word)) return {};
+  if (is_without_file(word)) return {};
   const ArrayReference named = parse_input(word);
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }

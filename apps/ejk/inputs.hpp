@@ -51,6 +51,8 @@ class Inputs {
 
   /// An array that is neither cached nor recorded; the caller counts the bytes read.
   std::shared_ptr<const ArraySource> open(const std::string& reference);
+  /// The array of a file that a slice is taken from; null for other references.
+  std::shared_ptr<const ArraySource> open_whole(const std::string& reference);
   std::shared_ptr<const ArraySource> open(NamedInput& input);
 
   /// Null, with the error in `why`, for an array of an unsupported type that the argument does not name.

@@ -254,7 +254,8 @@ Parser::Parser(const Command& command) : run(command.declare(set)) { declare_sha
 
 namespace {
 
-// CLI11 would take a slice of stdin, "-[0]", for an option; a space is put before it.
+// CLI11 would take a slice of stdin, "-[0]", for an option, and a printed array, "[0, 3]", for several words; a
+// space is put before them.
 bool is_slice_of_stdin(const std::string& word) { return word.starts_with("-["); }
 
 std::string with_type(const Option& option) {
@@ -295,7 +296,7 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
   std::vector<const CLI::Option*> parsers;  // of options_
   for (Option& option : options_) {
     const auto parse_value = [&option, &stdin_readers](const std::string& word) {
-      option.given = word.starts_with(" -[") ? word.substr(1) : word;
+      option.given = word.starts_with(" -[") || word.starts_with(" [") ? word.substr(1) : word;
       if (option.name() != "--output" && (option.given == "-" || is_slice_of_stdin(option.given)))
         ++stdin_readers;
       try {
@@ -320,7 +321,7 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
   const std::string last = arguments.empty() ? "" : arguments.back();
   for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word) {
     check_value(*this, *word);
-    if (is_slice_of_stdin(*word)) word->insert(0, 1, ' ');
+    if (is_slice_of_stdin(*word) || word->starts_with('[')) word->insert(0, 1, ' ');
   }
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last one first
 

@@ -40,6 +40,11 @@ Naming an array
     ejk info 'a.npy[0,:,128:256]' 'a.h5:/layer0/mask[..., ::2]'
   If a name ends in brackets itself, [...] follows it, but not in a.pt:
     ejk info 'a.h5:/x[1][...]' 'a.pt:blocks[1][:,0]'
+  Whole numbers and bools may stand there themselves, as Python prints a list,
+  an array or a tensor; a file of such a name begins with ./:
+    ejk check cu-seqlens '[0, 144, 432]'
+    ejk lens 'tensor([0, 144, 432], dtype=torch.int32)'
+  Without a dtype they are int64. Floats are refused: print rounds them.
 
 Quantised arrays
   Wherever an input is named, one of these may stand. It is decoded to float32

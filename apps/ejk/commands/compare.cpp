@@ -19,6 +19,7 @@
 #include "ejk/checkpoint.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "printed_array.hpp"
 
 namespace ejk::app {
 
@@ -53,6 +54,7 @@ struct CompareOptions {
 // Targets of links by name, as names in the set; FILE:/NAME outside of it.
 std::map<std::string, ArraySet::Link> links_of(Job& job, const std::string& word) {
   namespace fs = std::filesystem;
+  if (is_printed_array(word)) return {};
   const ArrayReference named = parse_input(word);
   const std::string top = (fs::path("/") / named.member / "").lexically_normal();
   const auto below = [&](const fs::path& path) {
