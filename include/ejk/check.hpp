@@ -27,6 +27,7 @@
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
+#include "ejk/segments.hpp"
 
 namespace ejk {
 
@@ -145,8 +146,8 @@ struct CuSeqlensClaims {
   std::optional<std::int64_t> tokens = {};      // of the packed array
   std::optional<std::int64_t> max_seqlen = {};  // no sequence has more tokens
   std::int64_t align = 1;                       // sequences with tokens begin at multiples of it
-  /// Where each begins with padding behind the tokens, (n + 1,): TransformerEngine's cu_seqlens_padded.
-  /// Tokens, alignment and ranks are then of these.
+  /// Where each begins with padding behind the tokens, (n + 1,): TransformerEngine's cu_seqlens_padded, which
+  /// may begin after 0. Tokens, alignment and ranks are then of these.
   IntegerArray padded = {};
   std::optional<std::int64_t> ranks = {};  // of context parallelism: 2 · ranks divide each length
 };
@@ -161,6 +162,8 @@ struct SegmentIdsClaims {
   IntegerArray cu_seqlens = {};
   /// Which ids are padding: 0 and less (document), or those below 0.
   Convention convention = Convention::document;
+  /// Of ids that no convention is known of, instead of `convention`: a document is a finding of "assumed".
+  std::optional<ZeroId> zero = {};
 };
 
 /// Ids of packed segments, (tokens,) or (..., tokens), each row on its own: the tokens of a segment are
@@ -168,6 +171,13 @@ struct SegmentIdsClaims {
 /// row; ascending ids have one range.
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
+
+/// Pairs [sequence, chunk in it] (chunks, 2) for chunks of C tokens that begin with their sequences, as
+/// prepare_chunk_indices makes them; `convention`: how those number sequences. Throws Error{input} for
+/// invalid cu_seqlens. Memory: a piece, 16 bytes a sequence, and 8 a chunk.
+Findings check_chunk_indices(const IntegerArray& chunk_indices, const IntegerArray& cu_seqlens,
+                             std::int64_t chunk_size, Convention convention = Convention::document,
+                             const CheckOptions& options = {});
 
 struct PositionIdsClaims {
   /// As for segment ids: sequences begin there, and positions after the last one are ignored.
@@ -278,6 +288,23 @@ struct BlockTableClaims {
 Findings check_block_table(const IntegerArray& block_table, const IntegerArray& seq_lens,
                            const BlockTableClaims& claims, const CheckOptions& options = {});
 
+struct SlotMappingClaims {
+  std::int64_t page_size = 0;  // tokens of a page, at least 1
+  /// Tokens of each sequence, (batch,): the new tokens are its last ones.
+  IntegerArray seq_lens = {};
+  /// Instead the position of each new token in its sequence, (tokens,). One of the two is given.
+  IntegerArray positions = {};
+  /// Where the new tokens of each sequence begin, (batch + 1,). Empty: each sequence has one.
+  IntegerArray cu_seqlens = {};
+};
+
+/// The slots (tokens,) of a paged cache that new tokens are written to: page · page_size + offset, by the
+/// pages (batch, pages) of their sequences; −1 is not written, as are entries behind the tokens. Throws
+/// Error{input} for other numbers of sequences or positions, a length of fewer than the new tokens. Memory: 8
+/// bytes a sequence, and 64 for each slot and entry.
+Findings check_slot_mapping(const IntegerArray& slots, const IntegerArray& block_table,
+                            const SlotMappingClaims& claims, const CheckOptions& options = {});
+
 // --- masks
 
 struct MaskClaims {
@@ -314,6 +341,7 @@ Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims 
 // and all that cu_seqlens and group sizes need.
 std::int64_t check_bytes();
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
+std::int64_t check_chunk_indices_bytes(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);
 std::int64_t check_permutation_bytes(const IntegerArray& order, const PermutationClaims& claims);
 std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims);
@@ -322,6 +350,8 @@ std::int64_t check_topk_ids_bytes(const IntegerArray& topk_ids, std::optional<st
 std::int64_t check_indices_bytes(const IntegerArray& indices);
 std::int64_t check_block_table_bytes(const IntegerArray& block_table, const IntegerArray& seq_lens,
                                      const BlockTableClaims& claims);
+std::int64_t check_slot_mapping_bytes(const IntegerArray& slots, const IntegerArray& block_table,
+                                      const SlotMappingClaims& claims);
 std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block);
 std::int64_t check_mask_info_bytes(const ArrayGroup& arrays, const MaskInfoClaims& claims);
 

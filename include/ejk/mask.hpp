@@ -158,23 +158,29 @@ class OpenArray {
   using Array = std::function<std::shared_ptr<const ArraySource>(const std::string& reference)>;
   using Group =
       std::function<ArrayGroup(const std::string& reference, const std::vector<std::string>& names)>;
+  /// The ids of segments(...), of queries and of keys: as many as references. Absent: as arrays.
+  using Ids = std::function<std::vector<std::shared_ptr<const ArraySource>>(
+      const std::vector<std::string>& references)>;
 
   OpenArray() = default;
   template <std::convertible_to<Array> F>
-  OpenArray(F array, Group group = nullptr) : OpenArray(Array(std::move(array)), std::move(group), {}) {}
+  OpenArray(F array, Group group = nullptr, Ids ids = nullptr)
+      : OpenArray(Array(std::move(array)), std::move(group), std::move(ids), {}) {}
 
   std::shared_ptr<const ArraySource> operator()(const std::string& reference) const {
     return array_(reference);
   }
   const Group& group() const { return group_; }
+  std::vector<std::shared_ptr<const ArraySource>> ids(const std::vector<std::string>& references) const;
   mask::OpenedMasks& opened() const { return *opened_; }
 
  private:
   struct Made {};
-  OpenArray(Array array, Group group, Made);
+  OpenArray(Array array, Group group, Ids ids, Made);
 
   Array array_;
   Group group_;
+  Ids ids_;
   std::shared_ptr<mask::OpenedMasks> opened_;
 };
 

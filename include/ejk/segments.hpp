@@ -7,12 +7,35 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/mask.hpp"
 
 namespace ejk {
+
+/// The meaning of segment id 0 where no convention is given: padding, unless negative ids are the padding, or
+/// every row begins with 0 and has it nowhere else, as ids that count from 0 do.
+struct ZeroId {
+  enum class Meaning {
+    none,  // no id is 0
+    padding,
+    document,
+  };
+  Meaning meaning = Meaning::none;
+  /// Of a document the reason, "every row begins with it and has it nowhere else"; of padding the reason for
+  /// doubt, or "".
+  std::string why = {};
+};
+
+/// Of arrays of ids (..., tokens) that count alike, as those of queries and keys. False of bools is padding, and
+/// no id; arrays of floats have none. Memory: 2 MiB. Errors: an id that exceeds 63 bits.
+ZeroId zero_id_of(const std::vector<std::shared_ptr<const ArraySource>>& ids);
+
+/// Ids that count from 0 as ids that count from 1: int64, in memory; negative ones are the same.
+std::shared_ptr<const ArraySource> ids_from_1(const ArraySource& ids);
 
 struct SegmentMask {
   /// (batch, q, kv) or, by ejkernel's convention, (batch, 1, q, kv). Computed on read, in constant memory.

@@ -40,8 +40,9 @@ Array prepare_cu_seqlens_from_lens(const IntegerArray& lens, DType out_dtype = D
 /// The same from segment ids (tokens,) or (rows, tokens): each range of equal ids in a row is a sequence;
 /// negative ids are padding.
 Array prepare_cu_seqlens_from_segment_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
-/// The same from position ids (tokens,) or (rows, tokens): 0, 1, 2, … in each sequence; negative ids are
-/// padding. Errors: any other id, by its index.
+/// The same from position ids (tokens,) or (rows, tokens): 0, 1, 2, … in each sequence; the first of a row
+/// may begin later, as in a later chunk of a text. Negative ids are padding. Errors: any other id, by its
+/// index.
 Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dtype = DType::int32);
 
 /// The pattern of an integer array (n,) or (rows, n). Lengths and masks have none.
@@ -102,6 +103,20 @@ std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu_
 
 /// 0 and the running sum of the numbers of chunks: (n + 1,) of cu's dtype.
 Array prepare_chunk_offsets(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
+
+/// Chunks of C tokens that begin at multiples of C of all tokens, cut where sequences begin: the pieces of
+/// Mamba 2's kernels, which have a state each.
+struct TokenChunks {
+  Array chunk_indices;  // (pieces,): the chunk of each piece
+  Array chunk_offsets;  // (pieces,): its first token in the chunk
+  Array last_pieces;    // (sequences,): the last piece of each, −1 of one without a token
+  /// (sequences,): the chunk of the token behind the last whole C tokens of each, whose state a cache keeps.
+  Array state_chunks;
+};
+/// All of cu's dtype. Throws Error{input} if that cannot hold one.
+TokenChunks prepare_token_chunks(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
+/// Its memory, with the results.
+std::int64_t token_chunks_bytes(const SequenceCounts& counts, std::int64_t chunk_size);
 
 /// Most memory of each function above besides input and result; `input`: cu_seqlens, lengths or a mask.
 std::int64_t sequence_work_bytes(const ArrayType& input);

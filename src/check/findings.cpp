@@ -39,6 +39,15 @@ constexpr Rule kSegmentIds[] = {
     {"past-end", kError, "tokens past the last sequence are padding"},
     {"length", kError, "each token of the sequences has an id"},
     {"padding-inside", kWarning, "no padding stands between tokens of a row"},
+    {"assumed", kWarning, "nothing is assumed: whether id 0 is padding"},
+};
+
+constexpr Rule kChunkIndices[] = {
+    {"sequence", kError, "a chunk is of a sequence that there is"},
+    {"beyond", kError, "a chunk is one that its sequence has"},
+    {"twice", kError, "no chunk has two entries"},
+    {"missing", kError, "each chunk has an entry"},
+    {"order", kWarning, "chunks follow one another, as chunk_offsets count"},
 };
 
 constexpr Rule kPositionIds[] = {
@@ -112,6 +121,16 @@ constexpr Rule kBlockTable[] = {
     {"shared", kWarning, "no page is of several sequences"},
 };
 
+constexpr Rule kSlotMapping[] = {
+    {"length", kError, "each new token has a slot"},
+    {"range", kError, "the table has a page for each position"},
+    {"slot", kError, "a slot is page x size + offset of its position"},
+    {"foreign", kError, "no slot is in a page of another sequence"},
+    {"twice", kError, "no slot is written twice"},
+    {"past-end", kError, "entries behind the tokens are -1"},
+    {"unwritten", kWarning, "each new token is written, and not -1"},
+};
+
 constexpr Rule kMask[] = {
     {"outside", kError, "no pair is seen that a claim hides"},
     {"missing", kError, "no pair is hidden that a claim shows"},
@@ -177,11 +196,10 @@ const char* name_of(Severity severity) { return severity == Severity::error ? "e
 
 std::span<const CheckKind> check_kinds() {
   static constexpr CheckKind kinds[] = {
-      {"cu-seqlens", kCuSeqlens},     {"segment-ids", kSegmentIds},
-      {"position-ids", kPositionIds}, {"permutation", kPermutation},
-      {"group-sizes", kGroupSizes},   {"group-metadata", kGroupMetadata},
-      {"topk-ids", kTopkIds},         {"indices", kIndices},
-      {"block-table", kBlockTable},   {"mask", kMask},
+      {"cu-seqlens", kCuSeqlens},     {"segment-ids", kSegmentIds},       {"chunk-indices", kChunkIndices},
+      {"slot-mapping", kSlotMapping}, {"position-ids", kPositionIds},     {"permutation", kPermutation},
+      {"group-sizes", kGroupSizes},   {"group-metadata", kGroupMetadata}, {"topk-ids", kTopkIds},
+      {"indices", kIndices},          {"block-table", kBlockTable},       {"mask", kMask},
       {"mask-info", kMaskInfo},       {"checkpoint", kCheckpoint},
   };
   return kinds;

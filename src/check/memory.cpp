@@ -6,6 +6,7 @@
 #include "blocks/scan.hpp"
 #include "check/integers.hpp"
 #include "core/checked.hpp"
+#include "core/offsets.hpp"
 #include "ejk/sparsity.hpp"
 #include "ejk/threads.hpp"
 
@@ -36,6 +37,13 @@ std::int64_t check_bytes() { return 16 * check::kPiece * threads(); }
 
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims) {
   return with_pieces(2 * kNumber * elements_of(claims.cu_seqlens));
+}
+
+std::int64_t check_chunk_indices_bytes(const IntegerArray& cu_seqlens, std::int64_t chunk_size) {
+  const double tokens = static_cast<double>(core::read_last_offset(*cu_seqlens));
+  return with_pieces(kNumber *
+                     (3 * elements_of(cu_seqlens) +
+                      std::max(tokens, 0.0) / static_cast<double>(std::max<std::int64_t>(chunk_size, 1))));
 }
 
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims) {
@@ -78,6 +86,14 @@ std::int64_t check_block_table_bytes(const IntegerArray& block_table, const Inte
   double pages = kOfEntry * elements_of(block_table);
   if (claims.pages) pages = std::min(pages, kNumber * static_cast<double>(*claims.pages));
   return with_pieces(kNumber * elements_of(seq_lens) + pages);
+}
+
+std::int64_t check_slot_mapping_bytes(const IntegerArray& slots, const IntegerArray& block_table,
+                                      const SlotMappingClaims& claims) {
+  constexpr double kOfEntry = 64;  // in a map of the pages, or of the slots
+  return with_pieces(kOfEntry * (elements_of(slots) + elements_of(block_table)) +
+                     kNumber * (2 * elements_of(claims.seq_lens) + 2 * elements_of(claims.positions) +
+                                2 * elements_of(claims.cu_seqlens)));
 }
 
 std::int64_t check_mask_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block) {

@@ -52,10 +52,15 @@ class IdSet {
   std::map<std::int64_t, std::int64_t> ranges_;  // first and last number
 };
 
+bool zero_is_padding(const SegmentIdsClaims& claims) {
+  return claims.zero ? claims.zero->meaning != ZeroId::Meaning::document
+                     : claims.convention == Convention::document;
+}
+
 struct SegmentWalk {
   SegmentWalk(const ArraySource& ids, const SegmentIdsClaims& claims, const CheckOptions& options)
       : source(ids),
-        padding_below(claims.convention == Convention::document ? 1 : 0),
+        padding_below(zero_is_padding(claims) ? 1 : 0),
         found(rules_of("segment-ids"), options.most_findings),
         seen(options.max_bytes) {}
 
@@ -133,6 +138,9 @@ Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& clai
                            const CheckOptions& options) {
   check::require_integers(*ids, "segment ids", 1, SIZE_MAX, "(tokens,) or (..., tokens)");
   SegmentWalk walk(*ids, claims, options);
+  if (claims.zero && claims.zero->meaning == ZeroId::Meaning::document)
+    check::add(walk.found, "assumed", 0, "ids", {}, 0,
+               [&] { return "id 0 is a document, because " + claims.zero->why; });
   if (claims.cu_seqlens) {
     check::require_one_row(*ids, "segment ids");
     walk_sequences(walk, core::read_offsets(*claims.cu_seqlens), options);

@@ -23,8 +23,19 @@ struct mask::OpenedMasks {
   std::map<std::map<std::string, std::string>, std::shared_ptr<const StoredMasks>> by_arguments;
 };
 
-OpenArray::OpenArray(Array array, Group group, Made)
-    : array_(std::move(array)), group_(std::move(group)), opened_(std::make_shared<mask::OpenedMasks>()) {}
+OpenArray::OpenArray(Array array, Group group, Ids ids, Made)
+    : array_(std::move(array)),
+      group_(std::move(group)),
+      ids_(std::move(ids)),
+      opened_(std::make_shared<mask::OpenedMasks>()) {}
+
+std::vector<std::shared_ptr<const ArraySource>> OpenArray::ids(
+    const std::vector<std::string>& references) const {
+  if (ids_) return ids_(references);
+  std::vector<std::shared_ptr<const ArraySource>> all;
+  for (const std::string& reference : references) all.push_back(array_(reference));
+  return all;
+}
 
 namespace {
 
@@ -667,8 +678,10 @@ std::string missing_side(const Kind& kind, const Node& node) {
 
 std::pair<std::shared_ptr<const ArraySource>, std::shared_ptr<const ArraySource>> open_ids(
     const Node& node, const OpenArray& open) {
-  const auto q = open(*node.argument("q"));
-  return {q, node.argument("kv") == nullptr ? q : open(*node.argument("kv"))};
+  std::vector<std::string> references{*node.argument("q")};
+  if (const std::string* kv = node.argument("kv")) references.push_back(*kv);
+  const auto ids = open.ids(references);
+  return {ids.front(), ids.back()};
 }
 
 void find_shape_of_segments(const Node& node, const OpenArray& open, KnownShape& known) {

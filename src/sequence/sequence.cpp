@@ -175,6 +175,33 @@ Array prepare_chunk_offsets(const IntegerArray& cu, std::int64_t chunk_size) {
   return core::to_array(chunk_offsets_of(cu, chunk_size), cu->dtype(), "chunk_offsets");
 }
 
+TokenChunks prepare_token_chunks(const IntegerArray& cu, std::int64_t chunk_size) {
+  if (chunk_size < 1) throw core::invalid("the chunk size is {}; it must be at least 1", chunk_size);
+  const std::vector<std::int64_t> offsets = core::read_offsets(cu);
+  std::vector<std::int64_t> indices, firsts, last, states;
+  for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (std::int64_t at = offsets[s]; at < offsets[s + 1]; at += chunk_size - at % chunk_size) {
+      indices.push_back(at / chunk_size);
+      firsts.push_back(at % chunk_size);
+      if (offsets[s + 1] - at <= chunk_size - at % chunk_size) break;
+    }
+    const std::int64_t length = offsets[s + 1] - offsets[s];
+    last.push_back(length > 0 ? std::ssize(indices) - 1 : -1);
+    states.push_back((offsets[s] + length / chunk_size * chunk_size) / chunk_size);
+  }
+  return {core::to_array(indices, cu->dtype(), "chunk_indices"),
+          core::to_array(firsts, cu->dtype(), "chunk_offsets"),
+          core::to_array(last, cu->dtype(), "last_pieces"),
+          core::to_array(states, cu->dtype(), "state_chunks")};
+}
+
+std::int64_t token_chunks_bytes(const SequenceCounts& counts, std::int64_t chunk_size) {
+  const double pieces =
+      static_cast<double>(counts.sequences) +
+      static_cast<double>(counts.tokens) / static_cast<double>(std::max<std::int64_t>(1, chunk_size));
+  return core::bytes_of_estimate(2 * (3 * 8 + 3 * 8) * pieces);  // vectors may grow to twice their size
+}
+
 // Offsets, lengths, their sums and labels: up to eight numbers of 64 bits a sequence.
 std::int64_t sequence_work_bytes(const ArrayType& input) {
   return input.shape.empty() ? 0 : core::bytes_of_estimate(8 * 8 * static_cast<double>(input.shape[0]));

@@ -40,6 +40,15 @@ std::function<Findings()> segments(const Numbers& ids, const Numbers& cu_seqlens
   };
 }
 
+// Of ids from 0 or from 1, without a convention.
+std::function<Findings()> segments_from(ZeroId::Meaning zero) {
+  return [=] {
+    SegmentIdsClaims claims;
+    claims.zero = ZeroId{zero, "every row begins with it"};
+    return check_segment_ids(integers({0, 0, 1}), claims);
+  };
+}
+
 std::function<Findings()> positions(const Numbers& ids, const Numbers& cu_seqlens = {}) {
   return [=] {
     return check_position_ids(integers(ids), {cu_seqlens.empty() ? IntegerArray() : integers(cu_seqlens)});
@@ -63,6 +72,21 @@ std::function<Findings()> permutation(const Numbers& order, const Numbers& cu_se
     if (!cu_seqlens.empty()) claims.cu_seqlens = integers(cu_seqlens);
     if (claimed) claims.order = claimed, claims.ranks = 2;
     return check_permutation(integers(order), claims);
+  };
+}
+
+// Of sequences of 12, 68 and 48 tokens in chunks of 64.
+std::function<Findings()> chunks(const Numbers& pairs) {
+  return [=] {
+    return check_chunk_indices(integers(pairs, {std::ssize(pairs) / 2, 2}), integers({0, 12, 80, 128}), 64);
+  };
+}
+
+// Of two sequences of 8 and 6 tokens on pages of 4.
+std::function<Findings()> slots(const Numbers& values, const Numbers& table = {10, 11, 3, 6}) {
+  return [=] {
+    SlotMappingClaims claims{4, integers({8, 6})};
+    return check_slot_mapping(integers(values), integers(table, {2, std::ssize(table) / 2}), claims);
   };
 }
 
@@ -271,7 +295,22 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"repeated", {segments({1, 1, 2, 1}, {0, 2, 3, 4}), segments({7, 7, 2, 1}, {0, 2, 3, 4})}},
       {"past-end", {segments({1, 1, 2}, {0, 2}), segments({1, 1, 0}, {0, 2})}},
       {"length", {segments({1, 1}, {0, 2, 3}), segments({1, 1}, {0, 2, 2})}},
-      {"padding-inside", {segments({1, 0, 2}), segments({0, 1, 2, 0, -1})}}}},
+      {"padding-inside", {segments({1, 0, 2}), segments({0, 1, 2, 0, -1})}},
+      {"assumed", {segments_from(ZeroId::Meaning::document), segments_from(ZeroId::Meaning::padding)}}}},
+    {"chunk-indices",
+     {{"sequence", {chunks({0, 0, 1, 0, 1, 1, 3, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
+      {"beyond", {chunks({0, 0, 1, 0, 1, 2, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
+      {"twice", {chunks({0, 0, 1, 0, 1, 0, 1, 1, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
+      {"missing", {chunks({0, 0, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
+      {"order", {chunks({0, 0, 1, 1, 1, 0, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}}}},
+    {"slot-mapping",
+     {{"length", {slots({47}), slots({47, 25})}},
+      {"range", {slots({47, 25}, {11, 6}), slots({47, 25})}},
+      {"slot", {slots({46, 25}), slots({47, 25})}},
+      {"foreign", {slots({25, 47}), slots({43, 25})}},
+      {"twice", {slots({47, 47}), slots({47, 25})}},
+      {"past-end", {slots({47, 25, 0}), slots({47, 25, -1})}},
+      {"unwritten", {slots({-1, 25}), slots({47, 25, -1})}}}},
     {"position-ids",
      {{"restart", {positions({0, 1, 2}, {0, 2, 3}), positions({0, 1, 0}, {0, 2, 3})}},
       {"jump", {positions({0, 2}), positions({0, 1, 0, 0, 1})}},
