@@ -106,23 +106,11 @@ std::optional<Array> ids_of(const ArraySource& input) {
   return fits ? std::optional(std::move(ids)) : std::nullopt;
 }
 
-// The number of padding ids, which are negative. Segment ids without negative ones use 0 for padding, unless
-// each row begins with 0 and has it nowhere else.
-std::int64_t mark_padding(Array& ids, From from) {
-  const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
+// The number of padding ids, which are negative, or 0 of segment ids by its meaning.
+std::int64_t mark_padding(Array& ids, ZeroId::Meaning zero) {
   const std::span<std::int64_t> values = ids.elements<std::int64_t>();
-  if (from == From::segment_ids && columns > 0) {
-    const bool has_padding =
-        std::any_of(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
-    bool count_from_0 = true;
-    for (std::size_t row = 0; row < values.size() && count_from_0; row += columns) {
-      const auto of_row = values.subspan(row, columns);
-      const auto next = std::find_if(of_row.begin(), of_row.end(), [](std::int64_t id) { return id != 0; });
-      count_from_0 = next != of_row.begin() && std::find(next, of_row.end(), 0) == of_row.end();
-    }
-    if (!count_from_0 && !has_padding)
-      std::replace(values.begin(), values.end(), std::int64_t{0}, std::int64_t{-1});
-  }
+  if (zero == ZeroId::Meaning::padding)
+    std::replace(values.begin(), values.end(), std::int64_t{0}, std::int64_t{-1});
   return std::count_if(values.begin(), values.end(), [](std::int64_t id) { return id < 0; });
 }
 
@@ -136,6 +124,24 @@ bool has_zeros_at_ends(const Array& ids) {
       return true;
   }
   return false;
+}
+
+// Rows of position ids that begin within a text: the first one, and how many there are.
+struct LaterRows {
+  std::size_t first = 0, count = 0;
+  std::int64_t position = 0;  // of its first token
+};
+LaterRows rows_within_texts(const Array& ids) {
+  LaterRows rows;
+  const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
+  const std::span<const std::int64_t> values = ids.elements<std::int64_t>();
+  for (std::size_t row = 0; columns > 0 && row < values.size(); row += columns) {
+    const auto of_row = values.subspan(row, columns);
+    const auto first = std::find_if(of_row.begin(), of_row.end(), [](std::int64_t id) { return id >= 0; });
+    if (first == of_row.end() || *first == 0) continue;
+    if (rows.count++ == 0) rows.first = row / columns, rows.position = *first;
+  }
+  return rows;
 }
 
 // Whether all rows are equal, as those of the axes of M-RoPE position ids for text.
@@ -152,12 +158,8 @@ void add_sequences_from(OptionSet& set, From& into, const std::vector<From>& cho
                         const std::string& help) {
   Choices<From> named;
   for (const From from : choices) named.emplace_back(word_of(from), from);
-  add_choice(
-      set, "--from", into, std::move(named), "WHAT",
-      fmt::format(
-          "what it is\n{} Segment ids that are negative, or 0, are padding, unless every row begins with 0 "
-          "and has it nowhere else.",
-          help));
+  add_choice(set, "--from", into, std::move(named), "WHAT",
+             fmt::format("what it is\n{} Negative ids are padding. {}", help, kZeroIdRule));
 }
 
 From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {
@@ -187,7 +189,22 @@ std::int64_t lengths_bytes(const ArraySource& input, From from) {
 
 namespace {
 
-Lengths computed_lengths(const ArraySource& input, From from, From requested, DType counted, Report& report) {
+void warn_of_later_rows(const Array& ids, const std::string& name, Report& report) {
+  const LaterRows later = rows_within_texts(ids);
+  if (later.count == 0) return;
+  report.warnings.push_back(
+      later.count == 1
+          ? fmt::format(
+                "{}: row {} begins within a text, at position {}: its tokens here are a sequence of their own",
+                printable(name), later.first, later.position)
+          : fmt::format(
+                "{}: {} rows begin within a text, the first, row {}, at position {}: the tokens here of each "
+                "are a sequence of their own",
+                printable(name), later.count, later.first, later.position));
+}
+
+Lengths computed_lengths(const std::string& reference, const ArraySource& input, From from, From requested,
+                         DType counted, Report& report, Job& job) {
   Lengths result;
   if (from == From::mask) {
     const RowPadding padding =
@@ -218,7 +235,9 @@ Lengths computed_lengths(const ArraySource& input, From from, From requested, DT
     };
     std::optional<Array> ids = ids_of(*values);
     if (!ids) return offsets(values);
-    if (const std::int64_t padding = mark_padding(*ids, from); padding > 0)
+    const ZeroId zero = positions ? ZeroId{} : zero_id_of({reference}, {values}, job);
+    if (zero.meaning == ZeroId::Meaning::document) report.add("zero_id", "id 0", "a document: " + zero.why);
+    if (const std::int64_t padding = mark_padding(*ids, zero.meaning); padding > 0)
       result.without_padding =
           fmt::format("{} of {} tokens are padding ({})", format_count(padding), format_count(all),
                       positions ? "negative ids" : "ids of 0 and less");
@@ -227,7 +246,10 @@ Lengths computed_lengths(const ArraySource& input, From from, From requested, DT
           "{}: zeros at an end of a row are sequences of one token each; if they are padding, make offsets from "
           "the mask",
           printable(input.name())));
-    return offsets(make_source(std::move(*ids), input.name()));
+    const auto of_ids = make_source(ids->view(), input.name());
+    Array found = offsets(of_ids);
+    if (positions) warn_of_later_rows(*ids, input.name(), report);
+    return found;
   }();
   if (positions && rows_are_alike(*values))
     report.warnings.push_back(fmt::format(
@@ -240,9 +262,51 @@ Lengths computed_lengths(const ArraySource& input, From from, From requested, DT
 
 }  // namespace
 
-Lengths lengths_of(const ArraySource& input, From from, From requested, DType counted, Report& report) {
+const char* const kZeroIdRule =
+    "Id 0 is padding, unless negative ids are, or every row (of the whole array, where it is a slice) begins "
+    "with 0 and has it nowhere else.";
+
+ZeroId zero_id_of(const std::vector<std::string>& references,
+                  const std::vector<std::shared_ptr<const ArraySource>>& ids, Job& job) {
+  std::vector<std::shared_ptr<const ArraySource>> wholes;
+  for (std::size_t n = 0; n < ids.size(); ++n) {
+    const auto whole = job.inputs.open_whole(references[n]);
+    wholes.push_back(whole ? whole : ids[n]);
+  }
+  const ZeroId of_ids = zero_id_of(ids);
+  return of_ids.meaning == ZeroId::Meaning::none ? of_ids : zero_id_of(wholes);
+}
+
+std::string zero_id_warning(const ZeroId& zero, const std::string& name) {
+  if (zero.meaning == ZeroId::Meaning::document)
+    return fmt::format("{}: segment id 0 is interpreted as a document, because {}{}", printable(name),
+                       zero.why, zero.why.starts_with("negative") ? "" : "; if it is padding, make it -1");
+  if (zero.meaning == ZeroId::Meaning::padding && !zero.why.empty())
+    return fmt::format(
+        "{}: segment id 0 is interpreted as padding, because {}; if it is a document, add 1 to all ids",
+        printable(name), zero.why);
+  return "";
+}
+
+std::vector<std::shared_ptr<const ArraySource>> segment_ids_of(
+    const std::vector<std::string>& references, std::vector<std::shared_ptr<const ArraySource>> ids, Job& job,
+    std::vector<std::string>& warnings) {
+  for (auto& one : ids) {
+    job.budget.require(2 * byte_count(one->shape(), DType::int64), printable(one->name()) + ": ");
+    if (!one->random_access()) one = in_memory(*one);
+  }
+  const ZeroId zero = zero_id_of(references, ids, job);
+  if (std::string text = zero_id_warning(zero, ids.front()->name()); !text.empty())
+    warnings.push_back(std::move(text));
+  if (zero.meaning == ZeroId::Meaning::document)
+    for (auto& one : ids) one = ids_from_1(*one);
+  return ids;
+}
+
+Lengths lengths_of(const std::string& reference, const ArraySource& input, From from, From requested,
+                   DType counted, Report& report, Job& job) {
   try {
-    return computed_lengths(input, from, requested, counted, report);
+    return computed_lengths(reference, input, from, requested, counted, report, job);
   } catch (Error& error) {
     const bool positions = error.code() == Error::Code::position_ids;
     if (!positions && error.code() != Error::Code::segment_ids) throw;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ejk/segments.hpp"
 #include "job.hpp"
 #include "options.hpp"
 
@@ -34,9 +35,27 @@ struct Lengths {
 };
 
 /// The lengths of the sequences of `input`, of its dtype, or for a mask or ids of `counted`, int32 or int64.
-/// `requested` is the value of --from. Adds counts of padding and warnings to the report.
-Lengths lengths_of(const ArraySource& input, SequencesFrom from, SequencesFrom requested, DType counted,
-                   Report& report);
+/// `requested` is the value of --from. Adds counts of padding and warnings to the report. `reference` names
+/// the input.
+Lengths lengths_of(const std::string& reference, const ArraySource& input, SequencesFrom from,
+                   SequencesFrom requested, DType counted, Report& report, Job& job);
+
+/// The rule for segment id 0 (zero_id_of), in the words of help.
+extern const char* const kZeroIdRule;
+
+/// The meaning of segment id 0 in arrays that count alike, as those of queries and keys. Where a reference is
+/// a slice, the array that it is taken from is read.
+ZeroId zero_id_of(const std::vector<std::string>& references,
+                  const std::vector<std::shared_ptr<const ArraySource>>& ids, Job& job);
+
+/// What was decided, for a warning; "" where no id is 0, or without a doubt.
+std::string zero_id_warning(const ZeroId& zero, const std::string& name);
+
+/// Segment ids of such arrays, 0 only for padding: in memory, counted from 1 where 0 is a document. Adds the
+/// warning of it. Throws Error{budget} if the ids exceed the limit.
+std::vector<std::shared_ptr<const ArraySource>> segment_ids_of(
+    const std::vector<std::string>& references, std::vector<std::shared_ptr<const ArraySource>> ids, Job& job,
+    std::vector<std::string>& warnings);
 
 // Warnings, of arrays with random access:
 

@@ -133,18 +133,36 @@ PaddingDoubt doubt_of(const HeadMasks& part, Polarity polarity, const std::strin
 }
 
 // Opened arrays of expressions: file(REF) has rank 2 or 3, ids and offsets rank 1.
-using NamedArrays = std::map<std::string, std::shared_ptr<const ArraySource>>;
+struct NamedArrays {
+  std::map<std::string, std::shared_ptr<const ArraySource>> arrays;
+  std::vector<std::string> warnings;  // of the meaning of segment id 0
+};
 
-OpenArray opener(Job& job, const char* role, NamedArrays& opened) {
-  return {[&job, role, &opened](const std::string& reference) {
-            return opened[reference] = job.open(role, reference);
-          },
-          group_opener(job)};
+// Opens segment ids by `open`; their warnings are added to `into`. Heads and equal nodes share them.
+OpenArray::Ids ids_opener(OpenArray::Array open, Job& job, std::vector<std::string>& into) {
+  using Sources = std::vector<std::shared_ptr<const ArraySource>>;
+  const auto opened = std::make_shared<std::map<std::vector<std::string>, Sources>>();
+  return [=, &job, &into](const std::vector<std::string>& references) {
+    const auto [at, is_new] = opened->try_emplace(references);
+    if (is_new) {
+      Sources ids;
+      for (const std::string& reference : references) ids.push_back(open(reference));
+      at->second = job.phase(Phase::read, [&] { return segment_ids_of(references, ids, job, into); });
+    }
+    return at->second;
+  };
 }
 
-PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
+OpenArray opener(Job& job, const char* role, NamedArrays& opened) {
+  const auto open = [&job, role, &opened](const std::string& reference) {
+    return opened.arrays[reference] = job.open(role, reference);
+  };
+  return {open, group_opener(job), ids_opener(open, job, opened.warnings)};
+}
+
+PaddingDoubt doubt_of(const NamedArrays& named, Polarity polarity) {
   PaddingDoubt first;
-  for (const auto& [name, array] : arrays) {
+  for (const auto& [name, array] : named.arrays) {
     const bool is_mask =
         array->shape().size() == 2 && element_count(array->shape()) > 0 && !is_float(array->dtype());
     if (!is_mask || polarity == Polarity::additive) continue;
@@ -154,9 +172,10 @@ PaddingDoubt doubt_of(const NamedArrays& arrays, Polarity polarity) {
   return first;
 }
 
-void warn_of_ids(const NamedArrays& arrays, std::vector<std::string>& warnings) {
+void warn_of_ids(const NamedArrays& named, std::vector<std::string>& warnings) {
   Report report;
-  for (const auto& [name, array] : arrays)
+  report.warnings = named.warnings;
+  for (const auto& [name, array] : named.arrays)
     if (array->shape().size() == 1) warn_of_positions(*array, report);
   warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
 }
@@ -317,10 +336,14 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
 }
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job) {
-  const OpenArray open(
-      [&job](const std::string& reference) { return in_memory(*job.open("mask_array", reference)); },
-      group_opener(job));
-  return head_masks({expression}, polarity, open);
+  const auto open_held = [&job](const std::string& reference) {
+    return in_memory(*job.open("mask_array", reference));
+  };
+  const auto warnings = std::make_shared<std::vector<std::string>>();  // those of the mask are reported
+  const OpenArray::Ids ids = [=, &job](const std::vector<std::string>& references) {
+    return ids_opener(open_held, job, *warnings)(references);
+  };
+  return head_masks({expression}, polarity, OpenArray(open_held, group_opener(job), ids));
 }
 
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplicates duplicates) {
@@ -328,7 +351,7 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplic
   const auto held = std::make_shared<NamedArrays>();
   const auto held_bytes = std::make_shared<std::int64_t>(0);
   const auto open_held = [&job, held, held_bytes](const std::string& reference) {
-    Source& source = (*held)[reference];
+    Source& source = held->arrays[reference];
     if (source) return source;
     Source opened = job.open("mask_array", reference);
     if (!opened->random_access()) {
@@ -342,7 +365,8 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplic
   const auto open_once = [open_held, indices](const std::string& reference) {
     return without_duplicates(*indices = open_held(reference));
   };
-  const OpenArray open(open_held, group_opener(job)), open_counted(open_once, group_opener(job));
+  const OpenArray::Ids ids = ids_opener(open_held, job, held->warnings);
+  const OpenArray open(open_held, group_opener(job), ids), open_counted(open_once, group_opener(job), ids);
   AttentionMasks masks = open_masks(options, LeadingAxis::batch, open,
                                     duplicates == Duplicates::counted ? open_counted : open, job);
   masks.indices = *indices;
@@ -382,7 +406,8 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   chunked(C), with offset=K or align=bottom-right
                             causal within chunks of C keys
   prefix(N)                 the first N keys
-  segments(REF[, REF])      equal ids above 0 of queries and keys
+  segments(REF[, REF])      equal ids above 0 of queries and keys; from 0 if
+                            every row begins with 0 and has it nowhere else
   documents(REF)            the same sequence of packed ones, by cu_seqlens
   file(REF)                 a stored mask, as MASK
   blocks(REF, QxK)          a stored mask of blocks, each QxK elements

@@ -73,6 +73,9 @@ inline constexpr std::string_view kPaddingKeys = R"(
 left_padded_rows | integer | rows of the mask that begin with padding | of a mask with such rows
 rows_with_holes | integer | rows with padding between tokens | of a mask with such rows
 )";
+inline constexpr std::string_view kZeroIdKey = R"(
+zero_id | string | what id 0 is, and why | of segment ids where it is a document
+)";
 inline constexpr std::string_view kUnreadableKeys = R"(
 unreadable | table | inputs that cannot be read | where there are such
   name | string | the file or array

@@ -82,7 +82,24 @@ struct Request {
   AttentionSettings settings;
   AttentionMasks masks;
   Tried page_faults;
+  std::vector<std::string> doubts;  // of segment ids
 };
+
+void open_segment_ids(const TwoReferences& words, Request& r, Job& job) {
+  if (words.q.empty()) return;
+  std::vector<std::string> references{words.q};
+  std::vector<Source> ids{job.open("q_segment_ids", words.q)};
+  if (!words.kv.empty()) {
+    references.push_back(words.kv);
+    ids.push_back(job.open("kv_segment_ids", words.kv));
+  }
+  Report positions;
+  for (const Source& one : ids) warn_of_positions(*one, positions);
+  r.doubts = positions.warnings;
+  ids = job.phase(Phase::read, [&] { return segment_ids_of(references, ids, job, r.doubts); });
+  r.settings.q_segment_ids = ids.front();
+  if (ids.size() > 1) r.settings.kv_segment_ids = ids.back();
+}
 
 // Adds the logarithms of how often keys are mentioned, as a bias.
 void count_duplicates(Request& r) {
@@ -97,7 +114,7 @@ void count_duplicates(Request& r) {
 }
 
 Request open_request(const AttentionFlags& words, Job& job) {
-  Request r{{}, words.settings, {}, {}};
+  Request r{{}, words.settings, {}, {}, {}};
   AttentionSettings& s = r.settings;
   s.comm = &job.comm;
   s.keep_probability = words.keep_probability.value_or(1);
@@ -132,8 +149,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
   s.cu_seqlens_kv = open_or_null("cu_seqlens_k", words.cu_seqlens.kv, job);
   s.cu_seqlens_q_padded = open_or_null("cu_seqlens_q_padded", words.padded.q, job);
   s.cu_seqlens_kv_padded = open_or_null("cu_seqlens_k_padded", words.padded.kv, job);
-  s.q_segment_ids = open_or_null("q_segment_ids", words.segment_ids.q, job);
-  s.kv_segment_ids = open_or_null("kv_segment_ids", words.segment_ids.kv, job);
+  open_segment_ids(words.segment_ids, r, job);
   OpenedPages pages;
   if (words.paged.any()) pages = open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
   MaskOptions masks = words.masks;
@@ -304,8 +320,7 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
 
 void add_doubts(const Request& r, Report& report) {
   const AttentionSettings& s = r.settings;
-  for (const auto& ids : {s.q_segment_ids, s.kv_segment_ids})
-    if (ids) warn_of_positions(*ids, report);
+  report.warnings.insert(report.warnings.end(), r.doubts.begin(), r.doubts.end());
   if (s.cu_seqlens_q_padded) {
     const IntegerArray& of_keys = s.cu_seqlens_kv_padded;
     warn_of_tail(*s.cu_seqlens_q_padded, r.inputs.q->source->shape()[0], report);
@@ -547,14 +562,17 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
       "a second array gives them.")
       .group("Masks");
-  add_word(set, "--cu-seqlens-padded", words.padded, read_two, "Q_REF[,K_REF]",
-           "where they begin with padding between them, as TransformerEngine has it\n"
-           "Sequence i begins at token REF[i]; --cu-seqlens then gives lengths alone. Padding is never "
-           "read, results there are 0 and lse -inf. Of keys the same unless a second array gives them.")
+  add_word(
+      set, "--cu-seqlens-padded", words.padded, read_two, "Q_REF[,K_REF]",
+      "where they begin with padding between them, as TransformerEngine has it\n"
+      "Sequence i begins at token REF[i], the first one perhaps after 0, as in a jagged tensor with holes; "
+      "--cu-seqlens then gives lengths alone. Padding is never read, results there are 0 and lse -inf. Of "
+      "keys the same unless a second array gives them.")
       .group("Masks");
   add_word(set, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
-           "ids (batch, sequence): only equal ones above 0 attend\n"
-           "Of keys the same unless a second array gives them. In packed inputs (tokens,).")
+           fmt::format("ids (batch, sequence): only equal ones attend, and not padding, -1\n"
+                       "Of keys the same unless a second array gives them. In packed inputs (tokens,). {}",
+                       kZeroIdRule))
       .group("Masks");
   add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()

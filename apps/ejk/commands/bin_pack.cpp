@@ -39,7 +39,9 @@ Outcome run(const BinPackOptions& options, Job& job) {
   const std::int64_t max_pieces =
       std::max<std::int64_t>(1, (job.budget.bytes() - kPieceBytes) / bin_pack_bytes(1));
   const auto lens = make_source(
-      job.phase(Phase::compute, [&] { return lengths_of(*input, from, options.from, DType::int64, report); })
+      job.phase(
+             Phase::compute,
+             [&] { return lengths_of(options.lens, *input, from, options.from, DType::int64, report, job); })
           .lens,
       input->name());
   const BinPacking p =
@@ -125,7 +127,7 @@ rows | integer | rows | done
 lower_bound | integer | rows that any packing needs | done
 efficiency | share or null | tokens / (rows x capacity) | done
 )",
-                    kPaddingKeys}),
+                    kPaddingKeys, kZeroIdKey}),
     .declare = declare_bin_pack,
 };
 

@@ -70,6 +70,10 @@ class Inspection {
     arrays_.rows.push_back({role, std::string(name_of(source->dtype())), source->shape()});
     return source;
   }
+  /// The meaning of id 0 in an array that is open.
+  ZeroId zero_id(const std::string& word) {
+    return zero_id_of({word}, {job_.inputs.open("ids", word)}, job_);
+  }
   /// Group sizes, without warnings about their form: the check reports it.
   IntegerArray open_groups(const std::string& word, GroupsFrom from) {
     IntegerArray array = open("group_sizes", word);
@@ -137,13 +141,18 @@ Run declare_check_segment_ids(OptionSet& set) {
   const auto words = std::make_shared<Words<SegmentIdsClaims>>();
   add_reference(set, "IDS", words->array, "the segment of each token, (tokens,) or (..., tokens)").required();
   add_cu_seqlens(set, words->second);
-  add_convention(set, words->claims.convention,
-                 "which ids are padding\n"
-                 "document: 0 and less. ejkernel: -1 and less, for ids that count from 0.");
+  const Option& convention = add_convention(
+      set, words->claims.convention,
+      fmt::format(
+          "which ids are padding\n"
+          "document: 0 and less. ejkernel: -1 and less, for ids that count from 0. Without the option: {}",
+          kZeroIdRule));
   declare_check(set, "segment-ids", words->flags);
-  return [words](Job& job) {
+  return [words, &convention](Job& job) {
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
+    if (convention.given.empty() && is_integer(ids->dtype()) && !job.is_dry_run())
+      words->claims.zero = job.phase(Phase::read, [&] { return inspection.zero_id(words->array); });
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
     return inspection.run(check_segment_ids_bytes(words->claims), ejk::check_segment_ids, ids, words->claims);
   };
@@ -375,6 +384,70 @@ Run declare_check_block_table(OptionSet& set) {
     const auto lengths = inspection.open("seq_lens", words->second);
     return inspection.run(check_block_table_bytes(table, lengths, words->claims), ejk::check_block_table,
                           table, lengths, words->claims);
+  };
+}
+
+struct ChunkWords {
+  CheckFlags flags;
+  std::string array, cu_seqlens;
+  std::int64_t chunk_size = 0;
+  Convention convention = Convention::document;
+};
+
+Run declare_check_chunk_indices(OptionSet& set) {
+  const auto words = std::make_shared<ChunkWords>();
+  add_reference(set, "INDICES", words->array,
+                "[sequence, chunk in it] of each chunk, (chunks, 2)\n"
+                "As flash-linear-attention reads them, and ejk chunk-indices writes them.")
+      .required();
+  add_reference(set, "--cu-seqlens", words->cu_seqlens, "where the sequences begin, (sequences + 1,)")
+      .required();
+  add_word(set, "--chunk-size", words->chunk_size, at_least(1), "N",
+           "tokens of a chunk; the last one of a sequence may be shorter")
+      .required();
+  add_convention(
+      set, words->convention,
+      "ids around empty sequences\ndocument: the index of the sequence. ejkernel: empty sequences are not "
+      "counted.");
+  declare_check(set, "chunk-indices", words->flags);
+  return [words](Job& job) {
+    Inspection inspection(job, words->flags);
+    const auto indices = inspection.open("chunk_indices", words->array);
+    const auto cu = inspection.open("cu_seqlens", words->cu_seqlens);
+    return inspection.run(check_chunk_indices_bytes(cu, words->chunk_size), ejk::check_chunk_indices, indices,
+                          cu, words->chunk_size, words->convention);
+  };
+}
+
+Run declare_check_slot_mapping(OptionSet& set) {
+  const auto words = std::make_shared<Words<SlotMappingClaims>>();
+  const auto positions = std::make_shared<std::string>(), cu_seqlens = std::make_shared<std::string>();
+  add_reference(set, "SLOTS", words->array,
+                "the slot that each new token is written to, (tokens,)\n"
+                "page x size + offset in it; -1 is not written. Entries behind the tokens are -1.")
+      .required();
+  add_reference(set, "TABLE", words->second, "the pages of each sequence, (batch, pages)").required();
+  add_reference(set, "SEQ_LENS", words->third,
+                "tokens of each sequence, (batch,), of which the new ones are the last");
+  add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
+  add_reference(set, "--positions", *positions,
+                "instead of SEQ_LENS the position of each new token in its sequence, (tokens,)");
+  add_reference(set, "--cu-seqlens", *cu_seqlens,
+                "where the new tokens of each sequence begin, (batch + 1,)\n"
+                "vLLM's query_start_loc. By default each sequence has one.");
+  declare_check(set, "slot-mapping", words->flags);
+  return [words, positions, cu_seqlens](Job& job) {
+    if (words->third.empty() == positions->empty())
+      throw usage(positions->empty() ? "SEQ_LENS or --positions is needed"
+                                     : "SEQ_LENS and --positions both give the positions");
+    Inspection inspection(job, words->flags);
+    const auto slots = inspection.open("slots", words->array);
+    const auto table = inspection.open("block_table", words->second);
+    words->claims.seq_lens = inspection.open("seq_lens", words->third);
+    words->claims.positions = inspection.open("positions", *positions);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", *cu_seqlens);
+    return inspection.run(check_slot_mapping_bytes(slots, table, words->claims), ejk::check_slot_mapping,
+                          slots, table, words->claims);
   };
 }
 
@@ -625,6 +698,10 @@ const Command kActions[] = {
      .summary = "the segment of each token",
      .example = "ejk check segment-ids segment_ids.npy",
      .declare = declare_check_segment_ids},
+    {.name = "check chunk-indices",
+     .summary = "the sequence of each chunk, and its number in it",
+     .example = "ejk check chunk-indices chunk_indices.npy --cu-seqlens cu_seqlens.npy --chunk-size 64",
+     .declare = declare_check_chunk_indices},
     {.name = "check position-ids",
      .summary = "each token's position in its sequence",
      .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
@@ -653,6 +730,10 @@ const Command kActions[] = {
      .summary = "the pages of each sequence of a paged cache",
      .example = "ejk check block-table block_table.npy seq_lens.npy --page-size 16 --pages 1024",
      .declare = declare_check_block_table},
+    {.name = "check slot-mapping",
+     .summary = "the slots of a paged cache that new tokens are written to",
+     .example = "ejk check slot-mapping slots.npy block_table.npy seq_lens.npy --page-size 16",
+     .declare = declare_check_slot_mapping},
     {.name = "check checkpoint",
      .summary = "the scales of a quantised model",
      .example = "ejk check checkpoint model/ --codes",
@@ -687,8 +768,10 @@ counts | table | the rules that are broken | done
   severity | string | error or warning
   count | integer | its findings, all of them
   text | string | the rule's condition
-sequences | integer | sequences | cu-seqlens, position-ids and block-table
-tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids, permutation and topk-ids
+sequences | integer | sequences | cu-seqlens, position-ids, chunk-indices, block-table and slot-mapping
+tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids, permutation, topk-ids and slot-mapping
+chunks | integer | chunks of all sequences | chunk-indices
+written | integer | slots that are written | slot-mapping
 empty_sequences | integer | sequences without a token | cu-seqlens
 longest | integer | tokens of the longest sequence | cu-seqlens
 orders | string | the orders that it is, or none | permutation with --cp

@@ -71,6 +71,7 @@ Outcome run_ids(const IdsOptions& options, Job& job) {
 struct MaskOfIdsOptions {
   std::string q_ids, kv_ids;
   SegmentMaskOptions how;
+  bool has_convention = false;
 };
 
 Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
@@ -80,14 +81,20 @@ Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   job.require_memory(peak);
 
   // Also for a dry run: reading the ids checks shapes and dtypes.
+  std::vector<std::string> references{options.q_ids}, warnings;
+  std::vector<std::shared_ptr<const ArraySource>> ids{q};
+  if (!options.kv_ids.empty()) references.push_back(options.kv_ids), ids.push_back(kv);
+  if (!options.has_convention)
+    ids = job.phase(Phase::read, [&] { return segment_ids_of(references, ids, job, warnings); });
   const SegmentMask mask =
-      job.phase(Phase::compute, [&] { return segment_ids_to_mask(*q, *kv, options.how); });
+      job.phase(Phase::compute, [&] { return segment_ids_to_mask(*ids.front(), *ids.back(), options.how); });
   const Shape& shape = mask.attention_mask->shape();
   Report report;
   report.add("shape", "shape", shape)
       .add("dtype", "dtype", std::string(name_of(options.how.dtype)))
       .add("size", "size", byte_count(shape, options.how.dtype), Unit::bytes);
   job.show_options(report);
+  report.warnings = warnings;
   warn_of_positions(*q, report);
   if (job.plan(report, peak)) return Outcome::passed;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
@@ -127,8 +134,12 @@ Run declare_segment_mask(OptionSet& set) {
   add_dtype(set, "--dtype", options->how.dtype, "element type, bool by default; others hold 0 and 1");
   add_flag(set, "--separate", options->how.separate,
            "also write q_mask and kv_mask: which tokens are not padding");
-  add_convention(set, options->how.convention, kConventionHelp);
-  return [options](Job& job) { return run_mask(*options, job); };
+  const Option& convention = add_convention(
+      set, options->how.convention, fmt::format("{} Without the option: {}", kConventionHelp, kZeroIdRule));
+  return [options, &convention](Job& job) {
+    options->has_convention = !convention.given.empty();
+    return run_mask(*options, job);
+  };
 }
 
 }  // namespace

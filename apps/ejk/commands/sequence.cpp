@@ -56,7 +56,7 @@ Outcome run_cu_seqlens(const CuSeqlensOptions& options, Job& job) {
   if (job.plan(planned, kPieceBytes + lengths_bytes(*input, from))) return Outcome::passed;
 
   const Array cu = job.phase(Phase::compute, [&] {
-    const Lengths lengths = lengths_of(*input, from, options.from, DType::int64, report);
+    const Lengths lengths = lengths_of(options.input, *input, from, options.from, DType::int64, report, job);
     if (!lengths.without_padding.empty())
       report.warnings.push_back(lengths.without_padding +
                                 ": these offsets fit only the packed form, which 'ejk pack' makes");
@@ -82,7 +82,9 @@ Outcome run_lens(const LensOptions& options, Job& job) {
   if (job.plan(report, kPieceBytes + lengths_bytes(*input, from))) return Outcome::passed;
 
   const Array lens =
-      job.phase(Phase::compute, [&] { return lengths_of(*input, from, options.from, DType::int32, report); })
+      job.phase(
+             Phase::compute,
+             [&] { return lengths_of(options.input, *input, from, options.from, DType::int32, report, job); })
           .lens;
   report.add("shape", "shape", lens.shape()).add("dtype", "dtype", std::string(name_of(lens.dtype())));
   const Array cu = prepare_cu_seqlens_from_lens(*make_source(lens.view(), "lens"), DType::int64);
@@ -93,10 +95,14 @@ Outcome run_lens(const LensOptions& options, Job& job) {
 
 // --- ids, indices and chunk offsets
 
+enum class Grid { sequences, tokens };
+const char* name_of(Grid grid) { return grid == Grid::tokens ? "tokens" : "sequences"; }
+
 struct IdOptions {
   std::string cu_seqlens;
   std::int64_t chunk_size = 0;
   std::optional<Convention> convention;  // absent: not an option
+  std::optional<Grid> grid = {};         // of chunks
 };
 
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
@@ -118,10 +124,34 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
   return Outcome::passed;
 }
 
+Outcome run_token_chunks(const IdOptions& options, Job& job) {
+  const Source input = job.open("cu_seqlens", options.cu_seqlens);
+  const std::int64_t of_cu = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
+  job.require_memory(of_cu);
+  const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
+  const SequenceCounts counts = count_sequences(*cu);
+  const std::int64_t peak = of_cu + token_chunks_bytes(counts, options.chunk_size);
+  job.require_memory(peak);
+  const TokenChunks chunks =
+      job.phase(Phase::compute, [&] { return prepare_token_chunks(*cu, options.chunk_size); });
+  const auto of = [](const Array& array) { return make_source(array.view()); };
+  Report report;
+  add_counts(report, counts);
+  report.add("grid", "chunks of all", std::string(name_of(Grid::tokens)));
+  add_array(report, *of(chunks.chunk_indices));
+  job.show_options(report);
+  if (job.plan(report, peak)) return Outcome::passed;
+  job.deliver(std::move(report), {{"chunk_indices", of(chunks.chunk_indices), {}},
+                                  {"chunk_offsets", of(chunks.chunk_offsets), {}},
+                                  {"last_pieces", of(chunks.last_pieces), {}},
+                                  {"state_chunks", of(chunks.state_chunks), {}}});
+  return Outcome::passed;
+}
+
 enum class Has { neither, convention, chunk_size, both };
 
-Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
-  const auto options = std::make_shared<IdOptions>();
+std::shared_ptr<IdOptions> declare_id_options(OptionSet& set, Has has) {
+  auto options = std::make_shared<IdOptions>();
   add_reference(set, "CU_SEQLENS", options->cu_seqlens,
                 "where each sequence begins, and the number of tokens (sequences + 1,)\n"
                 "Integers that begin with 0 and never decrease; ejk cu-seqlens makes them.")
@@ -136,6 +166,11 @@ Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
     add_convention(set, options->convention.emplace(Convention::document),
                    "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
                    "empty sequences are not counted.");
+  return options;
+}
+
+Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
+  const auto options = declare_id_options(set, has);
   return [=](Job& job) { return run_ids(name, make, *options, job); };
 }
 
@@ -167,8 +202,8 @@ Run declare_cu_seqlens(OptionSet& set) {
   add_sequences_from(
       set, options->from, {From::mask, From::lens, From::segment_ids, From::position_ids, From::cu_seqlens},
       "By default two axes are a mask and one is lens; elements that contradict that are an error. With --from mask "
-      "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of equal segment ids is a sequence; so is each run of position ids from 0 up, and negative "
-      "ones are padding.");
+      "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of equal "
+      "segment ids is a sequence; so is each run of position ids from 0 up, and one from a later position at the beginning of a row.");
   add_dtype(set, "--dtype", options->dtype, "element type\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
 }
@@ -203,9 +238,28 @@ Run declare_token_indices(OptionSet& set) {
 }
 
 Run declare_chunk_indices(OptionSet& set) {
-  return declare_ids(set, "chunk_indices", Has::both, [](const ArraySource& cu, const IdOptions& options) {
-    return prepare_chunk_indices(cu, options.chunk_size, *options.convention);
+  const auto options = declare_id_options(set, Has::both);
+  add_choice(
+      set, "--grid", options->grid, {{"sequences", Grid::sequences}, {"tokens", Grid::tokens}}, "WHAT",
+      "where chunks begin\n"
+      "sequences (default): with each sequence, as flash-linear-attention (FLA) has them. tokens: at multiples "
+      "of --chunk-size of all tokens, cut where a sequence begins, as the kernels of Mamba 2 in vLLM and "
+      "SGLang have them: four arrays, and no --convention.")
+      .recorded();
+  set.set_outputs([options] {
+    return options->grid == Grid::tokens
+               ? std::vector<std::string>{"chunk_indices", "chunk_offsets", "last_pieces", "state_chunks"}
+               : std::vector<std::string>{"chunk_indices"};
   });
+  return [options](Job& job) {
+    if (options->grid == Grid::tokens) return run_token_chunks(*options, job);
+    return run_ids(
+        "chunk_indices",
+        [](const ArraySource& cu, const IdOptions& of) {
+          return prepare_chunk_indices(cu, of.chunk_size, *of.convention);
+        },
+        *options, job);
+  };
 }
 
 Run declare_chunk_offsets(OptionSet& set) {
@@ -245,7 +299,7 @@ first = packed[cu[0]:cu[1]]  # tokens of sequence 0)",
 dtype | string | the element type of the result
 shape | shape | its shape; with --dry-run, of ids, at most
 )",
-                    kPaddingKeys, count_keys("without a float --dtype")}),
+                    kPaddingKeys, kZeroIdKey, count_keys("without a float --dtype")}),
     .declare = declare_cu_seqlens,
 };
 
@@ -257,7 +311,7 @@ extern const Command lens_command{
     .outputs = {{"lens", "(sequences,) of the input's type, int32 of a mask and of ids",
                  "tokens of each sequence"}},
     .use = "assert lens.sum() == cu[-1]",
-    .keys = joined({kSequencesFromKey, kPaddingKeys, R"(
+    .keys = joined({kSequencesFromKey, kPaddingKeys, kZeroIdKey, R"(
 shape | shape | of the array that is written | done
 dtype | string | its element type | done
 )",
@@ -308,11 +362,21 @@ extern const Command chunk_indices_command{
     .example = "ejk chunk-indices cu_seqlens.npy --chunk-size 64 -o chunk_indices.npy",
     .outputs =
         {{"chunk_indices", "(chunks, 2) of cu_seqlens' type",
-          "[sequence, chunk in it] of each chunk of --chunk-size tokens; a sequence's last may be shorter"}},
+          "[sequence, chunk in it] of each chunk of --chunk-size tokens; a sequence's last may be shorter; "
+          "with --grid tokens (pieces,), the chunk of each piece"},
+         {"chunk_offsets", "(pieces,) of that type, with --grid tokens",
+          "the first token of each piece in its chunk"},
+         {"last_pieces", "(sequences,) of that type, with --grid tokens",
+          "the last piece of each sequence; -1 of one without a token"},
+         {"state_chunks", "(sequences,) of that type, with --grid tokens",
+          "the chunk of the token behind the last whole --chunk-size tokens of each sequence"}},
     .use = R"(sequence, chunk = np.load("chunk_indices.npy")[program_id]
 begin = cu[sequence] + chunk * chunk_size
 end = min(begin + chunk_size, cu[sequence + 1]))",
-    .keys = joined({count_keys(), kChunkSizeKey, kConventionKey, kArrayKeys}),
+    .keys = joined({count_keys(), kChunkSizeKey, kConventionKey, R"(
+grid | string | tokens | with --grid tokens
+)",
+                    kArrayKeys}),
     .declare = declare_chunk_indices,
 };
 
