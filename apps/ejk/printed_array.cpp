@@ -214,7 +214,8 @@ std::optional<std::size_t> end_of_array(const std::string& word) {
     const std::size_t first = std::min(word.find_first_not_of(kWhiteSpace, open + 1), word.size() - 1);
     if (word[open] == '[' &&
         (word[first] == '[' || word[first] == '-' || std::isdigit(static_cast<unsigned char>(word[first]))))
-      throw usage("{}: the bracket '[' is not closed", printable(word, 60));
+      throw usage("{}: the bracket '[' is not closed", printable(word, 60))
+          .hint("quotes make one word of an array: '[0, 3]'");
     return std::nullopt;
   }
   const std::string_view behind = trimmed(std::string_view(word).substr(close + 1));

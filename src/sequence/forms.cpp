@@ -83,7 +83,9 @@ Array prepare_cu_seqlens_from_position_ids(const IntegerArray& ids, DType out_dt
     const auto row = rows.row(r);
     const auto padding = static_cast<std::size_t>(
         std::find_if(row.begin(), row.end(), [](std::int64_t id) { return id >= 0; }) - row.begin());
-    const bool begins_within = core::are_later_positions(row.subspan(padding));
+    // Positions that go on from the row before are of a sequence in two rows.
+    const bool goes_on = r > 0 && padding < row.size() && row[padding] - 1 == rows.row(r - 1).back();
+    const bool begins_within = !goes_on && core::are_later_positions(row.subspan(padding));
     std::int64_t before = -1;
     for (std::size_t i = 0; i < row.size(); before = row[i++]) {
       if (row[i] < 0) continue;

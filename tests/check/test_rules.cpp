@@ -307,7 +307,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
      {{"length", {slots({47}), slots({47, 25})}},
       {"range", {slots({47, 25}, {11, 6}), slots({47, 25})}},
       {"slot", {slots({46, 25}), slots({47, 25})}},
-      {"foreign", {slots({25, 47}), slots({43, 25})}},
+      {"foreign", {slots({25, 47}), slots({47, 25})}},
       {"twice", {slots({47, 47}), slots({47, 25})}},
       {"past-end", {slots({47, 25, 0}), slots({47, 25, -1})}},
       {"unwritten", {slots({-1, 25}), slots({47, 25, -1})}}}},

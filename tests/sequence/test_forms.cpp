@@ -168,6 +168,7 @@ TEST_CASE("a row of position ids may begin within a text") {
   CHECK(from_positions(row_of({9})) == Ints{0, 1});
   CHECK(from_positions(row_of({-1, 5, 6, 0, 1, 2, -1})) == Ints{0, 2, 5});
   CHECK(from_positions(rows_of(2, {5, 6, 7, 0, 0, 1, 2, 3})) == Ints{0, 3, 4, 8});
+  CHECK(from_positions(rows_of(2, {5, 6, 9, 10})) == Ints{0, 2, 4});
   // A 1 before position 0 is left padding, and no number is skipped.
   CHECK(failure([] { from_positions(row_of({1, 0, 1, 2})); }).starts_with("ids.npy: position ids[0] is 1"));
   CHECK(failure([] { from_positions(row_of({5, 6, 8})); }).starts_with("ids.npy: position ids[0] is 5"));

@@ -77,6 +77,20 @@ TEST_CASE("sequences with padding behind them are packed and unpacked, in any bo
         std::string::npos);
 }
 
+TEST_CASE("tokens before the first sequence with padding are of none") {
+  const std::vector<std::int64_t> cu{0, 3, 4}, padded{2, 6, 8};
+  const Array x = counting_floats({9, 1});
+  const Packed p = pack_sequences(make_source(x.view(), "x"), cu, padded);
+  CHECK(std::ranges::equal(read_all(*p.indices).elements<std::int64_t>(),
+                           std::vector<std::int64_t>{2, 3, 4, 6}));
+  const Array back = read_all(*unpack_sequences(p.packed, cu, padded, 9, -1.0));
+  for (std::int64_t token = 0; token < 9; ++token) {
+    const bool is_token = (token >= 2 && token < 5) || token == 6;
+    const auto at = static_cast<std::size_t>(token);
+    CHECK(back.elements<float>()[at] == (is_token ? x.elements<float>()[at] : -1.0f));
+  }
+}
+
 TEST_CASE("pack is a plain loop over the mask, and unpack is its inverse") {
   std::mt19937_64 random(11);
   for (int n = 0; n < 60; ++n) {

@@ -102,7 +102,8 @@ struct IdOptions {
   std::string cu_seqlens;
   std::int64_t chunk_size = 0;
   std::optional<Convention> convention;  // absent: not an option
-  std::optional<Grid> grid = {};         // of chunks
+  const Option* convention_option = nullptr;
+  std::optional<Grid> grid = {};  // of chunks
 };
 
 using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
@@ -125,6 +126,8 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
 }
 
 Outcome run_token_chunks(const IdOptions& options, Job& job) {
+  if (!options.convention_option->given.empty())
+    throw usage("--convention goes without --grid tokens").hint("an empty sequence has no piece there");
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
   const std::int64_t of_cu = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(of_cu);
@@ -137,9 +140,9 @@ Outcome run_token_chunks(const IdOptions& options, Job& job) {
   const auto of = [](const Array& array) { return make_source(array.view()); };
   Report report;
   add_counts(report, counts);
-  report.add("grid", "chunks of all", std::string(name_of(Grid::tokens)));
+  report.add("grid", "chunks of all", std::string(name_of(Grid::tokens)))
+      .add("chunk_size", "chunk size", options.chunk_size, Unit::tokens);
   add_array(report, *of(chunks.chunk_indices));
-  job.show_options(report);
   if (job.plan(report, peak)) return Outcome::passed;
   job.deliver(std::move(report), {{"chunk_indices", of(chunks.chunk_indices), {}},
                                   {"chunk_offsets", of(chunks.chunk_offsets), {}},
@@ -163,9 +166,10 @@ std::shared_ptr<IdOptions> declare_id_options(OptionSet& set, Has has) {
         .recorded()
         .shown("chunk size", Unit::tokens);
   if (has == Has::convention || has == Has::both)
-    add_convention(set, options->convention.emplace(Convention::document),
-                   "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
-                   "empty sequences are not counted.");
+    options->convention_option =
+        &add_convention(set, options->convention.emplace(Convention::document),
+                        "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
+                        "empty sequences are not counted.");
   return options;
 }
 
@@ -373,7 +377,8 @@ extern const Command chunk_indices_command{
     .use = R"(sequence, chunk = np.load("chunk_indices.npy")[program_id]
 begin = cu[sequence] + chunk * chunk_size
 end = min(begin + chunk_size, cu[sequence + 1]))",
-    .keys = joined({count_keys(), kChunkSizeKey, kConventionKey, R"(
+    .keys = joined({count_keys(), kChunkSizeKey, R"(
+convention | string | document or ejkernel | without --grid tokens
 grid | string | tokens | with --grid tokens
 )",
                     kArrayKeys}),
