@@ -75,8 +75,9 @@ struct AttentionSettings {
   IntegerArray cu_seqlens_q;
   IntegerArray cu_seqlens_kv;
   /// Packed inputs with padding, as TransformerEngine's THD: (n + 1,); sequence i begins at token
-  /// cu_seqlens_q_padded[i], its length is cu_seqlens_q[i + 1] − cu_seqlens_q[i]. Padding, also before the first
-  /// sequence, is never read; there out and gradients are 0 and lse −∞. Absent for keys: those of the queries.
+  /// cu_seqlens_q_padded[i], its length is cu_seqlens_q[i + 1] − cu_seqlens_q[i]. Padding, also before the
+  /// first sequence, is never read; there out and gradients are 0 and lse −∞. Absent for keys: those of the
+  /// queries.
   IntegerArray cu_seqlens_q_padded;
   IntegerArray cu_seqlens_kv_padded;
   std::optional<BlockShape> block;  // queries × keys of a tile; absent: chosen

@@ -30,8 +30,8 @@ struct ZeroId {
   std::string why = {};
 };
 
-/// Of arrays of ids (..., tokens) that count alike, as those of queries and keys. False of bools is padding, and
-/// no id; arrays of floats have none. Memory: 2 MiB. Errors: an id that exceeds 63 bits.
+/// Of arrays of ids (..., tokens) that count alike, as those of queries and keys. Of bools False is padding;
+/// arrays of floats have no ids. Memory: 2 MiB. Errors: an id that exceeds 63 bits.
 ZeroId zero_id_of(const std::vector<std::shared_ptr<const ArraySource>>& ids);
 
 /// Ids that count from 0 as ids that count from 1: int64, in memory; negative ones are the same.

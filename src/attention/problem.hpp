@@ -298,8 +298,8 @@ ArrayView checked_part(const char* name, const ArrayType& type, const ArrayBox& 
 CheckedArguments bound_to_part(const CheckedArguments& planned, const AttentionTypes& types,
                                const AttentionOperands<ArrayBox>& boxes, const AttentionArrays& arrays);
 
-/// The tokens of a region, of packed sequences: with the last position of one comes its padding, with the first
-/// of the first one the padding before it.
+/// The tokens of a region, of packed sequences: with the last position of one comes its padding, with the
+/// first of the first one the padding before it.
 Positions token_range(const Region& region, const std::vector<std::int64_t>& offsets,
                       const std::vector<std::int64_t>& lengths);
 
