@@ -254,8 +254,8 @@ Parser::Parser(const Command& command) : run(command.declare(set)) { declare_sha
 
 namespace {
 
-// CLI11 would take a slice of stdin, "-[0]", for an option, and a printed array, "[0, 3]", for several words; a
-// space is put before them.
+// CLI11 would take a slice of stdin, "-[0]", for an option, and a printed array, "[0, 3]", for several words;
+// a space is put before them.
 bool is_slice_of_stdin(const std::string& word) { return word.starts_with("-["); }
 
 std::string with_type(const Option& option) {

@@ -206,8 +206,9 @@ Run declare_cu_seqlens(OptionSet& set) {
   add_sequences_from(
       set, options->from, {From::mask, From::lens, From::segment_ids, From::position_ids, From::cu_seqlens},
       "By default two axes are a mask and one is lens; elements that contradict that are an error. With --from mask "
-      "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of equal "
-      "segment ids is a sequence; so is each run of position ids from 0 up, and one from a later position at the beginning of a row.");
+      "all but 0 are tokens. Ids are (tokens,) or (rows, tokens), rows one after the other. Each run of "
+      "equal segment ids is a sequence; so is each run of position ids from 0 up, and one "
+      "from a later position at the beginning of a row.");
   add_dtype(set, "--dtype", options->dtype, "element type\nA sum that it cannot hold exactly is an error.");
   return [options](Job& job) { return run_cu_seqlens(*options, job); };
 }
@@ -246,7 +247,8 @@ Run declare_chunk_indices(OptionSet& set) {
   add_choice(
       set, "--grid", options->grid, {{"sequences", Grid::sequences}, {"tokens", Grid::tokens}}, "WHAT",
       "where chunks begin\n"
-      "sequences (default): with each sequence, as flash-linear-attention (FLA) has them. tokens: at multiples "
+      "sequences (default): with each sequence, as flash-linear-attention (FLA) has them. tokens: at "
+      "multiples "
       "of --chunk-size of all tokens, cut where a sequence begins, as the kernels of Mamba 2 in vLLM and "
       "SGLang have them: four arrays, and no --convention.")
       .recorded();
