@@ -26,6 +26,7 @@ Output output_in_parts(const std::string& name, const ArrayType& type, std::vect
 void Outputs::declare(std::vector<std::string> names) {
   declared_ = std::move(names);
   chosen_ = shared_.field.empty() ? declared_ : std::vector{shared_.field};
+  chosen_names_ = {chosen_.begin(), chosen_.end()};
   several_ = chosen_.size() > 1;
   if (!has_target()) return;
 
@@ -41,9 +42,7 @@ void Outputs::declare(std::vector<std::string> names) {
   check_target(*target_, chosen_, several_, {shared_.overwrite, {}, {}, shared_.compression});
 }
 
-bool Outputs::is_chosen(const std::string& name) const {
-  return std::find(chosen_.begin(), chosen_.end(), name) != chosen_.end();
-}
+bool Outputs::is_chosen(const std::string& name) const { return chosen_names_.contains(name); }
 
 // Without -o a single array is printed, unless there is a JSON report.
 bool Outputs::writes_any() const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -70,7 +71,8 @@ class Outputs {
   std::optional<ArrayReference> target_;
   std::vector<std::string> declared_;
   std::vector<std::string> chosen_;  // the requested ones
-  bool several_ = false;             // more than one
+  std::unordered_set<std::string> chosen_names_;
+  bool several_ = false;  // more than one
 };
 
 }  // namespace ejk::app
