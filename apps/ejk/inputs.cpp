@@ -225,6 +225,18 @@ std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }
 
+std::vector<std::string> Inputs::remarks_in(const std::string& word) {
+  if (computed_reference(word)) return {};
+  const ArrayReference named = parse_input(word);
+  return named.member.empty() && named.slice.empty() ? file(named).remarks() : std::vector<std::string>();
+}
+
+std::vector<std::string> Inputs::left_out(const std::string& word) {
+  std::vector<std::string> lines = remarks_in(word);
+  if (std::string links = links_left_out(word); !links.empty()) lines.push_back(std::move(links));
+  return lines;
+}
+
 std::string Inputs::links_left_out(const std::string& word) {
   constexpr std::size_t kMost = 4;
   const std::vector<ArrayLink> links = links_in(word);
@@ -329,7 +341,14 @@ std::string Inputs::too_large() const {
 std::string config_in_folder(const std::string& folder) {
   std::error_code unknown;
   for (const char* name : {"config.json", "hf_quant_config.json"})
-    if (auto path = std::filesystem::path(folder) / name; std::filesystem::exists(path, unknown)) return path;
+    if (const auto path = std::filesystem::path(folder) / name; std::filesystem::exists(path, unknown)) {
+      // A pipe would be waited for.
+      if (!std::filesystem::is_regular_file(path, unknown))
+        throw Error(Error::Kind::input,
+                    printable(path.string()) + ": a config in a folder must be a regular file")
+            .hint("--config FILE names another");
+      return path;
+    }
   return "";
 }
 

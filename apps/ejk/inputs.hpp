@@ -67,8 +67,9 @@ class Inputs {
   bool allow_external() const { return allow_external_; }
   /// The links to arrays beside them.
   std::vector<ArrayLink> links_in(const std::string& word);
-  /// A warning that names those links; "" where there are none.
-  std::string links_left_out(const std::string& word);
+  /// Warnings: those links, and what else is left out of a file.
+  std::vector<std::string> left_out(const std::string& word);
+  std::vector<std::string> remarks_in(const std::string& word);
 
   /// A file of JSON, or - for stdin, recorded as `role`; not read if parsing would exceed the memory limit.
   /// `hint_for_npy`: the hint for an .npy file.
@@ -95,6 +96,8 @@ class Inputs {
   std::string too_large() const;
 
  private:
+  std::string links_left_out(const std::string& word);
+
   struct Opened {
     std::string role;
     std::shared_ptr<const ArraySource> source;

@@ -26,11 +26,13 @@ Naming an array
                       slashes and colons
     model/:name       a tensor of a model in several safetensors files: of a
                       folder with one *.safetensors.index.json, of such an index
-                      itself, or of a folder of .safetensors files
+                      itself, or of a folder of .safetensors files; without these
+                      of PyTorch's pytorch_model*.bin and *.bin.index.json
     a.pt:key.sub[0]   a tensor in a file of torch.save (.pt .pth), by its path
                       through dicts, lists and tuples; where several arrays are
                       read, all below a.pt:key. The pickle is interpreted, never
-                      run: what no tensor needs is an error. Only read
+                      run: objects that are not tensors are left out, with a
+                      warning that names their classes. Only read
     -                 an .npy stream: stdin (for one input), or stdout (-o -)
   An input file is recognized by its first bytes, not its suffix: a.nc:/x and
   a.mat:/x name datasets if these files are HDF5. A pipe is recognized by its

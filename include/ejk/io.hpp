@@ -7,7 +7,7 @@
 //   a.nc:/g/name     the same with any other suffix: the first bytes determine the format of an input
 //   m.safetensors:name   a tensor of a safetensors file
 //   model/:name      of inputs, a tensor of a folder of safetensors files, by its index if it has one; also
-//                    model.safetensors.index.json:name
+//                    model.safetensors.index.json:name; of PyTorch's pytorch_model*.bin likewise
 //   x.pt:key.sub[0]  of inputs, a tensor in a file of torch.save (.pt .pth), by its path in dicts and lists,
 //                    or all in one of those
 //   -                an .npy stream: stdin or stdout
@@ -134,9 +134,13 @@ std::optional<std::string> read_file(const std::string& path, std::int64_t most)
 /// Throws Error{input}.
 std::vector<std::string> names_in_folder(const std::string& path);
 
-/// The path of the only index of a folder of safetensors files, "" if it has none. Throws Error{input} for
-/// several, with a hint.
+/// The path of the only index of a model's folder, "" if it has none: of its safetensors files, or of
+/// PyTorch's .bin files where there are none. Throws Error{input} for several, with a hint, and for one that
+/// is no regular file.
 std::string index_in_folder(const std::string& folder);
+
+/// The paths of a model's files in its folder, sorted: *.safetensors, or else pytorch_model*.bin.
+std::vector<std::string> model_files_in_folder(const std::string& folder);
 
 /// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of
 /// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a
@@ -193,6 +197,9 @@ class ArrayFile {
   /// All arrays, for containers whose headers list them (safetensors, models, torch.save): no array is
   /// opened, and those of unsupported types are included. Nothing for others.
   std::optional<std::vector<StoredArray>> stored_arrays() const;
+  /// What the file contains beside its arrays, for warnings: a line each, which names the file. Of
+  /// torch.save objects that are not tensors, by class, and tensors that are too large to be read.
+  std::vector<std::string> remarks() const;
   /// The arrays of `wanted` directly in the group, and its attributes. Error{input} if there is none, with a
   /// hint to a group that has some.
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;

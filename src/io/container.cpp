@@ -17,6 +17,7 @@
 #include "io/model.hpp"
 #include "io/npy.hpp"
 #include "io/npz.hpp"
+#include "io/other_content.hpp"
 #include "io/safetensors.hpp"
 #include "io/torch_file.hpp"
 
@@ -30,7 +31,7 @@ constexpr std::array<std::string_view, 1> kNpySuffixes{".npy"};
 constexpr std::array<std::string_view, 1> kNpzSuffixes{".npz"};
 constexpr std::array<std::string_view, 4> kHdf5Suffixes{".h5", ".hdf5", ".hdf", ".he5"};
 constexpr std::array<std::string_view, 1> kSafetensorsSuffixes{".safetensors"};
-constexpr std::array<std::string_view, 1> kModelSuffixes{kIndexSuffix};
+constexpr std::array<std::string_view, 2> kModelSuffixes{kIndexSuffix, kTorchIndexSuffix};
 constexpr std::array<std::string_view, 2> kTorchSuffixes{".pt", ".pth"};
 constexpr std::array<std::string_view, 1> kNpyMagics{kNpyMagic};
 constexpr std::array<std::string_view, 2> kZipMagics{"PK\3\4", "PK\5\6"};
@@ -98,38 +99,21 @@ ArrayReference as_input_folder(ArrayReference reference) {
   return reference;
 }
 
-// Formats of arrays that are not supported.
-struct Foreign {
-  std::string_view magic, what, hint;
-};
-constexpr std::string_view kClassic = "netCDF-3 (the classic format), which is not read",
-                           kToHdf5 = "`nccopy -k nc4 OLD NEW` makes netCDF-4 of it, which is HDF5";
-constexpr std::array<Foreign, 6> kForeign{{
-    {"CDF\1", kClassic, kToHdf5},
-    {"CDF\2", kClassic, kToHdf5},
-    {"CDF\5", kClassic, kToHdf5},
-    {"\x0e\x03\x13\x01", "HDF4, which is not read", "`h4toh5 OLD NEW` makes HDF5 of it"},
-    {kOldTorchMagic, "torch.save's format before PyTorch 1.6, which is not read", kToTorch},
-    {"MATLAB 5.0 MAT", "MATLAB's format before 7.3, which is not read", "save(..., '-v7.3') writes HDF5"},
-}};
-
 // The container of a regular file by content. Throws Error{input} for unreadable files and unsupported
 // formats. (Opening a pipe would lose its data.)
 std::optional<Kind> kind_of_content(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   const std::string name = printable(path);
-  const File file(open_for_reading(path, name));
-  std::array<char, 512> bytes{};
+  const File file = open_regular_file(path, name, "an input of several arrays");
+  std::array<char, kFirstBytes> bytes{};
   const std::string_view begin(bytes.data(), read_some(file.fd(), bytes.data(), bytes.size(), name));
   for (const Container& c : kContainers)
     if (c.begins != nullptr && c.begins(begin, status.st_size)) return c.kind;
   for (const Container& c : kContainers)
     for (const std::string_view magic : c.magic)
       if (begin.starts_with(magic)) return c.kind;
-  for (const Foreign& foreign : kForeign)
-    if (begin.starts_with(foreign.magic))
-      throw core::invalid("{}: is {}", name, foreign.what).hint(std::string(foreign.hint));
+  if (auto foreign = foreign_format(begin)) throw std::move(foreign->at(name));
   if (has_hdf5_signature(file.fd(), name)) return Kind::hdf5;
   return std::nullopt;
 }

@@ -45,12 +45,23 @@ class OpenContainer {
   }
   /// Of ArrayFile, whose functions have the definitions.
   virtual std::optional<std::vector<StoredArray>> stored_arrays() const { return std::nullopt; }
+  virtual std::vector<std::string> remarks() const { return {}; }
   /// A reference to an array of the container, whose name may end in what was parsed as a slice.
   virtual ArrayReference resolved(const ArrayReference& named) const { return named; }
   /// Of the container, or of an object in it.
   virtual std::map<std::string, std::string> attributes(const std::string& object) const {
     return (void)object, std::map<std::string, std::string>();
   }
+};
+
+/// A container that may be one of a model's files: its header lists its arrays.
+class ShardContainer : public OpenContainer {
+ public:
+  /// Nothing where there is none of that name.
+  virtual std::optional<StoredArray> stored_array(const std::string& name) const = 0;
+  /// One of those, `shown` in messages.
+  virtual std::shared_ptr<const ArraySource> open(const std::string& name,
+                                                  const std::string& shown) const = 0;
 };
 
 /// How arrays are named in a container: one array without a name, or names of which each is an array, or

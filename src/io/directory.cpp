@@ -51,7 +51,7 @@ class OpenFolder final : public OpenContainer {
   OpenFolder(std::string path, const OpenOptions& options) : path_(std::move(path)), options_(options) {}
 
   std::shared_ptr<const ArraySource> array(const std::string& name) const override {
-    if (!name.empty()) return open_npy(path_ + name + ".npy", options_);
+    if (!name.empty()) return open_npy_in_folder(path_ + name + ".npy", options_);
     Error error(Error::Kind::input, printable(path_) + ": is a folder, not an array");
     if (const auto all = names(""); !all.empty())
       error.hint("name a file in it, such as " + printable(path_ + all[0]) + ".npy");

@@ -88,10 +88,24 @@ void write_by(Write&& write, int fd, const void* data, std::int64_t n, std::stri
 
 }  // namespace
 
-File open_for_reading(const std::string& path, std::string_view name) {
-  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+namespace {
+
+File opened(const std::string& path, std::string_view name, int flags) {
+  File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (!file.is_open()) throw system_error(Error::Kind::input, name, errno);
   if (S_ISDIR(status_of(file.fd(), name).st_mode)) throw system_error(Error::Kind::input, name, EISDIR);
+  return file;
+}
+
+}  // namespace
+
+File open_for_reading(const std::string& path, std::string_view name) { return opened(path, name, 0); }
+
+File open_regular_file(const std::string& path, std::string_view name, std::string_view what) {
+  File file = opened(path, name, O_NONBLOCK);
+  if (!is_regular(file.fd(), name))
+    throw std::move(Error(Error::Kind::input, std::string(what) + " must be a regular file").at(name))
+        .hint("copy it to a file first");
   return file;
 }
 

@@ -39,6 +39,9 @@ class File {
 /// Opens for reading. Throws Error{input} "NAME: why" where it cannot be, or is a directory.
 File open_for_reading(const std::string& path, std::string_view name);
 
+/// The same of a regular file alone, `what` in messages; opening a pipe would wait for its writer.
+File open_regular_file(const std::string& path, std::string_view name, std::string_view what);
+
 /// Throw Error{input} if the system reports nothing: an unknown size is not 0.
 bool is_regular(int fd, std::string_view name);
 std::int64_t size_of_file(int fd, std::string_view name);

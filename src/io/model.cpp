@@ -1,4 +1,4 @@
-// Models sharded over several safetensors files. The names of all tensors are sorted once; each refers to its
+// Models sharded over several files. The names of all tensors are sorted once; each refers to its
 // file. Cost of a listing: the header of each file is read.
 // tests: tests/io/test_model.cpp
 #include "io/model.hpp"
@@ -15,13 +15,21 @@
 #include "core/require.hpp"
 #include "ejk/text.hpp"
 #include "io/file.hpp"
+#include "io/other_content.hpp"
 #include "io/safetensors.hpp"
+#include "io/torch_file.hpp"
 
 namespace ejk::io {
 
 namespace {
 
-constexpr std::string_view kFileSuffix = ".safetensors";
+constexpr std::string_view kFileSuffix = ".safetensors", kTorchFileSuffix = ".bin",
+                           kTorchFileName = "pytorch_model";
+
+// Other files of torch.save beside those of a model are of its optimiser, or of no tensors.
+bool is_torch_shard(std::string_view name) {
+  return name.ends_with(kTorchFileSuffix) && name.find(kTorchFileName) != std::string_view::npos;
+}
 
 // The files of a folder whose names end so, sorted.
 std::vector<std::string> files_that_end_in(std::string_view suffix, const std::string& folder) {
@@ -34,8 +42,8 @@ std::vector<std::string> files_that_end_in(std::string_view suffix, const std::s
 
 class Model final : public OpenContainer {
  public:
-  Model(const std::string& path, const OpenOptions& options) : path_(path), untyped_(options.untyped) {
-    if (path.ends_with(kIndexSuffix))
+  Model(const std::string& path, const OpenOptions& options) : path_(path), options_(options) {
+    if (path.ends_with(kIndexSuffix) || path.ends_with(kTorchIndexSuffix))
       read_index(path);
     else
       read_folder(path);
@@ -53,7 +61,8 @@ class Model final : public OpenContainer {
     if (place == nullptr && wanted.empty() && tensors_.size() == 1) place = tensors_.data();
     if (place == nullptr) throw no_such_array(path_, wanted, names(""));
     const auto file = open_file(place->file);
-    return file->open(tensor_of(*file, *place), printable(path_ + ":" + place->name));
+    (void)stored_in(*file, *place);
+    return file->open(place->name, printable(path_ + ":" + place->name));
   }
 
   std::optional<std::vector<StoredArray>> stored_arrays() const override {
@@ -61,10 +70,18 @@ class Model final : public OpenContainer {
     for (std::size_t i = 0; i < tensors_.size(); ++i) of_file[tensors_[i].file].push_back(i);
     std::vector<StoredArray> arrays(tensors_.size());
     for (std::size_t n = 0; n < files_.size(); ++n) {
-      const SafetensorsFile file(files_[n].path, untyped_);  // closed again: there may be very many
-      for (const std::size_t i : of_file[n]) arrays[i] = stored_array(tensor_of(file, tensors_[i]));
+      const auto file = open_shard(files_[n].path);  // closed again: there may be very many
+      for (const std::size_t i : of_file[n]) arrays[i] = stored_in(*file, tensors_[i]);
     }
     return arrays;
+  }
+
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> lines;
+    for (const ModelFile& file : files_)
+      if (!file.path.ends_with(kFileSuffix))
+        for (std::string& line : open_shard(file.path)->remarks()) lines.push_back(std::move(line));
+    return lines;
   }
 
  private:
@@ -74,14 +91,14 @@ class Model final : public OpenContainer {
   };
   struct ModelFile {
     std::string path;
-    std::shared_ptr<const SafetensorsFile> open;  // null until then
+    std::shared_ptr<const ShardContainer> open;  // null until then
   };
 
   void read_folder(const std::string& folder) {
     if (const std::string index = index_in_folder(folder); !index.empty()) return read_index(index);
-    for (const std::string& name : files_that_end_in(kFileSuffix, folder)) {
-      const std::size_t file = file_named(folder + name);
-      for (const Tensor& tensor : open_file(file)->tensors()) tensors_.push_back({tensor.name, file});
+    for (const std::string& path : model_files_in_folder(folder)) {
+      const std::size_t file = file_named(path);
+      for (std::string& name : open_file(file)->names("")) tensors_.push_back({std::move(name), file});
     }
   }
 
@@ -110,6 +127,9 @@ class Model final : public OpenContainer {
       reader.end();
       if (!has_map) throw core::invalid("lacks 'weight_map', which names the file of each tensor");
     } catch (Error& error) {
+      const bool is_json = text->find_first_of("{[") == text->find_first_not_of(" \t\r\n");
+      if (auto other = is_json ? std::nullopt : other_content(*text, "an index of a model"))
+        throw std::move(other->at(printable(index)));
       error.at(printable(index));
       throw;
     }
@@ -143,21 +163,26 @@ class Model final : public OpenContainer {
     return found == by_name_.end() || tensors_[*found].name != name ? nullptr : &tensors_[*found];
   }
 
-  const Tensor& tensor_of(const SafetensorsFile& file, const Place& place) const {
-    if (const Tensor* tensor = file.find(place.name)) return *tensor;
-    throw core::invalid("{}: holds no array '{}', which {} says it holds", printable(file.path()),
+  StoredArray stored_in(const ShardContainer& file, const Place& place) const {
+    if (auto stored = file.stored_array(place.name)) return std::move(*stored);
+    throw core::invalid("{}: holds no array '{}', which {} says it holds", printable(files_[place.file].path),
                         printable(place.name), printable(index_));
   }
 
-  std::shared_ptr<const SafetensorsFile> open_file(std::size_t number) const {
+  std::shared_ptr<const ShardContainer> open_shard(const std::string& path) const {
+    return path.ends_with(kTorchFileSuffix) ? open_torch_shard(path, options_)
+                                            : open_safetensors_shard(path, options_);
+  }
+
+  std::shared_ptr<const ShardContainer> open_file(std::size_t number) const {
     const std::lock_guard lock(mutex_);
     ModelFile& file = files_[number];
-    if (!file.open) file.open = std::make_shared<const SafetensorsFile>(file.path, untyped_);
+    if (!file.open) file.open = open_shard(file.path);
     return file.open;
   }
 
   std::string path_, index_;
-  UntypedBytes untyped_;
+  OpenOptions options_;
   std::vector<Place> tensors_;
   std::vector<std::uint32_t> by_name_;
   std::unordered_map<std::string, std::size_t> file_numbers_;
@@ -176,7 +201,8 @@ bool is_model_folder(const std::string& path) {
   bool has_tensors = false;
   for (const std::string& name : names_in_folder(path)) {
     if (name.ends_with(".npy")) return false;
-    has_tensors = has_tensors || name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix);
+    has_tensors = has_tensors || name.ends_with(kFileSuffix) || name.ends_with(kIndexSuffix) ||
+                  name.ends_with(kTorchIndexSuffix) || is_torch_shard(name);
   }
   return has_tensors;
 }
@@ -187,12 +213,28 @@ std::shared_ptr<const OpenContainer> open_model(const std::string& path, const O
 
 }  // namespace ejk::io
 
+std::vector<std::string> ejk::model_files_in_folder(const std::string& folder) {
+  const std::string below = folder.ends_with('/') ? folder : folder + '/';
+  std::vector<std::string> files = io::files_that_end_in(io::kFileSuffix, below);
+  if (files.empty()) {
+    files = io::files_that_end_in(io::kTorchFileSuffix, below);
+    std::erase_if(files, [](const std::string& name) { return !io::is_torch_shard(name); });
+  }
+  for (std::string& name : files) name.insert(0, below);
+  return files;
+}
+
 std::string ejk::index_in_folder(const std::string& folder) {
   const std::string below = folder.ends_with('/') ? folder : folder + '/';
-  const std::vector<std::string> indices = io::files_that_end_in(io::kIndexSuffix, below);
+  std::vector<std::string> indices = io::files_that_end_in(io::kIndexSuffix, below);
+  if (indices.empty() && io::files_that_end_in(io::kFileSuffix, below).empty())
+    indices = io::files_that_end_in(io::kTorchIndexSuffix, below);
   if (indices.size() > 1)
     throw core::invalid("{}: has {} indices of a model: {}", printable(below), indices.size(),
                         io::listed(indices))
         .hint(fmt::format("name one of them: {}", printable(below + indices[0])));
-  return indices.empty() ? "" : below + indices[0];
+  if (indices.empty()) return "";
+  const std::string path = below + indices[0], name = printable(path);
+  (void)io::open_regular_file(path, name, "an index in a folder");
+  return path;
 }

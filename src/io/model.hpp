@@ -1,5 +1,5 @@
-// Models in several safetensors files: by an index, or all such files of a folder. Names are those of the
-// index, which is read whole; a file is opened when one of its tensors is.
+// Models in several files of safetensors or torch.save: by an index, or all such files of a folder. Names are
+// those of the index, which is read whole; a file is opened when one of its tensors is.
 // Definition of the index: https://huggingface.co/docs/transformers/big_models
 // tests: tests/io/test_model.cpp
 #pragma once
@@ -11,13 +11,14 @@
 
 namespace ejk::io {
 
-inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json",
+                                  kTorchIndexSuffix = ".bin.index.json";
 
-/// A folder that has an index or safetensors files, and no .npy files. Throws Error{input} where it cannot be
-/// read.
+/// A folder that has an index or model_files_in_folder, and no .npy files. Throws Error{input} where it
+/// cannot be read.
 bool is_model_folder(const std::string& path);
 
-/// An index, or a folder that has one or safetensors files.
+/// An index, or such a folder.
 std::shared_ptr<const OpenContainer> open_model(const std::string& path, const OpenOptions& options);
 
 }  // namespace ejk::io

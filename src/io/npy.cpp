@@ -18,6 +18,7 @@
 #include "core/named.hpp"
 #include "ejk/text.hpp"
 #include "ejk/threads.hpp"
+#include "io/other_content.hpp"
 #include "io/parallel_write.hpp"
 
 namespace ejk::io {
@@ -248,8 +249,13 @@ ArrayLayout read_npy_header(const ReadBytes& read, UntypedBytes untyped) {
   const std::size_t got = read(start.data(), start.size());
   const std::string_view bytes(start.data(), got);
   if (got == 0) refuse("the file is empty");
-  if (!bytes.starts_with(kNpyMagic.substr(0, std::min(got, kNpyMagic.size()))))
+  if (!bytes.starts_with(kNpyMagic.substr(0, std::min(got, kNpyMagic.size())))) {
+    std::array<char, kFirstBytes> more{};
+    std::copy_n(start.data(), got, more.data());
+    const std::size_t rest = got < start.size() ? 0 : read(more.data() + got, more.size() - got);
+    if (auto other = other_content({more.data(), got + rest}, "a NumPy file")) throw Error(std::move(*other));
     refuse(fmt::format("not a NumPy file (no NumPy magic at its start{})", looks_like(bytes)));
+  }
   if (got < start.size()) refuse("the file ends within its header");
   const int major = static_cast<unsigned char>(start[6]), minor = static_cast<unsigned char>(start[7]);
   if (major < 1 || major > 3 || minor != 0)
@@ -331,21 +337,34 @@ void write_stdout(const WriteJob& job) {
 
 void check_stdout(const WriteJob&) {}
 
-std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options) {
-  const std::string name = printable(path);
-  File file = open_for_reading(path, name);
-  if (!is_regular(file.fd(), name))
-    return read_npy_stream(file.fd(), name, options.max_memory, options.untyped);
+namespace {
+
+// All of a regular file.
+std::shared_ptr<const ArraySource> map_npy(File file, const std::string& name, UntypedBytes untyped) {
   const std::int64_t size = size_of_file(file.fd(), name);
   const ArrayLayout layout = core::named(name, [&] {
     ArrayLayout found = read_npy_header(
-        [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); },
-        options.untyped);
+        [&](void* to, std::size_t n) { return read_some(file.fd(), to, n, "reading the header"); }, untyped);
     check_size(found, size - found.offset);
     return found;
   });
   MappedFile mapped(std::move(file), size, name);
   return make_mapped_source(std::move(mapped.mapping), layout, name, std::move(mapped.file));
+}
+
+}  // namespace
+
+std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options) {
+  const std::string name = printable(path);
+  File file = open_for_reading(path, name);
+  if (!is_regular(file.fd(), name))
+    return read_npy_stream(file.fd(), name, options.max_memory, options.untyped);
+  return map_npy(std::move(file), name, options.untyped);
+}
+
+std::shared_ptr<const ArraySource> open_npy_in_folder(const std::string& path, const OpenOptions& options) {
+  const std::string name = printable(path);
+  return map_npy(open_regular_file(path, name, "an array of a folder"), name, options.untyped);
 }
 
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory,

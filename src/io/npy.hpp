@@ -47,6 +47,8 @@ void check_stdout(const WriteJob& job);
 
 /// An .npy file (a pipe under a file's name is read whole).
 std::shared_ptr<const ArraySource> open_npy(const std::string& path, const OpenOptions& options);
+/// The same of a file that was found in a folder: it must be a regular file.
+std::shared_ptr<const ArraySource> open_npy_in_folder(const std::string& path, const OpenOptions& options);
 
 /// What a descriptor that cannot be mapped still has to give, read whole; nothing may follow the array.
 std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& name, std::int64_t max_memory,

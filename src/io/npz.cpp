@@ -36,10 +36,7 @@ Error input_error(std::string_view name, std::string_view why) {
 
 std::shared_ptr<const ZipFile> open_zip(const std::string& path) {
   const std::string name = printable(path);
-  File file = open_for_reading(path, name);
-  if (!is_regular(file.fd(), name))
-    throw input_error(name, "an .npz must be a regular file").hint("copy it to a file first");
-  return std::make_shared<ZipFile>(std::move(file), name, "an .npz");
+  return std::make_shared<ZipFile>(open_regular_file(path, name, "an .npz"), name, "an .npz");
 }
 
 // What is damaged is no array.
@@ -86,8 +83,8 @@ std::vector<std::string> names_of(const std::vector<Member>& members) {
   return names;
 }
 
-// Members by their names, of which several may have the same.
-using MembersByName = std::unordered_multimap<std::string_view, const Member*>;
+// Members by their names; null for a name that several have.
+using MembersByName = std::unordered_map<std::string_view, const Member*>;
 
 const Member& find_member(const std::vector<Member>& members, const MembersByName& by_name,
                           const std::string& path, const std::string& member_name) {
@@ -98,11 +95,10 @@ const Member& find_member(const std::vector<Member>& members, const MembersByNam
   }
   std::string_view wanted = member_name;
   while (true) {
-    const auto [first, last] = by_name.equal_range(wanted);
-    if (first != last) {
-      if (std::next(first) != last)
+    if (const auto found = by_name.find(wanted); found != by_name.end()) {
+      if (found->second == nullptr)
         throw input_error(printable(path), fmt::format("two members are named '{}'", printable(wanted)));
-      return *first->second;
+      return *found->second;
     }
     // "x.npy" may be written for "x".
     if (wanted.size() < member_name.size() || !wanted.ends_with(kSuffix)) break;
@@ -240,7 +236,9 @@ class NpzFile final : public OpenContainer {
       throw core::invalid("{}: is an archive of torch with code or objects, not with arrays alone",
                           printable(path))
           .hint("torch.save(model.state_dict(), \"x.pt\") saves tensors alone");
-    for (const Member& member : archive_->members) archive_->by_name.emplace(member.name, &member);
+    for (const Member& member : archive_->members)
+      if (const auto [entry, is_new] = archive_->by_name.emplace(member.name, &member); !is_new)
+        entry->second = nullptr;
   }
 
   std::shared_ptr<const ArraySource> array(const std::string& wanted) const override {

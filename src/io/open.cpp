@@ -84,6 +84,8 @@ std::optional<std::vector<StoredArray>> ArrayFile::stored_arrays() const {
   return container_->stored_arrays();
 }
 
+std::vector<std::string> ArrayFile::remarks() const { return container_->remarks(); }
+
 ArrayReference ArrayFile::resolved(const ArrayReference& named) const {
   return io::container(named.container).has_subscripts ? container_->resolved(named) : named;
 }

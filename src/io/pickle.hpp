@@ -1,12 +1,13 @@
 // The pickle of torch.save, interpreted: opcodes build values of a few kinds, and the only functions are
-// those that tensors, their storages and dicts are rebuilt by. Nothing is imported or run. Time and memory
-// are linear in the pickle; values refer to each other by index, so that no depth of them is a depth of
-// calls.
+// those that tensors, their storages and dicts are rebuilt by; what others return is an object without
+// contents. Nothing is imported or run. Time and memory are linear in the pickle, at most about 20 bytes for
+// each of its bytes; values refer to each other by index, so that no depth of them is a depth of calls.
 // Source: CPython's Lib/pickletools.py; torch/_utils.py.
 // tests: tests/io/test_torch_file.cpp
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,12 +35,31 @@ struct PickledTensor {
 };
 
 struct NamedTensor {
-  std::string path;  // "key.sub[0]"; empty: the tensor is all there is
-  std::shared_ptr<const PickledTensor> tensor;
+  std::string path;          // "key.sub[0]"; empty: the tensor is all there is
+  std::uint32_t tensor = 0;  // several paths may lead to one
 };
 
-/// The tensors in dicts (under strings and integers), lists and tuples, in order. Throws Error{input} for
-/// damaged pickles, and for functions and classes that tensors do not need, by name.
-std::vector<NamedTensor> tensors_in_pickle(std::string_view pickle);
+/// Objects of one class that were stepped over.
+struct PickledObjects {
+  std::string name;  // "argparse.Namespace"
+  std::int64_t count = 0;
+  std::string first;  // the path of the first
+};
+
+struct PickleContents {
+  std::deque<NamedTensor> named;  // in order
+  std::vector<PickledTensor> tensors;
+  std::vector<std::uint32_t> by_path;  // of `named`, sorted
+  std::vector<PickledObjects> objects;
+  std::int64_t tensors_in_objects = 0;
+
+  /// Null where there is none of that path.
+  const NamedTensor* find(std::string_view path) const;
+};
+
+/// The tensors in dicts (under strings and integers), lists and tuples. Objects of other classes and what
+/// functions return is stepped over; nothing is imported or called. Throws Error{input} for damaged pickles
+/// and for tensors of kinds that are not read, by name; Error{budget} above `max_memory` bytes, 0: no limit.
+PickleContents tensors_in_pickle(std::string_view pickle, std::int64_t max_memory = 0);
 
 }  // namespace ejk::io

@@ -21,6 +21,7 @@
 #include "ejk/threads.hpp"
 #include "io/atomic_file.hpp"
 #include "io/element_stream.hpp"
+#include "io/other_content.hpp"
 #include "io/parallel_write.hpp"
 
 namespace ejk::io {
@@ -162,7 +163,7 @@ void parse_tensor(core::JsonReader& reader, Tensor& tensor) {
                         to_string(tensor.shape), *bytes, tensor.begin, tensor.end, tensor.end - tensor.begin);
 }
 
-class SafetensorsContainer final : public OpenContainer {
+class SafetensorsContainer final : public ShardContainer {
  public:
   SafetensorsContainer(const std::string& path, const OpenOptions& options) : file_(path, options.untyped) {}
 
@@ -177,9 +178,16 @@ class SafetensorsContainer final : public OpenContainer {
     for (const Tensor& tensor : file_.tensors()) names.push_back(tensor.name);
     return names;
   }
+  std::optional<StoredArray> stored_array(const std::string& name) const override {
+    const Tensor* tensor = file_.find(name);
+    return tensor == nullptr ? std::nullopt : std::optional(io::stored_array(*tensor));
+  }
+  std::shared_ptr<const ArraySource> open(const std::string& name, const std::string& shown) const override {
+    return file_.open(*file_.find(name), shown);
+  }
   std::optional<std::vector<StoredArray>> stored_arrays() const override {
     std::vector<StoredArray> arrays;
-    for (const Tensor& tensor : file_.tensors()) arrays.push_back(stored_array(tensor));
+    for (const Tensor& tensor : file_.tensors()) arrays.push_back(io::stored_array(tensor));
     return arrays;
   }
   std::map<std::string, std::string> attributes(const std::string& object) const override {
@@ -195,10 +203,8 @@ class SafetensorsContainer final : public OpenContainer {
 SafetensorsFile::SafetensorsFile(std::string path, UntypedBytes untyped)
     : path_(std::move(path)), untyped_(untyped) {
   const std::string name = printable(path_);
-  File file = open_for_reading(path_, name);
-  if (!is_regular(file.fd(), name))
-    throw core::invalid("{}: a safetensors file must be a regular file", name)
-        .hint("copy it to a file first");
+  constexpr std::string_view kWanted = "a safetensors file";
+  File file = open_regular_file(path_, name, kWanted);
   const std::int64_t size = size_of_file(file.fd(), name);
   std::array<char, kLengthBytes> start{};
   if (size < kLengthBytes)
@@ -206,9 +212,11 @@ SafetensorsFile::SafetensorsFile(std::string path, UntypedBytes untyped)
                         size == 0 ? "the file is empty" : "the file ends within its first 8 bytes");
   read_all_at(file.fd(), start.data(), kLengthBytes, 0, name);
   const std::uint64_t length = header_length({start.data(), start.size()});
-  if (length > kMostHeader)
+  if (length > kMostHeader) {
+    refuse_other_content(file.fd(), name, kWanted);  // the last byte of a length is 0, that of text is not
     throw core::invalid("{}: the header claims {} bytes, more than the {} allowed", name, length,
                         kMostHeader);
+  }
   const auto header_bytes = static_cast<std::int64_t>(length);
   if (header_bytes > size - kLengthBytes)
     throw core::invalid("{}: the header claims {} bytes, the file has {} of them", name, length,
@@ -228,6 +236,7 @@ void SafetensorsFile::parse_header(std::string_view text) {
   bool has_metadata = false;
   const auto parse_metadata = [&] {
     if (std::exchange(has_metadata, true)) throw core::invalid("the header has {} twice", kMetadata);
+    if (reader.take_word("null")) return;  // as the package reads it
     if (reader.next() != '{') throw core::invalid("{} is no object of strings", kMetadata);
     reader.object([&](const std::string& key) {
       std::string value = string_in(reader, fmt::format("'{}' in {}", printable(key, 60), kMetadata));
@@ -326,8 +335,13 @@ bool begins_as_safetensors(std::string_view begin, std::int64_t size) {
   return length >= 2 && length <= kMostHeader && static_cast<std::int64_t>(length) <= size - kLengthBytes;
 }
 
-std::shared_ptr<const OpenContainer> open_safetensors(const std::string& path, const OpenOptions& options) {
+std::shared_ptr<const ShardContainer> open_safetensors_shard(const std::string& path,
+                                                             const OpenOptions& options) {
   return std::make_shared<SafetensorsContainer>(path, options);
+}
+
+std::shared_ptr<const OpenContainer> open_safetensors(const std::string& path, const OpenOptions& options) {
+  return open_safetensors_shard(path, options);
 }
 
 namespace {

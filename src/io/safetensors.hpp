@@ -59,6 +59,8 @@ StoredArray stored_array(const Tensor& tensor);
 /// Whether a file with these first bytes may be one.
 bool begins_as_safetensors(std::string_view begin, std::int64_t size);
 
+std::shared_ptr<const ShardContainer> open_safetensors_shard(const std::string& path,
+                                                             const OpenOptions& options);
 std::shared_ptr<const OpenContainer> open_safetensors(const std::string& path, const OpenOptions& options);
 
 /// A new file of all arrays of the job, the bytes that the safetensors package writes.

@@ -12,10 +12,12 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <string_view>
 
 #include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
+#include "io/other_content.hpp"
 
 namespace ejk::io {
 
@@ -45,6 +47,9 @@ void append(std::string& to, T value) {
 }
 
 struct NoArchive {};
+struct Overlap {
+  std::string why;
+};
 
 std::string bytes_at(const ZipFile& zip, std::uint64_t at, std::int64_t n) {
   std::string bytes(static_cast<std::size_t>(n), '\0');
@@ -104,6 +109,27 @@ void read_zip64(std::string_view extra, ZipEntry& entry) {
   }
 }
 
+// Members that share bytes would expand a small archive without bound, and no writer makes them. Headers may
+// be longer than the directory says; a reader compares its member's end with the limit.
+void set_limits(std::vector<ZipEntry>& entries, std::uint64_t directory_at) {
+  std::vector<std::uint32_t> order(entries.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(entries[a].header_at, a) < std::pair(entries[b].header_at, b);
+  });
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    ZipEntry& entry = entries[order[i]];
+    const ZipEntry* next = i + 1 < order.size() ? &entries[order[i + 1]] : nullptr;
+    entry.limit = next != nullptr ? next->header_at : directory_at;
+    const std::uint64_t least = static_cast<std::uint64_t>(kLocalBytes) + entry.name.size();
+    const bool fits_in = entry.header_at <= entry.limit && least <= entry.limit - entry.header_at &&
+                         entry.stored_bytes <= entry.limit - entry.header_at - least;
+    if (fits_in || next == nullptr || next->header_at >= directory_at) continue;
+    throw Overlap{fmt::format("its members '{}' and '{}' overlap", printable(entry.name, 60),
+                              printable(next->name, 60))};
+  }
+}
+
 std::vector<ZipEntry> entries_of(const ZipFile& zip) {
   const Directory directory = find_directory(zip);
   const std::string bytes = bytes_at(zip, directory.at, static_cast<std::int64_t>(directory.bytes));
@@ -126,6 +152,7 @@ std::vector<ZipEntry> entries_of(const ZipFile& zip) {
     read_zip64(rest.substr(kEntryBytes + name, extra), entry);
     rest.remove_prefix(all);
   }
+  set_limits(entries, directory.at);
   return entries;
 }
 
@@ -150,8 +177,11 @@ ZipFile::ZipFile(File opened, std::string of, std::string_view wanted)
   try {
     entries = entries_of(*this);
   } catch (const NoArchive&) {
+    refuse_other_content(file.fd(), name, wanted);
     throw Error(Error::Kind::input,
                 fmt::format("{}: not {} (no zip archive, or cut off before its end)", name, wanted));
+  } catch (const Overlap& overlap) {
+    throw Error(Error::Kind::input, fmt::format("{}: {}", name, overlap.why));
   }
 }
 
@@ -188,6 +218,8 @@ ZipReader::ZipReader(std::shared_ptr<const ZipFile> zip, const ZipEntry& entry)
       number<std::uint16_t>(header.data() + 8) != entry.method)
     throw damaged_by("its header is not that of the directory");
   if (!fits(at, entry.stored_bytes, zip_->size)) throw damaged_by("its bytes are outside the file");
+  if (at > entry.limit || entry.stored_bytes > entry.limit - at)
+    throw damaged_by("its bytes overlap the next member or the directory");
   data_at_ = static_cast<std::int64_t>(at);
 }
 

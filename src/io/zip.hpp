@@ -28,12 +28,13 @@ struct ZipEntry {
   std::uint16_t flags = 0, method = 0;
   std::uint32_t crc = 0;
   std::uint64_t stored_bytes = 0, bytes = 0, header_at = 0;
+  std::uint64_t limit = 0;  // of a member read: where the next one, or the directory, begins
 };
 
 /// An open archive; any number of threads may read it.
 struct ZipFile {
   /// Throws Error{input}, which begins with the name `of`, where the file is no archive and so not `wanted`,
-  /// such as "an .npz".
+  /// such as "an .npz", and where its members overlap.
   ZipFile(File opened, std::string of, std::string_view wanted);
 
   File file;

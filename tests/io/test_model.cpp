@@ -73,6 +73,31 @@ TEST_CASE("a folder of safetensors files without an index is their union") {
   CHECK(parse_output(folder.path()).container == ArrayReference::Container::directory);
 }
 
+TEST_CASE("files of torch.save are a model as well, where there are none of safetensors") {
+  Folder folder;
+  fs::copy(EJK_TEST_DIR "/golden/nested.pt", folder / "pytorch_model-00001-of-00002.bin");
+  put(folder / "training_args.bin", "no archive");
+  const auto names_without_index = array_names(folder.path());
+  CHECK(parse_input(folder.path()).container == kModel);
+  CHECK(names_without_index == array_names(EJK_TEST_DIR "/golden/nested.pt"));
+  const std::string index = folder / "pytorch_model.bin.index.json";
+  put(index, R"({"weight_map":{"model.weight":"pytorch_model-00001-of-00002.bin",)"
+             R"("base":"pytorch_model-00001-of-00002.bin","lost":"pytorch_model-00001-of-00002.bin"}})");
+  for (const std::string& path : {folder.path(), index}) {
+    CAPTURE(path);
+    CHECK(parse_input(path).container == kModel);
+    CHECK(array_names(path) == Names{"model.weight", "base", "lost"});
+    CHECK(same(read_all(*open_array(path + ":base")),
+               read_all(*open_array(EJK_TEST_DIR "/golden/nested.pt:base"))));
+    CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path + ":lost"); }),
+                   "00002.bin: holds no array 'lost', which " + index + " says it holds"));
+  }
+  put_tensors(folder / "model.safetensors", {"x"});
+  CHECK(array_names(folder.path()) == Names{"x"});
+  CHECK(index_in_folder(folder.path()).empty());
+  CHECK(model_files_in_folder(folder.path()) == Names{folder / "model.safetensors"});
+}
+
 TEST_CASE("an index that is no index, or one of two, is an error") {
   Folder folder;
   const std::string index = folder / "m.safetensors.index.json";

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <zip.h>
 
+#include <ctime>
+
 #include "io/npy.hpp"
 #include "io/run.hpp"
 #include "io/support.hpp"
@@ -193,6 +195,47 @@ TEST_CASE("a damaged archive is refused with the reason") {
   make_zip(path, {{"a.npy", npy}, {"b.npy", npy}});
   replace_all(path, "b.npy", "a.npy");
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path + ":a"); }), "a.npz"));
+}
+
+TEST_CASE("members that overlap are refused, with their names") {
+  Folder folder;
+  const std::string path = folder / "a.npz", npy = npy_of(counting({2}));
+  make_zip(path, {{"a.npy", npy}, {"b.npy", npy}, {"c.npy", npy}});
+  const std::string good = get(path);
+  CHECK(array_names(path).size() == 3);
+  // In the directory: where the header of b is becomes where that of a is.
+  const std::size_t entry = good.find("PK\1\2", good.find("PK\1\2") + 1);
+  constexpr std::size_t kHeaderAt = 42, kStoredBytes = 20, kBytes = 24;
+  std::string bad = good;
+  bad.replace(entry + kHeaderAt, 4, 4, '\0');
+  put(path, bad);
+  CHECK(contains(error_of(Error::Kind::input, [&] { array_names(path); }),
+                 "a.npz: its members 'a.npy' and 'b.npy' overlap"));
+  // A member that ends within the next.
+  bad = good;
+  for (const std::size_t field : {kStoredBytes, kBytes})
+    bad.replace(entry + field, 4, little_endian(static_cast<std::uint32_t>(npy.size()) + 1));
+  fs::remove(path);
+  put(path, bad);
+  CHECK(contains(error_of(Error::Kind::input, [&] { array_names(path); }), "'b.npy' and 'c.npy' overlap"));
+}
+
+TEST_CASE("many members of one name are refused in time linear in their number") {
+  Folder folder;
+  const std::string path = folder / "a.npz", npy = npy_of(counting({1}));
+  constexpr std::int64_t kMembers = 20000;
+  std::vector<Entry> entries;
+  for (std::int64_t i = 0; i < kMembers; ++i) entries.push_back({fmt::format("{:06}.npy", i), npy});
+  make_zip(path, entries);
+  std::string bytes = get(path);
+  for (std::size_t at = 0; (at = bytes.find(".npy", at)) != std::string::npos; ++at)
+    if (at >= 6 && bytes[at - 6] == '0') bytes.replace(at - 6, 6, "000000");
+  fs::remove(path);
+  put(path, bytes);
+  const ArrayFile file(path);
+  const std::clock_t begin = std::clock();
+  for (const std::string& name : file.names()) CHECK_THROWS_AS(file.array(name), Error);
+  CHECK(std::clock() - begin < 2 * CLOCKS_PER_SEC);
 }
 
 TEST_CASE("an archive is written with all its arrays, the same bytes each time, without holding them") {

@@ -120,6 +120,15 @@ TEST_CASE("tensors of all types are mapped, or copied where they are not aligned
   }
 }
 
+TEST_CASE("metadata that are null are none") {
+  Folder folder;
+  const std::string path = folder / "x.safetensors";
+  put(path, safetensors(R"({"__metadata__":null,"a":)" + entry("U8", "1", "0,1") + "}", "x"));
+  CHECK(array_names(path) == Names{"a"});
+  CHECK(ArrayFile(path).attributes().empty());
+  CHECK(read_all(*open_array(path)).elements<std::uint8_t>()[0] == 'x');
+}
+
 TEST_CASE("names may hold dots, slashes, colons and brackets, and metadata are attributes") {
   const std::string path = kGoldenFiles + "names.safetensors";
   const Names names = {"a/b",          "c:d",  "del\x7f", "größe", "model.layers.0.w", "quote\"back\\slash",

@@ -217,19 +217,113 @@ TEST_CASE("a tensor outside its storage is refused before anything is read") {
   CHECK(contains(error_of(Error::Kind::input, [&] { open_array(path); }), "torch.save only stores"));
 }
 
-TEST_CASE("functions and classes that tensors do not need are refused by name") {
-  CHECK(contains(fault_of("cos\nsystem\n" + text("true") + "\x85R"),
-                 "the pickle uses os.system, which no tensor needs"));
-  CHECK(contains(fault_of("cbuiltins\neval\n"), "builtins.eval"));
-  CHECK(contains(fault_of("c__main__\nModel\n)\x81"), "__main__.Model"));
-  CHECK(contains(fault_of(text("posix") + text("system") + "\x93"), "posix.system"));
-  CHECK(contains(fault_of("ctorch\nload\n"), "torch.load"));
-  CHECK(contains(fault_of("ctorch\n\n"), "torch."));
+TEST_CASE("objects that are not tensors are stepped over, counted and named; nothing is run") {
+  const auto class_of = [](const std::string& pickle) {
+    const io::PickleContents contents = io::tensors_in_pickle("\x80\x02" + pickle + ".");
+    CHECK(contents.named.empty());
+    REQUIRE(contents.objects.size() == 1);
+    CHECK(contents.objects[0].count == 1);
+    return contents.objects[0].name;
+  };
+  Folder folder;
+  CHECK(class_of("cos\nsystem\n" + text("touch " + folder / "run") + "\x85R") == "os.system");
+  CHECK(folder.names().empty());
+  CHECK(class_of("cbuiltins\neval\n") == "builtins.eval");
+  CHECK(class_of("c__main__\nModel\n)\x81") == "__main__.Model");
+  CHECK(class_of("c__main__\nModel\n)}\x92") == "__main__.Model");
+  CHECK(class_of("cargparse\nNamespace\n)\x81}" + text("lr") + "NsbK\1"s + "0") == "argparse.Namespace");
+  CHECK(class_of(text("posix") + text("system") + "\x93") == "posix.system");
+  CHECK(class_of("ctorch\nload\n") == "torch.load");
+  CHECK(class_of("c\x1b[31m\nx\n") == "\\x1b[31m.x");
+  for (const std::string module : {"numpy.core.multiarray", "numpy._core.multiarray"}) {
+    const std::string dtype = "cnumpy\ndtype\n" + text("f8") + "\x89\x88\x87R" + "(K\3" + text("<") + "NNNtb";
+    CHECK(class_of("c" + module + "\nscalar\n" + dtype + "c_codecs\nencode\n" + text("x") + "\x85R\x86R") ==
+          "NumPy scalar");
+    CHECK(class_of("c" + module + "\n_reconstruct\ncnumpy\nndarray\nK\0\x85"s + text("b") + "\x87R" +
+                   tuple({number(1), tuple_of({1}), dtype, "\x89", text("x")}) + "b") == "NumPy array");
+  }
+  const std::string one = tensor(storage(), 0, tuple_of({6}), tuple_of({1}));
+  const std::string object = "cm\nConfig\n)\x81}" + text("t") + one + "sb";
+  const io::PickleContents contents =
+      io::tensors_in_pickle("\x80\x02}(" + text("w") + one + text("a") + object + text("b") + object + "u.");
+  REQUIRE(contents.named.size() == 1);
+  CHECK(contents.named[0].path == "w");
+  REQUIRE(contents.objects.size() == 1);
+  CHECK(contents.objects[0].name == "m.Config");
+  CHECK(contents.objects[0].count == 2);
+  CHECK(contents.objects[0].first == "a");
+  CHECK(contents.tensors_in_objects == 2);
+  // An object in a circle: its attribute is itself.
+  CHECK(class_of("cm\nX\n)\x81q\0}"s + text("self") + "h\0sb"s) == "m.X");
+}
+
+TEST_CASE("what a tensor's own content depends on is refused by name") {
   CHECK(contains(fault_of("ctorch._utils\n_rebuild_qtensor\n"), "torch._utils._rebuild_qtensor"));
-  CHECK(contains(fault_of("c\x1b[31m\nx\n"), "\\x1b"));
+  CHECK(contains(fault_of("ctorch._utils\n_rebuild_qtensor\n"), "x.dequantize()"));
+  const std::string numpy = "cnumpy._core.multiarray\nscalar\n)R";
+  CHECK(contains(fault_of(tensor(numpy, 0, tuple_of({6}), tuple_of({1}))), "a tensor has no storage"));
+  CHECK(
+      contains(fault_of(tensor(storage(), 0, tuple({numpy}), tuple_of({1}))), "an entry that is no number"));
   CHECK(contains(fault_of("ios\nsystem\n"), "the opcode 0x69 at byte 2, which no tensor needs"));
   CHECK(contains(fault_of("ctorch.storage\nUntypedStorage\n)R"), "a class is called"));
   CHECK(contains(fault_of("NNR"), "what is called is no function"));
+}
+
+TEST_CASE("a file's objects are a remark, and an error where all tensors are in them") {
+  Folder folder;
+  const std::string path = folder / "x.pt";
+  const std::string one = tensor(storage(), 0, tuple_of({6}), tuple_of({1}));
+  const std::string object = "cargparse\nNamespace\n)\x81}" + text("t") + one + "sb";
+  const auto make = [&](const std::string& pickle) {
+    make_archive(path, {{"x/data.pkl", "\x80\x02" + pickle + "."}, {"x/data/0", std::string(24, '\0')}});
+  };
+  make("}" + text("w") + one + "s");
+  CHECK(ArrayFile(path).remarks().empty());
+  make("}(" + text("w") + one + text("args") + object + "u");
+  CHECK(array_names(path) == Names{"w"});
+  REQUIRE(ArrayFile(path).remarks().size() == 1);
+  CHECK(
+      contains(ArrayFile(path).remarks()[0],
+               "x.pt: objects are left out: argparse.Namespace (args), with 1 tensors in them; torch.save("));
+  make(object);
+  CHECK(contains(error_of(Error::Kind::input, [&] { array_names(path); }),
+                 "x.pt: all 1 tensors are in objects of argparse.Namespace"));
+}
+
+TEST_CASE("an expanded tensor is read where it is small, and refused far beyond its file") {
+  Folder folder;
+  const std::string path = folder / "x.pt";
+  const auto make = [&](const std::string& length) {
+    make_archive(path,
+                 {{"x/data.pkl", "\x80\x02" + tensor(storage(), 0, tuple({length}), tuple_of({0})) + "."},
+                  {"x/data/0", std::string(24, '\0')}});
+  };
+  make("M\0\x40"s);  // 2^14
+  CHECK(open_array(path)->shape() == Shape{1 << 14});
+  CHECK(ArrayFile(path).remarks().empty());
+  make("\x8a\x06\0\0\0\0\0\1"s);  // 2^40
+  const std::string message = error_of(Error::Kind::input, [&] { open_array(path); });
+  CHECK(contains(message, "x.pt: is an expanded tensor: 1,099,511,627,776 elements, 1 of them stored"));
+  CHECK(contains(message, "x.contiguous()"));
+  CHECK(ArrayFile(path).remarks().size() == 1);
+}
+
+TEST_CASE("a pickle's values take few times its bytes, and not more than is allowed") {
+  const std::string many = [] {
+    std::string pickle = "(";
+    for (int i = 0; i < 100'000; ++i) pickle += "]";
+    return pickle + "l";
+  }();
+  const auto read = [&](std::int64_t most) { io::tensors_in_pickle("\x80\x02" + many + ".", most); };
+  read(0);
+  read(24 * std::ssize(many));
+  CHECK(contains(error_of(Error::Kind::budget, [&] { read(4 * std::ssize(many)); }),
+                 "the pickle of 97.7 KiB takes more than"));
+  const std::string one = tensor(storage(), 0, tuple_of({6}), tuple_of({1}));
+  std::string tied = "(" + one + "q\0"s;
+  for (int i = 0; i < 100'000; ++i) tied += "h\0"s;
+  CHECK(contains(fault_of(tied + "l"), "too many paths lead to the same tensors"));
+  CHECK(contains(fault_of("Nr\xff\xff\xff\x7f"), "it remembers a value as 2147483647"));
 }
 
 TEST_CASE("a damaged pickle is an error with its position, however it refers to itself") {

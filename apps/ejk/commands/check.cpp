@@ -598,15 +598,12 @@ struct CheckpointPaths {
 
 CheckpointPaths paths_of(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr std::string_view kIndex = ".safetensors.index.json";
   std::error_code unknown;
-  const bool is_index = path.ends_with(kIndex);
+  const bool is_index = parse_reference(path).container == ArrayReference::Container::model;
   if (!is_index && !fs::is_directory(path, unknown)) return {{path}, "", ""};
   const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
   CheckpointPaths paths;
-  for (const std::string& name : names_in_folder(folder.empty() ? "." : folder.string())) {
-    if (name.ends_with(".safetensors")) paths.files.push_back(folder / name);
-  }
+  paths.files = model_files_in_folder(folder.empty() ? "." : folder.string());
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
   paths.index = is_index ? path : index_in_folder(folder / "");
   paths.config = config_in_folder(folder);
@@ -663,7 +660,7 @@ Run declare_check_checkpoint(OptionSet& set) {
   const auto words = std::make_shared<CheckpointWords>();
   const auto as_is = [](const std::string& word) { return word; };
   add_word(set, "CHECKPOINT", words->path, as_is, "CHECKPOINT",
-           "a file of tensors, a folder of them, or an index (.safetensors.index.json)")
+           "a file of tensors, a folder of them, or an index (.safetensors.index.json, .bin.index.json)")
       .required();
   add_word(set, "--config", words->config, as_is, "FILE",
            "the model's config.json or hf_quant_config.json\nBy default that of the folder.");

@@ -109,10 +109,10 @@ PlannedRuns plan_runs(const RunsWords& words, Job& job, Report& head) {
 }  // namespace
 
 void warn_of_links(Report& report, const std::string& word, Job& job) {
-  std::string left_out = job.inputs.links_left_out(word);
   std::vector<std::string>& warnings = report.warnings;
-  if (!left_out.empty() && std::find(warnings.begin(), warnings.end(), left_out) == warnings.end())
-    warnings.push_back(std::move(left_out));
+  for (std::string& line : job.inputs.left_out(word))
+    if (std::find(warnings.begin(), warnings.end(), line) == warnings.end())
+      warnings.push_back(std::move(line));
 }
 
 Outcome compare_runs_of(RunsWords& words, Job& job) {

@@ -88,8 +88,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
       job.provenance.input("input", input);
       std::vector<NamedInput> arrays = job.inputs.arrays_in(input);
       if (arrays.empty()) report.warnings.push_back(printable(input) + ": holds no arrays");
-      const std::string left_out = job.inputs.links_left_out(input);
-      if (!left_out.empty()) report.warnings.push_back(left_out);
+      for (std::string& line : job.inputs.left_out(input)) report.warnings.push_back(std::move(line));
       for (NamedInput& array : arrays) {
         std::optional<Error> unsupported;
         Source source = job.inputs.open_supported(array, unsupported);

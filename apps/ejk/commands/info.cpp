@@ -158,6 +158,10 @@ bool summarise(const std::string& file, Found& found, Job& job) {
 
 void find_in(const std::string& file, bool reads_elements, Found& found, Unreadable& unreadable, Job& job) {
   job.provenance.input("file", file);
+  if (!unreadable.unless_failing(file, [&] {
+        for (std::string& line : job.inputs.remarks_in(file)) found.warnings.push_back(std::move(line));
+      }))
+    return;
   bool is_summarised = false;
   if (!reads_elements &&
       !unreadable.unless_failing(file, [&] { is_summarised = summarise(file, found, job); }))

@@ -27,6 +27,7 @@
 #include "io/element_stream.hpp"
 #include "io/hdf5/server.hpp"
 #include "io/mapped_source.hpp"
+#include "io/other_content.hpp"
 #include "io/parallel_write.hpp"
 
 namespace ejk::io {
@@ -83,13 +84,13 @@ Error invalid_answer(const OpenedDataset& set) {
 
 // Checks that the file can be opened and has the signature.
 File open_checked(const std::string& path, const std::string& name) {
-  File file = open_for_reading(path, name);
-  if (!is_regular(file.fd(), name))
-    throw Error(Error::Kind::input, name + ": an HDF5 file must be a regular file")
-        .hint("copy it to a file first");
+  constexpr std::string_view kWanted = "an HDF5 file";
+  File file = open_regular_file(path, name, kWanted);
   if (size_of_file(file.fd(), name) == 0) throw Error(Error::Kind::input, name + ": the file is empty");
-  if (!has_hdf5_signature(file.fd(), name))
+  if (!has_hdf5_signature(file.fd(), name)) {
+    refuse_other_content(file.fd(), name, kWanted);
     throw Error(Error::Kind::input, name + ": not an HDF5 file (no HDF5 signature in it)");
+  }
   return file;
 }
 
