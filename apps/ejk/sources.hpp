@@ -1,6 +1,7 @@
 // Inputs that a command needs in memory: a mapping, or a buffer that is filled when the elements are needed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,6 +14,13 @@ namespace ejk::app {
 
 /// The buffer of an array that is read or written in pieces, for plans.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
+
+/// Several such buffers for arrays of at most so many bytes, which smaller buffers hold: with a header, the
+/// rest of a page and a compressor's state.
+inline std::int64_t piece_buffers(std::int64_t buffers, std::int64_t array_bytes) {
+  constexpr std::int64_t kBeside = std::int64_t{128} << 10;
+  return buffers * (std::min(array_bytes, kPieceBytes - kBeside) + kBeside);
+}
 
 inline std::shared_ptr<const ArraySource> in_memory(const ArraySource& source) {
   return make_source(read_all(source), source.name());

@@ -35,7 +35,8 @@ Outcome run_chunk(const ChunkOptions& options, Job& job) {
   add_array(report, *chunks);
   report.add("padding", "of it padding", element_count(chunks->shape()) - element_count(x->shape()),
              Unit::elements);
-  if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, std::max(type_of(*x).bytes(), type_of(*chunks).bytes()))))
+    return Outcome::passed;
   job.deliver(std::move(report), {{"chunk", chunks, {}}});
   return Outcome::passed;
 }
@@ -47,7 +48,8 @@ Outcome run_unchunk(const ChunkOptions& options, Job& job) {
   add_array(report, *joined);
   report.add("dropped", "cut off", element_count(x->shape()) - element_count(joined->shape()),
              Unit::elements);
-  if (job.plan(report, 2 * kPieceBytes)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, std::max(type_of(*x).bytes(), type_of(*joined).bytes()))))
+    return Outcome::passed;
   job.deliver(std::move(report), {{"unchunk", joined, {}}});
   return Outcome::passed;
 }
@@ -65,7 +67,8 @@ Outcome run_log_sum_exp(const LogSumExpOptions& options, Job& job) {
   Report report;
   report.add("input_shape", "input", x->shape());
   job.show_options(report);
-  if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + kPieceBytes)) return Outcome::passed;
+  if (job.plan(report, log_sum_exp_bytes(*x, options.axis) + piece_buffers(1, type_of(*x).bytes())))
+    return Outcome::passed;
   const Array sums = job.phase(Phase::compute, [&] {
     return log_sum_exp(*x, options.axis, options.keepdims ? Keepdims::yes : Keepdims::no);
   });
@@ -96,7 +99,9 @@ Outcome run_safe_divide(const SafeDivideOptions& options, Job& job) {
   };
   for (const Source& x : {a, b})
     if (is_buffered(*x)) buffered += byte_count(x->shape(), x->dtype());
-  if (job.plan(report, 6 * kPieceBytes + buffered)) return Outcome::passed;
+  const std::int64_t largest =
+      std::max({type_of(*a).bytes(), type_of(*b).bytes(), type_of(*quotient).bytes()});
+  if (job.plan(report, piece_buffers(6, largest) + buffered)) return Outcome::passed;
   job.phase(Phase::read, [&] {
     for (Source* x : {&a, &b})
       if (is_buffered(**x)) *x = in_memory(**x);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -82,7 +83,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
               {}};
   std::vector<Output> outputs;
   std::vector<std::string> names;
-  std::int64_t read = 0, size = 0;
+  std::int64_t read = 0, size = 0, largest = 0;
   job.phase(Phase::read, [&] {
     for (const std::string& input : options.inputs) {
       job.provenance.input("input", input);
@@ -101,7 +102,8 @@ Outcome run(const ConvertOptions& options, Job& job) {
         read += array.bytes;
         if (options.view) source = viewed(source, *options.view);
         if (options.scale_layout) {
-          job.require_memory(2 * byte_count(source->shape(), source->dtype()) + 4 * kPieceBytes);
+          job.require_memory(2 * byte_count(source->shape(), source->dtype()) +
+                             piece_buffers(4, byte_count(source->shape(), source->dtype())));
           source = make_source(convert_scale_layout(*source, options.scale_layout->from,
                                                     options.scale_layout->to, options.grid),
                                source->name());
@@ -109,6 +111,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
         if (options.dtype) source = convert_array(source, *options.dtype, {options.overflow, &overflowed});
         const std::int64_t bytes = byte_count(source->shape(), source->dtype());
         size += bytes;
+        largest = std::max({largest, bytes, array.bytes});
         names.push_back(array.name);
         table.rows.push_back({printable(names.back()), source->shape(), std::string(name_of(from)),
                               std::string(name_of(source->dtype())), bytes});
@@ -123,7 +126,7 @@ Outcome run(const ConvertOptions& options, Job& job) {
     throw usage("-o is required for {} arrays", names.size()).hint(kTargetsOfAll);
   job.outputs.declare(names);
   report.add(std::move(table)).add("size", "size", size, Unit::bytes);
-  if (job.plan(report, 4 * kPieceBytes)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(4, largest))) return Outcome::passed;
   job.inputs.count_read(read);
   job.deliver(std::move(report), outputs, [&](Report& complete) {
     if (!options.dtype || !is_8_bit_float(*options.dtype)) return;

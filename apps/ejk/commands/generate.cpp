@@ -67,10 +67,9 @@ using Make = std::function<std::vector<Output>(Report& report)>;
 
 // Small arrays are computed even for a dry run, large ones when they are written.
 Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
-  const std::int64_t peak = 2 * kPieceBytes + bytes;
   job.provenance.input("what", what);
   job.provenance.record("what", what);
-  job.require_memory(peak);
+  job.require_memory(bytes);
   Report report;
   report.add("what", "generated", std::string(what));
   job.show_options(report);
@@ -82,7 +81,7 @@ Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, co
   if (last.shape() != first.shape()) report.add("kv_shape", "of key and value", last.shape());
   report.add("dtype", "dtype", std::string(name_of(first.dtype()))).add("size", "size", all, Unit::bytes);
   if (remark) report.add(Remark{remark});
-  if (job.plan(report, peak)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, all) + bytes)) return Outcome::passed;
   job.deliver(std::move(report), outputs);
   return Outcome::passed;
 }

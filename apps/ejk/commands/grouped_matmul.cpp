@@ -245,7 +245,7 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
       kPlain && !is_compared && !inputs.rhs.is_mapped() && inputs.rhs.source->random_access();
   const Division division = [&](std::int64_t ranks) {
     std::vector<RankWork> work = plan.work(ranks, of_run);
-    for (RankWork& of_rank : work) of_rank.peak_bytes += 2 * kPieceBytes;
+    for (RankWork& of_rank : work) of_rank.peak_bytes += piece_buffers(2, plan.out().bytes());
     return work;
   };
   report.add("instruction_set", "instruction set", instruction_set());

@@ -68,7 +68,8 @@ Outcome run_pack(const PackOptions& options, Job& job) {
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
   if (begins && !x->shape().empty()) warn_of_tail(*begins, x->shape()[0], report);
   const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
-  if (job.plan(report, 2 * kPieceBytes + of_places + bytes_to_buffer(*x, job))) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, type_of(*x).bytes()) + of_places + bytes_to_buffer(*x, job)))
+    return Outcome::passed;
   const Packed p = job.phase(Phase::compute, [&] {
     return by_sequences ? pack_sequences(buffered(x, job), mask, begins) : pack(buffered(x, job), *mask);
   });
@@ -118,7 +119,9 @@ Outcome deliver_unpacked(Job& job, const Source& packed, Shape shape, std::int64
   report.add("padded", "padded", shape);
   job.show_options(report);
   report.add("size", "size", byte_count(shape, packed->dtype()), Unit::bytes);
-  if (job.plan(report, 2 * kPieceBytes + bytes_to_buffer(*packed, job) + bytes)) return Outcome::passed;
+  if (job.plan(report,
+               piece_buffers(2, byte_count(shape, packed->dtype())) + bytes_to_buffer(*packed, job) + bytes))
+    return Outcome::passed;
   const Source result = job.phase(Phase::compute, [&] { return unpacked(buffered(packed, job)); });
   job.deliver(std::move(report), {{"unpack", result, {}}});
   return Outcome::passed;

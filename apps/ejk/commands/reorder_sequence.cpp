@@ -44,7 +44,7 @@ Outcome run(const ReorderOptions& options, Job& job) {
   for (Report::Item& item : describe_reorder(shape[axis], options.cp_size).items) report.add(std::move(item));
   // An array with sequential access alone is read into memory: the order of chunks is not that of the file.
   const bool hold = !x->random_access();
-  if (job.plan(report, 3 * kPieceBytes + (hold ? bytes : 0))) return Outcome::passed;
+  if (job.plan(report, piece_buffers(3, bytes) + (hold ? bytes : 0))) return Outcome::passed;
   if (hold) {
     x = job.phase(Phase::read, [&] { return in_memory(*x); });
     reordered = reorder_sequence(x, options.cp_size, sequence, options.order);

@@ -44,7 +44,8 @@ Outcome run_ids(const IdsOptions& options, Job& job) {
   how.per_head = options.per_head;
   how.polarity = options.polarity;
   how.convention = options.convention;
-  const std::int64_t peak = 2 * kPieceBytes + segment_ids_bytes(type_of(*mask));
+  const std::int64_t peak =
+      piece_buffers(2, segment_ids_bytes(type_of(*mask))) + segment_ids_bytes(type_of(*mask));
   if (job.plan(report, peak)) return Outcome::passed;
 
   how.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
@@ -77,8 +78,8 @@ struct MaskOfIdsOptions {
 Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   const auto q = job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
   const auto kv = options.kv_ids.empty() ? q : job.open("kv_segment_ids", options.kv_ids);
-  const std::int64_t peak = 2 * kPieceBytes + segment_mask_bytes(type_of(*q), type_of(*kv));
-  job.require_memory(peak);
+  const std::int64_t held = segment_mask_bytes(type_of(*q), type_of(*kv));
+  job.require_memory(held);
 
   // Also for a dry run: reading the ids checks shapes and dtypes.
   std::vector<std::string> references{options.q_ids}, warnings;
@@ -96,7 +97,7 @@ Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   job.show_options(report);
   report.warnings = warnings;
   warn_of_positions(*q, report);
-  if (job.plan(report, peak)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, byte_count(shape, options.how.dtype)) + held)) return Outcome::passed;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},
