@@ -1,6 +1,7 @@
 # Makes the valid files of tests/fuzz/corpus that NumPy, h5py, safetensors and torch write. Needs all; the tests do not
 # run this. What lies there beside them was made by ejk or by hand, or found by fuzzing.
 #   python make_corpus.py FOLDER
+import argparse
 import io
 import pathlib
 import sys
@@ -158,3 +159,4 @@ for protocol in (2, 4):
                place("torch", f"nested-{protocol}.pt"), pickle_protocol=protocol)
 torch.save(torch.nn.Linear(2, 1).state_dict(), place("torch", "module.pt"))
 torch.save(torch.ones(2, dtype=torch.complex64), place("torch", "complex.pt"))
+torch.save({"model": {"w": torch.ones(2)}, "args": argparse.Namespace(lr=0.1)}, place("torch", "namespace.pt"))

@@ -616,6 +616,7 @@ Outcome run(const CheckpointWords& words, Job& job) {
   Checkpoint checkpoint;
   std::int64_t left_out = 0, bytes = 0;
   std::string reason;
+  std::vector<std::string> remarks;
   job.phase(Phase::read, [&] {
     job.provenance.input("checkpoint", words.path);
     for (const std::string& path : paths.files) {
@@ -623,6 +624,7 @@ Outcome run(const CheckpointWords& words, Job& job) {
                            {job.inputs.allow_external(), job.budget.bytes(), nullptr, UntypedBytes::read});
       const std::string name = std::filesystem::path(path).filename();
       checkpoint.files.push_back({name, file.names()});
+      for (std::string& line : file.remarks()) remarks.push_back(std::move(line));
       for (const std::string& tensor : checkpoint.files.back().tensors) try {
           const auto source = file.array(tensor);
           if (checkpoint.tensors.emplace(tensor, source).second) bytes += type_of(*source).bytes();
@@ -643,6 +645,7 @@ Outcome run(const CheckpointWords& words, Job& job) {
   const CheckOptions options = words.flags.options(job);
   Findings found =
       job.phase(Phase::compute, [&] { return ejk::check_checkpoint(checkpoint, words.claims, options); });
+  std::move(remarks.begin(), remarks.end(), std::back_inserter(found.facts().warnings));
   if (left_out > 0)
     found.facts().warnings.push_back(
         fmt::format("{} tensor{} left out: {}", left_out, left_out == 1 ? "" : "s", reason));
