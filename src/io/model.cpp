@@ -234,7 +234,7 @@ std::string ejk::index_in_folder(const std::string& folder) {
                         io::listed(indices))
         .hint(fmt::format("name one of them: {}", printable(below + indices[0])));
   if (indices.empty()) return "";
-  const std::string path = below + indices[0], name = printable(path);
-  (void)io::open_regular_file(path, name, "an index in a folder");
+  std::string path = below + indices[0];
+  (void)io::open_regular_file(path, printable(path), "an index in a folder");
   return path;
 }

@@ -236,11 +236,12 @@ TEST_CASE("objects that are not tensors are stepped over, counted and named; not
   CHECK(class_of("ctorch\nload\n") == "torch.load");
   CHECK(class_of("c\x1b[31m\nx\n") == "\\x1b[31m.x");
   for (const std::string module : {"numpy.core.multiarray", "numpy._core.multiarray"}) {
-    const std::string dtype = "cnumpy\ndtype\n" + text("f8") + "\x89\x88\x87R" + "(K\3" + text("<") + "NNNtb";
-    CHECK(class_of("c" + module + "\nscalar\n" + dtype + "c_codecs\nencode\n" + text("x") + "\x85R\x86R") ==
+    const std::string dtype = "cnumpy\ndtype\n" + text("f8") + "\x89\x88\x87R(K\3" + text("<") + "NNNtb";
+    CHECK(class_of(fmt::format("c{}\nscalar\n{}c_codecs\nencode\n{}\x85R\x86R", module, dtype, text("x"))) ==
           "NumPy scalar");
-    CHECK(class_of("c" + module + "\n_reconstruct\ncnumpy\nndarray\nK\0\x85"s + text("b") + "\x87R" +
-                   tuple({number(1), tuple_of({1}), dtype, "\x89", text("x")}) + "b") == "NumPy array");
+    const std::string state = tuple({number(1), tuple_of({1}), dtype, "\x89", text("x")});
+    CHECK(class_of(fmt::format("c{}\n_reconstruct\ncnumpy\nndarray\n{}\x85{}\x87R{}b", module, number(0),
+                               text("b"), state)) == "NumPy array");
   }
   const std::string one = tensor(storage(), 0, tuple_of({6}), tuple_of({1}));
   const std::string object = "cm\nConfig\n)\x81}" + text("t") + one + "sb";
