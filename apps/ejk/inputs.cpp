@@ -345,8 +345,7 @@ std::string config_in_folder(const std::string& folder) {
       // A pipe would be waited for.
       if (!std::filesystem::is_regular_file(path, unknown))
         throw Error(Error::Kind::input,
-                    printable(path.string()) + ": a config in a folder must be a regular file")
-            .hint("--config FILE names another");
+                    printable(path.string()) + ": a config in a folder must be a regular file");
       return path;
     }
   return "";

@@ -590,10 +590,10 @@ struct CheckpointWords {
   CheckpointClaims claims;
 };
 
-// Files of a checkpoint, in order, with the index and the config beside them; "" where there is none.
+// Files of a checkpoint, in order, with the index beside them, "" where there is none; and its folder, "" of a file.
 struct CheckpointPaths {
   std::vector<std::string> files;
-  std::string index, config;
+  std::string index, folder;
 };
 
 CheckpointPaths paths_of(const std::string& path) {
@@ -603,16 +603,17 @@ CheckpointPaths paths_of(const std::string& path) {
   if (!is_index && !fs::is_directory(path, unknown)) return {{path}, "", ""};
   const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
   CheckpointPaths paths;
-  paths.files = model_files_in_folder(folder.empty() ? "." : folder.string());
+  paths.folder = folder.empty() ? "." : folder.string();
+  paths.files = model_files_in_folder(paths.folder);
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
   paths.index = is_index ? path : index_in_folder(folder / "");
-  paths.config = config_in_folder(folder);
   return paths;
 }
 
 Outcome run(const CheckpointWords& words, Job& job) {
-  CheckpointPaths paths = paths_of(words.path);
-  if (!words.config.empty()) paths.config = words.config;
+  const CheckpointPaths paths = paths_of(words.path);
+  std::string config = words.config;
+  if (config.empty() && !paths.folder.empty()) config = config_in_folder(paths.folder);
   Checkpoint checkpoint;
   std::int64_t left_out = 0, bytes = 0;
   std::string reason;
@@ -636,7 +637,7 @@ Outcome run(const CheckpointWords& words, Job& job) {
     if (checkpoint.tensors.empty() && left_out == 0)
       throw Error(Error::Kind::input, printable(words.path) + ": there is no tensor in it");
     if (!paths.index.empty()) checkpoint.index = job.inputs.read_json("index", paths.index);
-    if (!paths.config.empty()) checkpoint.config = job.inputs.read_json("config", paths.config);
+    if (!config.empty()) checkpoint.config = job.inputs.read_json("config", config);
   });
   Report plan;
   plan.add("tensors", "tensors", std::ssize(checkpoint.tensors), Unit::count)
