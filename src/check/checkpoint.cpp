@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <span>
@@ -87,7 +88,7 @@ bool matches(std::string_view name, std::string_view pattern) {
 }
 
 // The schemes of tensors in a checkpoint whose config has a word as its quant_algo, format or quant_method. Words
-// that are not here may mean any scheme; those of whole numbers mean `other` alone.
+// that are not here may mean any scheme.
 constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
     {"fp8", fp8},
     {"fp8", fp8_blocks},
@@ -104,10 +105,11 @@ constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
     {"mxfp4", mxfp4},
     {"mxfp4", gptoss},
     {"mxfp4-pack-quantized", mxfp4},
-    {"gptq", other},
-    {"awq", other},
-    {"pack-quantized", other},
-    {"int-quantized", other},
+    {"gptq", gptq},
+    {"awq", awq},
+    {"bitsandbytes", bitsandbytes},
+    {"pack-quantized", packed_int},
+    {"int-quantized", int8},
 };
 
 struct Config {
@@ -204,6 +206,7 @@ struct ScaleStatistics {
                first_not_pow2 = -1;
   double nonfinite_value = 0, negative_value = 0, tiny_value = 0, not_pow2_value = 0;
   double first = 0, largest = 0;
+  double least = std::numeric_limits<double>::infinity();  // above 0
   bool all_equal = true;
 };
 
@@ -217,18 +220,29 @@ DType scale_type(const ArraySource& scales) {
   return scales.dtype() == DType::uint8 ? DType::float8_e8m0fnu : scales.dtype();
 }
 
-// f(bytes, elements, flat index of the first), piece by piece.
+// f(bytes, elements, flat index of the first), piece by piece. Pages of a mapped file that were read are
+// released, many at once.
 template <class F>
 void for_each_run(const ArraySource& source, F&& f) {
+  constexpr std::int64_t kReleased = std::int64_t{4} << 20;
   const std::int64_t size = size_of(source.dtype());
   std::vector<std::byte> bytes(static_cast<std::size_t>(check::kPiece * size));
-  std::int64_t at = 0;
+  const auto& view = source.mapped();
+  const bool is_released = view && view->is_c_contiguous();
+  std::int64_t at = 0, released = 0;
+  const auto release = [&](std::int64_t least) {
+    if (!is_released || (at - released) * size < least) return;
+    source.release(view->data + released * size, (at - released) * size);
+    released = at;
+  };
   core::for_each_piece(source.shape(), check::kPiece, [&](const Shape& start, const Shape& count) {
     source.read(start, count, bytes.data());
     const std::int64_t n = element_count(count);
     f(std::as_const(bytes).data(), n, at);
     at += n;
+    release(kReleased);
   });
+  release(1);
 }
 
 ScaleStatistics statistics_of(const ArraySource& source) {
@@ -251,6 +265,7 @@ ScaleStatistics statistics_of(const ArraySource& source) {
         continue;
       }
       s.largest = std::max(s.largest, x);
+      if (x > 0) s.least = std::min(s.least, x);
       if (x < 0) note(s.negative, s.first_negative, s.negative_value, begin + i, x);
       if (x == 0 && s.zeros++ == 0) s.first_zero = begin + i;
       if (x > 0 && x < least_normal) note(s.tiny, s.first_tiny, s.tiny_value, begin + i, x);
@@ -259,6 +274,23 @@ ScaleStatistics statistics_of(const ArraySource& source) {
     s.count += n;
   });
   return s;
+}
+
+std::string of_all(std::int64_t count, std::int64_t all) {
+  return all == 1 ? "" : fmt::format(" ({} of {})", format_count(count), format_count(all));
+}
+
+// Scales of every scheme are finite.
+void check_finite(const std::string& name, const ArraySource& scales, const ScaleStatistics& s,
+                  FoundList& found) {
+  if (s.nonfinite == 0) return;
+  Shape at = core::index_of(scales.shape(), s.first_nonfinite);
+  if (scale_type(scales) == DType::float8_e8m0fnu)
+    found.push_back(
+        {"scale-e8m0-nan", name, std::move(at), 255, "the code is NaN" + of_all(s.nonfinite, s.count)});
+  else
+    found.push_back({"scale-nonfinite", name, std::move(at), s.nonfinite_value,
+                     fmt::format("it is {}{}", s.nonfinite_value, of_all(s.nonfinite, s.count))});
 }
 
 // How values are packed and scaled.
@@ -280,7 +312,9 @@ constexpr SchemeRow kSchemes[] = {
     {other, 1, 1, 0, "of a float type"},
 };
 
-const SchemeRow& row_of(CheckpointScheme scheme) { return kSchemes[static_cast<std::size_t>(scheme)]; }
+const SchemeRow& row_of(CheckpointScheme scheme) {
+  return is_checked(scheme) ? kSchemes[static_cast<std::size_t>(scheme)] : std::end(kSchemes)[-1];
+}
 
 bool is_scale_type(CheckpointScheme scheme, DType dtype) {
   const bool is_e8m0 = dtype == DType::uint8 || dtype == DType::float8_e8m0fnu;
@@ -292,16 +326,9 @@ bool is_scale_type(CheckpointScheme scheme, DType dtype) {
       return is_plain || is_e8m0;
     case nvfp4:
       return dtype == DType::float8_e4m3fn;
-    case other:
-      return is_float(dtype) || is_e8m0;
     default:
-      return is_e8m0;
+      return is_e8m0 || (!is_checked(scheme) && is_float(dtype));
   }
-}
-
-std::int64_t value_count(const QuantizedTensor& q, const ArraySource& values) {
-  const SchemeRow& row = row_of(q.scheme);
-  return element_count(values.shape()) / row.bytes * row.values;
 }
 
 // One quantised tensor.
@@ -316,13 +343,13 @@ class TensorCheck {
     check_global();
     if (!q_.input_scale.empty()) check_factor(q_.input_scale);
     if (q_.scales.empty()) {
-      if (q_.scheme != other || values.dtype() == DType::uint8)
+      if (q_.scheme != int8)
         add("scale-missing", q_.values, {}, {},
             fmt::format("no scales are beside it ({} values)", name_of(values.dtype())));
     } else {
       check_scales(values, *tensors_.at(q_.scales));
     }
-    if (claims_.codes && q_.scheme != other) check_codes(values);
+    if (claims_.codes && is_checked(q_.scheme)) check_codes(values);
     if (const std::string* pattern = config_.ignores(q_.name))
       add("config-disagrees", q_.values, {}, {},
           fmt::format("it is quantised, and the config's '{}' excludes it", printable(*pattern, 60)));
@@ -352,18 +379,9 @@ class TensorCheck {
     return s;
   }
 
-  static std::string of_all(std::int64_t count, std::int64_t all) {
-    return all == 1 ? "" : fmt::format(" ({} of {})", format_count(count), format_count(all));
-  }
-
   void check_numbers(const std::string& name, const ArraySource& scales, const ScaleStatistics& s) {
     const auto at = [&](std::int64_t flat) { return core::index_of(scales.shape(), flat); };
-    if (s.nonfinite > 0 && scale_type(scales) == DType::float8_e8m0fnu)
-      add("scale-e8m0-nan", name, at(s.first_nonfinite), 255,
-          "the code is NaN" + of_all(s.nonfinite, s.count));
-    else if (s.nonfinite > 0)
-      add("scale-nonfinite", name, at(s.first_nonfinite), s.nonfinite_value,
-          fmt::format("it is {}{}", s.nonfinite_value, of_all(s.nonfinite, s.count)));
+    check_finite(name, scales, s, found_);
     if (s.negative > 0)
       add("scale-nonpositive", name, at(s.first_negative), s.negative_value,
           "it is negative" + of_all(s.negative, s.count));
@@ -447,8 +465,11 @@ class TensorCheck {
                       row_of(q_.scheme).scale_types));
       return;
     }
-    const bool fits = q_.scheme != other && check_shape(values, scales);
+    const bool fits = is_checked(q_.scheme) && check_shape(values, scales);
     statistics_ = statistics_of(scales);
+    // Of gptq, awq and bitsandbytes 0 and small numbers are sound.
+    if (q_.scheme == gptq || q_.scheme == awq || q_.scheme == bitsandbytes)
+      return check_finite(q_.scales, scales, statistics_, found_);
     check_numbers(q_.scales, scales, statistics_);
     if (fits && statistics_.zeros > 0) check_zero_blocks(values, scales);
     check_reciprocal();
@@ -516,11 +537,34 @@ class TensorCheck {
     return box;
   }
 
-  // The largest value of the tensor by its global scale, and by the inverse of it: weights are between 1e-5
-  // and 1e4, outliers up to 1e5, and one of the two is far from there.
+  // The largest value of the tensor by its scales, and by the inverse of them: weights are between 1e-5 and
+  // 1e4, outliers up to 1e5, and one of the two is far from there. The inverse of amax / 448 makes 448^2 / amax of
+  // the largest element, 2e5 and more where a block's amax is at most 1.
+  static constexpr double kLeast = 1e-5, kMost = 1e4, kOutliers = 1e5;
+
   void check_reciprocal() {
-    if (!global_ || statistics_.nonfinite > 0 || statistics_.largest <= 0) return;
-    constexpr double kLeast = 1e-5, kMost = 1e4, kOutliers = 1e5, kLargestCode = 6;
+    if (statistics_.nonfinite > 0 || statistics_.largest <= 0) return;
+    if (row_of(q_.scheme).has_global) return check_global_reciprocal();
+    if (!q_.element) return;
+    const ArraySource& values = *tensors_.at(q_.values);
+    constexpr double kOf4Bits = 6, kOf6Bits = 7.5;
+    const double element = is_signed_8_bit_float(values.dtype()) ? float_format(values.dtype()).largest
+                           : q_.scheme == mxfp6                  ? kOf6Bits
+                                                                 : kOf4Bits;
+    const double range = statistics_.largest * element, inverse = element / statistics_.least;
+    if (range <= kOutliers) return;
+    const bool fits = inverse >= kLeast && inverse <= kMost;
+    add("scale-reciprocal", q_.scales, {}, statistics_.largest,
+        fmt::format(
+            "with scales up to {:.4g} values go up to {:.3g}, which no weights do{}", statistics_.largest,
+            range,
+            fits ? fmt::format("; with their inverses to {:.3g}: they are the other way round", inverse)
+                 : ""));
+  }
+
+  void check_global_reciprocal() {
+    if (!global_) return;
+    constexpr double kLargestCode = 6;
     const double factor = q_.global_divides ? 1 / *global_ : *global_;
     const double range = factor * statistics_.largest * kLargestCode,
                  inverse = statistics_.largest * kLargestCode / factor;
@@ -610,12 +654,24 @@ class TensorCheck {
 
 // --- rules across tensors
 
-// Scales that no quantised tensor has.
+// Whether the last word of a name is that of scales, of any scheme. Those of the cache have a rule of their own.
+bool is_any_scale(std::string_view name) {
+  for (const std::string_view of_cache : {"k_scale", "v_scale", "output_scale"})
+    if (name.ends_with(of_cache)) return false;
+  const std::string_view word = name.substr(name.rfind('.') + 1);
+  return word.find("scale") != std::string_view::npos || word.ends_with("absmax") || word == "SCB";
+}
+
+// Scales that no quantised tensor has. They are finite, too.
 void check_orphans(const Tensors& tensors, const std::vector<QuantizedTensor>& quantized, FoundList& found) {
   std::set<std::string_view> used;
   for (const QuantizedTensor& q : quantized)
     for (const std::string* part : {&q.values, &q.scales, &q.global_scale, &q.input_scale})
       if (!part->empty()) used.insert(*part);
+  for (const auto& [name, source] : tensors)
+    if (!used.contains(name) && is_any_scale(name) &&
+        (is_float(source->dtype()) || source->dtype() == DType::float8_e8m0fnu))
+      check_finite(name, *source, statistics_of(*source), found);
   constexpr std::string_view kSuffixes[] = {"weight_scale",        "weight_scale_inv", "weight_scale_2",
                                             "weight_global_scale", "input_scale",      "input_global_scale"};
   for (const auto& [name, source] : tensors) {
@@ -782,13 +838,43 @@ void check_fused(const std::vector<QuantizedTensor>& quantized,
   }
 }
 
+// Tensors of schemes that are not checked, by the parts that they have.
+void check_unchecked(const std::vector<QuantizedTensor>& quantized, FoundList& found) {
+  struct Kind {
+    std::int64_t layers = 0, tensors = 0;
+    const std::string* first = nullptr;
+  };
+  std::map<std::string, Kind> kinds;  // by scheme and parts
+  for (const QuantizedTensor& q : quantized) {
+    if (is_checked(q.scheme) || (q.scheme == other && q.scales.empty())) continue;  // scale-missing
+    std::vector<std::string_view> parts{q.values};
+    if (!q.scales.empty()) parts.push_back(q.scales);
+    parts.insert(parts.end(), q.others.begin(), q.others.end());
+    for (std::string_view& part : parts)
+      part.remove_prefix(q.name.size() + (part.substr(q.name.size()).starts_with('.') ? 1 : 0));
+    Kind& kind = kinds[fmt::format("{}: {}", name_of(q.scheme), fmt::join(parts, ", "))];
+    if (kind.layers++ == 0) kind.first = &q.values;
+    kind.tensors += 1 + std::ssize(q.others);
+  }
+  for (const auto& [parts, kind] : kinds)
+    found.push_back(
+        {"unchecked",
+         *kind.first,
+         {},
+         kind.tensors,
+         fmt::format("{}: {} tensor{} of {} layer{} {} not checked, and scales only for being finite", parts,
+                     format_count(kind.tensors), kind.tensors == 1 ? "" : "s", format_count(kind.layers),
+                     kind.layers == 1 ? "" : "s", kind.tensors == 1 ? "is" : "are")});
+}
+
 // Whether there are quantised tensors, and their schemes.
 void check_config(const Config& config, const std::vector<QuantizedTensor>& quantized, FoundList& found) {
   if (!config.is_given) return;
   const auto add = [&found](const std::string& tensor, std::string message) {
     found.push_back({"config-disagrees", tensor, {}, {}, std::move(message)});
   };
-  if (config.is_quantized && quantized.empty()) add("quantization_config", "no tensor is quantised");
+  if (config.is_quantized && quantized.empty())
+    add("quantization_config", "no tensor is recognised as quantised");
   if (!config.is_quantized && !quantized.empty())
     add(quantized.front().values,
         fmt::format("{} tensors are quantised, and the config has no quantization_config",
@@ -804,7 +890,7 @@ void check_config(const Config& config, const std::vector<QuantizedTensor>& quan
     const std::string are =
         fmt::format("{} of {} quantised tensors {} {}", format_count(count),
                     format_count(std::ssize(quantized)), count == 1 ? "is" : "are", name_of(entry.first));
-    const std::int64_t block = row_of(entry.first).block;
+    const std::int64_t block = is_checked(entry.first) ? row_of(entry.first).block : 0;
     if (!is_named)
       add(*first,
           fmt::format("the config's {} is {}, and {}", config.method_key, printable(config.method, 60), are));
@@ -919,7 +1005,8 @@ void add_all(FoundList&& list, bool join, const CheckpointClaims& claims, Findin
 
 void describe(const Checkpoint& checkpoint, const std::vector<QuantizedTensor>& quantized, Report& facts) {
   struct Sum {
-    std::int64_t tensors = 0, parameters = 0, bytes = 0, scale_bytes = 0;
+    std::int64_t tensors = 0, bytes = 0, scale_bytes = 0;
+    std::optional<std::int64_t> parameters = 0;  // of all tensors; none where one's packing is not known
   };
   std::map<CheckpointScheme, Sum> sums;
   Sum plain;
@@ -932,14 +1019,16 @@ void describe(const Checkpoint& checkpoint, const std::vector<QuantizedTensor>& 
   for (const QuantizedTensor& q : quantized) {
     Sum& sum = sums[q.scheme];
     ++sum.tensors;
-    sum.parameters += value_count(q, *checkpoint.tensors.at(q.values));
+    const std::optional<std::int64_t> count = parameter_count(q, checkpoint.tensors);
+    sum.parameters = sum.parameters && count ? core::checked_add(*sum.parameters, *count) : std::nullopt;
     sum.bytes += bytes_of(q.values);
     sum.scale_bytes += bytes_of(q.scales) + bytes_of(q.global_scale) + bytes_of(q.input_scale);
+    for (const std::string& part : q.others) sum.scale_bytes += bytes_of(part);
   }
   for (const auto& [name, source] : checkpoint.tensors)
     if (!parts.contains(name)) {
       ++plain.tensors;
-      plain.parameters += element_count(source->shape());
+      *plain.parameters += element_count(source->shape());
       plain.bytes += type_of(*source).bytes();
     }
   Table table{"schemes",
@@ -951,10 +1040,11 @@ void describe(const Checkpoint& checkpoint, const std::vector<QuantizedTensor>& 
                {"scales", "scales", Unit::bytes}},
               {}};
   for (const auto& [scheme, sum] : sums)
-    table.rows.push_back(
-        {std::string(name_of(scheme)), sum.tensors, sum.parameters, sum.bytes, sum.scale_bytes});
+    table.rows.push_back({std::string(name_of(scheme)), sum.tensors,
+                          sum.parameters ? ReportValue(*sum.parameters) : ReportValue(), sum.bytes,
+                          sum.scale_bytes});
   table.rows.push_back(
-      {std::string("not quantised"), plain.tensors, plain.parameters, plain.bytes, std::int64_t{0}});
+      {std::string("not quantised"), plain.tensors, *plain.parameters, plain.bytes, std::int64_t{0}});
   facts.add("tensors", "tensors", std::ssize(checkpoint.tensors), Unit::count);
   if (!checkpoint.files.empty()) facts.add("files", "files", std::ssize(checkpoint.files), Unit::count);
   facts.add(std::move(table));
@@ -994,6 +1084,7 @@ Findings check_checkpoint(const Checkpoint& checkpoint, const CheckpointClaims& 
   check_fused(quantized, globals, join, all);
   check_index(checkpoint, all);
   check_config(config, quantized, all);
+  check_unchecked(quantized, all);
   Findings found(rules, options.most_findings);
   add_all(std::move(all), join, claims, found);
   found.show_arrays();

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/checked.hpp"
+#include "core/elements.hpp"
 #include "core/require.hpp"
 #include "ejk/checkpoint.hpp"
 #include "ejk/text.hpp"
@@ -28,15 +29,40 @@ constexpr NameRow kNames[] = {
     {"", {"_scale", "_scale_inv", ".scale"}, "_scale_2", "_input_scale"},
 };
 
+// Schemes that are not checked: the suffix of the values, and of those parts that other schemes lack; `needed` and
+// one of the scales are beside the values.
+struct UncheckedRow {
+  CheckpointScheme scheme;
+  std::string_view values, needed;
+  std::array<std::string_view, 2> scales;
+  std::array<std::string_view, 6> others = {};
+};
+constexpr UncheckedRow kUnchecked[] = {
+    {CheckpointScheme::gptq, "qweight", "qzeros", {"scales"}, {"qzeros", "g_idx"}},
+    {CheckpointScheme::packed_int,
+     "weight_packed",
+     "weight_shape",
+     {"weight_scale"},
+     {"weight_shape", "weight_zero_point", "weight_g_idx"}},
+    {CheckpointScheme::bitsandbytes,
+     "weight",
+     "weight.absmax",
+     {"weight.nested_absmax", "weight.absmax"},
+     {"weight.absmax", "weight.quant_map", "weight.nested_quant_map", "weight.quant_state.bitsandbytes__nf4",
+      "weight.quant_state.bitsandbytes__fp4"}},
+    {CheckpointScheme::bitsandbytes, "weight", "SCB", {"SCB"}, {"weight_format"}},
+};
+
 class Finder {
  public:
   explicit Finder(const Tensors& tensors) : tensors_(tensors) {}
 
   std::optional<QuantizedTensor> of(const std::string& name, const ArraySource& values) const {
+    if (auto found = unchecked(name, values)) return found;
     for (const NameRow& row : kNames) {
       if (!name.ends_with(row.values)) continue;
       const std::string stem = name.substr(0, name.size() - row.values.size());
-      if (!holds_values(row, stem, values.dtype()) || (row.values.empty() && is_scale_name(name))) continue;
+      if (!holds_values(row, values.dtype()) || (row.values.empty() && is_scale_name(name))) continue;
       QuantizedTensor found;
       found.name = stem.ends_with('.') ? stem.substr(0, stem.size() - 1) : stem;
       found.values = name;
@@ -54,13 +80,41 @@ class Finder {
   }
 
  private:
-  bool holds_values(const NameRow& row, const std::string& stem, DType dtype) const {
+  std::optional<QuantizedTensor> unchecked(const std::string& name, const ArraySource& values) const {
+    if (!is_integer(values.dtype())) return std::nullopt;
+    for (const UncheckedRow& row : kUnchecked) {
+      if (!name.ends_with(row.values)) continue;
+      const std::string stem = name.substr(0, name.size() - row.values.size());
+      if (existing(stem, row.needed).empty()) continue;
+      QuantizedTensor found;
+      found.scheme = row.scheme;
+      found.name = stem.ends_with('.') ? stem.substr(0, stem.size() - 1) : stem;
+      found.values = name;
+      for (const std::string_view suffix : row.scales)
+        if (found.scales.empty()) found.scales = existing(stem, suffix);
+      for (const std::string_view suffix : row.others)
+        if (std::string part = existing(stem, suffix); !part.empty() && part != found.scales)
+          found.others.push_back(std::move(part));
+      found.unquantized_name = stem + "weight";
+      if (found.scheme == CheckpointScheme::gptq && is_packed_along_columns(found, values))
+        found.scheme = CheckpointScheme::awq;
+      return found;
+    }
+    return std::nullopt;
+  }
+
+  // Scales are (groups, columns): AWQ packs several columns in an element, GPTQ several rows.
+  bool is_packed_along_columns(const QuantizedTensor& q, const ArraySource& values) const {
+    if (q.scales.empty() || values.shape().size() != 2) return false;
+    const Shape& scales = tensors_.at(q.scales)->shape();
+    return scales.size() == 2 && scales[1] > values.shape()[1];
+  }
+
+  static bool holds_values(const NameRow& row, DType dtype) {
     if (row.values == "weight_packed") return true;
     if (row.values == "_blocks") return dtype == DType::uint8;
     if (row.values.empty()) return is_signed_8_bit_float(dtype);
-    // bitsandbytes has weights of bytes as well, with statistics of its own.
-    return is_signed_8_bit_float(dtype) || dtype == DType::int8 ||
-           (dtype == DType::uint8 && !tensors_.contains(stem + "weight.absmax"));
+    return is_signed_8_bit_float(dtype) || dtype == DType::int8 || dtype == DType::uint8;
   }
 
   std::string existing(const std::string& stem, std::string_view suffix) const {
@@ -83,6 +137,8 @@ class Finder {
           quantize::is_usual_block_name(name) || (scales != nullptr && is_grid(*scales, values));
       return is_blocks ? fp8_blocks : fp8;
     }
+    if (values.dtype() == DType::int8) return int8;
+    if (values.dtype() == DType::int32 && scales != nullptr) return packed_int;
     if (values.dtype() != DType::uint8 || scales == nullptr) return other;
     if (!is_e8m0) return nvfp4;
     const std::int64_t bytes = values.shape().empty() ? 0 : values.shape().back();
@@ -93,7 +149,7 @@ class Finder {
 
   static std::optional<ElementFormat> element_of(CheckpointScheme scheme, DType dtype) {
     using enum CheckpointScheme;
-    if (scheme == other) return std::nullopt;
+    if (!is_checked(scheme)) return std::nullopt;
     if (scheme == mxfp6) return ElementFormat::e2m3;
     if (!is_signed_8_bit_float(dtype)) return ElementFormat::e2m1;
     return dtype == DType::float8_e5m2 || dtype == DType::float8_e5m2fnuz ? ElementFormat::e5m2
@@ -113,6 +169,21 @@ class Finder {
 
 std::shared_ptr<const ArraySource> reshaped(const ArraySource& source, Shape shape) {
   return make_source(read_all(source).reshaped(std::move(shape)), source.name());
+}
+
+// The product of a tensor of a few lengths.
+std::optional<std::int64_t> product_of(const ArraySource& lengths) {
+  constexpr std::int64_t kMostAxes = 8;
+  if (!is_integer(lengths.dtype()) || element_count(lengths.shape()) > kMostAxes) return std::nullopt;
+  const Array read = read_all(lengths);
+  std::vector<double> numbers(static_cast<std::size_t>(read.size()));
+  core::load(read.dtype(), read.data(), size_of(read.dtype()), read.size(), numbers.data());
+  std::optional<std::int64_t> product = 1;
+  for (const double length : numbers) {
+    if (!(length >= 0 && length < 0x1p53)) return std::nullopt;
+    if (product) product = core::checked_mul(*product, static_cast<std::int64_t>(length));
+  }
+  return product;
 }
 
 std::shared_ptr<const ArraySource> transposed(std::shared_ptr<const ArraySource> source) {
@@ -137,8 +208,9 @@ std::shared_ptr<const ArraySource> transposed(std::shared_ptr<const ArraySource>
 }  // namespace
 
 std::string_view name_of(CheckpointScheme scheme) {
-  constexpr std::string_view kSchemes[] = {"fp8",   "fp8-blocks", "mxfp8",  "nvfp4",
-                                           "mxfp4", "mxfp6",      "gptoss", "other"};
+  constexpr std::string_view kSchemes[] = {"fp8",   "fp8-blocks",   "mxfp8", "nvfp4",          "mxfp4",
+                                           "mxfp6", "gptoss",       "int8",  "pack-quantized", "gptq",
+                                           "awq",   "bitsandbytes", "other"};
   return kSchemes[static_cast<std::size_t>(scheme)];
 }
 
@@ -154,6 +226,51 @@ std::vector<QuantizedTensor> quantized_tensors(const Tensors& tensors) {
   for (const auto& [name, values] : tensors)
     if (auto found = finder.of(name, *values)) all.push_back(std::move(*found));
   return all;
+}
+
+std::optional<std::int64_t> parameter_count(const QuantizedTensor& tensor, const Tensors& tensors) {
+  using enum CheckpointScheme;
+  const ArraySource& values = *tensors.at(tensor.values);
+  const std::int64_t elements = element_count(values.shape());
+  const auto shape_of = [&](std::string_view suffix) -> const Shape* {
+    for (const std::string& part : tensor.others)
+      if (part.ends_with(suffix)) return &tensors.at(part)->shape();
+    return nullptr;
+  };
+  const Shape* const scales = tensor.scales.empty() ? nullptr : &tensors.at(tensor.scales)->shape();
+  const bool are_matrices = scales != nullptr && scales->size() == 2 && values.shape().size() == 2;
+  switch (tensor.scheme) {
+    case fp8:
+    case fp8_blocks:
+    case mxfp8:
+    case int8:
+      return elements;
+    case nvfp4:
+    case mxfp4:
+    case gptoss:
+      return 2 * elements;
+    case mxfp6:
+      return elements / 3 * 4;
+    case packed_int:
+      for (const std::string& part : tensor.others)
+        if (part.ends_with("weight_shape")) return product_of(*tensors.at(part));
+      return std::nullopt;
+    case gptq:
+      // qzeros are (groups, columns * bits / 32), values (rows * bits / 32, columns).
+      if (const Shape* zeros = shape_of("qzeros"); are_matrices && zeros != nullptr && zeros->size() == 2 && (*zeros)[1] > 0)
+        if ((*scales)[1] == values.shape()[1])
+          return core::checked_mul(elements, values.shape()[1] / (*zeros)[1]);
+      return std::nullopt;
+    case awq:
+      return are_matrices ? core::checked_mul(values.shape()[0], (*scales)[1]) : std::nullopt;
+    case bitsandbytes:
+      if (values.dtype() == DType::int8) return elements;
+      if (shape_of("__nf4") != nullptr || shape_of("__fp4") != nullptr) return 2 * elements;
+      return std::nullopt;
+    case other:
+      break;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor, const Tensors& tensors,
@@ -195,7 +312,7 @@ std::shared_ptr<const ArraySource> decoded_tensor(const QuantizedTensor& tensor,
     case mxfp4:
     case mxfp6:
     case mxfp8:
-    case other:
+    default:
       break;
   }
   return decoded_array(arrays, settings, tensor.name, taken);

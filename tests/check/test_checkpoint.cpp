@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -121,6 +122,52 @@ void mxfp8(Model& m, const std::string& stem) {
 void gptoss(Model& m, const std::string& stem) {
   m.put_codes(stem + "_blocks", DType::uint8, {4, Model::kRows, Model::kColumns / 32, 16});
   m.put_e8m0(stem + "_scales", {4, Model::kRows, Model::kColumns / 32}, DType::uint8);
+}
+
+// GPTQ of 4 bits: 8 rows of values in an element, 8 columns of zeros, groups of 32 rows.
+void gptq(Model& m, const std::string& stem) {
+  constexpr std::int64_t kGroups = Model::kRows / 32;
+  const auto some = [](std::int64_t i) { return static_cast<double>(i % 7); };
+  m.put(stem + ".qweight", floats({Model::kRows / 8, Model::kColumns}, some, DType::int32));
+  m.put(stem + ".qzeros", floats({kGroups, Model::kColumns / 8}, some, DType::int32));
+  m.put(stem + ".scales", floats(
+                              {kGroups, Model::kColumns},
+                              [](std::int64_t i) { return 0.01 + 1e-4 * double(i % 9); }, DType::float16));
+  m.put(stem + ".g_idx",
+        floats(
+            {Model::kRows}, [](std::int64_t i) { return static_cast<double>(i / 32); }, DType::int32));
+}
+void awq(Model& m, const std::string& stem) {
+  gptq(m, stem);
+  m.checkpoint.tensors.erase(stem + ".g_idx");
+  m.put(stem + ".qweight", floats(
+                               {Model::kRows, Model::kColumns / 8},
+                               [](std::int64_t i) { return static_cast<double>(i % 7); }, DType::int32));
+}
+void packed_int4(Model& m, const std::string& stem) {
+  m.put(stem + ".weight_packed",
+        floats(
+            {Model::kRows, Model::kColumns / 8}, [](std::int64_t i) { return static_cast<double>(i % 7); },
+            DType::int32));
+  m.put_scales(stem + ".weight_scale", {Model::kRows, Model::kColumns / 32}, 0.02);
+  m.put(stem + ".weight_shape",
+        floats(
+            {2}, [](std::int64_t i) { return static_cast<double>(i == 0 ? Model::kRows : Model::kColumns); },
+            DType::int64));
+}
+void int8_rows(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::int8, {Model::kRows, Model::kColumns});
+  m.put_scales(stem + ".weight_scale", {Model::kRows, 1}, 0.02);
+}
+void bitsandbytes_nf4(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::uint8, {Model::kRows * Model::kColumns / 2, 1});
+  m.put_scales(stem + ".weight.absmax", {Model::kRows * Model::kColumns / 64}, 0.1);
+  m.put_scales(stem + ".weight.quant_map", {16}, 1);
+  m.put_codes(stem + ".weight.quant_state.bitsandbytes__nf4", DType::uint8, {80});
+}
+void bitsandbytes_int8(Model& m, const std::string& stem) {
+  m.put_codes(stem + ".weight", DType::int8, {Model::kRows, Model::kColumns});
+  m.put_scales(stem + ".SCB", {Model::kRows}, 3);
 }
 
 using Quantize = void (*)(Model&, const std::string&);
@@ -250,7 +297,7 @@ const std::map<std::string, Fault> kFaults{
              m.put(kGate + ".weight", std::move(codes));
            })}},
     {"scale-e8m0-nan",
-     {mxfp4, set_byte(kGate + ".weight_scale", 3, 255), set_byte(kGate + ".weight_scale", 3, 254)}},
+     {mxfp4, set_byte(kGate + ".weight_scale", 3, 255), set_byte(kGate + ".weight_scale", 3, 126)}},
     // Values 16 to 31 of row 2 are bytes 8 to 15; the next block is not 0.
     {"scale-zero-block",
      {modelopt_nvfp4,
@@ -279,6 +326,18 @@ const std::map<std::string, Fault> kFaults{
           if (name.ends_with("weight_global_scale"))
             tensor = source(floats({1}, [](std::int64_t) { return 1536 / 0.7; }));
       }}},
+    // amax / 448 of blocks of amax 0.07 to 0.13, inverted; of amax 200, which is large and sound.
+    {"scale-reciprocal",
+     {fp8_blocks,
+      [](Model& m) {
+        m.put(kGate + ".weight_scale_inv",
+              floats({2, 3}, [](std::int64_t i) { return 448 / (0.07 + 0.012 * static_cast<double>(i)); }));
+      },
+      [](Model& m) {
+        m.put(kGate + ".weight_scale_inv",
+              floats({2, 3}, [](std::int64_t i) { return (200 - static_cast<double>(i)) / 448; }));
+      }}},
+    {"unchecked", {gptq, {}, [](Model& m) { m = Model(mxfp4); }}},
     {"gate-up-scale",
      {modelopt_nvfp4, set_float(kGate + ".weight_scale_2", 0, 0.8F / 2688),
       set_float("model.layers.1.mlp.experts.2.down_proj.weight_scale_2", 0, 0.8F / 2688)}},
@@ -331,6 +390,106 @@ TEST_CASE("checkpoints of each scheme are recognised and sound") {
     const Findings findings = check_checkpoint(model.checkpoint, {.codes = true, .rules = {}});
     CHECK_MESSAGE(findings.errors() + findings.warnings() == 0, text_of(findings));
   }
+}
+
+TEST_CASE("schemes that are not checked are one finding each, with their parts and how many were not read") {
+  struct Unchecked {
+    Quantize quantize;
+    CheckpointScheme scheme;
+    std::string parts;
+    const char* scales;
+    std::int64_t layers_tensors;
+  };
+  using Scheme = CheckpointScheme;
+  const std::vector<Unchecked> all{
+      {gptq, Scheme::gptq, "gptq: qweight, scales, qzeros, g_idx", ".scales", 90},
+      {awq, CheckpointScheme::awq, "awq: qweight, scales, qzeros", ".scales", 60},
+      {packed_int4, Scheme::packed_int, "pack-quantized: weight_packed, weight_scale, weight_shape",
+       ".weight_scale", 60},
+      {int8_rows, Scheme::int8, "int8: weight, weight_scale", ".weight_scale", 30},
+      {bitsandbytes_nf4, Scheme::bitsandbytes,
+       "bitsandbytes: weight, weight.absmax, weight.quant_map, weight.quant_state.bitsandbytes__nf4",
+       ".weight.absmax", 90},
+      {bitsandbytes_int8, Scheme::bitsandbytes, "bitsandbytes: weight, SCB", ".SCB", 30},
+  };
+  for (const Unchecked& one : all) {
+    CAPTURE(one.parts);
+    const Model model(one.quantize);
+    const auto quantized = quantized_tensors(model.checkpoint.tensors);
+    CHECK(quantized.size() == 30);
+    for (const QuantizedTensor& q : quantized) {
+      CHECK(q.scheme == one.scheme);
+      CHECK_FALSE(q.element);
+      CHECK(parameter_count(q, model.checkpoint.tensors) == Model::kRows * Model::kColumns);
+    }
+    const Findings found = checked(one.quantize);
+    CHECK_MESSAGE(found.errors() == 0, text_of(found));
+    CHECK_MESSAGE(found.warnings() == 1, text_of(found));
+    REQUIRE(found.kept().size() == 1);
+    CHECK(found.kept()[0].finding.message ==
+          one.parts + ": " + std::to_string(one.layers_tensors) +
+              " tensors of 30 layers are not checked, and scales only for being finite");
+    // A NaN among the scales.
+    const Findings broken = checked(one.quantize, [&](Model& m) {
+      Array scales = read_all(*m.checkpoint.tensors.at(kGate + one.scales));
+      if (scales.dtype() == DType::float16)
+        scales.data()[7] = std::byte{0x7E};  // the upper byte of element 3
+      else
+        scales.elements<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+      m.put(kGate + one.scales, std::move(scales));
+    });
+    CHECK_MESSAGE(broken.count("scale-nonfinite") == 1, text_of(broken));
+  }
+}
+
+TEST_CASE(
+    "a packing that no part determines has no number of parameters, and gptq is quantised for the config") {
+  Model model(gptq);
+  model.checkpoint.tensors.erase(kGate + ".scales");
+  const auto quantized = quantized_tensors(model.checkpoint.tensors);
+  const auto gate = std::find_if(quantized.begin(), quantized.end(),
+                                 [](const QuantizedTensor& q) { return q.name == kGate; });
+  REQUIRE(gate != quantized.end());
+  CHECK_FALSE(parameter_count(*gate, model.checkpoint.tensors));
+  CHECK(checked(gptq, config(R"({"quantization_config": {"quant_method": "gptq"}})"))
+            .count("config-disagrees") == 0);
+  CHECK(checked(gptq, config(R"({"quantization_config": {"quant_method": "awq"}})"))
+            .count("config-disagrees") == 1);
+  CHECK(
+      checked(awq, config(R"({"quantization_config": {"quant_method": "awq"}})")).count("config-disagrees") ==
+      0);
+}
+
+TEST_CASE("scales of any name are finite") {
+  for (const char* name :
+       {"lm_head.scale", "q_proj.weight_zero_scale", "vision.logit_scale", "h.pre_quant_scale"}) {
+    CAPTURE(name);
+    const auto with = [&](double value) {
+      return checked(fp8_rows, [&](Model& m) {
+        m.put(name, floats({4}, [&](std::int64_t i) { return i == 2 ? value : -1; }));
+      });
+    };
+    CHECK(with(1).errors() == 0);
+    CHECK(with(std::numeric_limits<double>::infinity()).count("scale-nonfinite") == 1);
+  }
+}
+
+TEST_CASE(
+    "scales that are inverted are named with what weights become, by any scheme without a global scale") {
+  const Findings found = checked(fp8_blocks, [](Model& m) {
+    for (auto& [name, tensor] : m.checkpoint.tensors)
+      if (name.ends_with("_scale_inv")) tensor = source(floats({2, 3}, [](std::int64_t) { return 4480; }));
+  });
+  CHECK(found.count("scale-reciprocal") == 30);
+  CHECK_MESSAGE(
+      text_of(found).find("with scales up to 4480 values go up to 2.01e+06, which no weights do; with "
+                          "their inverses to 0.1: they are the other way round") != std::string::npos,
+      text_of(found));
+  const auto with_code = [](int code) {
+    return checked(mxfp4, set_byte(kGate + ".weight_scale", 3, code)).count("scale-reciprocal");
+  };
+  CHECK(with_code(127 + 14) == 0);  // 6 * 2^14 is 98,304
+  CHECK(with_code(127 + 15) == 1);
 }
 
 TEST_CASE("each rule of checkpoints is broken by one fault, and not by what is legal") {
@@ -731,4 +890,33 @@ TEST_CASE("a tensor of several files is reported once, whichever of them the ind
     REQUIRE(found.kept().size() == 1);
     CHECK(found.kept()[0].finding.message.starts_with("it is in "));
   }
+}
+
+namespace {
+
+// A source in memory that counts the bytes that are released.
+class Counted final : public ForwardingSource {
+ public:
+  Counted(std::shared_ptr<const ArraySource> inner, std::atomic<std::int64_t>& released)
+      : ForwardingSource(std::move(inner)), released_(released) {}
+  void release(const std::byte*, std::int64_t bytes) const override { released_ += bytes; }
+
+ private:
+  std::atomic<std::int64_t>& released_;
+};
+
+}  // namespace
+
+TEST_CASE("what is read of values and scales is released") {
+  Model model(fp8_blocks);
+  std::atomic<std::int64_t> released = 0;
+  std::int64_t bytes = 0;
+  for (auto& [name, tensor] : model.checkpoint.tensors)
+    if (name.ends_with("_proj.weight") || name.ends_with("_scale_inv")) {
+      bytes += type_of(*tensor).bytes();
+      tensor = std::make_shared<Counted>(tensor, released);
+    }
+  const Findings found = check_checkpoint(model.checkpoint, {.codes = true, .rules = {}});
+  CHECK(found.errors() == 0);
+  CHECK(released == bytes);
 }
