@@ -207,4 +207,42 @@ QuantizedTypes quantized_types(const ArraySource& x, const QuantizeSettings& set
 /// The rules in force and whose they are, counts, and errors.
 Report describe(const Quantized& quantized);
 
+/// Whose names the arrays of a quantised tensor have in a checkpoint.
+enum class TensorNames : std::uint8_t {
+  modelopt,            // weight, weight_scale, weight_scale_2, which multiplies: nvfp4, fp8, mx of e4m3
+  compressed_tensors,  // weight_packed, weight_scale, weight_global_scale, which divides: nvfp4, mx, fp8
+  deepseek             // weight, weight_scale_inv, which multiplies: fp8 in blocks
+};
+
+/// "modelopt", "compressed-tensors", "deepseek".
+std::string_view name_of(TensorNames names);
+
+/// Tensors of a checkpoint, each encoded when its parts are read: at most one is in memory. Sources may outlive
+/// this; they are read by one thread at a time.
+class CheckpointParts {
+ public:
+  struct Part {
+    std::string name;
+    std::shared_ptr<const ArraySource> source;
+  };
+  /// Of the tensors that were encoded.
+  struct Totals {
+    std::int64_t elements = 0, saturated = 0, nans = 0;
+    double signal = 0, noise = 0;
+  };
+  /// Throws Error{usage} for settings that the library has no names for.
+  CheckpointParts(const QuantizeSettings& settings, TensorNames names);
+
+  /// The parts of a tensor "....weight", or of any other name, which then comes before ".weight". Of nvfp4, gate and
+  /// up projections have one global scale, and those of queries, keys and values: add all before a part is read.
+  /// Throws as quantized_types().
+  std::vector<Part> add(const std::string& name, std::shared_ptr<const ArraySource> x);
+  const Totals& totals() const;
+
+ private:
+  struct State;
+  TensorNames names_;
+  std::shared_ptr<State> state_;
+};
+
 }  // namespace ejk

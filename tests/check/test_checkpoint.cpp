@@ -920,3 +920,56 @@ TEST_CASE("what is read of values and scales is released") {
   CHECK(found.errors() == 0);
   CHECK(released == bytes);
 }
+
+TEST_CASE("what CheckpointParts writes is recognised, sound and decoded, by the names of each library") {
+  struct Form {
+    TensorNames names;
+    QuantizeSettings settings;
+    const char* scheme;
+    double least_db;
+  };
+  using S = QuantizationScheme;
+  using enum TensorNames;
+  for (const Form& form :
+       {Form{modelopt, {.scheme = S::nvfp4}, "nvfp4", 19}, Form{modelopt, {.scheme = S::fp8}, "fp8", 29},
+        Form{modelopt, {.scheme = S::mx}, "mxfp8", 29},
+        Form{compressed_tensors, {.scheme = S::nvfp4}, "nvfp4", 19},
+        Form{compressed_tensors, {.scheme = S::mx, .element = ElementFormat::e2m1}, "mxfp4", 16},
+        Form{compressed_tensors, {.scheme = S::mx}, "mxfp8", 29},
+        Form{compressed_tensors, {.scheme = S::fp8}, "fp8", 29},
+        Form{deepseek, {.scheme = S::fp8, .block = ScaleBlock{128, 128}}, "fp8-blocks", 29}}) {
+    CAPTURE(name_of(form.names));
+    CAPTURE(form.scheme);
+    Random random{11};
+    CheckpointParts writer(form.settings, form.names);
+    Checkpoint checkpoint;
+    std::map<std::string, std::shared_ptr<const ArraySource>> unquantized;
+    double magnitude = 0.01;
+    for (const char* part : {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"}) {
+      const std::string name = std::string("model.layers.0.") + part + ".weight";
+      magnitude *= 1.3;
+      unquantized[name] = source(floats({160, 288}, [&](std::int64_t) {
+        return magnitude * (static_cast<double>(random() % 2001) / 1000 - 1);
+      }));
+      for (const CheckpointParts::Part& one : writer.add(name, unquantized[name]))
+        checkpoint.tensors[one.name] = one.source;
+    }
+    const auto found = quantized_tensors(checkpoint.tensors);
+    CHECK(found.size() == 6);
+    for (const QuantizedTensor& q : found) {
+      CHECK(name_of(q.scheme) == form.scheme);
+      REQUIRE(unquantized.contains(q.unquantized_name));
+      const Array decoded = read_all(*decoded_tensor(q, checkpoint.tensors));
+      const Array exact = read_all(*unquantized.at(q.unquantized_name));
+      double signal = 0, noise = 0;
+      for (std::size_t i = 0; i < exact.elements<float>().size(); ++i) {
+        const double x = exact.elements<float>()[i],
+                     error = x - static_cast<double>(decoded.elements<float>()[i]);
+        signal += x * x, noise += error * error;
+      }
+      CHECK(10 * std::log10(signal / noise) > form.least_db);
+    }
+    const Findings findings = check_checkpoint(checkpoint, {.codes = true, .rules = {}});
+    CHECK_MESSAGE(findings.errors() + findings.warnings() == 0, text_of(findings));
+  }
+}

@@ -821,8 +821,9 @@ tensors | integer | of the checkpoint | checkpoint, also in a plan
 size_bytes | integer | their bytes | checkpoint, in a plan
 files | integer | of the checkpoint | checkpoint
 schemes | table | quantised tensors by scheme, and the others | checkpoint
-  scheme | string | fp8, fp8-blocks, mxfp8, nvfp4, mxfp4, mxfp6, gptoss, other or not quantised
-  tensors, parameters | integer | how many
+  scheme | string | fp8, fp8-blocks, mxfp8, nvfp4, mxfp4, mxfp6, gptoss; not checked int8, pack-quantized, gptq, awq, bitsandbytes, other; not quantised
+  tensors | integer | how many
+  parameters | integer or null | numbers that they are; null where the packing is not known
   values_bytes, scales_bytes | integer | bytes of values and of all scales
 pages_needed, pages_used | integer | entries that sequences need; different pages among them | block-table
 arrays | table | the arrays that are read | plan, but not of checkpoint

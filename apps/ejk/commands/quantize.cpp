@@ -3,12 +3,18 @@
 // tests: tests/cli/quantize/
 #include "ejk/quantize.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "commands.hpp"
 #include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 
@@ -22,6 +28,8 @@ struct QuantizeOptions {
   std::string array;
   std::optional<QuantizationScheme> scheme;
   QuantizeSettings how;
+  std::optional<TensorNames> names;
+  std::vector<std::string> ignored;
 };
 
 // E8M0 codes as uint8 where the container does not name their type.
@@ -32,9 +40,97 @@ Source stored(const Array& scales, const std::string& target) {
   return is_named ? source : view_array(source, DType::uint8);
 }
 
+// Whether a name matches a pattern with wildcards *.
+bool matches(std::string_view name, std::string_view pattern) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return name == pattern;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  for (std::size_t at = star; at <= name.size(); ++at)
+    if (matches(name.substr(at), pattern.substr(star + 1))) return true;
+  return false;
+}
+
+// A weight: a matrix of floats named so, or the only array that the argument names.
+bool is_weight(const NamedInput& input, const ArraySource& source) {
+  if (!is_wide_float(source.dtype())) return false;
+  return input.is_word ||
+         (source.shape().size() == 2 && (input.name == "weight" || input.name.ends_with(".weight")));
+}
+
+void describe_totals(Report& report, const CheckpointParts::Totals& totals) {
+  report.add("elements", "elements", totals.elements, Unit::count)
+      .add("saturated", "saturated", totals.saturated, Unit::count)
+      .add("nans", "NaN", totals.nans, Unit::count)
+      .add("snr_db", "signal to noise, dB",
+           totals.signal > 0 ? ReportValue(totals.noise > 0 ? 10 * std::log10(totals.signal / totals.noise)
+                                                            : std::numeric_limits<double>::infinity())
+                             : ReportValue());
+}
+
+// All weights of X by the names of a library; other tensors are copied.
+Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, Job& job) {
+  CheckpointParts parts(how, *options.names);
+  std::vector<Output> outputs;
+  std::vector<std::string> names, unused = options.ignored;
+  std::int64_t quantized = 0, copied = 0, size = 0, read = 0, largest = 0;
+  const auto is_ignored = [&](const std::string& name) {
+    bool is_one = false;
+    for (const std::string& pattern : options.ignored)
+      if (matches(name, pattern) || matches(name, pattern + ".weight")) {
+        is_one = true;
+        std::erase(unused, pattern);
+      }
+    return is_one;
+  };
+  const auto add_output = [&](const std::string& name, Source source) {
+    size += byte_count(source->shape(), source->dtype());
+    names.push_back(name);
+    outputs.push_back({name, std::move(source), {}});
+  };
+  job.phase(Phase::read, [&] {
+    job.provenance.input("x", options.array);
+    for (NamedInput& input : job.inputs.arrays_in(options.array)) {
+      Source source = job.inputs.open(input);
+      read += input.bytes;
+      if (is_ignored(input.name) || !is_weight(input, *source)) {
+        ++copied;
+        add_output(input.name, std::move(source));
+        continue;
+      }
+      ++quantized;
+      const QuantizedTypes types = quantized_types(*source, how);
+      largest = std::max(largest, types.values.bytes() + 3 * types.scales.bytes());
+      for (const CheckpointParts::Part& part : parts.add(input.name, std::move(source)))
+        add_output(part.name, part.source);
+    }
+  });
+  if (quantized == 0)
+    throw Error(Error::Kind::input, printable(options.array) + ": there is no weight to quantise")
+        .hint("weights are matrices of floats whose names end in \"weight\"");
+  if (!job.outputs.has_target()) throw usage("-o is required with --names").hint(kTargetsOfAll);
+  job.outputs.declare(names);
+  Report report;
+  for (const std::string& pattern : unused)
+    report.warnings.push_back(fmt::format("--ignore {}: no tensor matches", printable(pattern, 60)));
+  report.add("scheme", "scheme", std::string(name_of(how.scheme)))
+      .add("names", "names of", std::string(name_of(*options.names)))
+      .add("quantized", "quantised tensors", quantized, Unit::count)
+      .add("copied", "copied tensors", copied, Unit::count)
+      .add("size", "size", size, Unit::bytes);
+  if (job.plan(report, largest + 4 * kPieceBytes)) return Outcome::passed;
+  job.inputs.count_read(read);
+  job.deliver(std::move(report), outputs,
+              [&](Report& complete) { describe_totals(complete, parts.totals()); });
+  return Outcome::passed;
+}
+
 Outcome run(const QuantizeOptions& options, const std::string& target, Job& job) {
   QuantizeSettings how = options.how;
   how.scheme = *options.scheme;
+  if (options.names) return run_named(options, how, job);
+  if (!options.ignored.empty())
+    throw usage("--ignore goes with --names").hint("--names modelopt, compressed-tensors or deepseek");
+  job.outputs.declare({"values", "scales", "global_scale"});
   Source x = job.open("x", options.array);
   const QuantizedTypes types = quantized_types(*x, how);
   Report planned;
@@ -62,10 +158,11 @@ Outcome run(const QuantizeOptions& options, const std::string& target, Job& job)
 
 Run declare_quantize(OptionSet& set) {
   const auto options = std::make_shared<QuantizeOptions>();
+  set.name_outputs_later();
   add_reference(
       set, "X", options->array,
       "numbers of any type, converted to float32\nBlocks follow one another along the last axis; the last "
-      "one may be partial.")
+      "one may be partial. With --names also a file or model of several tensors.")
       .required();
   using enum QuantizationScheme;
   add_choice(
@@ -117,6 +214,21 @@ Run declare_quantize(OptionSet& set) {
   add_flag(set, "--scale-pow2", options->how.power_of_two,
            "scales of fp8 are powers of two, as DeepSeek's ue8m0")
       .recorded();
+  add_choice(
+      set, "--names", options->names,
+      named_choices<std::optional<TensorNames>>(
+          {TensorNames::modelopt, TensorNames::compressed_tensors, TensorNames::deepseek}),
+      "LIBRARY",
+      "arrays are named as a library's checkpoints have them\nQuantises each weight of X, a matrix of "
+      "floats whose name ends in \"weight\", and copies other tensors, one tensor in memory at a time. "
+      "modelopt: weight_scale and weight_scale_2, of nvfp4, fp8 and mx of e4m3. compressed-tensors: "
+      "weight_packed and weight_global_scale, which divides, of nvfp4 and mx; fp8. deepseek: "
+      "weight_scale_inv, of fp8 in blocks. 'ejk check checkpoint' and 'ejk compare --decode' read them.")
+      .recorded();
+  take_words(
+      set, "--ignore", [options](const std::string& word) { options->ignored.push_back(word); }, "GLOB",
+      "of --names: tensors that are copied, by name, with * for any text\nMay be given several times: "
+      "--ignore lm_head --ignore '*.mlp.gate'.");
   set_footer(set, "'ejk convert \"mx(out.npz:values, out.npz:scales)\"' decodes them\n('ejk help arrays').");
   return [options, &set](Job& job) { return run(*options, set.shared().output, job); };
 }
@@ -135,23 +247,26 @@ extern const Command quantize_command{
     .use = R"(codes = np.load("out.npz")["values"]  # the even element in the low half)",
     .keys = R"(
 scheme | string | the scheme
-element | string | the format of elements | done
-block | string | rows and columns that share a scale | done
-scale_rule, rounding, scale_layout | string | the rules in force and whose they are | done
-values, scales | shape | the shapes of both arrays
-values_dtype, scales_dtype | string | their element types
+names | string | the library whose names arrays have | with --names
+quantized, copied | integer | tensors that are quantised, and others | with --names
+element | string | the format of elements | without --names, done
+block | string | rows and columns that share a scale | without --names, done
+scale_rule, rounding, scale_layout | string | the rules in force and whose they are | without --names, done
+values, scales | shape | the shapes of both arrays | without --names
+values_dtype, scales_dtype | string | their element types | without --names
 size_bytes | integer | bytes of all arrays
-global_scale | number | multiplies all numbers | of nvfp4, done
-elements, blocks | integer | elements, and scales | done
+global_scale | number | multiplies all numbers | of nvfp4 without --names, done
+elements | integer | elements, of all quantised tensors | done
+blocks | integer | scales | without --names, done
 saturated | integer | elements above the largest one, infinities too | done
-flushed | integer | elements that became 0 and were not | done
+flushed | integer | elements that became 0 and were not | without --names, done
 nans | integer | elements that are NaN | done
-lost | integer | finite elements that become NaN, as their scale is NaN (mx) | done
-zero_blocks | integer | blocks whose elements are all 0 (fp8: or not finite) | done
-codes_used, codes | integer | different codes that occur, of how many | done
+lost | integer | finite elements that become NaN, as their scale is NaN (mx) | without --names, done
+zero_blocks | integer | blocks whose elements are all 0 (fp8: or not finite) | without --names, done
+codes_used, codes | integer | different codes that occur, of how many | without --names, done
 snr_db | number or null | 10 log10 of the sum of squares over that of errors; null of zeros, without an error and with an infinite one | done
-largest_error | number or null | the largest error of a finite element; null if it is infinite | done
-largest_error_index | shape or null | where it is | done
+largest_error | number or null | the largest error of a finite element; null if it is infinite | without --names, done
+largest_error_index | shape or null | where it is | without --names, done
 )",
     .declare = declare_quantize,
 };
