@@ -68,7 +68,8 @@ void describe_totals(Report& report, const CheckpointParts::Totals& totals) {
 }
 
 // All weights of X by the names of a library; other tensors are copied.
-Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, Job& job) {
+Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, const std::string& target,
+                  Job& job) {
   CheckpointParts parts(how, *options.names);
   std::vector<Output> outputs;
   std::vector<std::string> names, unused = options.ignored;
@@ -108,6 +109,11 @@ Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, J
     throw Error(Error::Kind::input, printable(options.array) + ": there is no weight to quantise")
         .hint("weights are matrices of floats whose names end in \"weight\"");
   if (!job.outputs.has_target()) throw usage("-o is required with --names").hint(kTargetsOfAll);
+  for (const Output& output : outputs)
+    if (const DType dtype = output.source->dtype(); !parse_output(target).names_type(dtype))
+      throw usage("-o {}: it has no type for {}, which {} is", printable(target), name_of(dtype),
+                  printable(output.name))
+          .hint("out.safetensors has all types");
   job.outputs.declare(names);
   Report report;
   for (const std::string& pattern : unused)
@@ -127,7 +133,7 @@ Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, J
 Outcome run(const QuantizeOptions& options, const std::string& target, Job& job) {
   QuantizeSettings how = options.how;
   how.scheme = *options.scheme;
-  if (options.names) return run_named(options, how, job);
+  if (options.names) return run_named(options, how, target, job);
   if (!options.ignored.empty())
     throw usage("--ignore goes with --names").hint("--names modelopt, compressed-tensors or deepseek");
   job.outputs.declare({"values", "scales", "global_scale"});
@@ -223,7 +229,8 @@ Run declare_quantize(OptionSet& set) {
       "floats whose name ends in \"weight\", and copies other tensors, one tensor in memory at a time. "
       "modelopt: weight_scale and weight_scale_2, of nvfp4, fp8 and mx of e4m3. compressed-tensors: "
       "weight_packed and weight_global_scale, which divides, of nvfp4 and mx; fp8. deepseek: "
-      "weight_scale_inv, of fp8 in blocks. 'ejk check checkpoint' and 'ejk compare --decode' read them.")
+      "weight_scale_inv, of fp8 in blocks. Of nvfp4, gate_proj and up_proj (w1 and w3) have one global scale, and "
+      "q_proj, k_proj and v_proj. 'ejk check checkpoint' and 'ejk compare --decode' read them.")
       .recorded();
   take_words(
       set, "--ignore", [options](const std::string& word) { options->ignored.push_back(word); }, "GLOB",
