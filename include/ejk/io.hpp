@@ -292,6 +292,20 @@ void write_files(const std::vector<FileContent>& files, Sync sync = Sync::later)
 /// Checks before any work that the folder exists and the file can be created or replaced.
 void check_file(const std::string& path);
 
+/// A safetensors file of a model's folder.
+struct ModelFile {
+  std::string name;  // "model-00001-of-00002.safetensors"
+  std::vector<NamedArray> arrays;
+};
+
+/// Writes a new folder of these files, and of others whose `path` is a name in it, whole or not at all. Memory: a
+/// piece of one array. Throws Error{output}, also where something is at `folder`.
+void write_model(const std::string& folder, const std::vector<ModelFile>& files,
+                 const std::vector<FileContent>& others, Sync sync = Sync::later);
+
+/// Checks before any work that write_model can create the folder.
+void check_model_target(const std::string& folder);
+
 /// Text for numpy.loadtxt: the last axis on a line, a blank line between 2-D slices, bool as 0 and 1, floats
 /// that read back exactly. Throws Error{output}.
 void print_array(std::FILE* out, const ArraySource& array);

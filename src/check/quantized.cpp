@@ -257,7 +257,8 @@ std::optional<std::int64_t> parameter_count(const QuantizedTensor& tensor, const
       return std::nullopt;
     case gptq:
       // qzeros are (groups, columns * bits / 32), values (rows * bits / 32, columns).
-      if (const Shape* zeros = shape_of("qzeros"); are_matrices && zeros != nullptr && zeros->size() == 2 && (*zeros)[1] > 0)
+      if (const Shape* zeros = shape_of("qzeros");
+          are_matrices && zeros != nullptr && zeros->size() == 2 && (*zeros)[1] > 0)
         if ((*scales)[1] == values.shape()[1])
           return core::checked_mul(elements, values.shape()[1] / (*zeros)[1]);
       return std::nullopt;

@@ -396,13 +396,12 @@ std::string header_of(const WriteJob& job, const std::vector<std::size_t>& order
 
 }  // namespace
 
-void write_safetensors(const WriteJob& job) {
+void write_safetensors(const WriteJob& job, AtomicFile& file) {
   if constexpr (std::endian::native == std::endian::big)
     throw core::usage("{}: big-endian machines only read safetensors files", printable(job.path));
   check_tensor_names(job);
   const std::vector<std::size_t> order = order_in_file(job.arrays);
   const std::string header = header_of(job, order);
-  AtomicFile file(job.path, job.options.sync);
   auto at = std::ssize(header);
   file.reserve(core::checked_add(at, job.bytes()).value_or(INT64_MAX));
   file.write(header.data(), at);
@@ -425,6 +424,11 @@ void write_safetensors(const WriteJob& job) {
     }
     at += bytes;
   }
+}
+
+void write_safetensors(const WriteJob& job) {
+  AtomicFile file(job.path, job.options.sync);
+  write_safetensors(job, file);
   file.commit();
 }
 

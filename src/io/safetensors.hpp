@@ -17,6 +17,7 @@
 
 namespace ejk::io {
 
+class AtomicFile;
 struct TensorType;
 
 struct Tensor {
@@ -65,6 +66,8 @@ std::shared_ptr<const OpenContainer> open_safetensors(const std::string& path, c
 
 /// A new file of all arrays of the job, the bytes that the safetensors package writes.
 void write_safetensors(const WriteJob& job);
+/// The same into an open file, which the caller commits.
+void write_safetensors(const WriteJob& job, AtomicFile& file);
 void check_safetensors(const WriteJob& job);
 
 }  // namespace ejk::io

@@ -16,6 +16,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
+#include "quantize_model.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -50,11 +51,19 @@ bool matches(std::string_view name, std::string_view pattern) {
   return false;
 }
 
-// A weight: a matrix of floats named so, or the only array that the argument names.
+// A weight: a matrix of floats named so, or the only array that the argument names. Embeddings are looked up, not
+// multiplied, and libraries do not quantise them.
 bool is_weight(const NamedInput& input, const ArraySource& source) {
   if (!is_wide_float(source.dtype())) return false;
+  const bool is_named = input.name == "weight" || input.name.ends_with(".weight");
   return input.is_word ||
-         (source.shape().size() == 2 && (input.name == "weight" || input.name.ends_with(".weight")));
+         (source.shape().size() == 2 && is_named && input.name.find("embed") == std::string::npos);
+}
+
+// The layer of a weight.
+std::string layer_of(const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
 }
 
 void describe_totals(Report& report, const CheckpointParts::Totals& totals) {
@@ -67,73 +76,118 @@ void describe_totals(Report& report, const CheckpointParts::Totals& totals) {
                              : ReportValue());
 }
 
-// All weights of X by the names of a library; other tensors are copied.
-Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, const std::string& target,
-                  Job& job) {
-  CheckpointParts parts(how, *options.names);
+// The tensors of X by the names of a library.
+struct NamedTensors {
   std::vector<Output> outputs;
-  std::vector<std::string> names, unused = options.ignored;
-  std::int64_t quantized = 0, copied = 0, size = 0, read = 0, largest = 0;
+  std::vector<std::string> inputs;               // the tensor of X of each output
+  std::vector<std::string> ignored;              // layers of weights that are copied
+  std::vector<std::string> unmatched;            // patterns of --ignore
+  std::int64_t quantized = 0, copied = 0;        // tensors of X
+  std::int64_t size = 0, read = 0, largest = 0;  // bytes: of all outputs, of X, of the parts of a tensor
+
+  void add(const std::string& input, const std::string& name, Source source) {
+    size += byte_count(source->shape(), source->dtype());
+    outputs.push_back({name, std::move(source), {}});
+    inputs.push_back(input);
+  }
+};
+
+NamedTensors tensors_of(const QuantizeOptions& options, const QuantizeSettings& how, CheckpointParts& parts,
+                        Job& job) {
+  NamedTensors all;
+  all.unmatched = options.ignored;
   const auto is_ignored = [&](const std::string& name) {
     bool is_one = false;
     for (const std::string& pattern : options.ignored)
       if (matches(name, pattern) || matches(name, pattern + ".weight")) {
         is_one = true;
-        std::erase(unused, pattern);
+        std::erase(all.unmatched, pattern);
       }
     return is_one;
   };
-  const auto add_output = [&](const std::string& name, Source source) {
-    size += byte_count(source->shape(), source->dtype());
-    names.push_back(name);
-    outputs.push_back({name, std::move(source), {}});
-  };
-  job.phase(Phase::read, [&] {
-    job.provenance.input("x", options.array);
-    for (NamedInput& input : job.inputs.arrays_in(options.array)) {
-      Source source = job.inputs.open(input);
-      read += input.bytes;
-      if (is_ignored(input.name) || !is_weight(input, *source)) {
-        ++copied;
-        add_output(input.name, std::move(source));
-        continue;
-      }
-      ++quantized;
-      const QuantizedTypes types = quantized_types(*source, how);
-      largest = std::max(largest, types.values.bytes() + 3 * types.scales.bytes());
-      for (const CheckpointParts::Part& part : parts.add(input.name, std::move(source)))
-        add_output(part.name, part.source);
+  job.provenance.input("x", options.array);
+  for (NamedInput& input : job.inputs.arrays_in(options.array)) {
+    Source source = job.inputs.open(input);
+    all.read += input.bytes;
+    const bool ignored = is_ignored(input.name), weight = is_weight(input, *source);
+    if (ignored && weight) all.ignored.push_back(layer_of(input.name));
+    if (ignored || !weight) {
+      ++all.copied;
+      all.add(input.name, input.name, std::move(source));
+      continue;
     }
-  });
-  if (quantized == 0)
+    ++all.quantized;
+    const QuantizedTypes types = quantized_types(*source, how);
+    all.largest = std::max(all.largest, types.values.bytes() + 3 * types.scales.bytes());
+    for (const CheckpointParts::Part& part : parts.add(input.name, std::move(source)))
+      all.add(input.name, part.name, part.source);
+  }
+  if (all.quantized == 0)
     throw Error(Error::Kind::input, printable(options.array) + ": there is no weight to quantise")
         .hint("weights are matrices of floats whose names end in \"weight\"");
-  if (!job.outputs.has_target()) throw usage("-o is required with --names").hint(kTargetsOfAll);
-  for (const Output& output : outputs)
+  return all;
+}
+
+// -o of one file of all tensors.
+void declare_file(const NamedTensors& tensors, const std::string& target, Job& job) {
+  std::vector<std::string> names;
+  for (const Output& output : tensors.outputs) {
     if (const DType dtype = output.source->dtype(); !parse_output(target).names_type(dtype))
       throw usage("-o {}: it has no type for {}, which {} is", printable(target), name_of(dtype),
                   printable(output.name))
-          .hint("out.safetensors has all types");
-  job.outputs.declare(names);
+          .hint("out.safetensors has all types, and a folder (out/) is a model of such files");
+    names.push_back(output.name);
+  }
+  job.outputs.declare(std::move(names));
+}
+
+// All weights of X by the names of a library; other tensors are copied.
+Outcome run_named(const QuantizeOptions& options, const QuantizeSettings& how, const SharedOptions& shared,
+                  Job& job) {
+  CheckpointParts parts(how, *options.names);
+  if (!job.outputs.has_target()) throw usage("-o is required with --names").hint(kTargetsOfAll);
+  std::optional<ModelFolder> folder;
+  if (is_folder_target(shared.output)) {
+    if (!shared.field.empty()) throw usage("--field excludes a model's folder, which is written whole");
+    folder.emplace(options.array, shared.output, job);
+  }
+  NamedTensors tensors = job.phase(Phase::read, [&] { return tensors_of(options, how, parts, job); });
   Report report;
-  for (const std::string& pattern : unused)
+  for (const std::string& pattern : tensors.unmatched)
     report.warnings.push_back(fmt::format("--ignore {}: no tensor matches", printable(pattern, 60)));
+  std::int64_t others = 0;
+  if (folder) {
+    for (std::size_t n = 0; n < tensors.outputs.size(); ++n)
+      folder->add(tensors.inputs[n], {tensors.outputs[n].name, tensors.outputs[n].source});
+    others = job.phase(Phase::read, [&] {
+      return folder->add_others(how, *options.names, tensors.ignored, report.warnings);
+    });
+  } else {
+    declare_file(tensors, shared.output, job);
+  }
   report.add("scheme", "scheme", std::string(name_of(how.scheme)))
       .add("names", "names of", std::string(name_of(*options.names)))
-      .add("quantized", "quantised tensors", quantized, Unit::count)
-      .add("copied", "copied tensors", copied, Unit::count)
-      .add("size", "size", size, Unit::bytes);
-  if (job.plan(report, largest + 4 * kPieceBytes)) return Outcome::passed;
-  job.inputs.count_read(read);
-  job.deliver(std::move(report), outputs,
-              [&](Report& complete) { describe_totals(complete, parts.totals()); });
+      .add("quantized", "quantised tensors", tensors.quantized, Unit::count)
+      .add("copied", "copied tensors", tensors.copied, Unit::count)
+      .add("size", "size", tensors.size, Unit::bytes);
+  if (job.plan(report, tensors.largest + others + 4 * kPieceBytes)) return Outcome::passed;
+  job.inputs.count_read(tensors.read);
+  if (folder) {
+    if (job.comm.is_first())
+      job.phase(Phase::write, [&] { folder->write(shared.sync ? Sync::now : Sync::later); });
+    describe_totals(report, parts.totals());
+    job.deliver(std::move(report), {});
+  } else {
+    job.deliver(std::move(report), tensors.outputs,
+                [&](Report& complete) { describe_totals(complete, parts.totals()); });
+  }
   return Outcome::passed;
 }
 
-Outcome run(const QuantizeOptions& options, const std::string& target, Job& job) {
+Outcome run(const QuantizeOptions& options, const SharedOptions& shared, Job& job) {
   QuantizeSettings how = options.how;
   how.scheme = *options.scheme;
-  if (options.names) return run_named(options, how, target, job);
+  if (options.names) return run_named(options, how, shared, job);
   if (!options.ignored.empty())
     throw usage("--ignore goes with --names").hint("--names modelopt, compressed-tensors or deepseek");
   job.outputs.declare({"values", "scales", "global_scale"});
@@ -152,7 +206,7 @@ Outcome run(const QuantizeOptions& options, const std::string& target, Job& job)
   if (job.plan(planned, held + piece_buffers(2, type_of(*x).bytes()))) return Outcome::passed;
   const Quantized made = job.phase(Phase::compute, [&] { return quantize_array(*x, how, job.progress()); });
   std::vector<Output> outputs{{"values", make_source(made.values.view(), "values"), {}},
-                              {"scales", stored(made.scales, target), {}}};
+                              {"scales", stored(made.scales, shared.output), {}}};
   const Array global = Array::from<float>({}, std::vector<float>{made.global_scale.value_or(1)});
   if (made.global_scale)
     outputs.push_back({"global_scale", make_source(global.view(), "global_scale"), {}});
@@ -226,7 +280,9 @@ Run declare_quantize(OptionSet& set) {
           {TensorNames::modelopt, TensorNames::compressed_tensors, TensorNames::deepseek}),
       "LIBRARY",
       "arrays are named as a library's checkpoints have them\nQuantises each weight of X, a matrix of "
-      "floats whose name ends in \"weight\", and copies other tensors, one tensor in memory at a time. "
+      "floats whose name ends in \"weight\" (embeddings excepted), and copies other tensors, one tensor in memory at a "
+      "time. To -o OUT/, a new folder, a model's files one by one, with their index, the config, to which "
+      "quantization_config is added, and the files beside it. "
       "modelopt: weight_scale and weight_scale_2, of nvfp4, fp8 and mx of e4m3. compressed-tensors: "
       "weight_packed and weight_global_scale, which divides, of nvfp4 and mx; fp8. deepseek: "
       "weight_scale_inv, of fp8 in blocks. Of nvfp4, gate_proj and up_proj (w1 and w3) have one global scale, and "
@@ -237,7 +293,7 @@ Run declare_quantize(OptionSet& set) {
       "of --names: tensors that are copied, by name, with * for any text\nMay be given several times: "
       "--ignore lm_head --ignore '*.mlp.gate'.");
   set_footer(set, "'ejk convert \"mx(out.npz:values, out.npz:scales)\"' decodes them\n('ejk help arrays').");
-  return [options, &set](Job& job) { return run(*options, set.shared().output, job); };
+  return [options, &set](Job& job) { return run(*options, set.shared(), job); };
 }
 
 }  // namespace
