@@ -35,7 +35,7 @@ Batch random_batch(Random& random) {
   return b;
 }
 
-Findings check(const Batch& b, const Numbers& slots, bool by_positions) {
+Findings check_slots(const Batch& b, const Numbers& slots, bool by_positions) {
   SlotMappingClaims claims;
   claims.page_size = b.page_size;
   (by_positions ? claims.positions : claims.seq_lens) = integers(by_positions ? b.positions : b.lengths);
@@ -51,7 +51,7 @@ TEST_CASE("a changed slot is an error, or a token that is not written") {
   for (int n = 0; n < 500; ++n) {
     const Batch b = random_batch(random);
     for (const bool by_positions : {false, true}) {
-      const Findings sound = check(b, b.slots, by_positions);
+      const Findings sound = check_slots(b, b.slots, by_positions);
       CHECK(sound.errors() + sound.warnings() == 0);
       if (b.slots.empty()) continue;
       Numbers slots = b.slots;
@@ -59,8 +59,8 @@ TEST_CASE("a changed slot is an error, or a token that is not written") {
       const std::int64_t was = one;
       one += between(random, -3, 3);
       changes += one != was;
-      CHECK((check(b, slots, by_positions).errors() == 0) == (one == was || one < 0));
-      CHECK((check(b, slots, by_positions).warnings() > 0) == (one < 0));
+      CHECK((check_slots(b, slots, by_positions).errors() == 0) == (one == was || one < 0));
+      CHECK((check_slots(b, slots, by_positions).warnings() > 0) == (one < 0));
     }
   }
   CHECK(changes > 300);
@@ -69,10 +69,10 @@ TEST_CASE("a changed slot is an error, or a token that is not written") {
 TEST_CASE("a wrong slot has the right one beside it, and the sequence whose page it is in") {
   const Batch b{4, 2, {8, 6}, {0, 1, 2}, {10, 11, 3, 6}, {7, 5}, {47, 25}};
   const auto message = [&](const Numbers& slots) {
-    const Findings found = check(b, slots, false);
+    const Findings found = check_slots(b, slots, false);
     return found.kept().front().finding.message;
   };
   CHECK(message({43, 25}) == "position 7 of sequence 0 is at 11 x 4 + 3 = 47");
   CHECK(message({27, 25}) == "position 7 of sequence 0 is at 11 x 4 + 3 = 47; page 6 is of sequence 1");
-  CHECK(check(b, {47, 25, -1, -1}, false).errors() == 0);
+  CHECK(check_slots(b, {47, 25, -1, -1}, false).errors() == 0);
 }
