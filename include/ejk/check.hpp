@@ -224,7 +224,7 @@ struct GroupMetadataArrays {
 };
 
 struct GroupMetadataClaims {
-  /// Of check_group_arrays. Absent: by the names of the arrays.
+  /// Of check_group_arrays. Absent: that of attributes that ejk wrote, or by the names of the arrays.
   std::optional<GroupLayout> layout = {};
   std::optional<std::int64_t> tm = {};  // rows of a tile; without it tiles are not compared with rows
   std::optional<std::int64_t> m = {};   // all rows
@@ -248,7 +248,7 @@ Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMeta
                               const CheckOptions& options = {});
 
 /// The layout of another library (ejk/group_layouts.hpp) whose arrays these are; none: those of GroupMetadata,
-/// or unknown. Of DeepGEMM's two with one name by the values. Throws Error{input} for arrays of two layouts.
+/// or unknown. Of DeepGEMM's two with one name by the values and `claims.align`. Throws Error{input} for arrays of two layouts.
 std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupMetadataClaims& claims = {});
 
 /// Whether its kernels compute each row of the groups once, in blocks of `claims.align` rows. Of `claims` tm,

@@ -200,8 +200,8 @@ class ArrayFile {
   /// What the file contains beside its arrays, for warnings: a line each, which names the file. Of
   /// torch.save objects that are not tensors, by class, and tensors that are too large to be read.
   std::vector<std::string> remarks() const;
-  /// The arrays of `wanted` directly in the group, and its attributes. Error{input} if there is none, with a
-  /// hint to a group that has some.
+  /// The arrays of `wanted` directly in the group, and its attributes; those of the array where there is only
+  /// one, which has some. Error{input} if there is none, with a hint to a group that has some.
   ArrayGroup group(const std::vector<std::string>& wanted, const std::string& group = "") const;
   /// An array by one of these names; "" is the array that the reference names.
   std::shared_ptr<const ArraySource> array(const std::string& name = "") const;

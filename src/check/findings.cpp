@@ -89,10 +89,12 @@ constexpr Rule kGroupMetadata[] = {
     {"twice", kError, "no row is computed twice"},
     {"experts", kError, "rows are of the expert that their token chose"},
     {"blocks", kError, "the blocks of the topology are those of the rows"},
+    {"whole-blocks", kError, "rows with padding are whole blocks"},
     {"empty-groups", kError, "all empty groups have a step, or none has"},
     {"int32", kWarning, "offsets fit int32, which kernels take"},
     {"idle", kWarning, "each step has rows, or is of an empty group"},
     {"unchecked", kWarning, "the rows of tiles and groups are known"},
+    {"assumed", kWarning, "nothing is assumed: labels or ends"},
 };
 
 constexpr Rule kTopkIds[] = {
@@ -155,6 +157,7 @@ constexpr Rule kMaskInfo[] = {
     {"padding", kError, "no pair beyond the lengths is computed"},
     {"missing", kError, "each pair of the mask is computed"},
     {"outside", kError, "no pair is computed that the mask hides"},
+    {"directions", kError, "lists of both directions have the same blocks"},
     {"write-order", kError, "key blocks add to dQ in their order"},
     {"runs-on", kError, "the kernel takes these blocks"},
     {"look-ahead", kWarning, "idle steps fetch what is needed next"},

@@ -23,6 +23,37 @@ namespace {
 
 using Values = std::vector<std::int64_t>;
 
+// The layout that is claimed, or that ejk wrote beside the arrays.
+std::optional<GroupLayout> stated_layout(const ArrayGroup& group, const GroupMetadataClaims& claims) {
+  if (claims.layout) return claims.layout;
+  const auto &attributes = group.attributes, command = attributes.find("ejk_command"),
+             name = attributes.find("layout");
+  if (command == attributes.end() || command->second != "group-metadata" || name == attributes.end())
+    return std::nullopt;
+  for (const GroupLayout layout : kGroupLayouts)
+    if (name_of(layout) == name->second) return layout;
+  return std::nullopt;
+}
+
+// DeepGEMM's labels of rows, whose tiles have one label or padding; its ends of groups, each of which begins at
+// the alignment. An array may be both.
+bool fits_labels(const Values& values, std::int64_t align) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::int64_t first = values[i - i % static_cast<std::size_t>(align)];
+    if (values[i] < -1 || (values[i] != -1 && values[i] != first) || (i > 0 && values[i] >= 0 && values[i] < values[i - 1]))
+      return false;
+  }
+  return std::ssize(values) % align == 0;
+}
+bool fits_ends(const Values& values, std::int64_t align) {
+  std::int64_t begin = 0;
+  for (const std::int64_t end : values) {
+    if (end < begin) return false;
+    begin = check::padded_rows(end, align);
+  }
+  return true;
+}
+
 class ArraysCheck {
  public:
   ArraysCheck(GroupLayout layout, const ArrayGroup& group, const GroupMetadataClaims& claims,
@@ -42,6 +73,8 @@ class ArraysCheck {
     check::require_claim("experts", claims.experts, 0);
     sizes_ = check::claimed_sizes(claims);
     if (claims.topk_ids) choices_ = check::read_all_of(*claims.topk_ids);
+    is_assumed_ = (layout == GroupLayout::deepgemm || layout == GroupLayout::deepgemm_psum) &&
+                  !stated_layout(group, claims);
   }
 
   Findings run() {
@@ -68,6 +101,7 @@ class ArraysCheck {
         check_megablocks();
         break;
     }
+    check_assumption();
     if (!sizes_)
       check::add(found_, "unchecked", 0, group_array_names(layout_)[0].c_str(), {}, {}, [] {
         return std::string("rows are not compared with the sizes of groups: none are given");
@@ -87,6 +121,19 @@ class ArraysCheck {
   }
   void add_whole(std::string_view rule, const char* array, const std::string& message) {
     check::add(found_, rule, -1, array, {}, {}, [&] { return message; });
+  }
+
+  void check_assumption() {
+    if (!is_assumed_) return;
+    const Values& numbers = values("grouped_layout");
+    if (numbers.empty() || !fits_labels(numbers, claims_.align) || !fits_ends(numbers, claims_.align)) return;
+    const bool are_labels = layout_ == GroupLayout::deepgemm;
+    check::add(found_, "assumed", 0, "grouped_layout", {}, {}, [&] {
+      return fmt::format("taken for {}; --layout {} takes it for {}",
+                         are_labels ? "labels of rows" : "ends of groups",
+                         name_of(are_labels ? GroupLayout::deepgemm_psum : GroupLayout::deepgemm),
+                         are_labels ? "ends of groups" : "labels of rows");
+    });
   }
 
   const Values& values(const char* array) const { return arrays_.at(array); }
@@ -132,13 +179,13 @@ class ArraysCheck {
   void check_offsets() {
     check_ends("offs", [](std::int64_t end) { return end; });
     const Values& ends = values("offs");
+    // The last group may have the rest of the buffer.
     for (std::size_t g = 0; !sizes_ && g < ends.size(); ++g)
-      if (ends[g] % claims_.align != 0)
+      if (ends[g] % claims_.align != 0 && !(g + 1 == ends.size() && ends[g] == claims_.m))
         add("misaligned", "offs", static_cast<std::int64_t>(g), ends[g],
             [&] { return fmt::format("off by {}", ends[g] % claims_.align); });
     if (!sizes_) return;
     Values expected = running([&](std::int64_t end, std::int64_t size) { return sum(end, padded(size)); });
-    // The last group may have the rest of the buffer.
     if (claims_.m && !expected.empty() && ends.size() == expected.size() && ends.back() == *claims_.m)
       expected.back() = *claims_.m;
     compare("offs", expected);
@@ -215,9 +262,16 @@ class ArraysCheck {
       return add("num-tiles", count_name, 0, used, [&] {
         return fmt::format("there are {} entries and {} blocks", tokens.size(), experts.size());
       });
+    if (used % block != 0)
+      add("whole-blocks", count_name, 0, used, [&] {
+        return fmt::format("no multiple of {} rows: a kernel that rounds down drops the last {}", block,
+                           used % block);
+      });
     const std::int64_t n = choices_         ? std::ssize(*choices_)
                            : tokens.empty() ? 0
                                             : *std::max_element(tokens.begin(), tokens.end());
+    // Padding has one number, which is known where it is there twice.
+    const bool knows_padding = choices_ || std::count(tokens.begin(), tokens.end(), n) > 1;
     std::unordered_map<std::int64_t, std::int64_t> place;  // of a choice
     std::map<std::int64_t, std::int64_t> rows_of;
     for (std::int64_t b = 0; b < blocks; ++b) {
@@ -229,7 +283,11 @@ class ArraysCheck {
           return expert < -1 ? std::string("below -1, which is none")
                              : check::there_are(std::ssize(*sizes_), "expert");
         });
-      for (std::int64_t i = b * block; i < std::min((b + 1) * block, std::ssize(tokens)); ++i) {
+      const std::int64_t end = std::min((b + 1) * block, std::ssize(tokens));
+      const auto is_padding = [&](std::int64_t choice) { return choice >= n; };
+      if (knows_padding && std::all_of(tokens.begin() + b * block, tokens.begin() + end, is_padding))
+        add("idle", "expert_ids", b, expert, [] { return std::string("a block of padding alone"); });
+      for (std::int64_t i = b * block; i < end; ++i) {
         const std::int64_t choice = tokens[static_cast<std::size_t>(i)];
         if (choice >= n) continue;  // padding: kernels mask what is beyond the choices
         if (choice < 0) {
@@ -367,13 +425,14 @@ class ArraysCheck {
   Findings found_;
   std::map<std::string, Values> arrays_;
   std::optional<Values> sizes_, choices_;
+  bool is_assumed_ = false;  // by the values, which of DeepGEMM's two layouts it is
   std::int64_t groups_ = 0, rows_ = 0;
 };
 
 }  // namespace
 
 std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupMetadataClaims& claims) {
-  if (claims.layout) return claims.layout;
+  if (const auto stated = stated_layout(group, claims)) return stated;
   if (group.find("group_offsets")) return std::nullopt;
   std::vector<GroupLayout> fits;
   for (const GroupLayout layout : kGroupLayouts) {
@@ -382,13 +441,14 @@ std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupM
                     [&](const std::string& name) { return group.find(name) != nullptr; }))
       fits.push_back(layout);
   }
-  // Labels are less than their number, and ends of more rows than groups are not.
+  // Labels are less than their number, or fit where ends do not; ends of more rows than groups are not less.
   if (fits == std::vector{GroupLayout::deepgemm, GroupLayout::deepgemm_psum}) {
     const ArraySource& array = *group.find("grouped_layout");
     if (!is_integer(array.dtype()) || array.shape().size() != 1) return GroupLayout::deepgemm;
     const Values values = check::read_all_of(array);
-    const bool are_ends =
-        !values.empty() && *std::max_element(values.begin(), values.end()) >= std::ssize(values);
+    const bool are_ends = !values.empty() &&
+                          *std::max_element(values.begin(), values.end()) >= std::ssize(values) &&
+                          (fits_ends(values, claims.align) || !fits_labels(values, claims.align));
     return are_ends ? GroupLayout::deepgemm_psum : GroupLayout::deepgemm;
   }
   if (fits.size() > 1)

@@ -141,6 +141,8 @@ class ListedCheck final : public ArraysCheck {
         row_masks.push_back(listed_->sequences ? made.padded() : std::move(made));
       }
     listed_->check(faults({}));
+    for (std::int64_t row = walk_count > 1 ? row_count : 0; row < row_count * walk_count; ++row)
+      compare_walks(row);
     check_patterns();
     if (assumed > 0)
       found.add("assumed", 0, [&] {
@@ -213,6 +215,45 @@ class ListedCheck final : public ArraysCheck {
                                fmt::format("block ({}, {}) is listed by {}{}, too", i, j,
                                            visits[0].place.array, to_string(index_of(visits[0].place)))};
               });
+  }
+
+  // Blocks that the walk of `row` and the first walk do not both have, partial or full. Where the elements are
+  // computed, a mask does not show them.
+  void compare_walks(std::int64_t row) {
+    const BlockGrid &first = *row_masks[static_cast<std::size_t>(row % row_count)].grid,
+                    &other = *row_masks[static_cast<std::size_t>(row)].grid;
+    for (std::int64_t i = 0; i < first.q_blocks; ++i) {
+      const auto a = first.row(i), b = other.row(i);
+      for (auto in_a = a.begin(), in_b = b.begin(); in_a != a.end() || in_b != b.end();) {
+        const bool takes_a = in_b == b.end() || (in_a != a.end() && in_a->column <= in_b->column),
+                   takes_b = in_a == a.end() || (in_b != b.end() && in_b->column <= in_a->column);
+        const std::int64_t j = takes_a ? in_a->column : in_b->column;
+        const bool is_same = takes_a && takes_b &&
+                             (in_a->pattern == BlockGrid::kFull) == (in_b->pattern == BlockGrid::kFull);
+        if (!is_same)
+          found.add("directions", (row * first.q_blocks + i) * first.kv_blocks + j,
+                    [&] { return explain_walks(row, i, j); });
+        in_a += takes_a, in_b += takes_b;
+      }
+    }
+  }
+
+  Finding explain_walks(std::int64_t row, std::int64_t i, std::int64_t j) const {
+    const std::int64_t in_walk = row % row_count;
+    const std::vector<ListedVisit> first = visits_of(*listed_, 0, in_walk, i, j),
+                                   other = visits_of(*listed_, row / row_count, in_walk, i, j);
+    const auto where = [&](const std::vector<ListedVisit>& visits, std::int64_t walk) {
+      return visits.empty() ? fmt::format("not in {}", listed_->walk_lists[static_cast<std::size_t>(walk)])
+                            : fmt::format("in {}", visits.front().place.array);
+    };
+    const ArrayPlace at =
+        other.empty() ? listed_->home(row / row_count, in_walk, i, j) : other.front().place;
+    return {at.array,
+            index_of(at),
+            {},
+            fmt::format("block (0, {}, {}, {}) of (batch, head, q block, kv block) is {}, and {}",
+                        in_walk * (head_count / row_count), i, j, where(first, 0),
+                        where(other, row / row_count))};
   }
 
   Finding explain_pair(std::int64_t row, std::int64_t i, std::int64_t j, std::int64_t q, std::int64_t k,

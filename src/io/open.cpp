@@ -111,6 +111,10 @@ ArrayGroup ArrayFile::group(const std::vector<std::string>& wanted, const std::s
     if (std::find(names.begin(), names.end(), before + array) != names.end())
       found.arrays.emplace(array, container_->array(before + array));
   if (found.arrays.empty() && !wanted.empty()) throw none_of(wanted, name);
+  // A result of one array has its attributes itself.
+  if (found.arrays.size() == 1 && container.has_groups())
+    if (auto own = container_->attributes(before + found.arrays.begin()->first); !own.empty())
+      found.attributes = std::move(own);
   return found;
 }
 

@@ -1,6 +1,9 @@
 // check mask-info of other libraries' layouts: one number of valid arrays is changed; plain loops, as the
 // library's kernels run them, determine whether anything else is computed.
+#include <fmt/format.h>
+
 #include <map>
+#include <set>
 #include <string>
 
 #include "check/artefacts.hpp"
@@ -151,6 +154,79 @@ TEST_CASE("lists of flex without one of their arrays are an error, those of colu
                            "dq_write_order", "dq_write_order_full"})
     rows.erase(name);
   CHECK(check_mask_info(plain::group_of(rows), claims).errors() == 0);
+}
+
+TEST_CASE("lists of flex of one direction that have another block are found without a mask and with it") {
+  Random random{11};
+  const Mask mask = causal_mask(24, 32, 8) & ~prefix_mask(24, 32, 3);
+  for (const std::int64_t heads : {1, 2})
+    for (const bool with_mask : {false, true}) {
+      CAPTURE(heads);
+      CAPTURE(with_mask);
+      std::vector<Mask> masks{mask};
+      if (heads == 2) masks.push_back(causal_mask(24, 32, 8));
+      const plain::StoredArrays all =
+          plain::stored(make_mask_arrays(masks, {4, 4}, {.layout = MaskLayout::flex}));
+      MaskInfoClaims claims;
+      if (with_mask) claims.masks = masks;
+      if (with_mask && heads == 1) claims.masks.resize(4, mask);  // one mask for four heads
+      REQUIRE(check_mask_info(plain::group_of(all), claims).errors() == 0);
+      for (const auto& [name, stored] : all) {
+        if (name.find("kv_") == std::string::npos && name.find("q_") == std::string::npos) continue;
+        if (name == "seq_lengths") continue;
+        for (std::size_t n = 0; n < stored.values.size(); ++n)
+          for (const int by : {-1, 1}) {
+            plain::StoredArrays arrays = all;
+            arrays.at(name).values[n] += by;
+            CAPTURE(name);
+            CAPTURE(n);
+            CAPTURE(by);
+            const auto rows = plain::listed_blocks(arrays, false), columns = plain::listed_blocks(arrays, true);
+            const Findings found = check_mask_info(plain::group_of(arrays), claims);
+            if (found.count("range") + found.count("twice") > 0) continue;
+            CHECK_MESSAGE((found.errors() > 0) == (rows != columns), text_of(found));
+            std::set<Shape> wrong;  // head, query block, key block that are not the same in both
+            for (const auto& [a, b] : {std::pair(&rows, &columns), std::pair(&columns, &rows)})
+              for (const auto& block : *a)
+                if (!b->contains(block)) wrong.insert({block[0], block[2], block[3]});
+            CHECK(found.count("directions") == std::ssize(wrong));
+            if (wrong.empty()) continue;
+            const Shape& first = *wrong.begin();
+            const std::int64_t of_head = with_mask && heads == 1 ? 4 * first[0] : first[0];
+            CHECK_MESSAGE(text_of(found).find(fmt::format("block (0, {}, {}, {}) of (batch, head, q block, "
+                                                          "kv block) is ",
+                                                          of_head, first[1], first[2])) != std::string::npos,
+                          text_of(found));
+          }
+      }
+    }
+  plain::StoredArrays arrays = plain::stored(make_mask_arrays({mask}, {4, 4}, {.layout = MaskLayout::flex}));
+  arrays.at("q_num_blocks").values[3] += 1;
+  CHECK(text_of(check_mask_info(plain::group_of(arrays))).find("directions: q_indices(0, 0, 3, ") == 0);
+  CHECK(text_of(check_mask_info(plain::group_of(arrays))).find(", and in q_indices\n") != std::string::npos);
+}
+
+TEST_CASE("a forward list of Tokamax computes a block of state 0 whole, a backward one skips it") {
+  for (const Direction direction : {Direction::forward, Direction::dkv}) {
+    MaskLayoutSettings settings{.layout = MaskLayout::tokamax, .direction = direction, .computable = false};
+    const Mask mask = causal_mask(8, 8);
+    plain::StoredArrays arrays = plain::stored(make_mask_arrays({mask}, {4, 4}, settings));
+    plain::Stored& states = arrays.at("block_mask");
+    REQUIRE(states.values.size() == 3);
+    states.values[0] = 0;  // block (0, 0), which is partial
+    MaskInfoClaims claims;
+    claims.masks = {mask};
+    const Findings found = check_mask_info(plain::group_of(arrays), claims);
+    const bool is_forward = direction == Direction::forward;
+    CHECK_MESSAGE(found.count(is_forward ? "outside" : "missing") == 1, text_of(found));
+    CHECK(check_mask_info(plain::group_of(arrays)).count("assumed") == (is_forward ? 1 : 0));
+    StoredSettings stored;
+    if (!is_forward) stored.direction = direction;
+    const StoredMaskInfo info(plain::group_of(arrays), stored);
+    const std::vector<std::uint8_t> elements = plain::elements_of(info.mask({1, 8, 8}, 0));
+    for (std::size_t q = 0; q < 4; ++q)
+      for (std::size_t k = 0; k < 4; ++k) CHECK(elements[q * 8 + k] == is_forward);
+  }
 }
 
 TEST_CASE("packed sequences without the elements of their partial blocks: these are taken to be right") {

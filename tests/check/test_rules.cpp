@@ -214,6 +214,20 @@ std::function<Findings()> backward(std::int32_t off) {
   };
 }
 
+// A BlockMask of 8 x 8 whose first key block has one query block less, without a mask to compare with.
+std::function<Findings()> gradient_lists(std::int32_t less) {
+  return [=] {
+    ArrayGroup group{"m.npz", {}, {}};
+    for (const auto& [name, source] :
+         make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = MaskLayout::flex}).arrays) {
+      Array array = read_all(*source);
+      if (name == "full_q_num_blocks") array.elements<std::int32_t>()[0] -= less;
+      group.arrays[name] = make_source(std::move(array), name);
+    }
+    return check_mask_info(group);
+  };
+}
+
 std::function<Findings()> on_hopper(BlockShape block) {
   return [=] {
     MaskInfoClaims claims;
@@ -413,6 +427,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"padding", {padded(2), padded(1)}},
       {"missing", {info(number("block_mask", 0, 0)), info(no_change)}},
       {"outside", {info(number("block_mask", 0, 2)), info(no_change)}},
+      {"directions", {gradient_lists(1), gradient_lists(0)}},
       {"write-order", {backward(1), backward(0)}},
       {"runs-on", {on_hopper({64, 256}), on_hopper({64, 128})}},
       {"look-ahead", {info(number("data_next", 1, 1)), info(number("data_next", 1, 0))}},

@@ -150,10 +150,28 @@ inline bool count_lists(const PlainCase& of, const StoredArrays& a, const std::s
   return true;
 }
 
+/// Head, whether it is full, query block and key block of each entry of a BlockMask below the counts.
+inline std::set<std::array<std::int64_t, 4>> listed_blocks(const StoredArrays& a, bool by_columns) {
+  std::set<std::array<std::int64_t, 4>> blocks;
+  for (const bool full : {false, true}) {
+    const std::string name = std::string(full ? "full_" : "") + (by_columns ? "q" : "kv");
+    if (!a.contains(name + "_indices")) continue;
+    const Stored &n = a.at(name + "_num_blocks"), &entries = a.at(name + "_indices");
+    for (std::int64_t h = 0; h < n.shape[1]; ++h)
+      for (std::int64_t line = 0; line < n.shape[2]; ++line)
+        for (std::int64_t t = 0; t < std::min(n.at({0, h, line}), entries.shape[3]); ++t) {
+          const std::int64_t e = entries.at({0, h, line, t});
+          blocks.insert({h, full, by_columns ? e : line, by_columns ? line : e});
+        }
+  }
+  return blocks;
+}
+
 inline Computed computed_flex(const PlainCase& of, const StoredArrays& a) {
   const std::int64_t heads = a.at("kv_num_blocks").shape[1];
   PairCounts counts(of, 2 * heads);
   const bool ids = a.contains("partial_block_ids");
+  counts.note(listed_blocks(a, false) == listed_blocks(a, true));
   if (!count_lists(of, a, "kv_num_blocks", "kv_indices", false, false, 0, ids, counts) ||
       !count_lists(of, a, "full_kv_num_blocks", "full_kv_indices", true, false, 0, ids, counts) ||
       !count_lists(of, a, "q_num_blocks", "q_indices", false, true, heads, false, counts) ||
@@ -254,7 +272,9 @@ inline Computed computed_tokamax(const PlainCase& of, const StoredArrays& a) {
       }
       const std::int64_t i = s / how.kv_seq_shards * q_here + (dkv ? column : row),
                          j = s % how.kv_seq_shards * kv_here + (dkv ? row : column);
-      if (state == 2) counts.block(0, i, j, [](auto, auto) { return true; });
+      // Only the kernel of dK and dV skips a listed block of state 0.
+      if (state == 2 || (state == 0 && !dkv && a.contains("active_rows")))
+        counts.block(0, i, j, [](auto, auto) { return true; });
       if (state == 1)
         counts.block(0, i, j, [&](auto r, auto c) {
           const Stored& patterns = a.at("partial_mask_blocks");

@@ -249,11 +249,14 @@ Run declare_check_group_sizes(OptionSet& set) {
   };
 }
 
-// Given, or that of a file of ejk, or the layout's.
-std::int64_t alignment_of(GroupLayout layout, std::optional<std::int64_t> given, const ArrayGroup& group) {
-  if (!given)
-    if (const auto said = group.attributes.find("align"); said != group.attributes.end())
-      given = parse_integer(said->second);
+// Given, or a number that `ejk group-metadata` wrote beside the arrays.
+std::optional<std::int64_t> stated(std::optional<std::int64_t> given, const char* name,
+                                   const ArrayGroup& group) {
+  const auto said = group.attributes.find(name);
+  return given || said == group.attributes.end() ? given : parse_integer(said->second);
+}
+
+std::int64_t alignment_of(GroupLayout layout, std::optional<std::int64_t> given) {
   const std::int64_t align = given.value_or(default_alignment(layout));
   if (align < 1)
     throw usage("layout {} has blocks of rows, whose size is not given", name_of(layout))
@@ -266,8 +269,8 @@ Run declare_check_group_metadata(OptionSet& set) {
   GroupMetadataClaims& claims = words->claims;
   add_word(
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
-      "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz, folder or safetensors\nThe names of "
-      "the arrays tell the layout.")
+      "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz, folder or safetensors\nThe layout "
+      "is that of the file's attributes, or by the names of the arrays.")
       .required();
   Choices<std::optional<GroupLayout>> layouts;
   for (const GroupLayout layout : kGroupLayouts) layouts.emplace_back(name_of(layout), layout);
@@ -308,6 +311,9 @@ Run declare_check_group_metadata(OptionSet& set) {
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
     const ArrayGroup group =
         job.phase(Phase::read, [&] { return job.inputs.open_group("group_metadata", words->array, names); });
+    const std::optional<std::int64_t> alignment = stated(*align, "align", group);
+    words->claims.align = std::max<std::int64_t>(
+        alignment.value_or(default_alignment(GroupLayout::deepgemm)), 1);  // of layouts that values distinguish
     const auto layout = [&] {
       try {
         return group_layout_of(group, words->claims);
@@ -316,7 +322,8 @@ Run declare_check_group_metadata(OptionSet& set) {
         throw;
       }
     }();
-    words->claims.align = layout ? alignment_of(*layout, *align, group) : align->value_or(1);
+    words->claims.align = layout ? alignment_of(*layout, alignment) : align->value_or(1);
+    if (layout) words->claims.m = stated(words->claims.m, "m", group);
     const GroupMetadataArrays arrays =
         layout ? GroupMetadataArrays{} : group_metadata_in(group, words->claims);
     for (const auto& [name, source] : group.arrays) {

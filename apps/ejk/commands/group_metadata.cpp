@@ -79,7 +79,10 @@ Outcome run_layout(const Options& options, Job& job) {
   const Route route = route_of(options, job, report);
   GroupLayoutSettings settings = options.settings;
   settings.layout = *options.layout;
-  if (options.m) settings.rows = options.m;
+  if (options.m) {
+    settings.rows = options.m;
+    job.provenance.record("m", fmt::format("{}", *options.m));
+  }
   Report planned = report;
   planned.add("layout", "layout", std::string(name_of(settings.layout)))
       .add("groups", "groups", route.group_sizes.size(), Unit::count);

@@ -67,6 +67,7 @@ class ListedBlocks {
   std::vector<const IndexArray*> indices;  // those whose shape and values the walk reads
   /// Walks of a kernel, each over all blocks: the first is read; others, as of a backward pass, are checked.
   std::int64_t walks = 1;
+  std::vector<std::string> walk_lists;  // where there are several: the arrays of each, for messages
   /// Kernels do not compute pairs of full blocks beyond the lengths.
   bool full_blocks_end_with_mask = true;
   /// A kernel computes the elements of partial blocks: the pattern of a block is its column.

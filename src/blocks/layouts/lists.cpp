@@ -82,6 +82,8 @@ class BlockLists final : public ListedBlocks {
                     one.partial.source->name(), to_string(one.partial.shape()), rows, q_blocks, kv_blocks);
       for (const IndexArray* index : {&one.partial_count, &one.partial, &one.full_count, &one.full})
         if (*index) indices.push_back(index);
+      walk_lists.push_back(one.full ? fmt::format("{} or {}", one.names.partial, one.names.full)
+                                    : one.names.partial);
     }
     if (ids_) indices.push_back(&ids_);
     if (patterns && !ids_) number_patterns();

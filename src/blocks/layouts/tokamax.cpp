@@ -4,12 +4,13 @@
 // A step has the row and column of its block within the shard, its state, and the partial block to load next:
 // its own, or that of the next step with one, wrapping to the shard's first; -1 in a shard without any. Lists
 // of shards are as long as the longest, padded with -1. In dkv rows are key blocks; one without a block has a
-// step of state 0, which initialises its output. Without a dynamic grid every block is a step, and rows and
-// columns are implied. A mask of full blocks has no arrays. Elements of a computable mask are not stored.
+// step of state 0, which initialises its output. Forward lists have no step of state 0: the kernels of out and dQ
+// mask a block of state 1 and compute any other one whole. Without a dynamic grid every block is a step, and rows
+// and columns are implied. A mask of full blocks has no arrays. Elements of a computable mask are not stored.
 //
 // A dynamic mask, which a program computes as it runs, has lists as long as the grid, filled up with -1 and 0,
 // the elements of every block, and no look-ahead: a partial block loads its own, others block 0.
-// Source: tokamax 0.0.12 splash_attention_mask_info.py.
+// Source: tokamax 0.0.12 splash_attention_mask_info.py, splash_attention_kernel.py (flash_attention_kernel).
 // tests: tests/blocks/test_mask_layouts.cpp
 #include <fmt/format.h>
 
@@ -87,12 +88,15 @@ class TokamaxBlocks final : public ListedBlocks {
 
   // A step without a partial block loads that of the next step with one.
   void check(const ArrayWalk& to) const override {
-    if (!mask_next_ || every_block) return;
     const std::int64_t shards = q_shards_ * kv_shards_, length = block_mask_.size() / shards;
     for (std::int64_t shard = 0; shard < shards; ++shard) {
       const std::int64_t first = shard * length;
       const std::int64_t steps =
           num_active_ ? std::clamp<std::int64_t>(num_active_[shard], 0, length) : length;
+      for (std::int64_t at = first; computes_empty() && at < first + steps; ++at)
+        if (block_mask_[at] == 0)
+          to.fault("assumed", {block_mask_.name, at}, 0, "listed as empty: the forward kernel computes it whole");
+      if (!mask_next_ || every_block) continue;
       std::optional<std::int64_t> next;
       for (std::int64_t at = first; at < first + steps && !next; ++at)
         if (block_mask_[at] == 1) next = mask_next_[at];
@@ -128,6 +132,8 @@ class TokamaxBlocks final : public ListedBlocks {
 
  private:
   bool forward() const { return direction_ == Direction::forward; }
+  // The kernels of out and dQ do not skip listed blocks.
+  bool computes_empty() const { return forward() && active_rows_; }
   // Rows and columns of the walk in a shard.
   std::pair<std::int64_t, std::int64_t> shard_shape() const {
     const std::int64_t q = q_blocks / q_shards_, kv = kv_blocks / kv_shards_;
@@ -185,7 +191,8 @@ class TokamaxBlocks final : public ListedBlocks {
         to.fault("state", {block_mask_.name, at}, state, "a block is 0, 1 or 2");
         continue;
       }
-      if (state == 0) continue;
+      const bool is_whole = state == 2 || (state == 0 && computes_empty());
+      if (state == 0 && !is_whole) continue;
       if (state == 1 && !mask_next_ && !is_computed(0)) {
         to.fault("elements", {block_mask_.name, at}, state, "partial, and there is no mask_next");
         continue;
@@ -193,10 +200,10 @@ class TokamaxBlocks final : public ListedBlocks {
       const std::int64_t i = shard / kv_shards_ * (q_blocks / q_shards_) + (forward() ? row : column),
                          j = shard % kv_shards_ * (kv_blocks / kv_shards_) + (forward() ? column : row);
       to.visit(i, j,
-               state == 2       ? BlockGrid::kFull
+               is_whole         ? BlockGrid::kFull
                : is_computed(0) ? static_cast<std::int32_t>(j)
                                 : static_cast<std::int32_t>(mask_next_[at]),
-               {active_cols_ ? active_cols_.name : block_mask_.name, at});
+               {active_cols_ && state != 0 ? active_cols_.name : block_mask_.name, at});
     }
     if (forward() || !active_rows_) return;
     const auto missed = std::find(begun.begin(), begun.end(), false);
