@@ -248,7 +248,8 @@ Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMeta
                               const CheckOptions& options = {});
 
 /// The layout of another library (ejk/group_layouts.hpp) whose arrays these are; none: those of GroupMetadata,
-/// or unknown. Of DeepGEMM's two with one name by the values and `claims.align`. Throws Error{input} for arrays of two layouts.
+/// or unknown. Of DeepGEMM's two with one name by the values and `claims.align`. Throws Error{input} for arrays of
+/// two layouts.
 std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupMetadataClaims& claims = {});
 
 /// Whether its kernels compute each row of the groups once, in blocks of `claims.align` rows. Of `claims` tm,

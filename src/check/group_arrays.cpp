@@ -40,7 +40,8 @@ std::optional<GroupLayout> stated_layout(const ArrayGroup& group, const GroupMet
 bool fits_labels(const Values& values, std::int64_t align) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::int64_t first = values[i - i % static_cast<std::size_t>(align)];
-    if (values[i] < -1 || (values[i] != -1 && values[i] != first) || (i > 0 && values[i] >= 0 && values[i] < values[i - 1]))
+    if (values[i] < -1 || (values[i] != -1 && values[i] != first) ||
+        (i > 0 && values[i] >= 0 && values[i] < values[i - 1]))
       return false;
   }
   return std::ssize(values) % align == 0;

@@ -228,8 +228,8 @@ class ListedCheck final : public ArraysCheck {
         const bool takes_a = in_b == b.end() || (in_a != a.end() && in_a->column <= in_b->column),
                    takes_b = in_a == a.end() || (in_b != b.end() && in_b->column <= in_a->column);
         const std::int64_t j = takes_a ? in_a->column : in_b->column;
-        const bool is_same = takes_a && takes_b &&
-                             (in_a->pattern == BlockGrid::kFull) == (in_b->pattern == BlockGrid::kFull);
+        const bool is_same =
+            takes_a && takes_b && (in_a->pattern == BlockGrid::kFull) == (in_b->pattern == BlockGrid::kFull);
         if (!is_same)
           found.add("directions", (row * first.q_blocks + i) * first.kv_blocks + j,
                     [&] { return explain_walks(row, i, j); });
@@ -246,8 +246,7 @@ class ListedCheck final : public ArraysCheck {
       return visits.empty() ? fmt::format("not in {}", listed_->walk_lists[static_cast<std::size_t>(walk)])
                             : fmt::format("in {}", visits.front().place.array);
     };
-    const ArrayPlace at =
-        other.empty() ? listed_->home(row / row_count, in_walk, i, j) : other.front().place;
+    const ArrayPlace at = other.empty() ? listed_->home(row / row_count, in_walk, i, j) : other.front().place;
     return {at.array,
             index_of(at),
             {},

@@ -181,7 +181,8 @@ TEST_CASE("lists of flex of one direction that have another block are found with
             CAPTURE(name);
             CAPTURE(n);
             CAPTURE(by);
-            const auto rows = plain::listed_blocks(arrays, false), columns = plain::listed_blocks(arrays, true);
+            const auto rows = plain::listed_blocks(arrays, false),
+                       columns = plain::listed_blocks(arrays, true);
             const Findings found = check_mask_info(plain::group_of(arrays), claims);
             if (found.count("range") + found.count("twice") > 0) continue;
             CHECK_MESSAGE((found.errors() > 0) == (rows != columns), text_of(found));

@@ -312,8 +312,8 @@ Run declare_check_group_metadata(OptionSet& set) {
     const ArrayGroup group =
         job.phase(Phase::read, [&] { return job.inputs.open_group("group_metadata", words->array, names); });
     const std::optional<std::int64_t> alignment = stated(*align, "align", group);
-    words->claims.align = std::max<std::int64_t>(
-        alignment.value_or(default_alignment(GroupLayout::deepgemm)), 1);  // of layouts that values distinguish
+    words->claims.align = std::max<std::int64_t>(alignment.value_or(default_alignment(GroupLayout::deepgemm)),
+                                                 1);  // of layouts that values distinguish
     const auto layout = [&] {
       try {
         return group_layout_of(group, words->claims);

@@ -95,7 +95,8 @@ class TokamaxBlocks final : public ListedBlocks {
           num_active_ ? std::clamp<std::int64_t>(num_active_[shard], 0, length) : length;
       for (std::int64_t at = first; computes_empty() && at < first + steps; ++at)
         if (block_mask_[at] == 0)
-          to.fault("assumed", {block_mask_.name, at}, 0, "listed as empty: the forward kernel computes it whole");
+          to.fault("assumed", {block_mask_.name, at}, 0,
+                   "listed as empty: the forward kernel computes it whole");
       if (!mask_next_ || every_block) continue;
       std::optional<std::int64_t> next;
       for (std::int64_t at = first; at < first + steps && !next; ++at)
