@@ -447,9 +447,10 @@ std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupM
     const ArraySource& array = *group.find("grouped_layout");
     if (!is_integer(array.dtype()) || array.shape().size() != 1) return GroupLayout::deepgemm;
     const Values values = check::read_all_of(array);
+    const std::int64_t align = std::max<std::int64_t>(claims.align, 1);
     const bool are_ends = !values.empty() &&
                           *std::max_element(values.begin(), values.end()) >= std::ssize(values) &&
-                          (fits_ends(values, claims.align) || !fits_labels(values, claims.align));
+                          (fits_ends(values, align) || !fits_labels(values, align));
     return are_ends ? GroupLayout::deepgemm_psum : GroupLayout::deepgemm;
   }
   if (fits.size() > 1)

@@ -36,6 +36,7 @@ Stored meaning_of(GroupLayout layout, Stored arrays, const Numbers& ids, std::in
   if (layout != vllm && layout != sglang) return arrays;
   const auto n = std::ssize(ids);
   const std::int64_t used = arrays[layout == vllm ? "num_tokens_post_padded" : "num_tokens_post_pad"][0];
+  if (used % block != 0) return {};  // vLLM's Marlin kernel rounds down
   const Numbers &tokens = arrays["sorted_token_ids"], &experts = arrays["expert_ids"];
   Numbers pairs;
   for (std::int64_t b = 0; b * block < used; ++b) {
@@ -154,4 +155,45 @@ TEST_CASE("numbers as large as there are have findings, and make nothing large")
     }
     CHECK(errors > 20);  // of blocks none may be in use
   }
+}
+
+TEST_CASE("rows with padding are whole blocks, and a block of padding alone is idle") {
+  for (const GroupLayout layout : {vllm, sglang}) {
+    CAPTURE(name_of(layout));
+    Stored arrays;
+    for (const auto& [name, array] :
+         make_group_arrays(sorted_route(Numbers{3, 2}), {.layout = layout, .align = 4}).arrays)
+      arrays[name] = values_of(array);
+    std::int64_t& used = arrays[layout == vllm ? "num_tokens_post_padded" : "num_tokens_post_pad"][0];
+    REQUIRE(used == 8);
+    GroupMetadataClaims claims;
+    claims.align = 4;
+    CHECK(check_group_arrays(layout, group_of(arrays), claims).errors() == 0);
+    used = 9;
+    CHECK(check_group_arrays(layout, group_of(arrays), claims).count("num-tiles") +
+              check_group_arrays(layout, group_of(arrays), claims).count("whole-blocks") >
+          0);
+    used = 7;
+    CHECK(check_group_arrays(layout, group_of(arrays), claims).count("whole-blocks") == 1);
+    used = 12;
+    arrays["sorted_token_ids"].insert(arrays["sorted_token_ids"].end(), 4, 5);
+    arrays["sorted_token_ids"].resize(12, 5);
+    arrays["expert_ids"].resize(3, 1);
+    CHECK(check_group_arrays(layout, group_of(arrays), claims).count("idle") == 1);
+  }
+}
+
+TEST_CASE("DeepGEMM's labels and ends have one name, and what both fit is an assumption") {
+  const auto layout_and_assumptions = [](const Numbers& numbers, GroupMetadataClaims claims) {
+    const ArrayGroup group = group_of({{"grouped_layout", numbers}});
+    const GroupLayout layout = *group_layout_of(group, claims);
+    return std::pair(layout, check_group_arrays(layout, group, claims).count("assumed"));
+  };
+  GroupMetadataClaims claims;
+  claims.align = 4;
+  CHECK(layout_and_assumptions({0, 0, 0, 0, 1, 1, 1, 1}, claims) == std::pair(deepgemm, std::int64_t{0}));
+  CHECK(layout_and_assumptions({3, 6}, claims) == std::pair(deepgemm_psum, std::int64_t{0}));
+  CHECK(layout_and_assumptions({0, 0, 0, 0}, claims) == std::pair(deepgemm, std::int64_t{1}));
+  claims.layout = deepgemm_psum;
+  CHECK(layout_and_assumptions({0, 0, 0, 0}, claims) == std::pair(deepgemm_psum, std::int64_t{0}));
 }

@@ -133,6 +133,31 @@ std::function<Findings()> mega_blocks(const Numbers& choices, std::int16_t off =
   };
 }
 
+// vLLM's arrays of two groups of two rows in blocks of 2, with `more` rows.
+std::function<Findings()> vllm_rows(std::int32_t more) {
+  return [=] {
+    ArrayGroup group{"g.npz", {}, {}};
+    for (auto& [name, array] :
+         make_group_arrays(sorted_route(Numbers{2, 2}), {.layout = GroupLayout::vllm, .align = 2}).arrays) {
+      if (name == "num_tokens_post_padded") array.elements<std::int32_t>()[0] += more;
+      group.arrays[name] = make_source(std::move(array), name);
+    }
+    GroupMetadataClaims claims;
+    claims.align = 2;
+    return check_group_arrays(GroupLayout::vllm, group, claims);
+  };
+}
+
+// An array that DeepGEMM's labels and its ends may be.
+std::function<Findings()> deepgemm_zeros(std::optional<GroupLayout> stated) {
+  return [=] {
+    const ArrayGroup group{"g.npz", {{"grouped_layout", integers({0, 0})}}, {}};
+    GroupMetadataClaims claims;
+    claims.align = 2, claims.layout = stated;
+    return check_group_arrays(GroupLayout::deepgemm, group, claims);
+  };
+}
+
 std::function<Findings()> experts(const Numbers& ids, const Shape& shape,
                                   std::optional<std::int64_t> count = {}) {
   return [=] { return check_topk_ids(integers(ids, shape), count); };
@@ -364,6 +389,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"twice", {metadata(changed([](MetadataNumbers& m) { m.num_tiles[0] = 6; })), metadata()}},
       {"experts", {mega_blocks({0, 1, 0, 1}), mega_blocks({0, 0, 1, 1})}},
       {"blocks", {mega_blocks({0, 0, 1, 1}, 1), mega_blocks({0, 0, 1, 1})}},
+      {"whole-blocks", {vllm_rows(-1), vllm_rows(0)}},
       {"empty-groups",
        {metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {3}}),
         metadata({{0, 4, 4, 8, 8}, {0, 1, 2, 3, 3}, {0, 1, 1, 1, 1}, {4}})}},
@@ -371,7 +397,8 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
        {metadata({{0, kInt32 + 1}, {0}, {0}, {1}}, 1, {}, kInt32 + 1),
         metadata({{0, kInt32}, {0}, {0}, {1}}, 1, {}, kInt32 + 1)}},
       {"idle", {metadata({{0, 4}, {0, 0}, {0, 1}, {2}}), metadata({{0, 5}, {0, 0}, {0, 1}, {2}})}},
-      {"unchecked", {metadata({}, 1, {}, std::nullopt), metadata()}}}},
+      {"unchecked", {metadata({}, 1, {}, std::nullopt), metadata()}},
+      {"assumed", {deepgemm_zeros({}), deepgemm_zeros(GroupLayout::deepgemm)}}}},
     {"topk-ids",
      {{"range", {experts({0, 4}, {1, 2}, 4), experts({0, 3}, {1, 2}, 4)}},
       {"duplicate", {experts({0, 1, 2, 2}, {2, 2}), experts({0, 1, 1, 2, -1, -1}, {3, 2})}},
