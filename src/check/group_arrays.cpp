@@ -26,8 +26,8 @@ using Values = std::vector<std::int64_t>;
 // The layout that is claimed, or that ejk wrote beside the arrays.
 std::optional<GroupLayout> stated_layout(const ArrayGroup& group, const GroupMetadataClaims& claims) {
   if (claims.layout) return claims.layout;
-  const auto &attributes = group.attributes, command = attributes.find("ejk_command"),
-             name = attributes.find("layout");
+  const auto& attributes = group.attributes;
+  const auto command = attributes.find("ejk_command"), name = attributes.find("layout");
   if (command == attributes.end() || command->second != "group-metadata" || name == attributes.end())
     return std::nullopt;
   for (const GroupLayout layout : kGroupLayouts)

@@ -34,7 +34,7 @@ void check(const std::string& word, DType dtype, const Shape& shape, const std::
   CHECK(found == values);
 }
 
-std::string error_of(const std::string& word) {
+std::string error_of_printed(const std::string& word) {
   try {
     (void)printed_array(word);
   } catch (const Error& error) {
@@ -75,21 +75,23 @@ TEST_CASE("files and other words are no printed arrays") {
 }
 
 TEST_CASE("what is no whole number, and what is cut out, is refused") {
-  CHECK(error_of("[0, 0.5]") ==
+  CHECK(error_of_printed("[0, 0.5]") ==
         "[0, 0.5]: 0.5 is no whole number: floats are rounded where they are printed");
-  CHECK(error_of("[0., 1.]") == "[0., 1.]: 0. is no whole number: floats are rounded where they are printed");
-  CHECK(error_of("[0, 1, ..., 9]") == "[0, 1, ..., 9]: numbers are cut out at \"...\"");
-  CHECK(error_of("tensor([0, 1], dtype=torch.float32)")
+  CHECK(error_of_printed("[0., 1.]") ==
+        "[0., 1.]: 0. is no whole number: floats are rounded where they are printed");
+  CHECK(error_of_printed("[0, 1, ..., 9]") == "[0, 1, ..., 9]: numbers are cut out at \"...\"");
+  CHECK(error_of_printed("tensor([0, 1], dtype=torch.float32)")
             .ends_with("numbers of type float32 are rounded where they are printed"));
-  CHECK(error_of("[[0, 1], [2]]") == "[[0, 1], [2]]: at \"[2]]\": rows are of shapes (2,) and (1,)");
-  CHECK(error_of("[0, [1]]") == "[0, [1]]: at \"[1]]\": rows are of shapes () and (1,)");
-  CHECK(error_of("array([300], dtype=int8)") == "array([300], dtype=int8): 300 is beyond int8");
-  CHECK(error_of("[99999999999999999999]") ==
+  CHECK(error_of_printed("[[0, 1], [2]]") == "[[0, 1], [2]]: at \"[2]]\": rows are of shapes (2,) and (1,)");
+  CHECK(error_of_printed("[0, [1]]") == "[0, [1]]: at \"[1]]\": rows are of shapes () and (1,)");
+  CHECK(error_of_printed("array([300], dtype=int8)") == "array([300], dtype=int8): 300 is beyond int8");
+  CHECK(error_of_printed("[99999999999999999999]") ==
         "[99999999999999999999]: 99999999999999999999 is beyond 64 bits");
-  CHECK(error_of("[0, True]") == "[0, True]: at \"True]\": numbers beside True and False");
-  CHECK(error_of("[0, x]") == "[0, x]: at \"x]\": expected a whole number");
-  CHECK(error_of("[0, 1") == "[0, 1: the bracket '[' is not closed");
-  CHECK(error_of("array([1], dtype=widget)") == "array([1], dtype=widget): 'widget' is no type of elements");
-  CHECK(error_of("tensor([1], 2)") == "tensor([1], 2): at \"2)\": expected NAME=VALUE or ')'");
-  CHECK(error_of(std::string(40, '[') + std::string(40, ']')).ends_with("too many brackets"));
+  CHECK(error_of_printed("[0, True]") == "[0, True]: at \"True]\": numbers beside True and False");
+  CHECK(error_of_printed("[0, x]") == "[0, x]: at \"x]\": expected a whole number");
+  CHECK(error_of_printed("[0, 1") == "[0, 1: the bracket '[' is not closed");
+  CHECK(error_of_printed("array([1], dtype=widget)") ==
+        "array([1], dtype=widget): 'widget' is no type of elements");
+  CHECK(error_of_printed("tensor([1], 2)") == "tensor([1], 2): at \"2)\": expected NAME=VALUE or ')'");
+  CHECK(error_of_printed(std::string(40, '[') + std::string(40, ']')).ends_with("too many brackets"));
 }

@@ -151,7 +151,8 @@ std::function<Findings()> vllm_rows(std::int32_t more) {
 // An array that DeepGEMM's labels and its ends may be.
 std::function<Findings()> deepgemm_zeros(std::optional<GroupLayout> stated) {
   return [=] {
-    const ArrayGroup group{"g.npz", {{"grouped_layout", integers({0, 0})}}, {}};
+    ArrayGroup group{"g.npz", {}, {}};
+    group.arrays["grouped_layout"] = make_source(Array(DType::int32, {2}), "grouped_layout");
     GroupMetadataClaims claims;
     claims.align = 2, claims.layout = stated;
     return check_group_arrays(GroupLayout::deepgemm, group, claims);
