@@ -130,7 +130,7 @@ class ArraysCheck {
     if (numbers.empty() || !fits_labels(numbers, claims_.align) || !fits_ends(numbers, claims_.align)) return;
     const bool are_labels = layout_ == GroupLayout::deepgemm;
     check::add(found_, "assumed", 0, "grouped_layout", {}, {}, [&] {
-      return fmt::format("interpreted as {}; with --layout {} it is {}",
+      return fmt::format("interpreted as {}; in layout {} it is {}",
                          are_labels ? "labels of rows" : "ends of groups",
                          name_of(are_labels ? GroupLayout::deepgemm_psum : GroupLayout::deepgemm),
                          are_labels ? "ends of groups" : "labels of rows");
