@@ -1,4 +1,6 @@
 // Orders of tokens: one number of a valid artefact is changed; plain loops determine whether it is still the order.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -81,19 +83,27 @@ TEST_CASE("a changed place, sequence or number of ranks is an error where the or
   CHECK(right.no > 100);
 }
 
-TEST_CASE("an order is told from another one, and a finding names the first place that differs") {
+TEST_CASE("an order is told from another one, and findings name the places that differ") {
   PermutationClaims claims;
   claims.cu_seqlens = integers({0, 8, 16}), claims.ranks = 2, claims.order = CpOrder::per_document;
   const IntegerArray head_tail = integers({0, 1, 2, 3, 12, 13, 14, 15, 4, 5, 6, 7, 8, 9, 10, 11});
   const Findings found = check_permutation(head_tail, claims);
-  CHECK(text_of(found) == "order: order(2,): token 6 of per-document is here\n");
-  CHECK(found.count("order") == 12);
+  const std::vector<std::int64_t> right{0, 1, 6, 7, 8, 9, 14, 15, 2, 3, 4, 5, 10, 11, 12, 13},
+      given{0, 1, 2, 3, 12, 13, 14, 15, 4, 5, 6, 7, 8, 9, 10, 11};
+  std::string wrong;
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < right.size(); ++i)
+    if (given[i] != right[i] && ++count <= 10)
+      wrong += fmt::format("order: order({},): token {} of per-document is here\n", i, right[i]);
+  CHECK(text_of(found) == wrong);
+  CHECK(found.count("order") == count);
   CHECK(to_json(describe(found), {"check", {}}).find(R"("orders":"head-tail")") != std::string::npos);
   claims.cu_seqlens = integers({0, 4, 16});
-  CHECK(text_of(check_permutation(head_tail, claims)) ==
-        "split: cu_seqlens(0,): rank 0 has 4 of the 4 tokens of sequence 0, not 2\n"
-        "split: cu_seqlens(1,): rank 0 has 4 of the 12 tokens of sequence 1, not 6\n"
-        "order: order(1,): token 3 of per-document is here\n");
+  CHECK(text_of(check_permutation(head_tail, claims))
+            .starts_with("split: cu_seqlens(0,): rank 0 has 4 of the 4 tokens of sequence 0, not 2\n"
+                         "split: cu_seqlens(1,): rank 0 has 4 of the 12 tokens of sequence 1, not 6\n"
+                         "order: order(1,): token 3 of per-document is here\n"
+                         "order: order(2,): token 4 of per-document is here\n"));
   claims.order = CpOrder::thd, claims.ranks = 4;
   CHECK(text_of(check_permutation(head_tail, claims)) ==
         "divisible: cu_seqlens(0,): sequence 0 has 4 tokens, not a multiple of 8\n");
