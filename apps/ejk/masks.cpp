@@ -139,7 +139,7 @@ struct NamedArrays {
 };
 
 // Opens segment ids by `open`; their warnings are added to `into`. Heads and equal nodes share them.
-OpenArray::Ids ids_opener(OpenArray::Array open, Job& job, std::vector<std::string>& into) {
+OpenArray::Ids ids_opener(const OpenArray::Array& open, Job& job, std::vector<std::string>& into) {
   using Sources = std::vector<std::shared_ptr<const ArraySource>>;
   const auto opened = std::make_shared<std::map<std::vector<std::string>, Sources>>();
   return [=, &job, &into](const std::vector<std::string>& references) {

@@ -104,8 +104,8 @@ class SlotWalk {
       return;
     }
     ++written_;
-    if (const auto [other, is_new] = slots_.try_emplace(slot, token); !is_new)
-      add("twice", [&] { return fmt::format("also of token {}", other->second); });
+    if (const auto known = slots_.try_emplace(slot, token); !known.second)
+      add("twice", [&] { return fmt::format("also of token {}", known.first->second); });
     const std::int64_t offset = position % page_size_;
     const auto right = core::checked_mul(page, page_size_);
     if (right && slot == *right + offset) return;

@@ -133,9 +133,13 @@ void gptq(Model& m, const std::string& stem) {
   m.put(stem + ".scales", floats(
                               {kGroups, Model::kColumns},
                               [](std::int64_t i) { return 0.01 + 1e-4 * double(i % 9); }, DType::float16));
-  m.put(stem + ".g_idx",
-        floats(
-            {Model::kRows}, [](std::int64_t i) { return static_cast<double>(i / 32); }, DType::int32));
+  m.put(stem + ".g_idx", floats(
+                             {Model::kRows},
+                             [](std::int64_t i) {
+                               const std::int64_t group = i / 32;
+                               return static_cast<double>(group);
+                             },
+                             DType::int32));
 }
 void awq(Model& m, const std::string& stem) {
   gptq(m, stem);

@@ -185,7 +185,7 @@ TEST_CASE("rows with padding are whole blocks, and a block of padding alone is i
 }
 
 TEST_CASE("DeepGEMM's labels and ends have one name, and what both fit is an assumption") {
-  const auto layout_and_assumptions = [](const Numbers& numbers, GroupMetadataClaims claims) {
+  const auto layout_and_assumptions = [](const Numbers& numbers, const GroupMetadataClaims& claims) {
     const ArrayGroup group = group_of({{"grouped_layout", numbers}});
     const GroupLayout layout = *group_layout_of(group, claims);
     return std::pair(layout, check_group_arrays(layout, group, claims).count("assumed"));

@@ -171,7 +171,9 @@ TEST_CASE("lists of flex of one direction that have another block are found with
       if (with_mask) claims.masks = masks;
       if (with_mask && heads == 1) claims.masks.resize(4, mask);  // one mask for four heads
       REQUIRE(check_mask_info(plain::group_of(all), claims).errors() == 0);
-      for (const auto& [name, stored] : all) {
+      for (const auto& entry : all) {
+        const std::string& name = entry.first;
+        const plain::Stored& stored = entry.second;
         if (name.find("kv_") == std::string::npos && name.find("q_") == std::string::npos) continue;
         if (name == "seq_lengths") continue;
         for (std::size_t n = 0; n < stored.values.size(); ++n)

@@ -67,7 +67,9 @@ TEST_CASE("parts have the names and types of each library, and the bytes of quan
     const auto arrays = read_parts(of_x);
     REQUIRE(arrays.size() == form.parts.size());
     const Quantized made = quantize_array(*x, form.settings);
-    for (const auto& [name, array] : arrays) {
+    for (const auto& entry : arrays) {
+      const std::string& name = entry.first;
+      const Array& array = entry.second;
       CAPTURE(name);
       REQUIRE(form.parts.contains(name));
       CHECK(array.dtype() == form.parts.at(name));

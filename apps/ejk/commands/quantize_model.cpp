@@ -117,7 +117,7 @@ bool is_folder_target(const std::string& target) {
   return target.ends_with('/') || fs::is_directory(target, unknown);
 }
 
-ModelFolder::ModelFolder(std::string x, std::string target, Job& job)
+ModelFolder::ModelFolder(const std::string& x, std::string target, Job& job)
     : target_(std::move(target)), job_(job) {
   check_model_target(target_);
   std::error_code unknown;

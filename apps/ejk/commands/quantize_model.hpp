@@ -18,7 +18,7 @@ class ModelFolder {
  public:
   /// `x`: a model's folder or index, whose files are copied, or another reference. Throws Error{output} where
   /// `target` cannot be a new folder.
-  ModelFolder(std::string x, std::string target, Job& job);
+  ModelFolder(const std::string& x, std::string target, Job& job);
 
   /// A tensor of the file that has the input's tensor `input`.
   void add(const std::string& input, NamedArray array);
