@@ -68,21 +68,6 @@ constexpr SettingRow kSettings[] = {
      }},
 };
 
-// The index of the ')' of a '(' at `open`; npos if there is none.
-std::size_t closing(const std::string& word, std::size_t open) {
-  int depth = 0;
-  bool is_quoted = false;
-  for (std::size_t at = open; at < word.size(); ++at) {
-    const char c = word[at];
-    is_quoted ^= c == '"';
-    if (is_quoted) continue;
-    depth += c == '(' || c == '[';
-    depth -= c == ')' || c == ']';
-    if (depth == 0) return at;
-  }
-  return std::string::npos;
-}
-
 // The name before the '=' of an option: letters alone, unlike the path of a file.
 std::string option_name(const std::string& argument) {
   const std::size_t equals = argument.find('=');
@@ -159,11 +144,28 @@ ComputedReference parse(const Function& function, std::string_view inside) {
 
 }  // namespace
 
+std::size_t closing_bracket(std::string_view word, std::size_t open, std::string_view quotes) {
+  int depth = 0;
+  char quote = 0;
+  for (std::size_t at = open; at < word.size(); ++at) {
+    const char c = word[at];
+    if (quote != 0) {
+      if (c == quote) quote = 0;
+      continue;
+    }
+    if (quotes.find(c) != std::string_view::npos) quote = c;
+    depth += c == '(' || c == '[';
+    depth -= c == ')' || c == ']';
+    if (depth == 0) return at;
+  }
+  return std::string_view::npos;
+}
+
 std::optional<ComputedReference> computed_reference(const std::string& word) {
   for (const Function& function : kFunctions) {
     const std::size_t open = function.name.size();
     if (!word.starts_with(function.name) || word.substr(open, 1) != "(") continue;
-    const std::size_t close = closing(word, open);
+    const std::size_t close = closing_bracket(word, open, "\"");
     if (close == std::string::npos) throw usage("{}: the parenthesis '(' is not closed", printable(word));
     const std::string slice = word.substr(close + 1);
     if (!slice.empty() && (slice.front() != '[' || slice.back() != ']')) continue;

@@ -32,6 +32,10 @@ struct ComputedReference {
 /// a malformed one.
 std::optional<ComputedReference> computed_reference(const std::string& word);
 
+/// The index of the bracket, round or square, that closes the one at `open`; npos if there is none. Those between two
+/// of the same of `quotes` do not count.
+std::size_t closing_bracket(std::string_view word, std::size_t open, std::string_view quotes);
+
 /// The function that a word was meant to be, for a hint where there is no file of its name.
 std::optional<std::string> nearest_function(const std::string& word);
 

@@ -55,11 +55,6 @@ bool is_read_once(const ArrayReference& reference) {
   return reference.is_stream() || std::filesystem::is_fifo(reference.path, unknown);
 }
 
-// Whether a word is no file's: an array that is computed, or given itself.
-bool is_without_file(const std::string& word) {
-  return is_printed_array(word) || computed_reference(word).has_value();
-}
-
 }  // namespace
 
 std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const std::string& reference) {
@@ -188,19 +183,17 @@ std::shared_ptr<const ArraySource> Inputs::open_supported(NamedInput& input, std
 }
 
 std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
-  if (is_printed_array(word)) {
+  const auto alone = [&](std::string name) {
     ArrayReference reference;
     reference.text = word;
-    return {NamedInput{{"array", std::move(reference), true}, nullptr}};
-  }
+    return std::vector{NamedInput{{std::move(name), std::move(reference), true}, nullptr}};
+  };
+  if (is_printed_array(word)) return alone("array");
   if (const auto computed = computed_reference(word)) {
     // Named after its first array.
-    ArrayReference reference;
-    reference.text = word;
     const std::string& first = computed->arrays.front();
-    const std::string name =
-        computed_reference(first) ? word.substr(0, word.find('(')) : parse_input(first).array_name();
-    return {NamedInput{{name, std::move(reference), true}, nullptr}};
+    return alone(computed_reference(first) ? word.substr(0, word.find('('))
+                                           : parse_input(first).array_name());
   }
   const ArrayReference named = parse_input(word);
   std::vector<NamedInput> inputs;
@@ -336,6 +329,20 @@ std::string Inputs::too_large() const {
       return fmt::format("{} holds {}: ", printable(opened.source->name()),
                          format_bytes(type_of(*opened.source).bytes()));
   return "";
+}
+
+std::string model_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  if (fs::is_directory(path, unknown)) return path;
+  const ArrayReference reference = parse_reference(path);
+  if (reference.container != ArrayReference::Container::model || !reference.member.empty()) return "";
+  const std::string folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+bool is_without_file(const std::string& word) {
+  return is_printed_array(word) || computed_reference(word).has_value();
 }
 
 std::string config_in_folder(const std::string& folder) {

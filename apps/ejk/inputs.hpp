@@ -136,6 +136,13 @@ class Inputs {
   std::shared_ptr<ReadMemory> read_memory_;
 };
 
+/// The folder of the model that a path names, by its folder or its index: "." where the index has none; "" for a
+/// path of something else.
+std::string model_folder(const std::string& path);
+
+/// Whether a word is no file's: an array that is computed, or given itself.
+bool is_without_file(const std::string& word);
+
 /// The config of the model in a folder, config.json or hf_quant_config.json; "" where there is none.
 std::string config_in_folder(const std::string& folder);
 

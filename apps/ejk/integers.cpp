@@ -268,13 +268,11 @@ const char* const kZeroIdRule =
 
 ZeroId zero_id_of(const std::vector<std::string>& references,
                   const std::vector<std::shared_ptr<const ArraySource>>& ids, Job& job) {
-  std::vector<std::shared_ptr<const ArraySource>> wholes;
-  for (std::size_t n = 0; n < ids.size(); ++n) {
-    const auto whole = job.inputs.open_whole(references[n]);
-    wholes.push_back(whole ? whole : ids[n]);
-  }
   const ZeroId of_ids = zero_id_of(ids);
-  return of_ids.meaning == ZeroId::Meaning::none ? of_ids : zero_id_of(wholes);
+  std::vector<std::shared_ptr<const ArraySource>> wholes = ids;
+  for (std::size_t n = 0; n < ids.size(); ++n)
+    if (const auto whole = job.inputs.open_whole(references[n])) wholes[n] = whole;
+  return of_ids.meaning == ZeroId::Meaning::none || wholes == ids ? of_ids : zero_id_of(wholes);
 }
 
 std::string zero_id_warning(const ZeroId& zero, const std::string& name) {

@@ -373,10 +373,6 @@ std::string square_of(const std::string& length, const std::string& form) {
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 // "1024,1024" or "(1024, 1024)" → "1024x1024"; a word without such separators as it is.
 std::string with_crosses(std::string word) {
   if (word.find_first_of(",*X([") == std::string::npos) return word;

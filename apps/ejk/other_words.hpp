@@ -9,7 +9,7 @@
 
 namespace ejk::app {
 
-/// Words, separated by spaces, of which each means `ours`: a name, and what else is to be typed.
+/// Synonyms, separated by spaces, of `ours`: a name, perhaps with the arguments that follow it.
 struct OtherWords {
   std::string_view words, ours;
 

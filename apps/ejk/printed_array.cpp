@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "computed_reference.hpp"
 #include "ejk/text.hpp"
 #include "options.hpp"
 
@@ -21,28 +22,10 @@ namespace ejk::app {
 
 namespace {
 
-constexpr std::string_view kWhiteSpace = " \t\r\n";
+constexpr std::string_view kWhiteSpace = " \t\r\n", kQuotes = "'\"";
 
 bool is_name_character(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
-}
-
-// The index of the bracket that closes the one at `open`; npos if there is none.
-std::size_t closing_bracket(std::string_view word, std::size_t open) {
-  int depth = 0;
-  char quote = 0;
-  for (std::size_t at = open; at < word.size(); ++at) {
-    const char c = word[at];
-    if (quote != 0) {
-      if (c == quote) quote = 0;
-      continue;
-    }
-    if (c == '\'' || c == '"') quote = c;
-    depth += c == '(' || c == '[';
-    depth -= c == ')' || c == ']';
-    if (depth == 0) return at;
-  }
-  return std::string_view::npos;
 }
 
 // Where the outermost bracket of a printed array opens, "[" or "tensor("; npos for another word.
@@ -162,7 +145,7 @@ class PrintedParser {
   // Where the value of an argument ends: at a ',' or ')' outside of brackets and quotes.
   std::size_t end_of_text(std::size_t at) const {
     while (at < text_.size() && text_[at] != ',' && text_[at] != ')') {
-      if (text_[at] == '(' || text_[at] == '[') at = closing_bracket(text_, at);
+      if (text_[at] == '(' || text_[at] == '[') at = closing_bracket(text_, at, kQuotes);
       if (at < text_.size() && (text_[at] == '\'' || text_[at] == '"')) at = text_.find(text_[at], at + 1);
       if (at >= text_.size()) return std::string_view::npos;
       ++at;
@@ -208,7 +191,7 @@ class PrintedParser {
 std::optional<std::size_t> end_of_array(const std::string& word) {
   const std::size_t open = opening_bracket(word);
   if (open == std::string::npos) return std::nullopt;
-  const std::size_t close = closing_bracket(word, open);
+  const std::size_t close = closing_bracket(word, open, kQuotes);
   if (close == std::string::npos) {
     // A file may be called "[old".
     const std::size_t first = std::min(word.find_first_not_of(kWhiteSpace, open + 1), word.size() - 1);

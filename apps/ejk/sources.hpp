@@ -15,8 +15,8 @@ namespace ejk::app {
 /// The buffer of an array that is read or written in pieces, for plans.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{16} << 20;
 
-/// Several such buffers for arrays of at most so many bytes, which smaller buffers hold: with a header, the
-/// rest of a page and a compressor's state.
+/// The bytes of `buffers` buffers for arrays of at most `array_bytes` bytes: a buffer is no larger than its array,
+/// a header, the rest of a page and a compressor's state.
 inline std::int64_t piece_buffers(std::int64_t buffers, std::int64_t array_bytes) {
   constexpr std::int64_t kBeside = std::int64_t{128} << 10;
   return buffers * (std::min(array_bytes, kPieceBytes - kBeside) + kBeside);

@@ -38,6 +38,9 @@ std::string name_pattern(std::string_view name);
 /// ASCII letters in lower case.
 std::string lower_case(std::string_view text);
 
+/// Whether a name matches a pattern, in which * is any text.
+bool matches_wildcards(std::string_view name, std::string_view pattern);
+
 /// Without spaces, tabs and carriage returns at its ends.
 std::string_view trimmed(std::string_view text);
 

@@ -70,23 +70,6 @@ std::string text_of(const JsonValue* value) {
   return text == nullptr ? "" : *text;
 }
 
-// Whether a name matches a pattern with wildcards *.
-bool matches(std::string_view name, std::string_view pattern) {
-  std::size_t n = 0, p = 0, star = std::string_view::npos, from = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++, from = n;
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
-      ++n, ++p;
-    } else if (star != std::string_view::npos) {
-      p = star + 1, n = ++from;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
-}
-
 // The schemes of tensors in a checkpoint whose config has a word as its quant_algo, format or quant_method. Words
 // that are not here may mean any scheme.
 constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
@@ -191,7 +174,7 @@ struct Config {
   const std::string* ignores(const std::string& layer) const {
     for (const Ignored& entry : ignored)
       if (entry.regex ? entry.regex->matches(layer)
-                      : matches(layer, entry.text) || matches(layer, entry.text + ".*"))
+                      : matches_wildcards(layer, entry.text) || matches_wildcards(layer, entry.text + ".*"))
         return &entry.text;
     return nullptr;
   }
@@ -450,12 +433,14 @@ class TensorCheck {
     const std::size_t least = q_.scheme == fp8 ? 0 : is_gptoss ? 3 : q_.scheme == fp8_blocks ? 2 : 1;
     if (v.size() < least) return wrong("another rank");
     if (is_gptoss && v.back() != 16) return wrong("(..., 16) values");
+    if (q_.scheme == fp8)
+      return quantize::block_of_scales(v, s, {.guess = false}) ||
+             wrong("one number, one a row or one a column");
     const auto [rows, columns] = block();
-    if (q_.scheme == fp8_blocks && !quantize::block_of_scales(v, s, {.block = ScaleBlock{rows, columns}}))
-      return wrong(to_string(expected(v)));
-    if (q_.scheme == fp8 && !quantize::block_of_scales(v, s, {.guess = false}))
-      return wrong("one number, one a row or one a column");
-    return q_.scheme == fp8 || q_.scheme == fp8_blocks || s == expected(v) || wrong(to_string(expected(v)));
+    const bool fits = q_.scheme == fp8_blocks
+                          ? quantize::block_of_scales(v, s, {.block = ScaleBlock{rows, columns}}).has_value()
+                          : s == expected(v);
+    return fits || wrong(to_string(expected(v)));
   }
 
   void check_scales(const ArraySource& values, const ArraySource& scales) {

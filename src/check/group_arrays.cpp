@@ -35,8 +35,8 @@ std::optional<GroupLayout> stated_layout(const ArrayGroup& group, const GroupMet
   return std::nullopt;
 }
 
-// DeepGEMM's labels of rows, whose tiles have one label or padding; its ends of groups, each of which begins at
-// the alignment. An array may be both.
+// DeepGEMM's labels: the group of each row, equal or padding within a tile of `align` rows. DeepGEMM's ends: the end
+// of each group, which begins at a multiple of `align`. An array may satisfy both.
 bool fits_labels(const Values& values, std::int64_t align) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::int64_t first = values[i - i % static_cast<std::size_t>(align)];

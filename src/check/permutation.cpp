@@ -161,19 +161,16 @@ Findings check_permutation(const IntegerArray& order, const PermutationClaims& c
       rank_offsets.assign(begins.begin(), begins.end());
     }
     const auto right = made.order.elements<std::int32_t>();
-    bool differs = false;
-    for (std::size_t place = 0; place < given.size(); ++place) {
-      if (given[place] == right[place]) continue;
-      differs = true;
-      if (claims.order == one)
+    if (std::equal(given.begin(), given.end(), right.begin())) orders.push_back(name_of(one));
+    if (claims.order != one) continue;
+    for (std::size_t place = 0; place < given.size(); ++place)
+      if (given[place] != right[place])
         found.add("order", static_cast<std::int64_t>(place), [&] {
           return Finding{"order",
                          {static_cast<std::int64_t>(place)},
                          std::int64_t{given[place]},
                          fmt::format("token {} of {} is here", right[place], name_of(one))};
         });
-    }
-    if (!differs) orders.push_back(name_of(one));
   }
   if (claims.order && is_by_sequence(*claims.order) && found.count("divisible") == 0)
     check_shares(found, places, cu, *claims.ranks, of_sequences);

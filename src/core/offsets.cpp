@@ -102,24 +102,20 @@ std::vector<std::int64_t> read_offsets_from(const ArraySource& cu_seqlens, First
   const auto decrease = std::adjacent_find(cu.begin(), cu.end(), std::greater<>());
   if (decrease == cu.end()) return cu;
   const std::size_t i = static_cast<std::size_t>(decrease - cu.begin()) + 1;
-  if (const auto filler = first_filler(cu); filler && !are_positions<std::int64_t>(cu))
+  // -1 or 0 to the end are no offsets: the array is a buffer for more sequences than there are.
+  const bool is_filled =
+      (cu[i] == -1 || cu[i] == 0) &&
+      std::all_of(decrease + 1, cu.end(), [&](std::int64_t offset) { return offset == cu[i]; });
+  const bool are_ids = are_positions<std::int64_t>(cu);
+  if (is_filled && !are_ids)
     throw std::move(
         invalid(cu_seqlens, fmt::format("cu_seqlens is filled up with {} from index {} on", cu[i], i))
             .hint(fmt::format("the offsets are \"{}[:{}]\"", cu_seqlens.name(), i)));
   throw invalid(cu_seqlens, fmt::format("cu_seqlens decreases at index {}: {} after {}", i, cu[i], cu[i - 1]),
-                are_positions<std::int64_t>(cu) ? Error::Code::position_ids : Error::Code::other);
+                are_ids ? Error::Code::position_ids : Error::Code::other);
 }
 
 }  // namespace
-
-std::optional<std::size_t> first_filler(std::span<const std::int64_t> offsets) {
-  const auto decrease = std::adjacent_find(offsets.begin(), offsets.end(), std::greater<>());
-  if (decrease == offsets.end()) return std::nullopt;
-  const auto filler = decrease + 1;
-  const bool fills = (*filler == -1 || *filler == 0) &&
-                     std::all_of(filler, offsets.end(), [&](std::int64_t v) { return v == *filler; });
-  return fills ? std::optional(static_cast<std::size_t>(filler - offsets.begin())) : std::nullopt;
-}
 
 std::vector<std::int64_t> read_offsets(const ArraySource& cu_seqlens) {
   return read_offsets_from(cu_seqlens, FirstOffset::zero);

@@ -3,8 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -34,10 +32,6 @@ enum class FirstOffset { zero, any };
 /// numbers of sequences, a sequence that is longer than with its padding.
 PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const ArraySource& padded,
                                       FirstOffset first);
-
-/// The index from which on offsets are filled up with -1 or 0, which are no offsets: a buffer for more
-/// sequences than there are. Nothing where another one decreases, or none.
-std::optional<std::size_t> first_filler(std::span<const std::int64_t> offsets);
 
 /// The last element: the number of tokens of cu_seqlens.
 std::int64_t read_last_offset(const ArraySource& cu_seqlens);

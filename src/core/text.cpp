@@ -166,6 +166,22 @@ std::string name_pattern(std::string_view name) {
   return pattern;
 }
 
+bool matches_wildcards(std::string_view name, std::string_view pattern) {
+  std::size_t n = 0, p = 0, star = std::string_view::npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++, from = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++n, ++p;
+    } else if (star != std::string_view::npos) {
+      p = star + 1, n = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower)

@@ -21,15 +21,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string without_slashes(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
 // False where there is nothing; anything else that is there is in the way.
 bool folder_exists(const WriteJob& job) {
   struct stat status {};
-  if (stat(without_slashes(job.path).c_str(), &status) == 0) {
+  if (stat(folder_path(job.path).c_str(), &status) == 0) {
     if (S_ISDIR(status.st_mode)) return true;
     errno = ENOTDIR;
   }
@@ -76,13 +71,18 @@ class OpenFolder final : public OpenContainer {
 
 }  // namespace
 
+std::string folder_path(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 std::shared_ptr<const OpenContainer> open_directory(const std::string& path, const OpenOptions& options) {
   return std::make_shared<OpenFolder>(path, options);
 }
 
 void write_directory(const WriteJob& job) {
   for (const NamedArray& array : job.arrays) file_of(job, array.name);
-  const std::string folder = without_slashes(job.path);
+  const std::string folder = folder_path(job.path);
   const bool is_new = !folder_exists(job);
   TemporaryPath made = is_new ? make_folder(folder) : TemporaryPath();
   std::vector<AtomicFile> files;
@@ -108,7 +108,7 @@ void write_directory(const WriteJob& job) {
 }
 
 void check_directory(const WriteJob& job) {
-  const std::string folder = without_slashes(job.path);
+  const std::string folder = folder_path(job.path);
   const bool exists = folder_exists(job);
   if (!exists) check_can_write(folder);
   for (const NamedArray& array : job.arrays) {

@@ -2,9 +2,14 @@
 // tests: tests/io/test_write.cpp
 #pragma once
 
+#include <string>
+
 #include "io/container.hpp"
 
 namespace ejk::io {
+
+/// The path of a folder without slashes at its end.
+std::string folder_path(std::string path);
 
 std::shared_ptr<const OpenContainer> open_directory(const std::string& path, const OpenOptions& options);
 

@@ -86,10 +86,6 @@ void write_by(Write&& write, int fd, const void* data, std::int64_t n, std::stri
   throw Error(Error::Kind::budget, "no memory for " + format_bytes(bytes));
 }
 
-}  // namespace
-
-namespace {
-
 File opened(const std::string& path, std::string_view name, int flags) {
   File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (!file.is_open()) throw system_error(Error::Kind::input, name, errno);

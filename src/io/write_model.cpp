@@ -2,26 +2,16 @@
 // tests: tests/io/test_write_model.cpp
 #include <sys/stat.h>
 
-#include <string_view>
-
 #include "ejk/io.hpp"
 #include "ejk/text.hpp"
 #include "io/atomic_file.hpp"
+#include "io/directory.hpp"
 #include "io/safetensors.hpp"
 
 namespace ejk {
 
-namespace {
-
-std::string without_end(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
-}  // namespace
-
 void check_model_target(const std::string& folder) {
-  const std::string path = without_end(folder);
+  const std::string path = io::folder_path(folder);
   struct stat status {};
   if (lstat(path.c_str(), &status) == 0)
     throw Error(Error::Kind::output,
@@ -32,7 +22,7 @@ void check_model_target(const std::string& folder) {
 void write_model(const std::string& folder, const std::vector<ModelFile>& files,
                  const std::vector<FileContent>& others, Sync sync) {
   check_model_target(folder);
-  const std::string path = without_end(folder);
+  const std::string path = io::folder_path(folder);
   io::TemporaryPath made = io::make_folder(path);
   std::vector<io::AtomicFile> written;
   for (const ModelFile& file : files) {

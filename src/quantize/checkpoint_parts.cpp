@@ -11,6 +11,8 @@
 
 #include "core/require.hpp"
 #include "ejk/quantize.hpp"
+#include "quantize/encode.hpp"
+#include "quantize/fp8_scales.hpp"
 
 namespace ejk {
 
@@ -24,7 +26,6 @@ struct PartNames {
   ElementFormat element;
   bool has_blocks;  // of rows and columns
   std::string_view values, scales, global = {};
-  bool global_divides = false;
 };
 constexpr PartNames kParts[] = {
     {modelopt, QuantizationScheme::nvfp4, ElementFormat::e2m1, false, "weight", "weight_scale",
@@ -32,28 +33,25 @@ constexpr PartNames kParts[] = {
     {modelopt, QuantizationScheme::fp8, ElementFormat::e4m3, false, "weight", "weight_scale"},
     {modelopt, QuantizationScheme::mx, ElementFormat::e4m3, false, "weight", "weight_scale"},
     {compressed_tensors, QuantizationScheme::nvfp4, ElementFormat::e2m1, false, "weight_packed",
-     "weight_scale", "weight_global_scale", true},
+     "weight_scale", "weight_global_scale"},
     {compressed_tensors, QuantizationScheme::mx, ElementFormat::e2m1, false, "weight_packed", "weight_scale"},
     {compressed_tensors, QuantizationScheme::mx, ElementFormat::e4m3, false, "weight", "weight_scale"},
     {compressed_tensors, QuantizationScheme::fp8, ElementFormat::e4m3, false, "weight", "weight_scale"},
     {deepseek, QuantizationScheme::fp8, ElementFormat::e4m3, true, "weight", "weight_scale_inv"},
 };
 
-ElementFormat element_of(const QuantizeSettings& s) {
-  return s.element.value_or(s.scheme == QuantizationScheme::nvfp4 ? ElementFormat::e2m1
-                                                                  : ElementFormat::e4m3);
-}
-
 const PartNames& row_of(const QuantizeSettings& s, TensorNames names) {
   std::string others;
   for (const PartNames& row : kParts) {
-    if (row.scheme != s.scheme || row.element != element_of(s) || row.has_blocks != s.block.has_value())
+    if (row.scheme != s.scheme || row.element != quantize::element_of(s) ||
+        row.has_blocks != s.block.has_value())
       continue;
     if (row.names == names) return row;
     others += fmt::format("{}{}", others.empty() ? "" : " or ", name_of(row.names));
   }
-  Error error = core::usage("{} has no names for {} of {}{}", name_of(names), name_of(s.scheme),
-                            name_of(element_of(s)), s.block ? " in blocks of " + to_string(*s.block) : "");
+  Error error =
+      core::usage("{} has no names for {} of {}{}", name_of(names), name_of(s.scheme),
+                  name_of(quantize::element_of(s)), s.block ? " in blocks of " + to_string(*s.block) : "");
   if (!others.empty()) error.hint(fmt::format("{} has", others));
   throw error;
 }
@@ -164,8 +162,9 @@ std::vector<CheckpointParts::Part> CheckpointParts::add(const std::string& name,
   });
   if (row.global.empty()) return parts;
   const auto global = std::make_shared<float>();
-  add_part(row.global, {DType::float32, row.global_divides ? Shape{1} : Shape{}},
-           [divides = row.global_divides, global](const Quantized& made) {
+  const bool divides = quantize::global_use(row.global) == GlobalScale::divides;
+  add_part(row.global, {DType::float32, divides ? Shape{1} : Shape{}},
+           [divides, global](const Quantized& made) {
              *global = divides ? 1 / *made.global_scale : *made.global_scale;
              return view_of(global.get(), divides ? Shape{1} : Shape{});
            });

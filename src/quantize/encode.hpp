@@ -1,4 +1,4 @@
-// The E8M0 rule of a scale rule and an element format.
+// The default element format, and the E8M0 rule of a scale rule and an element format.
 // tests: tests/quantize/test_encode.cpp
 #pragma once
 
@@ -10,6 +10,11 @@
 #include "quantize/elements.hpp"
 
 namespace ejk::quantize {
+
+inline ElementFormat element_of(const QuantizeSettings& s) {
+  return s.element.value_or(s.scheme == QuantizationScheme::nvfp4 ? ElementFormat::e2m1
+                                                                  : ElementFormat::e4m3);
+}
 
 inline kernels::E8M0Rule e8m0_rule(ScaleRule rule, const ElementRow& element) {
   kernels::E8M0Rule e;

@@ -75,7 +75,7 @@ void check(const ArraySource& x, const QuantizeSettings& s) {
 }
 
 QuantizeSettings with_defaults(QuantizeSettings s) {
-  if (!s.element) s.element = s.scheme == Scheme::nvfp4 ? ElementFormat::e2m1 : ElementFormat::e4m3;
+  s.element = element_of(s);
   if (!s.rule && (s.scheme == Scheme::mx || s.power_of_two)) s.rule = ScaleRule::rceil;
   return s;
 }

@@ -435,7 +435,7 @@ Run declare_check_slot_mapping(OptionSet& set) {
       .required();
   add_reference(set, "TABLE", words->second, "the pages of each sequence, (batch, pages)").required();
   add_reference(set, "SEQ_LENS", words->third,
-                "tokens of each sequence, (batch,), of which the new ones are the last");
+                "length of each sequence, (batch,); its new tokens are the last ones");
   add_word(set, "--page-size", words->claims.page_size, at_least(1), "P", "tokens of a page").required();
   add_reference(set, "--positions", *positions,
                 "instead of SEQ_LENS the position of each new token in its sequence, (tokens,)");
@@ -604,16 +604,12 @@ struct CheckpointPaths {
 };
 
 CheckpointPaths paths_of(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code unknown;
-  const bool is_index = parse_reference(path).container == ArrayReference::Container::model;
-  if (!is_index && !fs::is_directory(path, unknown)) return {{path}, "", ""};
-  const fs::path folder = is_index ? fs::path(path).parent_path() : fs::path(path);
-  CheckpointPaths paths;
-  paths.folder = folder.empty() ? "." : folder.string();
-  paths.files = model_files_in_folder(paths.folder);
+  const std::string folder = model_folder(path);
+  if (folder.empty()) return {{path}, "", ""};
+  CheckpointPaths paths{model_files_in_folder(folder), "", folder};
   if (paths.files.empty()) paths.files = {folder};  // of .npy files
-  paths.index = is_index ? path : index_in_folder(folder / "");
+  const bool is_index = parse_reference(path).container == ArrayReference::Container::model;
+  paths.index = is_index ? path : index_in_folder(folder);
   return paths;
 }
 

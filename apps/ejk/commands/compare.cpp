@@ -86,12 +86,8 @@ ArraySet set_of(Job& job, const std::string& word) {
 
 // The block of scales that the config in a model's folder specifies.
 std::optional<ScaleBlock> block_of_model(Job& job, const ArrayReference& model) {
-  namespace fs = std::filesystem;
-  std::error_code unknown;
-  const bool is_index = model.path.ends_with(".safetensors.index.json");
-  if (!is_index && !fs::is_directory(model.path, unknown)) return std::nullopt;
-  const fs::path folder = is_index ? fs::path(model.path).parent_path() : fs::path(model.path);
-  const std::string config = config_in_folder(folder);
+  const std::string folder = model_folder(model.path);
+  const std::string config = folder.empty() ? "" : config_in_folder(folder);
   return config.empty() ? std::nullopt : weight_block(job.inputs.read_json("config", config));
 }
 

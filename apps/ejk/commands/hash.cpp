@@ -12,7 +12,6 @@
 #include "computed_reference.hpp"
 #include "ejk/text.hpp"
 #include "job.hpp"
-#include "printed_array.hpp"
 #include "schema.hpp"
 #include "unreadable.hpp"
 
@@ -29,7 +28,7 @@ struct HashOptions {
 // Whether an input is an array, by its name; other files are JSON.
 bool is_array(const std::string& word) {
   if (word == "-" || word.ends_with(".json")) return false;
-  if (computed_reference(word) || is_printed_array(word)) return true;
+  if (is_without_file(word)) return true;
   const ArrayReference reference = parse_input(word);
   return reference.is_stream() || reference.holds_several() || !reference.slice.empty() ||
          reference.path.ends_with(".npy");

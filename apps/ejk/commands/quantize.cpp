@@ -41,16 +41,6 @@ Source stored(const Array& scales, const std::string& target) {
   return is_named ? source : view_array(source, DType::uint8);
 }
 
-// Whether a name matches a pattern with wildcards *.
-bool matches(std::string_view name, std::string_view pattern) {
-  const std::size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return name == pattern;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  for (std::size_t at = star; at <= name.size(); ++at)
-    if (matches(name.substr(at), pattern.substr(star + 1))) return true;
-  return false;
-}
-
 // A weight: a matrix of floats named so, or the only array that the argument names. Embeddings are looked up, not
 // multiplied, and libraries do not quantise them.
 bool is_weight(const NamedInput& input, const ArraySource& source) {
@@ -99,7 +89,7 @@ NamedTensors tensors_of(const QuantizeOptions& options, const QuantizeSettings& 
   const auto is_ignored = [&](const std::string& name) {
     bool is_one = false;
     for (const std::string& pattern : options.ignored)
-      if (matches(name, pattern) || matches(name, pattern + ".weight")) {
+      if (matches_wildcards(name, pattern) || matches_wildcards(name, pattern + ".weight")) {
         is_one = true;
         std::erase(all.unmatched, pattern);
       }

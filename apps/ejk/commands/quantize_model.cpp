@@ -120,11 +120,9 @@ bool is_folder_target(const std::string& target) {
 ModelFolder::ModelFolder(const std::string& x, std::string target, Job& job)
     : target_(std::move(target)), job_(job) {
   check_model_target(target_);
-  std::error_code unknown;
-  const bool is_index = x.ends_with(".index.json");
-  if (!is_index && !fs::is_directory(x, unknown)) return;
-  x_folder_ = is_index ? fs::path(x).parent_path().string() : x;
-  if (x_folder_.empty()) x_folder_ = ".";
+  if (is_without_file(x)) return;
+  x_folder_ = model_folder(x);
+  if (x_folder_.empty()) return;
   for (const std::string& path : model_files_in_folder(x_folder_)) {
     const ArrayFile file(path, {.max_memory = job.budget.bytes()});
     for (const std::string& name : file.names()) file_of_[name] = safetensors_name(path);
