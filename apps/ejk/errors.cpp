@@ -36,6 +36,9 @@ constexpr Row kHints[] = {
      "cu-seqlens REF --from position-ids' makes CU for --mask 'documents(CU)'; of a MaskInfo the blocks are "
      "--mask 'visited(FILE)'"},
     {Code::ones_in_mask, "numbers 0 and 1 become a bool mask: ejk convert IN -o OUT --dtype bool"},
+    {Code::bias_in_mask,
+     "-100 or the like at all hidden keys and 0 elsewhere: ejk convert IN -o OUT --dtype bool, and OUT with "
+     "--mask-kind drop; added to the scores as it is: --bias REF of attention"},
     {Code::indivisible_mask, "--pad fills the mask up with False"},
     {Code::too_many_blocks, "use more --head-shards or --q-seq-shards"},
     {Code::too_many_patterns, "larger blocks have fewer partial ones; --max-memory sets the limit"},

@@ -26,12 +26,25 @@ std::optional<std::string> as_expression(const std::string& word) {
   }
 }
 
+bool holds_mask_info(const std::string& file, const OpenArray& open) {
+  try {
+    return StoredMaskInfo::is_in(open.group()(file, StoredMaskInfo::array_names()));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::shared_ptr<const ArraySource> open_mask_array(const std::string& reference, const OpenArray& open) {
   try {
     return open(reference);
   } catch (Error& error) {
     if (const auto expression = as_expression(reference))
       error.hint(fmt::format("an expression follows --mask: --mask '{}'", *expression));
+    else if (error.code() == Error::Code::named_no_array && holds_mask_info(reference, open))
+      error.hint(
+          fmt::format("the mask that it stores is --mask 'from({0})', its blocks 'visited({0})'; ejk check "
+                      "mask-info {0} checks it",
+                      printable(reference)));
     throw;
   }
 }
@@ -87,7 +100,7 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   if (options.expressions.empty()) return masks;
   const std::size_t count = options.expressions.size();
   const std::string title = fmt::format("--mask '{}'", printable(options.expressions.front().text()));
-  HeadMasks part = head_masks(options.expressions, options.polarity, open_in_expression);
+  HeadMasks part = head_masks(options.expressions, options.polarity, open_in_expression, leading);
   if (leading == LeadingAxis::heads)
     part.name = count == 1 ? title : fmt::format("{} expressions (--mask)", count);
   masks.unaligned = part.unaligned;
@@ -325,6 +338,7 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_reference(
       set, "MASK", into.array,
       "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
+      "Three axes of as many masks as heads, and not as entries, are (H, Q, K). "
       "bool or integer: non-zero: query q may attend to key k (see --mask-kind). Integers are 0 and "
       "one other value.")
       .group("Masks");
@@ -343,7 +357,7 @@ HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& j
   const OpenArray::Ids ids = [=, &job](const std::vector<std::string>& references) {
     return ids_opener(open_held, job, *warnings)(references);
   };
-  return head_masks({expression}, polarity, OpenArray(open_held, group_opener(job), ids));
+  return head_masks({expression}, polarity, OpenArray(open_held, group_opener(job), ids), LeadingAxis::batch);
 }
 
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplicates duplicates) {

@@ -218,6 +218,9 @@ class AttentionPlan {
   /// The masks of the settings, and after them those of segment ids.
   const MaskSet& masks() const;
 
+  /// Names of the stored masks (n, Q, K) for n entries and as many heads, which are those of entries.
+  const std::vector<std::string>& masks_of_either() const;
+
   /// Writes the results, in their order; any strides. Throws Error{input} for other types than planned,
   /// before anything is written.
   AttentionWork run(const AttentionArrays& arrays, const std::vector<MutableArrayView>& results,

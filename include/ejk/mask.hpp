@@ -184,6 +184,9 @@ class OpenArray {
   std::shared_ptr<mask::OpenedMasks> opened_;
 };
 
+/// What the first of three axes of a stored mask is. With batch, four axes are (B, H, Q, K).
+enum class LeadingAxis { batch, heads };
+
 /// The shape of a mask as far as arrays fix it; 0: unknown.
 struct MaskShape {
   std::int64_t heads = 0;  // 1: the same for any number
@@ -191,6 +194,8 @@ struct MaskShape {
   std::int64_t kv_length = 0;
   bool at_most = false;         // lengths of whole blocks; the last may be partial
   bool heads_are_rows = false;  // rows of the arrays of a MaskInfo, which may serve several heads each
+  std::int64_t batch = 1;       // 1: the same for any number of entries
+  bool may_be_heads = false;    // batch is the first of three axes
 };
 
 /// Whether a text names the arrays that it refers to.
@@ -220,12 +225,14 @@ class MaskExpression {
   /// causal" is "local(left=255, right=0) & causal". Nothing for an expression, or without a translation.
   static std::optional<std::string> meant_by(std::string_view text);
 
-  /// Heads, queries and keys as far as arrays fix them. Throws Error{input} when these disagree.
-  MaskShape shape(const OpenArray& open) const;
+  /// Heads, queries and keys as far as arrays fix them, and with LeadingAxis::batch entries, of file().
+  /// Throws Error{input} when these disagree.
+  MaskShape shape(const OpenArray& open, LeadingAxis leading = LeadingAxis::heads) const;
 
   /// The mask of one head of `shape`, (heads, queries, keys): of an array with heads slice `head`, or its
-  /// only one.
-  Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open) const;
+  /// only one. With `entry` the leading axis of file() is the batch.
+  Mask resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open,
+               std::optional<std::int64_t> entry = std::nullopt) const;
 
   const std::string& text() const { return text_; }
 

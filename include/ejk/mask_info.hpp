@@ -126,6 +126,9 @@ class StoredMaskInfo {
 
   static const std::vector<std::string>& array_names();
 
+  /// Whether the names of the arrays are those of a layout.
+  static bool is_in(const ArrayGroup& arrays);
+
   /// Bytes that are buffered, at most, and read before a mask is evaluated.
   struct Cost {
     std::int64_t buffered = 0, read = 0;

@@ -25,6 +25,7 @@ struct HeadMasks {
       mask;
   bool is_array = false;               // stored; broadcasts() also reports those to several entries
   bool has_head_axis = false;          // stored with one
+  bool may_be_heads = false;           // `batch` is the first of three axes; mask() takes a head as entry
   bool is_list = false;                // a mask was given for each head
   bool heads_are_rows = false;         // as in MaskShape
   bool same_for_heads = false;         // heads can never differ: not in broadcasts()
@@ -35,17 +36,20 @@ struct HeadMasks {
 HeadMasks head_masks(std::vector<Mask> heads);
 
 /// One expression for all heads, or as many as there are heads. In packed inputs positions are those within
-/// the sequence. Errors: none; arrays that disagree; those of MaskExpression::resolve when masks are created.
-HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open);
-
-/// What the first of three axes of a stored mask is.
-enum class LeadingAxis { batch, heads };
+/// the sequence. `leading`: of the masks in file(). Errors: none; arrays that disagree; those of
+/// MaskExpression::resolve when masks are created.
+HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open,
+                     LeadingAxis leading = LeadingAxis::heads);
 
 /// A stored mask (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), with LeadingAxis::heads (Q, K) or (H, Q, K)
 /// without empty axes: bool or integer, float if additive. Errors: other ranks; dtypes when masks are
 /// created.
 HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity = Polarity::keep,
                      LeadingAxis leading = LeadingAxis::batch);
+
+/// The first of three axes of a stored mask is the heads where their number fits and that of the entries does
+/// not. Whether both fit, and the part keeps entries.
+bool settle_first_axis(HeadMasks& part, std::int64_t entries, std::int64_t heads);
 
 /// Parts as one, of any lengths that all of them take; of none: every pair.
 HeadMasks conjunction_of(std::vector<HeadMasks> parts);

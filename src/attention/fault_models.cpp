@@ -79,7 +79,10 @@ class FaultModels {
         blocks_(it.plan.blocks()),
         changes_(it.plan, it.setup),
         right_(setup_, blocks_) {
-    for (const TriedMask& mask : tried.masks) tried_.push_back(change_of(mask));
+    for (TriedMask mask : tried.masks) {
+      settle_first_axis(mask.masks, setup_.shape.entries, setup_.shape.heads);
+      tried_.push_back(change_of(mask));
+    }
     if (setup_.gradients || !setup_.packed()) return;
     pages_ = tried.pages;
     for (const TriedKeys& keys : tried.keys)

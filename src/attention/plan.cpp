@@ -87,12 +87,20 @@ std::vector<PlannedArray> results_of(const AttentionTypes& types, const Attentio
   return results;
 }
 
+std::vector<std::string> settle_first_axes(std::vector<HeadMasks>& parts, const CheckedArguments& setup) {
+  std::vector<std::string> of_either;
+  for (HeadMasks& part : parts)
+    if (settle_first_axis(part, setup.shape.entries, setup.shape.heads)) of_either.push_back(part.name);
+  return of_either;
+}
+
 }  // namespace
 
 Plan::Plan(const AttentionTypes& arguments, const AttentionSettings& wanted)
     : types(arguments),
       settings(wanted),
       setup(check_arguments(types, settings)),
+      masks_of_either(settle_first_axes(settings.masks, setup)),
       masks(masks_of(setup, settings)),
       results(results_of(types, settings, setup)) {
   if (settings.grad_dtype) rounded_first = settings.dtype;
@@ -133,6 +141,8 @@ const AttentionWork& AttentionPlan::work() const { return plan_->blocks().work()
 double AttentionPlan::flop() const { return work().backward_flop.value_or(work().forward_flop); }
 
 const MaskSet& AttentionPlan::masks() const { return plan_->masks; }
+
+const std::vector<std::string>& AttentionPlan::masks_of_either() const { return plan_->masks_of_either; }
 
 AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
                                     const std::vector<ArrayView>& results) const {

@@ -30,7 +30,8 @@ struct Plan {
   AttentionTypes types;
   AttentionSettings settings;
   CheckedArguments setup;
-  MaskSet masks;  // refers to setup
+  std::vector<std::string> masks_of_either;  // the number of their first axis fits entries and heads
+  MaskSet masks;                             // refers to setup
   std::vector<PlannedArray> results;
   std::optional<DType> rounded_first;  // gradients, before they are rounded to their own dtype
 

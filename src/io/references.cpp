@@ -237,7 +237,9 @@ ejk::Error ejk::io::no_such_array(const std::string& path, const std::string& wa
   const std::string file = printable(path);
   if (names.empty()) return core::invalid("{}: holds no array", file);
   if (wanted.empty())
-    return core::invalid("{}: holds {} arrays, and none is named", file, names.size())
+    return Error(Error::Kind::input,
+                 fmt::format("{}: holds {} arrays, and none is named", file, names.size()),
+                 Error::Code::named_no_array)
         .hint(fmt::format("write {}:NAME with one of {}", file, listed(names)));
   Error error = core::invalid("{}: holds no array '{}'", file, printable(wanted));
   if (const auto nearest = nearest_name(wanted, names))

@@ -39,7 +39,9 @@ void require_additive(const T* in, std::int64_t n, std::int64_t q, std::int64_t 
           Error::Kind::input,
           fmt::format("{}: element [{}, {}] is {}: an additive mask holds 0 (attend) and -1e4 or less (hide)",
                       name, q, k + i, v),
-          v == 1 ? Error::Code::ones_in_mask : Error::Code::other)
+          v == 1  ? Error::Code::ones_in_mask
+          : v < 0 ? Error::Code::bias_in_mask
+                  : Error::Code::other)
           .hint(v == 1 ? "a mask of numbers 0 and 1 is to be converted to bool" : "");
   }
 }

@@ -94,10 +94,14 @@ struct Wanted {
   std::int64_t head;
   Polarity polarity;
   const OpenArray& open;
+  std::optional<std::int64_t> entry;  // of the batch, where file() has one
 };
 
 // Heads, queries and keys so far; 0: unknown.
 struct KnownShape {
+  LeadingAxis leading = LeadingAxis::heads;  // of file()
+  std::int64_t batch = 1;
+  bool has_three_axes = true;  // arrays with a batch
   Shape lengths{0, 0, 0};
   Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
   bool heads_are_rows = false;
@@ -628,6 +632,16 @@ std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray&
   throw error;
 }
 
+// A stored mask as attention takes MASK.
+std::shared_ptr<const ArraySource> open_of_batch(const Node& node, const OpenArray& open) {
+  auto array = open(*node.argument("array"));
+  const std::size_t rank = array->shape().size();
+  if (rank < 2 || rank > 4)
+    throw core::invalid("{}: a mask is (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), not of shape {}",
+                        array->name(), to_string(array->shape()));
+  return array;
+}
+
 // Merges a shape with that of another array; 0 is unknown.
 void agree(KnownShape& shape, const Shape& more, const std::string& name) {
   Shape& known = shape.lengths;
@@ -725,8 +739,18 @@ constexpr const char* kBlockAxes = "query blocks, key blocks";
 
 void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
   // Without queries or keys no mask is created: 0 fixes no length.
-  const auto array = open_dense(node, open, kElementAxes, 0);
+  const bool has_batch = known.leading == LeadingAxis::batch;
+  const auto array = has_batch ? open_of_batch(node, open) : open_dense(node, open, kElementAxes, 0);
   Shape shape = array->shape();
+  if (has_batch && shape.size() > 2) {
+    const std::int64_t entries = shape.front();
+    if (known.batch != 1 && entries != 1 && entries != known.batch)
+      throw core::invalid("{} has {} batch entries, the arrays before it {}", array->name(), entries,
+                          known.batch);
+    known.batch = known.batch == 1 ? entries : known.batch;
+    known.has_three_axes = known.has_three_axes && shape.size() == 3;
+    shape.erase(shape.begin());
+  }
   if (shape.size() == 2) shape.insert(shape.begin(), 1);
   agree(known, shape, array->name());
 }
@@ -739,8 +763,16 @@ std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> ar
   return slice_of(std::move(array), heads == 1 ? 0 : wanted.head);
 }
 
+// The slice of a batch entry, if the array has entries.
+std::shared_ptr<const ArraySource> of_entry(std::shared_ptr<const ArraySource> array, std::int64_t entry) {
+  if (array->shape().size() == 2) return array;
+  return slice_of(array, array->shape().front() == 1 ? 0 : entry);
+}
+
 Mask make_file(const Node& node, const Wanted& wanted) {
-  auto array = of_head(open_dense(node, wanted.open, kElementAxes), wanted);
+  auto array = of_head(wanted.entry ? of_entry(open_of_batch(node, wanted.open), *wanted.entry)
+                                    : open_dense(node, wanted.open, kElementAxes),
+                       wanted);
   const std::string name = array->name();
   return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name,
                        FewerRows::may_be_padding);
@@ -776,10 +808,12 @@ std::shared_ptr<const ArraySource> open_positions(const Node& node, const char* 
   return node.argument(name) == nullptr ? nullptr : open(*node.argument(name));
 }
 
-KnownShape shape_of(const Node& tree, const OpenArray& open);
+KnownShape shape_of(const Node& tree, const OpenArray& open, LeadingAxis leading);
 
 void find_shape_of_positions(const Node& node, const OpenArray& open, KnownShape& known) {
-  const KnownShape of = shape_of(*node.left, open);
+  const KnownShape of = shape_of(*node.left, open, known.leading);
+  known.batch = std::max(known.batch, of.batch);
+  known.has_three_axes = known.has_three_axes && of.has_three_axes;
   Shape shape = of.lengths;
   for (const auto& [name, axis] : {std::pair{"q", 1}, std::pair{"k", 2}})
     if (const auto array = open_positions(node, name, open))
@@ -790,7 +824,8 @@ void find_shape_of_positions(const Node& node, const OpenArray& open, KnownShape
 Mask make(const Node& node, const Wanted& wanted);
 
 Mask make_positions(const Node& node, const Wanted& wanted) {
-  Shape lengths = shape_of(*node.left, wanted.open).lengths;
+  const LeadingAxis leading = wanted.entry ? LeadingAxis::batch : LeadingAxis::heads;
+  Shape lengths = shape_of(*node.left, wanted.open, leading).lengths;
   lengths[0] = wanted.shape[0];
   std::shared_ptr<const ArraySource> arrays[2];
   // A mask without arrays reaches as far as the positions.
@@ -807,7 +842,7 @@ Mask make_positions(const Node& node, const Wanted& wanted) {
   const auto positions = [](const std::shared_ptr<const ArraySource>& array) {
     return array ? IntegerArray(array) : IntegerArray();
   };
-  Mask of = make(*node.left, {lengths, wanted.head, wanted.polarity, wanted.open});
+  Mask of = make(*node.left, {lengths, wanted.head, wanted.polarity, wanted.open, wanted.entry});
   return checked_shape(positions_mask(std::move(of), positions(arrays[0]), positions(arrays[1])),
                        wanted.shape, "positions");
 }
@@ -948,8 +983,9 @@ void for_each_kind(const Node& node, F&& f) {
   if (node.right) for_each_kind(*node.right, f);
 }
 
-KnownShape shape_of(const Node& tree, const OpenArray& open) {
+KnownShape shape_of(const Node& tree, const OpenArray& open, LeadingAxis leading) {
   KnownShape known;
+  known.leading = leading;
   for_each_kind(tree, [&](const Node& node) {
     if (node.kind->find_shape != nullptr) node.kind->find_shape(node, open, known);
   });
@@ -1008,11 +1044,17 @@ std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
   }
 }
 
-MaskShape MaskExpression::shape(const OpenArray& open) const {
-  const KnownShape known = shape_of(*root_, open);
+MaskShape MaskExpression::shape(const OpenArray& open, LeadingAxis leading) const {
+  const KnownShape known = shape_of(*root_, open, leading);
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
   const Shape& lengths = at_most ? known.of_blocks : known.lengths;
-  return {known.lengths[0], lengths[1], lengths[2], at_most, known.heads_are_rows};
+  return {known.lengths[0],
+          lengths[1],
+          lengths[2],
+          at_most,
+          known.heads_are_rows,
+          known.batch,
+          known.batch > 1 && known.has_three_axes};
 }
 
 std::string MaskExpression::text(References references) const {
@@ -1032,10 +1074,10 @@ bool MaskExpression::leaves_alignment_open() const {
   return any;
 }
 
-Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity,
-                             const OpenArray& open) const {
+Mask MaskExpression::resolve(const Shape& shape, std::int64_t head, Polarity polarity, const OpenArray& open,
+                             std::optional<std::int64_t> entry) const {
   core::require_head(shape, head);
-  return make(*root_, {shape, head, polarity, open});
+  return make(*root_, {shape, head, polarity, open, entry});
 }
 
 }  // namespace ejk

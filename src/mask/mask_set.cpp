@@ -84,6 +84,19 @@ void require_heads_queries_keys(const ArraySource& array) {
 
 }  // namespace
 
+bool settle_first_axis(HeadMasks& part, std::int64_t entries, std::int64_t heads) {
+  if (!part.may_be_heads || part.batch != heads) return false;
+  if (part.batch == entries) return true;
+  part.batch = 1;
+  part.heads = heads;
+  part.has_head_axis = true;
+  part.may_be_heads = false;
+  part.mask = [of = std::move(part.mask)](std::int64_t, std::int64_t head, std::int64_t q, std::int64_t kv) {
+    return of(head, head, q, kv);
+  };
+  return false;
+}
+
 HeadMasks conjunction_of(std::vector<HeadMasks> parts) {
   HeadMasks all;
   for (const HeadMasks& part : parts) {
@@ -118,7 +131,8 @@ HeadMasks head_masks(std::vector<Mask> heads) {
   return part;
 }
 
-HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open) {
+HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenArray open,
+                     LeadingAxis leading) {
   if (heads.empty()) throw invalid("the list of masks is empty");
   HeadMasks part;
   part.heads = std::ssize(heads);
@@ -128,7 +142,7 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
   MaskSet::Lengths at_most;
   for (const MaskExpression& expression : heads) {
     if (expression.leaves_alignment_open()) part.unaligned.push_back(expression.text());
-    const MaskShape shape = expression.shape(open);
+    const MaskShape shape = expression.shape(open, leading);
     const Claim claim{&expression.text(), shape.heads, shape.q_length, shape.kv_length};
     if (claim.q > 0 && !shape.at_most) {
       if (first) require_equal_lengths(claim, *first);
@@ -136,6 +150,13 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
     } else if (claim.q > 0) {
       at_most = {at_most.q > 0 ? std::min(at_most.q, claim.q) : claim.q,
                  at_most.kv > 0 ? std::min(at_most.kv, claim.kv) : claim.kv};
+    }
+    if (shape.batch != 1 && part.batch != 1 && shape.batch != part.batch)
+      throw invalid("{} has {} batch entries, the expressions before it {}", expression.text(), shape.batch,
+                    part.batch);
+    if (shape.batch > 1) {
+      part.may_be_heads = shape.may_be_heads && (part.batch == 1 || part.may_be_heads);
+      part.batch = shape.batch;
     }
     if (claim.heads <= 1) continue;
     part.heads_are_rows = part.heads_are_rows || shape.heads_are_rows;
@@ -148,10 +169,13 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
   part.lengths_at_most = !first;
   part.q_length = first ? first->q : at_most.q;
   part.kv_length = first ? first->kv : at_most.kv;
-  part.mask = [expressions = std::move(heads), polarity, open = std::move(open), count = part.heads](
-                  std::int64_t, std::int64_t head, std::int64_t q_length, std::int64_t kv_length) {
+  const bool has_batch = leading == LeadingAxis::batch;
+  part.mask = [expressions = std::move(heads), polarity, open = std::move(open), has_batch,
+               count = part.heads](std::int64_t entry, std::int64_t head, std::int64_t q_length,
+                                   std::int64_t kv_length) {
     const std::size_t which = expressions.size() == 1 ? 0 : static_cast<std::size_t>(head);
-    return expressions[which].resolve({count, q_length, kv_length}, head, polarity, open);
+    return expressions[which].resolve({count, q_length, kv_length}, count == 1 ? 0 : head, polarity, open,
+                                      has_batch ? std::optional(entry) : std::nullopt);
   };
   return part;
 }
@@ -173,6 +197,7 @@ HeadMasks head_masks(std::shared_ptr<const ArraySource> array, Polarity polarity
   if (by_entry) part.batch = shape[0];
   if (by_head) part.heads = shape[rank - 3];
   part.has_head_axis = by_head;
+  part.may_be_heads = by_entry && !by_head && part.batch > 1;
   part.mask = [array = std::move(array), polarity, by_entry, by_head](std::int64_t entry, std::int64_t head,
                                                                       std::int64_t, std::int64_t) {
     auto one = array;
@@ -239,7 +264,9 @@ MaskSet::MaskSet(std::vector<HeadMasks> parts, std::int64_t entries, std::int64_
       throw invalid("{} has one length; packed sequences differ in length", part.name)
           .hint("masks of positions fit every length: causal, local, chunked");
     if (part.batch != 1 && part.batch != entries)
-      throw invalid("{} has {} batch entries, q has {}", part.name, part.batch, entries);
+      throw part.may_be_heads ? invalid("{} has {} masks, q has {} batch entries and {}", part.name,
+                                        part.batch, entries, counted(heads))
+                              : invalid("{} has {} batch entries, q has {}", part.name, part.batch, entries);
     if (part.heads != 1 && part.heads != heads)
       throw invalid("{} has {} heads, q has {}", part.name, part.heads, heads)
           .hint(hint_of_heads(part, "one mask serves all heads, else each query head has its own"));

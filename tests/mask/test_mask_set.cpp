@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+
 using namespace ejk;
 
 namespace {
@@ -129,5 +132,37 @@ TEST_CASE("a set for attention's inputs is of their entries, heads and lengths")
   } catch (const Error& e) {
     CHECK(e.code() == Error::Code::padding_mask);
     CHECK(e.subject() == "m.npy");
+  }
+}
+
+TEST_CASE("a stored mask of three axes is of entries, or of heads where their number alone fits") {
+  struct Case {
+    Shape shape;
+    std::int64_t entries, heads;
+    bool by_entry, of_either;
+  };
+  for (const Case& c : {Case{{2, 4, 6}, 2, 3, true, false}, Case{{3, 4, 6}, 2, 3, false, false},
+                        Case{{3, 4, 6}, 3, 3, true, true}}) {
+    CAPTURE(to_string(c.shape));
+    CAPTURE(c.entries);
+    Array elements(DType::boolean, c.shape);
+    const std::span<bool> bits = elements.elements<bool>();
+    for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = i % 7 < 3 || i % 5 == 1;
+    const auto source = make_source(std::move(elements), "m.npy");
+    const OpenArray open([&](const std::string&) { return source; });
+    for (HeadMasks part : {head_masks(source), head_masks({MaskExpression::parse("file(m) & full")},
+                                                          Polarity::keep, open, LeadingAxis::batch)}) {
+      CHECK(settle_first_axis(part, c.entries, c.heads) == c.of_either);
+      const auto lengths = [](std::int64_t) { return MaskSet::Lengths{4, 6}; };
+      const MaskSet set({std::move(part)}, c.entries, c.heads, lengths, MaskSet::Entries::padded);
+      const JoinedMasks joined = set.join();
+      for (std::int64_t e = 0; e < c.entries; ++e)
+        for (std::int64_t h = 0; h < c.heads; ++h) {
+          std::array<bool, 24> is{};
+          joined.of(e, h)->read(0, 4, 0, 6, is.data());
+          const auto wanted = bits.subspan(static_cast<std::size_t>((c.by_entry ? e : h) * 24), 24);
+          CHECK(std::equal(is.begin(), is.end(), wanted.begin()));
+        }
+    }
   }
 }

@@ -352,7 +352,7 @@ void check_flags(const AttentionFlags& words) {
   const bool has_values = !words.inputs.v->empty();
   if (has_values && !words.values_of_keys.empty())
     throw usage("--v-from-k: values are columns of K, and V is given, too")
-        .hint("a mask goes as --mask 'file(MASK)' then");
+        .hint("Q K MASK: the third array is a mask then");
   if (words.paged.any() && !words.cu_seqlens.kv.empty())
     throw usage("--cu-seqlens: the lengths of keys are those of the paged cache; give one reference");
   if (words.paged.any() && !words.padded.q.empty())
@@ -449,6 +449,10 @@ Outcome run(const AttentionFlags& words, Job& job) {
   append(report, describe(plan));
   if (words.conventions.exchanges_lse()) report_lse_layout(report);
   add_doubts(r, report);
+  for (const std::string& name : plan.masks_of_either())
+    report.warnings.push_back(fmt::format(
+        "{}: the first of three axes is the batch, and there are as many heads; masks of heads are (1, H, Q, K)",
+        printable(name)));
   std::vector<BufferedInput> given =
       job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
@@ -550,8 +554,9 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
       "An error, or each counts, as in kernels that gather keys: the logarithm of the count is a bias, "
       "and --explain calls it so. lse counts all, too.")
       .group("Masks");
-  add_word(set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
-           "values are the columns A to B of K; V is not given\nAs of MLA's absorbed decoding: 0:512.");
+  add_word(
+      set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
+      "values are the columns A to B of K, and the third array is MASK\nAs of MLA's absorbed decoding: 0:512.");
 }
 
 void add_options(OptionSet& set, AttentionFlags& words) {
@@ -657,7 +662,11 @@ Run declare_attention(OptionSet& set) {
                       "  out    mask  100 %  the tile of 64 keys on the diagonal is left out\n"
                       "Weights may be rounded to bfloat16, as --weights says. What no usual mistake\n"
                       "explains can be stated as a mask: --try 'causal & ~visited(info.h5)'.");
-  return [words](Job& job) { return run(*words, job); };
+  return [words](Job& job) {
+    if (!words->values_of_keys.empty() && words->masks.array.empty())
+      std::swap(words->masks.array, *words->inputs.v);
+    return run(*words, job);
+  };
 }
 
 Run declare_attention_grad(OptionSet& set) {

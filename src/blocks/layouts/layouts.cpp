@@ -290,6 +290,11 @@ const std::vector<std::string>& StoredMaskInfo::array_names() {
   return names;
 }
 
+bool StoredMaskInfo::is_in(const ArrayGroup& arrays) {
+  const auto all = blocks::layouts();
+  return std::any_of(all.begin(), all.end(), [&](const auto& layout) { return layout.is_of(arrays); });
+}
+
 StoredMaskInfo::Cost StoredMaskInfo::cost(const ArrayGroup& arrays) {
   return blocks::layout_of(arrays).cost(arrays);
 }
