@@ -431,7 +431,7 @@ const char* const kMaskHelp = R"(Mask expressions (--mask)
   positions(EXPR, q=REF, k=REF)
                             EXPR with query i at q[i], key j at k[j]
   from(REF)                 the mask that a file of mask-info stores, in any
-                            layout
+                            layout, or FlashInfer's custom mask
   visited(REF)              all of the blocks that it makes a kernel visit
   ~ & | ( )                 not, and, or; ~ binds tightest, | loosest)";
 

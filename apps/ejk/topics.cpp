@@ -146,6 +146,9 @@ What mask-info stores
   arguments, where the arrays do not contain them: from(a.npz, block=128x128,
   shape=8x4096x4096, walk=dkv, head_shards=2, q_seq_shards=4). Elements of a
   computable mask are stored only by 'ejk mask-info --no-computable'.
+  from(REF) is also the custom mask of FlashInfer's batch prefill: custom_mask or
+  packed_custom_mask, with qo_indptr, kv_indptr and, where it is, mask_indptr;
+  requests attend to their own keys alone. It has no blocks for visited(REF).
 
 Alignment
   Query 0 is aligned with key 0; with offset=K query i is aligned with key

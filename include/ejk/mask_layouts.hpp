@@ -6,7 +6,7 @@
 // VariableBlockSparseAttentionWrapper), Paddle (flashmask_attention), MagiAttention (flex_flash_attn). Settings
 // that the arrays of a library lack are arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv,
 // q_seq_shards, kv_seq_shards. Each layout is written and read by one file in src/blocks/layouts/;
-// StoredMaskInfo reads all of them.
+// StoredMaskInfo reads all of them, and FlashInfer's custom masks of requests (custom_mask, packed_custom_mask).
 #pragma once
 
 #include <cstdint>

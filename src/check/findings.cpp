@@ -162,6 +162,7 @@ constexpr Rule kMaskInfo[] = {
     {"runs-on", kError, "the kernel takes these blocks"},
     {"look-ahead", kWarning, "idle steps fetch what is needed next"},
     {"unused", kWarning, "each distinct partial block is used"},
+    {"unread", kWarning, "bits that belong to no pair are 0"},
     {"decided", kWarning, "no partial block is all True or all False"},
     {"dtype", kWarning, "indices are int8, int16 or int32"},
     {"assumed", kWarning, "nothing is assumed: elements, alignment"},

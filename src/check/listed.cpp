@@ -307,6 +307,7 @@ class RuleCheck final : public ArraysCheck {
     describe_facts({head_count, shape_[1], shape_[2]});
     check_types(rule_->indices);
     rule_->check(shape_[1], shape_[2], faults({}));
+    rule_->check_unread(faults({}));
     for (std::int64_t row = 0; row < row_count; ++row) {
       row_masks.push_back({nullptr, nullptr, shape_[1], shape_[2]});
       row_rules.push_back(rule_->mask(shape_[1], shape_[2], row));

@@ -285,6 +285,15 @@ std::function<Findings()> tokamax_rows(const std::vector<std::int32_t>& rows) {
   };
 }
 
+// A custom mask of FlashInfer with 3 queries and 4 keys, whose second byte is this.
+std::function<Findings()> last_byte(std::int64_t byte) {
+  return [=] {
+    return check_mask_info(plain::group_of({{"packed_custom_mask", {DType::uint8, {2}, {0xff, byte}}},
+                                            {"qo_indptr", {DType::int32, {2}, {0, 3}}},
+                                            {"kv_indptr", {DType::int32, {2}, {0, 4}}}}));
+  };
+}
+
 void no_change(ArrayGroup&) {}
 
 // The partial blocks again, and one more, all of `value`; block (1, 0) has it where that is all True.
@@ -460,6 +469,7 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"runs-on", {on_hopper({64, 256}), on_hopper({64, 128})}},
       {"look-ahead", {info(number("data_next", 1, 1)), info(number("data_next", 1, 0))}},
       {"unused", {info(one_more(2, false)), info(no_change)}},
+      {"unread", {last_byte(0x1f), last_byte(0x0f)}},
       {"decided", {info(one_more(1, true)), info(no_change)}},
       {"dtype",
        {info([](ArrayGroup& g) {

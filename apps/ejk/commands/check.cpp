@@ -562,7 +562,8 @@ Run declare_check_mask_info(OptionSet& set) {
   const auto words = std::make_shared<MaskInfoWords>();
   add_word(
       set, "FILE", words->file, [](const std::string& word) { return word; }, "FILE",
-      "block metadata in any layout of ejk mask-info, in an HDF5 file or group, .npz, safetensors or folder")
+      "block metadata in any layout of ejk mask-info, in an HDF5 file or group, .npz, safetensors or folder\n"
+      "Or FlashInfer's custom_mask or packed_custom_mask with qo_indptr and kv_indptr.")
       .required();
   declare_masks(set, words->masks);
   add_word(set, "--block", words->settings.block, read_block, "QxK",

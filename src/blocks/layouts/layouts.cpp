@@ -15,11 +15,11 @@ namespace ejk {
 namespace blocks {
 
 extern const StoredMaskLayout kSplash, kTokamax, kTokamaxFull, kFlex, kFa4, kBsr, kFlashinfer, kVariable,
-    kFlashmask, kMagi;
+    kCustomMask, kFlashmask, kMagi;
 
 std::span<const StoredMaskLayout> layouts() {
-  static const StoredMaskLayout table[] = {kSplash, kTokamax,    kTokamaxFull, kFlex,      kFa4,
-                                           kBsr,    kFlashinfer, kVariable,    kFlashmask, kMagi};
+  static const StoredMaskLayout table[] = {kSplash,     kTokamax,  kTokamaxFull, kFlex,      kFa4, kBsr,
+                                           kFlashinfer, kVariable, kCustomMask,  kFlashmask, kMagi};
   return table;
 }
 

@@ -51,7 +51,8 @@ StoredMaskInfo::Cost cost_of_indices(const ArrayGroup& arrays) {
       if (!array->random_access()) cost.buffered += elements / 8;
       continue;
     }
-    cost.buffered += name == "packed_mask" || name == "block_mask_map" ? elements : kOfIndex * elements;
+    const bool is_bytes = name == "packed_mask" || name == "block_mask_map" || name == "packed_custom_mask";
+    cost.buffered += name == "custom_mask" ? elements / 8 : is_bytes ? elements : kOfIndex * elements;
     cost.read += type_of(*array).bytes();
   }
   return cost;

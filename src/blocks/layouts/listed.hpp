@@ -112,6 +112,8 @@ class PairRule {
   virtual BlockBounds bounds(std::int64_t) const { return {}; }
   /// Elements that no kernel can use, for a mask of these lengths.
   virtual void check(std::int64_t q_length, std::int64_t kv_length, const ArrayWalk& to) const = 0;
+  /// Faults of elements that no pair depends on.
+  virtual void check_unread(const ArrayWalk&) const {}
   /// Of one row, without the elements that check() has faults of.
   virtual Mask mask(std::int64_t q_length, std::int64_t kv_length, std::int64_t row) const = 0;
   /// The element that decides on a pair.
