@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "ejk/mask_info.hpp"
 #include "ejk/text.hpp"
@@ -86,6 +88,78 @@ void note_masks(const MaskOptions& options, Job& job) {
   job.provenance.record("mask_kind", name_of(options.polarity));
 }
 
+std::string pairs_of(std::int64_t queries, std::int64_t keys) {
+  return fmt::format("{} quer{} x {} key{}", format_count(queries), queries == 1 ? "y" : "ies",
+                     format_count(keys), keys == 1 ? "" : "s");
+}
+
+// What an expression masks in any of the masks that are made of it, for the entries and heads of a set.
+class MaskedByExpression {
+ public:
+  void add(const Mask& mask) {
+    const bool is_first = q_ == 0;
+    has_other_lengths_ =
+        has_other_lengths_ || (!is_first && (mask.q_length() != q_ || mask.kv_length() != kv_));
+    q_ = std::max(q_, mask.q_length()), kv_ = std::max(kv_, mask.kv_length());
+    if (is_first) bounds_ = bounds_of(mask);
+    if (!is_first && has_idle()) {
+      const std::vector<MaskBound> here = bounds_of(mask);
+      for (std::size_t n = 0; n < here.size(); ++n)
+        bounds_[n].is_idle = bounds_[n].is_idle && here[n].is_idle;
+    }
+    is_full_ = is_full_ && is_known_full(mask);
+  }
+
+  /// One query attends to all keys in every decode step: only bounds are worth a warning.
+  void warn(const std::string& option, const std::string& expression, std::vector<std::string>& into) const {
+    const std::string where = (has_other_lengths_ ? "up to " : "") + pairs_of(q_, kv_);
+    const auto warn = [&](const std::string& what, const char* of) {
+      std::string text =
+          fmt::format("{} '{}'{} nothing at {}: a check with this mask is inconclusive about {}", option,
+                      printable(expression, 60), what, where, of);
+      if (std::find(into.begin(), into.end(), text) == into.end()) into.push_back(std::move(text));
+    };
+    for (const MaskBound& bound : bounds_)
+      if (bound.is_idle) warn(": " + bound.text + " changes", "this bound");
+    if (is_full_ && q_ > 1 && !has_idle() && expression != "full") warn(" masks", "masking");
+  }
+
+ private:
+  bool has_idle() const {
+    return std::any_of(bounds_.begin(), bounds_.end(), [](const MaskBound& bound) { return bound.is_idle; });
+  }
+
+  std::vector<MaskBound> bounds_;
+  bool is_full_ = true;
+  std::int64_t q_ = 0, kv_ = 0;  // the largest
+  bool has_other_lengths_ = false;
+};
+
+// Inspects the masks of a part as they are created, until the function that it returns is called, for the
+// warnings.
+std::function<std::vector<std::string>()> inspect_bounds(const std::string& option,
+                                                         const std::vector<MaskExpression>& expressions,
+                                                         HeadMasks& part) {
+  struct State {
+    std::vector<MaskedByExpression> of;  // each expression
+    bool is_read = false;
+  };
+  const auto state = std::make_shared<State>(State{std::vector<MaskedByExpression>(expressions.size())});
+  part.mask = [state, make = std::move(part.mask)](std::int64_t entry, std::int64_t head, std::int64_t q,
+                                                   std::int64_t kv) {
+    Mask mask = make(entry, head, q, kv);
+    if (!state->is_read) state->of[state->of.size() == 1 ? 0 : static_cast<std::size_t>(head)].add(mask);
+    return mask;
+  };
+  return [state, option, expressions] {
+    state->is_read = true;
+    std::vector<std::string> warnings;
+    for (std::size_t n = 0; n < expressions.size(); ++n)
+      state->of[n].warn(option, expressions[n].text(), warnings);
+    return warnings;
+  };
+}
+
 // The parts of a set of masks: MASK first, then the expressions.
 AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const OpenArray& open_array,
                           const OpenArray& open_in_expression, Job& job) {
@@ -97,6 +171,7 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
         fmt::format("{} of shape {}", printable(options.array), to_string(array->shape())));
   }
   note_masks(options, job);
+  masks.idle = [] { return std::vector<std::string>(); };
   if (options.expressions.empty()) return masks;
   const std::size_t count = options.expressions.size();
   const std::string title = fmt::format("--mask '{}'", printable(options.expressions.front().text()));
@@ -104,6 +179,7 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
   if (leading == LeadingAxis::heads)
     part.name = count == 1 ? title : fmt::format("{} expressions (--mask)", count);
   masks.unaligned = part.unaligned;
+  masks.idle = inspect_bounds("--mask", options.expressions, part);
   masks.parts.push_back(std::move(part));
   masks.titles.push_back(title);
   return masks;
@@ -306,6 +382,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job, const MaskSet::Given& 
   if (!doubt.warning.empty()) result.padding.push_back(doubt.warning);
   result.padding_hint = doubt.hint;
   warn_of_ids(named, result.doubts);
+  result.idle = masks.idle();
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
 }
@@ -315,14 +392,16 @@ std::vector<Mask> resolve_expressions(const std::string& option,
                                       Masks& of, Job& job) {
   if (expressions.empty()) return {};
   NamedArrays named;
-  const MaskSet set({head_masks(expressions, polarity, opener(job, "mask_array", named))},
-                    MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
+  HeadMasks part = head_masks(expressions, polarity, opener(job, "mask_array", named));
+  const auto idle = inspect_bounds(option, expressions, part);
+  const MaskSet set({std::move(part)}, MaskSet::Given{{of.head_count(), of.q_length, of.kv_length}, of.name});
   const JoinedMasks joined = set.join();
   if (of.q_length != of.kv_length)
     for (const std::string& text : set.unaligned()) of.alignment.push_back(alignment_warning(text, option));
   if (const PaddingDoubt doubt = doubt_of(named, polarity); !doubt.warning.empty())
     of.doubts.push_back(option + ": " + doubt.warning);
   warn_of_ids(named, of.doubts);
+  for (std::string& text : idle()) of.idle.push_back(std::move(text));
   std::vector<Mask> heads;
   for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
   return heads;

@@ -44,13 +44,20 @@ struct Masks {
   std::vector<std::string> alignment;  // warnings: likely not the intended one
   std::vector<std::string> padding;    // warning: likely a padding mask
   std::vector<std::string> doubts;     // warnings: arrays that are likely something else
+  std::vector<std::string> idle;       // warnings: bounds that mask nothing
   std::string padding_hint;            // for indivisible blocks of a likely padding mask; or empty
 
   std::int64_t head_count() const { return static_cast<std::int64_t>(heads.size()); }
-  std::vector<std::string> warnings() const {
+  /// Warnings of what the masks likely mean.
+  std::vector<std::string> assumptions() const {
     std::vector<std::string> all = alignment;
     all.insert(all.end(), padding.begin(), padding.end());
     all.insert(all.end(), doubts.begin(), doubts.end());
+    return all;
+  }
+  std::vector<std::string> warnings() const {
+    std::vector<std::string> all = assumptions();
+    all.insert(all.end(), idle.begin(), idle.end());
     return all;
   }
 };
@@ -126,6 +133,8 @@ struct AttentionMasks {
   std::shared_ptr<const ArraySource> indices;  // with duplicates, where these are counted
   /// After masks are created: warnings of ids in expressions that are likely positions.
   std::function<std::vector<std::string>()> doubts;
+  /// The same: bounds in expressions that mask nothing in any entry. Masks created later are not inspected.
+  std::function<std::vector<std::string>()> idle;
 };
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);

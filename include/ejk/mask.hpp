@@ -106,6 +106,19 @@ Mask array_mask(std::shared_ptr<const ArraySource> array, Polarity polarity);
 enum class PaddingGuess { none, possible, likely };
 PaddingGuess padding_guess(const Mask& mask);
 
+/// A bound of a window, chunk or prefix; a causal edge, as right=0, is none. Without an idle one the mask is
+/// the same: it masks no pair, or only pairs of two documents in an intersection with documents(...).
+struct MaskBound {
+  std::string text;  // "left=4096"
+  bool is_idle = false;
+};
+
+/// The bounds of all parts of a mask, in the order of its text. Reads no elements.
+std::vector<MaskBound> bounds_of(const Mask& of);
+
+/// Whether all queries attend to all keys, where that is known without elements: never of a stored array.
+bool is_known_full(const Mask& of);
+
 /// Each element of an array (q blocks, kv blocks) of array_mask is a block of elements; the last one of a row
 /// or column may be cut short. The array is read now. Errors: lengths of another number of blocks; those of
 /// array_mask.

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/checked.hpp"
@@ -86,6 +88,11 @@ std::unique_ptr<BlockClassifier> BandMask::classifier(std::int64_t, std::int64_t
   return std::make_unique<BandClassifier>(*this, kv_block);
 }
 
+template <class F>
+bool in_each(std::span<const Rectangle> where, F&& f) {
+  return std::all_of(where.begin(), where.end(), f);
+}
+
 // The other way to align queries and keys that differ in number.
 template <class At>
 void add_alignments(const MaskNode& node, std::int64_t offset, At&& at, std::vector<NearbyMask>& all) {
@@ -141,6 +148,10 @@ class PrefixMask final : public BandMask {
     return keys_ == static_cast<const PrefixMask&>(other).keys_;
   }
   std::string text() const override { return fmt::format("prefix({})", keys_); }
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    bounds.push_back({fmt::format("keys={}", keys_),
+                      in_each(where, [&](const Rectangle& r) { return r.k_end <= keys_; })});
+  }
   std::vector<NearbyMask> nearby() const override {
     const auto of = [&](std::int64_t keys) { return prefix_mask(q_length(), kv_length(), keys); };
     std::vector<NearbyMask> all{{"the prefix is one key longer", of(keys_ + 1)}};
@@ -173,6 +184,13 @@ class LocalMask final : public BandMask {
     const auto side = [](const std::optional<std::int64_t>& n) { return n ? fmt::format("{}", *n) : "none"; };
     return fmt::format("local(left={},right={}{})", side(left_), side(right_),
                        offset_ == 0 ? "" : fmt::format(",offset={}", offset_));
+  }
+  // No key is before the window of the last query, or after that of the first one.
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    const auto left = [&](const Rectangle& r) { return first(r.q_end - 1) <= r.k_begin; };
+    const auto right = [&](const Rectangle& r) { return last(r.q_begin) >= r.k_end - 1; };
+    if (left_) bounds.push_back({fmt::format("left={}", *left_), in_each(where, left)});
+    if (right_.value_or(0) > 0) bounds.push_back({fmt::format("right={}", *right_), in_each(where, right)});
   }
   std::vector<NearbyMask> nearby() const override;
 
@@ -229,6 +247,11 @@ class ChunkedMask final : public BandMask {
     return offset_ == 0 ? fmt::format("chunked({})", chunk_)
                         : fmt::format("chunked({},offset={})", chunk_, offset_);
   }
+  // No key is in a chunk before that of the last query.
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    const auto is_one = [&](const Rectangle& r) { return first(r.q_end - 1) <= r.k_begin; };
+    bounds.push_back({fmt::format("size={}", chunk_), in_each(where, is_one)});
+  }
   std::vector<NearbyMask> nearby() const override;
 
  private:
@@ -266,6 +289,17 @@ class DocumentsMask final : public BandMask {
     return offsets_ == static_cast<const DocumentsMask&>(other).offsets_;
   }
   std::string text() const override { return fmt::format("documents({})", name_); }
+  void narrow(std::vector<Rectangle>& where) const override {
+    std::vector<Rectangle> left;
+    for (const Rectangle& r : where)
+      for (std::size_t d = document_of(std::max(r.q_begin, r.k_begin));
+           d + 1 < offsets_.size() && offsets_[d] < std::min(r.q_end, r.k_end); ++d) {
+        const std::int64_t begin = offsets_[d], end = offsets_[d + 1];
+        left.push_back({std::max(r.q_begin, begin), std::min(r.q_end, end), std::max(r.k_begin, begin),
+                        std::min(r.k_end, end)});
+      }
+    where = std::move(left);
+  }
   std::vector<NearbyMask> nearby() const override {
     std::vector<NearbyMask> all;
     for (const std::int64_t by : {1, -1}) {

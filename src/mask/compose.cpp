@@ -56,6 +56,9 @@ class NotMask final : public MaskNode {
   bool random_access() const override { return of_.node().random_access(); }
   std::int64_t stored_bytes() const override { return of_.node().stored_bytes(); }
   void add_offsets(std::set<std::int64_t>& offsets) const override { of_.node().add_offsets(offsets); }
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    of_.node().add_bounds(where, bounds);
+  }
   std::vector<NearbyMask> nearby() const override {
     std::vector<NearbyMask> all{{"'" + of_.text() + "' is not negated", of_}};
     for (NearbyMask& other : of_.node().nearby()) all.push_back({std::move(other.text), ~other.mask});
@@ -144,6 +147,21 @@ class JoinMask final : public MaskNode {
   void add_offsets(std::set<std::int64_t>& offsets) const override {
     a_.node().add_offsets(offsets);
     b_.node().add_offsets(offsets);
+  }
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    if (join == Join::either) {
+      a_.node().add_bounds(where, bounds);
+      b_.node().add_bounds(where, bounds);
+      return;
+    }
+    std::vector<Rectangle> left(where.begin(), where.end());
+    narrow(left);
+    for (const Mask& factor : factors()) factor.node().add_bounds(left, bounds);
+  }
+  void narrow(std::vector<Rectangle>& where) const override {
+    if (join == Join::either) return;
+    a_.node().narrow(where);
+    b_.node().narrow(where);
   }
   std::vector<NearbyMask> nearby() const override {
     const auto with = [](const Mask& a, const Mask& b) { return join == Join::both ? a & b : a | b; };

@@ -117,6 +117,24 @@ std::int64_t Mask::kv_length() const { return node_->kv_length(); }
 bool Mask::is_computable() const { return node_->is_computable(); }
 std::string Mask::text() const { return node_->text(); }
 
+std::vector<MaskBound> bounds_of(const Mask& of) {
+  std::vector<MaskBound> all;
+  const mask::Rectangle whole{0, of.q_length(), 0, of.kv_length()};
+  of.node().add_bounds({&whole, 1}, all);
+  return all;
+}
+
+// The first and last queries usually decide, at less cost than all.
+bool is_known_full(const Mask& of) {
+  const std::int64_t q = of.q_length(), kv = of.kv_length();
+  const auto is_full = [&](IndexRange rows) {
+    mask::BlockState state = mask::BlockState::undecided;
+    of.node().classifier(rows.count(), kv)->classify(rows.begin, rows.end, {0, 1}, &state);
+    return state == mask::BlockState::full;
+  };
+  return is_full({0, 1}) && is_full({q - 1, q}) && is_full({0, q});
+}
+
 bool Mask::same_as(const Mask& other) const { return mask::same_as(*this, other, {0, q_length()}); }
 
 bool mask::same_as(const Mask& first, const Mask& second, IndexRange queries) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,13 @@ class MaskNode {
 
   /// Offsets in keys of each positional part: 0 aligns query 0 with key 0.
   virtual void add_offsets(std::set<std::int64_t>&) const {}
+
+  /// Bounds of each part, idle or not for the pairs of these rectangles. Their first and last queries and keys
+  /// are pairs of the mask, others need not be.
+  virtual void add_bounds(std::span<const mask::Rectangle>, std::vector<MaskBound>&) const {}
+
+  /// Removes pairs from these rectangles that the mask masks, as far as rectangles remain.
+  virtual void narrow(std::vector<mask::Rectangle>&) const {}
 
   /// `other` has the same dynamic type and shape. Stored elements are compared for these queries only; an
   /// empty range reads nothing.

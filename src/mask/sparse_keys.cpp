@@ -199,6 +199,15 @@ class PositionsMask final : public MaskNode {
     if (q_ != o.q_ || k_ != o.k_) return false;
     return queries.begin >= queries.end ? mask::same_as(of_, o.of_, {0, 0}) : of_.same_as(o.of_);
   }
+  void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
+    std::vector<Rectangle> there;
+    for (const Rectangle& here : where) {
+      const IndexRange q = ends_of(q_, {here.q_begin, here.q_end}),
+                       k = ends_of(k_, {here.k_begin, here.k_end});
+      there.push_back({q.begin, q.end, k.begin, k.end});
+    }
+    of_.node().add_bounds(there, bounds);
+  }
   bool random_access() const override { return of_.node().random_access(); }
   std::int64_t stored_bytes() const override { return of_.node().stored_bytes(); }
   std::unique_ptr<BlockClassifier> classifier(std::int64_t q_block, std::int64_t kv_block) const override;
@@ -225,6 +234,13 @@ class PositionsMask final : public MaskNode {
   std::int64_t key(std::int64_t k) const { return k_.empty() ? k : k_[static_cast<std::size_t>(k)]; }
 
  private:
+  // The least and largest of these positions.
+  static IndexRange ends_of(const Positions& positions, IndexRange of) {
+    if (positions.empty()) return of;
+    const auto [least, most] = std::minmax_element(positions.begin() + of.begin, positions.begin() + of.end);
+    return {*least, *most + 1};
+  }
+
   static std::int64_t end_of_run(const Positions& positions, std::int64_t begin, std::int64_t end) {
     if (positions.empty()) return end;
     std::int64_t at = begin + 1;

@@ -100,8 +100,29 @@ TEST_CASE("queries and keys that differ in number are warned of once where nothi
                                              {"full", std::size_t{0}}}) {
     MaskWords run({"--mask", expression, "--shape", "4x8"});
     Job job(run.command, run.words.set);
-    CHECK(resolve_masks(run.options, job).warnings().size() == warnings);
+    CHECK(resolve_masks(run.options, job).alignment.size() == warnings);
   }
+}
+
+TEST_CASE("a bound that masks nothing is warned of, for the head whose expression has it") {
+  const auto idle = [](const std::vector<std::string>& line) {
+    MaskWords run(line);
+    Job job(run.command, run.words.set);
+    return resolve_masks(run.options, job).idle;
+  };
+  CHECK(idle({"--mask", "local(6, 0)", "--mask", "local(7, 0)", "--shape", "2x8x8"}) ==
+        std::vector<std::string>{
+            "--mask 'local(7, 0)': left=7 changes nothing at 8 queries x 8 keys: a check with "
+            "this mask is inconclusive about this bound"});
+  CHECK(idle({"--mask", "causal(offset=7)", "--shape", "2x8x8"}) ==
+        std::vector<std::string>{
+            "--mask 'causal(offset=7)' masks nothing at 8 queries x 8 keys: a check with this "
+            "mask is inconclusive about masking"});
+  for (const char* const usual :
+       {"full", "causal", "causal(align=bottom-right)", "local(3, 0, align=bottom-right)", "~full"})
+    for (const char* const shape : {"8x8", "1x8"}) CHECK(idle({"--mask", usual, "--shape", shape}).empty());
+  const test::Folder folder;
+  CHECK(idle({ones(folder / "m.npy", {8, 8})}).empty());  // elements are not read for this
 }
 
 TEST_CASE("a dry run plans, and more memory than allowed is refused before any work") {

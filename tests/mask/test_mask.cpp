@@ -223,6 +223,156 @@ TEST_CASE("positional kinds are exact to the ends of 64 bits") {
           [&](std::int64_t i, std::int64_t j) { return i / chunk == j / chunk && j <= i; });
 }
 
+namespace {
+
+// A window, chunks or a prefix, and what is left of each without one of its bounds.
+struct PlainTerm {
+  Mask mask;
+  std::vector<std::uint8_t> elements;
+  std::vector<std::vector<std::uint8_t>> without;  // each bound, in order
+};
+
+PlainTerm random_term(plain::Random& random, std::int64_t q, std::int64_t kv) {
+  using plain::between, plain::table;
+  const std::int64_t offset = between(random, 0, 2) == 0   ? 0
+                              : between(random, 0, 1) == 0 ? kv - q
+                                                           : between(random, -30, 30);
+  const std::int64_t kind = between(random, 0, 2);
+  if (kind == 0) {
+    const std::int64_t keys = between(random, 0, kv + 3);
+    return {prefix_mask(q, kv, keys),
+            table(q, kv, [&](auto, auto j) { return j < keys; }),
+            {table(q, kv, [](auto, auto) { return true; })}};
+  }
+  if (kind == 1) {
+    const std::int64_t size = between(random, 1, 40);
+    const auto chunk = [&](std::int64_t i) { return i >= 0 ? i / size : (i + 1) / size - 1; };
+    return {chunked_mask(q, kv, size, offset),
+            table(q, kv, [&](auto i, auto j) { return j <= i + offset && chunk(i + offset) == chunk(j); }),
+            {table(q, kv, [&](auto i, auto j) { return j <= i + offset; })}};
+  }
+  const std::int64_t left = between(random, -8, 40), right = between(random, -8, 40);  // negative: none
+  const auto window = [&](bool has_left, bool has_right) {
+    return table(q, kv, [&](auto i, auto j) {
+      return (!has_left || j >= i + offset - left) && (!has_right || j <= i + offset + right);
+    });
+  };
+  const auto side = [](std::int64_t n) { return n < 0 ? std::nullopt : std::optional(n); };
+  PlainTerm term{local_mask(q, kv, side(left), side(right), offset), window(left >= 0, right >= 0), {}};
+  if (left >= 0) term.without.push_back(window(false, right >= 0));
+  if (right > 0) term.without.push_back(window(left >= 0, false));
+  return term;
+}
+
+std::vector<std::uint8_t> gathered(const std::vector<std::uint8_t>& elements, std::int64_t kv,
+                                   const std::vector<std::int64_t>& at_q,
+                                   const std::vector<std::int64_t>& at_k) {
+  return plain::table(std::ssize(at_q), std::ssize(at_k), [&](std::int64_t i, std::int64_t j) {
+    return elements[static_cast<std::size_t>(at_q[static_cast<std::size_t>(i)] * kv +
+                                             at_k[static_cast<std::size_t>(j)])] != 0;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a bound is idle where the mask without it has the same elements") {
+  plain::Random random(20);
+  std::int64_t idle = 0, active = 0;
+  for (int n = 0; n < 4000; ++n) {
+    const std::int64_t q = plain::between(random, 1, 24), kv = plain::between(random, 1, 40);
+    CAPTURE(n);
+    const PlainTerm a = random_term(random, q, kv), b = random_term(random, q, kv);
+    REQUIRE(plain::elements_of(a.mask) == a.elements);
+    std::vector<std::int64_t> at_q, at_k;
+    for (std::int64_t i = plain::between(random, 1, 5); i > 0; --i)
+      at_q.push_back(plain::between(random, 0, q - 1)), at_k.push_back(plain::between(random, 0, kv - 1));
+    const std::vector<MaskBound> of_a = bounds_of(a.mask), of_b = bounds_of(b.mask),
+                                 not_a = bounds_of(~a.mask), either = bounds_of(a.mask | b.mask),
+                                 both = bounds_of(b.mask & ~a.mask),
+                                 moved = bounds_of(positions_mask(a.mask, at_q, at_k));
+    REQUIRE(of_a.size() == a.without.size());
+    REQUIRE(not_a.size() == of_a.size());
+    REQUIRE(moved.size() == of_a.size());
+    REQUIRE(either.size() == of_a.size() + of_b.size());
+    REQUIRE(both.size() == either.size());
+    for (std::size_t i = 0; i < of_a.size(); ++i) {
+      CAPTURE(of_a[i].text);
+      CHECK(of_a[i].is_idle == (a.without[i] == a.elements));
+      CHECK(not_a[i].is_idle == of_a[i].is_idle);
+      CHECK(either[i].is_idle == of_a[i].is_idle);
+      CHECK(both[of_b.size() + i].is_idle == of_a[i].is_idle);
+      CHECK(moved[i].is_idle ==
+            (gathered(a.without[i], kv, at_q, at_k) == gathered(a.elements, kv, at_q, at_k)));
+      ++(of_a[i].is_idle ? idle : active);
+    }
+  }
+  CHECK(idle > 500);
+  CHECK(active > 500);
+  const auto texts = [](const Mask& mask) {
+    std::string all;
+    for (const MaskBound& bound : bounds_of(mask)) all += bound.text + (bound.is_idle ? " idle, " : ", ");
+    return all;
+  };
+  CHECK(texts(local_mask(1024, 1024, 4096, 0) & chunked_mask(1024, 1024, 1023)) ==
+        "left=4096 idle, size=1023, ");
+  CHECK(texts(local_mask(1024, 1024, 1022, 7) | prefix_mask(1024, 1024, 1024)) ==
+        "left=1022, right=7, keys=1024 idle, ");
+  CHECK(texts(local_mask(1, 1024, 1022, std::nullopt, 1023) | causal_mask(1, 1024, 1023)) == "left=1022, ");
+  CHECK(texts(local_mask(5, 5, INT64_MAX, INT64_MAX, INT64_MIN)) ==
+        "left=9223372036854775807 idle, "
+        "right=9223372036854775807, ");
+}
+
+TEST_CASE("a bound is idle among documents where no pair of one document is beyond it") {
+  plain::Random random(22);
+  std::int64_t idle = 0, active = 0;
+  for (int n = 0; n < 2000; ++n) {
+    const std::int64_t tokens = plain::between(random, 1, 40);
+    std::vector<std::int64_t> cu{0};
+    while (cu.back() < tokens) cu.push_back(std::min(tokens, cu.back() + plain::between(random, 0, 20)));
+    const PlainTerm term = random_term(random, tokens, tokens);
+    const Mask documents = documents_mask(cu);
+    const std::vector<std::uint8_t> allowed = plain::elements_of(documents);
+    const auto within = [&](std::vector<std::uint8_t> elements) {
+      for (std::size_t i = 0; i < elements.size(); ++i) elements[i] &= allowed[i];
+      return elements;
+    };
+    CAPTURE(n);
+    for (const Mask& mask : {term.mask & documents, full_mask(tokens, tokens) & (documents & term.mask),
+                             ~(causal_mask(tokens, tokens, 50) & documents & term.mask)}) {
+      const std::vector<MaskBound> bounds = bounds_of(mask);
+      REQUIRE(bounds.size() == term.without.size());
+      for (std::size_t i = 0; i < bounds.size(); ++i) {
+        CHECK(bounds[i].is_idle == (within(term.without[i]) == within(term.elements)));
+        ++(bounds[i].is_idle ? idle : active);
+      }
+    }
+    const std::vector<MaskBound> alone = bounds_of(term.mask), either = bounds_of(term.mask | documents);
+    for (std::size_t i = 0; i < alone.size(); ++i) CHECK(either[i].is_idle == alone[i].is_idle);
+  }
+  CHECK(idle > 500);
+  CHECK(active > 500);
+}
+
+TEST_CASE("a mask that is known to be full is full, and positional kinds are known") {
+  plain::Random random(21);
+  const auto is_full = [](const std::vector<std::uint8_t>& elements) {
+    return std::count(elements.begin(), elements.end(), 1) == std::ssize(elements);
+  };
+  std::int64_t known = 0;
+  for (int n = 0; n < 4000; ++n) {
+    const std::int64_t q = plain::between(random, 1, 12), kv = plain::between(random, 1, 12);
+    const plain::Pair mask = plain::random_mask(random, q, kv, 2);
+    CAPTURE(mask.mask.text());
+    const bool is_known = is_known_full(mask.mask);
+    known += is_known ? 1 : 0;
+    CHECK((!is_known || is_full(mask.elements)));
+    const PlainTerm term = random_term(random, q, kv);
+    CHECK(is_known_full(term.mask) == is_full(term.elements));
+  }
+  CHECK(known > 200);
+}
+
 TEST_CASE("masks are the same when kind, parameters, operands and contents are") {
   const auto array = [](std::uint8_t last) {
     return array_mask(make_source(plain::array_of(2, 2, {1, 0, 1, last})));

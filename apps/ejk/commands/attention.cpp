@@ -170,6 +170,7 @@ void add_work(Report& report, const AttentionWork& work, const AttentionMasks& m
   append(report, describe(work));
   if (!work.alignment.empty())
     for (const std::string& text : masks.unaligned) report.warnings.push_back(alignment_warning(text));
+  for (std::string& text : masks.idle()) report.warnings.push_back(std::move(text));
 }
 
 void add_times(Report& report, const AttentionWork& work, double flop) {

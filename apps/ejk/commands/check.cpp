@@ -50,8 +50,12 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
 }
 
 // Prints the findings. The check failed if there is an error; with --strict also if there is a warning.
-Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job) {
-  job.deliver(describe(findings, flags.strict ? Severity::warning : Severity::error), {});
+// `remarks`: warnings about the check itself, which are no findings.
+Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job,
+                const std::vector<std::string>& remarks = {}) {
+  Report report = describe(findings, flags.strict ? Severity::warning : Severity::error);
+  report.warnings.insert(report.warnings.end(), remarks.begin(), remarks.end());
+  job.deliver(std::move(report), {});
   return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
                                                                             : Outcome::passed;
 }
@@ -501,8 +505,8 @@ Outcome run(const MaskWords& words, Job& job) {
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask(masks.heads, claims, options); });
   if (claims.stored) masks.padding.clear();  // a rule of its own
-  add_assumptions(masks.warnings(), found);
-  return deliver(found, words.flags, job);
+  add_assumptions(masks.assumptions(), found);
+  return deliver(found, words.flags, job, masks.idle);
 }
 
 // The shape in the file, empty if it has none. Nothing if it is no MaskInfo, which is a finding.
@@ -528,6 +532,7 @@ Outcome run(const MaskInfoWords& words, Job& job) {
   }
   const ArrayGroup group = group_opener(job)(words.file, StoredMaskInfo::array_names());
   Report plan;
+  std::vector<std::string> assumptions, idle;
   const std::optional<Shape> shape = shape_in(group, claims.settings);
   if (shape && !shape->empty()) claims.settings.shape = shape;
   if (shape && (!masks.array.empty() || !masks.expressions.empty())) {
@@ -535,14 +540,14 @@ Outcome run(const MaskInfoWords& words, Job& job) {
     Masks given = job.phase(Phase::read, [&] { return resolve_masks(masks, job); });
     claims.masks = std::move(given.heads);
     plan.warnings = given.warnings();
+    assumptions = given.assumptions(), idle = given.idle;
   }
   if (job.wants_picture()) claims.pictures = kMostPictures;
-  const std::vector<std::string> assumptions = plan.warnings;
   if (job.plan(std::move(plan), ejk::check_mask_info_bytes(group, claims))) return Outcome::passed;
   const CheckOptions options = words.flags.options(job);
   Findings found = job.phase(Phase::compute, [&] { return ejk::check_mask_info(group, claims, options); });
   add_assumptions(assumptions, found);
-  return deliver(found, words.flags, job);
+  return deliver(found, words.flags, job, idle);
 }
 
 Run declare_check_mask(OptionSet& set) {
