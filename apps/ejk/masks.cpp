@@ -224,7 +224,7 @@ PaddingDoubt doubt_of(const HeadMasks& part, Polarity polarity, const std::strin
 // Opened arrays of expressions: file(REF) has rank 2 or 3, ids and offsets rank 1.
 struct NamedArrays {
   std::map<std::string, std::shared_ptr<const ArraySource>> arrays;
-  std::vector<std::string> warnings;  // of the meaning of segment id 0
+  std::vector<std::string> warnings;  // of segment ids
 };
 
 // Opens segment ids by `open`; their warnings are added to `into`. Heads and equal nodes share them.
@@ -237,6 +237,10 @@ OpenArray::Ids ids_opener(const OpenArray::Array& open, Job& job, std::vector<st
       Sources ids;
       for (const std::string& reference : references) ids.push_back(open(reference));
       at->second = job.phase(Phase::read, [&] { return segment_ids_of(references, ids, job, into); });
+      Report positions;
+      for (const auto& one : ids)
+        if (one->shape().size() == 1) warn_of_positions(*one, positions);
+      into.insert(into.end(), positions.warnings.begin(), positions.warnings.end());
     }
     return at->second;
   };
@@ -261,12 +265,8 @@ PaddingDoubt doubt_of(const NamedArrays& named, Polarity polarity) {
   return first;
 }
 
-void warn_of_ids(const NamedArrays& named, std::vector<std::string>& warnings) {
-  Report report;
-  report.warnings = named.warnings;
-  for (const auto& [name, array] : named.arrays)
-    if (array->shape().size() == 1) warn_of_positions(*array, report);
-  warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
+void add_warnings(const NamedArrays& named, std::vector<std::string>& warnings) {
+  warnings.insert(warnings.end(), named.warnings.begin(), named.warnings.end());
 }
 
 template <class F>
@@ -381,7 +381,7 @@ Masks resolve_masks(const MaskOptions& options, Job& job, const MaskSet::Given& 
     for (const std::string& text : set.unaligned()) result.alignment.push_back(alignment_warning(text));
   if (!doubt.warning.empty()) result.padding.push_back(doubt.warning);
   result.padding_hint = doubt.hint;
-  warn_of_ids(named, result.doubts);
+  add_warnings(named, result.doubts);
   result.idle = masks.idle();
   for (std::int64_t head = 0; head < set.heads(); ++head) result.heads.push_back(*joined.of(0, head));
   return result;
@@ -400,7 +400,7 @@ std::vector<Mask> resolve_expressions(const std::string& option,
     for (const std::string& text : set.unaligned()) of.alignment.push_back(alignment_warning(text, option));
   if (const PaddingDoubt doubt = doubt_of(named, polarity); !doubt.warning.empty())
     of.doubts.push_back(option + ": " + doubt.warning);
-  warn_of_ids(named, of.doubts);
+  add_warnings(named, of.doubts);
   for (std::string& text : idle()) of.idle.push_back(std::move(text));
   std::vector<Mask> heads;
   for (std::int64_t head = 0; head < of.head_count(); ++head) heads.push_back(*joined.of(0, head));
@@ -466,7 +466,7 @@ AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplic
   masks.held_bytes = *held_bytes;
   masks.doubts = [held] {
     std::vector<std::string> warnings;
-    warn_of_ids(*held, warnings);
+    add_warnings(*held, warnings);
     return warnings;
   };
   return masks;

@@ -618,13 +618,17 @@ class Translation {
   bool has_words_ = false, has_signs_ = false;  // and, or, not, &&, ||, !; & or |
 };
 
+void require_elements(const ArraySource& array, std::int64_t least) {
+  if (element_count(array.shape()) < least)
+    throw core::invalid("{}: shape {} has no element", array.name(), to_string(array.shape()));
+}
+
 // An array with or without an axis of heads; `axes` names its last two.
 std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray& open, const char* axes,
                                               std::int64_t least_elements = 1) {
   auto array = open(*node.argument("array"));
   const std::size_t rank = array->shape().size();
-  if (element_count(array->shape()) < least_elements)
-    throw core::invalid("{}: shape {} has no element", array->name(), to_string(array->shape()));
+  require_elements(*array, least_elements);
   if (rank == 2 || rank == 3) return array;
   Error error(Error::Kind::input, fmt::format("{}: a mask is ({}) or (heads, {}), not of shape {}",
                                               array->name(), axes, axes, to_string(array->shape())));
@@ -633,8 +637,10 @@ std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray&
 }
 
 // A stored mask as attention takes MASK.
-std::shared_ptr<const ArraySource> open_of_batch(const Node& node, const OpenArray& open) {
+std::shared_ptr<const ArraySource> open_of_batch(const Node& node, const OpenArray& open,
+                                                 std::int64_t least_elements = 1) {
   auto array = open(*node.argument("array"));
+  require_elements(*array, least_elements);
   const std::size_t rank = array->shape().size();
   if (rank < 2 || rank > 4)
     throw core::invalid("{}: a mask is (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), not of shape {}",
@@ -740,7 +746,7 @@ constexpr const char* kBlockAxes = "query blocks, key blocks";
 void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
   // Without queries or keys no mask is created: 0 fixes no length.
   const bool has_batch = known.leading == LeadingAxis::batch;
-  const auto array = has_batch ? open_of_batch(node, open) : open_dense(node, open, kElementAxes, 0);
+  const auto array = has_batch ? open_of_batch(node, open, 0) : open_dense(node, open, kElementAxes, 0);
   Shape shape = array->shape();
   if (has_batch && shape.size() > 2) {
     const std::int64_t entries = shape.front();

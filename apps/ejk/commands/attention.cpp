@@ -353,7 +353,7 @@ void check_flags(const AttentionFlags& words) {
   const bool has_values = !words.inputs.v->empty();
   if (has_values && !words.values_of_keys.empty())
     throw usage("--v-from-k: values are columns of K, and V is given, too")
-        .hint("Q K MASK: the third array is a mask then");
+        .hint("Q K MASK: the third array is a mask then, of bools or integers");
   if (words.paged.any() && !words.cu_seqlens.kv.empty())
     throw usage("--cu-seqlens: the lengths of keys are those of the paged cache; give one reference");
   if (words.paged.any() && !words.padded.q.empty())
@@ -664,7 +664,9 @@ Run declare_attention(OptionSet& set) {
                       "Weights may be rounded to bfloat16, as --weights says. What no usual mistake\n"
                       "explains can be stated as a mask: --try 'causal & ~visited(info.h5)'.");
   return [words](Job& job) {
-    if (!words->values_of_keys.empty() && words->masks.array.empty())
+    const std::string third = *words->inputs.v;
+    if (!words->values_of_keys.empty() && words->masks.array.empty() && !third.empty() &&
+        (words->masks.polarity == Polarity::additive || !is_float(job.open("mask", third)->dtype())))
       std::swap(words->masks.array, *words->inputs.v);
     return run(*words, job);
   };
