@@ -25,7 +25,7 @@
 // a row's largest are 0. Blocks of keys (of the block shape's length, up to 256) determine the order of sums; a
 // forward pass over few queries (32 of an entry's head, or of all heads that share a key) merges key ranges
 // whose lengths follow from the shapes. Any number of threads gives the same bits on one instruction set.
-// Source: scaled dot-product attention with an online softmax; src/attention/reference.cpp is the plain form.
+// Source: scaled dot-product attention with an online softmax; src/verdict/attention/reference.cpp is the plain form.
 #pragma once
 
 #include <cstdint>
@@ -122,6 +122,8 @@ void for_each_operand(F&& f, Operands&&... operands) {
   f("dropout", operands.dropout...);
 }
 
+AttentionArrays operands_of(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                            const AttentionOptions& options);
 AttentionTypes types_of(const AttentionArrays& arrays);
 
 /// Of the passes over queries.
@@ -155,36 +157,6 @@ struct AttentionWork : AttentionPasses {
   double mask_seconds = 0;              // reading masks and sorting blocks
 };
 
-/// A mask that another implementation may have used, and its name in reports.
-struct TriedMask {
-  std::string text;
-  HeadMasks masks;
-};
-
-/// Keys and values that it may have read in place of the plan's, packed sequences of any lengths.
-struct TriedKeys {
-  std::string text;
-  std::shared_ptr<const ArraySource> k, v;  // (tokens, heads, size)
-  std::vector<std::int64_t> cu_seqlens;     // of as many sequences
-};
-
-/// The same where each sequence has another page of a cache as its last.
-struct TriedPages {
-  std::int64_t pages = 0;                                                // of the cache
-  std::function<TriedKeys(const std::vector<std::int64_t>& last)> keys;  // by sequence; −1: its own
-};
-
-/// What explanations try beside known faults. Keys are tried for the forward pass of packed sequences.
-struct Tried {
-  std::vector<TriedMask> masks;
-  std::vector<TriedKeys> keys;
-  std::optional<TriedPages> pages;
-};
-
-struct AttentionCheck;  // attention_check.hpp
-struct Against;         // against.hpp
-enum class Explain;     // against.hpp
-
 namespace attn {
 struct Plan;
 }
@@ -202,14 +174,13 @@ class AttentionPlan {
   const std::vector<PlannedArray>& results() const;
   std::int64_t result_bytes() const;
 
-  /// Workspace of run(), for the current number of threads, and of check().
+  /// Workspace of run(), for the current number of threads.
   std::int64_t work_bytes() const;
-  std::int64_t check_bytes() const;
 
   /// The part of the masks, while and after they are read.
   std::int64_t mask_bytes() const;
 
-  /// The work of the plan. The masks are read by the first call of this, run() or check(), and by no other.
+  /// The work of the plan. The masks are read by the first call of this or run().
   const AttentionWork& work() const;
 
   /// Of the forward pass, or of the backward pass alone; reads the masks as work() does.
@@ -235,25 +206,10 @@ class AttentionPlan {
   AttentionWork run(const AttentionArrays& arrays, const ArraySource& k, const ArraySource& v,
                     const std::vector<MutableArrayView>& results, const PairProgress& progress = {}) const;
 
-  /// `results`: of run() or another implementation, of any float dtype. Tolerances: attention_check.hpp.
-  AttentionCheck check(const AttentionArrays& arrays, const std::vector<ArrayView>& results) const;
-
-  /// Compares every element of `given`, another implementation's results of any float dtype in the order of
-  /// results(), absent ones empty; `own`: of run(). `weights`: the type to which P and dS were
-  /// rounded; absent: weights_dtype(). Explain::yes tries those of `tried`, then known faults. `tiles`:
-  /// two axes of the picture; absent: queries, or keys, and heads. Throws Error{input} about the result for
-  /// other shapes.
-  Against compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                  const std::vector<std::optional<ArrayView>>& given, Explain explain,
-                  std::optional<DType> weights = std::nullopt, const Tried& tried = {},
-                  const std::vector<std::string>& tiles = {}) const;
-  /// Where arithmetic is float32, the type of v if it has 16 bits, or else that of q: values of a quantised cache
-  /// are decoded to the type of the queries. Otherwise float32.
-  DType weights_dtype() const;
-  std::int64_t compare_bytes(Explain explain) const;
+  /// For the library's own modules.
+  const attn::Plan& internal() const { return *plan_; }
 
  private:
-  friend Report describe(const AttentionPlan& plan);
   friend class AttentionDivision;
   std::shared_ptr<const attn::Plan> plan_;
 };

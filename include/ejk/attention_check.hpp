@@ -1,4 +1,5 @@
-// Check of attention results against the reference in float64, with a tolerance for every element.
+// Verdicts on attention results: a check against the reference in float64, with a tolerance for every element,
+// and the comparison with another implementation's results and its known faults (ejk/against.hpp).
 //
 // With the reference R, u = 1 (2⁻²⁹ in float64 arithmetic), ε half of the spacing above 1 of the result's
 // type (of a gradient rounded to another type first, of both) and L = |scale| · max‖q‖ · max‖k‖ + max|lse|:
@@ -18,10 +19,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "ejk/against.hpp"
 #include "ejk/attention.hpp"
 
 namespace ejk {
@@ -50,7 +54,54 @@ struct AttentionCheck {
   bool passed() const { return violating == 0; }
 };
 
-/// AttentionPlan::check for a plan of these arrays, with the plan's errors.
+/// `results`: of run() or another implementation, of any float dtype, in the order of the plan. Throws
+/// Error{input} for other shapes.
+AttentionCheck check_results(const AttentionPlan& plan, const AttentionArrays& arrays,
+                             const std::vector<ArrayView>& results);
+/// Its workspace.
+std::int64_t bytes_to_check(const AttentionPlan& plan);
+
+/// A mask that another implementation may have used, and its name in reports.
+struct TriedMask {
+  std::string text;
+  HeadMasks masks;
+};
+
+/// Keys and values that it may have read in place of the plan's, packed sequences of any lengths.
+struct TriedKeys {
+  std::string text;
+  std::shared_ptr<const ArraySource> k, v;  // (tokens, heads, size)
+  std::vector<std::int64_t> cu_seqlens;     // of as many sequences
+};
+
+/// The same where each sequence has another page of a cache as its last.
+struct TriedPages {
+  std::int64_t pages = 0;                                                // of the cache
+  std::function<TriedKeys(const std::vector<std::int64_t>& last)> keys;  // by sequence; −1: its own
+};
+
+/// What explanations try beside known faults. Keys are tried for the forward pass of packed sequences.
+struct Tried {
+  std::vector<TriedMask> masks;
+  std::vector<TriedKeys> keys;
+  std::optional<TriedPages> pages;
+};
+
+/// Compares every element of `given`, another implementation's results of any float dtype in the order of the
+/// plan's, absent ones empty; `own`: of run(). `weights`: the type to which P and dS were rounded; absent:
+/// weights_dtype(plan). Explain::yes tries those of `tried`, then known faults. `tiles`: two axes of the
+/// picture; absent: queries, or keys, and heads. Throws Error{input} about the result for other shapes.
+Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
+                        const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
+                        Explain explain, std::optional<DType> weights = std::nullopt, const Tried& tried = {},
+                        const std::vector<std::string>& tiles = {});
+std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain);
+
+/// Where arithmetic is float32, the type of v if it has 16 bits, or else that of q: values of a quantised cache
+/// are decoded to the type of the queries. Otherwise float32.
+DType weights_dtype(const AttentionPlan& plan);
+
+/// check_results for a plan of these arrays, with the plan's errors.
 AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
                                const AttentionOptions& options, const ArrayView& out, const ArrayView& lse);
 

@@ -46,9 +46,8 @@ struct AttentionPart {
 struct AttentionMemory {
   AttentionOperands<bool> read = {};  // operands that are read into memory, box by box; the others are mapped
   bool boxes_keys = false;            // keys and values are sources of run()
-  bool check = false;                 // rank 0 calls AttentionPlan::check() in the end,
-  std::optional<Explain> compare = {};  // or compare(), with results under test that take so many bytes;
-  std::int64_t actual_bytes = 0;        // it then keeps all operands and results
+  /// Rank 0 has all operands and results in the end, for a verdict that takes so many bytes.
+  std::optional<std::int64_t> verdict_bytes = {};
 };
 
 /// Partition of a plan's work among ranks: the same on all ranks, and known before there are elements.
@@ -70,7 +69,7 @@ class AttentionDivision {
 
   /// Cost in operations, about 80 of them for the softmax of a pair; the peak is run()'s. Reads the masks.
   RankWork share(std::int64_t rank) const;
-  /// Workspace, results, operands that are read, and on rank 0 the checks. Reads no masks.
+  /// Workspace, results, operands that are read, and on rank 0 the verdict. Reads no masks.
   std::int64_t peak_bytes(std::int64_t rank, const AttentionMemory& memory) const;
 
  private:

@@ -34,22 +34,13 @@ std::string to_string(const Tiling& tiling);
 /// `keep` preserves rows where nothing is computed and overwrites others; `add` accumulates the products.
 enum class Existing { keep, add };
 
-/// How a compared kernel sums its products. Hopper's FP8 tensor cores add 32 products to a sum at a time and cut
-/// each to 14 bits of the largest of them: fp8 adds such sums to float32 ones after every 128 of K (DeepGEMM,
-/// cuBLAS), fp8_fast never. Then the tolerance has S · 2⁻¹³ (X + 16 |R|) more, with X and R of matmul_check.hpp
-/// and S = ⌈min(K, 128) / 32⌉, or ⌈K / 32⌉.
-enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
-
 /// What group_sizes of a product are: sizes (G,), or the group of each row (m,), −1 for none. These ascend,
 /// and the rows of a group are contiguous: DeepGEMM's labels. There are then as many groups as the largest of
 /// them and the result need, at most 2^20.
 enum class GroupsGiven : std::uint8_t { sizes, row_groups };
 
-class TilingTable;   // tiling.hpp
-struct MatmulCheck;  // matmul_check.hpp
-struct Against;      // against.hpp
-enum class Explain;  // against.hpp
-struct Report;       // report.hpp
+class TilingTable;  // tiling.hpp
+struct Report;      // report.hpp
 
 using WorkProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
@@ -104,10 +95,11 @@ struct GroupedMatmulRun {
   bool maps_lhs = false, maps_rhs = false,
        maps_existing = false;  // mapped files; else they are read into memory
   bool boxes_rhs = false;      // rhs is read in boxes by run()
-  bool check = false;
-  std::optional<ArrayType> given = {};  // another implementation's result
-  bool maps_given = false;
-  Explain explain{};
+  /// Rank 0 reads all arguments and gathers the result, for a verdict that reads and takes so many bytes beside.
+  struct Verdict {
+    std::int64_t read_bytes = 0, bytes = 0;
+  };
+  std::optional<Verdict> verdict = {};
 };
 
 /// The boxes of the factors from which a box of the result is computed.
@@ -129,8 +121,7 @@ class GroupedMatmulPlan {
   const std::optional<Tiling>& tiling() const;
   /// 2 for a multiply-add.
   double flop() const;
-  /// Work, bytes moved and peak memory of each of `ranks` ranks. Rank 0 alone checks and compares: it reads
-  /// all arguments and gathers the result.
+  /// Work, bytes moved and peak memory of each of `ranks` ranks.
   std::vector<RankWork> work(std::int64_t ranks, const GroupedMatmulRun& run) const;
 
   /// `out` may be the memory of existing_out. Throws Error{input} for other types than planned; any strides.
@@ -156,20 +147,10 @@ class GroupedMatmulPlan {
            const std::optional<ArrayView>& existing_out, const MutableArrayView& out,
            const WorkProgress& progress = {}) const;
 
-  /// `out`: of run() or another program; existing_out: its value before. See matmul_check.hpp.
-  MatmulCheck check(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
-                    const ArrayView& out, const WorkProgress& progress = {}) const;
-
-  /// Compares every element of `given`, another implementation's result of any float dtype; `own`: of run().
-  /// `tiles`: two axes of the picture; absent: rows and columns. Throws Error{input} about "given" for
-  /// another shape.
-  Against compare(const ArrayView& lhs, const ArrayView& rhs, const std::optional<ArrayView>& existing_out,
-                  const ArrayView& own, const ArrayView& given, Explain explain,
-                  const WorkProgress& progress = {}, const std::vector<std::string>& tiles = {},
-                  Accumulator accumulator = Accumulator::float32) const;
+  /// For the library's own modules.
+  const matmul::Problem& internal() const { return *problem_; }
 
  private:
-  friend Report describe(const GroupedMatmulPlan& plan);
   std::shared_ptr<const matmul::Problem> problem_;
 };
 

@@ -1,4 +1,5 @@
-// Check of a grouped product against a reference in higher precision.
+// Verdicts on grouped products: a check against a reference in higher precision, and the comparison with
+// another implementation's result and its known faults (ejk/against.hpp).
 //
 // With the reference R and X = Σ |a|·|b| over K products (and an added |existing_out|), an element is right
 // if
@@ -13,12 +14,21 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "ejk/against.hpp"
 #include "ejk/array.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
+
+/// How a compared kernel sums its products. Hopper's FP8 tensor cores add 32 products to a sum at a time and cut
+/// each to 14 bits of the largest of them: fp8 adds such sums to float32 ones after every 128 of K (DeepGEMM,
+/// cuBLAS), fp8_fast never. Then the tolerance has S · 2⁻¹³ (X + 16 |R|) more, with X and R as above
+/// and S = ⌈min(K, 128) / 32⌉, or ⌈K / 32⌉.
+enum class Accumulator : std::uint8_t { float32, fp8, fp8_fast };
 
 struct MatmulDifference {
   Shape index;
@@ -27,7 +37,7 @@ struct MatmulDifference {
   double size = 0;  // infinite where only one is a number
 };
 
-/// Result of GroupedMatmulPlan::check. Memory: some numbers for each row of rhs.
+/// Result of check_results. Memory: some numbers for each row of rhs.
 struct MatmulCheck {
   /// Of more than 2³⁰ floating-point operations (2²⁷ with a float64 factor) rows are sampled: the first and
   /// last of each group, some between, and all that fail the test by a random vector.
@@ -54,6 +64,23 @@ struct MatmulCheck {
 
   bool passed() const { return violating == 0 && rows_refuted == 0; }
 };
+
+/// `out`: of run() or another program; existing_out: its value before. Throws Error{input} for other types than
+/// planned.
+MatmulCheck check_results(const GroupedMatmulPlan& plan, const ArrayView& lhs, const ArrayView& rhs,
+                          const std::optional<ArrayView>& existing_out, const ArrayView& out,
+                          const WorkProgress& progress = {});
+std::int64_t bytes_to_check(const GroupedMatmulPlan& plan);
+
+/// Compares every element of `given`, another implementation's result of any float dtype; `own`: of run().
+/// `tiles`: two axes of the picture; absent: rows and columns. Throws Error{input} about "given" for
+/// another shape.
+Against compare_results(const GroupedMatmulPlan& plan, const ArrayView& lhs, const ArrayView& rhs,
+                        const std::optional<ArrayView>& existing_out, const ArrayView& own,
+                        const ArrayView& given, Explain explain, const WorkProgress& progress = {},
+                        const std::vector<std::string>& tiles = {},
+                        Accumulator accumulator = Accumulator::float32);
+std::int64_t bytes_to_compare(const GroupedMatmulPlan& plan, Explain explain);
 
 Report describe(const MatmulCheck& check);
 

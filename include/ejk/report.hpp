@@ -39,6 +39,11 @@ enum class Unit {
 using ReportValue = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string,
                                  std::vector<std::int64_t>>;
 
+/// part / whole; null where the whole is 0.
+inline ReportValue share_of(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? ReportValue(static_cast<double>(part) / static_cast<double>(whole)) : ReportValue();
+}
+
 struct Field {
   std::string key;    // in JSON: lower_case
   std::string label;  // in text

@@ -6,7 +6,6 @@
 
 #include "attention/forward.hpp"
 #include "attention/part.hpp"
-#include "ejk/attention_check.hpp"
 
 namespace ejk {
 
@@ -25,13 +24,6 @@ std::pair<std::vector<Array>, AttentionWork> computed(const AttentionArrays& arr
   return {std::move(results), std::move(work)};
 }
 
-AttentionArrays operands_of(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                            const AttentionOptions& options) {
-  AttentionArrays arrays{q, k, v, options.bias};
-  arrays.dropout = options.dropout;
-  return arrays;
-}
-
 AttentionWork run_whole(const attn::Plan& plan, const AttentionArrays& arrays,
                         const std::vector<MutableArrayView>& results, const PairProgress& progress,
                         const attn::KeySources& key_sources) {
@@ -44,6 +36,13 @@ AttentionWork run_whole(const attn::Plan& plan, const AttentionArrays& arrays,
 }
 
 }  // namespace
+
+AttentionArrays operands_of(const ArrayView& q, const ArrayView& k, const ArrayView& v,
+                            const AttentionOptions& options) {
+  AttentionArrays arrays{q, k, v, options.bias};
+  arrays.dropout = options.dropout;
+  return arrays;
+}
 
 AttentionTypes types_of(const AttentionArrays& arrays) {
   AttentionTypes types;
@@ -91,25 +90,6 @@ AttentionGradients attention_grad(const ArrayView& q, const ArrayView& k, const 
   if (options.sinks) dsinks = std::move(results.back());
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]),
           std::move(dbias),      std::move(work),       std::move(dsinks)};
-}
-
-AttentionCheck check_attention(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                               const AttentionOptions& options, const ArrayView& out, const ArrayView& lse) {
-  const AttentionArrays arrays = operands_of(q, k, v, options);
-  return AttentionPlan(types_of(arrays), options).check(arrays, {out, lse});
-}
-
-AttentionCheck check_attention_grad(const ArrayView& q, const ArrayView& k, const ArrayView& v,
-                                    const ArrayView& dout, const AttentionOptions& options,
-                                    const ArrayView& dq, const ArrayView& dk, const ArrayView& dv,
-                                    const std::optional<ArrayView>& dbias,
-                                    const std::optional<ArrayView>& dsinks) {
-  AttentionArrays arrays = operands_of(q, k, v, options);
-  arrays.dout = dout;
-  std::vector<ArrayView> results{dq, dk, dv};
-  if (dbias) results.push_back(*dbias);
-  if (dsinks) results.push_back(*dsinks);
-  return AttentionPlan(types_of(arrays), options).check(arrays, results);
 }
 
 }  // namespace ejk

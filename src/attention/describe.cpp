@@ -8,7 +8,6 @@
 
 #include "attention/plan.hpp"
 #include "ejk/text.hpp"
-#include "verify/describe.hpp"
 
 namespace ejk {
 
@@ -20,7 +19,7 @@ Report describe(const AttentionWork& w) {
       .add("dense_pairs", "pairs of a query and a key", w.dense_pairs, Unit::count)
       .add("allowed_pairs", "that attend", w.allowed_pairs, Unit::count)
       .add("computed_pairs", "computed", w.computed_pairs, Unit::count)
-      .add("computed_share", "share computed", verify::share_of(w.computed_pairs, w.dense_pairs), Unit::share)
+      .add("computed_share", "share computed", share_of(w.computed_pairs, w.dense_pairs), Unit::share)
       .add("empty_blocks", "empty blocks, skipped", w.empty_blocks, Unit::blocks)
       .add("partial_blocks", "partial blocks", w.partial_blocks, Unit::blocks)
       .add("full_blocks", "full blocks", w.full_blocks, Unit::blocks)
@@ -49,7 +48,7 @@ Report describe(const AttentionWork& w) {
 }
 
 Report describe(const AttentionPlan& plan) {
-  const attn::Plan& p = *plan.plan_;
+  const attn::Plan& p = plan.internal();
   const attn::Sizes& s = p.setup.shape;
   const AttentionTypes& types = p.types;
   Report report;

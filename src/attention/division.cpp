@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "attention/against.hpp"
 #include "attention/backward.hpp"
 #include "attention/forward.hpp"
 #include "core/checked.hpp"
@@ -424,7 +423,7 @@ std::int64_t AttentionDivision::peak_bytes(std::int64_t rank, const AttentionMem
       },
       bytes.most, memory.read);
   if (memory.boxes_keys) add(attn::decode_box_bytes(plan.setup));
-  if (rank > 0 || !(memory.check || memory.compare)) return peak;
+  if (rank > 0 || !memory.verdict_bytes) return peak;
   if (ranks() > 1) {  // all operands and results beside its own parts
     add(plan.result_bytes());
     for_each_operand(
@@ -433,9 +432,7 @@ std::int64_t AttentionDivision::peak_bytes(std::int64_t rank, const AttentionMem
         },
         plan.types, memory.read);
   }
-  add(memory.actual_bytes);
-  add(std::max(memory.check ? attn::check_bytes(plan) : 0,
-               memory.compare ? attn::compare_bytes(plan, *memory.compare, attn::kCheckEffort) : 0));
+  add(*memory.verdict_bytes);
   return peak;
 }
 

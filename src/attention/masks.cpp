@@ -24,6 +24,15 @@ std::string by_sinks(const RowEnds& ends, const std::string& with, const std::st
   return none == 0 ? with : fmt::format("{} (in heads without a sink {})", with, without);
 }
 
+std::vector<bool> attending(std::int64_t length, std::int64_t others,
+                            const std::vector<IndexRange>* without) {
+  std::vector<bool> flags(static_cast<std::size_t>(length), others > 0);
+  if (!without) return flags;
+  for (const IndexRange& range : *without)
+    std::fill(flags.begin() + range.begin, flags.begin() + range.end, false);
+  return flags;
+}
+
 std::shared_ptr<const ArraySource> ids_of_entry(const std::shared_ptr<const ArraySource>& ids,
                                                 std::int64_t entry, std::int64_t begin, std::int64_t length) {
   const auto fill = [=](std::span<const std::int64_t> start, std::span<const std::int64_t> count, void* out) {
@@ -177,6 +186,28 @@ void MaskPlan::fill(const MaskTiles& tiles, const mask::Rectangle& where, const 
   static std::mutex one_at_a_time;
   const std::scoped_lock lock(one_at_a_time);
   node.fill(where, out);
+}
+
+std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.q_length, p.kv_length,
+                   tiles && tiles->mask ? &tiles->summary.rows_without_key : nullptr);
+}
+
+std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan) {
+  const MaskTiles* tiles = plan.of(p);
+  return attending(p.kv_length, p.q_length,
+                   tiles && tiles->mask ? &tiles->summary.keys_without_row : nullptr);
+}
+
+std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t entry, std::int64_t kv_head,
+                                 const MaskPlan& plan) {
+  std::vector<bool> keys(static_cast<std::size_t>(setup.kv_length(entry)));
+  for (std::int64_t h = kv_head * setup.group(); h < (kv_head + 1) * setup.group(); ++h) {
+    const std::vector<bool> of_head = attending_keys(setup.problem(entry, h), plan);
+    for (std::size_t j = 0; j < keys.size(); ++j) keys[j] = keys[j] || of_head[j];
+  }
+  return keys;
 }
 
 }  // namespace ejk::attn

@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "attention/backward.hpp"
-#include "attention/bounds.hpp"
 #include "attention/forward.hpp"
 #include "attention/operands.hpp"
 #include "attention/tasks.hpp"

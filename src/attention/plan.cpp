@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "attention/against.hpp"
 #include "attention/backward.hpp"
 #include "attention/forward.hpp"
 #include "attention/operands.hpp"
@@ -14,7 +13,6 @@
 #include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
-#include "ejk/attention_check.hpp"
 #include "ejk/threads.hpp"
 
 namespace ejk {
@@ -134,8 +132,6 @@ std::int64_t AttentionPlan::work_bytes() const {
 
 std::int64_t AttentionPlan::mask_bytes() const { return plan_->mask_bytes(); }
 
-std::int64_t AttentionPlan::check_bytes() const { return attn::check_bytes(*plan_); }
-
 const AttentionWork& AttentionPlan::work() const { return plan_->blocks().work(); }
 
 double AttentionPlan::flop() const { return work().backward_flop.value_or(work().forward_flop); }
@@ -143,29 +139,5 @@ double AttentionPlan::flop() const { return work().backward_flop.value_or(work()
 const MaskSet& AttentionPlan::masks() const { return plan_->masks; }
 
 const std::vector<std::string>& AttentionPlan::masks_of_either() const { return plan_->masks_of_either; }
-
-AttentionCheck AttentionPlan::check(const AttentionArrays& arrays,
-                                    const std::vector<ArrayView>& results) const {
-  return attn::check(*plan_, arrays, results, attn::kCheckEffort);
-}
-
-Against AttentionPlan::compare(const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                               const std::vector<std::optional<ArrayView>>& given, Explain explain,
-                               std::optional<DType> weights, const Tried& tried,
-                               const std::vector<std::string>& tiles) const {
-  return attn::compare(*plan_, arrays, own, given, weights.value_or(weights_dtype()), explain,
-                       attn::kCheckEffort, tried, tiles);
-}
-
-DType AttentionPlan::weights_dtype() const {
-  if (plan_->setup.shape.arithmetic != DType::float32) return DType::float32;
-  for (const DType dtype : {plan_->setup.v.dtype, plan_->setup.q.dtype})
-    if (dtype == DType::bfloat16 || dtype == DType::float16) return dtype;
-  return DType::float32;
-}
-
-std::int64_t AttentionPlan::compare_bytes(Explain explain) const {
-  return attn::compare_bytes(*plan_, explain, attn::kCheckEffort);
-}
 
 }  // namespace ejk

@@ -379,4 +379,11 @@ class MaskPlan {
   AttentionWork work_;
 };
 
+/// The queries of a problem with a key, and the keys with a query.
+std::vector<bool> attending_queries(const Problem& p, const MaskPlan& plan);
+std::vector<bool> attending_keys(const Problem& p, const MaskPlan& plan);
+/// The keys of a key head with a query of any head that shares it.
+std::vector<bool> attending_keys(const CheckedArguments& setup, std::int64_t entry, std::int64_t kv_head,
+                                 const MaskPlan& plan);
+
 }  // namespace ejk::attn

@@ -19,7 +19,7 @@ const char* fate_of_other_rows(const matmul::Problem& p) {
 }  // namespace
 
 Report describe(const GroupedMatmulPlan& plan) {
-  const matmul::Problem& p = *plan.problem_;
+  const matmul::Problem& p = plan.internal();
   const std::int64_t rows = p.rows_in(p.around({0, p.groups})), in_groups = p.rows_in({0, p.m}),
                      rest = p.m - in_groups;
   std::int64_t empty = 0;

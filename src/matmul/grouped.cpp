@@ -14,7 +14,6 @@
 #include "core/require.hpp"
 #include "ejk/error.hpp"
 #include "kernels/kernels.hpp"
-#include "matmul/against.hpp"
 #include "matmul/parts.hpp"
 #include "matmul/problem.hpp"
 #include "matmul/product.hpp"
@@ -208,10 +207,9 @@ double GroupedMatmulPlan::flop() const { return matmul::flop_of(*problem_, matmu
 std::vector<RankWork> GroupedMatmulPlan::work(std::int64_t ranks, const GroupedMatmulRun& run) const {
   core::require_ranks(ranks);
   const Problem& p = *problem_;
-  const bool compares = run.check || run.given;
   std::vector<RankWork> all;
   for (const std::vector<Part>& parts : matmul::divide(p, ranks)) {
-    const bool is_first = all.empty(), reads_all = ranks == 1 || (compares && is_first);
+    const bool is_first = all.empty(), reads_all = ranks == 1 || (run.verdict && is_first);
     RankWork work;
     // Reads operands of these shapes; returns the memory for them.
     const auto read = [&](const Shape& lhs, const Shape& rhs, const Shape& existing) {
@@ -237,13 +235,10 @@ std::vector<RankWork> GroupedMatmulPlan::work(std::int64_t ranks, const GroupedM
       most = std::max(most, buffered + work_bytes_of(p, part, run.boxes_rhs));
     }
     work.peak_bytes = arguments + work.written_bytes + most;
-    if (compares && is_first) {
-      const std::int64_t given = run.given ? run.given->bytes() : 0, gathered = ranks > 1 ? p.out.bytes() : 0;
-      work.read_bytes += given;
-      work.peak_bytes += gathered + (run.maps_given ? 0 : given) +
-                         std::max(run.check ? matmul::check_bytes(p) : 0,
-                                  run.given ? matmul::compare_bytes(p, run.explain) : 0);
-    } else if (compares) {
+    if (run.verdict && is_first) {
+      work.read_bytes += run.verdict->read_bytes;
+      work.peak_bytes += (ranks > 1 ? p.out.bytes() : 0) + run.verdict->bytes;
+    } else if (run.verdict) {
       work.sent_bytes = work.written_bytes;
     }
     all.push_back(work);
@@ -300,22 +295,6 @@ void GroupedMatmulPlan::run(const ArrayBox& box, const ArrayView& lhs, const Arr
   const Operands operands{lhs, rhs_type, existing_out};
   matmul::check_types(p, needs.lhs.count, needs.rhs.count, box.count, operands, out.dtype, out.shape);
   compute(p, part, operands, &rhs, out.data, progress);
-}
-
-MatmulCheck GroupedMatmulPlan::check(const ArrayView& lhs, const ArrayView& rhs,
-                                     const std::optional<ArrayView>& existing_out, const ArrayView& out,
-                                     const WorkProgress& progress) const {
-  const Operands operands{lhs, rhs, existing_out};
-  matmul::check_types(*problem_, operands, out.dtype, out.shape);
-  return matmul::check(*problem_, operands, out, progress);
-}
-
-Against GroupedMatmulPlan::compare(const ArrayView& lhs, const ArrayView& rhs,
-                                   const std::optional<ArrayView>& existing_out, const ArrayView& own,
-                                   const ArrayView& given, Explain explain, const WorkProgress& progress,
-                                   const std::vector<std::string>& tiles, Accumulator accumulator) const {
-  const Operands operands{lhs, rhs, existing_out};
-  return matmul::compare(*problem_, operands, own, given, explain, progress, {}, tiles, accumulator);
 }
 
 Array grouped_matmul(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,

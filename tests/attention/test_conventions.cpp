@@ -93,8 +93,8 @@ TEST_CASE("results in the conventions of each library are those of loops over al
     const AttentionPlan plan(types_of(arrays), r->options);
     const Array out = plain::array_of(DType::float32, got.out.shape(), expected.out, r->options.layout),
                 lse = plain::array_of(DType::float32, got.lse.shape(), expected.lse.values);
-    const Against against = plan.compare(arrays, {got.out.view(), got.lse.view()}, {out.view(), lse.view()},
-                                         Explain::no, DType::float32);
+    const Against against = compare_results(plan, arrays, {got.out.view(), got.lse.view()},
+                                            {out.view(), lse.view()}, Explain::no, DType::float32);
     CHECK(against.agrees());
   }
   CHECK(empty > 50);
@@ -261,7 +261,7 @@ TEST_CASE("the mean of all values and its gradient are those of loops, also of k
     std::vector<std::optional<ArrayView>> given{dq.view(), dk.view(), dv.view()};
     if (g.dbias) own.push_back(g.dbias->view()), given.emplace_back();
     if (g.dsinks) own.push_back(g.dsinks->view()), given.emplace_back();
-    const Against against = plan.compare(arrays, own, given, Explain::no);
+    const Against against = compare_results(plan, arrays, own, given, Explain::no);
     CHECK(against.largest <= 1);
   }
   CHECK(lost > 500);
@@ -284,8 +284,8 @@ TEST_CASE("gradients without the mean of all values, and with it, are told of ea
     const auto text = [&](const auto& right, const auto& wrong) {
       const AttentionPlan plan(types_of(arrays), right.first);
       const AttentionGradients &own = right.second, &g = wrong.second;
-      const Against against = plan.compare(arrays, {own.dq.view(), own.dk.view(), own.dv.view()},
-                                           {g.dq.view(), g.dk.view(), g.dv.view()}, Explain::yes);
+      const Against against = compare_results(plan, arrays, {own.dq.view(), own.dk.view(), own.dv.view()},
+                                              {g.dq.view(), g.dk.view(), g.dv.view()}, Explain::yes);
       CHECK_FALSE(against.agrees());
       return against.explanations.empty() ? "" : against.explanations[0].text;
     };
@@ -431,7 +431,8 @@ TEST_CASE("FlashAttention-2 of a GPU agrees in its conventions alone, and its pa
     const auto agrees = [&](const ArrayView& out, const ArrayView& lse) {
       const AttentionPlan plan(types_of(arrays), options);
       const Attention own = attention(q.view(), k.view(), v.view(), options);
-      return plan.compare(arrays, {own.out.view(), own.lse.view()}, {out, lse}, Explain::no).agrees();
+      return compare_results(plan, arrays, {own.out.view(), own.lse.view()}, {out, lse}, Explain::no)
+          .agrees();
     };
     MergeSettings of_parts;
     of_parts.layout = AttentionLayout::bhsd;
@@ -532,8 +533,8 @@ struct Planted {
     const AttentionPlan plan(types_of(forward()), options);
     const Attention own = attention(q.view(), k.view(), v.view(), options),
                     given = attention(q.view(), k.view(), v.view(), of_kernel);
-    return texts(plan.compare(forward(), {own.out.view(), own.lse.view()},
-                              {given.out.view(), given.lse.view()}, Explain::yes));
+    return texts(compare_results(plan, forward(), {own.out.view(), own.lse.view()},
+                                 {given.out.view(), given.lse.view()}, Explain::yes));
   }
   std::string told_of_gradients(const AttentionOptions& of_kernel) const {
     AttentionArrays arrays = forward();
@@ -541,9 +542,9 @@ struct Planted {
     const AttentionPlan plan(types_of(arrays), options);
     const AttentionGradients own = attention_grad(q.view(), k.view(), v.view(), dout.view(), options),
                              given = attention_grad(q.view(), k.view(), v.view(), dout.view(), of_kernel);
-    return texts(plan.compare(arrays, {own.dq.view(), own.dk.view(), own.dv.view(), own.dsinks->view()},
-                              {given.dq.view(), given.dk.view(), given.dv.view(), given.dsinks->view()},
-                              Explain::yes));
+    return texts(compare_results(
+        plan, arrays, {own.dq.view(), own.dk.view(), own.dv.view(), own.dsinks->view()},
+        {given.dq.view(), given.dk.view(), given.dv.view(), given.dsinks->view()}, Explain::yes));
   }
   static std::string texts(const Against& against) {
     std::string all;
@@ -679,8 +680,8 @@ TEST_CASE("keys and values of another packed sequence are named") {
       };
       const Array other_k = moved(k), other_v = moved(v);
       const Attention given = attention(q.view(), other_k.view(), other_v.view(), options);
-      return Planted::texts(plan.compare(arrays, {own.out.view(), own.lse.view()},
-                                         {given.out.view(), given.lse.view()}, Explain::yes));
+      return Planted::texts(compare_results(plan, arrays, {own.out.view(), own.lse.view()},
+                                            {given.out.view(), given.lse.view()}, Explain::yes));
     };
     const auto says = [&](const std::string& all, const std::string& text) {
       CAPTURE(all);

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <utility>
 
-#include "attention/against.hpp"
 #include "support/attention_loops.hpp"
 #include "support/failure.hpp"
+#include "verdict/attention/against.hpp"
 
 using namespace ejk;
 
@@ -223,9 +223,9 @@ TEST_CASE("faults of dropout are named in every type, in out and in gradients") 
       const Expected e(r, own);
       const AttentionGradients& g = own.gradients;
       const Against against =
-          gradients ? backward.compare(arrays_of(r, true), {g.dq.view(), g.dk.view(), g.dv.view()},
-                                       {e.dq.view(), e.dk.view(), e.dv.view()}, Explain::yes)
-                    : forward.compare(arrays_of(r, false), {own.out.view(), own.lse.view()},
+          gradients ? compare_results(backward, arrays_of(r, true), {g.dq.view(), g.dk.view(), g.dv.view()},
+                                      {e.dq.view(), e.dk.view(), e.dv.view()}, Explain::yes)
+                    : compare_results(forward, arrays_of(r, false), {own.out.view(), own.lse.view()},
                                       {e.out.view(), e.lse.view()}, Explain::yes);
       return against.agrees() ? "agrees" : text_of(against);
     };

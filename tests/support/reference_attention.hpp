@@ -2,8 +2,8 @@
 #pragma once
 
 #include "attention/plan.hpp"
-#include "attention/reference.hpp"
 #include "ejk/attention.hpp"
+#include "verdict/attention/reference.hpp"
 
 namespace plain {
 

@@ -293,7 +293,8 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
       job.phase(Phase::read, [&] { return read_whole(r.inputs, job.comm.is_single()); });
   bool passed = true;
   if (words.check) {
-    const AttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, views); });
+    const AttentionCheck check =
+        job.phase(Phase::compute, [&] { return check_results(plan, arrays, views); });
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
@@ -306,8 +307,8 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
         mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(arrays, views, mine, words.against.explain, words.weights,
-                          tried_faults(words, r, job), words.against.tiles);
+      return compare_results(plan, arrays, views, mine, words.against.explain, words.weights,
+                             tried_faults(words, r, job), words.against.tiles);
     });
     passed = passed && against.agrees();
     add_against(
@@ -375,21 +376,22 @@ void check_flags(const AttentionFlags& words) {
 }
 
 // What a run keeps in memory: inputs that are not mapped, and what --check and --against take.
-AttentionMemory memory_of(const AttentionFlags& words, const BufferedOperands& in,
+AttentionMemory memory_of(const AttentionFlags& words, const AttentionPlan& plan, const BufferedOperands& in,
                           const std::vector<BufferedInput>& actual) {
   AttentionMemory memory;
   const auto is_read = [](const char*, const auto& input, auto& read) {
     if (input) read = !input->source->mapped();
   };
   for_each_operand(is_read, in, memory.read);
-  memory.check = words.check;
-  if (words.against.given()) memory.compare = words.against.explain;
-  for (const BufferedInput& input : actual) memory.actual_bytes += input.bytes_to_buffer();
+  if (!words.check && !words.against.given()) return memory;
+  const std::int64_t check = words.check ? bytes_to_check(plan) : 0;
+  const std::int64_t compare = words.against.given() ? bytes_to_compare(plan, words.against.explain) : 0;
+  std::int64_t& bytes = memory.verdict_bytes.emplace(std::max(check, compare));
+  for (const BufferedInput& input : actual) bytes += input.bytes_to_buffer();
   constexpr double kPageFaults = 5;  // whose keys and values are read
   if (words.paged.any() && words.against.explain == Explain::yes) {
-    const auto bytes = [](const auto& input) { return static_cast<double>(type_of(*input->source).bytes()); };
-    memory.actual_bytes +=
-        static_cast<std::int64_t>(std::min(kPageFaults * (bytes(in.k) + bytes(in.v)), 0x1p62));
+    const auto size = [](const auto& input) { return static_cast<double>(type_of(*input->source).bytes()); };
+    bytes += static_cast<std::int64_t>(std::min(kPageFaults * (size(in.k) + size(in.v)), 0x1p60));
   }
   return memory;
 }
@@ -458,7 +460,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
       job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
-  AttentionMemory memory = memory_of(words, in, given);
+  AttentionMemory memory = memory_of(words, plan, in, given);
   memory.boxes_keys = boxes_keys(words, plan, in, job);
   if (memory.boxes_keys) memory.read.k = memory.read.v = false;
   if (!job.comm.is_single()) job.require_memory(always + plan.mask_bytes());  // the masks decide the division

@@ -138,8 +138,9 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
            const Views& all, const ArrayView& out, Job& job, Report& report) {
   bool passed = true;
   if (options.check) {
-    const MatmulCheck check = job.phase(
-        Phase::compute, [&] { return plan.check(all.lhs, all.rhs, all.existing, out, job.progress()); });
+    const MatmulCheck check = job.phase(Phase::compute, [&] {
+      return check_results(plan, all.lhs, all.rhs, all.existing, out, job.progress());
+    });
     passed = check.passed();
     report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
@@ -147,8 +148,8 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
   if (given.source) {
     const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
-      return plan.compare(all.lhs, all.rhs, all.existing, out, mine, options.against.explain, job.progress(),
-                          options.against.tiles, options.accumulator);
+      return compare_results(plan, all.lhs, all.rhs, all.existing, out, mine, options.against.explain,
+                             job.progress(), options.against.tiles, options.accumulator);
     });
     passed = passed && against.agrees();
     add_against(report, options.against, against,
@@ -233,11 +234,13 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
     return open_actual(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
 
-  GroupedMatmulRun of_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped(),
-                          options.check};
-  if (given.source) of_run.given = type_of(*given.source);
-  of_run.maps_given = given.is_mapped();
-  of_run.explain = options.against.explain;
+  GroupedMatmulRun of_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped()};
+  const std::int64_t check = options.check ? bytes_to_check(plan) : 0;
+  if (options.check) of_run.verdict = {0, check};
+  if (given.source)
+    of_run.verdict = {
+        type_of(*given.source).bytes(),
+        given.bytes_to_buffer() + std::max(check, bytes_to_compare(plan, options.against.explain))};
   // Comparisons read all of rhs.
   constexpr bool kPlain = std::is_same_v<Settings, GroupedMatmulSettings>;
   const bool is_compared = options.check || given.source != nullptr;

@@ -1,0 +1,1414 @@
+// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts. A
+// fit must be more than chance: a factor or an offset must exceed the tolerance well, and an index match
+// another one in more places than any would by chance. The test on all elements is in value_search.cpp.
+// tests: tests/compare/test_explain.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <numbers>
+#include <numeric>
+#include <set>
+
+#include "compare/float_type.hpp"
+#include "compare/hypothesis.hpp"
+#include "core/splitmix64.hpp"
+
+namespace ejk::verify {
+
+namespace {
+
+using Samples = std::vector<const Sample*>;
+
+constexpr double kMostlyHolds = 0.95;
+constexpr std::size_t kFewestSamples = 8;       // of a fit
+constexpr std::int64_t kMostIndices = 1 << 18;  // of an axis whose indices are matched one by one
+constexpr std::int64_t kGrowAtOnce = 1 << 18;   // elements read at once to extend a box
+
+Samples all_of(const Evidence& evidence) {
+  Samples samples;
+  for (const Sample& sample : evidence.samples) samples.push_back(&sample);
+  return samples;
+}
+
+Samples some_of(const Evidence& evidence, std::size_t most) {
+  const std::size_t n = evidence.samples.size();
+  if (n <= most) return all_of(evidence);
+  Samples samples;
+  for (std::size_t i = 0; i < most; ++i) samples.push_back(&evidence.samples[core::splitmix64(i) % n]);
+  return samples;
+}
+
+template <class Holds>
+double share_of(const Samples& samples, Holds&& holds) {
+  if (samples.empty()) return 0;
+  return static_cast<double>(std::count_if(samples.begin(), samples.end(), holds)) /
+         static_cast<double>(samples.size());
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// A prediction must halve the difference of an element: agreement within a wide tolerance is no explanation.
+bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
+  const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
+  return !(was > agree.atol + agree.rtol * std::abs(expected) && 2 * is > was);
+}
+
+}  // namespace
+
+void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted) {
+  agree.mark_differences(line.actual, predicted, line.n, line.holds);
+  for (std::int64_t i = 0; i < line.n; ++i)
+    line.holds[i] = static_cast<std::uint8_t>(
+        (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
+}
+
+HypothesisPtr hypothesis_of(std::string kind, const Evidence& e, decltype(Hypothesis::evaluate) evaluate,
+                            std::string text) {
+  return std::make_shared<Hypothesis>(Hypothesis{std::move(kind), Scope(e.naming.shape.size()),
+                                                 std::move(evaluate),
+                                                 [text = std::move(text)](const Scope&) { return text; }});
+}
+
+namespace {
+
+// The same for elements from other lines: `flats` are their positions in the expected array.
+void evaluate_moved(const ComparedLine& line, const Agreement& agree, const double* predicted,
+                    const std::vector<std::int64_t>& flats) {
+  if (agree.lines == nullptr) return mark_predicted(line, agree, predicted);
+  for (std::int64_t i = 0; i < line.n; ++i) {
+    const Agreement of_source = agree.at_flat(flats[static_cast<std::size_t>(i)]);
+    line.holds[i] = of_source(line.actual[i], predicted[i]) &&
+                    is_nearer(line.actual[i], line.expected[i], predicted[i], of_source);
+  }
+}
+
+// The same, with predict(expected element).
+template <class Predict>
+void evaluate_each(const ComparedLine& line, const Agreement& agree, Scratch& scratch, Predict predict) {
+  scratch.values.resize(static_cast<std::size_t>(line.n));
+  double* predicted = scratch.values.data();
+  for (std::int64_t i = 0; i < line.n; ++i) predicted[i] = predict(line.expected[i]);
+  mark_predicted(line, agree, predicted);
+}
+
+// Of samples, those that a hypothesis predicts anything for, and how many it predicts right.
+struct Votes {
+  Samples asked;
+  std::size_t right = 0;
+
+  // 0 where it predicts too few of them.
+  double share(std::size_t least) const {
+    return asked.size() < std::max<std::size_t>(least, 1)
+               ? 0
+               : static_cast<double>(right) / static_cast<double>(asked.size());
+  }
+};
+
+Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
+  Votes votes;
+  Scratch scratch;
+  for (const Sample* s : samples) {
+    std::uint8_t in_scope = 0, holds = 0;
+    hypothesis.evaluate(hypothesis.scope, {s->at, 1, &s->actual, &s->expected, &in_scope, &holds}, scratch);
+    if (in_scope == 0) continue;
+    votes.asked.push_back(s);
+    votes.right += holds;
+  }
+  return votes;
+}
+
+// --- one number for all elements: a factor, an offset
+
+enum class Constant { factor, offset };
+
+double apply(Constant kind, double expected, double constant) {
+  return kind == Constant::factor ? expected * constant : expected + constant;
+}
+
+// How many times the tolerance of the expected elements that of the results may be.
+double scale_of(Constant kind, double constant) {
+  return kind == Constant::factor ? std::max(1.0, std::abs(constant)) : 1;
+}
+
+Agreement scaled(Agreement agree, double scale) {
+  agree.atol *= scale;
+  return agree;
+}
+
+// The constant of one element; none where it is ill-conditioned.
+std::optional<double> constant_of(Constant kind, const Sample& s, const Agreement& agree) {
+  if (!std::isfinite(s.actual) || !std::isfinite(s.expected)) return std::nullopt;
+  if (kind == Constant::offset) return s.actual - s.expected;
+  if (std::abs(s.expected) <= 8 * agree.at(s.at).atol) return std::nullopt;
+  return s.actual / s.expected;
+}
+
+// The uncertainty of a constant, from the tolerances of these samples: the median of factors, the largest of
+// offsets.
+double spread_of(Constant kind, double constant, const Samples& samples, const Agreement& agree) {
+  std::vector<double> spreads;
+  for (const Sample* s : samples) {
+    if (!std::isfinite(s->expected) || (kind == Constant::factor && s->expected == 0)) continue;
+    const double size = std::abs(s->expected), atol = agree.at(s->at).atol;
+    spreads.push_back(kind == Constant::factor ? (atol + agree.rtol * std::abs(constant * s->expected)) / size
+                                               : atol + agree.rtol * size);
+  }
+  if (spreads.empty()) return 0;
+  return kind == Constant::factor ? median(std::move(spreads))
+                                  : *std::max_element(spreads.begin(), spreads.end());
+}
+
+// a = c e by least squares, each element by its tolerance, without outliers.
+struct LeastSquares {
+  double c = 0;
+  double deviation = 0;      // of c, from the tolerances
+  double left = 0, all = 0;  // Σ of squares over tolerances, of the residuals and of a - e
+  std::size_t elements = 0;
+};
+
+LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
+  LeastSquares fit;
+  for (int turn = 0; turn < 3; ++turn) {
+    const double before = fit.c;
+    double products = 0, squares = 0;
+    fit.left = fit.all = 0;
+    fit.elements = 0;
+    for (const Sample* s : samples) {
+      if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
+      const Agreement here = agree.at(s->at);
+      const double tolerance = here.atol + here.rtol * std::abs(s->expected),
+                   rest = s->actual - before * s->expected;
+      if (!(tolerance > 0) ||
+          (turn > 0 && std::abs(rest) > 4 * tolerance * scale_of(Constant::factor, before)))
+        continue;
+      const double weight = 1 / (tolerance * tolerance), was = s->actual - s->expected;
+      products += weight * s->actual * s->expected;
+      squares += weight * s->expected * s->expected;
+      fit.left += weight * rest * rest;
+      fit.all += weight * was * was;
+      ++fit.elements;
+    }
+    if (!(squares > 0)) return {};
+    fit.c = products / squares;
+    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors distributed uniformly within the tolerance
+  }
+  return fit;
+}
+
+// Tolerances may be wide relative to the elements.
+bool is_wide(const Agreement& agree) { return agree.lines != nullptr || agree.rtol > 1.0 / 32; }
+
+// The factor of nearly all of these, with such tolerances.
+std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
+  const LeastSquares fit = least_squares(samples, agree);
+  if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
+      fit.left > fit.all / 16)
+    return std::nullopt;
+  const auto holds = [&](const Sample* s) {
+    return scaled(agree.at(s->at), scale_of(Constant::factor, fit.c))(s->actual, s->expected * fit.c);
+  };
+  return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
+}
+
+std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
+  const bool is_factor = kind == Constant::factor;
+  if (is_factor && is_wide(agree)) return fit_factor(samples, agree);
+  std::vector<double> values;
+  for (const Sample* s : samples)
+    if (const auto value = constant_of(kind, *s, agree)) values.push_back(*value);
+  if (values.size() < kFewestSamples || 2 * values.size() < samples.size()) return std::nullopt;
+  const double c = median(std::move(values));
+  if (!std::isfinite(c) || (is_factor && std::abs(c) < 1e-30) ||
+      std::abs(c - (is_factor ? 1 : 0)) <= 4 * spread_of(kind, c, samples, agree))
+    return std::nullopt;
+  const auto agrees = [&](const Sample& s, double expected) {
+    return scaled(agree.at(s.at), scale_of(kind, c))(s.actual, apply(kind, expected, c));
+  };
+  const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
+  if (share_of(samples, holds) < kMostlyHolds) return std::nullopt;
+  // Another expected element must not do as well: otherwise the actual ones have nothing to do with them.
+  std::size_t others = 0, as_well = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const double other = samples[(i + samples.size() / 2) % samples.size()]->expected;
+    if (agree(samples[i]->expected, other)) continue;
+    ++others;
+    as_well += agrees(*samples[i], other);
+  }
+  return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
+}
+
+// The same, unless the other kind fits, too: nearly equal elements determine neither.
+std::optional<double> fit(Constant kind, const Samples& samples, const Agreement& agree) {
+  const auto c = fit_one(kind, samples, agree);
+  if (!c) return std::nullopt;
+  const Constant other = kind == Constant::factor ? Constant::offset : Constant::factor;
+  return fit_one(other, samples, agree) ? std::nullopt : c;
+}
+
+struct NamedFactor {
+  double value;
+  std::string name;
+};
+
+std::vector<NamedFactor> named_factors(const Shape& shape) {
+  std::vector<NamedFactor> named{{std::numbers::ln2, "ln 2, as between logarithms to base e and 2"},
+                                 {1 / std::numbers::ln2, "1 / ln 2, as between logarithms to base 2 and e"},
+                                 {2, ""},
+                                 {0.5, ""},
+                                 {-1, "the sign"}};
+  std::set<std::int64_t, std::greater<>> lengths;
+  if (!shape.empty()) lengths.insert(shape.back());
+  for (const std::int64_t length : shape) lengths.insert(length);
+  for (const std::int64_t length : lengths) {
+    if (length < 3) continue;
+    const auto n = static_cast<double>(length);
+    named.push_back({std::sqrt(n), fmt::format("√{}", length)});
+    named.push_back({1 / std::sqrt(n), fmt::format("1 / √{}", length)});
+    named.push_back({n, fmt::format("{}", length)});
+    named.push_back({1 / n, fmt::format("1 / {}", length)});
+  }
+  return named;
+}
+
+HypothesisPtr constant_hypothesis(const Evidence& e, Constant kind, double constant, std::string text) {
+  return hypothesis_of(
+      kind == Constant::factor ? "factor" : "offset", e,
+      [kind, constant, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+        evaluate_each(line, scaled(agree.at(line.at), scale_of(kind, constant)), scratch,
+                      [=](double expected) { return apply(kind, expected, constant); });
+        return true;
+      },
+      std::move(text));
+}
+
+HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Samples& samples) {
+  if (kind == Constant::offset)
+    return constant_hypothesis(e, kind, c,
+                               fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
+  std::string name;
+  const double spread = spread_of(kind, c, samples, e.agree) / std::abs(c);
+  // Rounding differs between the results: it moves a factor by a fraction of their tolerance.
+  const double apart = !is_wide(e.agree)
+                           ? std::max(1e-4, 2 * spread)
+                           : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
+                                      std::clamp(0.2 * spread, 1e-4, 4e-3));
+  const auto share_with = [&](double factor) {
+    return share_of(samples, [&](const Sample* s) {
+      return scaled(e.agree.at(s->at), scale_of(kind, factor))(s->actual, s->expected * factor);
+    });
+  };
+  const double share = share_with(c);
+  const auto does_as_well = [&](double factor) {
+    return std::abs(c / factor - 1) <= apart && share_with(factor) >= share - 0.02;
+  };
+  bool is_named = false;
+  for (const NamedFactor& named : named_factors(e.naming.shape)) {
+    if (!does_as_well(named.value)) continue;
+    c = named.value;
+    name = named.name.empty() ? "" : " (" + named.name + ")";
+    is_named = true;
+    break;
+  }
+  for (int digits = 1; digits < 6 && !is_named; ++digits) {
+    const double factor = std::strtod(fmt::format("{:.{}g}", c, digits).c_str(), nullptr);
+    is_named = does_as_well(factor);
+    if (is_named) c = factor;
+  }
+  return constant_hypothesis(e, kind, c, fmt::format("{:.6g} times what it should be{}", c, name));
+}
+
+HypothesisPtr find_constant(const Evidence& e, Constant kind) {
+  if (e.actual.source().dtype() == DType::boolean) return nullptr;
+  const Samples samples = all_of(e);
+  const auto c = fit(kind, samples, e.agree);
+  return c ? make_constant(e, kind, *c, samples) : nullptr;
+}
+
+// One constant for those indices of an axis that have the same one.
+HypothesisPtr find_constant_of_indices(const Evidence& e, Constant kind, double least_share) {
+  if (e.actual.source().dtype() == DType::boolean) return nullptr;
+  const Samples samples = all_of(e);
+  struct Best {
+    std::size_t axis = 0;
+    double constant = 0;
+    Samples samples;
+    std::vector<std::int64_t> indices;
+  } best;
+  for (std::size_t d = 0; d < e.naming.shape.size(); ++d) {
+    std::map<std::int64_t, Samples> at;
+    for (const Sample* s : samples) at[s->at[d]].push_back(s);
+    if (at.size() < 2 && e.naming.shape[d] < 2) continue;
+    std::vector<std::pair<double, std::int64_t>> found;  // constant and index
+    for (const auto& [index, some] : at)
+      if (const auto c = fit(kind, some, e.agree)) found.emplace_back(*c, index);
+    std::sort(found.begin(), found.end());
+    for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
+      Best now{d, found[(begin + found.size()) / 2].first, {}, {}};
+      const double c = found[begin].first;
+      for (end = begin;
+           end < found.size() && std::abs(found[end].first - c) <=
+                                     std::max(2 * spread_of(kind, c, at[found[end].second], e.agree), 1e-12);
+           ++end) {
+        now.indices.push_back(found[end].second);
+        const Samples& some = at[found[end].second];
+        now.samples.insert(now.samples.end(), some.begin(), some.end());
+      }
+      now.constant = found[(begin + end) / 2].first;
+      if (now.samples.size() > best.samples.size()) best = std::move(now);
+    }
+  }
+  if (best.samples.size() < kFewestSamples ||
+      static_cast<double>(best.samples.size()) < least_share * static_cast<double>(samples.size()))
+    return nullptr;
+  HypothesisPtr hypothesis = make_constant(e, kind, best.constant, best.samples);
+  std::sort(best.indices.begin(), best.indices.end());
+  hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
+  return hypothesis;
+}
+
+// --- a factor for each line of the last axis
+
+// The factor with which nearly all differing nonzero elements of a line agree, if these are not all the same.
+std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
+                                     const Agreement& agree) {
+  std::vector<double> ratios, sizes;
+  std::int64_t others = 0, differing = 0;
+  double first = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(a[i]) || !std::isfinite(e[i]) || std::abs(e[i]) <= 8 * agree.atol) continue;
+    if (ratios.empty()) first = e[i];
+    others += !agree(first, e[i]);
+    differing += !agree(a[i], e[i]);
+    ratios.push_back(a[i] / e[i]);
+    sizes.push_back(std::abs(e[i]));
+  }
+  const auto counted = std::ssize(ratios);
+  if (differing < static_cast<std::int64_t>(kFewestSamples) || 2 * differing < counted ||
+      4 * others < counted)
+    return std::nullopt;
+  const double c = median(std::move(ratios));
+  const double size = median(std::move(sizes));
+  if (c == 0 || std::abs(c - 1) * size <= 4 * (agree.atol + agree.rtol * size)) return std::nullopt;
+  std::int64_t good = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol &&
+            scaled(agree, scale_of(Constant::factor, c))(a[i], e[i] * c);
+  return static_cast<double>(good) >= kMostlyHolds * static_cast<double>(counted) ? std::optional(c)
+                                                                                  : std::nullopt;
+}
+
+constexpr std::int64_t kShortestLine = 16;
+
+bool evaluate_line_factor(const Agreement& agreement, const Scope& scope, const ComparedLine& line,
+                          Scratch& scratch) {
+  if (line.n < kShortestLine) return false;
+  const Agreement agree = agreement.at(line.at);
+  const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
+  if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
+  evaluate_each(line, scaled(agree, scale_of(Constant::factor, *c)), scratch,
+                [factor = *c](double e) { return e * factor; });
+  return true;
+}
+
+// Whether lines of one run have one factor, and other runs another, in runs enough to tell.
+bool are_of_runs(const Naming::Run& run, const std::vector<Shape>& places,
+                 const std::vector<double>& factors) {
+  constexpr double kSame = 0x1p-8;
+  std::map<std::ptrdiff_t, double> first;  // by run
+  std::size_t again = 0;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), places[i][run.axis]);
+    const auto [entry, is_new] = first.emplace(next - run.offsets.begin(), factors[i]);
+    again += is_new ? 0 : 1;
+    if (std::abs(factors[i] / entry->second - 1) > kSame) return false;
+  }
+  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+  return again >= 4 && std::abs(*most - *least) > 4 * kSame * std::abs(*most);
+}
+
+HypothesisPtr find_line_factors(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  const std::int64_t n = std::min<std::int64_t>(shape.back(), 4096);
+  if (e.actual.source().dtype() == DType::boolean || n < kShortestLine || shape.size() < 2) return nullptr;
+  std::vector<double> factors, a(static_cast<std::size_t>(n)), x(static_cast<std::size_t>(n));
+  std::vector<Shape> places;
+  std::vector<std::byte> raw;
+  std::set<Shape> seen;
+  std::size_t lines = 0;
+  for (const Sample* s : some_of(e, 64)) {
+    Shape at = s->at;
+    at.back() = 0;
+    if (!seen.insert(at).second) continue;
+    ++lines;
+    e.actual.line(at, n, raw, a.data());
+    e.expected.line(at, n, raw, x.data());
+    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree.at(at)))
+      factors.push_back(*c), places.push_back(at);
+  }
+  if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
+  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+  const double middle = median(factors);
+  const double apart = 4 * spread_of(Constant::factor, middle, all_of(e), e.agree) / std::abs(middle);
+  const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= apart; };
+  if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
+  const std::string such = fmt::format("has a factor of its own, such as {:.4g} and {:.4g}", *least, *most);
+  std::string text = fmt::format("each line of {} {}: a sum that was not divided by, or another one",
+                                 e.naming.axes.back(), such);
+  for (const Naming::Run& run : e.naming.runs)
+    if (are_of_runs(run, places, factors))
+      text = fmt::format("each {} {}: a scale of its own, left out or inverted", run.name, such);
+  return hypothesis_of(
+      "factor", e,
+      [agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        return evaluate_line_factor(agree, scope, line, scratch);
+      },
+      text);
+}
+
+// --- elements from other indices
+
+struct Strip {
+  std::int64_t first, step, length;
+};
+
+// The actual array holds elements of the expected one from elsewhere.
+// Where the element at an index comes from, and those after it along the last axis.
+using MovedSource = std::function<Strip(const Shape& at)>;
+
+bool evaluate_moves(const Side& expected, const Agreement& agree, const MovedSource& source,
+                    const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+  if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+  scratch.values.assign(static_cast<std::size_t>(line.n), 0);
+  scratch.places.assign(static_cast<std::size_t>(line.n), 0);
+  bool any = false;
+  Shape at = line.at;
+  for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
+    n = 1;
+    if (line.in_scope[i] == 0) continue;
+    const Strip strip = source(at);
+    n = std::min(strip.length, line.n - i);
+    if (strip.first < 0) {
+      std::fill_n(line.in_scope + i, n, std::uint8_t{0});
+    } else {
+      any = true;
+      expected.strided(strip.first, strip.step, n, scratch.raw, scratch.values.data() + i);
+      for (std::int64_t j = 0; j < n; ++j)
+        scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
+    }
+  }
+  if (any) evaluate_moved(line, agree, scratch.values.data(), scratch.places);
+  return any;
+}
+
+HypothesisPtr moved_hypothesis(std::string kind, const Evidence& e, MovedSource source, std::string text) {
+  return hypothesis_of(
+      std::move(kind), e,
+      [&expected = e.expected, agree = e.agree, source = std::move(source)](
+          const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        return evaluate_moves(expected, agree, source, scope, line, scratch);
+      },
+      std::move(text));
+}
+
+Shape element_strides(const Shape& shape) {
+  Shape strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+// Index i of an axis holds the elements of index from(i); where that is i or negative there is no prediction.
+using From = std::function<std::int64_t(std::int64_t)>;
+MovedSource from_index(const Shape& shape, std::size_t axis, From from) {
+  return
+      [shape, axis, stride = element_strides(shape)[axis], from = std::move(from)](const Shape& at) -> Strip {
+        constexpr std::int64_t kLongest = 4096;
+        const std::size_t last = shape.size() - 1;
+        const std::int64_t i = at[axis], j = from(i);
+        const bool is_moved = j >= 0 && j != i;
+        std::int64_t length = shape[last] - at[last];
+        if (axis == last) {  // as long as consecutive indices come from consecutive ones
+          length = 1;
+          while (is_moved && i + length < shape[last] && length < kLongest && from(i + length) == j + length)
+            ++length;
+        }
+        return {is_moved ? flat_index(shape, at) + (j - i) * stride : -1, 1, length};
+      };
+}
+
+// The source of each moved index of an axis, and its description.
+using Moves = std::map<std::int64_t, std::int64_t>;
+struct Said {
+  std::string kind, text;
+};
+Said say(const Moves& from, std::size_t axis, const Naming& naming);
+
+std::vector<std::int64_t> keys_of(const Moves& from) {
+  std::vector<std::int64_t> keys;
+  for (const auto& [i, j] : from) keys.push_back(i);
+  return keys;
+}
+
+HypothesisPtr matched_hypothesis(const Evidence& e, std::size_t axis, Moves from) {
+  std::vector<std::int64_t> whose(static_cast<std::size_t>(e.naming.shape[axis]), -1);
+  for (const auto& [i, j] : from) whose[static_cast<std::size_t>(i)] = j;
+  const auto source_of = [whose = std::move(whose)](std::int64_t i) {
+    return whose[static_cast<std::size_t>(i)];
+  };
+  auto hypothesis =
+      moved_hypothesis(say(from, axis, e.naming).kind, e, from_index(e.naming.shape, axis, source_of), "");
+  hypothesis->scope.axes[axis] = ranges_of(keys_of(from));
+  hypothesis->named_axes = {axis};
+  hypothesis->text = [axis, &naming = e.naming, from = std::move(from)](const Scope& scope) {
+    Moves moves;
+    for (const auto& move : from)
+      if (scope.contains(axis, move.first)) moves.insert(move);
+    return say(moves.empty() ? from : moves, axis, naming).text;
+  };
+  return hypothesis;
+}
+
+struct CrossLines {
+  std::vector<std::vector<double>> actual, expected;
+  std::vector<std::vector<double>> atol;  // of each element; empty: that of all
+};
+
+CrossLines read_across(const Evidence& e, std::size_t axis, std::size_t most) {
+  CrossLines lines;
+  std::set<Shape> seen;
+  std::vector<std::byte> raw;
+  Shape count(e.naming.shape.size(), 1);
+  count[axis] = e.naming.shape[axis];
+  const auto length = static_cast<std::size_t>(count[axis]);
+  for (const Sample* s : some_of(e, 16 * most)) {
+    Shape at = s->at;
+    at[axis] = 0;
+    if (!seen.insert(at).second) continue;
+    lines.actual.emplace_back(length);
+    e.actual.read(at, count, raw, lines.actual.back().data());
+    lines.expected.emplace_back(length);
+    e.expected.read(at, count, raw, lines.expected.back().data());
+    if (e.agree.lines != nullptr) {
+      lines.atol.emplace_back(length);
+      for (std::size_t i = 0; i < length; ++i) {
+        at[axis] = static_cast<std::int64_t>(i);
+        lines.atol.back()[i] = e.agree.at(at).atol;
+      }
+    }
+    if (lines.actual.size() == most) break;
+  }
+  return lines;
+}
+
+// The source of each index, by a vote of lines: values of `actual` are searched among the sorted `expected`.
+Moves match_indices(const CrossLines& lines, const Agreement& agree) {
+  const std::size_t n = lines.actual.front().size();
+  // A value with too many similar ones is no evidence; the limit is higher where few differ.
+  std::size_t differing = 1;
+  for (std::size_t p = 0; p < lines.actual.size(); ++p)
+    for (std::size_t i = 0; i < n; ++i) differing += !agree(lines.actual[p][i], lines.expected[p][i]);
+  constexpr std::size_t kVotes = 1 << 24;
+  const std::size_t most_alike =
+      std::max(std::clamp<std::size_t>(n / 32, 32, 128), std::min(n / 8, kVotes / differing));
+  std::vector<std::vector<std::pair<double, std::int64_t>>> sorted;
+  for (const auto& line : lines.expected) {
+    auto& pairs = sorted.emplace_back();
+    for (std::size_t j = 0; j < n; ++j)
+      if (std::isfinite(line[j])) pairs.emplace_back(line[j], static_cast<std::int64_t>(j));
+    std::sort(pairs.begin(), pairs.end());
+  }
+  Moves from;
+  std::vector<std::size_t> votes(n);  // of each index; those in `voted` are not 0
+  std::vector<std::int64_t> voted, alike;
+  for (std::size_t i = 0; i < n; ++i) {
+    for (const std::int64_t j : voted) votes[static_cast<std::size_t>(j)] = 0;
+    voted.clear();
+    std::size_t asked = 0;
+    double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
+    for (std::size_t p = 0; p < sorted.size(); ++p) {
+      const double a = lines.actual[p][i];
+      if (!std::isfinite(a) || agree(a, lines.expected[p][i])) continue;
+      const double reach = 2 * (agree.atol + agree.rtol * std::abs(a));
+      auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
+                                 std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
+      alike.clear();
+      for (; at != sorted[p].end() && at->first <= a + reach && alike.size() <= most_alike; ++at)
+        if (lines.atol.empty()
+                ? agree(a, at->first)
+                : std::abs(a - at->first) <= lines.atol[p][static_cast<std::size_t>(at->second)])
+          alike.push_back(at->second);
+      ++asked;
+      // Other indices with such a value; a tenth where there are none.
+      alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
+      if (alike.size() > most_alike) continue;
+      for (const std::int64_t j : alike)
+        if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
+    }
+    if (asked < 3 || voted.empty()) continue;
+    const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
+    const std::int64_t best =
+        *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
+          return votes_for(x) < votes_for(y) || (votes_for(x) == votes_for(y) && x > y);
+        });
+    const auto wanted = static_cast<double>(asked), got = static_cast<double>(votes_for(best));
+    const double by_chance = std::min(alike_shares / wanted, 1.0);
+    const double log_chance =
+        std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
+    const bool is_enough = got >= 0.5 * wanted && log_chance < std::log(1e-6);
+    if (is_enough) from[static_cast<std::int64_t>(i)] = best;
+  }
+  return from;
+}
+
+// j = from(i) = (i % inner) · outer + i / inner: an axis (outer, inner) in the order (inner, outer).
+std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
+  for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
+    if (length % inner != 0) continue;
+    const auto is_regrouped = [&](const auto& pair) {
+      return pair.second == pair.first % inner * (length / inner) + pair.first / inner;
+    };
+    if (static_cast<std::int64_t>(from.size()) >= length - inner - 1 &&
+        std::all_of(from.begin(), from.end(), is_regrouped))
+      return inner;
+  }
+  return std::nullopt;
+}
+
+Said say(const Moves& from, std::size_t axis, const Naming& naming) {
+  const std::int64_t length = naming.shape[axis];
+  const std::string& name = naming.axes[axis];
+  const auto first = *from.begin();
+  const auto all = [&](auto&& test) { return std::all_of(from.begin(), from.end(), test); };
+  const auto moved = static_cast<std::int64_t>(from.size());
+  const std::string any = any_index(name);
+
+  if (all([&](const auto& p) { return from.contains(p.second) && from.at(p.second) == p.first; })) {
+    if (moved > 4 && all([&](const auto& p) { return p.first + p.second == first.first + first.second; }))
+      return {"reversed", fmt::format("{} is reversed",
+                                      naming.part(axis, {{from.begin()->first, from.rbegin()->first + 1}}))};
+    std::vector<std::int64_t> lower, upper;
+    for (const auto& [i, j] : from)
+      if (i < j) lower.push_back(i), upper.push_back(j);
+    const auto runs = ranges_of(lower), others = ranges_of(std::vector(upper.begin(), upper.end()));
+    const bool in_step = all(
+        [&](const auto& p) { return std::abs(p.second - p.first) == std::abs(first.second - first.first); });
+    if (in_step && runs.size() == 1 && others.size() == 1)
+      return {"exchanged",
+              fmt::format("{} and {} are exchanged", naming.part(axis, runs), naming.part(axis, others))};
+    std::string pairs;
+    for (std::size_t k = 0; k < lower.size() && k < 4; ++k)
+      pairs += fmt::format("{}{} and {}", k == 0 ? "" : ", ", lower[k], upper[k]);
+    return {"exchanged", fmt::format("indices of {} are exchanged in pairs: {}{}", name, pairs,
+                                     lower.size() > 4 ? fmt::format(" and {} more", lower.size() - 4) : "")};
+  }
+  const std::int64_t step = first.second - first.first;
+  const bool in_step = all([&](const auto& p) { return p.second - p.first == step; });
+  const auto places = ranges_of(keys_of(from));
+  if (moved > 2 && in_step && std::abs(step) >= moved && places.size() == 1)  // from elsewhere
+    return {"repeated", fmt::format("{} hold what belongs to {}", naming.part(axis, places),
+                                    naming.part(axis, {{places[0].begin + step, places[0].end + step}}))};
+  if (moved > 2 && in_step)
+    return {"shifted",
+            fmt::format("{} holds what belongs to i {} {}{}", any, step < 0 ? "-" : "+", std::abs(step),
+                        moved + std::abs(step) >= length ? "" : ", for " + naming.part(axis, places))};
+  if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; })) {
+    std::int64_t shorter = ((step % length) + length) % length;
+    if (2 * shorter > length) shorter -= length;
+    return {"shifted", fmt::format("{} holds what belongs to i {} {} modulo {}", any, shorter < 0 ? "-" : "+",
+                                   std::abs(shorter), length)};
+  }
+  const std::int64_t last_step = from.rbegin()->second - from.rbegin()->first;
+  for (const std::int64_t by : {step, last_step})  // and the element at the end again and again
+    if (moved > 2 && by != 0 &&
+        all([&](const auto& p) { return p.second == std::clamp(p.first + by, std::int64_t{0}, length - 1); }))
+      return {"shifted", fmt::format("{} holds what belongs to i {} {}, at {} {}", any, by < 0 ? "-" : "+",
+                                     std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
+  for (std::int64_t size = 2; size < length; ++size) {
+    const auto of_all = [&](auto&& rule) {
+      std::int64_t fixed = 0;
+      for (std::int64_t i = 0; i < length; ++i) fixed += rule(i) == i;
+      return moved + fixed == length && all([&](const auto& p) { return p.second == rule(p.first); });
+    };
+    if (of_all([&](std::int64_t i) { return i / size; }))
+      return {"repeated", fmt::format("{} holds what belongs to i / {}", any, size)};
+    if (of_all([&](std::int64_t i) { return i % size; }))
+      return {"repeated", fmt::format("{} holds what belongs to i mod {}", any, size)};
+    if (size > 256) break;  // repeated heads are few
+  }
+  if (const auto inner = regrouping(from, length))
+    return {"permuted", fmt::format("{} holds what belongs to (i mod {}) * {} + i / {}", any, *inner,
+                                    length / *inner, *inner)};
+  if (all([&](const auto& p) { return !from.contains(p.second); })) {
+    std::map<std::int64_t, std::vector<std::int64_t>> holders;
+    for (const auto& [i, j] : from) holders[j].push_back(i);
+    std::string text;
+    std::size_t told = 0;
+    for (const auto& [j, at] : holders) {
+      if (told++ == 4) break;
+      text += fmt::format("{}{} {} what belongs to {}", text.empty() ? "" : "; ",
+                          naming.part(axis, ranges_of(at)), at.size() == 1 ? "holds" : "hold",
+                          naming.part(axis, {{j, j + 1}}));
+    }
+    if (holders.size() > 4) text += fmt::format(" and {} more", holders.size() - 4);
+    return {"repeated", text};
+  }
+  std::string pairs;
+  for (std::size_t k = 0; const auto& [i, j] : from) {
+    if (k++ == 4) break;
+    pairs += fmt::format("{}{} holds {}", k == 1 ? "" : ", ", i, j);
+  }
+  return {"permuted", fmt::format("{} indices of {} hold what belongs to others: {}{}", moved, name, pairs,
+                                  moved > 4 ? ", ..." : "")};
+}
+
+// Lines include differences that are explained already. Removes indices without an unexplained sample.
+void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
+  std::set<std::int64_t> left;
+  for (const Sample& s : e.samples) left.insert(s.at[axis]);
+  if (e.samples.size() < 20 * left.size()) return;
+  std::erase_if(from, [&](const auto& move) { return !left.contains(move.first); });
+}
+
+// If nearly all have one shift, cyclic or not, removes the others.
+void keep_one_step(Moves& from, std::int64_t length) {
+  const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
+  std::map<std::int64_t, std::size_t> steps;
+  for (const auto& move : from) ++steps[step(move)];
+  const auto most = std::max_element(steps.begin(), steps.end(),
+                                     [](const auto& x, const auto& y) { return x.second < y.second; });
+  if (most == steps.end() || 100 * most->second < 99 * from.size()) return;
+  std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
+}
+
+double share_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
+  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, from), "");
+  const Votes votes = votes_for(*moved, samples);
+  std::set<std::int64_t> indices;
+  for (const Sample* s : votes.asked) indices.insert(s->at[axis]);
+  if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
+  return votes.share(std::max(kFewestSamples, samples.size() / 2));
+}
+
+// If all matched indices have one shift that predicts nearly all samples, it is extended to unmatched
+// indices.
+void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  if (from.size() < 3) return;
+  const auto step = [length](const auto& move) { return (move.second - move.first + length) % length; };
+  const auto rule = [by = step(*from.begin()), length](std::int64_t i) { return (i + by) % length; };
+  const auto follows = [&](const auto& move) { return move.second == rule(move.first); };
+  if (!std::all_of(from.begin(), from.end(), follows) ||
+      share_moved(e, axis, rule, some_of(e, 512)) < kMostlyHolds)
+    return;
+  std::set<std::int64_t> left;
+  for (const Sample& s : e.samples) left.insert(s.at[axis]);
+  if (e.samples.size() < 20 * left.size()) return;  // others may not be among the samples
+  // At the end, where a circular shift wraps, the samples must show it.
+  const std::int64_t shorter = 2 * rule(0) > length ? rule(0) - length : rule(0);
+  const auto is_inside = [&](std::int64_t i) { return i + shorter >= 0 && i + shorter < length; };
+  Samples at_the_end;
+  for (const Sample& s : e.samples)
+    if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
+  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, rule), "");
+  const bool is_circle = votes_for(*moved, at_the_end).share(1) >= kMostlyHolds;
+  for (const std::int64_t i : left)
+    if (is_circle || is_inside(i)) from.emplace(i, rule(i));
+}
+
+std::int64_t matched_lines(std::int64_t length) {
+  return std::clamp<std::int64_t>((1 << 22) / length, 8, 24);
+}
+
+HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  if (length < 2 || length > kMostIndices || element_count(e.naming.shape) / length < 4) return nullptr;
+  const CrossLines lines = read_across(e, axis, static_cast<std::size_t>(matched_lines(length)));
+  if (lines.actual.size() < 3) return nullptr;
+  Moves from = match_indices(lines, e.agree);
+  keep_what_is_left(from, e, axis);
+  keep_one_step(from, length);
+  complete_step(from, e, axis);
+  if (from.empty()) return nullptr;
+  return matched_hypothesis(e, axis, std::move(from));
+}
+
+// Values that agree with any others prove nothing.
+bool is_by_chance(const Evidence& e, std::size_t axis, const Samples& samples) {
+  const std::int64_t length = e.naming.shape[axis];
+  return share_moved(
+             e, axis, [length](std::int64_t i) { return (i + length / 2 + 1) % length; }, samples) > 0.5;
+}
+
+// By a few indices, or reversed: of axes of any length.
+HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
+  const std::int64_t length = e.naming.shape[axis];
+  const std::string& name = e.naming.axes[axis];
+  const Samples samples = some_of(e, 512);
+  if (length < 4 || samples.size() < 2 * kFewestSamples) return nullptr;
+  if (is_by_chance(e, axis, samples)) return nullptr;
+  const auto hypothesis = [&](const char* kind, const From& from, std::string text) -> HypothesisPtr {
+    if (share_moved(e, axis, from, samples) < kMostlyHolds) return nullptr;
+    return moved_hypothesis(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
+  };
+  for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
+    for (const std::int64_t step : {size, -size}) {
+      const auto from = [length, step](std::int64_t i) { return i + step < length ? i + step : -1; };
+      if (auto shifted = hypothesis(
+              "shifted", from,
+              fmt::format("{} holds what belongs to i {} {}", any_index(name), step < 0 ? "-" : "+", size)))
+        return shifted;
+    }
+  return hypothesis(
+      "reversed", [length](std::int64_t i) { return length - 1 - i; }, fmt::format("{} is reversed", name));
+}
+
+// --- axes in another order
+
+// The actual array holds, in C order, the elements of expected.transpose(axes).
+MovedSource from_transposed(const Shape& shape, const std::vector<std::size_t>& axes) {
+  Shape transposed;
+  for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
+  return [=, strides = element_strides(shape)](const Shape& at) {
+    std::int64_t flat = flat_index(shape, at);
+    Strip strip{0, strides[axes.back()], transposed.back() - flat % transposed.back()};
+    for (std::size_t d = axes.size(); d-- > 0; flat /= transposed[d])
+      strip.first += flat % transposed[d] * strides[axes[d]];
+    return strip;
+  };
+}
+
+// The elements of the actual array are the buffer of the expected one, interpreted as an array of the
+// transposed shape and transposed back.
+MovedSource from_view(const Shape& shape, const std::vector<std::size_t>& axes) {
+  Shape transposed;
+  for (const std::size_t axis : axes) transposed.push_back(shape[axis]);
+  return [=, strides = element_strides(transposed)](const Shape& at) {
+    const std::size_t last = axes.size() - 1;
+    Strip strip{0, 0, shape[last] - at[last]};
+    for (std::size_t d = 0; d <= last; ++d) {
+      strip.first += at[axes[d]] * strides[d];
+      if (axes[d] == last) strip.step = strides[d];
+    }
+    return strip;
+  };
+}
+
+HypothesisPtr find_transposed(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  const std::size_t rank = shape.size();
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples) return nullptr;
+  std::vector<std::vector<std::size_t>> orders;
+  std::vector<std::size_t> plain(rank);
+  std::iota(plain.begin(), plain.end(), 0);
+  for (std::size_t p = 0; p < rank; ++p)
+    for (std::size_t q = p + 1; q < rank; ++q) {
+      if (shape[p] == 1 || shape[q] == 1) continue;
+      orders.push_back(plain);
+      std::swap(orders.back()[p], orders.back()[q]);
+    }
+  if (rank > 2) orders.emplace_back(plain.rbegin(), plain.rend());
+  // Values that agree with any others prove nothing.
+  double by_chance = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    by_chance += e.agree(samples[i]->actual, samples[(i + samples.size() / 2) % samples.size()]->expected);
+  if (by_chance > 0.5 * static_cast<double>(samples.size())) return nullptr;
+  // Elements between those that differ, too.
+  std::vector<Sample> between;
+  for (std::size_t n = 0; n < 512; ++n) {
+    Shape at(rank);
+    for (std::size_t d = 0; d < rank; ++d)
+      at[d] = samples[core::splitmix64(n * rank + d) % samples.size()]->at[d];
+    between.push_back({at, e.actual.element(at), e.expected.element(at)});
+  }
+  Samples others;
+  for (const Sample& s : between) others.push_back(&s);
+  for (const auto& order : orders) {
+    std::string names;
+    for (const std::size_t axis : order) names += (names.empty() ? "" : ", ") + e.naming.axes[axis];
+    for (const auto& [source, what] : {std::pair{from_transposed(shape, order), "it holds its elements"},
+                                       {from_view(shape, order), "its elements were taken to be"}}) {
+      auto hypothesis =
+          moved_hypothesis("transposed", e, source, fmt::format("{} in the order ({})", what, names));
+      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds &&
+          votes_for(*hypothesis, others).share(1) >= 0.9)
+        return hypothesis;
+    }
+  }
+  return nullptr;
+}
+
+// Whole blocks of an axis and the last one are transposed; partial blocks at the ends are not.
+MovedSource from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
+  return [=, step = element_strides(shape)[axis]](Shape at) -> Strip {
+    const std::size_t last = shape.size() - 1;
+    const std::int64_t row = at[axis] % size, column = at[last] % size;
+    for (const std::size_t d : {axis, last})
+      if (at[d] / size * size + size > shape[d]) return {-1, 1, size - column};
+    at[axis] += column - row, at[last] += row - column;
+    return {flat_index(shape, at), step, size - column};
+  };
+}
+
+HypothesisPtr find_transposed_blocks(const Evidence& e) {
+  const Shape& shape = e.naming.shape;
+  const std::size_t last = shape.size() - 1;
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples) return nullptr;
+  for (std::size_t axis = 0; axis < last; ++axis)
+    for (std::int64_t size = 4; size <= std::min({shape[axis], shape[last], std::int64_t{256}}); size *= 2) {
+      auto hypothesis = moved_hypothesis("transposed", e, from_transposed_blocks(shape, axis, size),
+                                         fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
+                                                     size, e.naming.axes[axis], e.naming.axes[last]));
+      if (votes_for(*hypothesis, samples).share(2 * kFewestSamples) >= kMostlyHolds) return hypothesis;
+    }
+  return nullptr;
+}
+
+// --- boxes that hold one value
+
+struct Box {
+  Shape begin, end;
+
+  bool contains(const Shape& at) const {
+    for (std::size_t d = 0; d < at.size(); ++d)
+      if (at[d] < begin[d] || at[d] >= end[d]) return false;
+    return true;
+  }
+  Shape count() const {
+    Shape count;
+    for (std::size_t d = 0; d < begin.size(); ++d) count.push_back(end[d] - begin[d]);
+    return count;
+  }
+  std::int64_t volume() const { return element_count(count()); }
+};
+
+bool same(double x, double y) { return x == y || (x != x && y != y); }
+
+bool evaluate_boxes(const std::vector<Box>& boxes, double value, const ComparedLine& line) {
+  const std::size_t last = line.at.size() - 1;
+  bool any = false;
+  for (const Box& box : boxes) {
+    bool in = true;
+    for (std::size_t d = 0; d < last && in; ++d) in = line.at[d] >= box.begin[d] && line.at[d] < box.end[d];
+    if (!in) continue;
+    const std::int64_t begin = std::max<std::int64_t>(0, box.begin[last] - line.at[last]);
+    const std::int64_t end = std::min(line.n, box.end[last] - line.at[last]);
+    for (std::int64_t i = begin; i < end; ++i) {
+      line.in_scope[i] = 1;
+      line.holds[i] = same(line.actual[i], value) && !same(line.expected[i], value);
+      // Elements with this value in both are no evidence.
+      if (same(line.actual[i], value) && line.holds[i] == 0) line.in_scope[i] = 0;
+    }
+    any = any || begin < end;
+  }
+  return any;
+}
+
+// Makes a box of one value as large as it can be, axis by axis, the last first.
+class Grower {
+ public:
+  Grower(const Side& side, double value)
+      : side_(side), value_(value), budget_(element_count(side.shape()) + kGrowAtOnce) {}
+
+  /// It has read more than any few boxes can have.
+  bool is_exhausted() const { return budget_ < 0; }
+  void spend(std::int64_t elements) { budget_ -= elements; }
+
+  Box grow(const Shape& at) {
+    Box box{at, at};
+    for (std::int64_t& end : box.end) ++end;
+    for (std::size_t d = at.size(); d-- > 0;) {
+      box.end[d] = reach(box, d, box.end[d], side_.shape()[d], 1);
+      box.begin[d] = reach(box, d, box.begin[d], 0, -1);
+    }
+    return box;
+  }
+
+ private:
+  // How far it goes from `from` towards `to`.
+  std::int64_t reach(const Box& box, std::size_t axis, std::int64_t from, std::int64_t to,
+                     std::int64_t step) {
+    const std::int64_t face = box.volume() / (box.end[axis] - box.begin[axis]);
+    std::int64_t at_once = 1;
+    while (from != to && !is_exhausted()) {
+      const std::int64_t some = std::min(at_once, std::abs(to - from));
+      Shape start = box.begin, count = box.count();
+      start[axis] = step > 0 ? from : from - some;
+      count[axis] = some;
+      if (!is_one_value(start, count)) {
+        if (some == 1) return from;
+        at_once = std::max<std::int64_t>(1, some / 2);
+        continue;
+      }
+      from += step * some;
+      at_once = std::min(2 * some, std::max<std::int64_t>(1, kGrowAtOnce / face));
+    }
+    return from;
+  }
+
+  bool is_one_value(Shape start, Shape count) {
+    // A large face is read in parts of its first axis.
+    const std::int64_t n = element_count(count);
+    if (n > kGrowAtOnce) {
+      for (std::size_t d = 0; d < count.size(); ++d) {
+        if (count[d] == 1) continue;
+        const std::int64_t half = count[d] / 2;
+        Shape lower = count;
+        lower[d] = half;
+        if (!is_one_value(start, lower)) return false;
+        start[d] += half;
+        count[d] -= half;
+        return is_one_value(start, count);
+      }
+    }
+    budget_ -= n;
+    values_.resize(static_cast<std::size_t>(n));
+    side_.read(start, count, raw_, values_.data());
+    return std::all_of(values_.begin(), values_.end(), [&](double x) { return same(x, value_); });
+  }
+
+  const Side& side_;
+  double value_;
+  std::int64_t budget_;  // elements that may be read yet
+  std::vector<std::byte> raw_;
+  std::vector<double> values_;
+};
+
+// The part of each axis, and "tile (3, 1) of 64 x 64" where it is cut along two of them.
+std::string name_of(const Box& box, const Naming& naming) {
+  const std::size_t rank = box.begin.size();
+  Scope scope(rank);
+  std::vector<std::size_t> cut;  // axes with more than one index and not all
+  for (std::size_t d = 0; d < rank; ++d) {
+    if (box.begin[d] == 0 && box.end[d] == naming.shape[d]) continue;
+    scope.axes[d] = {{box.begin[d], box.end[d]}};
+    if (box.end[d] - box.begin[d] > 1) cut.push_back(d);
+  }
+  std::string text = naming.part(scope);
+  if (text.empty()) text = "everything";
+  if (cut.size() != 2) return text;
+  // Of the size of the box, or cut short by the end of the axis.
+  const auto size = [&](std::size_t d) { return box.end[d] - box.begin[d]; };
+  if (box.begin[cut[0]] % size(cut[0]) != 0 || box.begin[cut[1]] % size(cut[1]) != 0) return text;
+  return text + fmt::format(" (tile ({}, {}) of {} x {})", box.begin[cut[0]] / size(cut[0]),
+                            box.begin[cut[1]] / size(cut[1]), size(cut[0]), size(cut[1]));
+}
+
+std::string text_of_boxes(const std::vector<Box>& boxes, double value, const Naming& naming) {
+  std::string text = name_of(boxes[0], naming);
+  for (std::size_t b = 1; b < std::min<std::size_t>(boxes.size(), 3); ++b)
+    text += "; " + name_of(boxes[b], naming);
+  if (boxes.size() > 3) text += fmt::format("; and {} more", boxes.size() - 3);
+  text += boxes.size() > 1 ? " hold" : " holds";
+  return text + (value == 0 || value != value ? fmt::format(" only {:g}: never written", std::abs(value))
+                                              : fmt::format(" only {:.6g}: filled, or never written", value));
+}
+
+// A box of one value, cut to where it differs; nothing where it differs in too few places to be what is
+// wrong.
+std::optional<Box> differing_part(const Evidence& e, const Box& box, double value) {
+  Box part{box.end, box.begin};
+  std::int64_t differing = 0, far = 0;
+  double least_there = std::numeric_limits<double>::infinity(), most_there = -least_there;
+  std::vector<std::byte> raw;
+  Shape at = box.begin, count = box.count();
+  std::vector<double> line(static_cast<std::size_t>(count.back()));
+  do {
+    e.expected.line(at, count.back(), raw, line.data());
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      const double there = line[i];
+      if (same(there, value) || e.agree(value, there)) continue;
+      ++differing;
+      far += !(std::abs(value - there) <= 0.25 * std::max(std::abs(value), std::abs(there)));
+      least_there = std::min(least_there, there);
+      most_there = std::max(most_there, there);
+      Shape index = at;
+      index.back() += static_cast<std::int64_t>(i);
+      for (std::size_t d = 0; d < at.size(); ++d) {
+        part.begin[d] = std::min(part.begin[d], index[d]);
+        part.end[d] = std::max(part.end[d], index[d] + 1);
+      }
+    }
+  } while (next_line(at, box.begin, count));
+  if (differing < static_cast<std::int64_t>(kFewestSamples)) return std::nullopt;
+  // Of another number: one that is near is rounded, and where one is expected everywhere it is a factor or an
+  // offset.
+  if (value != 0 && value == value && (2 * far < differing || least_there == most_there)) return std::nullopt;
+  // Results may be 0 here and there; that they are another number by themselves is rarer.
+  const double least = value == 0 || value != value ? 0.3 : 0.9;
+  if (static_cast<double>(differing) < least * static_cast<double>(part.volume())) return std::nullopt;
+  return part;
+}
+
+bool overlap(const Box& x, const Box& y) {
+  for (std::size_t d = 0; d < x.begin.size(); ++d)
+    if (x.end[d] <= y.begin[d] || y.end[d] <= x.begin[d]) return false;
+  return true;
+}
+
+HypothesisPtr find_unwritten(const Evidence& e) {
+  // The values that many of the elements have.
+  std::map<std::uint64_t, std::size_t> counts;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto bits_of = [](double x) { return std::bit_cast<std::uint64_t>(x != x ? kNan : x + 0.0); };
+  for (const Sample& s : e.samples) ++counts[bits_of(s.actual)];
+  std::vector<std::pair<std::size_t, std::uint64_t>> values;
+  for (const auto& [bits, count] : counts)
+    if (count >= std::max(kFewestSamples, e.samples.size() / 100)) values.emplace_back(count, bits);
+  std::sort(values.rbegin(), values.rend());
+  for (std::size_t v = 0; v < std::min<std::size_t>(values.size(), 2); ++v) {
+    const auto value = std::bit_cast<double>(values[v].second);
+    Grower grower(e.actual, value);
+    std::vector<Box> boxes;
+    std::size_t rejected = 0, in_boxes = 0, asked = 0;
+    bool is_ragged = false;  // boxes that overlap are parts of another form
+    for (const Sample& s : e.samples) {
+      if (!same(s.actual, value)) continue;
+      ++asked;
+      const auto contains = [&](const Box& box) { return box.contains(s.at); };
+      if (std::any_of(boxes.begin(), boxes.end(), contains)) {
+        ++in_boxes;
+        continue;
+      }
+      if (boxes.size() == 512 || rejected > 16 || is_ragged || grower.is_exhausted()) continue;
+      const Box grown = grower.grow(s.at);
+      grower.spend(grown.volume());
+      const auto box = differing_part(e, grown, value);
+      if (!box) {
+        ++rejected;
+        continue;
+      }
+      ++in_boxes;
+      is_ragged =
+          std::any_of(boxes.begin(), boxes.end(), [&](const Box& other) { return overlap(*box, other); });
+      boxes.push_back(*box);
+    }
+    if (boxes.empty() || is_ragged || 10 * in_boxes < 9 * asked) continue;
+    std::sort(boxes.begin(), boxes.end(), [](const Box& x, const Box& y) { return x.begin < y.begin; });
+    std::string text = text_of_boxes(boxes, value, e.naming);
+    const auto evaluate = [value, boxes = std::move(boxes)](const Scope&, const ComparedLine& line,
+                                                            Scratch&) {
+      return evaluate_boxes(boxes, value, line);
+    };
+    HypothesisPtr hypothesis = hypothesis_of("unwritten", e, evaluate, std::move(text));
+    for (std::size_t d = 0; d < e.naming.shape.size(); ++d) hypothesis->named_axes.push_back(d);
+    return hypothesis;
+  }
+  return nullptr;
+}
+
+// --- rounding
+
+// `a` is a number of the type, and the nearest one of `e`, or the one before it towards 0.
+bool is_rounded(const FloatType& type, bool cut_off, double a, double e) {
+  if (!std::isfinite(a) || !std::isfinite(e) || std::abs(a) >= type.overflow ||
+      std::remainder(a, type.spacing_at(a)) != 0)
+    return false;
+  const double apart = std::abs(a - e), spacing = type.spacing_at(e);
+  return cut_off ? apart < spacing && std::abs(a) <= std::abs(e) : apart <= 0.501 * spacing;
+}
+
+HypothesisPtr find_rounded(const Evidence& e) {
+  const DType dtype = e.actual.source().dtype();
+  if (dtype != DType::float32 && dtype != DType::float64) return nullptr;
+  const Samples samples = all_of(e);
+  if (samples.size() < kFewestSamples) return nullptr;
+  std::vector<DType> narrower{DType::float16, DType::bfloat16, DType::float8_e4m3fn, DType::float8_e5m2};
+  if (dtype == DType::float64) narrower.insert(narrower.begin(), DType::float32);
+  for (const DType narrow : narrower)
+    for (const bool cut_off : {false, true}) {
+      auto hypothesis = hypothesis_of(
+          "rounding", e,
+          [type = float_type(narrow), cut_off](const Scope& scope, const ComparedLine& line, Scratch&) {
+            if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+            for (std::int64_t i = 0; i < line.n; ++i)
+              line.holds[i] = is_rounded(type, cut_off, line.actual[i], line.expected[i]);
+            return true;
+          },
+          fmt::format(
+              "{} to {}{}", cut_off ? "cut off" : "rounded", ejk::name_of(narrow),
+              narrow == DType::float16 ? ", or to another type with 10 bits of fraction (tf32)" : ""));
+      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds) return hypothesis;
+    }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string any_index(const std::string& axis) {
+  return axis.starts_with("axis ") ? "index i of " + axis : axis + " i";
+}
+
+Agreement scaled_by(const Agreement& agree, double factor) {
+  return scaled(agree, scale_of(Constant::factor, factor));
+}
+
+HypothesisPtr times_factor(std::string kind, const Evidence& e, double factor, std::string text) {
+  HypothesisPtr hypothesis = constant_hypothesis(e, Constant::factor, factor, std::move(text));
+  hypothesis->kind = std::move(kind);
+  return hypothesis;
+}
+
+HypothesisPtr moved_by(std::string kind, const Evidence& e, std::size_t axis, From from, std::string text) {
+  const Samples samples = some_of(e, 512);
+  if (samples.size() < 2 * kFewestSamples || share_moved(e, axis, from, samples) < kMostlyHolds ||
+      is_by_chance(e, axis, samples))
+    return nullptr;
+  return moved_hypothesis(std::move(kind), e, from_index(e.naming.shape, axis, std::move(from)),
+                          std::move(text));
+}
+
+// --- scopes and names
+
+bool Scope::contains(std::size_t axis, std::int64_t index) const {
+  const std::vector<IndexRange>& ranges = axes[axis];
+  if (ranges.empty()) return true;
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), index,
+                       [](std::int64_t i, const IndexRange& range) { return i < range.begin; });
+  return after != ranges.begin() && index < std::prev(after)->end;
+}
+
+bool Scope::meets(std::size_t axis, std::int64_t begin, std::int64_t end) const {
+  const std::vector<IndexRange>& ranges = axes[axis];
+  if (ranges.empty()) return true;
+  const auto after = std::upper_bound(ranges.begin(), ranges.end(), begin,
+                                      [](std::int64_t i, const IndexRange& range) { return i < range.end; });
+  return after != ranges.end() && after->begin < end;
+}
+
+bool Scope::mark(const Shape& at, std::int64_t n, std::uint8_t* in_scope) const {
+  const std::size_t last = at.size() - 1;
+  for (std::size_t d = 0; d < last; ++d)
+    if (!contains(d, at[d])) return false;
+  if (axes[last].empty()) {
+    std::fill_n(in_scope, n, std::uint8_t{1});
+    return true;
+  }
+  bool any = false;
+  for (const IndexRange& range : axes[last]) {
+    const std::int64_t begin = std::max(range.begin - at[last], std::int64_t{0});
+    const std::int64_t end = std::min(range.end - at[last], n);
+    if (begin >= end) continue;
+    std::fill(in_scope + begin, in_scope + end, std::uint8_t{1});
+    any = true;
+  }
+  return any;
+}
+
+std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices) {
+  std::vector<IndexRange> ranges;
+  for (const std::int64_t i : indices) {
+    if (!ranges.empty() && ranges.back().end == i)
+      ++ranges.back().end;
+    else
+      ranges.push_back({i, i + 1});
+  }
+  return ranges;
+}
+
+std::int64_t indices_in(const std::vector<IndexRange>& ranges) {
+  std::int64_t indices = 0;
+  for (const IndexRange& range : ranges) indices += range.count();
+  return indices;
+}
+
+std::string Naming::indices(const std::vector<IndexRange>& ranges) {
+  constexpr std::size_t kTold = 4;
+  std::string text;
+  for (std::size_t r = 0; r < ranges.size() && r < kTold; ++r) {
+    const auto [begin, end] = ranges[r];
+    if (r > 0) text += r + 1 == ranges.size() ? " and " : ", ";
+    text += end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{} to {}", begin, end - 1);
+  }
+  if (ranges.size() > kTold) text += fmt::format(" and {} more", ranges.size() - kTold);
+  return text;
+}
+
+std::string Naming::part(std::size_t axis, const std::vector<IndexRange>& ranges) const {
+  for (const Run& run : runs) {
+    if (run.axis != axis || ranges.size() != 1) continue;
+    const auto [begin, end] = ranges[0];
+    const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), begin);
+    if (next == run.offsets.begin() || next == run.offsets.end() || end > *next) continue;
+    const std::int64_t index = next - run.offsets.begin() - 1, from = *std::prev(next), to = *next;
+    std::string name = fmt::format("{} {}", run.name, index);
+    if (begin == from && end == to) return name;
+    if (end == to)
+      return fmt::format("the last {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
+    if (begin == from)
+      return fmt::format("the first {} of {} ({} {})", end - begin, name, axes[axis], indices(ranges));
+  }
+  // "head 3", but "axis 0 at 3".
+  return fmt::format("{}{} {}", axes[axis], axes[axis].starts_with("axis ") ? " at" : "", indices(ranges));
+}
+
+std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& named) const {
+  std::string text;
+  for (std::size_t d = 0; d < scope.axes.size(); ++d) {
+    const std::vector<IndexRange>& ranges = scope.axes[d];
+    if (std::find(named.begin(), named.end(), d) != named.end()) continue;
+    if (ranges.empty() || (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == shape[d])) continue;
+    text += (text.empty() ? "" : ", ") + part(d, ranges);
+  }
+  return text;
+}
+
+std::int64_t finder_bytes(const Shape& shape) {
+  // Of matched lines both sides and one sorted; of an index its match, in a tree and in a list.
+  constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
+  std::int64_t bytes = kGrowAtOnce * 2 * 8;
+  for (const std::int64_t length : shape)
+    if (length > 0 && length <= kMostIndices)
+      bytes = std::max(bytes,
+                       std::min(matched_lines(length), element_count(shape) / length) * length * kOfElement +
+                           length * kOfIndex);
+  return std::min(bytes, element_count(shape) * (kOfElement + kOfIndex));
+}
+
+std::vector<Finder> finders(const Naming& naming) {
+  const std::size_t rank = naming.shape.size();
+  std::vector<Finder> all;
+  all.push_back({find_fnuz});
+  all.push_back({find_e8m0_as_int8});
+  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::factor); }});
+  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::offset); }});
+  all.push_back({find_nibbles, true});
+  for (std::size_t d = 0; d < rank; ++d)
+    all.push_back({[d](const Evidence& e) { return find_interleaved(e, d); }, true});
+  for (std::size_t d = 0; d < rank; ++d) {
+    all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
+    if (naming.shape[d] > kMostIndices)
+      all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
+                                         naming.axes[d], kMostIndices);
+  }
+  all.push_back({find_scale_layout, true});
+  all.push_back({find_block_scales, true});
+  // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
+  const auto of_indices = [](Constant kind, double least_share) {
+    return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };
+  };
+  all.push_back({of_indices(Constant::factor, 0.25)});
+  all.push_back({find_scale_step, true});
+  all.push_back({find_line_factors, true});
+  all.push_back({of_indices(Constant::factor, 0.02)});
+  all.push_back({of_indices(Constant::offset, 0.02)});
+  for (std::size_t d = 0; d < rank; ++d)
+    all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
+  all.push_back({find_transposed, true});
+  if (rank > 1) all.push_back({find_transposed_blocks, true});
+  all.push_back({find_unwritten, true});
+  all.push_back({find_rounded});
+  return all;
+}
+
+}  // namespace ejk::verify

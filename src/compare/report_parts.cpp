@@ -1,0 +1,73 @@
+// Report of a check: the keys and labels that all checks have.
+// tests: tests/compare/test_report_parts.cpp
+#include "compare/report_parts.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "ejk/explanation.hpp"
+#include "ejk/text.hpp"
+
+namespace ejk::verify {
+
+Report describe_check(bool passed, bool every_element, std::int64_t elements, std::int64_t compared,
+                      std::int64_t violating) {
+  Report report;
+  report.add("passed", "within the tolerance", passed)
+      .add("method", "compared with float64", std::string(every_element ? "every element" : "sampled rows"))
+      .add("elements", "elements", elements, Unit::count)
+      .add("compared", "compared", compared, Unit::count)
+      .add("violating", "beyond the tolerance", violating, Unit::count);
+  return report;
+}
+
+Table table_of_differences(const char* name, bool with_allowed) {
+  Table table{
+      "differences", "largest differences from float64", {{name, ""}, {"difference", "difference"}}, {}};
+  if (with_allowed) table.columns.push_back({"allowed", "allowed"});
+  table.columns.insert(
+      table.columns.end(),
+      {{"index", "index"}, {"value", "result", Unit::value}, {"reference", "float64", Unit::value}});
+  return table;
+}
+
+void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero) {
+  if (!computed)
+    report.add(Remark{"Nothing was computed, so there was nothing to check."});
+  else if (nonzero * 100 < compared)
+    report.add(Remark{fmt::format("This proves little: of {} elements compared, {} are not 0.",
+                                  format_count(compared), format_count(nonzero))});
+}
+
+Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
+                         std::int64_t not_numbers, bool groups_agree) {
+  Report report;
+  report.add("rows", "rows", rows, Unit::rows)
+      .add("elements", "elements", elements, Unit::count)
+      .add(counted, "of them wrong", wrong, Unit::count)
+      .add("not_numbers", "of them NaN or infinite", not_numbers, Unit::count)
+      .add("groups_agree", "rows of groups agree", groups_agree);
+  report.add(Remark{
+      groups_agree
+          ? "Only rows of no group are wrong: many kernels leave them uninitialised. What reads them must ignore "
+            "them, or they must be set to 0."
+          : "Rows of no group are wrong, as many kernels leave them uninitialised, and rows of groups are, too."});
+  return {"no_group", "rows of no group", std::make_shared<Report>(std::move(report))};
+}
+
+}  // namespace ejk::verify
+
+namespace ejk {
+
+Table table_of(const std::vector<Explanation>& explanations) {
+  Table table{"explanations",
+              "what accounts for it",
+              {{"kind", "kind"}, {"share_explained", "of what differs", Unit::share}, {"text", "what it is"}},
+              {}};
+  for (const Explanation& e : explanations) table.rows.push_back({e.kind, e.share_explained, e.text});
+  return table;
+}
+
+}  // namespace ejk

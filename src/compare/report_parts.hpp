@@ -1,0 +1,37 @@
+// Report parts that all checks have in common.
+// tests: tests/compare/test_report_parts.cpp
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "ejk/report.hpp"
+
+namespace ejk::verify {
+
+template <class T>
+ReportValue value_or_null(const std::optional<T>& value) {
+  return value ? ReportValue(*value) : ReportValue();
+}
+
+inline ReportValue text_or_null(std::string text) {
+  return text.empty() ? ReportValue() : ReportValue(std::move(text));
+}
+
+Report describe_check(bool passed, bool every_element, std::int64_t elements, std::int64_t compared,
+                      std::int64_t violating);
+
+/// Difference, tolerance if `with_allowed`, index, result, reference. `name`: the key of the first column.
+Table table_of_differences(const char* name, bool with_allowed);
+
+/// A remark where nothing was computed, or nearly all compared elements are 0 on both sides.
+void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::int64_t nonzero);
+
+/// Rows that belong to no group, some of them wrong, apart from those of groups. `counted`: the key of
+/// `wrong`, elements.
+Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
+                         std::int64_t not_numbers, bool groups_agree);
+
+}  // namespace ejk::verify

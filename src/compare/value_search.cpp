@@ -1,0 +1,280 @@
+// Search for explanations by values. A hypothesis is accepted if it holds in its scope, or in the scope
+// without the indices at which it fails.
+// tests: tests/compare/test_value_search.cpp
+#include "compare/value_search.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+
+namespace ejk::verify {
+
+namespace {
+
+constexpr std::int64_t kFewestExplained = 8;
+constexpr double kLeastShare = 0.05;  // of what is left: less is not the explanation
+constexpr std::size_t kMostExplanations = 6;
+constexpr int kMostPasses = 32;
+
+bool holds(const Verdict& verdict) {
+  const auto explained = static_cast<double>(verdict.explained);
+  return verdict.explained >= kFewestExplained &&
+         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.unexplained) &&
+         explained >= 0.95 * static_cast<double>(verdict.explained + verdict.contradicted);
+}
+
+// Removes indices without an explained element from the scope, or those of the axis that separates best.
+// Returns the axis with the most ranges; none if nothing was removed.
+std::optional<std::size_t> tighten(Hypothesis& hypothesis, const Verdict& verdict) {
+  struct Kept {
+    std::vector<IndexRange> ranges;
+    std::int64_t explained = 0;
+    bool is_less = false;
+  };
+  const auto kept = [&](std::size_t d, auto&& keep) {
+    Kept result;
+    const IndexCounts &explained = verdict.explained_at.axes[d], &failed = verdict.failed_at.axes[d];
+    std::size_t i = 0;
+    result.ranges = explained.ranges([&](std::int64_t n, std::int64_t) {
+      const std::int64_t failures = failed.counts[i++];
+      const bool stays = n > 0 && keep(n, failures);
+      if (stays) result.explained += n;
+      result.is_less = result.is_less || (!stays && failures > 0);
+      return stays;
+    });
+    return result;
+  };
+  std::optional<std::size_t> ragged;
+  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
+    const std::vector<std::int64_t>& counts = verdict.explained_at.axes[d].counts;
+    const std::int64_t most = *std::max_element(counts.begin(), counts.end());
+    Kept support = kept(d, [&](std::int64_t n, std::int64_t) { return n >= most / 20; });
+    if (!support.is_less) continue;
+    hypothesis.scope.axes[d] = std::move(support.ranges);
+    if (!ragged || hypothesis.scope.axes[d].size() > hypothesis.scope.axes[*ragged].size()) ragged = d;
+  }
+  if (ragged) return ragged;
+  Kept best;
+  for (std::size_t d = 0; d < hypothesis.scope.axes.size(); ++d) {
+    Kept clean = kept(d, [](std::int64_t n, std::int64_t failures) { return n >= 19 * failures; });
+    if (clean.is_less && clean.explained > best.explained) best = std::move(clean), ragged = d;
+  }
+  if (best.explained < kFewestExplained) return std::nullopt;
+  hypothesis.scope.axes[*ragged] = std::move(best.ranges);
+  return ragged;
+}
+
+// Single indices here and there, for which it holds by chance.
+bool is_scattered(const std::vector<IndexRange>* ranges) {
+  return ranges != nullptr && ranges->size() > 4 && indices_in(*ranges) < 4 * std::ssize(*ranges);
+}
+
+// Indices here and there with few elements each, which differ alike by chance.
+bool is_sparse(const Scope& scope, std::int64_t explained) {
+  return std::any_of(scope.axes.begin(), scope.axes.end(), [&](const std::vector<IndexRange>& ranges) {
+    return ranges.size() > 4 && explained < 4 * std::ssize(ranges);
+  });
+}
+
+PassPlan plan_of(const ValueSearch::Subject& subject, std::vector<HypothesisPtr> hypotheses, TileGrid grid,
+                 std::vector<bool> pieces) {
+  return {subject.actual, subject.expected,  subject.judge,    std::move(hypotheses),
+          grid,           std::move(pieces), subject.differing};
+}
+
+}  // namespace
+
+ValueSearch::ValueSearch(const Subject& subject, core::Progress::Report progress)
+    : subject_(subject), progress_(std::move(progress)) {
+  rest_ = run_pass(plan_of(subject_, {}, subject_.grid, {}), progress_);
+  all_ = rest_.left;
+}
+
+std::vector<HypothesisPtr> ValueSearch::accepted() const {
+  std::vector<HypothesisPtr> all;
+  for (const auto& [hypothesis, explained] : accepted_) all.push_back(hypothesis);
+  return all;
+}
+
+ValueExplanations ValueSearch::run() {
+  ValueExplanations found;
+  const Naming& naming = subject_.naming;
+  const bool at_hand = subject_.actual.is_at_hand() && subject_.expected.is_at_hand();
+  bool is_new = true;
+  while (is_new && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
+    is_new = false;
+    for (const Finder& finder : finders(naming)) {
+      if (finder.needs_elements && !at_hand) {
+        found.not_tried =
+            "exchanges, shifts, transpositions, unwritten boxes and factors of lines, which need both arrays in "
+            "memory or in files that are not compressed";
+        continue;
+      }
+      if (!finder.not_tried.empty()) {
+        found.not_tried = finder.not_tried;
+        continue;
+      }
+      const HypothesisPtr hypothesis =
+          finder.find({subject_.actual, subject_.expected, subject_.agree, naming, rest_.samples});
+      if (hypothesis && passes_ < kMostPasses && test(hypothesis)) {
+        is_new = true;
+        break;
+      }
+    }
+  }
+  for (const auto& [hypothesis, explained] : accepted_) {
+    const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes);
+    std::string text = hypothesis->text(hypothesis->scope);
+    if (!part.empty()) text.insert(0, part + ": ");
+    found.explanations.push_back({hypothesis->kind, std::move(text), explained});
+  }
+  found.left = rest_.left;
+  return found;
+}
+
+void ValueSearch::mark_left(std::uint8_t* left) const {
+  PassPlan plan = plan_of(subject_, accepted(), {}, {});
+  plan.left = left;
+  std::fill_n(left, element_count(subject_.naming.shape), std::uint8_t{0});
+  run_pass(plan, {});
+}
+
+bool ValueSearch::test(const HypothesisPtr& hypothesis) {
+  // Where nothing differs it has nothing to explain.
+  for (std::size_t d = 0; d < subject_.naming.shape.size(); ++d) {
+    if (!hypothesis->scope.axes[d].empty()) continue;
+    std::vector<IndexRange> support =
+        rest_.left_at.axes[d].ranges([](std::int64_t n, std::int64_t) { return n > 0; });
+    if (static_cast<double>(indices_in(support)) < 0.95 * static_cast<double>(subject_.naming.shape[d]))
+      hypothesis->scope.axes[d] = std::move(support);
+  }
+  const std::vector<IndexRange>* narrowed = nullptr;
+  for (int turn = 0; turn < 4; ++turn) {
+    std::vector<HypothesisPtr> all = accepted();
+    all.push_back(hypothesis);
+    std::vector<bool> pieces = pieces_in(hypothesis->scope, subject_.naming.shape);
+    for (std::size_t p = 0; p < pieces.size(); ++p) pieces[p] = pieces[p] || rest_.pieces[p];
+    PassResult pass = run_pass(plan_of(subject_, all, {}, pieces), progress_);
+    ++passes_;
+    const Verdict& verdict = pass.verdicts.back();
+    if (holds(verdict) && !is_scattered(narrowed) && !is_sparse(hypothesis->scope, verdict.explained) &&
+        static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
+      accepted_.emplace_back(hypothesis, verdict.explained);
+      rest_ = std::move(pass);
+      return true;
+    }
+    if (verdict.explained < kFewestExplained) return false;
+    const auto axis = tighten(*hypothesis, verdict);
+    if (!axis) return false;
+    narrowed = &hypothesis->scope.axes[*axis];
+  }
+  return false;
+}
+
+namespace {
+
+// Rows of a result as an array: ResultRows::array_axes, and the columns.
+struct RowArray {
+  Shape shape;
+  std::vector<std::int64_t> first_of_row;  // element, by row
+};
+
+// Nothing where rows of the array are missing, as those of padding are.
+std::optional<RowArray> row_array(const ResultRows& result) {
+  RowArray array{{}, std::vector<std::int64_t>(static_cast<std::size_t>(result.rows))};
+  for (const std::size_t a : result.array_axes) array.shape.push_back(result.axes[a].length);
+  if (element_count(array.shape) != result.rows) return std::nullopt;
+  array.shape.push_back(result.columns);
+  std::vector<std::int64_t> place(result.axes.size());
+  for (std::int64_t row = 0; row < result.rows; ++row) {
+    result.place(row, place.data());
+    Shape at;
+    for (const std::size_t a : result.array_axes) at.push_back(place[a]);
+    at.push_back(0);
+    array.first_of_row[static_cast<std::size_t>(row)] = flat_index(array.shape, at);
+  }
+  return array;
+}
+
+Naming naming_of(const ResultRows& result, const RowArray& array) {
+  Naming naming;
+  naming.shape = array.shape;
+  const std::vector<std::size_t>& axes = result.array_axes;
+  for (const std::size_t a : axes) naming.axes.push_back(result.axes[a].name);
+  naming.axes.push_back(result.column.empty() ? "column" : result.column);
+  // Parts that are runs of a position: groups of rows, sequences of queries.
+  for (std::size_t a = 0; a < result.axes.size(); ++a) {
+    if (std::find(axes.begin(), axes.end(), a) != axes.end() || result.axes[a].length == 1) continue;
+    const auto of_axis = std::find_if(axes.begin(), axes.end(), [&](std::size_t other) {
+      return result.axes[other].kind == RowAxis::Kind::position;
+    });
+    if (of_axis == axes.end()) continue;
+    std::vector<std::int64_t> part(static_cast<std::size_t>(result.axes[*of_axis].length), -1),
+        place(result.axes.size());
+    for (std::int64_t row = 0; row < result.rows; ++row) {
+      result.place(row, place.data());
+      part[static_cast<std::size_t>(place[*of_axis])] = place[a];
+    }
+    const auto end = std::find(part.begin(), part.end(), -1);
+    if (!std::is_sorted(part.begin(), end)) continue;
+    Naming::Run run{static_cast<std::size_t>(of_axis - axes.begin()), result.axes[a].name, {}};
+    for (std::int64_t p = 0; p <= result.axes[a].length; ++p)
+      run.offsets.push_back(std::lower_bound(part.begin(), end, p) - part.begin());
+    naming.runs.push_back(std::move(run));
+  }
+  return naming;
+}
+
+}  // namespace
+
+ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left) {
+  const auto array = row_array(result);
+  if (!array) return {};
+  const std::int64_t columns = result.columns;
+  Array given(DType::float64, array->shape), expected(DType::float64, array->shape);
+  std::vector<std::uint8_t> differing(left.size());
+  constexpr std::int64_t kRows = 64;
+  LineTolerances lines{array->shape, std::vector<double>(static_cast<std::size_t>(result.rows))};
+  std::vector<double> of_left(static_cast<std::size_t>(result.rows), -1);  // of rows with some
+  core::parallel_for(
+      core::ceil_div(result.rows, kRows), 8 * static_cast<double>(left.size()), [&](std::int64_t n) {
+        std::vector<double> allowed(static_cast<std::size_t>(columns));
+        for (std::int64_t row = n * kRows; row < std::min(result.rows, (n + 1) * kRows); ++row) {
+          const std::int64_t first = array->first_of_row[static_cast<std::size_t>(row)];
+          result.given(row, given.elements<double>().data() + first);
+          result.expected(row, expected.elements<double>().data() + first, allowed.data());
+          const auto flags = left.begin() + row * columns;
+          std::copy_n(flags, columns, differing.begin() + first);
+          double most = 0;
+          for (const double bound : allowed)
+            if (std::isfinite(bound)) most = std::max(most, bound);
+          lines.atol[static_cast<std::size_t>(first / columns)] = most;
+          if (std::any_of(flags, flags + columns, [](std::uint8_t is_left) { return is_left != 0; }))
+            of_left[static_cast<std::size_t>(row)] = most;
+        }
+      });
+  std::erase_if(of_left, [](double bound) { return bound < 0; });
+  if (of_left.empty()) return {};
+  const auto at = of_left.begin() + static_cast<std::ptrdiff_t>(of_left.size() * 95 / 100);
+  std::nth_element(of_left.begin(), at, of_left.end());
+  const Agreement agree{0, *at, true, &lines};
+  const Naming naming = naming_of(result, *array);
+  const auto given_source = make_source(given.view(), "given"),
+             expected_source = make_source(expected.view(), "expected");
+  const Side a(*given_source), e(*expected_source);
+  const ElementComparer judge(DType::float64, DType::float64, {0, *at});
+  ValueSearch search({a, e, judge, agree, naming, {}, differing.data()}, {});
+  ValueExplanations found = search.run();
+  if (found.explanations.empty()) return found;
+  std::vector<std::uint8_t> still(left.size());
+  search.mark_left(still.data());
+  for (std::int64_t row = 0; row < result.rows; ++row)
+    std::copy_n(still.data() + array->first_of_row[static_cast<std::size_t>(row)], columns,
+                left.data() + row * columns);
+  return found;
+}
+
+}  // namespace ejk::verify

@@ -1,0 +1,325 @@
+// Comparison of every result row with its reference; of large problems with the library's own results, within
+// the bounds of both. Cost: the reference, or one pass over the arrays; for gradients another backward pass
+// for Σ P of each key.
+// tests: tests/verdict/attention/test_against.cpp
+#include "verdict/attention/against.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "attention/backward.hpp"
+#include "attention/forward.hpp"
+#include "attention/numbers.hpp"
+#include "compare/value_search.hpp"
+#include "core/elements.hpp"
+#include "core/require.hpp"
+#include "verdict/attention/saved.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// What results should be: views in the layout, and what their bounds need.
+struct Right {
+  std::vector<Array> held;
+  std::vector<ArrayView> results;
+  SummedWeights weights;  // of gradients
+  Array sink_weights;
+  bool is_own = false;  // the library's result, with its own error
+  Reference::Saved saved;
+};
+
+verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const ArrayView& given,
+                           const Right& right, const ArrayView& expected, const Bounds& own) {
+  const CheckedArguments& setup = it.setup;
+  const Rows& rows = it.rows_of(array.which);
+  const Result which = array.which;
+  const bool of_keys = &rows == &it.keys, of_bias = which == Result::dbias,
+             of_sinks = which == Result::dsinks, packed = setup.packed();
+  verify::ResultRows r;
+  r.name = row_of(which).name;
+  r.dtype = given.dtype;
+  r.rows = rows.count();
+  if (which != Result::lse && !of_bias && !of_sinks) r.column = "column", r.columns_name = "columns";
+  r.columns = which == Result::lse || of_sinks ? 1 : of_bias ? setup.bias_shape[3] : given.shape.back();
+  using Kind = verify::RowAxis::Kind;
+  const std::int64_t positions = of_sinks  ? 1
+                                 : of_bias ? setup.bias_shape[2]
+                                           : (of_keys ? setup.k : setup.q).shape[2];
+  r.axes = {of_keys ? verify::RowAxis{"key head", "key heads", rows.heads(), Kind::part}
+                    : verify::RowAxis{"head", "heads", rows.heads(), Kind::part},
+            packed ? verify::RowAxis{"sequence", "sequences", rows.entries(), Kind::part}
+                   : verify::RowAxis{"batch entry", "batch entries", rows.entries(), Kind::part},
+            of_keys ? verify::RowAxis{"key", "keys", positions, Kind::position}
+                    : verify::RowAxis{"query", "queries", positions, Kind::position}};
+  const bool heads_first = which == Result::lse || of_bias || setup.layout == AttentionLayout::bhsd;
+  r.array_axes = heads_first ? std::vector<std::size_t>{0, 2} : std::vector<std::size_t>{2, 0};
+  if (!packed) r.array_axes.insert(r.array_axes.begin(), 1);
+  if (of_sinks) r.array_axes = {0};
+  r.place = [&rows](std::int64_t row, std::int64_t* at) {
+    const Place place = rows.at(row);
+    at[0] = place.head;
+    at[1] = place.entry;
+    at[2] = rows.position(place);
+  };
+  r.index = [&rows, which](std::int64_t row, std::int64_t column) {
+    return which == Result::lse ? rows.index_in_lse(rows.at(row)) : rows.index_of(rows.at(row), column);
+  };
+  const auto loader = [&setup, &rows, which](const ArrayView& view) {
+    const ArrayView form = in_one_form(view, row_of(which).form, setup.layout);
+    return [&setup, &rows, which, form](const Place& place, double* values) {
+      if (which == Result::lse) {
+        *values = load_lse(form, rows.index_in_lse(place));
+        return;
+      }
+      const kernels::StridedMatrix matrix = setup.rows_of(form, place.entry, place.head, rows.offsets());
+      load_row(matrix, place.row, 0, form.shape[3], values);
+    };
+  };
+  r.given = [&rows, load_given = loader(given)](std::int64_t row, double* values) {
+    load_given(rows.at(row), values);
+  };
+  r.rounded_first = it.plan.rounded_first;
+  const Bounds::Rounding narrow = Bounds::rounding(given.dtype, r.rounded_first);
+  const Bounds::Rounding own_narrow =
+      right.is_own ? Bounds::rounding(expected.dtype, r.rounded_first) : Bounds::Rounding{};
+  const bool is_rounded = it.rounding.unit > 0 && which != Result::lse;
+  r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns, is_rounded,
+                load_expected = loader(expected),
+                load_rounding =
+                    loader(is_rounded ? it.rounding.terms[index_of(setup, which)].view() : expected)](
+                   std::int64_t row, double* values, double* allowed) {
+    const Place place = rows.at(row);
+    if (is_rounded)
+      load_rounding(place, allowed);
+    else
+      std::fill_n(allowed, columns, 0.0);
+    load_expected(place, values);
+    double of_row = 0;  // for Bounds::Part::of()
+    if (which == Result::out || which == Result::lse)
+      of_row = it.setup.ends.lse.natural(load_lse(right.results[1], rows.index_in_lse(place)),
+                                         it.setup.ends.sink(place.head));
+    if (which == Result::dsinks) of_row = load_lse(right.sink_weights.view(), {place.head});
+    if (row_of(which).form.rows == RowsOf::keys)
+      load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
+                                place.head, rows.offsets()),
+               place.row, 0, 1, &of_row);
+    std::vector<double> weights(which == Result::dbias ? static_cast<std::size_t>(columns) : 0);
+    if (which == Result::dbias)
+      load_row(it.setup.rows_of(with_four_axes(right.weights.bias.view()), place.entry, place.head, {}),
+               place.row, 0, columns, weights.data());
+    const auto absolute = [&](const Bounds& bounds, std::int64_t column) {
+      if (which == Result::dbias)
+        return bounds.of_bias(place.entry, place.head).of_dbias(weights[static_cast<std::size_t>(column)]);
+      return bounds.of(rows, place).of(which, of_row);
+    };
+    const auto more = [&](std::int64_t column) {
+      return absolute(it.bounds, column) + narrow.least +
+             (right.is_own ? absolute(own, column) + own_narrow.least : 0);
+    };
+    const double of_all = which == Result::dbias ? 0 : more(0);
+    const double relative =
+        narrow.relative + own_narrow.relative + (is_rounded ? it.rounding.unit : 0) +
+        (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
+      allowed[c] += (which == Result::dbias ? more(c) : of_all) + relative * size;
+    }
+  };
+  return r;
+}
+
+bool has_nan(const ArrayView& view) {
+  if (view.shape.size() > 1) {
+    for (std::int64_t i = 0; i < view.shape[0]; ++i)
+      if (has_nan(view[i])) return true;
+    return false;
+  }
+  const std::int64_t count = element_count(view.shape);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  core::load(view.dtype, view.data, view.shape.empty() ? 0 : view.strides[0], count, values.data());
+  return std::any_of(values.begin(), values.end(), [](float value) { return value != value; });
+}
+
+// NaN of inputs, where all elements out of tolerance are NaN or infinite and should be numbers: masked pairs had
+// an influence. No fault is searched for then, as many make NaN of NaN.
+bool explain_by_nans(const AttentionArrays& arrays, Against& against) {
+  for (const Against::Compared& compared : against.arrays)
+    if (compared.not_numbers != compared.beyond) return false;
+  std::vector<std::string> names;
+  const auto look = [&](const char* name, const std::optional<ArrayView>& view) {
+    if (view && is_float(view->dtype) && has_nan(*view)) names.emplace_back(name);
+  };
+  look("q", arrays.q), look("k", arrays.k), look("v", arrays.v);
+  look("bias", arrays.bias), look("dout", arrays.dout);
+  if (names.empty()) return false;
+  for (const Against::Compared& compared : against.arrays) {
+    if (compared.beyond == 0) continue;
+    Against::Explained& cause = against.explanations.emplace_back();
+    cause.array = compared.name;
+    cause.kind = "not_numbers";
+    cause.text = fmt::format("NaN of {} reaches results that it is masked from", fmt::join(names, " and "));
+    cause.share_explained = 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
+                double effort, const Tried& tried, const std::vector<std::string>& tiles) {
+  const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
+  if (given.size() != plan.results.size() || own.size() != plan.results.size())
+    throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
+                        plan.results.size());
+  // A result that is not float64 may have been computed in float32, whatever the arguments are.
+  DType arithmetic = setup.shape.arithmetic;
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (!given[r]) continue;
+    const PlannedArray& planned = plan.results[r];
+    verify::require_given(*given[r], planned.type.shape, planned.name, planned.name);
+    if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
+  }
+  const MaskPlan& blocks = plan.blocks();
+  const Reference reference(setup, blocks);
+  Right right;
+  right.is_own = reference_work(setup) > effort;
+  const std::optional<ArrayView> dout = setup.gradients ? arrays.dout : std::nullopt;
+  ActualAttention it{plan,
+                     setup,
+                     arrays,
+                     Rows(setup, RowsOf::queries),
+                     Rows(setup, RowsOf::keys),
+                     Rows(setup, RowsOf::bias),
+                     Rows(setup, RowsOf::sinks),
+                     Bounds(setup, blocks, arithmetic),
+                     rounding_of_weights(setup, blocks, weights, dout),
+                     {}};
+  Bounds of_own(setup, blocks, setup.shape.arithmetic);
+  if (right.is_own) {
+    right.results = own;
+    if (setup.gradients) {
+      right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
+      right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
+      right.sink_weights = Array(DType::float64, {std::ssize(setup.ends.sinks)});
+      for (std::int64_t h = 0; h < right.sink_weights.size(); ++h)
+        right.sink_weights.elements<double>()[static_cast<std::size_t>(h)] =
+            reference.sink(h, right.saved).weight;
+    }
+  } else if (setup.gradients) {
+    Reference::Backward made = reference.backward(*dout);
+    right.held.push_back(std::move(made.dq));
+    right.held.push_back(std::move(made.dk));
+    right.held.push_back(std::move(made.dv));
+    if (setup.bias) right.held.push_back(std::move(made.dbias));
+    if (setup.has_sinks()) right.held.push_back(std::move(made.dsinks));
+    right.sink_weights = std::move(made.sink_weights);
+    right.weights = {std::move(made.weights), std::move(made.bias_weights)};
+    right.saved = std::move(made.saved);
+  } else {
+    Reference::Forward made = reference.forward();
+    right.held.push_back(std::move(made.out));
+    right.held.push_back(std::move(made.lse));
+  }
+  for (const Array& array : right.held) right.results.push_back(array.view());
+  if (setup.gradients)
+    for (Bounds* bounds : {&it.bounds, &of_own}) {
+      bounds->set(*arrays.dout, right.saved.lse);
+      bounds->set_most(&Bounds::Part::dq_most, RowsOf::queries, right.results[0]);
+      bounds->set_most(&Bounds::Part::dk_most, RowsOf::keys, right.results[1]);
+      bounds->set_most(&Bounds::Part::dv_most, RowsOf::keys, right.results[2]);
+      if (setup.bias) bounds->set_most_of_bias(right.results[3]);
+      if (setup.has_sinks()) bounds->set_most_of_sinks(right.results.back());
+    }
+  it.saved = &right.saved;
+
+  Against against;
+  against.score_range = it.bounds.score_range();
+  against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
+  std::vector<std::unique_ptr<ActualArray>> compared;
+  std::vector<const verify::ResultRows*> compared_rows;
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (!given[r]) {
+      against.not_given.push_back(plan.results[r].name);
+      continue;
+    }
+    auto array = std::make_unique<ActualArray>();
+    array->which = result_at(setup, r);
+    array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
+    array->rows.tiles = tiles;
+    compared_rows.push_back(&array->rows);
+    if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
+    compared.push_back(std::move(array));
+  }
+  verify::require_tiles(compared_rows, tiles);
+  for (const auto& array : compared) array->counts = verify::compare_rows(array->rows, against, 0);
+  if (explain == Explain::yes) {
+    against.tried = true;
+    if (!against.agrees() && !explain_by_nans(arrays, against)) attn::explain(it, compared, tried, against);
+  }
+  return against;
+}
+
+std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  const CheckedArguments& s = plan.setup;
+  const Rows queries(s, RowsOf::queries), keys(s, RowsOf::keys);
+  double bytes = static_cast<double>(verify::bytes_of_rows(queries.count() + 2 * keys.count()));
+  if (explain == Explain::yes) {
+    std::int64_t most = 0;  // of one array at a time
+    for (const PlannedArray& result : plan.results)
+      most = std::max(most, verify::bytes_of_values(element_count(result.type.shape)));
+    bytes += static_cast<double>(most) + explain_bytes(s);
+  }
+  const bool is_own = reference_work(s) > effort;
+  if (!is_own)
+    for (const PlannedArray& result : plan.results)
+      bytes += static_cast<double>(byte_count(result.type.shape, DType::float64));
+  bytes += bytes_of_weight_rounding(s) + reference_bytes(s);
+  if (s.gradients) {
+    const auto of = [&](const Shape& shape) {
+      return static_cast<double>(byte_count(shape, s.shape.arithmetic));
+    };
+    bytes += 8 * static_cast<double>(keys.count());
+    if (s.bias) {
+      const Rows rows(s, RowsOf::bias);
+      bytes += static_cast<double>(verify::bytes_of_rows(rows.count())) +
+               8 * static_cast<double>(rows.count()) * static_cast<double>(s.bias_shape[3]) +
+               static_cast<double>(bias_bytes(s, s.whole_bias()));
+    }
+    if (is_own) bytes += of(plan.types.q->shape) + of(plan.types.k->shape) + 2 * of(s.shape.lse);
+    bytes += of(s.shape.out) + 5 * static_cast<double>(byte_count(s.shape.lse, DType::float64));
+  }
+  return static_cast<std::int64_t>(std::min(bytes, static_cast<double>(kMost)));
+}
+
+}  // namespace ejk::attn
+
+namespace ejk {
+
+Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
+                        const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
+                        Explain explain, std::optional<DType> weights, const Tried& tried,
+                        const std::vector<std::string>& tiles) {
+  return attn::compare(plan.internal(), arrays, own, given, weights.value_or(weights_dtype(plan)), explain,
+                       attn::kCheckEffort, tried, tiles);
+}
+
+std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain) {
+  return attn::compare_bytes(plan.internal(), explain, attn::kCheckEffort);
+}
+
+DType weights_dtype(const AttentionPlan& plan) {
+  const attn::CheckedArguments& setup = plan.internal().setup;
+  if (setup.shape.arithmetic != DType::float32) return DType::float32;
+  for (const DType dtype : {setup.v.dtype, setup.q.dtype})
+    if (dtype == DType::bfloat16 || dtype == DType::float16) return dtype;
+  return DType::float32;
+}
+
+}  // namespace ejk

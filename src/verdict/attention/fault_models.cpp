@@ -1,0 +1,1035 @@
+// Fault models of attention: a Variation of the reference predicts the rows of an array. Arrays are explained
+// in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. Accepted models are
+// counted by the library's kernels where these have the variation, else row by row.
+// tests: tests/verdict/attention/test_fault_models.cpp
+#include "verdict/attention/against.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "attention/numbers.hpp"
+#include "core/parallel.hpp"
+#include "verdict/attention/dropout.hpp"
+#include "verdict/attention/other_keys.hpp"
+#include "verdict/attention/saved.hpp"
+#include "verdict/attention/variations.hpp"
+#include "verdict/fault_search.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+using verify::FaultModel;
+
+void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<const std::int64_t> columns,
+                   double* values, double* allowed) {
+  std::vector<double> row(static_cast<std::size_t>(rows.columns)), may(row);
+  rows.expected(n, row.data(), may.data());
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    values[c] = row[static_cast<std::size_t>(columns[c])];
+    allowed[c] = may[static_cast<std::size_t>(columns[c])];
+  }
+}
+
+// The same arguments, their rows as float64: models read them hundreds of times.
+struct WideArguments {
+  std::vector<Array> held;
+  CheckedArguments setup;
+  std::optional<ArrayView> dout;
+
+  WideArguments(const CheckedArguments& of, const std::optional<ArrayView>& gradient)
+      : setup(of), dout(gradient) {
+    if (bytes(of) > kMost) return;
+    const auto widen = [&](ArrayView& view) {
+      held.push_back(identity_dtype_convert_backward(view, DType::float64));
+      view = held.back().view();
+    };
+    for (ArrayView* view : {&setup.q, &setup.k, &setup.v}) widen(*view);
+    if (dout) widen(*dout);
+  }
+  static constexpr double kMost = 0x1p30;
+  static double bytes(const CheckedArguments& of) {
+    const auto size = [](const ArrayView& view) { return static_cast<double>(element_count(view.shape)); };
+    const auto out = static_cast<double>(element_count(of.shape.out));
+    return 8 * (size(of.q) + size(of.k) + size(of.v) + (of.gradients ? out : 0));
+  }
+};
+
+class FaultModels {
+ public:
+  FaultModels(const ActualAttention& it, const std::vector<std::unique_ptr<ActualArray>>& arrays,
+              const Tried& tried)
+      : it_(it),
+        arrays_(arrays),
+        wide_(it.setup, it.arrays.dout),
+        setup_(wide_.setup),
+        blocks_(it.plan.blocks()),
+        changes_(it.plan, it.setup),
+        right_(setup_, blocks_) {
+    for (TriedMask mask : tried.masks) {
+      settle_first_axis(mask.masks, setup_.shape.entries, setup_.shape.heads);
+      tried_.push_back(change_of(mask));
+    }
+    if (setup_.gradients || !setup_.packed()) return;
+    pages_ = tried.pages;
+    for (const TriedKeys& keys : tried.keys)
+      if (auto change = change_of(keys)) tried_.push_back(std::move(*change));
+  }
+
+  void explain(const ActualArray& array, Against& against) {
+    constexpr double kLongest = 0x1p28;  // of a row that is too expensive to recompute
+    const double nanoseconds = row_nanoseconds(array.which);
+    verify::FaultSearch search(array.rows, array.counts, nanoseconds);
+    if (nanoseconds > kLongest && !has_own_rows(array.which)) return search.report({}, against);
+    const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
+    if (allowed > 0) search.set_most_left(0.5);
+    std::vector<verify::Found> found = run(array, search, allowed);
+    const double unit = unit_of_weights(array.rows.dtype);
+    if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
+      return search.report(std::move(found), against);
+    // Weights of 16 bits change results, too: search without the elements that they explain, in wider bounds.
+    verify::FaultSearch loose(array.rows, array.counts, nanoseconds);
+    const FaultModel rounding = right(array, unit);
+    const double rounded = loose.leave_out(rounding);
+    loose.set_most_left(0.5);
+    std::vector<verify::Found> all;
+    if (loose.left() > kOpen) all = run(array, loose, unit);
+    const bool is_reported = rounded > 0.005 && is_as_rounding(array, unit);
+    if (loose.left() >= search.left() || (all.empty() && !is_reported))
+      return search.report(std::move(found), against);
+    if (is_reported)
+      all.push_back(loose.add({"rounding",
+                               fmt::format("it is consistent with weights that are rounded to {}",
+                                           unit == kBfloat16 ? "bfloat16" : "float16"),
+                               rounded},
+                              rounding));
+    loose.report(std::move(all), against);
+  }
+
+ private:
+  static constexpr double kOpen = 0.05;
+  static constexpr int kMostScales = 3;
+  static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
+  // Location of a fault: in both passes, or in the backward pass alone, with lse and δ of the reference.
+  enum class Pass { both, backward };
+  using RowValues =
+      std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
+
+  // Results that the kernels compute row by row of queries or keys.
+  static bool has_own_rows(Result which) { return which != Result::dbias && which != Result::dsinks; }
+  // A row sums over many queries, and needs their lse and δ.
+  static bool is_of_key(const ActualArray& array) {
+    return attn::row_of(array.which).form.rows != RowsOf::queries;
+  }
+  static Bounds::Rounding rounding_of(const ActualArray& array) {
+    return Bounds::rounding(array.rows.dtype, array.rows.rounded_first);
+  }
+  // Gradients of keys need lse and δ of all queries, which every model recomputes.
+  bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
+
+  // Unit roundoff of the narrowest type among inputs and result; 0: there is none.
+  double unit_of_weights(DType given) const {
+    double unit = 0;
+    for (const DType type : {given, it_.setup.q.dtype, it_.setup.k.dtype, it_.setup.v.dtype})
+      unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
+    return unit;
+  }
+
+  static DType weights_of_unit(double unit) {
+    return unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
+  }
+
+  // Are the errors consistent with rounded weights? Compares the likelihood of three normal error models:
+  // proportional to the terms of the sums (rounding), constant, proportional to the result.
+  bool is_as_rounding(const ActualArray& array, double unit) const {
+    constexpr double kLikelier = 12;  // the logarithm of the ratio
+    constexpr std::size_t kRows = 64;
+    struct Element {
+      double squared, terms, value, rounding;  // of the difference, the terms, the result, and its rounding
+    };
+    std::vector<std::int64_t> bad;
+    for (std::int64_t n = 0; n < array.rows.rows; ++n)
+      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
+    const std::size_t rows = std::min(kRows, bad.size());
+    const auto columns = static_cast<std::size_t>(array.rows.columns);
+    std::vector<Element> elements(rows * columns, Element{std::nan(""), 0, 0, 0});
+    const double narrow = rounding_of(array).relative;
+    core::parallel_for(std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows),
+                       [&](std::int64_t r) {
+                         const auto at = static_cast<std::size_t>(r);
+                         if (at >= rows) return;
+                         const std::int64_t n = bad[bad.size() * at / rows];
+                         std::vector<double> given(columns), allowed(columns);
+                         array.rows.given(n, given.data());
+                         const RowOf right = right_row(array, n);
+                         const std::vector<double>&value = right.values, &squares = right.terms.squares;
+                         array.rows.expected(n, std::vector<double>(columns).data(), allowed.data());
+                         for (std::size_t c = 0; c < columns; ++c) {
+                           const double d = given[c] - value[c], rounding = narrow * value[c];
+                           // Larger errors are not from rounding.
+                           if (std::abs(d) > allowed[c] + 4 * unit * std::sqrt(squares[c])) continue;
+                           elements[at * columns + c] = {d * d, squares[c], value[c] * value[c],
+                                                         rounding * rounding / 3 + 1e-14 * squares[c]};
+                         }
+                       });
+    std::erase_if(elements, [](const Element& e) { return !std::isfinite(e.squared) || !(e.terms > 0); });
+    const auto likeliest = [&](auto proportion, double from, double to) {
+      double best = -std::numeric_limits<double>::infinity();
+      for (double size = from; size <= to; size *= std::sqrt(2.0)) {
+        double sum = 0;
+        for (const Element& e : elements) {
+          const double variance = size * proportion(e) + e.rounding;
+          sum -= (std::log(variance) + e.squared / variance) / 2;
+        }
+        best = std::max(best, sum);
+      }
+      return best;
+    };
+    double mean = 0;
+    for (const Element& e : elements) mean += e.squared / static_cast<double>(elements.size());
+    const double of_rounding =
+        likeliest([](const Element& e) { return e.terms; }, unit * unit / 1024, unit * unit);
+    return of_rounding > kLikelier + likeliest([](const Element&) { return 1.0; }, mean / 65536, 16 * mean) &&
+           of_rounding >
+               kLikelier + likeliest([](const Element& e) { return e.value; }, unit * unit / 65536, 1);
+  }
+
+  // A row of a result: elements, terms of their sums (with Variation::sizes), and one tolerance or one each.
+  struct RowOf {
+    std::vector<double> values;
+    Terms terms;
+    std::vector<double> absolute;
+  };
+
+  // A row under a variation of `made`. lse and δ: of `saved` for sums over queries, else of `backward`.
+  RowOf row_of(Result which, const Place& place, const Reference& made, const Variation& v,
+               const Reference::Saved* saved, const Reference& backward) const {
+    if (which == Result::dbias) {
+      const auto r =
+          made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, *saved);
+      std::vector<double> absolute;
+      for (const double weight : r.weights)
+        absolute.push_back(it_.bounds.of_bias(place.entry, place.head).of_dbias(weight));
+      return {r.dbias, r.terms, std::move(absolute)};
+    }
+    Bounds::Part bound = it_.bounds.of(it_.rows_of(which), place);
+    if (which == Result::dsinks) {
+      auto r = made.sink(place.head, *saved);
+      return {{r.dsink}, std::move(r.terms), {bound.of(which, r.weight)}};
+    }
+    if (which == Result::dk || which == Result::dv) {
+      auto r = made.key(place.entry, place.head, place.row, *wide_.dout, *saved);
+      const double absolute = bound.of(which, r.weight);
+      if (which == Result::dk) return {std::move(r.dk), std::move(r.dk_terms), {absolute}};
+      return {std::move(r.dv), std::move(r.dv_terms), {absolute}};
+    }
+    const Problem p = setup_.problem(place.entry, place.head);
+    ReferenceRow r =
+        made.row(p, place.row, which == Result::lse ? Reference::Wanted::lse : Reference::Wanted::out);
+    if (which == Result::lse) return {{made.given_lse(r)}, {}, {bound.of(which, r.lse, v.scale)}};
+    if (which == Result::out) {
+      if (v.reads_other_values()) bound.v = 0;  // its own values take no part
+      // The values that a mask should exclude may be larger than all others.
+      const double largest =
+          r.terms.sizes.empty() ? 0 : *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
+      return {std::move(r.out), std::move(r.terms), {bound.of(which, r.lse, v.scale, largest)}};
+    }
+    const auto g =
+        setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
+    const ReferenceRow forward = &backward == &made ? ReferenceRow{} : backward.row(p, place.row);
+    const auto statistics = backward.statistics(&backward == &made ? r : forward, g, place.row);
+    RowOf row{{}, {}, {bound.of(which, 0)}};
+    row.values = made.dq(p, r, statistics, g, place.row, v.sizes ? &row.terms : nullptr);
+    return row;
+  }
+
+  RowOf right_row(const ActualArray& array, std::int64_t n) const {
+    Variation v;
+    v.sizes = true;
+    const Reference made(setup_, blocks_, v);
+    return row_of(array.which, it_.rows_of(array.which).at(n), made, v,
+                  is_of_key(array) ? it_.saved : nullptr, made);
+  }
+
+  double row_nanoseconds(Result which) const {
+    const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
+    if (which == Result::dsinks)
+      return 20 * static_cast<double>(setup_.q.shape[2]) * static_cast<double>(setup_.shape.entries);
+    if (which == Result::dbias) {
+      const double pairs = static_cast<double>(setup_.problems()) * static_cast<double>(setup_.q.shape[2]) *
+                           static_cast<double>(setup_.k.shape[2]);
+      return pairs / std::max(1.0, static_cast<double>(it_.bias.count())) * (2 * size + 100);
+    }
+    if (which == Result::dk || which == Result::dv)
+      return static_cast<double>(setup_.longest_queries() * setup_.group()) * (2 * size + 100) / 8;
+    return static_cast<double>(setup_.longest_keys()) * (size + 100) / 8;
+  }
+
+  // Models to try, and the changes that they are made of.
+  struct Candidates {
+    std::vector<FaultModel> models;
+    std::vector<std::optional<Change>> origins;
+
+    void add(FaultModel model, const std::optional<Change>& origin = std::nullopt) {
+      models.push_back(std::move(model));
+      origins.push_back(origin);
+    }
+  };
+
+  std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search, double unit) {
+    Candidates list;
+    const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
+    const bool of_key = is_of_key(array);
+    std::vector<Change> tried = tried_;
+    if (!of_key || is_cheap())
+      tried.insert(tried.end(), changes_.of_scores.begin(), changes_.of_scores.end());
+    if (of_key) std::erase_if(tried, [](const Change& c) { return c.of_loop; });
+    for (const Change& change : found_)
+      if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
+        tried.push_back(change);
+    for (const Change& change : tried)
+      if ((!change.is_of_out || array.which == Result::out) &&
+          (!change.of_loop || search.is_enough_to_fit()) &&
+          (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
+        list.add(model(array, change, Pass::both, unit), change);
+    if (of_gradient) {
+      for (const Change& change : changes_.of_gradients)
+        if (!(of_key && change.kind == "delta" && array.which == Result::dv))
+          list.add(model(array, change, Pass::backward, unit), change);
+      for (const Change& change : changes_.of_scores) {
+        if (change.is_of_out || change.of_loop) continue;
+        Change alone = change;
+        alone.text += ", in the backward pass alone";
+        list.add(model(array, alone, Pass::backward, unit), alone);
+      }
+    }
+    for (const Change& change : changes_.of_forward)
+      if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
+        list.add(model(array, change, Pass::both, unit), change);
+    if (array.which == Result::lse) add_lse(array, list);
+    add_other_arrays(array, unit, list);
+    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, list);
+    if (!of_key) add_masks_and_biases_of_others(array, search, unit, list);
+
+    std::vector<verify::Found> all = search.run(list.models);
+    remember(all, list);
+    if (!search.is_open()) return all;
+    list = {};
+    if (of_query && search.is_enough_to_fit()) {
+      add_tiles(array, search, changes_of_one_tile(setup_), Pass::both, unit, list);
+      add_operands_of_others(array, search, unit, list);
+      add_last_pages(array, search, unit, list);
+    }
+    if (of_gradient && has_own_rows(array.which) && search.is_enough_to_fit()) {
+      for (Change change : changes_.of_scores) {
+        if (change.is_of_out || !change.of_loop) continue;
+        change.text += ", in the backward pass alone";
+        list.add(model(array, change, Pass::backward, unit), change);
+      }
+      add_tiles(array, search, changes_of_one_gradient_tile(setup_, of_key), Pass::backward, unit, list);
+      if (!of_key)  // in the forward pass, too
+        add_tiles(array, search, changes_of_left_out_tile(setup_), Pass::both, unit, list);
+    }
+    // A fitted scale; false: the unexplained elements are too few to fit one.
+    const auto add_scale = [&] {
+      if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
+      const Change change = fitted_scale(array, search);
+      FaultModel fitted = model(array, change, Pass::both, unit);
+      fitted.is_subtle = true;
+      list.add(std::move(fitted), change);
+      return true;
+    };
+    add_scale();
+    std::vector<Change> plausible;
+    for (const Change& change : changes_.of_scores)
+      if (change.plausible) plausible.push_back(change);
+    if (of_key && !is_cheap()) plausible.clear();
+    for (std::size_t a = 0; a < plausible.size(); ++a)
+      for (std::size_t b = a + 1; b < plausible.size(); ++b) {
+        if (plausible[a].kind == plausible[b].kind) continue;
+        const Change both{plausible[a].kind + "+" + plausible[b].kind,
+                          plausible[a].text + ", and " + plausible[b].text,
+                          [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
+        list.add(model(array, both, Pass::both, unit), both);
+      }
+    const auto run_listed = [&] {
+      std::vector<verify::Found> more = search.run(list.models);
+      remember(more, list);
+      const bool has_scale = std::any_of(more.begin(), more.end(), [&](const verify::Found& f) {
+        return f.model && list.models[*f.model].kind == "scale";
+      });
+      std::move(more.begin(), more.end(), std::back_inserter(all));
+      return has_scale;
+    };
+    for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
+      list = {};
+      if (!add_scale()) break;
+    }
+    if (array.which == Result::out && search.left() > 0.5)
+      if (auto dropped = dropped_weights(array, search)) all.push_back(std::move(*dropped));
+    return all;
+  }
+
+  static Change change_of(const TriedMask& tried) {
+    struct Masks {
+      HeadMasks of;
+      std::mutex mutex;
+      std::map<std::array<std::int64_t, 4>, Mask> made;  // by entry, head and lengths
+    };
+    const auto masks = std::make_shared<Masks>();
+    masks->of = tried.masks;
+    return {"tried", fmt::format("the mask is {}", tried.text), [masks](Variation& v) {
+              v.mask = [masks](const Problem& p) -> const Mask* {
+                if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+                const std::int64_t entry = masks->of.batch == 1 ? 0 : p.entry,
+                                   head = masks->of.heads == 1 ? 0 : p.head;
+                const std::scoped_lock lock(masks->mutex);
+                auto& made = masks->made;
+                const std::array<std::int64_t, 4> key{entry, head, p.q_length, p.kv_length};
+                auto at = made.find(key);
+                if (at == made.end())
+                  at = made.emplace(key, masks->of.mask(entry, head, p.q_length, p.kv_length)).first;
+                return &at->second;
+              };
+            }};
+  }
+
+  // Nothing where the masks have no such lengths.
+  std::optional<Change> change_of(const TriedKeys& tried) const {
+    const auto other = std::make_shared<const OtherKeys>(tried);
+    Change change{"pages", tried.text, [other](Variation& v) { v.other = other; }};
+    const AttentionSettings& s = it_.plan.settings;
+    const HeadMasks all = conjunction_of(s.masks);
+    bool differs = false;
+    try {
+      for (std::int64_t e = 0; e < setup_.shape.entries; ++e) {
+        const std::int64_t q = setup_.q_length(e), kv = other->length(e);
+        differs = differs || kv != setup_.kv_length(e);
+        for (std::int64_t h = 0; h < all.heads && q > 0 && kv > 0; ++h) all.mask(e, h, q, kv);
+      }
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    if (!differs) return change;
+    if (s.q_segment_ids) return std::nullopt;
+    change.apply = [other, mask = change_of(TriedMask{"", all}).apply](Variation& v) {
+      mask(v);
+      v.other = other;
+    };
+    return change;
+  }
+
+  // Sequences whose last page is another one of the cache.
+  void add_last_pages(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                      Candidates& list) const {
+    if (!pages_) return;
+    const std::int64_t entries = setup_.shape.entries;
+    const auto made = [&](const std::vector<std::int64_t>& last) { return change_of(pages_->keys(last)); };
+    // The first candidates, as many as sequences, are none: a part is no candidate for itself.
+    const auto candidate = [&](std::int64_t n) {
+      const auto change =
+          n < entries ? std::nullopt : made(std::vector(static_cast<std::size_t>(entries), n - entries));
+      if (change) return model(array, *change, Pass::both, unit);
+      return FaultModel{"", "", [](std::int64_t, auto, double*, double*) { return false; }};
+    };
+    std::vector<std::int64_t> last = search.partners(1, entries + pages_->pages, candidate);
+    for (std::int64_t& page : last) page = std::max<std::int64_t>(page - entries, -1);
+    if (std::all_of(last.begin(), last.end(), [](std::int64_t page) { return page < 0; })) return;
+    if (const auto change = made(last)) list.add(model(array, *change, Pass::both, unit), change);
+  }
+
+  // Faults of one array are tried on the next.
+  void remember(const std::vector<verify::Found>& all, const Candidates& tried) {
+    for (const verify::Found& f : all)
+      if (f.model && tried.origins[*f.model]) found_.push_back(*tried.origins[*f.model]);
+  }
+
+  FaultModel right(const ActualArray& array, double unit) const {
+    if (unit > it_.rounding.unit) return model(array, {}, Pass::backward, unit);
+    return {"", "",
+            [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+              load_expected(array.rows, n, columns, values, allowed);
+              return true;
+            },
+            std::nullopt, 50 * static_cast<double>(array.rows.columns)};
+  }
+
+  // lse and δ of all queries under a change: computed at first use; null where the kernels lack the change.
+  struct SavedOf {
+    std::function<std::optional<Reference::Saved>()> compute;
+    std::once_flag once;
+    std::optional<Reference::Saved> saved;
+
+    const Reference::Saved* get() {
+      std::call_once(once, [&] { saved = compute(); });
+      return saved ? &*saved : nullptr;
+    }
+  };
+
+  std::shared_ptr<SavedOf> saved_of(const std::string& text, const Variation& v,
+                                    const std::shared_ptr<const Reference>& made) const {
+    std::shared_ptr<SavedOf>& known = saved_[text];
+    if (known) return known;
+    known = std::make_shared<SavedOf>();
+    known->compute = [=, this]() -> std::optional<Reference::Saved> {
+      if (is_cheap()) return made->saved(*wide_.dout);
+      auto saved = saved_by_kernels(it_.setup, blocks_, v, *it_.arrays.dout);
+      if (!saved && reference_work(setup_) < 0x1p32) saved = made->saved(*wide_.dout);
+      return saved;
+    };
+    if (!is_cheap()) known->get();  // now, on all threads
+    return known;
+  }
+
+  // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
+  double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
+                std::size_t at) const {
+    if (array.which == Result::out) return unit * (size + kOffOfOut * std::sqrt(terms.squares[at]));
+    const std::int64_t summed =
+        array.which == Result::dq ? setup_.longest_keys() : setup_.longest_queries() * setup_.group();
+    return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
+  }
+
+  FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit) const {
+    Variation v;
+    if (change.apply) change.apply(v);
+    v.sizes = unit > 0 || array.which == Result::out;
+    const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
+    const double relative =
+        rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
+    const bool saved = pass == Pass::backward;
+    const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
+    FaultModel h{change.kind, change.text, {}};
+    h.is_subtle = change.kind == "rounding";
+    h.needs_numbers = change.kind != "no_key";
+    if (has_own_rows(array.which) && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
+      h.of_all = [=, this, &array, text = change.text] {
+        return by_kernels(array, text, v, made, saved, unit);
+      };
+    h.values = [=, this, &array, least = rounding_of(array).least](
+                   std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? it_.saved : nullptr;
+      if (is_of_key(array) && statistics == nullptr) return false;
+      const RowOf row =
+          row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics, saved ? right_ : *made);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = row.values[at];
+        const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
+        allowed[c] = row.absolute[row.absolute.size() > 1 ? at : 0] + least + relative * size +
+                     (unit > 0 ? off_by(array, unit, size, row.terms, at) : 0);
+      }
+      return true;
+    };
+    return h;
+  }
+
+  // Faults of one tile: of many candidates those that make a few rows agree.
+  void add_tiles(const ActualArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
+                 Pass pass, double unit, Candidates& list) {
+    constexpr double kLongest = 4e9;
+    std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
+    std::vector<char> fits(tiles.size());
+    const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
+    if (work >= kLongest) return;
+    core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
+      const auto at = static_cast<std::size_t>(n);
+      fits[at] = search.is_plausible(model(array, tiles[at], pass, unit));
+    });
+    for (std::size_t n = 0; n < tiles.size(); ++n)
+      if (fits[n] != 0) list.add(model(array, tiles[n], pass, unit), tiles[n]);
+  }
+
+  std::optional<WeightedRow> weighted_row(const ActualArray& array, std::int64_t n,
+                                          const Place& place) const {
+    const std::int64_t size = setup_.shape.value_size;
+    const Problem p = setup_.problem(place.entry, place.head);
+    const ReferenceRow r = right_.row(p, place.row, Reference::Wanted::lse);
+    WeightedRow row;
+    for (std::size_t j = 0; j < r.scores.size(); ++j) {
+      if (std::isinf(r.scores[j])) continue;
+      row.weights.push_back(std::exp(r.scores[j] - r.lse));
+      row.keys.push_back(static_cast<std::int64_t>(j));
+      if (2 * std::ssize(row.weights) > size) return std::nullopt;
+      row.values.resize(row.weights.size() * static_cast<std::size_t>(size));
+      load_row(p.v.at({row.keys.back(), row.keys.back() + 1}), 0, 0, size,
+               row.values.data() + row.values.size() - size);
+    }
+    if (row.weights.size() < 2) return std::nullopt;
+    row.given.resize(static_cast<std::size_t>(size));
+    array.rows.given(n, row.given.data());
+    return row;
+  }
+
+  // Dropped pairs, found in rows of few keys; in other rows the variance of the difference is ∝ Σ t² of the
+  // terms t.
+  std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
+    if (setup_.dropout) return std::nullopt;
+    constexpr std::size_t kRows = 64;
+    const std::int64_t size = setup_.shape.value_size;
+    std::vector<WeightedRow> rows;
+    int tried = 0;
+    // First early queries, which have few keys under a causal mask, then any.
+    for (const bool early : {true, false})
+      for (std::int64_t n = 0; n < array.rows.rows && rows.size() < kRows && tried < (early ? 128 : 192);
+           ++n) {
+        const Place place = it_.queries.at(n);
+        if (array.counts.beyond[static_cast<std::size_t>(n)] == 0 || (2 * place.row < size) != early)
+          continue;
+        ++tried;
+        if (auto row = weighted_row(array, n, place)) rows.push_back(std::move(*row));
+      }
+    const auto dropped = dropped_pairs(rows);
+    if (!dropped) return std::nullopt;
+    const double kept = 1 - dropped->share, mean = dropped->factor * kept,
+                 deviation = dropped->factor * std::sqrt(dropped->share * kept);
+    const bool is_scaled =
+        std::abs(mean - 1) < 0.1 && dropped->factor > 1.005;  // by 1 / (1 - share), as in training
+    const FaultModel dropped_ones{"dropout", "",
+                                  [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
+                                                    double* values, double* allowed) {
+                                    constexpr double kDeviations = 5;
+                                    const RowOf right = right_row(array, n);
+                                    load_expected(array.rows, n, columns, values, allowed);
+                                    for (std::size_t c = 0; c < columns.size(); ++c) {
+                                      const auto at = static_cast<std::size_t>(columns[c]);
+                                      values[c] = (is_scaled ? 1 : mean) * right.values[at];
+                                      allowed[c] +=
+                                          kDeviations * deviation * std::sqrt(right.terms.squares[at]);
+                                    }
+                                    return true;
+                                  }};
+    std::vector<std::vector<double>> sums(2), counts(2);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
+      for (auto* of : {&sums, &counts})
+        (*of)[axis].resize(static_cast<std::size_t>(array.rows.axes[axis].length));
+    for (const std::int64_t n : search.some_rows(512)) {
+      std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
+      array.rows.given(n, given.data());
+      const RowOf right = right_row(array, n);
+      double off = 0, terms = 0;
+      for (std::size_t c = 0; c < given.size(); ++c) {
+        const double d = given[c] - (is_scaled ? 1 : mean) * right.values[c];
+        off += d * d, terms += deviation * deviation * right.terms.squares[c];
+      }
+      if (!(terms > 0) || !std::isfinite(off)) continue;
+      const Place place = it_.queries.at(n);
+      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+        const auto at = static_cast<std::size_t>(axis == 0 ? place.head : place.entry);
+        sums[axis][at] += std::min(off / terms, 16.0);
+        ++counts[axis][at];
+      }
+    }
+    std::vector<std::vector<bool>> parts(2);
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
+      for (std::size_t at = 0; at < sums[axis].size(); ++at) {
+        const double ratio = counts[axis][at] > 0 ? sums[axis][at] / counts[axis][at] : 0;
+        parts[axis].push_back(ratio > 0.3 && ratio < 3);
+      }
+    const double percent = 100 * (is_scaled ? 1 - 1 / dropped->factor : dropped->share);
+    return search.add(
+        {"dropout",
+         is_scaled ? fmt::format("{:.2g} % of the weights are dropped, the others are times {:.3g}: dropout",
+                                 percent, dropped->factor)
+                   : fmt::format("{:.2g} % of the weights are dropped", percent),
+         1},
+        dropped_ones, std::move(parts));
+  }
+
+  std::vector<double> row_at(const Array& of, const Rows& rows, const Place& place) const {
+    std::vector<double> row(static_cast<std::size_t>(of.shape().back()));
+    load_row(setup_.rows_of(in_one_form(of.view(), setup_.layout), place.entry, place.head, rows.offsets()),
+             place.row, 0, std::ssize(row), row.data());
+    return row;
+  }
+
+  // All rows by the kernels, with bounds twice as wide. Empty where they have no such variation.
+  RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
+                       const std::shared_ptr<const Reference>& reference, bool is_saved, double unit) const {
+    const bool of_forward = array.which == Result::out || array.which == Result::lse;
+    if (const auto key = std::tuple(text, is_saved, unit); !by_kernels_ || by_kernels_->first != key) {
+      const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
+      auto results = of_forward ? forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit))
+                                : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout,
+                                                       weights_of_unit(unit));
+      by_kernels_.emplace(key, results ? std::make_shared<const ByKernels>(std::move(*results)) : nullptr);
+    }
+    const std::shared_ptr<const ByKernels> made = by_kernels_->second;
+    if (!made || (unit > 0 && made->rounding.terms.empty())) return {};
+    const std::size_t which = index_of(setup_, array.which);
+    const double relative = rounding_of(array).relative + 0x1p-23 + unit +
+                            (array.which == Result::out ? 2 * it_.bounds.relative_of_out() : 0);
+    return [=, this, &rows = it_.rows_of(array.which), result = array.which, least = rounding_of(array).least,
+            scale = v.scale, largest = v.mask ? largest_value() : 0](
+               std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
+      const Place place = rows.at(n);
+      const double given = of_forward ? load_lse(made->results[1].view(), rows.index_in_lse(place)) : 0,
+                   lse = setup_.ends.lse.natural(given, setup_.ends.sink(place.head));
+      const std::vector<double> row =
+          result == Result::lse ? std::vector{given} : row_at(made->results[which], rows, place);
+      std::vector<double> terms;
+      if (unit > 0) terms = row_at(made->rounding.terms[which], rows, place);
+      const bool of_key = result == Result::dk || result == Result::dv;
+      const double weight = of_key ? row_at(made->weights, rows, place)[0] : 0,
+                   factor = result == Result::dv ? 1 : made->factor,
+                   absolute = it_.bounds.of(rows, place).of(result, of_key ? weight : lse, scale, largest);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const auto at = static_cast<std::size_t>(columns[c]);
+        values[c] = factor * row[at];
+        allowed[c] = 2 * absolute + least + relative * (std::isfinite(row[at]) ? std::abs(values[c]) : 0) +
+                     (unit > 0 ? std::abs(factor) * terms[at] : 0);
+      }
+      return true;
+    };
+  }
+
+  // The largest value: another mask may let in any.
+  double largest_value() const {
+    double largest = 0;
+    std::vector<double> row(static_cast<std::size_t>(setup_.shape.value_size));
+    for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
+      for (std::int64_t h = 0; h < setup_.shape.kv_heads; ++h)
+        for (std::int64_t j = 0; j < setup_.kv_length(e); ++j) {
+          load_row(setup_.rows_of(setup_.v, e, h, setup_.kv_offsets), j, 0, std::ssize(row), row.data());
+          largest = std::max(largest, most_finite(row));
+        }
+    return setup_.kept_factor * largest;
+  }
+
+  // The scale that fits some rows best, rounded to fewer digits where that fits as well.
+  Change fitted_scale(const ActualArray& array, const verify::FaultSearch& search) const {
+    constexpr std::size_t kFew = 16, kMore = 128;  // rows: for a first estimate, to distinguish close numbers
+    const std::vector<std::int64_t> more = search.some_rows(kMore);
+    const std::span few = std::span(more).first(std::min(kFew, more.size()));
+    std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
+    std::iota(columns.begin(), columns.end(), 0);
+    const auto change = [](double factor, std::string text) {
+      return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
+    };
+    // Σ over rows of the logarithm of the relative residual: hardly changed by rows with another fault.
+    const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
+    const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
+      const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both, 0);
+      std::vector<double> shares(rows.size());
+      core::parallel_for(std::ssize(rows), row_nanoseconds(array.which) * static_cast<double>(rows.size()),
+                         [&](std::int64_t r) {
+                           std::vector<double> given(columns.size()), values(columns.size()),
+                               allowed(columns.size());
+                           const std::int64_t n = rows[static_cast<std::size_t>(r)];
+                           array.rows.given(n, given.data());
+                           m.values(n, columns, values.data(), allowed.data());
+                           double left = 0, all = 0;
+                           for (std::size_t c = 0; c < given.size(); ++c) {
+                             const double difference = given[c] - values[c];
+                             if (std::isfinite(difference))
+                               left += difference * difference, all += given[c] * given[c];
+                           }
+                           if (all > 0)
+                             shares[static_cast<std::size_t>(r)] = std::log(least_share + left / all);
+                         });
+      return std::accumulate(shares.begin(), shares.end(), 0.0);
+    };
+    constexpr int kSteps = 48, kMiddle = kSteps / 2;  // of a quarter of an octave
+    constexpr double kQuarter = kLn2 / 4;
+    std::vector<double> errors(kSteps + 1);
+    for (int n = 0; n <= kSteps; ++n)
+      errors[static_cast<std::size_t>(n)] = error((n - kMiddle) * kQuarter, few);
+    const auto least_between = [&](double low, double high, std::span<const std::int64_t> rows,
+                                   double width) {
+      constexpr double kGolden = 0.6180339887498949;
+      double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x, rows),
+             at_y = error(y, rows);
+      while (high - low > width) {
+        if (at_x < at_y)
+          high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x, rows);
+        else
+          low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y, rows);
+      }
+      return (low + high) / 2;
+    };
+    const auto least = static_cast<double>(std::min_element(errors.begin(), errors.end()) - errors.begin());
+    const double about = (least - kMiddle) * kQuarter,
+                 near = least_between(about - kQuarter, about + kQuarter, few, 1e-4),
+                 nearest = least_between(near - 0.01, near + 0.01, more, 1e-7);
+    // The shortest number among those that fit as well as the best, up to noise.
+    const double scale = setup_.scale * std::exp(nearest), least_error = error(nearest, more),
+                 allowed_error = least_error + 16 / static_cast<double>(columns.size());
+    const auto fits = [&](double value) {
+      return value / setup_.scale > 0 && std::abs(value / scale - 1) < 0.01 &&
+             error(std::log(value / setup_.scale), more) <= allowed_error;
+    };
+    const auto made = [&](double value, const std::string& text) {
+      return change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale));
+    };
+    for (const std::int64_t size : {setup_.shape.head_size, setup_.shape.value_size, setup_.shape.heads,
+                                    setup_.shape.kv_heads, setup_.q.shape[2], setup_.k.shape[2]}) {
+      const auto length = static_cast<double>(size);
+      if (size > 1 && fits(1 / std::sqrt(length)))
+        return made(1 / std::sqrt(length), fmt::format("1/sqrt({})", size));
+      if (size > 1 && fits(1 / length)) return made(1 / length, fmt::format("1/{}", size));
+    }
+    for (int digits = 1; digits < 6; ++digits) {
+      const std::string text = fmt::format("{:.{}g}", scale, digits);
+      if (const double value = std::strtod(text.c_str(), nullptr); fits(value)) return made(value, text);
+    }
+    return made(scale, fmt::format("{:.6g}", scale));
+  }
+
+  // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
+  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                     Candidates& list) {
+    constexpr double kMost = 65536;
+    std::vector<std::int64_t> counts;
+    for (const std::int64_t row : search.some_rows(16)) {
+      const Place place = it_.queries.at(row);
+      const ReferenceRow right = right_.row(setup_.problem(place.entry, place.head), place.row);
+      std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
+      array.rows.given(row, given.data());
+      double ratio =
+          array.which == Result::lse
+              ? std::exp(right.lse - setup_.ends.lse.natural(given[0], setup_.ends.sink(place.head)))
+              : 0;
+      if (array.which == Result::out) {
+        double product = 0, square = 0;
+        for (std::size_t c = 0; c < given.size(); ++c)
+          product += given[c] * right.out[c], square += right.out[c] * right.out[c];
+        ratio = product / square;
+      }
+      const double count = (1 / ratio - 1) * std::exp(right.lse);
+      if (count > 0.5 && count < kMost) counts.push_back(std::llround(count));
+    }
+    if (counts.empty()) return;
+    const auto middle = counts.begin() + std::ssize(counts) / 2;
+    std::nth_element(counts.begin(), middle, counts.end());
+    // A whole tile first, as kernels pad to one.
+    std::vector<std::int64_t> tried;
+    for (const std::int64_t tile : kTileSizes)
+      if (const std::int64_t rest = setup_.longest_keys() % tile;
+          rest != 0 &&
+          std::abs(static_cast<double>(tile - rest - *middle)) < 0.1 * static_cast<double>(*middle) + 1)
+        tried.push_back(tile - rest);
+    tried.push_back(*middle);
+    for (const std::int64_t count : tried) {
+      Change change{"padding", fmt::format("{} keys of zeros behind the last are counted", count),
+                    [count](Variation& v) { v.zero_keys = count; }};
+      FaultModel fitted = model(array, change, Pass::both, unit);
+      fitted.is_subtle = true;
+      list.add(std::move(fitted), change);
+    }
+  }
+
+  // The number in place of the expected one: some kernels write 0, or the number with which they mask scores.
+  std::optional<double> number_without_key(const ActualArray& array) const {
+    for (std::int64_t n = 0; n < array.rows.rows; ++n) {
+      if (array.counts.beyond[static_cast<std::size_t>(n)] == 0) continue;
+      double given = 0, expected = 0, allowed = 0;
+      array.rows.given(n, &given);
+      array.rows.expected(n, &expected, &allowed);
+      if (expected == setup_.ends.lse.empty && std::isfinite(given)) return given + 0.0;  // -0 is 0
+    }
+    return std::nullopt;
+  }
+
+  void add_lse(const ActualArray& array, Candidates& list) {
+    std::vector<Change> bases{{}};
+    for (const Change& change : found_) bases.push_back(change);
+    struct Form {
+      const char* kind;
+      std::string text;
+      std::function<double(const ReferenceRow& r)> value;
+    };
+    const LseForm& own = setup_.ends.lse;
+    const double unit = own.unit;
+    const bool is_base_2 = unit != 1;
+    const auto lse_of = [&own](const ReferenceRow& r) { return own.has_sink ? r.lse : r.lse_of_keys; };
+    const auto scaled = [lse_of](double factor) {
+      return [=](const ReferenceRow& r) { return factor * lse_of(r); };
+    };
+    const auto empty = [lse_of, &own](double value) {
+      return [=, &own](const ReferenceRow& r) {
+        const double lse = lse_of(r);
+        return lse == RowEnd<double>::kEmpty ? value : own.given(lse);
+      };
+    };
+    std::vector<Form> forms = {
+        {"lse_base", is_base_2 ? "lse is multiplied by log2(e) twice" : "lse is a logarithm to base 2",
+         scaled(unit / kLn2)},
+        {"lse_base", is_base_2 ? "lse is a logarithm to base e" : "lse is multiplied by ln 2",
+         scaled(unit * kLn2)},
+        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
+         [=](const ReferenceRow& r) { return r.most / kLn2 + (lse_of(r) - r.most); }},
+        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
+         [=](const ReferenceRow& r) { return r.most + (lse_of(r) - r.most) / kLn2; }},
+        {"lse_sign", "lse has the wrong sign", scaled(-unit)},
+        {"lse_max", "lse lacks the largest score",
+         [=](const ReferenceRow& r) { return unit * (lse_of(r) - r.most); }},
+        {"lse_max", "lse is the largest score alone", [=](const ReferenceRow& r) { return unit * r.most; }},
+        {"lse_max", "the largest score is subtracted in lse, not added",
+         [=](const ReferenceRow& r) { return unit * (lse_of(r) - 2 * r.most); }},
+        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
+         [=](const ReferenceRow& r) { return std::exp(lse_of(r)); }},
+        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
+         [=](const ReferenceRow& r) { return std::exp(lse_of(r) - r.most); }},
+        {"lse_empty", "lse of a query without a key is NaN", empty(std::nan(""))},
+    };
+    for (const double value : {RowEnd<double>::kEmpty, -RowEnd<double>::kEmpty})
+      if (value != own.empty)
+        forms.push_back({"lse_empty",
+                         fmt::format("lse of a query without a key is {}", value > 0 ? "+inf" : "-inf"),
+                         empty(value)});
+    if (setup_.has_sinks() && !own.has_sink)
+      forms.push_back(
+          {"sinks", "lse counts the sinks", [&own](const ReferenceRow& r) { return own.given(r.lse); }});
+    if (const auto number = number_without_key(array))
+      forms.push_back(
+          {"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number), empty(*number)});
+    const double relative = rounding_of(array).relative;
+    for (const Change& base : bases) {
+      Variation v;
+      if (base.apply) base.apply(v);
+      const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
+      for (const Form& form : forms) {
+        if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
+        list.add({form.kind, form.text,
+                  [=, this, scale = v.scale, value = form.value](
+                      std::int64_t n, std::span<const std::int64_t>, double* values, double* allowed) {
+                    const Place place = it_.queries.at(n);
+                    const ReferenceRow r =
+                        made->row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
+                    values[0] = value(r);
+                    const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
+                    allowed[0] =
+                        it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
+                        relative * size;
+                    return true;
+                  }});
+      }
+    }
+  }
+
+  void add_other_arrays(const ActualArray& array, double unit, Candidates& list) {
+    for (const auto& other : arrays_) {
+      const auto lengths = [](const ActualArray& a) {
+        std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
+        for (const verify::RowAxis& axis : a.rows.axes) all.push_back(axis.length);
+        return all;
+      };
+      if (other->which == array.which || lengths(*other) != lengths(array)) continue;
+      list.add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
+                right(*other, unit).values});
+    }
+  }
+
+  // Heads or entries that take something of another one. `change(axis, other)` makes all take that of
+  // `other`; `applies(axis)`: it differs along that axis.
+  template <class Applies, class Apply>
+  void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                           const char* what, Applies&& applies, Apply&& change, Candidates& list) {
+    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
+      const verify::RowAxis& of = array.rows.axes[axis];
+      if (of.length < 2 || (axis == 1 && setup_.packed()) || !applies(axis)) continue;
+      const auto candidate = [&](std::int64_t other) {
+        return model(array, {"", "", change(axis, other)}, Pass::both, unit);
+      };
+      for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
+        const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
+        for (const std::int64_t other : from)
+          if (other >= 0) models->try_emplace(other, candidate(other));
+        list.add({verify::is_exchange(from) ? "exchanged" : "repeated",
+                  verify::text_of_partners(from, of.name, of.plural, what),
+                  [=, &rows = it_.rows_of(array.which)](std::int64_t n, std::span<const std::int64_t> columns,
+                                                        double* values, double* allowed) {
+                    const Place place = rows.at(n);
+                    const std::int64_t other =
+                        from[static_cast<std::size_t>(axis == 0 ? place.head : place.entry)];
+                    return other >= 0 && models->at(other).values(n, columns, values, allowed);
+                  },
+                  axis});
+      }
+    }
+  }
+
+  static auto take(std::int64_t Variation::*head, std::int64_t Variation::*entry) {
+    return [=](std::size_t axis, std::int64_t other) {
+      return [=](Variation& v) { v.*(axis == 0 ? head : entry) = other; };
+    };
+  }
+
+  void add_masks_and_biases_of_others(const ActualArray& array, const verify::FaultSearch& search,
+                                      double unit, Candidates& list) {
+    const auto differs = [&](std::size_t axis) {
+      return blocks_.of(setup_.problem(0, 0)) != blocks_.of(setup_.problem(axis == 1, axis == 0));
+    };
+    const auto take_mask = [this](std::size_t axis, std::int64_t other) {
+      return [this, axis, other](Variation& v) {
+        v.mask = [this, axis, other](const Problem& p) -> const Mask* {
+          const MaskTiles* tiles =
+              blocks_.of(axis == 0 ? setup_.problem(p.entry, other) : setup_.problem(other, p.head));
+          return tiles ? &*tiles->mask : nullptr;
+        };
+      };
+    };
+    add_parts_of_others(array, search, unit, "the mask", differs, take_mask, list);
+    if (!setup_.bias) return;
+    add_parts_of_others(
+        array, search, unit, "the bias",
+        [&](std::size_t axis) { return setup_.bias->strides[axis == 0 ? 1 : 0] != 0; },
+        take(&Variation::bias_head, &Variation::bias_entry), list);
+  }
+
+  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
+                              Candidates& list) {
+    add_parts_of_others(
+        array, search, unit, "the values", [&](std::size_t) { return array.which == Result::out; },
+        take(&Variation::value_head, &Variation::value_entry), list);
+    add_parts_of_others(
+        array, search, unit, "the keys", [](std::size_t) { return true; },
+        take(&Variation::key_head, &Variation::key_entry), list);
+  }
+
+  const ActualAttention& it_;
+  const std::vector<std::unique_ptr<ActualArray>>& arrays_;
+  WideArguments wide_;
+  const CheckedArguments& setup_;
+  const MaskPlan& blocks_;
+  Changes changes_;
+  Reference right_;
+  std::vector<Change> tried_, found_;  // masks and keys of the caller; faults of the arrays before
+  std::optional<TriedPages> pages_;
+  mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
+  mutable std::optional<std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const ByKernels>>>
+      by_kernels_;  // the latest
+};
+
+}  // namespace
+
+double explain_bytes(const CheckedArguments& setup) {
+  constexpr double kHeld = 4;
+  const double bytes = WideArguments::bytes(setup);
+  std::int64_t results = element_count(setup.shape.out) + element_count(setup.shape.lse);
+  if (setup.gradients)
+    for (const ArrayView* view : {&setup.q, &setup.k, &setup.v}) results += element_count(view->shape);
+  return (bytes > WideArguments::kMost ? 0 : bytes) + kHeld * 8 * static_cast<double>(results);
+}
+
+void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,
+             const Tried& tried, Against& against) {
+  FaultModels models(given, arrays, tried);
+  for (const auto& array : arrays)
+    if (array->counts.bad_rows() > 0) models.explain(*array, against);
+}
+
+}  // namespace ejk::attn

@@ -1,0 +1,543 @@
+// Known faults of attention kernels as variations of the reference, each with one or two changed members.
+// Nearby masks are built at first use.
+// tests: tests/verdict/attention/test_fault_models.cpp
+#include "verdict/attention/variations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "compare/float_type.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+constexpr std::int64_t kParts[] = {2, 4, 8, 16, 32};  // of split keys
+
+// Queries and keys of tiles of the same number, as `tile` queries and keys meet on a diagonal.
+Mask tiles_on_diagonal(std::int64_t q_length, std::int64_t kv_length, std::int64_t tile) {
+  const auto ids = [tile](std::int64_t length, std::int64_t offset) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(length));
+    for (std::int64_t n = 0; n < length; ++n)
+      all[static_cast<std::size_t>(n)] = std::max<std::int64_t>(n + offset, 0) / tile + 1;
+    return IntegerArray(std::move(all));
+  };
+  return segments_mask(ids(q_length, kv_length - q_length), ids(kv_length, 0));
+}
+
+// Masks that result from faulty loops over tiles or parts of keys.
+void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std::int64_t keys,
+                    std::vector<mask::NearbyMask>& all) {
+  const Mask of = masked ? *masked : full_mask(queries, keys);
+  const auto without = [&](std::string text, std::int64_t first, bool after) {
+    if (first <= 0 || first >= keys) return;
+    const Mask before = prefix_mask(queries, keys, first);
+    all.push_back({std::move(text), of & (after ? before : ~before)});
+  };
+  for (const std::int64_t tile : kTileSizes) {
+    if (tile >= keys) break;
+    if (masked) {
+      const Mask diagonal = tiles_on_diagonal(queries, keys, tile);
+      all.push_back({fmt::format("the tile of {} keys on the diagonal is left out", tile), of & ~diagonal});
+      all.push_back({fmt::format("the tile of {} keys on the diagonal is not masked", tile), of | diagonal});
+    }
+    if (keys % tile == 0)
+      without(fmt::format("the last tile of {} keys is left out", tile), keys - tile, true);
+  }
+  for (const std::int64_t parts : kParts) {
+    const std::int64_t part = (keys + parts - 1) / parts;
+    if (part < 2) break;
+    without(fmt::format("of {} parts of the keys only the first is used", parts), part, true);
+    without(fmt::format("of {} parts of the keys only the last is used", parts), part * (parts - 1), false);
+    without(fmt::format("of {} parts of the keys the last is left out", parts), part * (parts - 1), true);
+  }
+}
+
+// Boundaries of the documents of a mask, as cu_seqlens; nothing for other masks, and for more than kMostPairs
+// pairs.
+struct Documents {
+  std::vector<std::int64_t> begins;
+  bool is_causal = false;
+};
+std::optional<Documents> documents_of(const Mask& of) {
+  constexpr std::int64_t kMostPairs = std::int64_t{1} << 26;
+  const std::int64_t tokens = of.q_length();
+  if (tokens != of.kv_length() || tokens < 4 || tokens * tokens > kMostPairs) return std::nullopt;
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(tokens)), end(begin);
+  const auto row = std::make_unique<bool[]>(static_cast<std::size_t>(tokens));
+  Documents documents;
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    of.read(i, i + 1, 0, tokens, row.get());
+    const bool *const first = row.get(), *const last = first + tokens;
+    const bool* const from = std::find(first, last, true);
+    const bool* const to = std::find(from, last, false);
+    if (from == last || std::find(to, last, true) != last) return std::nullopt;
+    const auto at = static_cast<std::size_t>(i);
+    begin[at] = from - first, end[at] = to - first;
+    if (i == 0 || begin[at] != begin[at - 1]) {
+      if (begin[at] != i) return std::nullopt;
+      documents.begins.push_back(i);
+    }
+  }
+  documents.begins.push_back(tokens);
+  documents.is_causal = end[0] == 1;
+  for (std::size_t d = 0; d + 1 < documents.begins.size(); ++d)
+    for (std::int64_t i = documents.begins[d]; i < documents.begins[d + 1]; ++i)
+      if (end[static_cast<std::size_t>(i)] != (documents.is_causal ? i + 1 : documents.begins[d + 1]))
+        return std::nullopt;
+  return documents;
+}
+
+// Boundaries of documents that are one token off, one or all, and joined documents: add(text, cu_seqlens).
+void for_each_moved_boundary(const std::vector<std::int64_t>& all,
+                             const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
+  constexpr std::size_t kMost = 64;        // boundaries that are moved or removed one at a time
+  std::vector<std::int64_t> begins = all;  // empty documents have none of their own
+  begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
+  if (begins.size() < 3) return;
+  const std::size_t boundaries = begins.size() - 2;
+  const auto add_sorted = [&](std::string text, std::vector<std::int64_t> cu) {
+    if (std::is_sorted(cu.begin(), cu.end())) add(std::move(text), std::move(cu));
+  };
+  for (const std::int64_t by : {1, -1}) {
+    const char* const when = by > 0 ? "late" : "early";
+    std::vector<std::int64_t> cu = begins;
+    for (std::size_t b = 1; b <= boundaries; ++b) cu[b] += by;
+    if (boundaries > 1) add_sorted(fmt::format("documents begin one token {}", when), cu);
+    for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
+      cu = begins;
+      cu[b] += by;
+      add_sorted(fmt::format("the boundary of documents at token {} is one token {}", begins[b], when), cu);
+    }
+  }
+  for (std::size_t b = 1; b <= std::min(boundaries, kMost); ++b) {
+    std::vector<std::int64_t> cu = begins;
+    cu.erase(cu.begin() + static_cast<std::ptrdiff_t>(b));
+    add_sorted(fmt::format("the documents that meet at token {} are one", begins[b]), std::move(cu));
+  }
+}
+
+void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
+  const std::optional<Documents> documents = documents_of(of);
+  if (!documents) return;
+  for_each_moved_boundary(documents->begins, [&](std::string text, std::vector<std::int64_t> cu) {
+    const Mask apart = documents_mask(IntegerArray(std::move(cu)));
+    all.push_back(
+        {std::move(text), documents->is_causal ? apart & causal_mask(of.q_length(), of.kv_length()) : apart});
+  });
+}
+
+// Masks that may be mistaken for those of a problem, built at first use.
+class NearbyMasks {
+ public:
+  explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
+
+  /// The mask of that text, or the problem's own where it has none; null: all pairs attend.
+  const Mask* find(const Problem& p, const std::string& text) {
+    const MaskTiles* tiles = blocks_.of(p);
+    if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+    const std::scoped_lock lock(mutex_);
+    for (const mask::NearbyMask& other : nearby(p, tiles))
+      if (other.text == text) return &other.mask;
+    return tiles ? &*tiles->mask : nullptr;
+  }
+
+  /// It results from a faulty loop over tiles of keys.
+  bool is_of_loop(const std::string& text) const { return of_loops_.contains(text); }
+
+  std::vector<std::string> texts(const CheckedArguments& setup) {
+    constexpr std::int64_t kMost = 64;
+    std::vector<std::string> all;
+    for (std::int64_t n = 0; n < std::min(kMost, setup.problems()); ++n) {
+      const std::int64_t at = setup.problems() <= kMost ? n : n * (setup.problems() / kMost);
+      const Problem p = setup.problem(at / setup.shape.heads, at % setup.shape.heads);
+      if (p.q_length == 0 || p.kv_length == 0) continue;
+      for (const mask::NearbyMask& other : nearby(p, blocks_.of(p)))
+        if (std::find(all.begin(), all.end(), other.text) == all.end()) all.push_back(other.text);
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<mask::NearbyMask>& nearby(const Problem& p, const MaskTiles* tiles) {
+    auto& known = tiles ? of_mask_[&tiles->mask->node()] : of_lengths_[{p.q_length, p.kv_length}];
+    if (!known.empty()) return known;
+    if (tiles) {
+      known = mask::nearby_masks(*tiles->mask);
+      add_loops(tiles->mask, p, known);
+      return known;
+    }
+    known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
+    if (p.q_length != p.kv_length)
+      known.push_back({"a causal mask is applied at the bottom right, and there is none",
+                       causal_mask(p.q_length, p.kv_length, p.kv_length - p.q_length)});
+    for (mask::NearbyMask& other : mask::masks_without_keys(full_mask(p.q_length, p.kv_length)))
+      known.push_back(std::move(other));
+    add_loops(std::nullopt, p, known);
+    return known;
+  }
+
+  void add_loops(const std::optional<Mask>& mask, const Problem& p, std::vector<mask::NearbyMask>& known) {
+    const std::size_t before = known.size();
+    add_tile_masks(mask, p.q_length, p.kv_length, known);
+    if (mask) add_document_masks(*mask, known);
+    for (std::size_t n = before; n < known.size(); ++n) of_loops_.insert(known[n].text);
+  }
+
+  const MaskPlan& blocks_;
+  std::mutex mutex_;
+  std::map<const MaskNode*, std::vector<mask::NearbyMask>> of_mask_;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<mask::NearbyMask>> of_lengths_;
+  std::set<std::string> of_loops_;
+};
+
+// Masks of packed sequences treated as one, by head: null where masks have lengths of their own.
+using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
+
+OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
+  if (!s.packed() || s.shape.entries < 2 || s.has_padding()) return nullptr;
+  const AttentionSettings& settings = plan.settings;
+  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
+  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
+  const auto join = [&](std::size_t head, const Mask& more) {
+    masks[head] = masks[head] ? *masks[head] & more : more;
+  };
+  try {
+    for (const HeadMasks& part : settings.masks) {
+      if (part.batch != 1) return nullptr;
+      for (std::size_t head = 0; head < masks.size(); ++head)
+        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
+    }
+    if (settings.q_segment_ids) {
+      const Mask segments =
+          segments_mask(*settings.q_segment_ids,
+                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
+      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
+    }
+  } catch (const Error&) {  // of other lengths
+    return nullptr;
+  }
+  return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
+}
+
+template <class T>
+std::function<void(Variation&)> set(T Variation::*member, T value) {
+  return [=](Variation& v) { v.*member = value; };
+}
+
+using ChangeList = std::vector<Change>;
+
+// Faults that multiply a number; a factor of 1 is none.
+void add_factors(ChangeList& list, const char* kind, double Variation::*member,
+                 std::initializer_list<std::tuple<double, const char*, bool>> factors) {
+  for (const auto& [factor, text, plausible] : factors)
+    if (std::abs(factor - 1) >= 1e-9 && std::isfinite(factor))
+      list.push_back({kind, text, set(member, factor), plausible});
+}
+
+void add_scales(const CheckedArguments& setup, ChangeList& list) {
+  const double s = setup.scale, d = static_cast<double>(setup.shape.head_size),
+               dv = static_cast<double>(setup.shape.value_size);
+  add_factors(
+      list, "scale", &Variation::scale,
+      {{1 / s, "the scale is left out", true},
+       {s, "the scale is applied twice", true},
+       {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true},
+       {1 / d / s, "the scale is 1/D", false},
+       {std::sqrt(d) / s, "the scale is sqrt(D)", false},
+       {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values", false},
+       {dv < d ? 1 / std::sqrt(128 + d - dv) / s : 1,  // of latent attention: 128 and the rotated columns
+        "the scale is 1/sqrt(128 + D - Dv), that of heads before they are absorbed", false},
+       {kLn2, "powers of 2 are taken of scores that are meant for powers of e", true},
+       {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true},
+       {-1, "scores have the wrong sign", false}});
+}
+
+void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list) {
+  const auto nearby = std::make_shared<NearbyMasks>(plan.blocks());
+  int masks = 0;
+  for (const std::string& text : nearby->texts(setup))
+    list.push_back({"mask", text,
+                    [nearby, text](Variation& v) {
+                      v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
+                    },
+                    ++masks <= 8, false, nearby->is_of_loop(text)});
+  // Packed sequences are documents of one.
+  const OneSequence one = masks_of_one_sequence(plan, setup);
+  const auto in_one = [](const OneSequence& of_heads) {
+    return [of_heads](Variation& v) {
+      v.one_sequence = true;
+      v.mask = [of_heads](const Problem& p) -> const Mask* {
+        const auto& mask = (*of_heads)[static_cast<std::size_t>(p.head)];
+        return mask ? &*mask : nullptr;
+      };
+    };
+  };
+  if (one && setup.q_offsets == setup.kv_offsets)
+    for_each_moved_boundary(setup.q_offsets, [&](std::string text, const std::vector<std::int64_t>& cu) {
+      std::vector<std::optional<Mask>> moved;
+      for (const std::optional<Mask>& mask : *one) {
+        const Mask documents = documents_mask(IntegerArray(std::vector(cu)));
+        moved.emplace_back(mask ? *mask & documents : documents);
+      }
+      list.push_back({"mask", std::move(text),
+                      in_one(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))),
+                      false, false, true});
+    });
+  if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one(one)});
+  if (setup.group() > 1 && setup.shape.kv_heads > 1)
+    list.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
+                    set(&Variation::interleaved, true), true});
+}
+
+void add_alibi(const CheckedArguments& setup, ChangeList& list) {
+  if (setup.slopes.empty()) return;
+  add_factors(list, "alibi", &Variation::alibi,
+              {{0, "ALiBi is left out", true},
+               {-1, "ALiBi has the wrong sign", true},
+               {setup.scale, "ALiBi is multiplied by the scale", true},
+               {1 / setup.scale, "ALiBi is divided by the scale", false},
+               {1 / kLn2, "ALiBi is multiplied by log2(e)", false},
+               {kLn2, "ALiBi is not multiplied by log2(e), as the scores are", false}});
+  const bool is_signed = setup.alibi_form == AlibiForm::signed_distance;
+  const auto other = is_signed ? AlibiForm::absolute : AlibiForm::signed_distance;
+  list.push_back({"alibi",
+                  is_signed ? "ALiBi is -|i + K - Q - j|, not j - i" : "ALiBi is j - i, not -|i + K - Q - j|",
+                  set(&Variation::alibi_form, std::optional(other)), true});
+  if (!is_signed)
+    list.push_back({"alibi", "ALiBi is -|i - j|: queries are aligned at the top left",
+                    set(&Variation::alibi_is_shifted, false), true});
+}
+
+void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
+  using Cap = Variation::Cap;
+  const auto cap = [&](Cap how, const char* text, bool plausible) {
+    list.push_back({"softcap", text, set(&Variation::cap, how), plausible});
+  };
+  if (setup.softcap > 0) {
+    cap(Cap::none, "the soft cap is left out", true);
+    const bool is_after = setup.softcap_order == SoftcapOrder::after_bias, has_bias = setup.bias.has_value();
+    if (has_bias || !setup.slopes.empty())
+      cap(is_after ? Cap::before_bias : Cap::after_bias,
+          is_after ? (has_bias ? "the soft cap comes before the bias" : "the soft cap comes before ALiBi")
+                   : (has_bias ? "the soft cap comes after the bias" : "the soft cap comes after ALiBi"),
+          true);
+    cap(Cap::before_scale, "the soft cap comes before the scale", false);
+    cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
+  }
+  if (setup.bias)
+    add_factors(list, "bias", &Variation::bias,
+                {{0, "the bias is left out", true},
+                 {-1, "the bias is subtracted", true},
+                 {2, "the bias is added twice", true},
+                 {setup.scale, "the bias is multiplied by the scale", true},
+                 {1 / setup.scale, "the bias is divided by the scale", false},
+                 {1 / kLn2, "the bias is multiplied by log2(e)", false},
+                 {kLn2, "the bias is not multiplied by log2(e), as the scores are", false}});
+  add_alibi(setup, list);
+  if (setup.has_sinks()) {
+    add_factors(list, "sinks", &Variation::sinks,
+                {{0, "the sinks are left out", true},
+                 {2, "the sinks are counted twice", true},
+                 {4, "the sinks are counted 4 times, as in 4 parts of the keys", false},
+                 {8, "the sinks are counted 8 times, as in 8 parts of the keys", false},
+                 {16, "the sinks are counted 16 times, as in 16 parts of the keys", false},
+                 {32, "the sinks are counted 32 times, as in 32 parts of the keys", false}});
+    add_factors(list, "sinks", &Variation::sink_scale,
+                {{setup.scale, "the sinks are multiplied by the scale", true},
+                 {kLn2, "powers of 2 are taken of sinks that are meant for powers of e", true},
+                 {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken", false}});
+  }
+  using Dropout = Variation::Dropout;
+  if (setup.dropout) {
+    const auto dropout = [&](Dropout how, const char* text) {
+      list.push_back({"dropout", text, set(&Variation::dropout, how), true});
+    };
+    dropout(Dropout::none, "dropout is left out");
+    dropout(Dropout::inverted, "dropout keeps what it should drop, and drops what it should keep");
+    if (setup.kept_factor != 1)
+      dropout(Dropout::unscaled, "weights that dropout keeps are not divided by the probability");
+  }
+  using NoKey = Variation::NoKey;
+  using Sum = Variation::Sum;
+  list.push_back({"no_key", "queries without a key are NaN", set(&Variation::no_key, NoKey::nan)});
+  list.push_back(setup.ends.mean
+                     ? Change{"no_key", "queries without a key are 0", set(&Variation::no_key, NoKey::zero)}
+                     : Change{"no_key", "queries without a key get the mean of all values",
+                              set(&Variation::no_key, NoKey::mean)});
+  list.push_back({"normalization", "out is not divided by the sum of exponentials",
+                  set(&Variation::sum, Sum::over_largest), false, true});
+  list.push_back({"normalization",
+                  "out is not divided by the sum of exponentials, of which the largest score is not "
+                  "subtracted",
+                  set(&Variation::sum, Sum::whole), false, true});
+}
+
+void add_roundings(const CheckedArguments& setup, ChangeList& list) {
+  const auto is_wider = [&](const verify::Rounding& to) {
+    for (const DType type : {setup.q.dtype, setup.k.dtype, setup.v.dtype})
+      if (verify::float_type(type).fraction_bits > to.bits) return true;
+    return false;
+  };
+  const auto add = [&](const char* what, const verify::Rounding& to, std::function<void(Variation&)> apply) {
+    list.push_back({"rounding", fmt::format("{} are rounded to {}", what, to.name), std::move(apply)});
+  };
+  for (const verify::Rounding& to : verify::kRoundings)
+    if (is_wider(to)) add("the inputs", to, set(&Variation::inputs, to));
+  for (const verify::Rounding& to : verify::kRoundings) {
+    add("the weights", to, set(&Variation::weights, to));
+    if (is_wider(to))
+      add("the inputs and the weights", to, [to](Variation& v) { v.inputs = v.weights = to; });
+  }
+}
+
+void add_forward(const CheckedArguments& setup, ChangeList& list) {
+  const auto add = [&](const char* kind, std::string text, std::function<void(Variation&)> apply,
+                       bool of_out = false) {
+    list.push_back({kind, std::move(text), std::move(apply), false, of_out});
+  };
+  using Swap = Variation::Swap;
+  add("uniform", "all weights are equal", set(&Variation::scale, 0.0));
+  if (setup.shape.head_size == setup.shape.value_size) {
+    add("operands", "the keys are read for values", set(&Variation::swap, Swap::values_are_keys), true);
+    add("operands", "the values are read for keys", set(&Variation::swap, Swap::keys_are_values));
+  }
+  if (setup.shape.head_size % 2 == 0)
+    add("operands", "the halves of queries, or of keys, are exchanged",
+        set(&Variation::halves_exchanged, true));
+  if (setup.packed() && setup.shape.entries > 1) {
+    for (const std::int64_t by : {1, -1})
+      add("operands",
+          fmt::format("keys and values are those of the sequence {}", by < 0 ? "before" : "after"),
+          set(&Variation::entry_step, by));
+    add("operands", "keys and values are those of the first sequence",
+        [](Variation& v) { v.key_entry = v.value_entry = 0; });
+  }
+  for (const std::int64_t by : {-1, 1}) {
+    const char* const which = by < 0 ? "before" : "after";
+    add("operands", fmt::format("keys are those of the row {}", which), set(&Variation::key_step, by));
+    add("operands", fmt::format("values are those of the row {}", which), set(&Variation::value_step, by),
+        true);
+    add("operands", fmt::format("keys and values are those of the row {}", which),
+        [by](Variation& v) { v.key_step = v.value_step = by; });
+  }
+  for (const double cap : {10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 64.0, 100.0})
+    if (cap != setup.softcap)
+      add("softcap",
+          setup.softcap > 0 ? fmt::format("the soft cap is {:g}, not {:g}", cap, setup.softcap)
+                            : fmt::format("a soft cap of {:g} is applied, and there is none", cap),
+          set(&Variation::softcap, cap));
+  using Loop = Variation::Loop;
+  const auto loop = [&](Loop how, std::int64_t tile, std::string text, bool of_out) {
+    add(
+        "tile", std::move(text), [how, tile](Variation& v) { v.loop = how, v.tile = tile; }, of_out);
+  };
+  const std::int64_t keys = setup.longest_keys();
+  for (const std::int64_t parts : kParts) {
+    const std::int64_t part = (keys + parts - 1) / parts;
+    if (part < 2) break;
+    loop(Loop::mean_of_parts, part, fmt::format("{} parts of the keys are joined by their mean", parts),
+         true);
+    loop(Loop::sum_of_parts, part, fmt::format("{} parts of the keys are joined by their sum", parts), true);
+  }
+  for (const std::int64_t tile : kTileSizes) {
+    if (tile >= keys) break;
+    const std::string of = fmt::format("tiles of {} keys", tile);
+    loop(Loop::no_rescaling, tile, "without rescaling at a new maximum, in " + of, false);
+    loop(Loop::no_rescaling_of_sum, tile, "the sum is not rescaled at a new maximum, in " + of, false);
+    loop(Loop::no_rescaling_of_out, tile, "the accumulator is not rescaled at a new maximum, in " + of, true);
+    loop(Loop::keys_before, tile, "keys are those of the tile before, in " + of, false);
+    loop(Loop::values_before, tile, "values are those of the tile before, in " + of, true);
+  }
+}
+
+void add_gradients(const CheckedArguments& setup, ChangeList& list) {
+  add_factors(list, "scale", &Variation::scale_of_gradient,
+              {{1 / setup.scale, "the gradient is not multiplied by the scale", false},
+               {setup.scale, "the gradient is multiplied by the scale twice", false},
+               {kLn2, "the gradient is multiplied by ln 2", false},
+               {1 / kLn2, "the gradient is divided by ln 2", false}});
+  add_factors(list, "delta", &Variation::delta,
+              {{0, "delta = rowsum(dout out) is left out", false},
+               {-1, "delta is added, not subtracted", false},
+               {2, "delta is subtracted twice", false}});
+  add_factors(list, "lse_base", &Variation::lse,
+              {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2", false},
+               {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e", false}});
+  if (setup.softcap > 0)
+    list.push_back({"softcap", "the derivative of the soft cap is left out", set(&Variation::slope, false)});
+  using Heads = Variation::Heads;
+  if (setup.group() > 1)
+    for (const auto& [how, text] :
+         {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},
+          std::pair{Heads::last, "only the last query head of each key head is counted, not their sum"},
+          std::pair{Heads::mean, "it is the mean over the query heads of a key head, not their sum"},
+          std::pair{Heads::interleaved, "query head h is added to key head h mod G, not h / (H/G)"}})
+      list.push_back({"heads", text, set(&Variation::heads, how)});
+}
+
+// The same in each tile of keys; `text` has fields for the tile and its length.
+void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
+                  std::vector<Change>& all) {
+  using Loop = Variation::Loop;
+  constexpr std::int64_t kMost = 128;  // tiles of one length
+  for (const std::int64_t tile : kTileSizes) {
+    const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
+    if (tiles > kMost) continue;
+    for (std::int64_t at = loop == Loop::left_out ? 0 : 1; at < tiles; ++at)
+      all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
+                     [loop, tile, at](Variation& v) { v.loop = loop, v.tile = tile, v.at = at; }, false,
+                     loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
+  }
+}
+
+}  // namespace
+
+Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
+  add_scales(setup, of_scores);
+  add_masks(plan, setup, of_scores);
+  add_caps_and_biases(setup, of_scores);
+  add_roundings(setup, of_scores);
+  add_forward(setup, of_forward);
+  add_gradients(setup, of_gradients);
+}
+std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup) {
+  std::vector<Change> all;
+  add_one_tile(setup, Variation::Loop::left_out, "tile {} of {} keys is left out", all);
+  return all;
+}
+
+std::vector<Change> changes_of_one_tile(const CheckedArguments& setup) {
+  using Loop = Variation::Loop;
+  std::vector<Change> all = changes_of_left_out_tile(setup);
+  for (const auto& [loop, text] :
+       {std::pair{Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
+        {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
+        {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
+        {Loop::no_rescaling_of_sum, "tile {} of {} keys does not rescale the sum at a new maximum"},
+        {Loop::no_rescaling_of_out, "tile {} of {} keys does not rescale the accumulator at a new maximum"}})
+    add_one_tile(setup, loop, text, all);
+  return all;
+}
+
+std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key) {
+  constexpr std::int64_t kMost = 64;  // tiles of one length
+  const std::int64_t length = of_key ? setup.longest_queries() : setup.longest_keys();
+  std::vector<Change> all;
+  for (const std::int64_t tile : kTileSizes)
+    for (std::int64_t at = 0; at < std::min(kMost, (length + tile - 1) / tile) && tile < length; ++at)
+      all.push_back(
+          {"tile", fmt::format("tile {} of {} {} is not added", at, tile, of_key ? "queries" : "keys"),
+           [tile, at](Variation& v) { v.loop = Variation::Loop::left_out, v.tile = tile, v.at = at; }});
+  return all;
+}
+
+}  // namespace ejk::attn

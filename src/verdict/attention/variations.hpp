@@ -1,0 +1,45 @@
+// Known faults of attention kernels, each a Variation of the reference.
+// tests: tests/verdict/attention/test_fault_models.cpp
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention/plan.hpp"
+#include "verdict/attention/reference.hpp"
+
+namespace ejk::attn {
+
+/// One fault. Plausible ones of different kinds are also tried in pairs.
+struct Change {
+  std::string kind, text;
+  std::function<void(Variation&)> apply;
+  bool plausible = false;
+  bool is_of_out = false;  // it changes nothing but out
+  bool of_loop = false;    // of a loop over tiles of keys in the forward pass: not tried for a few elements
+};
+
+inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
+
+inline constexpr double kLn2 = 0.69314718055994530942;
+
+struct Changes {
+  std::vector<Change> of_scores;     // of masks, heads and weights, too: of the forward pass, or of all
+  std::vector<Change> of_forward;    // of the forward pass alone: what a kernel reads, its loop over tiles
+  std::vector<Change> of_gradients;  // of the backward pass, with the lse and δ of the reference
+
+  Changes(const Plan& plan, const CheckedArguments& setup);
+};
+
+/// Those of the forward loop that happen in one tile: there are many.
+std::vector<Change> changes_of_one_tile(const CheckedArguments& setup);
+/// Of these a skipped tile of keys.
+std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup);
+/// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
+std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
+
+}  // namespace ejk::attn

@@ -1,0 +1,414 @@
+// Sums of squared terms by the kernels: softmax(2 s) v² is Σ P² v² up to a factor for each row
+// (SquaredFactors).
+// tests: tests/verdict/attention/test_weights.cpp
+#include "verdict/attention/weights.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <unordered_map>
+#include <utility>
+
+#include "attention/backward.hpp"
+#include "attention/forward.hpp"
+#include "attention/numbers.hpp"
+#include "core/parallel.hpp"
+#include "core/splitmix64.hpp"
+#include "verdict/attention/bounds.hpp"
+#include "verdict/attention/rows.hpp"
+
+namespace ejk::attn {
+
+namespace {
+
+// u, and half of the smallest number: the error of numbers too small for u.
+struct Unit {
+  double relative = 0, least = 0;
+};
+
+Unit unit_of(DType weights) {
+  if (weights == DType::bfloat16) return {0x1p-8, 0};
+  if (weights == DType::float16) return {0x1p-11, 0x1p-25};
+  return {};
+}
+
+// Entries and heads of keys, or of queries: f(entry, head) in parallel.
+template <class F>
+void for_each_head(const CheckedArguments& setup, std::int64_t heads, double elements, F&& f) {
+  core::parallel_for(setup.shape.entries * heads, 3 * elements,
+                     [&](std::int64_t n) { f(n / heads, n % heads); });
+}
+
+double elements_of(const ArrayView& array) { return static_cast<double>(element_count(array.shape)); }
+
+// Elements of (B, heads, positions, elements) as float32, scaled by a power of two so that squares fit;
+// masked rows and numbers that are not finite are 0.
+class Scaled {
+ public:
+  Scaled(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
+      : setup_(setup),
+        offsets_(of == RowsOf::keys ? setup.kv_offsets : setup.q_offsets),
+        heads_(array.shape[1]),
+        columns_(array.shape[3]),
+        held_(DType::float32, array.shape) {
+    std::fill_n(held_.elements<float>().data(), held_.size(), 0.0F);
+    std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
+    for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
+      const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
+      const bool all_count = of == RowsOf::queries && setup.ends.mean;  // those without a key, too
+      const std::vector<bool> attends =
+          all_count               ? std::vector<bool>(static_cast<std::size_t>(setup.q_length(entry)), true)
+          : of == RowsOf::queries ? attending_queries(setup.problem(entry, head), blocks)
+                                  : attending_keys(setup, entry, head, blocks);
+      float& largest = most[static_cast<std::size_t>(entry * heads_ + head)];
+      for (std::size_t r = 0; r < attends.size(); ++r) {
+        if (!attends[r]) continue;
+        float* const to = row(entry, head, static_cast<std::int64_t>(r));
+        load_row(from, static_cast<std::int64_t>(r), 0, columns_, to);
+        for (std::int64_t c = 0; c < columns_; ++c) {
+          if (!std::isfinite(to[c])) to[c] = 0;
+          largest = std::max(largest, std::abs(to[c]));
+        }
+      }
+    });
+    const float all = most.empty() ? 0 : *std::max_element(most.begin(), most.end());
+    if (all == 0) return;
+    factor_ = std::ldexp(1.0, std::ilogb(all));
+    const auto inverse = std::ldexp(1.0, -std::ilogb(all));
+    for (float& x : held_.elements<float>()) x = static_cast<float>(static_cast<double>(x) * inverse);
+  }
+
+  ArrayView view() const { return held_.view(); }
+  double factor() const { return factor_; }
+  std::int64_t columns() const { return columns_; }
+  std::int64_t heads() const { return heads_; }
+  float* row(std::int64_t entry, std::int64_t head, std::int64_t position) {
+    const kernels::StridedMatrix rows = setup_.rows_of(held_.view(), entry, head, offsets_);
+    return reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
+                                    position * rows.row_stride);
+  }
+  void square() {
+    for (float& x : held_.elements<float>()) x *= x;
+  }
+
+ private:
+  const CheckedArguments& setup_;
+  const std::vector<std::int64_t>& offsets_;
+  std::int64_t heads_, columns_;
+  double factor_ = 1;
+  Array held_;
+};
+
+class Squares : public Scaled {
+ public:
+  Squares(const CheckedArguments& setup, const MaskPlan& blocks, const ArrayView& array, RowsOf of)
+      : Scaled(setup, blocks, array, of),
+        sums_(static_cast<std::size_t>(setup.shape.entries * heads() * columns())) {
+    square();
+    for_each_head(setup, heads(), elements_of(array), [&](std::int64_t entry, std::int64_t head) {
+      double* const sums = sums_.data() + (entry * heads() + head) * columns();
+      const std::int64_t rows = of == RowsOf::keys ? setup.kv_length(entry) : setup.q_length(entry);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const float* const squares = row(entry, head, r);
+        for (std::int64_t c = 0; c < columns(); ++c) sums[c] += static_cast<double>(squares[c]);
+      }
+    });
+  }
+  double sum(std::int64_t entry, std::int64_t head, std::int64_t column) const {
+    return sums_[static_cast<std::size_t>((entry * heads() + head) * columns() + column)];
+  }
+
+ private:
+  std::vector<double> sums_;
+};
+
+// The number of equal rows of each row of some matrices. Equal hashes count as equal rows.
+class Equals {
+ public:
+  void add(const kernels::StridedMatrix& matrix, std::int64_t rows, std::int64_t columns) {
+    std::vector<float> values(static_cast<std::size_t>(columns));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      load_row(matrix, r, 0, columns, values.data());
+      std::uint64_t hash = 0;
+      for (const float value : values)
+        hash = core::splitmix64(hash ^ std::bit_cast<std::uint32_t>(value + 0.0F));
+      hashes_.push_back(hash);
+      ++counts_[hash];
+    }
+  }
+  float count(std::int64_t row) const {
+    return static_cast<float>(counts_.at(hashes_[static_cast<std::size_t>(row)]));
+  }
+
+ private:
+  std::vector<std::uint64_t> hashes_;
+  std::unordered_map<std::uint64_t, std::int64_t> counts_;
+};
+
+void multiply(float* row, std::int64_t columns, float factor) {
+  if (factor > 1)
+    for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
+}
+
+// Those of equal keys are off together.
+void count_equal_keys(const CheckedArguments& setup, Squares& of_keys) {
+  for_each_head(setup, setup.shape.kv_heads, elements_of(setup.k),
+                [&](std::int64_t entry, std::int64_t head) {
+                  Equals equals;
+                  equals.add(setup.rows_of(setup.k, entry, head, setup.kv_offsets), setup.kv_length(entry),
+                             setup.shape.head_size);
+                  for (std::int64_t j = 0; j < setup.kv_length(entry); ++j)
+                    multiply(of_keys.row(entry, head, j), of_keys.columns(), equals.count(j));
+                });
+}
+
+// And those of equal queries of the heads that share a key.
+void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Squares*> of_queries) {
+  const std::int64_t group = setup.group();
+  for_each_head(
+      setup, setup.shape.kv_heads, elements_of(setup.q), [&](std::int64_t entry, std::int64_t head) {
+        const std::int64_t rows = setup.q_length(entry);
+        Equals equals;
+        for (std::int64_t h = head * group; h < (head + 1) * group; ++h)
+          equals.add(setup.rows_of(setup.q, entry, h, setup.q_offsets), rows, setup.shape.head_size);
+        for (Squares* const squares : of_queries)
+          for (std::int64_t n = 0; n < rows * group; ++n)
+            multiply(squares->row(entry, head * group + n / rows, n % rows), squares->columns(),
+                     equals.count(n));
+      });
+}
+
+// Twice the scores: its weights are P² but for a factor of each row. Dropout's are squared, too.
+CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias) {
+  CheckedArguments twice = setup;
+  twice.scale *= 2;
+  twice.softcap *= 2;
+  twice.kept_factor *= twice.kept_factor;
+  for (std::vector<double>* numbers : {&twice.slopes, &twice.ends.sinks})
+    for (double& number : *numbers) number *= 2;
+  if (!setup.bias) return twice;
+  bias = Array(DType::float32, setup.bias_shape);
+  ArrayView own = *setup.bias;
+  own.shape = setup.bias_shape;
+  auto* to = bias.elements<float>().data();
+  if (bias.size() == 0) return twice;
+  for (std::int64_t n = 0; n < bias.size() / own.shape[3]; ++n, to += own.shape[3]) {
+    const std::int64_t at = n / own.shape[2] / own.shape[1] * own.strides[0] +
+                            n / own.shape[2] % own.shape[1] * own.strides[1] +
+                            n % own.shape[2] * own.strides[2];
+    load(own.dtype, own.data + at, own.strides[3], own.shape[3], to);
+    for (std::int64_t c = 0; c < own.shape[3]; ++c) to[c] *= 2;
+  }
+  twice.bias = bias.view();
+  twice.bias->shape = setup.bias->shape;
+  for (std::size_t a = 0; a < 4; ++a)
+    if (setup.bias->strides[a] == 0) twice.bias->strides[a] = 0;
+  return twice;
+}
+
+struct ForwardPass {
+  Array out, lse;
+};
+ForwardPass forward_of(CheckedArguments setup, const MaskPlan& blocks, const ArrayView& values) {
+  setup.v = values;
+  setup.shape.value_size = setup.shape.out.back() = values.shape[3];
+  ForwardPass made{Array(DType::float32, setup.shape.out), Array(DType::float32, setup.shape.lse)};
+  const RowWriter out(setup, made.out.mutable_view());
+  forward(setup, blocks, {out, made.lse.data()}, {});
+  return made;
+}
+
+void for_each_row(const CheckedArguments& setup, const Rows& rows, const Array& array,
+                  const std::function<void(const Place& place, float* elements)>& f) {
+  const ArrayView form = in_one_form(array.view(), setup.layout);
+  core::parallel_for(rows.count(), 4 * static_cast<double>(array.size()), [&](std::int64_t n) {
+    const Place place = rows.at(n);
+    const kernels::StridedMatrix of = setup.rows_of(form, place.entry, place.head, rows.offsets());
+    f(place, reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(of.data)) +
+                                      place.row * of.row_stride));
+  });
+}
+
+// λ √squares · factor + more; 0 if not finite.
+void set_bound(float& element, double lambda, double squares, double factor, double more = 0) {
+  const double bound = lambda * std::sqrt(squares) * factor + more;
+  element = std::isfinite(bound) ? static_cast<float>(std::min(bound, 1e38)) : 0.0F;
+}
+
+Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit) {
+  Squares v(setup, blocks, setup.v, RowsOf::keys);
+  count_equal_keys(setup, v);
+  Array bias;
+  ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
+  static constexpr float kZero = 0;
+  Shape one = setup.v.shape;
+  one.back() = 1;
+  const ForwardPass once = forward_of(
+      setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
+  const float *const lse = once.lse.elements<float>().data(), *const twice =
+                                                                  squares.lse.elements<float>().data();
+  for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
+    const auto at = setup.problem(place.entry, place.head).first_row + place.row;
+    const double factor =
+        std::exp(static_cast<double>(twice[at]) - 2 * static_cast<double>(lse[at]));  // Σ P² of the row
+    for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
+      set_bound(
+          elements[c], kOffOfOut,
+          unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
+              std::pow(setup.kept_factor * unit.least, 2) * v.sum(place.entry, place.head / setup.group(), c),
+          v.factor());
+  });
+  return std::move(squares.out);
+}
+
+std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
+                                      const ArrayView& given_dout, const Reference::Saved* given) {
+  const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
+  const double of_keys_off = off_of_gradients(arguments.longest_keys()),
+               of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
+  const Scaled v(arguments, blocks, arguments.v, RowsOf::keys),
+      dout(arguments, blocks, in_one_form(given_dout, arguments.layout), RowsOf::queries);
+  CheckedArguments setup = arguments;
+  setup.v = v.view();
+  const ArrayView g = dout.view();
+  Squares q(setup, blocks, setup.q, RowsOf::queries), k(setup, blocks, setup.k, RowsOf::keys),
+      of_dout(setup, blocks, g, RowsOf::queries);
+  count_equal_keys(setup, k);
+  count_equal_queries(setup, {&q, &of_dout});
+  ForwardPass made = forward_of(setup, blocks, setup.v);
+  CheckedArguments undropped = setup;
+  undropped.dropout.reset();
+  const ForwardPass keys = forward_of(undropped, blocks, setup.k);
+  Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
+      of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
+  const ArrayView out = in_one_form(made.out.view(), setup.layout);
+  find_deltas(setup, setup.all_queries(), g, out, delta.data());
+  const double of_ds = v.factor() * dout.factor();  // dS and δ are divided by it
+  for (std::size_t n = 0; given && n < given->lse.size(); ++n) {
+    made.lse.elements<float>()[n] = static_cast<float>(given->lse[n]);
+    delta.elements<float>()[n] = static_cast<float>(given->delta[n] / of_ds);
+  }
+  const Rows queries(setup, RowsOf::queries), of_keys(setup, RowsOf::keys);
+  core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
+    const Place place = queries.at(n);
+    const auto size = static_cast<std::size_t>(setup.shape.value_size);
+    std::vector<float> a(size), b(size);
+    load_row(setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row, 0, setup.shape.value_size,
+             a.data());
+    load_row(setup.rows_of(out, place.entry, place.head, setup.q_offsets), place.row, 0,
+             setup.shape.value_size, b.data());
+    float sum = 0;
+    for (std::size_t c = 0; c < size; ++c) sum += a[c] * a[c] * b[c] * b[c];
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const float d = delta.elements<float>()[at];
+    rows.elements<float>()[at] = 2 * d * d + sum;
+    of_delta.elements<float>()[at] = std::sqrt(sum);
+  });
+
+  const double ds_least = least / of_ds * scale;
+  Shape of_q = setup.shape.out;
+  of_q.back() = setup.shape.head_size;
+  std::vector<Array> terms;
+  terms.emplace_back(DType::float32, of_q);
+  terms.emplace_back(DType::float32, in_layout(setup.k, setup.layout));
+  terms.emplace_back(DType::float32, in_layout(setup.v, setup.layout));
+  for (Array& array : terms) std::fill_n(array.elements<float>().data(), array.size(), 0.0F);
+  const SquaredFactors squared{q.view(), k.view(), of_dout.view(), rows.data()};
+  const Saved saved{g, made.lse.data(), delta.data(), &squared};
+  backward(setup, blocks, setup.all_keys(), 1, saved, RowWriter(setup, terms[0].mutable_view()),
+           RowWriter(setup, terms[1].mutable_view()), RowWriter(setup, terms[2].mutable_view()), {});
+  const ArrayView means = in_one_form(keys.out.view(), setup.layout);
+  for_each_row(setup, queries, terms[0], [&](const Place& place, float* elements) {
+    std::vector<float> mean(static_cast<std::size_t>(setup.shape.head_size));
+    load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
+             setup.shape.head_size, mean.data());
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const double off = of_keys_off * u * scale * of_ds * static_cast<double>(of_delta.elements<float>()[at]);
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(elements[c], of_keys_off,
+                u * u * static_cast<double>(elements[c]) +
+                    ds_least * ds_least * k.sum(place.entry, place.head / setup.group(), c),
+                of_ds * k.factor(),
+                off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + of_keys_off * least);
+  });
+  const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
+    double sum = 0;
+    for (std::int64_t h = place.head * setup.group(); h < (place.head + 1) * setup.group(); ++h)
+      sum += squares.sum(place.entry, h, c);
+    return sum;
+  };
+  const auto bound_keys = [&](Array& result, const Squares& of, double of_least, double factor) {
+    for_each_row(setup, of_keys, result, [&](const Place& place, float* elements) {
+      for (std::int64_t c = 0; c < of.columns(); ++c)
+        set_bound(elements[c], of_queries_off,
+                  u * u * static_cast<double>(elements[c]) +
+                      (of_least > 0 ? of_least * of_least * sum_of(of, place, c) : 0),
+                  factor, of_queries_off * least);
+    });
+  };
+  bound_keys(terms[1], q, ds_least, of_ds * q.factor());
+  bound_keys(terms[2], of_dout, setup.kept_factor * least, dout.factor());
+  const auto of_sinks = [&] {
+    Array sinks(DType::float32, {setup.shape.heads});
+    for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
+      double squares = 0;
+      for (std::int64_t e = 0; e < setup.shape.entries && setup.ends.sink(h) != kNoSink; ++e)
+        for (std::int64_t i = 0; i < setup.q_length(e); ++i) {
+          const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+          const double term =
+              std::exp(setup.ends.sink(h) - static_cast<double>(made.lse.elements<float>()[at])) *
+              static_cast<double>(of_delta.elements<float>()[at]);
+          squares += std::isfinite(term) ? term * term : 0;
+        }
+      set_bound(sinks.elements<float>()[static_cast<std::size_t>(h)],
+                off_of_gradients(arguments.longest_queries()), u * u * squares, of_ds);
+    }
+    terms.push_back(std::move(sinks));
+  };
+  if (!setup.bias) {
+    if (setup.has_sinks()) of_sinks();
+    return terms;
+  }
+  const Shape& all = setup.bias_shape;
+  Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
+  backward_of_bias(setup, blocks, setup.whole_bias(), 1, saved,
+                   RowWriter(setup, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
+                             RowsOf::bias),
+                   {});
+  const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
+                        static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
+  const double of_pairs_off = off_of_gradients(static_cast<std::int64_t>(summed));
+  for (float& element : bias.elements<float>())
+    set_bound(element, of_pairs_off,
+              u * u * static_cast<double>(element) + least / of_ds * least / of_ds * summed, of_ds,
+              of_pairs_off * least);
+  terms.push_back(std::move(bias));
+  if (setup.has_sinks()) of_sinks();
+  return terms;
+}
+
+}  // namespace
+
+WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
+                                   const std::optional<ArrayView>& dout, const Reference::Saved* saved) {
+  const Unit unit = unit_of(weights);
+  if (unit.relative == 0 || setup.shape.arithmetic == DType::float64) return {};
+  WeightRounding rounding{unit.relative, {}};
+  if (dout)
+    rounding.terms = terms_of_gradients(setup, blocks, unit, *dout, saved);
+  else
+    rounding.terms.push_back(terms_of_out(setup, blocks, unit));
+  return rounding;
+}
+
+double bytes_of_weight_rounding(const CheckedArguments& setup) {
+  const double q = elements_of(setup.q), k = elements_of(setup.k), v = elements_of(setup.v),
+               out = static_cast<double>(element_count(setup.shape.out)),
+               rows = static_cast<double>(element_count(setup.shape.lse)),
+               bias = setup.bias ? static_cast<double>(element_count(setup.bias_shape)) : 0;
+  return 4 *
+         (setup.gradients ? 3 * q + 2 * k + 2 * v + 4 * out + 5 * rows + bias : v + out + 3 * rows + bias);
+}
+
+}  // namespace ejk::attn

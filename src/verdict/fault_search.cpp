@@ -1,0 +1,1040 @@
+// Fault search on two samples of the rows out of tolerance: one to find models, a larger one to confirm them.
+// If none holds everywhere, models are tried on a row of each part, within a time limit. Accepted models are
+// counted on all rows.
+// tests: tests/verdict/test_fault_search.cpp
+#include "verdict/fault_search.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "compare/error_stats.hpp"
+#include "compare/sample.hpp"
+#include "compare/value_search.hpp"
+#include "core/checked.hpp"
+#include "core/parallel.hpp"
+#include "core/splitmix64.hpp"
+
+namespace ejk::verify {
+
+namespace {
+
+constexpr double kMost = 0.95;      // of rows, or of a row's elements, that have to agree
+constexpr std::size_t kFirst = 12;  // rows by which a model is given up
+constexpr std::int64_t kColumns = 32;
+constexpr std::size_t kColumnsAtFirst = 4;  // by which a row is given up
+constexpr double kNanoseconds = 1e9;        // of one thread: to try all models in all parts, to find partners
+constexpr double kCounting = 2.5e9;         // of one thread: to count what was found
+constexpr int kFewestElements = 4;          // elements that a model in some parts has to make agree
+constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
+
+std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
+
+}  // namespace
+
+bool FaultSearch::Scope::holds(const std::vector<std::int64_t>& place) const {
+  for (std::size_t a = 0; a < parts.size(); ++a)
+    if (!parts[a].empty() && !parts[a][static_cast<std::size_t>(place[a])]) return false;
+  return true;
+}
+
+bool FaultSearch::Skipped::operator()(double given) const {
+  return (zeros && given == 0) || (not_numbers && !std::isfinite(given));
+}
+
+FaultSearch::FaultSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds)
+    : result_(result), counts_(counts), row_nanoseconds_(row_nanoseconds), open_(counts.beyond.size()) {
+  const auto affordable = [&](double nanoseconds, double least, double most) {
+    return static_cast<std::int64_t>(std::clamp(nanoseconds / std::max(row_nanoseconds, 1.0), least, most));
+  };
+  const std::int64_t wanted = affordable(3e8, 16, 64), most = affordable(5e9, 64, 3072);
+  for (std::size_t r = 0; r < open_.size(); ++r) open_[r] = counts.beyond[r] > 0;
+  bad_ = flags_of([&](std::int64_t row) { return is_beyond(row); });
+  first_ = choose(Rows::beyond, 3, wanted, most, 1);
+  second_ = choose(Rows::beyond, 4, 4 * wanted, 2 * most, 2);
+  within_ = choose(Rows::within, 2, wanted / 2, wanted, 3);
+  for (const std::vector<bool>& flags : bad_) sampled_parts_.emplace_back(flags.size());
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample)
+      for (std::size_t a = 0; a < sampled_parts_.size(); ++a)
+        sampled_parts_[a][static_cast<std::size_t>(s.place[a])] = true;
+  std::set<std::vector<std::int64_t>> parts;
+  for (const Sampled& s : first_) {
+    std::vector<std::int64_t> part = s.place;
+    for (std::size_t a = 0; a < part.size(); ++a)
+      if (!is_of_parts(a)) part[a] = 0;
+    parts.insert(std::move(part));
+  }
+  parts_in_first_ = parts.size();
+}
+
+std::int64_t FaultSearch::length_of(std::size_t axis) const {
+  return axis < result_.axes.size() ? result_.axes[axis].length : std::int64_t{kContents};
+}
+
+bool FaultSearch::is_of_parts(std::size_t axis) const {
+  return axis >= result_.axes.size() || result_.axes[axis].kind == RowAxis::Kind::part;
+}
+
+void FaultSearch::place_of(std::int64_t row, std::vector<std::int64_t>& place) const {
+  const std::size_t axes = result_.axes.size();
+  place.resize(axes + 1);
+  result_.place(row, place.data());
+  for (std::size_t a = 0; a < axes; ++a)
+    if (place[a] < 0) place[a] = result_.axes[a].length;
+  const auto r = static_cast<std::size_t>(row);
+  const std::uint32_t beyond = counts_.beyond[r];
+  place[axes] = beyond == 0                        ? numbers
+                : counts_.zeros[r] == beyond       ? zeros
+                : counts_.not_numbers[r] == beyond ? not_numbers
+                                                   : numbers;
+}
+
+FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) const {
+  Sampled s;
+  s.row = row;
+  place_of(row, s.place);
+  std::vector<double> given(static_cast<std::size_t>(result_.columns)), expected(given), allowed(given);
+  result_.given(row, given.data());
+  result_.expected(row, expected.data(), allowed.data());
+  const FloatType type = float_type(result_.dtype);
+  std::vector<bool> wrong(given.size());
+  std::vector<std::int64_t> wrong_columns;
+  for (std::size_t c = 0; c < given.size(); ++c) {
+    wrong[c] = !evaluate(type, given[c], expected[c], allowed[c], std::isinf(allowed[c])).right;
+    if (wrong[c]) wrong_columns.push_back(static_cast<std::int64_t>(c));
+  }
+  for (const std::int64_t n : sample_rows(std::ssize(wrong_columns), kColumns, seed + row))
+    s.columns.push_back(wrong_columns[static_cast<std::size_t>(n)]);
+  for (const std::int64_t c : sample_rows(result_.columns, kColumns, seed + row + 1)) s.columns.push_back(c);
+  std::sort(s.columns.begin(), s.columns.end());
+  s.columns.erase(std::unique(s.columns.begin(), s.columns.end()), s.columns.end());
+  for (const std::int64_t c : s.columns) {
+    s.given.push_back(given[static_cast<std::size_t>(c)]);
+    s.expected.push_back(expected[static_cast<std::size_t>(c)]);
+    s.beyond.push_back(wrong[static_cast<std::size_t>(c)]);
+  }
+  s.weight = counts_.beyond[static_cast<std::size_t>(row)];
+  return s;
+}
+
+// At least `least` rows of each part of each axis, or of their intersections if these are at most `most`.
+FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
+                                        std::int64_t seed) const {
+  struct Cell {  // an intersection of parts
+    std::vector<std::int64_t> parts;
+    std::int64_t rows = 0, elements = 0, seen = 0;
+    std::vector<std::int64_t> chosen;
+    std::size_t next = 0;
+    double sampled = 0;
+  };
+  std::vector<Cell> cells;
+  std::map<std::vector<std::int64_t>, std::size_t> known;
+  std::vector<std::int64_t> parts;
+  std::size_t last = 0;
+  const auto cell_of = [&](std::int64_t row) {
+    place_of(row, parts);
+    for (std::size_t a = 0; a < parts.size(); ++a)
+      if (!is_of_parts(a)) parts[a] = 0;
+    if (last < cells.size() && cells[last].parts == parts) return last;  // rows next to each other
+    const auto [at, is_new] = known.emplace(parts, cells.size());
+    if (is_new) cells.push_back({parts, 0, 0, 0, {}, 0, 0});
+    return last = at->second;
+  };
+  const auto counts = [&](std::int64_t row) { return is_beyond(row) == (rows == Rows::beyond); };
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!counts(row)) continue;
+    Cell& cell = cells[cell_of(row)];
+    ++cell.rows;
+    cell.elements += counts_.beyond[static_cast<std::size_t>(row)];
+  }
+  std::vector<std::size_t> order(cells.size()), chosen;
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
+    return shuffled(static_cast<std::int64_t>(x) + seed) < shuffled(static_cast<std::int64_t>(y) + seed);
+  });
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(most / least, 2));
+  if (rows == Rows::within) {
+    // Half of them from parts that have rows out of tolerance, too.
+    const auto others = std::stable_partition(order.begin(), order.end(), [&](std::size_t n) {
+      for (std::size_t a = 0; a < bad_.size(); ++a)
+        if (is_of_parts(a) && !bad_[a][static_cast<std::size_t>(cells[n].parts[a])]) return false;
+      return true;
+    });
+    const auto half = std::min<std::ptrdiff_t>(others - order.begin(), static_cast<std::ptrdiff_t>(room / 2));
+    std::rotate(order.begin() + half, others, order.end());
+  }
+  std::vector<std::vector<int>> taken;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a)
+    taken.emplace_back(static_cast<std::size_t>(length_of(a)) + 1);
+  for (const std::size_t n : order) {
+    if (chosen.size() == room) break;
+    bool is_wanted = cells.size() <= room || rows == Rows::within;
+    for (std::size_t a = 0; a < taken.size(); ++a)
+      is_wanted = is_wanted || (is_of_parts(a) && taken[a][static_cast<std::size_t>(cells[n].parts[a])] < 2);
+    if (!is_wanted) continue;
+    chosen.push_back(n);
+    for (std::size_t a = 0; a < taken.size(); ++a) ++taken[a][static_cast<std::size_t>(cells[n].parts[a])];
+  }
+  const std::int64_t each = std::max(least, wanted / std::max<std::int64_t>(1, std::ssize(chosen)));
+  for (const std::size_t n : chosen) cells[n].chosen = sample_rows(cells[n].rows, each - 2, seed);
+
+  Sample sample;
+  std::vector<std::size_t> from;
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!counts(row)) continue;
+    const std::size_t n = cell_of(row);
+    Cell& cell = cells[n];
+    const std::int64_t ordinal = cell.seen++;
+    if (cell.next == cell.chosen.size() || cell.chosen[cell.next] != ordinal) continue;
+    while (cell.next < cell.chosen.size() && cell.chosen[cell.next] == ordinal) ++cell.next;
+    sample.push_back(sampled(row, seed));
+    cell.sampled += sample.back().weight;
+    from.push_back(n);
+  }
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const Cell& cell = cells[from[i]];
+    if (cell.sampled > 0) sample[i].weight *= static_cast<double>(cell.elements) / cell.sampled;
+  }
+  // One of each cell first, then a second one of each, and so on.
+  std::vector<std::size_t> at(sample.size()), turn(sample.size()), turns(cells.size());
+  std::iota(at.begin(), at.end(), std::size_t{0});
+  std::sort(at.begin(), at.end(),
+            [&](std::size_t x, std::size_t y) { return shuffled(sample[x].row) < shuffled(sample[y].row); });
+  for (const std::size_t i : at) turn[i] = turns[from[i]]++;
+  std::stable_sort(at.begin(), at.end(), [&](std::size_t x, std::size_t y) { return turn[x] < turn[y]; });
+  Sample ordered;
+  for (const std::size_t i : at) ordered.push_back(std::move(sample[i]));
+  return ordered;
+}
+
+// Whether a row agrees with a prediction: of a row out of tolerance, some element out of tolerance must.
+FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& s, Skipped skipped) const {
+  const std::size_t columns = s.columns.size();
+  bool is_bad = false, has_beyond = false;
+  for (std::size_t c = 0; c < columns; ++c) {
+    is_bad = is_bad || s.beyond[c];
+    has_beyond = has_beyond || (s.beyond[c] && !skipped(s.given[c]));
+  }
+  if (is_bad && !has_beyond) return Answer::silent;
+  std::vector<double> values(columns), allowed(columns);
+  const FloatType type = float_type(result_.dtype);
+  std::size_t looked = 0, wrong = 0, explained = 0;
+  double before = 0, after = 0;  // squares of differences
+  for (std::size_t begin = 0; begin < columns;) {
+    const std::size_t end = model.by_columns && begin == 0 ? std::min(columns, kColumnsAtFirst) : columns;
+    if (!model.values(s.row, std::span(s.columns).subspan(begin, end - begin), values.data() + begin,
+                      allowed.data() + begin))
+      return Answer::silent;
+    for (std::size_t c = begin; c < end; ++c) {
+      if (s.beyond[c] && skipped(s.given[c])) continue;
+      ++looked;
+      if (std::isinf(allowed[c]) || !evaluate(type, s.given[c], values[c], allowed[c]).right)
+        ++wrong;
+      else
+        explained += s.beyond[c];
+      const double was = s.given[c] - s.expected[c], is = s.given[c] - values[c];
+      if (std::isfinite(was) && std::isfinite(is)) before += was * was, after += is * is;
+    }
+    if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(columns)) return Answer::no;
+    begin = end;
+  }
+  if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
+  const double most_left = std::min(most_left_.value_or(1), model.is_subtle ? 0.5 : 1);
+  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !model.is_subtle);
+  return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
+}
+
+// The fraction of the rows within tolerance that the model contradicts, in parts with and without others.
+FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, const Scope& scope) const {
+  std::vector<char> wrong(within_.size());
+  core::parallel_for(std::ssize(within_), row_nanoseconds_ * static_cast<double>(within_.size()),
+                     [&](std::int64_t n) {
+                       const auto i = static_cast<std::size_t>(n);
+                       wrong[i] = answer(model, within_[i], {}) == Answer::no;
+                     });
+  struct {
+    double all = 0, no = 0;
+  } counts[2];
+  for (std::size_t n = 0; n < within_.size(); ++n) {
+    bool same_parts = true;
+    for (std::size_t a = 0; a < result_.axes.size(); ++a) {
+      const auto at = static_cast<std::size_t>(within_[n].place[a]);
+      if (is_of_parts(a)) same_parts = same_parts && bad_[a][at];
+      if (a < scope.parts.size() && !scope.parts[a].empty()) same_parts = same_parts && scope.parts[a][at];
+    }
+    ++counts[same_parts].all;
+    counts[same_parts].no += wrong[n];
+  }
+  const auto share = [](const auto& count) { return count.all > 0 ? count.no / count.all : 0; };
+  return {share(counts[1]), share(counts[0])};
+}
+
+// Of the rows that are left and in the scope; nothing more than `first` of them where none of those agrees.
+void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
+                       Agreement& agreement) const {
+  agreement.agree.assign(sample.size(), 0);
+  std::vector<std::size_t> rows;
+  for (std::size_t i = 0; i < sample.size(); ++i)
+    if (sample[i].left && scope.holds(sample[i].place)) rows.push_back(i);
+  const auto look_at = [&](std::size_t begin, std::size_t end) {
+    core::parallel_for(static_cast<std::int64_t>(end - begin),
+                       row_nanoseconds_ * static_cast<double>(end - begin), [&](std::int64_t n) {
+                         const std::size_t i = rows[begin + static_cast<std::size_t>(n)];
+                         agreement.agree[i] = answer(model, sample[i], skipped_) == Answer::yes;
+                       });
+  };
+  agreement.looked = std::min(first, rows.size());
+  look_at(0, agreement.looked);
+  agreement.whole = agreement.looked == rows.size();
+  if (agreement.whole ||
+      std::none_of(agreement.agree.begin(), agreement.agree.end(), [](char a) { return a; }))
+    return;
+  look_at(agreement.looked, rows.size());
+  agreement.whole = true;
+}
+
+std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const Scope& scope,
+                                                       const Agreement& first,
+                                                       const Agreement* second) const {
+  std::vector<Share> shares(static_cast<std::size_t>(length_of(axis)) + 1);
+  const auto add = [&](const Sample& sample, const Agreement& agreement) {
+    for (std::size_t i = 0; i < sample.size(); ++i) {
+      const Sampled& s = sample[i];
+      if (!s.left || !scope.holds(s.place)) continue;
+      Share& share = shares[static_cast<std::size_t>(s.place[axis])];
+      ++share.rows;
+      share.all += s.weight;
+      if (agreement.agree[i] == 0) continue;
+      ++share.rows_agreeing;
+      share.numbers += s.place.back() != zeros;
+      share.agreeing += s.weight;
+      share.elements += static_cast<int>(std::count(s.beyond.begin(), s.beyond.end(), true));
+    }
+  };
+  add(first_, first);
+  if (second) add(second_, *second);
+  return shares;
+}
+
+// Everywhere, but for the parts in which most rows do not agree.
+FaultSearch::Scope FaultSearch::without_failing(const Agreement& first, const Agreement& second) const {
+  Scope scope;
+  for (;;) {
+    std::size_t worst_axis = 0;
+    std::vector<bool> worst;
+    double most = 0;
+    for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+      if (!is_of_parts(a)) continue;
+      const std::vector<Share> shares = shares_of(a, scope, first, &second);
+      std::vector<bool> holds(shares.size());
+      double failing = 0;
+      bool some = false;
+      for (std::size_t p = 0; p < shares.size(); ++p) {
+        if (shares[p].rows == 0) continue;
+        holds[p] = 2 * shares[p].rows_agreeing >= shares[p].rows;
+        some = some || holds[p];
+        if (!holds[p]) failing += shares[p].all - shares[p].agreeing;
+      }
+      if (some && failing > most) most = failing, worst_axis = a, worst = std::move(holds);
+    }
+    if (worst.empty()) return scope;
+    scope.parts.resize(result_.axes.size() + 1);
+    std::vector<bool>& flags = scope.parts[worst_axis];
+    if (flags.empty()) flags.assign(worst.size(), true);
+    for (std::size_t p = 0; p < worst.size(); ++p) flags[p] = flags[p] && worst[p];
+  }
+}
+
+// The parts of an axis in which all rows agree, for the axis that explains most, and more than `explained`.
+std::optional<FaultSearch::Scope> FaultSearch::scope_of(const Agreement& first, const Agreement* second,
+                                                        const Scope& within, bool needs_numbers,
+                                                        double& explained) const {
+  std::optional<Scope> best;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+    if (!is_of_parts(a) || length_of(a) < 2) continue;
+    if (!within.everywhere() && within.parts[a].empty()) continue;
+    const std::vector<Share> shares = shares_of(a, within, first, second);
+    std::vector<bool> holds(shares.size());
+    double weight = 0;
+    int elements = 0;
+    bool has_numbers = false;
+    for (std::size_t p = 0; p < shares.size(); ++p) {
+      const Share& share = shares[p];
+      if (share.rows_agreeing == 0 || share.rows_agreeing < kMost * share.rows) continue;
+      holds[p] = true;
+      weight += share.all;
+      elements += share.elements;
+      has_numbers = has_numbers || share.numbers > 0;
+    }
+    if (weight <= explained || elements < kFewestElements || (needs_numbers && !has_numbers)) continue;
+    explained = weight;
+    best.emplace();
+    best->parts.resize(result_.axes.size() + 1);
+    best->parts[a] = std::move(holds);
+  }
+  return best;
+}
+
+// Whether rows that agree within wide bounds are all off by more than a hundredth: ln 2 is near 0.7.
+bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
+                                   const Scope& scope) const {
+  double products = 0, squares = 0;
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    const Sampled& s = sample[i];
+    if (agreement.agree[i] == 0 || !scope.holds(s.place)) continue;
+    std::vector<double> values(s.columns.size()), allowed(values);
+    if (!model.values(s.row, s.columns, values.data(), allowed.data())) continue;
+    for (std::size_t c = 0; c < values.size(); ++c) {
+      if (!std::isfinite(s.given[c]) || !std::isfinite(values[c]) || !(allowed[c] > 0) ||
+          std::isinf(allowed[c]) || skipped_(s.given[c]))
+        continue;
+      const double weight = 1 / (allowed[c] * allowed[c]);
+      products += weight * s.given[c] * values[c];
+      squares += weight * values[c] * values[c];
+    }
+  }
+  if (!(squares > 0)) return false;
+  constexpr double kMostOff = 0.01;
+  return std::abs(products / squares - 1) > std::max(kMostOff, 6 / std::sqrt(3 * squares));
+}
+
+// Confirms it on the second sample, in the scope or wherever it holds; then explained rows are removed.
+std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreement& first,
+                                         std::optional<Scope> scope) {
+  Agreement second;
+  look(model, second_, scope.value_or(Scope{}), kFirst, second);
+  double explained = 0;
+  scope = scope ? scope_of(first, &second, *scope, model.needs_numbers, explained)
+                : without_failing(first, second);
+  if (!scope) return std::nullopt;
+  double agreeing = 0, all = 0;
+  for (std::size_t i = 0; i < second_.size(); ++i) {
+    if (!second_[i].left || !scope->holds(second_[i].place)) continue;
+    all += second_[i].weight;
+    agreeing += second.agree[i] != 0 ? second_[i].weight : 0;
+  }
+  if (!(agreeing > 0) || agreeing < kMost * all) return std::nullopt;
+  if (is_off_by_factor(model, first_, first, *scope) || is_off_by_factor(model, second_, second, *scope))
+    return std::nullopt;
+  if (model.is_subtle) {
+    int elements = 0;
+    for (const Share& share : shares_of(result_.axes.size(), *scope, first, &second))
+      elements += share.elements;
+    if (elements < kFewestElementsOfSubtle) return std::nullopt;
+  }
+
+  // It holds in all parts, or in those alone that have rows which it explains, where others contradict it.
+  Contradicted against = contradicted(model, *scope);
+  if (scope->everywhere() && against.same_parts > 1 - kMost) {
+    Scope parts;
+    parts.parts.resize(result_.axes.size() + 1);
+    for (std::size_t a = 0; a < result_.axes.size(); ++a)
+      for (const Share& share : is_of_parts(a) ? shares_of(a, {}, first, &second) : std::vector<Share>())
+        parts.parts[a].push_back(share.rows_agreeing > 0);
+    const Contradicted in_parts = contradicted(model, parts);
+    if (in_parts.same_parts <= 1 - kMost) scope = std::move(parts), against = in_parts;
+  }
+  const bool is_first = left_ > 0.999;
+  auto flags = flags_of([&, place = std::vector<std::int64_t>()](std::int64_t row) mutable {
+    if (!open_[static_cast<std::size_t>(row)]) return false;
+    place_of(row, place);
+    return scope->holds(place);
+  });
+  for (const auto& [sample, agreement] : {std::pair{&first_, &first}, {&second_, &second}})
+    for (std::size_t i = 0; i < sample->size(); ++i)
+      if (agreement->agree[i] != 0 && scope->holds((*sample)[i].place)) (*sample)[i].left = false;
+  std::vector<std::int64_t> place;
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!open_[static_cast<std::size_t>(row)]) continue;
+    place_of(row, place);
+    if (scope->holds(place)) open_[static_cast<std::size_t>(row)] = false;
+  }
+  const double share = left_ * agreeing / (agreeing + weight_left(second_));
+  left_ -= share;
+  // It holds in some parts, or in some rows of theirs, where it would change others that are right.
+  const auto [same, others] = against;
+  const bool is_all = is_first && scope->everywhere() && others == 0 && same <= 1 - kMost;
+  // Parts without a sampled row are not named.
+  for (std::size_t a = 0; a < flags.size(); ++a)
+    for (std::size_t p = 0; is_of_parts(a) && p < flags[a].size(); ++p)
+      flags[a][p] = flags[a][p] && sampled_parts_[a][p];
+  accepted_.push_back({model, *scope, numbers, is_all, same > 1 - kMost});
+  return Found{{model.kind, model.text, share},
+               is_all ? "" : where(flags, same > 1 - kMost, model.names_axis),
+               std::nullopt,
+               accepted_.size() - 1};
+}
+
+double FaultSearch::weight_left(const Sample& sample) const {
+  double sum = 0;
+  for (const Sampled& s : sample) sum += s.left ? s.weight : 0;
+  return sum;
+}
+
+bool FaultSearch::is_open() const {
+  if (left_ > 1 - kMost) return true;
+  for (std::size_t a = 0; a <= result_.axes.size(); ++a) {
+    if (!is_of_parts(a)) continue;
+    std::vector<int> all(static_cast<std::size_t>(length_of(a)) + 1), left(all);
+    for (const Sample* sample : {&first_, &second_})
+      for (const Sampled& s : *sample) {
+        const auto at = static_cast<std::size_t>(s.place[a]);
+        ++all[at];
+        left[at] += s.left;
+      }
+    for (std::size_t p = 0; p < all.size(); ++p)
+      if (2 * left[p] > all[p]) return true;
+  }
+  return false;
+}
+
+double FaultSearch::leave_out(const FaultModel& model) {
+  const double before = weight_left(second_);
+  const auto most_left = std::exchange(most_left_, std::nullopt);
+  for (Sample* sample : {&first_, &second_}) {
+    Agreement agreement;
+    look(model, *sample, {}, sample->size(), agreement);
+    for (std::size_t i = 0; i < sample->size(); ++i)
+      if (agreement.agree[i] != 0) (*sample)[i].left = false;
+  }
+  most_left_ = most_left;
+  const double share = before > 0 ? left_ * (1 - weight_left(second_) / before) : 0;
+  left_ -= share;
+  return share;
+}
+
+// The indices of each axis with rows that count; the last flag for rows without an index.
+std::vector<std::vector<bool>> FaultSearch::flags_of(
+    const std::function<bool(std::int64_t row)>& counts) const {
+  std::vector<std::vector<bool>> flags;
+  for (const RowAxis& axis : result_.axes) flags.emplace_back(static_cast<std::size_t>(axis.length) + 1);
+  std::vector<std::int64_t> place;
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!is_beyond(row) || !counts(row)) continue;
+    place_of(row, place);
+    for (std::size_t a = 0; a < flags.size(); ++a) flags[a][static_cast<std::size_t>(place[a])] = true;
+  }
+  return flags;
+}
+
+std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool positions,
+                               std::optional<std::size_t> but) const {
+  std::string text;
+  const auto add = [&](const std::string& words) { text += (text.empty() ? " in " : ", ") + words; };
+  for (std::size_t a = 0; a < flags.size(); ++a) {
+    const RowAxis& axis = result_.axes[a];
+    if (a == but || (axis.kind == RowAxis::Kind::position && !positions)) continue;
+    const std::vector<bool> of_axis(flags[a].begin(), flags[a].end() - 1);
+    const std::int64_t count = std::count(of_axis.begin(), of_axis.end(), true);
+    if (count > 0 && count < axis.length)
+      add(fmt::format("{} {}", count == 1 ? axis.name : axis.plural, ranges_of(of_axis, 4)));
+    if (flags[a].back() && count < axis.length && !axis.none.empty()) add(axis.none);
+  }
+  return text;
+}
+
+std::optional<Found> FaultSearch::count_out(Contents contents) {
+  const bool is_zeros = contents == zeros;
+  bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
+  const std::vector<std::uint32_t>& counts = is_zeros ? counts_.zeros : counts_.not_numbers;
+  double elements = 0, beyond = 0, all = 0;
+  for (std::size_t r = 0; r < open_.size(); ++r) {
+    all += counts_.beyond[r];
+    if (open_[r]) elements += counts[r], beyond += counts_.beyond[r];
+  }
+  if (done || elements == 0 || elements < 0.005 * beyond) return std::nullopt;
+  done = true;
+  std::string place =
+      where(flags_of([&](std::int64_t row) {
+              return open_[static_cast<std::size_t>(row)] && counts[static_cast<std::size_t>(row)] > 0;
+            }),
+            true, std::nullopt);
+  const std::vector<bool>& columns = is_zeros ? counts_.zero_columns : counts_.not_number_columns;
+  const auto count = std::count(columns.begin(), columns.end(), true);
+  if (!result_.column.empty() && count < result_.columns && beyond == all)
+    place += fmt::format("{} {} {}", place.empty() ? " in" : ",",
+                         count == 1 ? result_.column : result_.columns_name, ranges_of(columns, 4));
+  for (std::size_t r = 0; r < open_.size(); ++r)
+    if (counts[r] == counts_.beyond[r]) open_[r] = false;
+  for (Sample* sample : {&first_, &second_})
+    for (Sampled& s : *sample) {
+      std::size_t wrong = 0, skipped = 0;
+      for (std::size_t c = 0; c < s.columns.size(); ++c)
+        if (s.beyond[c]) ++wrong, skipped += skipped_(s.given[c]);
+      s.weight *= 1 - static_cast<double>(skipped) / static_cast<double>(std::max<std::size_t>(wrong, 1));
+      if (skipped == wrong) s.left = false;
+    }
+  // Less than half of the rows and columns that have some: single elements, which were written.
+  std::int64_t rows = 0;
+  for (std::size_t r = 0; r < open_.size(); ++r) rows += counts[r] > 0;
+  const bool is_scattered = elements < 0.5 * static_cast<double>(rows) * static_cast<double>(count);
+  const double share = std::min(left_, elements / all);
+  left_ -= share;
+  accepted_.push_back({std::nullopt, {}, contents, true, true});
+  return Found{
+      {is_zeros ? "unwritten" : "not_numbers",
+       is_zeros ? (is_scattered ? "single elements are 0" : "0 stands there, as if never written")
+                : (is_scattered ? "single elements are NaN or infinite" : "NaN or an infinity stands there"),
+       share},
+      place,
+      std::nullopt,
+      accepted_.size() - 1};
+}
+
+Found FaultSearch::add(Explanation explanation, const FaultModel& model,
+                       std::vector<std::vector<bool>> parts) {
+  Scope scope;
+  if (!parts.empty()) {
+    scope.parts = std::move(parts);
+    scope.parts.resize(result_.axes.size() + 1);
+    for (std::size_t a = 0; a < scope.parts.size(); ++a)
+      if (!scope.parts[a].empty()) scope.parts[a].resize(static_cast<std::size_t>(length_of(a)) + 1);
+  }
+  const bool is_all = scope.everywhere();
+  accepted_.push_back({model, std::move(scope), numbers, is_all, is_all});
+  return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
+}
+
+// Which columns of a row, all out of tolerance, an accepted model covers; false: none.
+bool FaultSearch::covers(const Accepted& accepted, std::int64_t row, const std::vector<std::int64_t>& place,
+                         std::span<const std::int64_t> columns, const std::vector<double>& given,
+                         std::vector<char>& covered) const {
+  covered.assign(columns.size(), 0);
+  if (accepted.contents != numbers) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      const double value = given[static_cast<std::size_t>(columns[c])];
+      covered[c] = accepted.contents == zeros ? value == 0 : !std::isfinite(value);
+    }
+    return true;
+  }
+  if (!accepted.scope.holds(place)) return false;
+  std::vector<double> values(columns.size()), allowed(columns.size());
+  if (!accepted.model->values(row, columns, values.data(), allowed.data())) return false;
+  const FloatType type = float_type(result_.dtype);
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const double value = given[static_cast<std::size_t>(columns[c])];
+    const bool is_near_zero = skipped_.zeros && value == 0 && values[c] != 0;  // one that was never written
+    covered[c] =
+        !is_near_zero && !std::isinf(allowed[c]) && evaluate(type, value, values[c], allowed[c]).right;
+  }
+  return true;
+}
+
+Against::Element FaultSearch::worst_of(const std::vector<std::uint8_t>& elements) const {
+  WorstElement worst;
+  Row it(result_.columns);
+  const FloatType type = float_type(result_.dtype);
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    const auto flags =
+        std::span(elements).subspan(static_cast<std::size_t>(row * result_.columns), it.value.size());
+    if (std::none_of(flags.begin(), flags.end(), [](std::uint8_t flag) { return flag != 0; })) continue;
+    it.load(result_, row);
+    for (std::size_t c = 0; c < flags.size(); ++c)
+      if (flags[c] != 0) worst.see(result_, type, it, row, c);
+  }
+  return worst.element;
+}
+
+void FaultSearch::report(std::vector<Found> found, Against& against) {
+  std::vector<std::int64_t> bad;
+  for (std::int64_t row = 0; row < result_.rows; ++row)
+    if (is_beyond(row)) bad.push_back(row);
+  constexpr double kWorthIt = 5e7;  // of one thread
+  double nanoseconds = 0;           // of a row
+  for (const Found& f : found) {
+    auto& model = accepted_[f.place].model;
+    if (!model) continue;
+    const double of_row = model->nanoseconds > 0 ? model->nanoseconds : row_nanoseconds_;
+    if (model->of_all && of_row * static_cast<double>(bad.size()) > kWorthIt)
+      if (auto values = model->of_all()) {
+        model->values = std::move(values);
+        nanoseconds += 50 * static_cast<double>(result_.columns);
+        continue;
+      }
+    nanoseconds += of_row;
+  }
+  const std::int64_t all_rows = std::ssize(bad),
+                     counted = std::clamp<std::int64_t>(
+                         static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),
+                         std::min<std::int64_t>(all_rows, 64), all_rows);
+  struct Part {
+    std::vector<std::int64_t> covered, looked;    // elements, by what was found; of rows where it may hold
+    std::vector<std::vector<std::int64_t>> rows;  // with some
+    std::int64_t elements = 0, left = 0;
+    WorstElement worst;
+  };
+  constexpr std::int64_t kRows = 64;
+  std::vector<Part> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)));
+  const bool are_values_tried = counted == all_rows && result_.rows * result_.columns <= kMostValues;
+  std::vector<std::uint8_t> open(are_values_tried ? static_cast<std::size_t>(result_.rows * result_.columns)
+                                                  : 0);
+  core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
+    Part& part = parts[static_cast<std::size_t>(n)];
+    part.covered.resize(found.size());
+    part.looked.resize(found.size());
+    part.rows.resize(found.size());
+    Row it(result_.columns);
+    const FloatType type = float_type(result_.dtype);
+    std::vector<std::int64_t> place, columns;
+    std::vector<char> covered;
+    for (std::int64_t i = n * kRows; i < std::min(counted, (n + 1) * kRows); ++i) {
+      const std::int64_t row = bad[static_cast<std::size_t>(i * all_rows / counted)];
+      it.load(result_, row);
+      place_of(row, place);
+      columns.clear();
+      for (std::size_t c = 0; c < it.value.size(); ++c)
+        if (!it.result_of(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
+      part.elements += std::ssize(columns);
+      // Elements that are 0, NaN or infinite count for a model that predicts them, if there is one.
+      for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
+        const std::size_t f = turn % found.size();
+        if ((accepted_[found[f].place].contents != numbers) != (turn >= found.size())) continue;
+        if (!covers(accepted_[found[f].place], row, place, columns, it.value, covered)) continue;
+        part.looked[f] += std::ssize(columns);
+        const auto all = std::count(covered.begin(), covered.end(), 1);
+        if (all == 0) continue;
+        part.covered[f] += all;
+        part.rows[f].push_back(row);
+        std::size_t kept = 0;
+        for (std::size_t c = 0; c < columns.size(); ++c)
+          if (covered[c] == 0) columns[kept++] = columns[c];
+        columns.resize(kept);
+      }
+      part.left += std::ssize(columns);
+      for (const std::int64_t column : columns) {
+        if (are_values_tried) open[static_cast<std::size_t>(row * result_.columns + column)] = 1;
+        part.worst.see(result_, type, it, row, static_cast<std::size_t>(column));
+      }
+    }
+  });
+  std::int64_t elements = 0;
+  Against::Unexplained left{result_.name, 0, 0, {}};
+  std::vector<std::int64_t> covered(found.size()), looked(found.size());
+  std::vector<std::vector<bool>> rows(found.size(),
+                                      std::vector<bool>(static_cast<std::size_t>(result_.rows)));
+  double worst = -1;  // in bounds
+  for (Part& part : parts) {
+    elements += part.elements;
+    left.elements += part.left;
+    for (std::size_t f = 0; f < found.size(); ++f) {
+      covered[f] += part.covered[f];
+      looked[f] += part.looked[f];
+      for (const std::int64_t row : part.rows[f]) rows[f][static_cast<std::size_t>(row)] = true;
+    }
+    if (part.worst.bounds > worst) worst = part.worst.bounds, left.worst = std::move(part.worst.element);
+  }
+  std::vector<Against::Explained> explained;
+  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
+  for (std::size_t f = 0; f < found.size(); ++f) {
+    // Few rows, or few elements of them, are chance while most are unexplained.
+    constexpr double kChance = 0.01;
+    constexpr std::int64_t kDecodeRows = 4;
+    const bool is_chance =
+        left.share > 0.5 && static_cast<double>(covered[f]) < kChance * static_cast<double>(elements) &&
+        (2 * covered[f] < looked[f] || std::count(rows[f].begin(), rows[f].end(), true) <= kDecodeRows);
+    if (is_chance) left.elements += covered[f];
+    if (covered[f] == 0 || is_chance) continue;
+    const Accepted& accepted = accepted_[found[f].place];
+    if (!accepted.is_all)
+      found[f].where =
+          where(flags_of([&](std::int64_t row) { return rows[f][static_cast<std::size_t>(row)]; }),
+                accepted.tells_positions, accepted.model->names_axis);
+    Explanation e = std::move(found[f].explanation);
+    e.share_explained = static_cast<double>(covered[f]) / static_cast<double>(elements);
+    e.text += found[f].where;
+    explained.push_back({std::move(e), result_.name});
+  }
+  if (are_values_tried && left.elements > 0) {
+    const ValueExplanations values = explain_rows(result_, open);
+    for (const ValueExplanation& explanation : values.explanations)
+      explained.push_back({{explanation.kind, explanation.text,
+                            static_cast<double>(explanation.elements) / static_cast<double>(elements)},
+                           result_.name});
+    if (!values.explanations.empty()) {
+      left.elements -=
+          std::accumulate(values.explanations.begin(), values.explanations.end(), std::int64_t{0},
+                          [](std::int64_t sum, const ValueExplanation& s) { return sum + s.elements; });
+      left.worst = worst_of(open);
+    }
+  }
+  std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
+    return a.share_explained > b.share_explained;
+  });
+  std::move(explained.begin(), explained.end(), std::back_inserter(against.explanations));
+  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
+  if (counted < all_rows) {
+    const auto beyond = std::accumulate(counts_.beyond.begin(), counts_.beyond.end(), std::int64_t{0});
+    left.elements = std::llround(left.share * static_cast<double>(beyond));
+  }
+  if (left.elements > 0) against.unexplained.push_back(std::move(left));
+  against.wrong_rows += all_rows;
+  against.counted_rows += counted;
+}
+
+// All candidates are tried for a few parts; for others first what was found for these: the same, the same
+// distance, the inverse.
+std::vector<std::int64_t> FaultSearch::partners(
+    std::size_t axis, std::int64_t candidates,
+    const std::function<FaultModel(std::int64_t candidate)>& model) const {
+  constexpr std::size_t kRows = 7;      // of each part
+  constexpr std::int64_t kAtFirst = 8;  // parts
+  const auto parts = static_cast<std::size_t>(result_.axes[axis].length);
+  std::vector<std::vector<const Sampled*>> rows(parts);
+  std::vector<std::size_t> bad;
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample) {
+      const auto at = static_cast<std::size_t>(s.place[axis]);
+      if (!s.left || at >= parts) continue;
+      if (rows[at].size() < kRows) rows[at].push_back(&s);
+      if (rows[at].size() == 1) bad.push_back(at);
+    }
+  std::sort(bad.begin(), bad.end());
+  bad.erase(std::unique(bad.begin(), bad.end()), bad.end());
+  std::vector<std::int64_t> from(parts, -1);
+  if (bad.empty()) return from;
+  const auto fits = [&](std::size_t part, std::int64_t candidate, const FaultModel& it) {
+    if (candidate == static_cast<std::int64_t>(part)) return false;
+    bool yes = false;
+    for (const Sampled* s : rows[part]) {
+      const Answer said = answer(it, *s, {true, true});
+      if (said == Answer::no) return false;
+      yes = yes || said == Answer::yes;
+    }
+    return yes;
+  };
+  const auto first_of = [&](std::size_t part, const std::vector<std::int64_t>& among) {
+    for (const std::int64_t c : among)
+      if (fits(part, c, model(c))) return c;
+    return std::int64_t{-1};
+  };
+  const FaultModel any = model(0);
+  const double nanoseconds =
+      (any.nanoseconds > 0 ? any.nanoseconds : row_nanoseconds_) * (any.by_columns ? 1.0 / 8 : 1);
+  std::vector<std::int64_t> everyone(static_cast<std::size_t>(candidates));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  double time = kNanoseconds;
+  const auto try_all = [&](std::vector<std::size_t> of) {
+    const auto affordable =
+        static_cast<std::size_t>(time / std::max(nanoseconds * static_cast<double>(candidates), 1.0));
+    if (of.size() > affordable) of.resize(affordable);
+    const double work = nanoseconds * static_cast<double>(of.size()) * static_cast<double>(candidates);
+    time -= work;
+    core::parallel_for(std::ssize(of), work, [&](std::int64_t n) {
+      const std::size_t part = of[static_cast<std::size_t>(n)];
+      from[part] = first_of(part, everyone);
+    });
+  };
+  const auto open = [&] {
+    std::vector<std::size_t> left;
+    for (const std::size_t part : bad)
+      if (from[part] < 0) left.push_back(part);
+    return left;
+  };
+  std::vector<std::size_t> some;
+  for (const std::int64_t n : sample_rows(std::ssize(bad), kAtFirst - 2))
+    some.push_back(bad[static_cast<std::size_t>(n)]);
+  try_all(some);
+  std::vector<std::vector<std::int64_t>> likely(parts);
+  for (const std::size_t part : some) {
+    const std::int64_t found = from[part];
+    if (found < 0) continue;
+    const std::int64_t by = found - static_cast<std::int64_t>(part);
+    if (static_cast<std::size_t>(found) < parts)
+      likely[static_cast<std::size_t>(found)].push_back(static_cast<std::int64_t>(part));
+    for (const std::size_t other : bad)
+      for (const std::int64_t c : {found, static_cast<std::int64_t>(other) + by})
+        if (c >= 0 && c < candidates) likely[other].push_back(c);
+  }
+  const std::vector<std::size_t> others = open();
+  core::parallel_for(std::ssize(others), nanoseconds * 2 * kAtFirst * static_cast<double>(others.size()),
+                     [&](std::int64_t n) {
+                       const std::size_t part = others[static_cast<std::size_t>(n)];
+                       from[part] = first_of(part, likely[part]);
+                     });
+  std::vector<std::size_t> rest;
+  for (const std::size_t part : open())
+    if (std::find(some.begin(), some.end(), part) == some.end()) rest.push_back(part);
+  try_all(rest);
+  return from;
+}
+
+bool FaultSearch::is_enough_to_fit() const {
+  std::int64_t rows = 0, elements = 0;
+  for (const Sampled& s : first_) {
+    if (!s.left) continue;
+    ++rows;
+    elements += std::count(s.beyond.begin(), s.beyond.end(), true);
+  }
+  return rows >= 2 && elements >= 8;
+}
+
+std::vector<std::int64_t> FaultSearch::some_rows(std::size_t most) const {
+  std::vector<std::int64_t> rows;
+  for (const Sampled& s : first_)
+    if (s.left && s.place.back() == numbers && rows.size() < most) rows.push_back(s.row);
+  return rows;
+}
+
+bool FaultSearch::is_plausible(const FaultModel& model) const {
+  int looked = 0;
+  for (const Sampled& s : first_) {
+    if (!s.left || s.place.back() != numbers) continue;
+    if (answer(model, s, skipped_) == Answer::yes) return true;
+    if (++looked == 4) return false;
+  }
+  return false;
+}
+
+std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {
+  std::vector<std::int64_t> exchanged(from.size(), -1), others = from;
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    std::size_t at = part;
+    for (std::size_t n = 0; n < from.size() && from[at] >= 0; ++n) {
+      at = static_cast<std::size_t>(from[at]);
+      if (at >= from.size() || at == part) break;
+    }
+    if (at != part || from[part] < 0) continue;
+    exchanged[part] = from[part];
+    others[part] = -1;
+  }
+  std::vector<std::vector<std::int64_t>> all;
+  for (auto* map : {&exchanged, &others})
+    if (std::any_of(map->begin(), map->end(), [](std::int64_t c) { return c >= 0; }))
+      all.push_back(std::move(*map));
+  return all;
+}
+
+bool is_exchange(const std::vector<std::int64_t>& from) {
+  std::vector<bool> taken(from.size());
+  for (const std::int64_t c : from) {
+    if (c < 0) continue;
+    if (static_cast<std::size_t>(c) >= from.size() || taken[static_cast<std::size_t>(c)]) return false;
+    taken[static_cast<std::size_t>(c)] = true;
+  }
+  for (std::size_t part = 0; part < from.size(); ++part)
+    if (taken[part] != (from[part] >= 0)) return false;
+  return true;
+}
+
+std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
+                             const std::string& many, const std::string& what) {
+  constexpr std::size_t kTold = 6;
+  std::vector<std::string> words;
+  // All of the same one, or all shifted by as many.
+  std::vector<bool> flags(from.size());
+  std::int64_t same = -1, step = 0;
+  bool all_same = true, all_shifted = true;
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    if (from[part] < 0) continue;
+    const std::int64_t by = from[part] - static_cast<std::int64_t>(part);
+    if (same < 0) same = from[part], step = by;
+    all_same = all_same && from[part] == same;
+    all_shifted = all_shifted && by == step;
+    flags[part] = true;
+  }
+  const std::int64_t count = std::count(flags.begin(), flags.end(), true);
+  if (count == 0) return "";
+  if (count > 1 && all_same)
+    return fmt::format("{} {} hold {} of {} {}", many, ranges_of(flags, 4), what, one, same);
+  if (count > 1 && all_shifted)
+    return fmt::format("{} {} hold {} of the {} {} {} them", many, ranges_of(flags, 4), what, one,
+                       std::abs(step) == 1 ? "just" : fmt::format("{}", std::abs(step)),
+                       step > 0 ? "after" : "before");
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    const std::int64_t other = from[part];
+    if (other < 0) continue;
+    if (words.size() == kTold) {
+      words.emplace_back("...");
+      break;
+    }
+    const bool mutual = static_cast<std::size_t>(other) < from.size() &&
+                        from[static_cast<std::size_t>(other)] == static_cast<std::int64_t>(part);
+    if (mutual && static_cast<std::size_t>(other) < part) continue;
+    words.push_back(mutual ? fmt::format("{} {} and {} hold {} of each other", many, part, other, what)
+                           : fmt::format("{} {} holds {} of {} {}", one, part, what, one, other));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
+  std::vector<Found> all;
+  std::vector<Agreement> agreements(models.size());
+  const auto agreement_of = [&](std::size_t h, std::size_t rows) -> const Agreement& {
+    if (!agreements[h].whole && agreements[h].looked < rows) look(models[h], first_, {}, rows, agreements[h]);
+    return agreements[h];
+  };
+  const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
+    auto found = accept(models[h], agreement_of(h, first_.size()), scope);
+    if (!found) return false;
+    found->model = h;
+    all.push_back(std::move(*found));
+    for (Agreement& agreement : agreements)
+      if (!agreement.whole) agreement.looked = 0;
+    return true;
+  };
+  const auto is_counted_out = [&](Contents contents) {
+    auto found = count_out(contents);
+    if (!found) return false;
+    all.push_back(std::move(*found));
+    agreements.assign(models.size(), {});
+    return true;
+  };
+  std::vector<bool> refuted(models.size()), refuted_in_parts(models.size());
+  while (is_open()) {
+    const double open = weight_left(first_);
+    if (!(open > 0)) break;
+    // What explains all that is left.
+    std::optional<std::size_t> best;
+    double most = 0, against = 2;
+    for (std::size_t h = 0; h < models.size(); ++h) {
+      if (refuted[h]) continue;
+      const Agreement& agreement = agreement_of(h, kFirst);
+      double weight = 0;
+      bool has_numbers = !models[h].needs_numbers;
+      for (std::size_t i = 0; i < first_.size(); ++i) {
+        if (!first_[i].left || agreement.agree[i] == 0) continue;
+        weight += first_[i].weight;
+        has_numbers = has_numbers || first_[i].place.back() != zeros;
+      }
+      if (weight < kMost * open || !has_numbers) continue;
+      // A model that contradicts other rows is less likely.
+      const double contradictions = contradicted(models[h], {}).same_parts;
+      if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
+      best = h;
+      most = weight;
+      against = contradictions;
+      if (weight >= open && against == 0) break;
+    }
+    if (best) {
+      if (!is_accepted(*best, std::nullopt)) refuted[*best] = true;
+      continue;
+    }
+    if (is_counted_out(zeros)) continue;
+    // What explains some heads, entries or groups.
+    const auto rows = static_cast<std::size_t>(
+        std::clamp(kNanoseconds / (row_nanoseconds_ * static_cast<double>(models.size() + 1)),
+                   static_cast<double>(kFirst), static_cast<double>(std::max(kFirst, parts_in_first_))));
+    std::optional<Scope> scope;
+    most = 0;
+    for (std::size_t h = 0; h < models.size(); ++h) {
+      if (refuted_in_parts[h]) continue;
+      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, models[h].needs_numbers, most))
+        scope = std::move(found), best = h;
+    }
+    if (best) {
+      if (!is_accepted(*best, scope)) refuted_in_parts[*best] = true;
+      continue;
+    }
+    if (!is_counted_out(not_numbers)) break;
+  }
+  return all;
+}
+
+}  // namespace ejk::verify

@@ -1,0 +1,194 @@
+// Error bounds of rounded softmax weights: kernels (plain loops) that round them to 16 bits are within the
+// bounds, forward and backward, and larger errors are not.
+#include "verdict/attention/weights.hpp"
+
+#include <cmath>
+#include <numeric>
+
+#include "attention/plan.hpp"
+#include "support/attention_loops.hpp"
+#include "verdict/attention/against.hpp"
+
+using namespace ejk;
+
+namespace rounded_weights {
+
+namespace {
+
+using Row = std::vector<double>;
+
+// The results of a kernel that rounds P and dS to `weights`, and results to their own type.
+struct Kernel {
+  Array out, dq, dk, dv, dsinks;
+};
+Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
+  const DType type = r.q.dtype();
+  const plain::Expected e = plain::by_loops(r, {[=](double x) { return plain::rounded(x, weights); },
+                                                [=](double x) { return plain::rounded(x, type); }});
+  const auto array = [&](const Array& like, const plain::Heads& heads) {
+    return plain::array_of(type, like.shape(), heads, r.options.layout);
+  };
+  return {array(r.dout, e.out), array(r.q, e.dq), array(r.k, e.dk), array(r.v, e.dv),
+          plain::array_of(type, {std::ssize(e.dsinks)}, e.dsinks)};
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a kernel that rounds weights to the type of the values agrees, and by the strict bound it does not") {
+  plain::Random random(91);
+  int refused = 0, bounds = 0;
+  for (int n = 0; n < 150; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
+    if (r->v.shape().back() == 0) continue;
+    if (n % 3 == 0) plain::add_dropout(*r, random);
+    const DType weights = r->v.dtype();
+    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
+    AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
+    forward.dropout = backward.dropout = r->options.dropout;
+    const Kernel given = made_by_kernel(*r, weights);
+    const Attention own = attention(q, k, v, r->options);
+    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
+    std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
+    if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
+    if (g.dsinks) own_gradients.push_back(g.dsinks->view()), gradients.emplace_back(given.dsinks.view());
+    const attn::Plan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
+    for (const double effort : {attn::kCheckEffort, 0.5}) {
+      CAPTURE(effort);
+      const Against of_out = attn::compare(plan, forward, {own.out.view(), own.lse.view()},
+                                           {given.out.view(), own.lse.view()}, weights, Explain::no, effort);
+      CHECK(of_out.largest <= 1);
+      const Against of_grad =
+          attn::compare(of_gradients, backward, own_gradients, gradients, weights, Explain::no, effort);
+      CHECK(of_grad.largest <= 1);
+      const Against strict =
+          attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), own.lse.view()},
+                        DType::float32, Explain::no, effort);
+      refused += !strict.agrees();
+      ++bounds;
+    }
+    // A value that is off by a twentieth of the largest is not let through.
+    Array wrong = Array::copy_of(given.out.view());
+    Row values = plain::doubles(wrong.view());
+    const auto largest = std::max_element(values.begin(), values.end(),
+                                          [](double a, double b) { return std::abs(a) < std::abs(b); });
+    if (values.empty() || std::abs(*largest) < 0.1) continue;
+    *largest *= 1.1;
+    wrong = plain::array_of(weights, wrong.shape(), values);
+    CHECK(attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {wrong.view(), own.lse.view()},
+                        weights, Explain::no, attn::kCheckEffort)
+              .beyond == 1);
+  }
+  CHECK(2 * refused > bounds);
+}
+
+TEST_CASE("the weights of decoded values are those of 16-bit queries") {
+  plain::Random random(92);
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
+    const DType type = r->q.dtype();
+    // As a decoded cache is: float32 values that a kernel decodes to the type of the queries, exactly.
+    for (Array* decoded : {&r->k, &r->v})
+      *decoded = plain::array_of(DType::float32, decoded->shape(), plain::doubles(decoded->view()));
+    const Kernel given = made_by_kernel(*r, type);
+    AttentionArrays arrays{r->q.view(), r->k.view(), r->v.view(), r->options.bias};
+    arrays.dropout = r->options.dropout;
+    const AttentionPlan plan(types_of(arrays), r->options);
+    CHECK(weights_dtype(plan) == type);
+    const Attention own = attention(r->q.view(), r->k.view(), r->v.view(), r->options);
+    const Against found = compare_results(plan, arrays, {own.out.view(), own.lse.view()},
+                                          {given.out.view(), std::nullopt}, Explain::no);
+    CHECK(found.agrees());
+  }
+}
+
+TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal keys together") {
+  plain::Random random(92);
+  constexpr std::int64_t kQueries = 6, kKeys = 40, kSize = 8;
+  for (const DType type : {DType::bfloat16, DType::float16}) {
+    const double u = type == DType::bfloat16 ? 0x1p-8 : 0x1p-11, least = type == DType::float16 ? 0x1p-25 : 0;
+    const Array q = plain::random(type, {1, kQueries, 1, kSize}, random),
+                v = plain::random(type, {1, kKeys, 1, kSize}, random);
+    // Key 0 five times, key 1 twice.
+    Row keys = plain::doubles(plain::random(type, {1, kKeys, 1, kSize}, random).view());
+    for (const auto& [to, from] : {std::pair{3, 0}, {7, 0}, {8, 0}, {39, 0}, {12, 1}})
+      std::copy_n(keys.begin() + from * kSize, kSize, keys.begin() + to * kSize);
+    const Array k = plain::array_of(type, {1, kKeys, 1, kSize}, keys);
+    Row count(kKeys, 1);
+    for (const int j : {0, 3, 7, 8, 39}) count[static_cast<std::size_t>(j)] = 5;
+    count[1] = count[12] = 2;
+    const AttentionArrays arrays{q.view(), k.view(), v.view()};
+    const attn::Plan plan(types_of(arrays), {});
+    const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+    const attn::WeightRounding made = attn::rounding_of_weights(setup, plan.blocks(), type, {});
+    REQUIRE(made.terms.size() == 1);
+    CHECK(made.unit == u);
+    const Row queries = plain::doubles(q.view()), values = plain::doubles(v.view());
+    for (std::size_t i = 0; i < kQueries; ++i) {
+      Row weights(kKeys);
+      for (std::size_t j = 0; j < kKeys; ++j) {
+        double s = 0;
+        for (std::size_t d = 0; d < kSize; ++d) s += queries[i * kSize + d] * keys[j * kSize + d];
+        weights[j] = std::exp(s / std::sqrt(8.0));
+      }
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (std::size_t d = 0; d < kSize; ++d) {
+        double squares = 0;
+        for (std::size_t j = 0; j < kKeys; ++j) {
+          const double value = values[j * kSize + d], weight = weights[j] / sum;
+          squares += count[j] * value * value * (u * u * weight * weight + least * least);
+        }
+        const double bound = static_cast<double>(made.terms[0].elements<float>()[i * kSize + d]);
+        CHECK(bound == doctest::Approx(4 * std::sqrt(squares)).epsilon(1e-3));
+      }
+    }
+  }
+  // It goes with the size of the values, however far that is from 1, and what a mask hides from all says
+  // nothing.
+  for (const DType type : {DType::bfloat16, DType::float16}) {
+    const Array q = plain::random(type, {1, 9, 2, 4}, random),
+                dout = plain::random(type, {1, 9, 2, 4}, random);
+    const Row keys = plain::doubles(plain::random(type, {1, 9, 2, 4}, random).view()),
+              values = plain::doubles(plain::random(type, {1, 9, 2, 4}, random).view());
+    AttentionOptions options;
+    options.masks.push_back(head_masks({prefix_mask(9, 9, 6)}));
+    const auto terms = [&](double size, double hidden, bool gradients) {
+      Row of_k = keys, of_v = values;
+      for (double& x : of_v) x *= size;
+      for (std::size_t n = 6 * 2 * 4; n < of_v.size(); ++n) of_k[n] = of_v[n] = hidden;
+      const Array k = plain::array_of(type, {1, 9, 2, 4}, of_k),
+                  v = plain::array_of(type, {1, 9, 2, 4}, of_v);
+      AttentionArrays arrays{q.view(), k.view(), v.view()};
+      if (gradients) arrays.dout = dout.view();
+      const attn::Plan plan(types_of(arrays), options);
+      const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+      Row all;
+      for (const Array& array : attn::rounding_of_weights(setup, plan.blocks(), type, arrays.dout).terms)
+        for (const double x : plain::doubles(array.view())) all.push_back(x);
+      return all;
+    };
+    for (const bool gradients : {false, true}) {
+      const Row right = terms(1, 0, gradients);
+      for (const double hidden : {std::nan(""), HUGE_VAL, 6e4}) CHECK(terms(1, hidden, gradients) == right);
+    }
+    if (type == DType::float16) continue;
+    const Row right = terms(1, 0, false);
+    for (const double size : {0x1p80, 0x1p-80}) {
+      const Row other = terms(size, 0, false);
+      REQUIRE(other.size() == right.size());
+      for (std::size_t n = 0; n < right.size(); ++n)
+        CHECK(other[n] == doctest::Approx(size * right[n]).epsilon(1e-6));
+    }
+  }
+  // Weights of float32 are not rounded.
+  const Array x = plain::random(DType::bfloat16, {1, 4, 1, 4}, random);
+  const AttentionArrays arrays{x.view(), x.view(), x.view()};
+  const attn::Plan plan(types_of(arrays), {});
+  const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
+  CHECK(attn::rounding_of_weights(setup, plan.blocks(), DType::float32, {}).terms.empty());
+}
+
+}  // namespace rounded_weights
