@@ -5,7 +5,7 @@
 // (BlockSparseTensorsTorch), SciPy (bsr_array), FlashInfer 0.7 (BlockSparseAttentionWrapper,
 // VariableBlockSparseAttentionWrapper), Paddle (flashmask_attention), MagiAttention (flex_flash_attn). Settings
 // that the arrays of a library lack are arrays beside them: block, shape, BLOCK_SIZE, seq_lengths, causal, dkv,
-// q_seq_shards, kv_seq_shards. Each layout is written and read by one file in src/blocks/layouts/;
+// q_seq_shards, kv_seq_shards. Each layout is written and read by one file in src/layouts/;
 // StoredMaskInfo reads all of them, and FlashInfer's custom masks of requests (custom_mask, packed_custom_mask).
 #pragma once
 

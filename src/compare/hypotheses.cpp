@@ -43,7 +43,7 @@ Samples some_of(const Evidence& evidence, std::size_t most) {
 }
 
 template <class Holds>
-double share_of(const Samples& samples, Holds&& holds) {
+double share_that(const Samples& samples, Holds&& holds) {
   if (samples.empty()) return 0;
   return static_cast<double>(std::count_if(samples.begin(), samples.end(), holds)) /
          static_cast<double>(samples.size());
@@ -215,7 +215,7 @@ std::optional<double> fit_factor(const Samples& samples, const Agreement& agree)
   const auto holds = [&](const Sample* s) {
     return scaled(agree.at(s->at), scale_of(Constant::factor, fit.c))(s->actual, s->expected * fit.c);
   };
-  return share_of(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
+  return share_that(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
 }
 
 std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
@@ -233,7 +233,7 @@ std::optional<double> fit_one(Constant kind, const Samples& samples, const Agree
     return scaled(agree.at(s.at), scale_of(kind, c))(s.actual, apply(kind, expected, c));
   };
   const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
-  if (share_of(samples, holds) < kMostlyHolds) return std::nullopt;
+  if (share_that(samples, holds) < kMostlyHolds) return std::nullopt;
   // Another expected element must not do as well: otherwise the actual ones have nothing to do with them.
   std::size_t others = 0, as_well = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -302,7 +302,7 @@ HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Sa
                            : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
                                       std::clamp(0.2 * spread, 1e-4, 4e-3));
   const auto share_with = [&](double factor) {
-    return share_of(samples, [&](const Sample* s) {
+    return share_that(samples, [&](const Sample* s) {
       return scaled(e.agree.at(s->at), scale_of(kind, factor))(s->actual, s->expected * factor);
     });
   };

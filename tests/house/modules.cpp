@@ -30,7 +30,9 @@ const std::map<std::string, Names> kArrows{
     {"matmul", {"core", "kernels"}},
     {"attention", {"blocks", "core", "kernels", "mask", "matmul"}},
     {"verdict", {"attention", "blocks", "compare", "core", "kernels", "mask", "matmul"}},
-    {"check", {"blocks", "core", "mask", "matmul", "quantize", "sequence"}},
+    {"sparsity", {"blocks", "core", "kernels", "mask"}},
+    {"check", {"blocks", "core", "mask", "matmul", "quantize", "sequence", "sparsity"}},
+    {"layouts", {"blocks", "check", "core", "kernels", "mask"}},
 };
 
 // A public header and the module that implements it; one a line, for clean merges.
@@ -52,11 +54,11 @@ const std::map<std::string, std::string> kPublic{
     {"cp_order", "sequence"},
     {"paged", "sequence"},
     {"segments", "mask"},
-    {"sparsity", "blocks"},
-    {"flash_tiles", "blocks"},
+    {"sparsity", "sparsity"},
+    {"flash_tiles", "sparsity"},
     {"mask", "mask"},
     {"mask_info", "blocks"},
-    {"mask_layouts", "blocks"},
+    {"mask_layouts", "layouts"},
     {"mask_set", "mask"},
     {"quantize", "quantize"},
     {"groups", "matmul"},
