@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ejk/attention_check.hpp"
 #include "support/attention_loops.hpp"
 #include "support/failure.hpp"
 #include "verdict/attention/against.hpp"

@@ -33,8 +33,8 @@ TEST_CASE("a check's report and table have the same keys whatever was checked") 
                            R"("allowed":0.25)", R"("index")", R"("value":1.5)", R"("reference":1.0)"})
     CHECK_MESSAGE(json.find(part) != std::string::npos, part, " in ", json);
   CHECK(verify::table_of_differences("kind", false).columns.size() == 5);
-  CHECK(std::get<double>(verify::share_of(1, 4)) == 0.25);
-  CHECK(std::holds_alternative<std::monostate>(verify::share_of(0, 0)));
+  CHECK(std::get<double>(share_of(1, 4)) == 0.25);
+  CHECK(std::holds_alternative<std::monostate>(share_of(0, 0)));
 }
 
 TEST_CASE("the largest differences show a result and its reference in digits that tell them apart") {

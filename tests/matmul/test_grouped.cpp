@@ -53,7 +53,7 @@ std::string wrong(const ArrayView& lhs, const ArrayView& rhs, const Sizes& sizes
   const auto source = plain::source(sizes);
   const Array out = multiply(lhs, rhs, *source, options);
   const MatmulCheck check =
-      plain::plan_of(lhs, rhs, *source, options).check(lhs, rhs, options.existing_out, out.view());
+      check_results(plain::plan_of(lhs, rhs, *source, options), lhs, rhs, options.existing_out, out.view());
   return check.passed() && check.compared == check.elements ? "" : to_text(describe(check));
 }
 

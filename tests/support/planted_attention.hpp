@@ -14,6 +14,7 @@
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "support/arrays.hpp"
 
 namespace plain {

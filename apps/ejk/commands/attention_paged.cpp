@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ejk/attention_check.hpp"
 #include "ejk/paged.hpp"
 
 namespace ejk::app {

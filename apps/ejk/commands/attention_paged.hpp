@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "ejk/paged.hpp"
 #include "job.hpp"
 #include "options.hpp"

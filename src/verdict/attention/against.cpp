@@ -17,6 +17,7 @@
 #include "compare/value_search.hpp"
 #include "core/elements.hpp"
 #include "core/require.hpp"
+#include "ejk/attention_check.hpp"
 #include "verdict/attention/saved.hpp"
 
 namespace ejk::attn {

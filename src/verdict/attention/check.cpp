@@ -15,6 +15,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
+#include "ejk/attention_check.hpp"
 #include "verdict/attention/bounds.hpp"
 #include "verdict/attention/reference.hpp"
 #include "verdict/attention/rows.hpp"

@@ -22,6 +22,7 @@
 
 #include "attention/numbers.hpp"
 #include "core/parallel.hpp"
+#include "ejk/attention_check.hpp"
 #include "verdict/attention/dropout.hpp"
 #include "verdict/attention/other_keys.hpp"
 #include "verdict/attention/saved.hpp"

@@ -10,6 +10,7 @@
 
 #include "attention/problem.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 
 namespace ejk::attn {
 

@@ -11,6 +11,7 @@
 
 #include "compare/value_search.hpp"
 #include "core/parallel.hpp"
+#include "ejk/matmul_check.hpp"
 #include "verdict/against.hpp"
 
 namespace ejk::matmul {

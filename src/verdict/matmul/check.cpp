@@ -19,6 +19,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/splitmix64.hpp"
+#include "ejk/matmul_check.hpp"
 #include "verdict/matmul/reference.hpp"
 #include "verdict/matmul/tolerance.hpp"
 

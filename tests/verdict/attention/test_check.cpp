@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ejk/attention_check.hpp"
 #include "support/random_attention.hpp"
 #include "verdict/attention/against.hpp"
 #include "verdict/attention/bounds.hpp"

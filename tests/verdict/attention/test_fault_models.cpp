@@ -8,6 +8,7 @@
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "support/planted_attention.hpp"
 
 using namespace ejk;

@@ -3,6 +3,7 @@
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
 #include "ejk/paged.hpp"
 #include "support/attention_loops.hpp"
 

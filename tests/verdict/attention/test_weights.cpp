@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "attention/plan.hpp"
+#include "ejk/attention_check.hpp"
 #include "support/attention_loops.hpp"
 #include "verdict/attention/against.hpp"
 

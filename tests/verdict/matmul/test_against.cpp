@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ejk/matmul_check.hpp"
 #include "support/golden.hpp"
 #include "support/matmul.hpp"
 #include "support/threads.hpp"

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "ejk/against.hpp"
+#include "ejk/matmul_check.hpp"
 #include "support/matmul.hpp"
 #include "verdict/matmul/against.hpp"
 
