@@ -13,7 +13,6 @@
 
 #include "compare/difference_pass.hpp"
 #include "compare/hypothesis.hpp"
-#include "verdict/against.hpp"
 
 namespace ejk::verify {
 
@@ -59,16 +58,5 @@ class ValueSearch {
   std::vector<std::pair<HypothesisPtr, std::int64_t>> accepted_;
   int passes_ = 0;
 };
-
-/// Explains elements of a result with a 1 in `left`, (rows, columns), and sets those to 0. The tolerance is
-/// that of 95 % of the rows. Memory: 18 bytes an element. Empty unless the rows are a whole array of
-/// array_axes.
-ValueExplanations explain_rows(const ResultRows& result, std::vector<std::uint8_t>& left);
-
-/// The largest result, in elements, for explain_rows, and its memory.
-inline constexpr std::int64_t kMostValues = std::int64_t{1} << 26;
-inline std::int64_t bytes_of_values(std::int64_t elements) {
-  return elements <= kMostValues ? 19 * elements : 0;
-}
 
 }  // namespace ejk::verify

@@ -16,10 +16,10 @@
 
 #include "compare/error_stats.hpp"
 #include "compare/sample.hpp"
-#include "compare/value_search.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/splitmix64.hpp"
+#include "verdict/explain_rows.hpp"
 
 namespace ejk::verify {
 

@@ -14,11 +14,11 @@
 #include "attention/backward.hpp"
 #include "attention/forward.hpp"
 #include "attention/numbers.hpp"
-#include "compare/value_search.hpp"
 #include "core/elements.hpp"
 #include "core/require.hpp"
 #include "ejk/attention_check.hpp"
 #include "verdict/attention/saved.hpp"
+#include "verdict/explain_rows.hpp"
 
 namespace ejk::attn {
 

@@ -9,10 +9,10 @@
 #include <memory>
 #include <span>
 
-#include "compare/value_search.hpp"
 #include "core/parallel.hpp"
 #include "ejk/matmul_check.hpp"
 #include "verdict/against.hpp"
+#include "verdict/explain_rows.hpp"
 
 namespace ejk::matmul {
 
