@@ -1,4 +1,5 @@
-// Codes of floats, a register of them at once. The including file may define CodeLanes for its instruction set, as
+// Codes of floats, a register of them at once: decoding by way of float16, encoding by addition of a power of two, and
+// the errors of what was encoded. The including file may define CodeLanes for its instruction set, as
 // below, and EJK_CODE_LANES.
 
 #ifndef EJK_CODE_LANES
@@ -68,7 +69,8 @@ class BlockLanes {
  public:
   BlockLanes(std::int64_t block, std::int64_t first) : block_(block), left_(block - first) {}
 
-  // Goes to the next n ≤ kCodeLanes elements.
+  std::int64_t left() const { return left_; }
+  // Goes to the next n elements, which are of one block, or kCodeLanes at most.
   [[gnu::always_inline]] void next(std::int64_t n) {
     begin_ = end_;
     before_ = left_;
@@ -114,7 +116,7 @@ inline CodeBits code_bits(const FloatFormat& format) {
 }
 
 // The numbers of codes. Exponents and fractions are those of float16 numbers, 2^(bias - 15) of the codes', of
-// subnormal numbers too. The largest exponent of fnuz, which float16 has for infinity, is computed apart.
+// subnormal numbers too. Not of fnuz, whose largest exponent float16 has for infinity.
 struct CodeNumbers {
   std::int16_t magnitude, nans;  // magnitudes from which on codes are NaN
   int up, sign_up;               // shifts
@@ -141,7 +143,7 @@ struct CodeNumbers {
   return left < kCodeLanes ? left : kCodeLanes;
 }
 
-// Of fnuz element by element, by a table.
+// Of fnuz, element by element.
 inline void decode_fnuz(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n,
                         const BlockScales& s, float factor, float* out) {
   const CodeBits f = code_bits(format);
@@ -163,10 +165,19 @@ inline void decode_codes(const FloatFormat& format, const std::uint8_t* codes, s
   const CodeNumbers numbers(format);
   const float* const scales = s.scales;
   BlockLanes blocks(s.block, s.first);
-  for (std::int64_t i = 0; i < n; i += kCodeLanes) {
-    const std::int64_t some = lanes_of(n - i);
+  for (std::int64_t i = 0, some = 0; i < n; i += some) {
+    some = lanes_of(n - i);
+    // Registers of one scale: products with few rows and caches wait for them, and take two thirds of the time.
+    if (blocks.left() >= kCodeLanes)
+      some = (blocks.left() < n - i ? blocks.left() : n - i) / kCodeLanes * kCodeLanes;
+    if (some == 0) some = n - i;
     blocks.next(some);
-    store_floats(numbers.of(load_codes(codes + i, some)) * blocks.of(scales, some) * factor, some, out + i);
+    const CodeFloats scale = blocks.of(scales, some);
+    std::int64_t j = i;
+    for (; i + some - j >= kCodeLanes; j += kCodeLanes)
+      store_floats(numbers.of(load_codes(codes + j, kCodeLanes)) * scale * factor, kCodeLanes, out + j);
+    if (const std::int64_t rest = i + some - j; rest > 0)
+      store_floats(numbers.of(load_codes(codes + j, rest)) * scale * factor, rest, out + j);
   }
 }
 

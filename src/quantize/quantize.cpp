@@ -189,27 +189,28 @@ class UsedCodes {
     std::iota(missing_.begin(), missing_.end(), 0);
   }
 
-  /// Codes of a byte each. A few that are missing are sooner looked for than all others marked.
+  /// Codes of a byte each. Of many codes a few that are missing are sooner looked for than all are marked.
   void add(const std::uint8_t* codes, std::int64_t n) {
-    constexpr std::size_t kFew = 16;
-    if (missing_.size() > kFew)
-      for (std::int64_t i = 0; i < n; ++i) used_[codes[i]] = 1;
-    else
+    constexpr std::int64_t kFew = 128;  // of so many codes one
+    if (n >= kFew * std::ssize(missing_))
       for (const int code : missing_)
         used_[static_cast<std::size_t>(code)] =
             std::memchr(codes, code, static_cast<std::size_t>(n)) != nullptr;
-    std::erase_if(missing_, [&](int code) { return used_[static_cast<std::size_t>(code)] != 0; });
+    else
+      for (std::int64_t i = 0; i < n; ++i) used_[codes[i]] = 1;
+    if (n >= std::ssize(missing_))
+      std::erase_if(missing_, [&](int code) { return used_[static_cast<std::size_t>(code)] != 0; });
   }
 
   void merge(const UsedCodes& other) {
-    std::erase_if(missing_, [&](int code) { return other.used_[static_cast<std::size_t>(code)] != 0; });
+    for (std::size_t i = 0; i < used_.size(); ++i) used_[i] |= other.used_[i];
   }
 
-  std::int64_t count() const { return std::ssize(used_) - std::ssize(missing_); }
+  std::int64_t count() const { return std::count(used_.begin(), used_.end(), 1); }
 
  private:
   std::vector<std::uint8_t> used_;  // 1 or 0
-  std::vector<int> missing_;
+  std::vector<int> missing_;        // codes that were not found, and perhaps others
 };
 
 /// Scales and codes of blocks.
