@@ -143,19 +143,19 @@ struct CodeNumbers {
   return left < kCodeLanes ? left : kCodeLanes;
 }
 
-// Of fnuz, element by element.
+// Of fnuz, by tables, which are no symbols of the program here.
+constexpr auto kE4M3Fnuz = detail::float8_values(kFloat8E4M3Fnuz),
+               kE5M2Fnuz = detail::float8_values(kFloat8E5M2Fnuz);
 inline void decode_fnuz(const FloatFormat& format, const std::uint8_t* codes, std::int64_t n,
                         const BlockScales& s, float factor, float* out) {
-  const CodeBits f = code_bits(format);
-  for (std::int64_t i = 0, b = 0, left = s.block - s.first; i < n; ++i) {
-    const std::int32_t size = codes[i] & f.magnitude, fraction = size << f.cut, lift = f.rebias + (1 << 23);
-    // Subnormal numbers: subtraction of the float that their fraction was added to.
-    const std::int32_t small = bits_of(float_of(fraction | lift) - float_of(lift));
-    const std::int32_t bits = codes[i] == f.sign   ? kNanBits
-                              : fraction < 1 << 23 ? small
-                                                   : fraction + f.rebias;
-    out[i] = float_of(bits | (codes[i] & f.sign) << f.sign_shift) * s.scales[b] * factor;
-    if (--left == 0) ++b, left = s.block;
+  const auto* const numbers =
+      reinterpret_cast<const float*>(format.mantissa_bits == 3 ? &kE4M3Fnuz : &kE5M2Fnuz);
+  const float* scales = s.scales;
+  std::int64_t end = s.block - s.first;  // of a block
+  for (std::int64_t i = 0; i < n; ++scales, end += s.block) {
+    const float scale = *scales;
+    for (const std::int64_t last = end < n ? end : n; i < last; ++i)
+      out[i] = numbers[codes[i]] * scale * factor;
   }
 }
 
