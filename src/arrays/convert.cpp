@@ -165,10 +165,13 @@ void widen_small(DType from_type, const std::byte* from, std::int64_t n, float* 
       convert_run<float, From>(reinterpret_cast<const Stored<From>*>(from), to, n);
     });
   if (!is_8_bit_float(from_type)) return codes.widen(from_type, from, n, to);
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(from);
+  if (from_type == DType::float8_e8m0fnu) {
+    for (std::int64_t i = 0; i < n; ++i) to[i] = float8_e8m0fnu::values()[bytes[i]];
+    return;
+  }
   const float one = 1;
-  codes.decode(float_format(from_type),
-               {.bytes = reinterpret_cast<const std::uint8_t*>(from), .n = n, .scales = &one, .block = n},
-               to);
+  codes.decode(float_format(from_type), bytes, n, {&one, n}, 1, to);
 }
 
 // Float32 has all numbers of `from_type`, so each is rounded once.

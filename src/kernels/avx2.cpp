@@ -123,92 +123,24 @@ struct Vector64 {
 void stream_fence() { _mm_sfence(); }
 
 #define EJK_CODE_LANES
-#define EJK_LOOKS_UP_CODES
-#define EJK_CONVERTS_CODES
 struct CodeLanes {
   static constexpr int kBytes = 32;
-  using Bits = __m256i;
 
-  static __m256i widen(const std::uint8_t* p) {
-    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  static __m128i words(const std::uint8_t* p) {
+    return _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
-  // Lane i has half i of the bytes in its lowest bits.
-  template <bool kHighFirst>
-  static __m256i spread(const void* p) {
-    std::int32_t word;
-    std::memcpy(&word, p, sizeof word);
-    const __m256i halves = kHighFirst ? _mm256_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24)
-                                      : _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-    return _mm256_srlv_epi32(_mm256_set1_epi32(word), halves);
-  }
-  static std::int32_t largest(__m256i v) {
-    __m128i most = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    most = _mm_max_epi32(most, _mm_unpackhi_epi64(most, most));
-    return _mm_cvtsi128_si32(_mm_max_epi32(most, _mm_shuffle_epi32(most, 1)));
-  }
-  // Lane i: the largest lane of v[i].
-  static __m256i largest_of_each(const __m256i* v) {
-    const auto in_pairs = [](__m256i a, __m256i b) {
-      return _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-    };
-    __m256i fours[2];
-    for (int i = 0; i < 2; ++i) {
-      const __m256i a = in_pairs(v[4 * i], v[4 * i + 1]), b = in_pairs(v[4 * i + 2], v[4 * i + 3]);
-      fours[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    }
-    return _mm256_max_epi32(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
-                            _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
-  }
-  using Counter = __m256i;
-  static void count_greater(__m256i a, __m256i b, Counter& counter) {
-    counter = _mm256_sub_epi32(counter, _mm256_cmpgt_epi32(a, b));
+  template <class Words>
+  static __m256 widen(Words words) {
+    return _mm256_cvtph_ps(__builtin_bit_cast(__m128i, words));
   }
   static __m256 multiply_add(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-  static std::int64_t sum_of(Counter counter) {
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(counter), _mm256_extracti128_si256(counter, 1));
-    sum = _mm_add_epi32(sum, _mm_unpackhi_epi64(sum, sum));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 1)));
-  }
-  template <class Codes>
-  static void narrow_16(const Codes* codes, std::uint8_t* to) {
+  template <class Ints>
+  static void narrow_16(const Ints* codes, std::uint8_t* to) {
     const __m256i words = _mm256_permute4x64_epi64(
         _mm256_packus_epi32(__builtin_bit_cast(__m256i, codes[0]), __builtin_bit_cast(__m256i, codes[1])),
         0xD8);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-  }
-  // Bit 3 is the sign.
-  static __m256 look_up(__m256 numbers, __m256i codes) {
-    const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
-    return _mm256_or_ps(_mm256_permutevar8x32_ps(numbers, codes), _mm256_castsi256_ps(sign));
-  }
-  // In each lane, bits of the codes that are not in a set of 256 bits.
-  static __m256i bits_not_in(const std::uint8_t* set, const std::uint8_t* codes) {
-    const auto table = [](const std::uint8_t* bytes) {
-      return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
-    };
-    const __m256i code = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-    const __m256i byte = _mm256_and_si256(_mm256_srli_epi16(code, 3), _mm256_set1_epi8(15));
-    const __m256i here = _mm256_blendv_epi8(_mm256_shuffle_epi8(table(set), byte),
-                                            _mm256_shuffle_epi8(table(set + 16), byte), code);
-    const __m256i bit = _mm256_shuffle_epi8(_mm256_set1_epi64x(static_cast<long long>(0x8040201008040201)),
-                                            _mm256_and_si256(code, _mm256_set1_epi8(7)));
-    return _mm256_andnot_si256(here, bit);
-  }
-  static bool any(__m256i v) { return _mm256_testz_si256(v, v) == 0; }
-  using Largest = __m128i;
-  // 16 codes of e4m3, as 2⁻⁸ of their numbers, or of e5m2; `most`: the largest of magnitudes, doubled.
-  template <bool kE4M3>
-  static void convert(const std::uint8_t* codes, __m256& low, __m256& high, Largest& most) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-    most = _mm_max_epu8(most, _mm_add_epi8(bytes, bytes));
-    const auto floats = [](__m128i some) {
-      const __m128i wide = _mm_cvtepi8_epi16(some);
-      return _mm256_cvtph_ps(kE4M3 ? _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(-0x4080))
-                                   : _mm_slli_epi16(wide, 8));
-    };
-    low = floats(bytes);
-    high = floats(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + 8)));
   }
 };
 

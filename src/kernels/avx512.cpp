@@ -95,79 +95,21 @@ void widen_float16(const std::uint16_t* from, float* to) {
 }
 
 #define EJK_CODE_LANES
-#define EJK_LOOKS_UP_CODES
-#define EJK_CONVERTS_CODES
 struct CodeLanes {
   static constexpr int kBytes = 64;
-  using Bits = __m512i;
 
-  static __m512i widen(const std::uint8_t* p) {
-    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  static __m256i words(const std::uint8_t* p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
-  // Lane i has half i of the bytes in its lowest bits.
-  template <bool kHighFirst>
-  static __m512i spread(const void* p) {
-    const __m512i words = _mm512_castsi128_si512(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
-    const __m512i word = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const __m512i low_first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28),
-                  high_first = _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
-    return _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, words), kHighFirst ? high_first : low_first);
-  }
-  static std::int32_t largest(__m512i v) { return _mm512_reduce_max_epi32(v); }
-  // Lane i: the largest lane of v[i].
-  static __m512i largest_of_each(const __m512i* v) {
-    const auto in_pairs = [](__m512i a, __m512i b) {
-      return _mm512_max_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    };
-    const auto of_lines = [](__m512i a, __m512i b) {
-      return _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
-    };
-    __m512i fours[4];
-    for (int i = 0; i < 4; ++i) {
-      const __m512i a = in_pairs(v[4 * i], v[4 * i + 1]), b = in_pairs(v[4 * i + 2], v[4 * i + 3]);
-      fours[i] = _mm512_max_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    }
-    return of_lines(of_lines(fours[0], fours[1]), of_lines(fours[2], fours[3]));
-  }
-  using Counter = std::int64_t;
-  static void count_greater(__m512i a, __m512i b, Counter& counter) {
-    counter += _mm_popcnt_u32(_mm512_cmpgt_epi32_mask(a, b));
+  template <class Words>
+  static __m512 widen(Words words) {
+    return _mm512_cvtph_ps(__builtin_bit_cast(__m256i, words));
   }
   static __m512 multiply_add(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-  static std::int64_t sum_of(Counter counter) { return counter; }
-  template <class Codes>
-  static void narrow_16(const Codes* codes, std::uint8_t* to) {
+  template <class Ints>
+  static void narrow_16(const Ints* codes, std::uint8_t* to) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
                      _mm512_cvtepi32_epi8(__builtin_bit_cast(__m512i, codes[0])));
-  }
-  static __m512 look_up(__m512 numbers, __m512i codes) { return _mm512_permutexvar_ps(codes, numbers); }
-  // In each lane, bits of the codes that are not in a set of 256 bits.
-  static __m512i bits_not_in(const std::uint8_t* set, const std::uint8_t* codes) {
-    const auto table = [](const std::uint8_t* bytes) {
-      return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
-    };
-    const __m512i code = _mm512_loadu_si512(codes);
-    const __m512i byte = _mm512_and_si512(_mm512_srli_epi16(code, 3), _mm512_set1_epi8(15));
-    const __m512i here = _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table(set), byte),
-                                                  _mm512_movepi8_mask(code), table(set + 16), byte);
-    const __m512i bit = _mm512_shuffle_epi8(_mm512_set1_epi64(static_cast<long long>(0x8040201008040201)),
-                                            _mm512_and_si512(code, _mm512_set1_epi8(7)));
-    return _mm512_andnot_si512(here, bit);
-  }
-  static bool any(__m512i v) { return _mm512_test_epi32_mask(v, v) != 0; }
-  using Largest = __m256i;
-  // 32 codes of e4m3, as 2⁻⁸ of their numbers, or of e5m2; `most`: the largest of magnitudes, doubled.
-  template <bool kE4M3>
-  static void convert(const std::uint8_t* codes, __m512& low, __m512& high, Largest& most) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-    most = _mm256_max_epu8(most, _mm256_add_epi8(bytes, bytes));
-    const auto floats = [](__m128i some) {
-      const __m256i wide = _mm256_cvtepi8_epi16(some);
-      return _mm512_cvtph_ps(kE4M3 ? _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(-0x4080))
-                                   : _mm256_slli_epi16(wide, 8));
-    };
-    low = floats(_mm256_castsi256_si128(bytes));
-    high = floats(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16)));
   }
 };
 

@@ -1,5 +1,5 @@
-// Decoding of block-scaled arrays: the scales of some rows are read, and a kernel multiplies the value of
-// each code by the scale of its block. Codes of 6 bits are unpacked to bytes before. Products of elements and
+// Decoding of block-scaled arrays, row by row: the scales of a row are read, packed codes become bytes, and a kernel
+// multiplies the number of each by the scale of its block. Products of elements and
 // block scales are exact where the scale has at most 20 significant bits, so that each value is rounded only
 // once, even with a global scale.
 // tests: tests/quantize/test_decode.cpp
@@ -29,11 +29,7 @@ namespace quantize {
 
 namespace {
 
-using kernels::CodeHalves;
-
-constexpr std::int64_t kRun = 2048;  // elements of a row, or scales, at once
-// Bytes of codes ahead that are prefetched, and the most in a row.
-constexpr std::int64_t kAhead = 16 << 10, kMostPrefetched = 4 << 10;
+constexpr std::int64_t kRun = 2048;  // elements of a row at once
 
 /// How numbers are coded and packed.
 struct Packing {
@@ -41,40 +37,48 @@ struct Packing {
   std::int64_t group_codes = 1, group_bytes = 1;
   NibbleOrder nibbles = NibbleOrder::low;
 
-  CodeHalves halves() const {
-    return nibbles == NibbleOrder::low ? CodeHalves::low_first : CodeHalves::high_first;
-  }
-  /// Of one code of 4 bits in rows that are packed across.
-  CodeHalves half_of(std::int64_t element) const {
-    return (element % 2 == 0) == (nibbles == NibbleOrder::low) ? CodeHalves::low : CodeHalves::high;
-  }
   std::int64_t byte_of(std::int64_t element) const { return element / group_codes * group_bytes; }
   std::int64_t bytes_to(std::int64_t element) const {
     return core::ceil_div(element, group_codes) * group_bytes;
   }
+
+  /// n codes of a packed row from code `within` of its group at `bytes` on. Bits above a code are undefined.
+  const std::uint8_t* along(const std::uint8_t* bytes, std::int64_t within, std::int64_t n,
+                            std::uint8_t* __restrict codes) const {
+    const std::int64_t groups = core::ceil_div(within + n, group_codes);
+    const bool low_first = nibbles == NibbleOrder::low;  // a copy: stores of codes may alias anything
+    if (group_codes == 2)
+      for (std::int64_t i = 0; i < groups; ++i) {
+        const auto low = bytes[i], high = static_cast<std::uint8_t>(bytes[i] >> 4);
+        codes[2 * i] = low_first ? low : high;
+        codes[2 * i + 1] = low_first ? high : low;
+      }
+    else
+      for (std::int64_t i = 0; i < groups; ++i) {
+        const std::uint32_t word =
+            bytes[3 * i] | std::uint32_t{bytes[3 * i + 1]} << 8 | std::uint32_t{bytes[3 * i + 2]} << 16;
+        for (int c = 0; c < 4; ++c) codes[4 * i + c] = static_cast<std::uint8_t>(word >> (6 * c));
+      }
+    return codes + within;
+  }
+
+  /// Code `within` of each of n groups, whose bytes are `stride` apart.
+  const std::uint8_t* across(const std::uint8_t* bytes, std::int64_t stride, std::int64_t within,
+                             std::int64_t n, std::uint8_t* __restrict codes) const {
+    if (group_codes == 2) {
+      const int shift = (within == 0) == (nibbles == NibbleOrder::low) ? 0 : 4;
+      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(bytes[i] >> shift);
+      return codes;
+    }
+    const auto shift = static_cast<int>(6 * within);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::uint32_t word =
+          bytes[i] | std::uint32_t{bytes[i + stride]} << 8 | std::uint32_t{bytes[i + 2 * stride]} << 16;
+      codes[i] = static_cast<std::uint8_t>(word >> shift);
+    }
+    return codes;
+  }
 };
-
-/// n codes of 6 bits from code `skipped` of groups of 3 bytes on.
-const std::uint8_t* unpack_along(const std::uint8_t* bytes, std::int64_t skipped, std::int64_t n,
-                                 std::uint8_t* codes) {
-  for (std::int64_t i = 0; i < skipped + n; i += 4, bytes += 3) {
-    const std::uint32_t word = bytes[0] | std::uint32_t{bytes[1]} << 8 | std::uint32_t{bytes[2]} << 16;
-    for (int c = 0; c < 4; ++c) codes[i + c] = static_cast<std::uint8_t>(word >> (6 * c) & 63u);
-  }
-  return codes + skipped;
-}
-
-/// The codes of 6 bits that are `within` n groups of 3 bytes, which are `stride` apart.
-const std::uint8_t* unpack_across(const std::uint8_t* bytes, std::int64_t stride, std::int64_t within,
-                                  std::int64_t n, std::uint8_t* __restrict codes) {
-  const auto shift = static_cast<int>(6 * within);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::uint32_t word =
-        bytes[i] | std::uint32_t{bytes[i + stride]} << 8 | std::uint32_t{bytes[i + 2 * stride]} << 16;
-    codes[i] = static_cast<std::uint8_t>(word >> shift & 63u);
-  }
-  return codes;
-}
 
 /// What is decoded, after its arguments were checked.
 struct Parts {
@@ -102,7 +106,11 @@ class DecodedSource final : public ForwardingSource {
                          ArrayAccess(parts.values->access().order), std::move(name)),
         parts_(std::move(parts)),
         scales_(parts_.scales, parts_.layout, parts_.grid(), parts_.axis, parts_.scale_numbers),
-        has_one_scale_(element_count(parts_.grid()) == 1) {}
+        has_one_scale_(element_count(parts_.grid()) == 1) {
+    // Rows that are whole blocks can follow one another.
+    for (std::size_t d = 0; d < parts_.block.size(); ++d)
+      parts_.block[d] = std::min(parts_.block[d], std::max<std::int64_t>(parts_.shape[d], 1));
+  }
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -177,137 +185,75 @@ class DecodedSource final : public ForwardingSource {
     return {buffer.data(), parts_.values->dtype(), box.count};
   }
 
-  // Rows of a box: along the last axis of more than one element before the last one, and along those before it
-  // as far as all rows are evenly spaced.
-  struct Rows {
-    const ArrayBox& box;
-    const ArrayView& bytes;
-    std::size_t down, up;  // their last and first axis; the rank if there is one row
-    std::int64_t count = 1, start = 0, block = 1;
-    std::int64_t length = 1, first = 0, row_block = 1;  // of each, along the last axis
-    std::int64_t run = 1;                               // elements of a row at once
-    bool one_by_one = false;                            // each takes its own arguments of the kernel
-
-    std::int64_t most_blocks() const { return core::ceil_div(first % row_block + length, row_block); }
-  };
-
-  Rows rows_of(const ArrayBox& box, const ArrayView& bytes) const {
-    const std::size_t rank = box.count.size();
-    Rows rows{box, bytes, rank, rank};
-    if (rank == 0) return rows;
-    rows.length = box.count.back(), rows.first = box.start.back(), rows.row_block = parts_.block.back();
-    const Packing& packing = parts_.packing;
-    const bool unpacks = packing.group_codes > 2;
-    rows.run = unpacks ? kRun : rows.most_blocks() > kRun ? kRun * rows.row_block : rows.length;
-    rows.one_by_one = rows.run < rows.length || unpacks;
-    if (rank == 1) return rows;
-    rows.down = rank - 2;
-    while (rows.down > 0 && box.count[rows.down] == 1) --rows.down;
-    rows.count = box.count[rows.down], rows.start = box.start[rows.down];
-    rows.block = parts_.block[rows.down];
-    for (rows.up = rows.down; rows.up > 0 && follows(rows.up - 1, rows); --rows.up)
-      rows.count *= box.count[rows.up - 1];
-    if (has_one_scale_) rows.block = rows.start + rows.count;
-    rows.one_by_one = rows.one_by_one || (packing.group_codes > 1 && parts_.axis == rows.down) ||
-                      (rows.down == 0 && parts_.global.size() > 1);
-    return rows;
-  }
-
-  // Whether rows go on from the last index of the axis after `up` to the first one of the next.
-  bool follows(std::size_t up, const Rows& rows) const {
-    const std::size_t next = up + 1;
-    const bool are_packed = parts_.packing.group_codes > 1 && (parts_.axis == up || parts_.axis == next);
+  // Whether the rows along an axis follow one another in memory, as do their scales, so that they are one.
+  bool follow(std::size_t axis, const ArrayBox& box, const ArrayView& bytes) const {
+    const std::size_t next = axis + 1;
+    const bool is_packed_here = parts_.packing.group_codes > 1 && parts_.axis == axis;
     const bool have_scales =
-        has_one_scale_ || (parts_.block[up] == 1 && parts_.block[next] == 1 && scales_.follow(up));
-    return !are_packed && have_scales && (up > 0 || parts_.global.size() < 2) &&
-           rows.box.count[next] == parts_.shape[next] &&
-           rows.bytes.strides[up] == parts_.shape[next] * rows.bytes.strides[next];
+        has_one_scale_ || (parts_.block[axis] == 1 && parts_.shape[next] % parts_.block[next] == 0 &&
+                           (next + 1 == box.count.size() || parts_.block[next] == 1) && scales_.follow(axis));
+    return !is_packed_here && have_scales && (axis > 0 || parts_.global.size() < 2) &&
+           box.count[next] == parts_.shape[next] &&
+           bytes.strides[axis] == bytes.shape[next] * bytes.strides[next];
   }
 
   void decode(const ArrayBox& box, const ArrayView& bytes, float* out) const {
-    const Rows rows = rows_of(box, bytes);
     const std::size_t rank = box.count.size();
-    const std::int64_t elements = rows.count * rows.length;
+    std::size_t up = rank == 0 ? 0 : rank - 1;  // first axis of a row
+    std::int64_t length = rank == 0 ? 1 : box.count[up];
+    while (up > 0 && follow(up - 1, box, bytes)) length *= box.count[--up];
     Shape index = box.start, grid(rank);
-    for (std::int64_t left = element_count(box.count); left > 0; left -= elements, out += elements) {
-      decode_rows(rows, index, grid, out);
-      for (std::size_t d = rank; d-- > 0;) {
-        if ((rows.up <= d && d <= rows.down) || d + 1 == rank) continue;
+    for (std::int64_t left = element_count(box.count); left > 0; left -= length, out += length) {
+      decode_row(box, bytes, index, length, grid, out);
+      for (std::size_t d = up; d-- > 0;) {
         if (++index[d] < box.start[d] + box.count[d]) break;
         index[d] = box.start[d];
       }
     }
   }
 
-  // The rows at an index, as many at once as have the same scales, or scales of their own. `grid`: that of
-  // scales.
-  void decode_rows(const Rows& rows, Shape& index, Shape& grid, float* out) const {
+  // The row from an index on. `grid`: room for that of its scales.
+  void decode_row(const ArrayBox& box, const ArrayView& bytes, const Shape& index, std::int64_t length,
+                  Shape& grid, float* out) const {
     const Packing& packing = parts_.packing;
-    const std::size_t rank = index.size();
-    const bool is_packed = packing.group_codes > 1, along = is_packed && parts_.axis + 1 == rank;
-    const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
-    const bool has_rows = rows.down < rank;
-    std::int64_t above = 0;  // bytes to the first row
-    for (std::size_t d = 0; d + 1 < rank; ++d) {
-      grid[d] = index[d] / parts_.block[d];
-      above += d == rows.down ? 0 : offset_of(d, index[d], rows);
+    const std::size_t rank = index.size(), axis = parts_.axis;
+    const bool is_packed = packing.group_codes > 1, along = axis + 1 == rank;
+    const std::byte* from = bytes.data;
+    for (std::size_t d = 0; d < rank; ++d) {
+      const bool in_groups = is_packed && d == axis;
+      from +=
+          (in_groups ? packing.byte_of(index[d]) - packing.byte_of(box.start[d]) : index[d] - box.start[d]) *
+          bytes.strides[d];
+      grid[d] = has_one_scale_ ? 0 : index[d] / parts_.block[d];
     }
+    // Products with few rows wait for boxes of short rows, which the hardware does not prefetch: they take a quarter
+    // longer without this, and up to twice as long with packed codes.
+    constexpr std::int64_t kRowsAhead = 8, kMostPrefetched = 4096;
+    const std::int64_t row_bytes = along ? packing.bytes_to(length) : length;
+    if (rank > 1 && row_bytes <= kMostPrefetched)
+      for (std::int64_t byte = 0; byte < row_bytes; byte += 64)
+        __builtin_prefetch(from + kRowsAhead * bytes.strides[rank - 2] + byte);
+    const std::int64_t start = rank == 0 || has_one_scale_ ? 0 : index.back();
+    const std::int64_t block = rank == 0 || has_one_scale_ ? length : parts_.block.back();
+    const float global = global_of(index);
+    const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
     float scales[kRun + 1];
     std::uint8_t unpacked[kRun + 8];
-    kernels::CodeRows some{.block = rows.row_block};
-    if (has_rows) some.stride = rows.bytes.strides[rows.down];
-    if (along && packing.group_codes == 2) some.halves = packing.halves(), some.skipped = rows.first % 2;
-    // Products read boxes of many short rows from top to bottom, which the hardware does not prefetch, and
-    // boxes of a KV cache follow one another in memory.
-    const std::int64_t row_bytes = along ? packing.bytes_to(rows.length) : rows.length;
-    if (rows.count > 1 && row_bytes <= kMostPrefetched && packing.group_codes < 4)
-      some.ahead = offset_of(rows.down, rows.start + core::ceil_div(kAhead, row_bytes), rows);
-    for (std::int64_t row = 0, count = 0; row < rows.count; row += count) {
-      const std::int64_t at = rows.start + row;
-      count = rows.block > 1           ? rows.block - at % rows.block
-              : rows.run < rows.length ? 1
-                                       : std::max<std::int64_t>(kRun / rows.most_blocks(), 1);
-      count = std::min(count, rows.count - row);
-      some.rows = rows.one_by_one ? 1 : count;
-      if (has_rows) grid[rows.down] = at / rows.block;
-      for (std::int64_t begin = 0; begin < rows.length; begin += rows.run) {
-        some.n = std::min(rows.run, rows.length - begin);
-        some.first = (rows.first + begin) % rows.row_block;
-        if (rank > 0) grid[rank - 1] = (rows.first + begin) / rows.row_block;
-        const std::int64_t blocks = core::ceil_div(some.first + some.n, rows.row_block);
-        scales_.read(grid, rows.down, rows.block > 1 ? 1 : count, blocks, scales);
-        some.scales = scales;
-        some.scales_stride = rows.block > 1 ? 0 : blocks;
-        for (std::int64_t r = row; r < row + count; r += some.rows, some.scales += some.scales_stride) {
-          const std::byte* from = rows.bytes.data + above + (along ? packing.byte_of(begin) : begin);
-          if (has_rows) {
-            index[rows.down] = rows.start + r;
-            from += offset_of(rows.down, rows.start + r, rows);
-          }
-          some.bytes = reinterpret_cast<const std::uint8_t*>(from);
-          if (packing.group_codes == 2 && !along) some.halves = packing.half_of(index[parts_.axis]);
-          if (packing.group_codes == 4)
-            some.bytes = along ? unpack_along(some.bytes, rows.first % 4, some.n, unpacked)
-                               : unpack_across(some.bytes, rows.bytes.strides[parts_.axis],
-                                               index[parts_.axis] % 4, some.n, unpacked);
-          const float global = global_of(index);
-          float* const to = out + r * rows.length + begin;
-          some.factor = divides ? 1 : global;
-          kernels::active().codes.decode(*packing.format, some, to);
-          if (divides) divide(to, some.rows * some.n, global);
-        }
-      }
+    for (std::int64_t begin = 0; begin < length; begin += kRun) {
+      const std::int64_t n = std::min(kRun, length - begin), first = (start + begin) % block;
+      if (rank > 0) grid.back() = (start + begin) / block;
+      scales_.read(grid, core::ceil_div(first + n, block), scales);
+      const auto* codes =
+          reinterpret_cast<const std::uint8_t*>(from) + (along ? packing.byte_of(begin) : begin);
+      if (is_packed)
+        codes = along ? packing.along(codes, index[axis] % packing.group_codes, n, unpacked)
+                      : packing.across(codes, bytes.strides[axis], index[axis] % packing.group_codes, n,
+                                       unpacked);
+      float* const to = out + begin;
+      kernels::active().codes.decode(*packing.format, codes, n, {scales, block, first}, divides ? 1 : global,
+                                     to);
+      if (divides) divide(to, n, global);
     }
-    if (has_rows) index[rows.down] = rows.start;
-  }
-
-  // Bytes from those of a box's first element to those of an element along axis d.
-  std::int64_t offset_of(std::size_t d, std::int64_t element, const Rows& rows) const {
-    const Packing& packing = parts_.packing;
-    const std::int64_t start = rows.box.start[d];
-    const bool is_packed = packing.group_codes > 1 && d == parts_.axis;
-    return (is_packed ? packing.byte_of(element) - packing.byte_of(start) : element - start) *
-           rows.bytes.strides[d];
   }
 
   float global_of(const Shape& index) const {

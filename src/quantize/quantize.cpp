@@ -1,17 +1,16 @@
 // Encoding in boxes, each by one thread. Of some KiB at once, which stay in the first-level cache, kernels find
-// the largest magnitude of each block, then the codes, decode these, and sum the errors. Scales of blocks that
+// the largest magnitude of each block, then the codes and the elements that these have, and add up the errors. Scales of blocks that
 // a box does not hold whole (of several rows or of all elements, and the global one of nvfp4) take a pass
 // before, whose maxima do not depend on the order. Sums of errors are added box by box in C order.
 // tests: tests/quantize/test_encode.cpp
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "arrays/boxes.hpp"
@@ -34,8 +33,7 @@ namespace {
 
 // Elements of a box: a multiple of every block of mx and nvfp4.
 constexpr std::int64_t kPiece = std::int64_t{1} << 16;
-constexpr std::int64_t kStep = kernels::kEncodeStep;
-constexpr std::int64_t kShortRow = 256;                    // longer ones are as fast one by one
+constexpr std::int64_t kStep = 2048;                       // elements at once
 constexpr std::int64_t kMostBlocks = kStep / kNvfp4Block;  // whose scales are chosen in a step
 
 using Scheme = QuantizationScheme;
@@ -166,47 +164,53 @@ WholeBlocks whole_blocks_in(const Grid& grid, const Shape& x) {
 /// What one piece adds to the counts.
 struct Part {
   std::int64_t zero_blocks = 0;
-  kernels::EncodeTotals totals;
+  kernels::EncodeCounts counts;
+  kernels::CodeErrors errors;
 };
 
 /// n codes of less than a byte to whole bytes.
-void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std::byte* out) {
+void pack(const ElementRow& row, const std::uint8_t* codes, std::int64_t n, std::byte* __restrict out) {
   if (row.group_codes == 2)
-    return kernels::active().codes.pack(codes, n, reinterpret_cast<std::uint8_t*>(out));
-  for (std::int64_t i = 0; i < n / 4; ++i) {
-    const std::uint8_t* c = codes + 4 * i;
-    const int word = c[0] | c[1] << 6 | c[2] << 12 | c[3] << 18;
-    for (int b = 0; b < 3; ++b) out[3 * i + b] = static_cast<std::byte>(word >> (8 * b) & 255);
-  }
+    for (std::int64_t i = 0; i < n / 2; ++i)
+      out[i] = static_cast<std::byte>(codes[2 * i] | codes[2 * i + 1] << 4);
+  else
+    for (std::int64_t i = 0; i < n / 4; ++i) {
+      const std::uint8_t* c = codes + 4 * i;
+      const int word = c[0] | c[1] << 6 | c[2] << 12 | c[3] << 18;
+      for (int b = 0; b < 3; ++b) out[3 * i + b] = static_cast<std::byte>(word >> (8 * b) & 255);
+    }
 }
 
 /// The codes that a thread has found.
 class UsedCodes {
  public:
-  explicit UsedCodes(const FloatFormat& format) : codes_(1 << format.bits()) {}
+  explicit UsedCodes(const FloatFormat& format)
+      : used_(std::size_t{1} << format.bits()), missing_(used_.size()) {
+    std::iota(missing_.begin(), missing_.end(), 0);
+  }
 
-  /// Codes of a byte each. Most have been found before, which is faster to see than to mark them.
+  /// Codes of a byte each. Of many codes a few that are missing are sooner looked for than all are marked.
   void add(const std::uint8_t* codes, std::int64_t n) {
-    if (has_all_ || kernels::active().codes.are_in(set_.data(), codes, n)) return;
-    for (std::int64_t i = 0; i < n; ++i)
-      set_[codes[i] / 8] = static_cast<std::uint8_t>(set_[codes[i] / 8] | 1 << codes[i] % 8);
-    has_all_ = count() == codes_;
+    constexpr std::int64_t kFew = 128;  // of so many codes one
+    if (n >= kFew * std::ssize(missing_))
+      for (const int code : missing_)
+        used_[static_cast<std::size_t>(code)] =
+            std::memchr(codes, code, static_cast<std::size_t>(n)) != nullptr;
+    else
+      for (std::int64_t i = 0; i < n; ++i) used_[codes[i]] = 1;
+    if (n >= std::ssize(missing_))
+      std::erase_if(missing_, [&](int code) { return used_[static_cast<std::size_t>(code)] != 0; });
   }
 
   void merge(const UsedCodes& other) {
-    for (std::size_t i = 0; i < set_.size(); ++i) set_[i] |= other.set_[i];
+    for (std::size_t i = 0; i < used_.size(); ++i) used_[i] |= other.used_[i];
   }
 
-  int count() const {
-    int count = 0;
-    for (const std::uint8_t bits : set_) count += std::popcount(bits);
-    return count;
-  }
+  std::int64_t count() const { return std::count(used_.begin(), used_.end(), 1); }
 
  private:
-  int codes_;
-  bool has_all_ = false;
-  std::array<std::uint8_t, 32> set_ = {};
+  std::vector<std::uint8_t> used_;  // 1 or 0
+  std::vector<int> missing_;        // codes that were not found, and perhaps others
 };
 
 /// Scales and codes of blocks.
@@ -217,7 +221,7 @@ class BlockEncoder {
       : settings_(settings),
         row_(row_of(*settings.element)),
         kernels_(kernels::active().codes),
-        rule_(settings.rule ? e8m0_rule(*settings.rule, row_) : kernels::E8M0Rule{}),
+        rule_(settings.rule ? e8m0_rule(*settings.rule, row_) : E8M0Rule{}),
         block_(block),
         global_(global),
         encode_scale_(encode_scale) {}
@@ -229,93 +233,59 @@ class BlockEncoder {
     return std::max(std::bit_cast<float>(amax) / static_cast<float>(row_.format->largest), 0x1p-126f);
   }
 
-  /// Whether rows of this length go through encode_rows(): short ones that are no multiple of the block size.
-  /// Not where 1 / global is infinite: padding would be decoded to NaN and counted as lost.
-  bool takes_rows(std::int64_t columns) const {
-    const std::int64_t most = settings_.scheme == Scheme::nvfp4 ? 2 * kShortRow : kShortRow;
-    return columns % block_ != 0 && core::round_up(columns, block_) <= most && std::isfinite(encode_scale_);
-  }
-  std::int64_t rows_at_once(std::int64_t columns) const { return kStep / core::round_up(columns, block_); }
-
-  /// Encodes at most rows_at_once() rows in one call, each padded with zeros to whole blocks. Other arguments
-  /// as of encode().
-  void encode_rows(const float* x, std::int64_t rows, std::int64_t columns, std::byte* scales,
-                   std::uint8_t* codes, std::int64_t at, Part& part) const {
-    const std::int64_t padded = core::round_up(columns, block_);
-    std::uint32_t most = 0;
-    kernels_.largest(x, rows * columns, rows * columns, 0, false, &most);
-    if (std::bit_cast<float>(most) <= std::numeric_limits<float>::max()) {
-      float filled[kStep];
-      std::uint8_t filled_codes[kStep];
-      for (std::int64_t r = 0; r < rows; ++r) {
-        float* const row = std::copy_n(x + r * columns, columns, filled + r * padded);
-        std::fill_n(row, padded - columns, 0.0f);
-      }
-      const double before = part.totals.largest;
-      encode(filled, rows * padded, 0, false, scales, filled_codes, 0, part);
-      for (std::int64_t r = 0; r < rows; ++r)
-        std::copy_n(filled_codes + r * padded, columns, codes + r * columns);
-      std::int64_t& found = part.totals.largest_at;
-      if (part.totals.largest > before) found = at + found / padded * columns + found % padded;
-      return;
-    }
-    // Zeros would be counted: they are finite, and may be decoded to NaN.
-    const std::int64_t row_scales = padded / block_ * (settings_.scheme == Scheme::fp8 ? 4 : 1);
-    for (std::int64_t r = 0; r < rows; ++r)
-      encode(x + r * columns, columns, 0, false, scales + r * row_scales, codes + r * columns,
-             at + r * columns, part);
-  }
-
   /// Encodes at most kStep elements, from the element `first` of a block on. Scales are stored: of whole
   /// blocks, unless they `are_given`. `at`: the position of x[0] in C order.
   void encode(const float* x, std::int64_t n, std::int64_t first, bool are_given, std::byte* scales,
               std::uint8_t* codes, std::int64_t at, Part& part) const {
-    float scale_numbers[kMostBlocks], factors[kMostBlocks];
+    float scale_numbers[kMostBlocks], encode_scales[kMostBlocks], decoded[kStep];
+    if (!are_given) choose_scales(x, n, scales, scale_numbers, encode_scales, part);
     const bool is_fp8 = settings_.scheme == Scheme::fp8;
-    if (!are_given) choose_scales(x, n, scales, scale_numbers, factors, part);
-    const float* const stored = reinterpret_cast<const float*>(scales);
+    const auto* const stored = reinterpret_cast<const float*>(scales);
     kernels_.encode(
         *row_.format, static_cast<kernels::Ties>(settings_.rounding), x, n,
-        {is_fp8 ? stored : factors, is_fp8 ? stored : scale_numbers, global_,
-         settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides},
-        block_, first, at, codes, part.totals);
+        {is_fp8 ? stored : encode_scales, is_fp8 ? stored : scale_numbers, global_,
+         settings_.scheme == Scheme::mx ? kernels::ScaleUse::multiplies : kernels::ScaleUse::divides, block_,
+         first},
+        codes, decoded, part.counts);
+    kernels_.errors(x, decoded, n, at, part.errors);
   }
 
  private:
-  // Stores the scales of whole blocks. Of mx and nvfp4 also their numbers, and the factor or divisor of their
-  // elements.
+  // Stores the scales of whole blocks. Of mx and nvfp4 also their numbers, and the factors or divisors of
+  // their elements.
   void choose_scales(const float* x, std::int64_t n, std::byte* scales, float* numbers, float* factors,
                      Part& part) const {
     const std::int64_t blocks = core::ceil_div(n, block_);
     const bool is_mx = settings_.scheme == Scheme::mx;
     std::uint32_t largest[kMostBlocks];
     kernels_.largest(x, n, block_, 0, !is_mx, largest);
-    int zero_blocks = 0;
-    for (std::int64_t b = 0; b < blocks; ++b) zero_blocks += largest[b] == 0;
+    const std::int64_t zero_blocks = std::count(largest, largest + blocks, 0u);
+    part.zero_blocks += zero_blocks;
     if (settings_.scheme == Scheme::fp8) {
-      part.zero_blocks += zero_blocks;
       for (std::int64_t b = 0; b < blocks; ++b)
         reinterpret_cast<float*>(scales)[b] = scale_of_fp8(largest[b]);
       return;
     }
-    if (!is_mx && zero_blocks > 0) {  // blocks of zeros, infinities and NaN
+    auto* const codes = reinterpret_cast<std::uint8_t*>(scales);
+    if (is_mx) {
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        codes[b] = rule_.code(largest[b]);
+        numbers[b] = kE8M0[codes[b]];
+        factors[b] = kE8M0[codes[b] == 255 ? 255 : 254 - codes[b]];
+      }
+      return;
+    }
+    if (zero_blocks > 0) {  // blocks of zeros, infinities and NaN
       std::uint32_t any[kMostBlocks];
       kernels_.largest(x, n, block_, 0, false, any);
-      for (std::int64_t b = 0; b < blocks; ++b) zero_blocks -= largest[b] == 0 && any[b] != 0;
+      for (std::int64_t b = 0; b < blocks; ++b) part.zero_blocks -= largest[b] == 0 && any[b] != 0;
     }
-    part.zero_blocks += zero_blocks;
-    auto* const codes = reinterpret_cast<std::uint8_t*>(scales);
-    if (is_mx) return kernels_.scales(rule_, largest, blocks, codes, numbers, factors);
     const auto most = static_cast<float>(row_.format->largest);
     for (std::int64_t b = 0; b < blocks; ++b)
-      numbers[b] = std::bit_cast<float>(largest[b]) * encode_scale_ / most;
-    kernels::EncodeTotals ignored{.known = std::numeric_limits<float>::infinity()};
-    const float one = 1;
-    kernels_.encode(kFloat8E4M3Fn, kernels::Ties::even, numbers, blocks,
-                    {&one, &one, 1, kernels::ScaleUse::multiplies}, blocks, 0, 0, codes, ignored);
-    kernels_.decode(kFloat8E4M3Fn, {.bytes = codes, .n = blocks, .scales = &one, .block = blocks}, numbers);
+      codes[b] = float8_e4m3fn(std::bit_cast<float>(largest[b]) * encode_scale_ / most).bits;
     // Elements of a block whose scale is 0 are at most 6 · 2⁻¹⁰ · global: they become 0, infinities aside.
     for (std::int64_t b = 0; b < blocks; ++b) {
+      numbers[b] = float8_e4m3fn::values()[codes[b]];
       const float factor = numbers[b] * global_, least = factor > 0x1p-149f ? factor : 0x1p-149f;
       factors[b] = numbers[b] > 0 ? least : global_;
     }
@@ -324,7 +294,7 @@ class BlockEncoder {
   const QuantizeSettings& settings_;
   const ElementRow& row_;
   const kernels::Codes& kernels_;
-  kernels::E8M0Rule rule_;  // of scales that are powers of two
+  E8M0Rule rule_;  // of scales that are powers of two
   std::int64_t block_;
   float global_, encode_scale_;
 };
@@ -377,7 +347,7 @@ class ArrayEncoder {
     core::parallel_reduce(
         boxes_.size(), floats_.reader().threads(boxes_, 2),
         [&] {
-          return Found{UsedCodes(*row_.format), {}, 0};
+          return Found{UsedCodes(*row_.format), {}};
         },
         [&](Found& found, std::int64_t box) {
           encode_box(blocks, box, found);
@@ -394,7 +364,6 @@ class ArrayEncoder {
   struct Found {
     UsedCodes used;
     Buffer buffer;
-    float largest_error = 0;
   };
 
   std::int64_t first_of(std::int64_t box) const { return boxes_.before[static_cast<std::size_t>(box)]; }
@@ -455,59 +424,37 @@ class ArrayEncoder {
     const std::byte* const elements = floats_.reader().acquire(boxes_, box, found.buffer);
     const std::int64_t first = first_of(box), n = boxes_.elements(box);
     Part& part = parts_[static_cast<std::size_t>(box)];
-    part.totals.known = found.largest_error;
     if (whole_ == WholeBlocks::in_box && n > 0) {
       find_largest(elements, first, n);
       part.zero_blocks = set_scales(blocks, grid_.scale_of(first), grid_.scale_of(first + n - 1) + 1);
     }
-    // Calls run(x, scales, codes) for `count` elements from `begin` on, the first in the block of `scale`.
-    const auto encode_run = [&](std::int64_t begin, std::int64_t count, std::int64_t scale, const auto& run) {
-      float room[kStep];
-      std::uint8_t unpacked[kStep];
-      std::byte* const out = made_.values.data() + begin / row_.group_codes * row_.group_bytes;
-      const bool is_packed = row_.group_codes > 1;
-      std::uint8_t* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
-      run(floats_.of(elements, begin - first, count, room), scales_.data() + scale * size_of(scales_.dtype()),
-          codes);
-      if (whole_ == WholeBlocks::in_step) found.used.add(codes, count);
-      if (is_packed) pack(row_, codes, count, out);
-    };
-    if (whole_ == WholeBlocks::in_step && blocks.takes_rows(grid_.columns)) {
-      const std::int64_t at_once = blocks.rows_at_once(grid_.columns);
-      for (std::int64_t begin = first; begin < first + n; begin += at_once * grid_.columns) {
-        const std::int64_t rows = std::min(at_once, (first + n - begin) / grid_.columns);
-        encode_run(begin, rows * grid_.columns, grid_.scale_of(begin),
-                   [&](const float* x, std::byte* scales, std::uint8_t* codes) {
-                     blocks.encode_rows(x, rows, grid_.columns, scales, codes, begin, part);
-                   });
-      }
-    } else {
-      for_each_step(grid_, first, first + n,
-                    [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                      encode_run(begin, end - begin, scale,
-                                 [&](const float* x, std::byte* scales, std::uint8_t* codes) {
-                                   blocks.encode(x, end - begin, within, whole_ != WholeBlocks::in_step,
-                                                 scales, codes, begin, part);
-                                 });
-                    });
-    }
-    if (whole_ != WholeBlocks::in_step)  // of fp8: a byte each
-      found.used.add(reinterpret_cast<const std::uint8_t*>(made_.values.data()) + first, n);
-    found.largest_error = std::max(found.largest_error, static_cast<float>(part.totals.largest));
+    for_each_step(grid_, first, first + n,
+                  [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
+                    float room[kStep];
+                    std::uint8_t unpacked[kStep];
+                    std::byte* const out = made_.values.data() + begin / row_.group_codes * row_.group_bytes;
+                    const bool is_packed = row_.group_codes > 1;
+                    auto* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
+                    blocks.encode(floats_.of(elements, begin - first, end - begin, room), end - begin, within,
+                                  whole_ != WholeBlocks::in_step,
+                                  scales_.data() + scale * size_of(scales_.dtype()), codes, begin, part);
+                    found.used.add(codes, end - begin);
+                    if (is_packed) pack(row_, codes, end - begin, out);
+                  });
     floats_.reader().release(boxes_, box);
   }
 
   void add(const Part& part) {
     made_.zero_blocks += part.zero_blocks;
-    made_.saturated += part.totals.overflows;
-    made_.flushed += part.totals.flushed;
-    made_.nans += part.totals.nans;
-    made_.lost += part.totals.lost;
-    made_.signal += part.totals.signal;
-    made_.noise += part.totals.noise;
-    if (part.totals.largest <= largest_error_) return;
-    largest_error_ = made_.largest_error = part.totals.largest;
-    made_.largest_error_index = core::index_of(floats_.shape(), part.totals.largest_at);
+    made_.saturated += part.counts.overflows;
+    made_.flushed += part.counts.flushed;
+    made_.nans += part.counts.nans;
+    made_.lost += part.errors.lost;
+    made_.signal += part.errors.signal;
+    made_.noise += part.errors.noise;
+    if (part.errors.largest <= largest_error_) return;
+    largest_error_ = made_.largest_error = part.errors.largest;
+    made_.largest_error_index = core::index_of(floats_.shape(), part.errors.largest_at);
   }
 
   const QuantizeSettings& settings_;

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "core/elements.hpp"
-#include "kernels/kernels.hpp"
-#include "quantize/elements.hpp"
 
 namespace ejk::quantize {
 
@@ -28,71 +26,40 @@ const ArrayView& ScaleReader::view() const {
     const bool is_tiled = layout_ != ScaleLayout::linear && layout_ != ScaleLayout::packed_columns;
     if (mapped && (!is_tiled || mapped->is_c_contiguous())) {
       view_ = *mapped;
-      return;
+    } else {
+      held_ = read_all(*scales_);
+      view_ = held_.view();
     }
-    held_ = read_all(*scales_);
-    view_ = held_.view();
+    // An axis of length 1, or a missing one, is repeated. Of one block there is no next: it has the step with which
+    // rows that follow one another are one.
+    steps_.assign(grid_.size(), 0);
+    for (std::size_t d = 0; view_.rank() == std::ssize(grid_) && d < grid_.size(); ++d)
+      if (view_.shape[d] > 1)
+        steps_[d] = view_.strides[d];
+      else if (d > 0 && grid_[d] == 1)
+        steps_[d] = steps_[d - 1];
   });
   return view_;
 }
 
-// An axis of length 1, or a missing one, is repeated.
-std::int64_t ScaleReader::step(std::size_t axis) const {
-  const ArrayView& scales = view();
-  return scales.rank() == std::ssize(grid_) && axis < grid_.size() && scales.shape[axis] > 1
-             ? scales.strides[axis]
-             : 0;
-}
-
 bool ScaleReader::follow(std::size_t up) const {
-  return layout_ == ScaleLayout::linear && step(up) == grid_[up + 1] * step(up + 1);
+  (void)view();
+  return layout_ == ScaleLayout::linear && steps_[up] == grid_[up + 1] * steps_[up + 1];
 }
 
-void ScaleReader::read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,
-                              std::int64_t count, float* out) const {
+void ScaleReader::read_linear(std::span<const std::int64_t> at, std::int64_t count, float* out) const {
   const ArrayView& scales = view();
-  const std::size_t rank = grid_.size();
   const std::byte* from = scales.data;
-  for (std::size_t d = 0; d < rank; ++d) from += at[d] * step(d);
-  std::int64_t row_step = step(down), element_step = step(rank - 1);
-  const bool are_contiguous = count == 1 || row_step == count * element_step;
-  if (are_contiguous) {
-    if (count == 1) element_step = row_step;
-    count *= rows, rows = 1;
-  }
-  if (numbers_ != nullptr && element_step == 1) {
-    const float one = 1;
-    return kernels::active().codes.decode(numbers_ == kE8M0 ? kFloat8E8M0Fnu : kFloat8E4M3Fn,
-                                          {.bytes = reinterpret_cast<const std::uint8_t*>(from),
-                                           .n = count,
-                                           .scales = &one,
-                                           .block = count,
-                                           .rows = rows,
-                                           .stride = row_step,
-                                           .ahead = are_contiguous ? 0 : rows * row_step},
-                                          out);
-  }
-  const bool is_copied = numbers_ == nullptr && scales.dtype == DType::float32 && element_step == 4;
-  for (std::int64_t r = 0; r < rows; ++r, from += row_step, out += count)
-    if (is_copied)  // short rows, mostly: calls would take longer
-      for (std::int64_t i = 0; i < count; ++i) std::memcpy(out + i, from + 4 * i, sizeof *out);
-    else if (numbers_ == nullptr)
-      core::load(scales.dtype, from, element_step, count, out);
-    else
-      for (std::int64_t i = 0; i < count; ++i)
-        out[i] = numbers_[static_cast<std::uint8_t>(from[i * element_step])];
+  for (std::size_t d = 0; d < at.size(); ++d) from += at[d] * steps_[d];
+  const std::int64_t step = at.empty() ? 0 : steps_.back();
+  if (numbers_ == nullptr) return core::load(scales.dtype, from, step, count, out);
+  for (std::int64_t i = 0; i < count; ++i) out[i] = numbers_[static_cast<std::uint8_t>(from[i * step])];
 }
 
-void ScaleReader::read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows,
-                       std::int64_t count, float* out) const {
-  if (layout_ == ScaleLayout::linear) return read_linear(at, down, rows, count, out);
+void ScaleReader::read(std::span<const std::int64_t> at, std::int64_t count, float* out) const {
+  if (layout_ == ScaleLayout::linear) return read_linear(at, count, out);
   const ArrayView& scales = view();
   const std::size_t rank = grid_.size();
-  if (rows > 1) {
-    Shape here(at.begin(), at.end());
-    for (std::int64_t r = 0; r < rows; ++r, ++here[down], out += count) read(here, down, 1, count, out);
-    return;
-  }
   std::int64_t matrix = 0, row = 0;
   const std::size_t row_axis = rank < 2 ? rank : axis_ + 1 == rank ? rank - 2 : rank - 1;
   for (std::size_t d = 0; d < rank; ++d) {

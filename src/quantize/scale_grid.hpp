@@ -57,15 +57,12 @@ class ScaleReader {
   /// Whether scales along the axis after `up` go on from its last one to the first of the next along `up`.
   bool follow(std::size_t up) const;
 
-  /// Scales of blocks from `at` on: `count` along the last axis for each of `rows` along axis `down`.
-  void read(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
-            float* out) const;
+  /// `count` scales of blocks from `at` on along the last axis.
+  void read(std::span<const std::int64_t> at, std::int64_t count, float* out) const;
 
  private:
   const ArrayView& view() const;
-  std::int64_t step(std::size_t axis) const;  // bytes, of linear scales
-  void read_linear(std::span<const std::int64_t> at, std::size_t down, std::int64_t rows, std::int64_t count,
-                   float* out) const;
+  void read_linear(std::span<const std::int64_t> at, std::int64_t count, float* out) const;
 
   std::shared_ptr<const ArraySource> scales_;
   ScaleLayout layout_;
@@ -76,6 +73,7 @@ class ScaleReader {
   mutable std::once_flag once_;
   mutable Array held_;
   mutable ArrayView view_;
+  mutable Shape steps_;  // bytes along each axis, of linear scales
 };
 
 /// The shape of stored scales of a grid whose last two axes are rows and columns.

@@ -2,6 +2,7 @@
 // writes (tests/golden/quantize.h5).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -32,13 +33,14 @@ std::vector<int> scale_codes(ElementFormat element, float amax) {
 
 std::vector<std::uint8_t> codes_of(const quantize::ElementRow& row, const std::vector<float>& x,
                                    ElementRounding rounding) {
-  kernels::EncodeTotals totals;
+  kernels::EncodeCounts counts;
   std::vector<std::uint8_t> codes(x.size());
+  std::vector<float> decoded(x.size());
   const float one = 1;
   const auto n = static_cast<std::int64_t>(x.size());
   kernels::active().codes.encode(*row.format, static_cast<kernels::Ties>(rounding), x.data(), n,
-                                 {&one, &one, 1, kernels::ScaleUse::multiplies}, n, 0, 0, codes.data(),
-                                 totals);
+                                 {&one, &one, 1, kernels::ScaleUse::multiplies, n}, codes.data(),
+                                 decoded.data(), counts);
   return codes;
 }
 
@@ -85,6 +87,39 @@ TEST_CASE("scale codes of floor, ceil, rceil and even") {
   CHECK(scale_codes(e4m3, 1e-40f) == Codes{0, 0, 0, 0});
   CHECK(scale_codes(e4m3, INFINITY) == Codes{247, 247, 254, 247});
   CHECK(scale_codes(e4m3, NAN) == Codes{255, 255, 255, 255});
+}
+
+TEST_CASE("E8M0 scales of magnitudes of every exponent") {
+  std::vector<std::uint32_t> largest = {0x7F800000, 0x7F800001, 0x7FFFFFFF};
+  for (std::uint32_t exponent = 0; exponent < 255; ++exponent)
+    for (const std::uint32_t fraction : {0u, 1u, 0x3FFFFFu, 0x600000u, 0x600001u, 0x7FFFFFu})
+      largest.push_back(exponent << 23 | fraction);
+  // Of e4m3, whose largest number is 1.75 · 2^8, amax times a power of two is rounded to a power of two: down,
+  // up, up from 1.75, and down after its fraction to 3 bits.
+  for (const ScaleRule rule : {ScaleRule::floor, ScaleRule::ceil, ScaleRule::rceil, ScaleRule::even}) {
+    CAPTURE(name_of(rule));
+    const quantize::E8M0Rule by = quantize::e8m0_rule(rule, quantize::row_of(ElementFormat::e4m3));
+    int wrong = 0;
+    for (const std::uint32_t bits : largest) {
+      const double size = std::bit_cast<float>(bits);
+      int expected = rule == ScaleRule::rceil ? 254 : 247;
+      if (std::isnan(size)) expected = 255;
+      if (std::isfinite(size)) {
+        double least =
+            size / (rule == ScaleRule::rceil ? 448 : 256);  // 2^(code - 127) is the power next to this
+        if (rule == ScaleRule::even && size >= 0x1p-126) {
+          const double unit = std::ldexp(1, std::ilogb(least) - 3);
+          least = std::floor(least / unit + 0.5) * unit;
+        }
+        int exponent = least > 0 ? std::ilogb(least) : -127;
+        const bool up = rule == ScaleRule::ceil || rule == ScaleRule::rceil;
+        if (up && least > std::ldexp(1, exponent)) ++exponent;
+        expected = std::clamp(exponent + 127, 0, 254);
+      }
+      wrong += by.code(bits) != expected;
+    }
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("ties of e2m1") {
