@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <regex>
 #include <string>
 
 #include "tree.hpp"
@@ -98,3 +99,16 @@ TEST_CASE("README's tour shows what the program prints") {
   CHECK_MESSAGE(renewed == readme(), "README.md with the new output: ", (build / "README.md").string());
 }
 #endif
+
+TEST_CASE("types are in the files that src/README.md names") {
+  static const std::regex row(R"(^\| .* \| `(\w+)` \| `([^`]+)` \|$)");
+  int seen = 0;
+  for (const std::string& line : house::lines_of(house::read_file(house::kRoot / "src/README.md"))) {
+    std::smatch m;
+    if (!std::regex_match(line, m, row)) continue;
+    ++seen;
+    const std::regex definition("\\b(class|struct) " + m[1].str() + "\\b[^;(]*\\{");
+    CHECK_MESSAGE(std::regex_search(house::read_file(house::kRoot / m[2].str()), definition), line);
+  }
+  CHECK(seen > 20);
+}

@@ -67,7 +67,8 @@ bool ends_with(const std::string& line, char c) {
 // The functions of a file as clang-format leaves them: from the line of the name to a brace at the same column,
 // that of a namespace or of members of a class.
 std::vector<Function> functions_of(const std::vector<std::string>& lines) {
-  static const std::regex begins(R"(^( {0,2})(?!(if|for|while|switch|return|else|case|do|try|namespace|using)\b)[A-Za-z_~][^=;#"]*?([\w:~]+|operator\S+)\()");
+  static const std::regex begins(
+      R"(^( {0,2})(?!(if|for|while|switch|return|else|case|do|try|namespace|using)\b)[A-Za-z_~][^=;#"]*?([\w:~]+|operator\S+)\()");
   std::vector<Function> all;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     std::smatch m;
@@ -115,8 +116,9 @@ TEST_CASE("functions have 70 lines at most") {
 }
 
 TEST_CASE("the length of a function is from its name to its brace") {
-  const auto found = functions_of({"int f(int a,", "      int b) {", "  if (a) {", "    g();", "  }", "  return b;",
-                                   "}", "class A {", "  void g() const {", "  }", "  int h();", "};"});
+  const auto found =
+      functions_of({"int f(int a,", "      int b) {", "  if (a) {", "    g();", "  }", "  return b;", "}",
+                    "class A {", "  void g() const {", "  }", "  int h();", "};"});
   REQUIRE(found.size() == 2);
   CHECK(found[0].name == "f");
   CHECK(found[0].lines == 7);
