@@ -287,10 +287,6 @@ BlockShape read_block(const std::string& word) {
 }
 
 std::optional<Fa4Kernel> KernelOptions::kernel() const {
-  if (arch.has_value() != head_dim.has_value())
-    throw usage(arch ? "--arch needs --head-dim D" : "--head-dim goes with --arch");
-  if (head_dim_v && !head_dim) throw usage("--head-dim-v goes with --head-dim");
-  if (backward && !arch) throw usage("--backward goes with --arch");
   if (!arch) return std::nullopt;
   return Fa4Kernel{*arch, *head_dim, head_dim_v.value_or(*head_dim),
                    backward ? Direction::dkv : Direction::forward};
@@ -301,16 +297,20 @@ void declare_kernel(OptionSet& set, KernelOptions& into) {
   add_choice(set, "--arch", into.arch, named_choices<std::optional<Fa4Arch>>(kFa4Archs), "ARCH",
              "whether its kernel takes the blocks, by their size\n"
              "sm90: Hopper. sm100: Blackwell. Heads are not packed.")
+      .needs("--head-dim")
       .group(group);
   const auto head_size = [](const std::string& word) {
     const std::int64_t size = read_integer(word, 1);
     if (size > kLargestFa4Head) throw usage("{} is more than {}", size, kLargestFa4Head);
     return size;
   };
-  add_word(set, "--head-dim", into.head_dim, head_size, "D", "elements of a head, with --arch").group(group);
-  add_word(set, "--head-dim-v", into.head_dim_v, head_size, "D", "of values, --head-dim by default")
+  add_word(set, "--head-dim", into.head_dim, head_size, "D", "elements of a head")
+      .needs("--arch")
       .group(group);
-  add_flag(set, "--backward", into.backward, "the kernel of the backward pass, with --arch").group(group);
+  add_word(set, "--head-dim-v", into.head_dim_v, head_size, "D", "of values, --head-dim by default")
+      .needs("--head-dim")
+      .group(group);
+  add_flag(set, "--backward", into.backward, "the kernel of the backward pass").needs("--arch").group(group);
 }
 
 Option& add_mask_kind(OptionSet& set, Polarity& into) {

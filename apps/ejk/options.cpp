@@ -288,6 +288,42 @@ void remove_defaults(const OptionSet& set, std::vector<std::string>& arguments) 
 
 }  // namespace
 
+namespace {
+
+void add_to_summary(std::string& help, const std::string& text) {
+  help.insert(std::min(help.find('\n'), help.size()), text);
+}
+
+}  // namespace
+
+Option& Option::needs(std::string other) {
+  add_to_summary(help, "; requires " + other);
+  relations.push_back({std::move(other), true});
+  return *this;
+}
+
+Option& Option::excludes(std::string other) {
+  add_to_summary(help, "; excludes " + other);
+  relations.push_back({std::move(other), false});
+  return *this;
+}
+
+std::optional<Error> OptionSet::broken_relation(const std::function<bool(const Option&)>& is_given) const {
+  for (const Option& option : options_) {
+    if (!is_given(option)) continue;
+    for (const Option::Relation& relation : option.relations) {
+      const Option* other = find(relation.other);
+      if (is_given(*other) == relation.is_needed) continue;
+      Error error = usage("{} {} {}", option.name(), relation.is_needed ? "requires" : "excludes",
+                          relation.is_needed ? with_type(*other) : other->name());
+      if (relation.is_needed && !other->choices.empty())
+        error.hint(fmt::format("{} {}", other->name(), fmt::join(other->choices, ", ")));
+      return error;
+    }
+  }
+  return std::nullopt;
+}
+
 Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view example) {
   CLI::App app;
   app.set_help_flag();
@@ -349,6 +385,10 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
     parsed.error = usage(error.what());
   }
   parsed.extras = app.remaining();
+  if (!parsed.error && parsed.extras.empty())
+    parsed.error = broken_relation([&](const Option& option) {
+      return first_where([&](const Option& o, std::size_t n) { return &o == &option && n > 0; }) != nullptr;
+    });
   if (!parsed.error && stdin_readers > 1) parsed.error = usage("-: standard input can be read only once");
   return parsed;
 }

@@ -107,6 +107,9 @@ struct Option {
   const std::string& name() const { return names.back(); }
 
   Option& required() { return is_required = true, *this; }
+  /// Relations to other options of the command: checked by parse(), and in the summary of its help.
+  Option& needs(std::string other);
+  Option& excludes(std::string other);
   Option& group(std::string title) { return heading = std::move(title), *this; }
   /// Its name in files and in JSON; by default its long name, "--head-shards" as "head_shards".
   Option& key(std::string text) { return record_key = std::move(text), *this; }
@@ -120,7 +123,13 @@ struct Option {
   Option& otherwise(std::string text) { return fallback = std::move(text), *this; }
   Option& from(Value read) { return value = std::move(read), *this; }
 
+  struct Relation {
+    std::string other;
+    bool is_needed;
+  };
+
   // Set by the functions above.
+  std::vector<Relation> relations = {};
   std::string record_key = {}, label = {}, fallback = {};
   Unit unit = Unit::none;
   bool is_recorded = false;
@@ -169,6 +178,8 @@ class OptionSet {
   void show(Report& report) const;
 
  private:
+  std::optional<Error> broken_relation(const std::function<bool(const Option&)>& is_given) const;
+
   SharedOptions shared_;
   std::deque<Option> options_;  // commands keep references
   std::string footer_;

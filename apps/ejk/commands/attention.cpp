@@ -365,12 +365,6 @@ void check_flags(const AttentionFlags& words) {
   check_conventions(words.conventions, words.settings.softcap.has_value(),
                     !words.inputs.lse || !words.inputs.lse->empty());
   if (words.duplicates == Duplicates::counted) check_duplicates(words);
-  if (words.inputs.dropout->empty() != !words.keep_probability)
-    throw usage("--dropout and --keep are given together: the pairs that are kept, and their probability");
-  if (!words.tried.empty() && words.against.explain != Explain::yes)
-    throw usage("--try is a mask that --explain tries, which is not given");
-  if (words.weights && !words.against.given())
-    throw usage("--weights says what the program of --against rounds, and none is given");
   if (words.inputs.out.value_or("").empty() != words.inputs.lse.value_or("").empty())
     throw usage("--out and --lse must be given together: both come from one forward pass");
 }
@@ -596,11 +590,13 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "the score becomes -C. Packed inputs (thd) take none. attention-grad makes its gradient, too: dbias.");
   add_reference(
       set, "--dropout", words.inputs.dropout.emplace(),
-      "the pairs that dropout keeps, bool or uint8, with --keep\n"
+      "the pairs that dropout keeps, bool or uint8\n"
       "Broadcast as a bias. After the softmax weights of kept pairs are divided by P and others are 0; lse has no "
-      "dropout. Of flash attention's S_dmask it is S_dmask >= 0. Packed inputs (thd) take none.");
+      "dropout. Of flash attention's S_dmask it is S_dmask >= 0. Packed inputs (thd) take none.")
+      .needs("--keep");
   add_word(set, "--keep", words.keep_probability, read_probability, "P",
            "the probability with which --dropout keeps a pair, 1 - p")
+      .needs("--dropout")
       .recorded();
   declare_conventions(set, words.conventions);
   add_choice(
@@ -629,11 +625,13 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients accordingly. float32 is the strict bound "
       "of --check.",
       {DType::float32, DType::bfloat16, DType::float16})
+      .needs("--against")
       .group("Comparison");
   add_mask_expressions(
       set, "--try", words.tried,
-      "with --explain: a mask that it may have been computed with\n"
+      "a mask that it may have been computed with\n"
       "Tried before the usual mistakes, in the place of all masks; several are tried in turn.")
+      .needs("--explain")
       .group("Comparison");
 }
 

@@ -169,19 +169,16 @@ Run declare_check_position_ids(OptionSet& set) {
       .required();
   add_cu_seqlens(set, words->second);
   add_word(set, "--padding", words->claims.padding, at_least(0), "N",
-           "the position of padding, as 1 in some tokenizers; without --cu-seqlens\n"
-           "Only where it does not continue the previous position.");
-  add_reference(
-      set, "--mask", words->third,
-      "not 0 where there is a token, of the shape of IDS\n"
-      "Positions then count the tokens of a row, cumsum(mask) - 1. Without --cu-seqlens and --padding.");
+           "the position of padding, as 1 in some tokenizers\n"
+           "Only where it does not continue the previous position.")
+      .excludes("--cu-seqlens");
+  add_reference(set, "--mask", words->third,
+                "not 0 where there is a token, of the shape of IDS\n"
+                "Positions then count the tokens of a row, cumsum(mask) - 1.")
+      .excludes("--cu-seqlens")
+      .excludes("--padding");
   declare_check(set, "position-ids", words->flags);
   return [words](Job& job) {
-    if (!words->third.empty() && (words->claims.padding || !words->second.empty()))
-      throw usage("--mask goes without --cu-seqlens and --padding").hint("the mask defines the padding");
-    if (words->claims.padding && !words->second.empty())
-      throw usage("--padding goes without --cu-seqlens")
-          .hint("cu_seqlens define the end of the tokens; later elements are not checked");
     Inspection inspection(job, words->flags);
     const auto ids = inspection.open("ids", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
@@ -200,29 +197,28 @@ Run declare_check_permutation(OptionSet& set) {
                 "Of padded ones with their padding, or without it beside --padded.");
   add_reference(
       set, "--padded", words->third,
-      "where they begin with padding behind each, (sequences + 1,)\nPadding has a place, and no work.");
+      "where they begin with padding behind each, (sequences + 1,)\nPadding has a place, and no work.")
+      .needs("--cu-seqlens");
   add_word(set, "--cp", words->claims.ranks, at_least(1), "N",
            "context-parallel ranks\nThe report has the orders that it is, and the work of each rank.");
   add_choice(set, "--order", words->claims.order, named_choices<std::optional<CpOrder>>(kCpOrders), "NAME",
-             "the order that it is, with --cp\nptrr and balanced need --mask and --block.");
+             "the order that it is\nptrr and balanced need --mask and --block.")
+      .needs("--cp");
   const auto masks = std::make_shared<MaskOptions>();
   add_mask_expressions(
       set, "--mask", masks->expressions,
       "the mask of all tokens, whose pairs are the work of ranks\n"
-      "Otherwise those of a causal mask in each sequence. ejk mask-info --help lists the terms.");
+      "Otherwise those of a causal mask in each sequence. ejk mask-info --help lists the terms.")
+      .needs("--cp");
   add_mask_kind(set, masks->polarity);
   add_word(set, "--block", words->claims.block, read_block, "QxK",
-           "queries and keys of a block, of orders ptrr and balanced");
+           "queries and keys of a block, of orders ptrr and balanced")
+      .needs("--mask");
   declare_check(set, "permutation", words->flags);
   return [words, masks](Job& job) {
     const auto& order = words->claims.order;
-    if (masks->expressions.empty() && words->claims.block) throw usage("--block goes with --mask");
-    if (!masks->expressions.empty() && !words->claims.ranks)
-      throw usage("--mask needs --cp N, the number of ranks");
-    if (!words->third.empty() && words->second.empty()) throw usage("--padded goes with --cu-seqlens");
     if (order && is_by_work(*order) && !words->claims.block)
       throw usage("--order {} needs --mask EXPR and --block QxK", name_of(*order));
-    if (order && !words->claims.ranks) throw usage("--order needs --cp N, the number of ranks");
     if (order && is_by_sequence(*order) && words->second.empty())
       throw usage("--order {} needs --cu-seqlens", name_of(*order));
     Inspection inspection(job, words->flags);
@@ -288,8 +284,11 @@ Run declare_check_group_metadata(OptionSet& set) {
                 "rows of each group, which the offsets must be those of");
   add_groups_from(set, words->from);
   add_reference(set, "--topk-ids", words->third,
-                "instead the experts of each token, (tokens, k)\nEach entry but -1 is a row of its expert.");
-  add_word(set, "--experts", claims.experts, at_least(0), "N", "how many experts there are, with --topk-ids");
+                "instead the experts of each token, (tokens, k)\nEach entry but -1 is a row of its expert.")
+      .needs("--experts")
+      .excludes("--group-sizes");
+  add_word(set, "--experts", claims.experts, at_least(0), "N", "how many experts there are")
+      .needs("--topk-ids");
   const auto align = std::make_shared<std::optional<std::int64_t>>();
   add_word(
       set, "--align", *align, at_least(1), "N",
@@ -302,12 +301,8 @@ Run declare_check_group_metadata(OptionSet& set) {
   declare_check(set, "group-metadata", words->flags,
                 "Only the first num_tiles entries of the labels are checked: the others are unused.");
   return [words, align](Job& job) {
-    if (!words->second.empty() && !words->third.empty())
-      throw usage("--group-sizes and --topk-ids both give the sizes");
     if (words->second.empty() && words->from != GroupsFrom::automatic)
       throw usage("--from is the form of --group-sizes, which are not given");
-    if (words->third.empty() != (words->claims.experts == 0))
-      throw usage(words->third.empty() ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
     Inspection inspection(job, words->flags);
     std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
     for (const GroupLayout layout : kGroupLayouts)
@@ -365,12 +360,10 @@ Run declare_check_indices(OptionSet& set) {
   add_word(
       set, "--offset", words->claims.offset,
       [](const std::string& word) { return read_integer(word, INT64_MIN); }, "OFFSET",
-      "with --causal: query 0 is aligned with key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.");
+      "query 0 is aligned with key OFFSET, 0 by default\nWhere the last query is the last key: keys - queries.")
+      .needs("--causal");
   declare_check(set, "indices", words->flags);
   return [words](Job& job) {
-    if (words->claims.offset && !words->claims.causal)
-      throw usage("--offset goes with --causal")
-          .hint(fmt::format("--causal --offset {}", *words->claims.offset));
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("indices", words->array);
     return inspection.run(check_indices_bytes(indices), ejk::check_indices, indices, words->claims);

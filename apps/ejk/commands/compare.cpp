@@ -134,8 +134,8 @@ ArraySet decoded(Job& job, ArraySet set, const ArrayReference& model) {
 ArraySet decoded_set(Job& job, const std::string& word) {
   const ArrayReference named = parse_input(word);
   if (!named.slice.empty())
-    throw usage("{}: --decode goes with whole tensors", printable(word))
-        .hint("a slice goes with a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
+    throw usage("{}: --decode requires whole tensors", printable(word))
+        .hint("a slice is for a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
   const std::string& name = named.member;
   if (name.empty() || !named.holds_several()) return decoded(job, set_of(job, word), named);
   std::string file = named.text;
@@ -172,7 +172,7 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   ArraySet actual = opened(options.actual), expected = opened(options.expected);
   const bool is_whole = actual.is_whole && expected.is_whole;
   if (!is_whole && !options.maps.empty())
-    throw usage("--map goes with two files, groups or folders, and {} is one array",
+    throw usage("--map requires two files, groups or folders, and {} is one array",
                 printable(actual.is_whole ? expected.name : actual.name));
   Report head;
   if (options.decode && is_whole) {
@@ -321,8 +321,6 @@ void check_modes(const CompareOptions& options) {
   if (!options.runs && !options.more.empty())
     throw usage("unexpected argument '{}'", printable(options.more[0]))
         .hint("--runs compares more than two results of the same work");
-  if (!options.routing && options.top_k)
-    throw usage("--top-k goes with --routing").hint("ejk compare A B --routing --top-k 8");
 }
 
 std::optional<MetricLimit> metric_of(const CompareOptions& options) {
@@ -333,7 +331,7 @@ std::optional<MetricLimit> metric_of(const CompareOptions& options) {
   const bool most = options.metric == "rel";
   const std::optional<double>& limit = most ? options.at_most : options.at_least;
   if (!limit || (most ? options.at_least : options.at_most))
-    throw usage(most ? "--metric rel goes with --at-most" : "--metric cos and snr go with --at-least")
+    throw usage(most ? "--metric rel requires --at-most" : "--metric cos and snr require --at-least")
         .hint(most ? "for example --at-most 1e-3" : "for example --metric cos --at-least 0.999");
   return MetricLimit{most ? Metric::rel : options.metric == "snr" ? Metric::snr : Metric::cosine, *limit};
 }
@@ -486,7 +484,8 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       "experts), one of them or both. Tokens that differ by a tie alone, the K-th and the next largest score "
       "being equal, are counted apart and are no difference. An expert twice for a token is a fault.")
       .group(modes);
-  add_word(set, "--top-k", options->top_k, at_least(1), "K", "with --routing: experts chosen of scores")
+  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts chosen of scores")
+      .needs("--routing")
       .group(modes);
 }
 

@@ -167,7 +167,7 @@ Outcome compare_routings(const RoutingWords& words, Job& job) {
                   side->shape().back());
   }
   if (words.top_k && !any_scores)
-    throw usage("--top-k goes with scores, and both are ids ({})", name_of(actual->dtype()))
+    throw usage("--top-k requires scores, and both are ids ({})", name_of(actual->dtype()))
         .hint("ids go without it: ejk compare A B --routing");
   const std::int64_t peak = routing_bytes(*actual, *expected);
   Report plan;

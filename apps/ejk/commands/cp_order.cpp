@@ -66,7 +66,7 @@ Outcome run(const CpOrderOptions& options, Job& job) {
     throw usage(has_sequences ? "--cu-seqlens and --tokens both give the tokens" : "the tokens are not given")
         .hint("--cu-seqlens CU is of packed sequences, --tokens T of one");
   if (!has_sequences && is_by_sequence(order)) throw usage("--order {} needs --cu-seqlens", name_of(order));
-  if (!options.padded.empty() && order != CpOrder::thd) throw usage("--padded goes with --order thd");
+  if (!options.padded.empty() && order != CpOrder::thd) throw usage("--padded requires --order thd");
 
   CpSettings settings{.order = order, .ranks = options.ranks, .tokens = options.tokens};
   std::int64_t tokens = options.tokens.value_or(0), sequences = 1;

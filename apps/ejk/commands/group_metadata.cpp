@@ -31,8 +31,6 @@ void check_words(const Options& options) {
     throw usage(options.topk_ids.empty() ? "GROUP_SIZES is missing"
                                          : "GROUP_SIZES and --topk-ids both give the groups")
         .hint("ejk group-metadata group_sizes.npy --tm 128, or --topk-ids ids.npy --experts 8 in its place");
-  if (options.topk_ids.empty() == options.experts.has_value())
-    throw usage(options.experts ? "--experts goes with --topk-ids" : "--topk-ids needs --experts N");
   struct Given {
     bool is;
     const char* what;
@@ -41,7 +39,7 @@ void check_words(const Options& options) {
     for (const Given& given : {Given{options.settings.align.has_value(), "--align"},
                                Given{options.settings.last_is_total, "--last-is-total"},
                                Given{options.settings.ffn_blocks != 0, "--ffn-blocks"}})
-      if (given.is) throw usage("{} goes with another --layout than jax", given.what);
+      if (given.is) throw usage("{} requires another --layout than jax", given.what);
     if (!options.tm)
       throw usage("--tm T is missing: the rows of a tile")
           .hint("for example: ejk group-metadata group_sizes.npy --tm 128 -o groups.h5");
@@ -54,7 +52,7 @@ void check_words(const Options& options) {
         Given{options.how.num_nonzero_groups.has_value(), "--num-nonzero-groups"},
         Given{options.how.empty_groups != usual.empty_groups, "--no-visit-empty-groups"}})
     if (given.is)
-      throw usage("{} goes with --layout jax", given.what).hint("--align N pads the groups of other layouts");
+      throw usage("{} requires --layout jax", given.what).hint("--align N pads the groups of other layouts");
 }
 
 // The groups as rows of their choices, which are those of --topk-ids or sorted already.
@@ -153,9 +151,10 @@ Run declare_group_metadata(OptionSet& set) {
   add_reference(
       set, "--topk-ids", options->topk_ids,
       "in its place the experts of each token (tokens, k)\nEach entry but -1 is a row of its expert; "
-      "'ejk route' sorts them.");
-  add_word(set, "--experts", options->experts, at_least(0), "N",
-           "how many experts there are, with --topk-ids");
+      "'ejk route' sorts them.")
+      .needs("--experts");
+  add_word(set, "--experts", options->experts, at_least(0), "N", "how many experts there are")
+      .needs("--topk-ids");
   add_word(set, "--tm", options->tm, at_least(1), "T", "rows of a tile, for --layout jax").recorded();
   add_word(set, "--m", options->m, at_least(0), "M",
            "all rows, the sum of the sizes by default\nRows past the last group belong to none.");

@@ -37,7 +37,7 @@ void check_words(const MaskInfoOptions& options) {
     throw usage("--block QxK is missing: the queries and keys of a block")
         .hint(variable ? "or --q-sizes and --kv-sizes" : "for example --block 128x128");
   const auto given = [](bool is, const char* option, const char* of) {
-    if (is) throw usage("{} goes with --layout {}", option, of);
+    if (is) throw usage("{} requires --layout {}", option, of);
   };
   const MaskInfoSettings usual;
   const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
@@ -46,8 +46,6 @@ void check_words(const MaskInfoOptions& options) {
   const bool packs = options.layout == MaskLayout::fa4 && !options.dkv;
   given(!packs && !options.cu_seqlens.empty(), "--cu-seqlens", "fa4, without --dkv");
   given(!packs && !options.cu_seqlens_k.empty(), "--cu-seqlens-k", "fa4, without --dkv");
-  if (options.cu_seqlens.empty() && !options.cu_seqlens_k.empty())
-    throw usage("--cu-seqlens-k goes with --cu-seqlens, the sequences of queries");
   if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
   given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
   given(!jax && !tokamax && options.dynamic, "--dynamic", "jax and tokamax");
@@ -55,7 +53,7 @@ void check_words(const MaskInfoOptions& options) {
                           !options.how.shrink_grid;
   if (tokamax && options.dynamic && is_sharded)
     throw usage(
-        "--dynamic goes without --q-seq-shards, --kv-seq-shards and --no-shrink-grid in --layout tokamax");
+        "--dynamic excludes --q-seq-shards, --kv-seq-shards and --no-shrink-grid in --layout tokamax");
   given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
   given(!jax && !tokamax && options.how.q_seq_shards != usual.q_seq_shards, "--q-seq-shards",
         "jax and tokamax");
@@ -269,7 +267,8 @@ Run declare_mask_info(OptionSet& set) {
   add_reference(set, "--cu-seqlens", options->cu_seqlens,
                 "of fa4: where packed sequences begin, and the end (sequences + 1,)\n"
                 "The blocks of each sequence begin with it; pairs of two sequences cannot be stored.");
-  add_reference(set, "--cu-seqlens-k", options->cu_seqlens_k, "the same of keys, where they are others");
+  add_reference(set, "--cu-seqlens-k", options->cu_seqlens_k, "the same of keys, where they are others")
+      .needs("--cu-seqlens");
   add_choice(set, "--dq-write-order", options->dq_write_order,
              named_choices<std::optional<WriteOrder>>({WriteOrder::ascending, WriteOrder::descending}),
              "ORDER",

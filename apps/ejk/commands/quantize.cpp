@@ -178,8 +178,6 @@ Outcome run(const QuantizeOptions& options, const SharedOptions& shared, Job& jo
   QuantizeSettings how = options.how;
   how.scheme = *options.scheme;
   if (options.names) return run_named(options, how, shared, job);
-  if (!options.ignored.empty())
-    throw usage("--ignore goes with --names").hint("--names modelopt, compressed-tensors or deepseek");
   job.outputs.declare({"values", "scales", "global_scale"});
   Source x = job.open("x", options.array);
   const QuantizedTypes types = quantized_types(*x, how);
@@ -280,8 +278,9 @@ Run declare_quantize(OptionSet& set) {
       .recorded();
   take_words(
       set, "--ignore", [options](const std::string& word) { options->ignored.push_back(word); }, "GLOB",
-      "of --names: tensors that are copied, by name, with * for any text\nMay be given several times: "
-      "--ignore lm_head --ignore '*.mlp.gate'.");
+      "tensors that are copied, by name, with * for any text\nMay be given several times: "
+      "--ignore lm_head --ignore '*.mlp.gate'.")
+      .needs("--names");
   set_footer(set, "'ejk convert \"mx(out.npz:values, out.npz:scales)\"' decodes them\n('ejk help arrays').");
   return [options, &set](Job& job) { return run(*options, set.shared(), job); };
 }

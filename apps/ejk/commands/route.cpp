@@ -33,22 +33,8 @@ void check_words(const RouteOptions& options) {
     throw usage(options.logits.empty() ? "TOPK_IDS is missing"
                                        : "TOPK_IDS and --logits both give the experts")
         .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
-  struct Given {
-    bool is;
-    const char* what;
-  };
-  const bool has_logits = !options.logits.empty();
-  for (const Given& given :
-       {Given{options.top_k.has_value(), "--top-k"}, Given{options.score.has_value(), "--score"},
-        Given{!options.bias.empty(), "--bias"}, Given{options.groups.has_value(), "--groups"},
-        Given{options.top_groups.has_value(), "--top-groups"}, Given{options.renormalize, "--renormalize"},
-        Given{options.dtype.has_value(), "--dtype"}})
-    if (given.is && !has_logits) throw usage("{} goes with --logits", given.what);
-  if (has_logits && !options.top_k) throw usage("--logits needs --top-k K, the experts of a token");
-  if (!has_logits && !options.experts)
+  if (options.logits.empty() && !options.experts)
     throw usage("--experts N is missing: ids do not say how many experts there are");
-  if (options.groups.has_value() != options.top_groups.has_value())
-    throw usage("--groups and --top-groups go together");
 }
 
 Outcome run(const RouteOptions& options, Job& job) {
@@ -121,25 +107,39 @@ Run declare_route(OptionSet& set) {
   add_word(set, "--ranks", options->ranks, at_least(1), "N",
            "the load of N expert-parallel ranks, with as many consecutive experts each");
   const char* const group = "Instead of TOPK_IDS";
-  add_reference(set, "--logits", options->logits, "scores of a router (tokens, experts)").group(group);
-  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts of a token").recorded().group(group);
+  add_reference(set, "--logits", options->logits, "scores of a router (tokens, experts)")
+      .needs("--top-k")
+      .group(group);
+  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts of a token")
+      .recorded()
+      .needs("--logits")
+      .group(group);
   add_choice(set, "--score", options->score,
              named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
              "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
+      .needs("--logits")
       .group(group);
   add_reference(
       set, "--bias", options->bias,
       "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
+      .needs("--logits")
       .group(group);
   add_word(set, "--groups", options->groups, at_least(1), "G", "experts are in G groups of equal size")
+      .needs("--logits")
+      .needs("--top-groups")
+      .needs("--groups")
       .group(group);
   add_word(
       set, "--top-groups", options->top_groups, at_least(1), "T",
       "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
       "largest.")
+      .needs("--logits")
       .group(group);
-  add_flag(set, "--renormalize", options->renormalize, "the weights of a token sum to 1").group(group);
+  add_flag(set, "--renormalize", options->renormalize, "the weights of a token sum to 1")
+      .needs("--logits")
+      .group(group);
   add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
+      .needs("--logits")
       .group(group);
   set_footer(set,
              "The layer of a mixture of experts\n"

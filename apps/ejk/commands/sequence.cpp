@@ -127,7 +127,7 @@ Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& j
 
 Outcome run_token_chunks(const IdOptions& options, Job& job) {
   if (!options.convention_option->given.empty())
-    throw usage("--convention goes without --grid tokens").hint("an empty sequence has no piece there");
+    throw usage("--convention excludes --grid tokens").hint("an empty sequence has no piece there");
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
   const std::int64_t of_cu = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(of_cu);
