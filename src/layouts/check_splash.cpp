@@ -183,7 +183,7 @@ class SplashCheck final : public LayoutCheck {
   Finding explain_padding(std::int64_t row, std::int64_t i, std::int64_t j, std::int64_t q, std::int64_t k,
                           const std::string& what) const override {
     const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
-    const auto step = visits_of(steps, steps.wanted, mask_of(row)).step;
+    const auto step = visits_of(steps, steps.wanted, wanted_of(row)).step;
     if (steps.states[*step] == 2)
       return {"block_mask", steps.index(*step), std::int64_t{2}, "should be 1: " + what};
     return {"partial_mask_blocks", element_index(row, i, steps.masks[*step], q, k), std::int64_t{1},
@@ -207,7 +207,7 @@ class SplashCheck final : public LayoutCheck {
         if (!state) continue;
         found_.add("decided", place_of_block(row, i, j), [&] {
           const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
-          return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, mask_of(row)).step),
+          return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, wanted_of(row)).step),
                          std::int64_t{1},
                          fmt::format("block ({}, {}) is {}", i, j,
                                      state == BlockState::full ? "all True: that is full (2)"
@@ -407,7 +407,7 @@ class SplashCheck final : public LayoutCheck {
     const std::int64_t i = arrays_.forward() ? steps.first[1] : layout_.q_block(steps.first[1], data);
     return state_of(wanted, i, arrays_.forward() ? data : steps.first[2]) != BlockState::empty;
   }
-  const Mask* mask_of(std::int64_t row) const {
+  const Mask* wanted_of(std::int64_t row) const {
     if (claims_.masks.size() <= 1) return claims_.masks.empty() ? nullptr : &claims_.masks.front();
     for (std::int64_t head = 0; head < layout_.heads; ++head)
       if (layout_.row_of(head) == row) return &claims_.masks[static_cast<std::size_t>(head)];
@@ -418,7 +418,7 @@ class SplashCheck final : public LayoutCheck {
   void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
     found_.add("twice", place_of_block(row, i, j), [&] {
       const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
-      const Visits visits = visits_of(steps, steps.wanted, mask_of(row));
+      const Visits visits = visits_of(steps, steps.wanted, wanted_of(row));
       const std::size_t again = visits.again ? *visits.again : *visits.step;
       return Finding{
           "data_next", steps.index(again), steps.wanted,
@@ -474,13 +474,13 @@ class SplashCheck final : public LayoutCheck {
 
   BlockState state_of(const Mask& mask, std::int64_t i, std::int64_t j) const {
     mask::BitBuffer buffer;
-    const mask::BitRows bits = block_of(mask, i, j, buffer);
+    const mask::BitRows bits = bits_of(mask, i, j, buffer);
     return decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)})
         .value_or(BlockState::partial);
   }
 
   // The elements of a block within the lengths.
-  mask::BitRows block_of(const Mask& mask, std::int64_t i, std::int64_t j, mask::BitBuffer& buffer) const {
+  mask::BitRows bits_of(const Mask& mask, std::int64_t i, std::int64_t j, mask::BitBuffer& buffer) const {
     const auto [bq, bk] = arrays_.block;
     const mask::Rectangle where{i * bq, std::min((i + 1) * bq, layout_.q_length), j * bk,
                                 std::min((j + 1) * bk, layout_.kv_length)};
@@ -513,7 +513,7 @@ class SplashCheck final : public LayoutCheck {
   std::optional<std::int64_t> pattern_with(const Mask& wanted, std::int64_t i, std::int64_t j) const {
     const auto [bq, bk] = arrays_.block;
     mask::BitBuffer buffer;
-    const mask::BitRows rows = block_of(wanted, i, j, buffer);
+    const mask::BitRows rows = bits_of(wanted, i, j, buffer);
     std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(bq * bk)));
     for (std::int64_t r = 0; r < rows.rows; ++r)
       for (std::int64_t c = 0; c < rows.columns; ++c) {

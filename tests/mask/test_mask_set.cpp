@@ -148,7 +148,7 @@ TEST_CASE("a stored mask of three axes is of entries, or of heads where their nu
     Array elements(DType::boolean, c.shape);
     const std::span<bool> bits = elements.elements<bool>();
     for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = i % 7 < 3 || i % 5 == 1;
-    const auto source = make_source(std::move(elements), "m.npy");
+    auto source = make_source(std::move(elements), "m.npy");
     const OpenArray open([&](const std::string&) { return source; });
     for (HeadMasks part : {head_masks(source), head_masks({MaskExpression::parse("file(m) & full")},
                                                           Polarity::keep, open, LeadingAxis::batch)}) {
