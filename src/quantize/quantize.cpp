@@ -189,13 +189,13 @@ class UsedCodes {
     std::iota(missing_.begin(), missing_.end(), 0);
   }
 
-  /// Codes of a byte each. Of many codes a few that are missing are sooner looked for than all are marked.
+  /// Codes of a byte each. Among many codes, searching for a few missing ones takes less time than marking all.
   void add(const std::uint8_t* codes, std::int64_t n) {
-    constexpr std::int64_t kFew = 128;  // of so many codes one
-    if (n >= kFew * std::ssize(missing_))
+    constexpr std::int64_t kCodesPerMissing = 128;  // from which on missing ones are searched for
+    if (n >= kCodesPerMissing * std::ssize(missing_))
       for (const int code : missing_)
-        used_[static_cast<std::size_t>(code)] =
-            std::memchr(codes, code, static_cast<std::size_t>(n)) != nullptr;
+        used_[static_cast<std::size_t>(code)] |=
+            std::uint8_t{std::memchr(codes, code, static_cast<std::size_t>(n)) != nullptr};
     else
       for (std::int64_t i = 0; i < n; ++i) used_[codes[i]] = 1;
     if (n >= std::ssize(missing_))
@@ -210,7 +210,7 @@ class UsedCodes {
 
  private:
   std::vector<std::uint8_t> used_;  // 1 or 0
-  std::vector<int> missing_;        // codes that were not found, and perhaps others
+  std::vector<int> missing_;        // codes that are not used, and some that few codes before have marked
 };
 
 /// Scales and codes of blocks.

@@ -491,3 +491,16 @@ TEST_CASE("blocks as microxcaling, ModelOpt and compressed-tensors encode them")
     }
   }
 }
+
+TEST_CASE("codes that only the ends of rows have stay used") {
+  const Threads one(1);
+  const std::vector<float> numbers{0, .5, 1, 1.5, 2, 3, 4, 6, -3, -4, -6};  // of e2m1, by a scale of 1
+  constexpr std::int64_t kStep = 2048, kColumns = kStep + 2;
+  Array x(DType::float32, {2, kColumns});
+  const std::span<float> elements = x.elements<float>();
+  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = numbers[i % numbers.size()];
+  elements[kStep] = -.5f;  // of four codes that the rows before and behind lack
+  elements[kStep + 1] = 6;
+  CHECK(quantized(x, {.scheme = Scheme::mx, .element = ElementFormat::e2m1}).codes_used ==
+        std::ssize(numbers) + 1);
+}
