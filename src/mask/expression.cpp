@@ -12,6 +12,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
+#include "ejk/mask_set.hpp"
 #include "ejk/text.hpp"
 #include "mask/node.hpp"
 #include "mask/stored_masks.hpp"
@@ -101,7 +102,7 @@ struct Wanted {
 struct KnownShape {
   LeadingAxis leading = LeadingAxis::heads;  // of file()
   std::int64_t batch = 1;
-  bool has_three_axes = true;  // arrays with a batch
+  bool may_be_heads = false;  // batch is the first of three axes
   Shape lengths{0, 0, 0};
   Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
   bool heads_are_rows = false;
@@ -636,18 +637,6 @@ std::shared_ptr<const ArraySource> open_dense(const Node& node, const OpenArray&
   throw error;
 }
 
-// A stored mask as attention takes MASK.
-std::shared_ptr<const ArraySource> open_of_batch(const Node& node, const OpenArray& open,
-                                                 std::int64_t least_elements = 1) {
-  auto array = open(*node.argument("array"));
-  require_elements(*array, least_elements);
-  const std::size_t rank = array->shape().size();
-  if (rank < 2 || rank > 4)
-    throw core::invalid("{}: a mask is (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K), not of shape {}",
-                        array->name(), to_string(array->shape()));
-  return array;
-}
-
 // Merges a shape with that of another array; 0 is unknown.
 void agree(KnownShape& shape, const Shape& more, const std::string& name) {
   Shape& known = shape.lengths;
@@ -744,19 +733,14 @@ constexpr const char* kElementAxes = "queries, keys";
 constexpr const char* kBlockAxes = "query blocks, key blocks";
 
 void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& known) {
-  // Without queries or keys no mask is created: 0 fixes no length.
-  const bool has_batch = known.leading == LeadingAxis::batch;
-  const auto array = has_batch ? open_of_batch(node, open, 0) : open_dense(node, open, kElementAxes, 0);
-  Shape shape = array->shape();
-  if (has_batch && shape.size() > 2) {
-    const std::int64_t entries = shape.front();
-    if (known.batch != 1 && entries != 1 && entries != known.batch)
-      throw core::invalid("{} has {} batch entries, the arrays before it {}", array->name(), entries,
-                          known.batch);
-    known.batch = known.batch == 1 ? entries : known.batch;
-    known.has_three_axes = known.has_three_axes && shape.size() == 3;
-    shape.erase(shape.begin());
+  if (known.leading == LeadingAxis::batch) {
+    const HeadMasks part = head_masks(open(*node.argument("array")));
+    mask::agree_on_entries(known.batch, known.may_be_heads, part.batch, part.may_be_heads, part.name);
+    return agree(known, {part.heads, part.q_length, part.kv_length}, part.name);
   }
+  // Without queries or keys no mask is created: 0 fixes no length.
+  const auto array = open_dense(node, open, kElementAxes, 0);
+  Shape shape = array->shape();
   if (shape.size() == 2) shape.insert(shape.begin(), 1);
   agree(known, shape, array->name());
 }
@@ -769,14 +753,16 @@ std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> ar
   return slice_of(std::move(array), heads == 1 ? 0 : wanted.head);
 }
 
-// The slice of a batch entry, if the array has entries.
-std::shared_ptr<const ArraySource> of_entry(std::shared_ptr<const ArraySource> array, std::int64_t entry) {
+// A stored mask of an entry, as find_shape_of_file() has accepted it: (queries, keys) or (heads, queries, keys).
+std::shared_ptr<const ArraySource> open_entry(const Node& node, const OpenArray& open, std::int64_t entry) {
+  const auto array = open(*node.argument("array"));
+  require_elements(*array, 1);
   if (array->shape().size() == 2) return array;
   return slice_of(array, array->shape().front() == 1 ? 0 : entry);
 }
 
 Mask make_file(const Node& node, const Wanted& wanted) {
-  auto array = of_head(wanted.entry ? of_entry(open_of_batch(node, wanted.open), *wanted.entry)
+  auto array = of_head(wanted.entry ? open_entry(node, wanted.open, *wanted.entry)
                                     : open_dense(node, wanted.open, kElementAxes),
                        wanted);
   const std::string name = array->name();
@@ -818,8 +804,7 @@ KnownShape shape_of(const Node& tree, const OpenArray& open, LeadingAxis leading
 
 void find_shape_of_positions(const Node& node, const OpenArray& open, KnownShape& known) {
   const KnownShape of = shape_of(*node.left, open, known.leading);
-  known.batch = std::max(known.batch, of.batch);
-  known.has_three_axes = known.has_three_axes && of.has_three_axes;
+  mask::agree_on_entries(known.batch, known.may_be_heads, of.batch, of.may_be_heads, "positions");
   Shape shape = of.lengths;
   for (const auto& [name, axis] : {std::pair{"q", 1}, std::pair{"k", 2}})
     if (const auto array = open_positions(node, name, open))
@@ -1054,13 +1039,8 @@ MaskShape MaskExpression::shape(const OpenArray& open, LeadingAxis leading) cons
   const KnownShape known = shape_of(*root_, open, leading);
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
   const Shape& lengths = at_most ? known.of_blocks : known.lengths;
-  return {known.lengths[0],
-          lengths[1],
-          lengths[2],
-          at_most,
-          known.heads_are_rows,
-          known.batch,
-          known.batch > 1 && known.has_three_axes};
+  return {known.lengths[0],     lengths[1],  lengths[2],        at_most,
+          known.heads_are_rows, known.batch, known.may_be_heads};
 }
 
 std::string MaskExpression::text(References references) const {

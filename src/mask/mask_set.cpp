@@ -12,6 +12,7 @@
 #include "core/checked.hpp"
 #include "core/named.hpp"
 #include "core/require.hpp"
+#include "mask/node.hpp"
 
 namespace ejk {
 
@@ -84,6 +85,15 @@ void require_heads_queries_keys(const ArraySource& array) {
 
 }  // namespace
 
+void mask::agree_on_entries(std::int64_t& batch, bool& may_be_heads, std::int64_t more,
+                            bool more_may_be_heads, const std::string& name) {
+  if (more == 1) return;
+  if (batch != 1 && more != batch)
+    throw invalid("{} has {} batch entries, what is before it {}", name, more, batch);
+  may_be_heads = more_may_be_heads && (batch == 1 || may_be_heads);
+  batch = more;
+}
+
 bool settle_first_axis(HeadMasks& part, std::int64_t entries, std::int64_t heads) {
   if (!part.may_be_heads || part.batch != heads) return false;
   if (part.batch == entries) return true;
@@ -151,13 +161,7 @@ HeadMasks head_masks(std::vector<MaskExpression> heads, Polarity polarity, OpenA
       at_most = {at_most.q > 0 ? std::min(at_most.q, claim.q) : claim.q,
                  at_most.kv > 0 ? std::min(at_most.kv, claim.kv) : claim.kv};
     }
-    if (shape.batch != 1 && part.batch != 1 && shape.batch != part.batch)
-      throw invalid("{} has {} batch entries, the expressions before it {}", expression.text(), shape.batch,
-                    part.batch);
-    if (shape.batch > 1) {
-      part.may_be_heads = shape.may_be_heads && (part.batch == 1 || part.may_be_heads);
-      part.batch = shape.batch;
-    }
+    mask::agree_on_entries(part.batch, part.may_be_heads, shape.batch, shape.may_be_heads, expression.text());
     if (claim.heads <= 1) continue;
     part.heads_are_rows = part.heads_are_rows || shape.heads_are_rows;
     if (!part.is_list)

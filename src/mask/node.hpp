@@ -138,6 +138,11 @@ inline constexpr float kMaskedBias = -1e4f;
 /// as keys, or without a positional part.
 void add_alignment(const MaskNode& node, std::set<std::string>& into);
 
+/// Merges the entries of one more array or expression; 1 is the same for any number of entries. Throws
+/// Error{input} where they disagree.
+void agree_on_entries(std::int64_t& batch, bool& may_be_heads, std::int64_t more, bool more_may_be_heads,
+                      const std::string& name);
+
 }  // namespace mask
 
 }  // namespace ejk

@@ -1,4 +1,4 @@
-// Masks stored block by block in several arrays, for from(...) and visited(...); implemented in `blocks`.
+// Masks stored block by block in several arrays, for from(...) and visited(...); implemented in `layouts`.
 #pragma once
 
 #include <map>
