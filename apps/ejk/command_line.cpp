@@ -120,6 +120,7 @@ int run_command(const Command& command, const Arguments& arguments, const std::s
   const Parsed parsed = parser.set.parse(arguments, command.example);
   refuse_extras(command, parser.set, parsed.extras, arguments);
   if (parsed.error) throw Error(*parsed.error);
+  if (const auto broken = parser.set.broken_relation()) throw Error(*broken);
   style.color = parser.set.shared().color;
 
   Job job(command, parser.set, comm);

@@ -308,16 +308,16 @@ Option& Option::excludes(std::string other) {
   return *this;
 }
 
-std::optional<Error> OptionSet::broken_relation(const std::function<bool(const Option&)>& is_given) const {
+std::optional<Error> OptionSet::broken_relation() const {
   for (const Option& option : options_) {
-    if (!is_given(option)) continue;
+    if (!option.is_given) continue;
     for (const Option::Relation& relation : option.relations) {
-      const Option* other = find(relation.other);
-      if (is_given(*other) == relation.is_needed) continue;
-      Error error = usage("{} {} {}", option.name(), relation.is_needed ? "requires" : "excludes",
-                          relation.is_needed ? with_type(*other) : other->name());
-      if (relation.is_needed && !other->choices.empty())
-        error.hint(fmt::format("{} {}", other->name(), fmt::join(other->choices, ", ")));
+      const Option& other = *find(relation.other);
+      if (other.is_given == relation.is_needed) continue;
+      if (!relation.is_needed) return usage("{} excludes {}", option.name(), other.name());
+      Error error = usage("{} requires {}", option.name(), with_type(other));
+      if (!other.choices.empty())
+        error.hint(fmt::format("{} {}", other.name(), fmt::join(other.choices, ", ")));
       return error;
     }
   }
@@ -332,6 +332,7 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
   std::vector<const CLI::Option*> parsers;  // of options_
   for (Option& option : options_) {
     const auto parse_value = [&option, &stdin_readers](const std::string& word) {
+      option.is_given = true;
       option.given = word.starts_with(" -[") || word.starts_with(" [") ? word.substr(1) : word;
       if (option.name() != "--output" && (option.given == "-" || is_slice_of_stdin(option.given)))
         ++stdin_readers;
@@ -385,10 +386,6 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
     parsed.error = usage(error.what());
   }
   parsed.extras = app.remaining();
-  if (!parsed.error && parsed.extras.empty())
-    parsed.error = broken_relation([&](const Option& option) {
-      return first_where([&](const Option& o, std::size_t n) { return &o == &option && n > 0; }) != nullptr;
-    });
   if (!parsed.error && stdin_readers > 1) parsed.error = usage("-: standard input can be read only once");
   return parsed;
 }

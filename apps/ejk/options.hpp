@@ -100,14 +100,15 @@ struct Option {
   bool is_required = false;
   std::string heading = "Options";        // in help
   std::vector<std::string> choices = {};  // the allowed values; empty: any text
-  std::string given = {};                 // the last value in the command line
+  bool is_given = false;                  // in the command line
+  std::string given = {};                 // its last value
 
   bool is_positional() const { return !names.back().starts_with('-'); }
   /// The long name: "--output".
   const std::string& name() const { return names.back(); }
 
   Option& required() { return is_required = true, *this; }
-  /// Relations to other options of the command: checked by parse(), and in the summary of its help.
+  /// Relations to other options of the command: for OptionSet::broken_relation(), and in the summary of its help.
   Option& needs(std::string other);
   Option& excludes(std::string other);
   Option& group(std::string title) { return heading = std::move(title), *this; }
@@ -157,6 +158,10 @@ class OptionSet {
   /// By any of its names ("-o", "--output"); nullptr if there is none.
   const Option* find(std::string_view name) const;
 
+  /// After parse(): the first relation of a given option that does not hold. Apart from it, because words may be
+  /// parsed that are no whole command line.
+  std::optional<Error> broken_relation() const;
+
   /// The last paragraphs of the command's help.
   void set_footer(std::string text) { footer_ = std::move(text); }
   const std::string& footer() const { return footer_; }
@@ -178,8 +183,6 @@ class OptionSet {
   void show(Report& report) const;
 
  private:
-  std::optional<Error> broken_relation(const std::function<bool(const Option&)>& is_given) const;
-
   SharedOptions shared_;
   std::deque<Option> options_;  // commands keep references
   std::string footer_;

@@ -33,7 +33,6 @@ void check_words(const RouteOptions& options) {
     throw usage(options.logits.empty() ? "TOPK_IDS is missing"
                                        : "TOPK_IDS and --logits both give the experts")
         .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
-  if (options.logits.empty() && options.dtype) throw usage("--dtype requires --logits REF");
   if (options.logits.empty() && !options.experts)
     throw usage("--experts N is missing: ids do not say how many experts there are");
 }
@@ -140,6 +139,7 @@ Run declare_route(OptionSet& set) {
       .needs("--logits")
       .group(group);
   add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
+      .needs("--logits")
       .group(group);
   set_footer(set,
              "The layer of a mixture of experts\n"
