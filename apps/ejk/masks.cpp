@@ -171,7 +171,6 @@ AttentionMasks open_masks(const MaskOptions& options, LeadingAxis leading, const
         fmt::format("{} of shape {}", printable(options.array), to_string(array->shape())));
   }
   note_masks(options, job);
-  masks.idle = [] { return std::vector<std::string>(); };
   if (options.expressions.empty()) return masks;
   const std::size_t count = options.expressions.size();
   const std::string title = fmt::format("--mask '{}'", printable(options.expressions.front().text()));

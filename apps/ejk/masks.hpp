@@ -134,7 +134,7 @@ struct AttentionMasks {
   /// After masks are created: warnings of ids in expressions that are likely positions.
   std::function<std::vector<std::string>()> doubts;
   /// The same: bounds in expressions that mask nothing in any entry. Masks created later are not inspected.
-  std::function<std::vector<std::string>()> idle;
+  std::function<std::vector<std::string>()> idle = [] { return std::vector<std::string>(); };
 };
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job);

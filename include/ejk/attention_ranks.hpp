@@ -46,7 +46,7 @@ struct AttentionPart {
 struct AttentionMemory {
   AttentionOperands<bool> read = {};  // operands that are read into memory, box by box; the others are mapped
   bool boxes_keys = false;            // keys and values are sources of run()
-  /// Rank 0 has all operands and results in the end, for a verdict that takes so many bytes.
+  /// Memory of a verdict, before which rank 0 collects all operands and results; absent: there is none.
   std::optional<std::int64_t> verdict_bytes = {};
 };
 

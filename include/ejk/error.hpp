@@ -51,7 +51,7 @@ class Error : public std::exception {
     ids_in_mask,        // whole numbers of several values in a mask: ids or positions
     ones_in_mask,       // a 1 in an additive mask: zeros and ones were meant as bools
     bias_in_mask,       // a number between -1e4 and 0 in an additive mask: a bias such as -100
-    named_no_array,     // a file of several arrays, none of which is named; the hint lists them
+    named_no_array,     // a reference to a file of several arrays without a name; the hint lists them
     indivisible_mask,   // blocks do not divide its lengths; padding would do
     too_many_blocks,    // in a shard of a mask
     too_many_patterns,  // different partial blocks of a mask

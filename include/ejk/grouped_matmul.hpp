@@ -95,7 +95,8 @@ struct GroupedMatmulRun {
   bool maps_lhs = false, maps_rhs = false,
        maps_existing = false;  // mapped files; else they are read into memory
   bool boxes_rhs = false;      // rhs is read in boxes by run()
-  /// Rank 0 reads all arguments and gathers the result, for a verdict that reads and takes so many bytes beside.
+  /// Further reading and memory of a verdict, before which rank 0 reads all arguments and gathers the result;
+  /// absent: there is none.
   struct Verdict {
     std::int64_t read_bytes = 0, bytes = 0;
   };

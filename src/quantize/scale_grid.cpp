@@ -43,8 +43,9 @@ const ArrayView& ScaleReader::view() const {
 }
 
 bool ScaleReader::follow(std::size_t up) const {
-  (void)view();
-  return layout_ == ScaleLayout::linear && steps_[up] == grid_[up + 1] * steps_[up + 1];
+  if (layout_ != ScaleLayout::linear) return false;
+  view();
+  return steps_[up] == grid_[up + 1] * steps_[up + 1];
 }
 
 void ScaleReader::read_linear(std::span<const std::int64_t> at, std::int64_t count, float* out) const {

@@ -73,7 +73,7 @@ class ScaleReader {
   mutable std::once_flag once_;
   mutable Array held_;
   mutable ArrayView view_;
-  mutable Shape steps_;  // bytes along each axis, of linear scales
+  mutable Shape steps_;  // bytes along each axis, of linear scales; set by view()
 };
 
 /// The shape of stored scales of a grid whose last two axes are rows and columns.

@@ -169,7 +169,7 @@ GroupedMatmulPlan plan_of(HeldProductInputs& inputs, const Settings& how) {
       if (!inputs.transpose_lhs || error.code() != Error::Code::transposed_lhs) throw;
       throw Error(error.kind(), error.message())
           .about(error.subject())
-          .hint("LHS (k, m) requires no --transpose-lhs");
+          .hint("LHS (k, m) is given without --transpose-lhs");
     }
   });
 }
