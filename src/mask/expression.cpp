@@ -755,7 +755,7 @@ std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> ar
 
 // A stored mask of an entry, as find_shape_of_file() has accepted it: (queries, keys) or (heads, queries, keys).
 std::shared_ptr<const ArraySource> open_entry(const Node& node, const OpenArray& open, std::int64_t entry) {
-  const auto array = open(*node.argument("array"));
+  auto array = open(*node.argument("array"));
   require_elements(*array, 1);
   if (array->shape().size() == 2) return array;
   return slice_of(array, array->shape().front() == 1 ? 0 : entry);
