@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::app {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "ejk/error.hpp"
-#include "ejk/machine.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::app {
 

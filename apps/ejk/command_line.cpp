@@ -11,7 +11,7 @@
 
 #include "commands.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "errors.hpp"
 #include "help.hpp"
 #include "job.hpp"

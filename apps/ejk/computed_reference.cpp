@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "options.hpp"
 
 namespace ejk::app {

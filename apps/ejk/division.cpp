@@ -10,7 +10,7 @@
 #include <span>
 
 #include "ejk/grouped_matmul.hpp"
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 #include "ejk/threads.hpp"
 
 namespace ejk::app {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "terminal.hpp"
 
 namespace ejk::app {

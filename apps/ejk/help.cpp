@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
-#include "ejk/text.hpp"
 
 namespace ejk::app {
 

@@ -15,7 +15,7 @@
 
 #include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "options.hpp"
 #include "printed_array.hpp"
 #include "sources.hpp"

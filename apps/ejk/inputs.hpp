@@ -15,7 +15,7 @@
 #include "ejk/array.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
-#include "ejk/json.hpp"
+#include "ejk/program/json.hpp"
 #include "ejk/quantize.hpp"
 #include "ejk/report.hpp"
 #include "provenance.hpp"

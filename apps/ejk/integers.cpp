@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "ejk/groups.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/sequence.hpp"
-#include "ejk/text.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 
 namespace ejk::app {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "ejk/mask_info.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "integers.hpp"
 #include "sources.hpp"
 

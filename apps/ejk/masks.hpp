@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "ejk/flash_tiles.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_set.hpp"
 #include "ejk/report.hpp"
+#include "ejk/sparsity.hpp"
 #include "job.hpp"
 
 namespace ejk::app {

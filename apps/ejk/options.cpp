@@ -12,7 +12,7 @@
 #include <charconv>
 #include <system_error>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "other_words.hpp"
 #include "schema.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "schema.hpp"
 
 namespace ejk::app {

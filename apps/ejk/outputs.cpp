@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "provenance.hpp"
 #include "write_together.hpp"
 

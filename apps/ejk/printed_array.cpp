@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "computed_reference.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "options.hpp"
 
 namespace ejk::app {

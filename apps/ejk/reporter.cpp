@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
 #include "terminal.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "ejk/communicator.hpp"
 #include "ejk/io.hpp"
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 #include "ejk/report.hpp"
 #include "options.hpp"
 #include "progress.hpp"

@@ -4,7 +4,7 @@
 // tests: tests/cli/info/safetensors.case
 #include "stored_summary.hpp"
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::app {
 

@@ -17,7 +17,7 @@
 
 #include "ejk/error.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::app {
 

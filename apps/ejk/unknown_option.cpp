@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "ejk/mask.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "other_words.hpp"
 
 namespace ejk::app {

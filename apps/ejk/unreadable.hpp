@@ -8,8 +8,8 @@
 #include <string>
 
 #include "ejk/error.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
-#include "ejk/text.hpp"
 
 namespace ejk::app {
 

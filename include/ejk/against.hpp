@@ -39,7 +39,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/explanation.hpp"
+#include "ejk/compare.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {

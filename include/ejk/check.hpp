@@ -20,14 +20,12 @@
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/cp_order.hpp"
-#include "ejk/flash_tiles.hpp"
-#include "ejk/group_layouts.hpp"
 #include "ejk/groups.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
 #include "ejk/segments.hpp"
+#include "ejk/sparsity.hpp"
 
 namespace ejk {
 
@@ -247,7 +245,7 @@ GroupMetadataArrays group_metadata_in(const ArrayGroup& group, GroupMetadataClai
 Findings check_group_metadata(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims = {},
                               const CheckOptions& options = {});
 
-/// The layout of another library (ejk/group_layouts.hpp) whose arrays these are; none: those of GroupMetadata,
+/// The layout of another library (ejk/groups.hpp) whose arrays these are; none: those of GroupMetadata,
 /// or unknown. Of DeepGEMM's two with one name by the values and `claims.align`. Throws Error{input} for arrays of
 /// two layouts.
 std::optional<GroupLayout> group_layout_of(const ArrayGroup& group, const GroupMetadataClaims& claims = {});

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/report.hpp"
-#include "ejk/statistics.hpp"
 
 namespace ejk {
 
@@ -125,5 +125,19 @@ Comparison assert_allclose(const ArraySource& actual, const ArraySource& expecte
 Report describe(const Comparison& comparison);
 
 bool proves_little(const Comparison& comparison);
+
+// Explanation of a difference, for two arrays (ejk/explain.hpp) and for a result beside its computation
+// (ejk/against.hpp).
+
+struct Explanation {
+  /// A stable word: "factor", "exchanged", "unwritten", "scale".
+  std::string kind;
+  /// A clause without a full stop: "head 3 holds what belongs to head 7".
+  std::string text;
+  double share_explained = 0;
+};
+
+/// Table "explanations": kind, share_explained, text; in the given order.
+Table table_of(const std::vector<Explanation>& explanations);
 
 }  // namespace ejk

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {

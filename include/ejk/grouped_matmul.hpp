@@ -12,12 +12,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/dtype.hpp"
-#include "ejk/integer_array.hpp"
 
 namespace ejk {
 
@@ -39,7 +39,7 @@ enum class Existing { keep, add };
 /// them and the result need, at most 2^20.
 enum class GroupsGiven : std::uint8_t { sizes, row_groups };
 
-class TilingTable;  // tiling.hpp
+class TilingTable;  // below
 struct Report;      // report.hpp
 
 using WorkProgress = std::function<void(std::int64_t done, std::int64_t all)>;
@@ -156,5 +156,32 @@ class GroupedMatmulPlan {
 };
 
 Report describe(const GroupedMatmulPlan& plan);
+
+// A table of measured tilings, looked up by the shape of a product.
+//
+// A line is "m k n tm tk tn"; * matches any of the first three, the first match counts. # begins a comment.
+
+class TilingTable {
+ public:
+  struct Row {
+    std::optional<std::int64_t> m, k, n;  // absent: any
+    Tiling tiling;
+    std::int64_t line = 0;  // in the text, from 1 on
+  };
+
+  /// Throws Error{input}: "line 3: …". `name` is what messages call the table.
+  static TilingTable parse(std::string_view text, std::string name = "the tiling table");
+
+  const std::string& name() const { return name_; }
+
+  /// The first match, valid as long as the table; or nullptr.
+  const Row* find(std::int64_t m, std::int64_t k, std::int64_t n) const;
+
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  std::string name_;
+  std::vector<Row> rows_;
+};
 
 }  // namespace ejk

@@ -30,7 +30,6 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/integer_array.hpp"
 
 namespace ejk {
 

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"

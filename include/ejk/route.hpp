@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "ejk/array.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {

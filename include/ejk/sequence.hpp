@@ -16,7 +16,6 @@
 
 #include "ejk/array.hpp"
 #include "ejk/convention.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {

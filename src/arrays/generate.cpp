@@ -1,6 +1,6 @@
 // Synthetic inputs, computed on read by index on all threads. Cost: some 30 ns an element.
 // tests: tests/arrays/test_generate.cpp
-#include "ejk/generate.hpp"
+#include "ejk/program/generate.hpp"
 
 #include <algorithm>
 #include <cmath>

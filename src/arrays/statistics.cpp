@@ -1,7 +1,7 @@
 // Statistics by chunks that do not depend on the threads, each in kLanes vectorised lanes: comparisons
 // exclude NaN from minimum and maximum, and x != x counts it.
 // tests: tests/arrays/test_statistics.cpp
-#include "ejk/statistics.hpp"
+#include "ejk/array_math.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -14,7 +14,7 @@
 #include "attention/plan.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

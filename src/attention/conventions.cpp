@@ -1,6 +1,6 @@
 // Names of conventions, those of libraries, and ALiBi's slopes.
 // tests: tests/attention/test_conventions.cpp
-#include "ejk/attention_conventions.hpp"
+#include "ejk/attention.hpp"
 
 #include <bit>
 #include <cmath>

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "attention/plan.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "attention/problem.hpp"
-#include "ejk/attention_ranks.hpp"
+#include "ejk/program/attention_ranks.hpp"
 
 namespace ejk::attn {
 

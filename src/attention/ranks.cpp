@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "attention/division.hpp"
-#include "ejk/attention_ranks.hpp"
+#include "ejk/program/attention_ranks.hpp"
 
 namespace ejk {
 

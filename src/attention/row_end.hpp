@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "ejk/attention_conventions.hpp"
+#include "ejk/attention.hpp"
 
 namespace ejk::attn {
 

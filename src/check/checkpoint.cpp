@@ -2,7 +2,7 @@
 // its scales in one pass; values are read where a scale is 0, and all of them for the rules of codes, which
 // need only how often each byte occurs. Rules across tensors follow: experts, fused projections, index, config.
 // tests: tests/check/test_checkpoint.cpp
-#include "ejk/checkpoint.hpp"
+#include "ejk/program/checkpoint.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@
 #include "core/pieces.hpp"
 #include "core/progress.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "quantize/fp8_scales.hpp"
 #include "quantize/scale_grid.hpp"
 

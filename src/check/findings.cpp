@@ -9,7 +9,7 @@
 #include "check/integers.hpp"
 #include "core/require.hpp"
 #include "ejk/check.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

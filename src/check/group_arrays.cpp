@@ -15,7 +15,7 @@
 #include "check/integers.hpp"
 #include "core/checked.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

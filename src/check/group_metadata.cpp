@@ -10,7 +10,7 @@
 #include "check/groups.hpp"
 #include "check/integers.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

@@ -16,7 +16,7 @@
 #include "core/pieces.hpp"
 #include "core/progress.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

@@ -8,8 +8,8 @@
 #include "core/checked.hpp"
 #include "core/elements.hpp"
 #include "core/require.hpp"
-#include "ejk/checkpoint.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/checkpoint.hpp"
+#include "ejk/program/text.hpp"
 #include "quantize/fp8_scales.hpp"
 
 namespace ejk {

@@ -9,7 +9,7 @@
 #include "check/integers.hpp"
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

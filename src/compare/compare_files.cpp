@@ -1,7 +1,7 @@
 // Pairs of arrays by name, and their report. Types are read when pairs are planned, so that errors come
 // before elements are read. Cost: each array is opened twice.
 // tests: tests/compare/test_compare_files.cpp, tests/cli/compare/
-#include "ejk/compare_files.hpp"
+#include "ejk/program/compare_files.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@
 #include "compare/report_parts.hpp"
 #include "core/require.hpp"
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

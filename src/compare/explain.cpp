@@ -1,7 +1,7 @@
 // Explanation of differences: one pass counts and samples them, compare/value_search.hpp explains them. Cost:
 // the comparison, a pass, and one or two for each hypothesis.
 // tests: tests/compare/test_explain.cpp
-#include "ejk/explain.hpp"
+#include "ejk/program/explain.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

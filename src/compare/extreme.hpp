@@ -7,8 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "ejk/array_math.hpp"
 #include "ejk/report.hpp"
-#include "ejk/statistics.hpp"
 
 namespace ejk::verify {
 

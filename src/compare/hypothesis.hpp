@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "compare/sides.hpp"
-#include "ejk/explain.hpp"
+#include "ejk/program/explain.hpp"
 
 namespace ejk::verify {
 

@@ -1,11 +1,11 @@
 // Order of layers, and errors from layer to layer. Natural order compares names part by part: a run of
 // digits, or one other byte. Cost: their lengths.
 // tests: tests/compare/test_layers.cpp
-#include "ejk/layers.hpp"
+#include "ejk/program/compare_files.hpp"
 
 #include <algorithm>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <utility>
 
-#include "ejk/explanation.hpp"
-#include "ejk/text.hpp"
+#include "ejk/compare.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::verify {
 

@@ -2,7 +2,7 @@
 // chosen, of those equal to it some are. Two tied routings are the same if the experts that either must
 // choose are among those that both may choose, and fit in k. Cost: reading both; some nanoseconds a score.
 // tests: tests/compare/test_routing.cpp
-#include "ejk/routing.hpp"
+#include "ejk/program/routing.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // Equality of whole runs is the intersection of that of their boxes. Cost: reading all runs once; some
 // nanoseconds an element and distinct run in boxes that differ.
 // tests: tests/compare/test_runs.cpp
-#include "ejk/runs.hpp"
+#include "ejk/program/runs.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

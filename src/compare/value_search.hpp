@@ -17,7 +17,7 @@
 namespace ejk::verify {
 
 struct ValueExplanation {
-  std::string kind, text;     // as in ejk/explanation.hpp
+  std::string kind, text;     // as in Explanation
   std::int64_t elements = 0;  // explained; each counts for the first explanation that covers it
 };
 

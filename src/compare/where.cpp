@@ -14,7 +14,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::verify {
 

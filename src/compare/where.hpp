@@ -10,7 +10,7 @@
 
 #include "compare/difference_pass.hpp"
 #include "compare/hypothesis.hpp"
-#include "ejk/explain.hpp"
+#include "ejk/program/explain.hpp"
 
 namespace ejk::verify {
 

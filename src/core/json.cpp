@@ -14,8 +14,8 @@
 #include "core/require.hpp"
 #include "core/utf8.hpp"
 #include "ejk/error.hpp"
-#include "ejk/json.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/json.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

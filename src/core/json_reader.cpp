@@ -9,7 +9,7 @@
 
 #include "core/require.hpp"
 #include "core/utf8.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::core {
 

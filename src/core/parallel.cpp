@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

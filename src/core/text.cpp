@@ -1,6 +1,6 @@
 // Nearest names by edit distance (optimal string alignment, quadratic); escaping of untrusted text.
 // tests: tests/core/test_text.cpp
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/directory.hpp"
 #include "io/hdf5/client.hpp"
 #include "io/model.hpp"

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/npy.hpp"
 

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::io {
 

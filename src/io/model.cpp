@@ -13,7 +13,7 @@
 
 #include "core/json_reader.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/file.hpp"
 #include "io/other_content.hpp"
 #include "io/safetensors.hpp"

@@ -16,7 +16,7 @@
 
 #include "core/checked.hpp"
 #include "core/named.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
 #include "io/other_content.hpp"
 #include "io/parallel_write.hpp"

@@ -13,7 +13,7 @@
 
 #include "core/named.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
 #include "io/npy.hpp"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/container.hpp"
 #include "io/npy.hpp"
 #include "io/slice.hpp"

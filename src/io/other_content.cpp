@@ -10,7 +10,7 @@
 #include <string>
 
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/file.hpp"
 #include "io/torch_file.hpp"
 

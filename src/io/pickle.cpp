@@ -12,7 +12,7 @@
 #include <numeric>
 
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::io {
 

@@ -10,7 +10,7 @@
 
 #include "core/require.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/container.hpp"
 #include "io/slice.hpp"
 

@@ -17,7 +17,7 @@
 #include "core/named.hpp"
 #include "core/require.hpp"
 #include "core/utf8.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
 #include "io/atomic_file.hpp"
 #include "io/element_stream.hpp"

@@ -13,7 +13,7 @@
 #include "core/checked.hpp"
 #include "core/named.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/mapped_source.hpp"
 #include "io/pickle.hpp"
 #include "io/zip.hpp"

@@ -8,7 +8,7 @@
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/container.hpp"
 
 namespace ejk {

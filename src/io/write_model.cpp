@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/directory.hpp"
 #include "io/safetensors.hpp"

@@ -15,7 +15,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/other_content.hpp"
 

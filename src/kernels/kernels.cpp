@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "kernels/isa.hpp"
 
 namespace ejk::kernels {

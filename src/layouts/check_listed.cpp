@@ -13,7 +13,7 @@
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/mask_layouts.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "layouts/layout_check.hpp"
 #include "layouts/layouts.hpp"
 

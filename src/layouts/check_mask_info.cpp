@@ -14,7 +14,7 @@
 
 #include "blocks/plan.hpp"
 #include "core/checked.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "layouts/layout_check.hpp"
 #include "layouts/layouts.hpp"
 

@@ -17,7 +17,7 @@
 
 #include "check/integers.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "layouts/layout_check.hpp"
 #include "layouts/splash.hpp"
 #include "mask/patterns.hpp"

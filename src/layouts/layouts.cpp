@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/offsets.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {

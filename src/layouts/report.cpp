@@ -13,7 +13,7 @@
 #include "core/checked.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/mask_layouts.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {

@@ -17,7 +17,7 @@
 #include "core/checked.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"

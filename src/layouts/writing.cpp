@@ -17,7 +17,7 @@
 #include "core/named.hpp"
 #include "core/offsets.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "layouts/layouts.hpp"
 
 namespace ejk {

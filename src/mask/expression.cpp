@@ -13,7 +13,7 @@
 #include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "ejk/mask_set.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "mask/node.hpp"
 #include "mask/stored_masks.hpp"
 

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "kernels/kernels.hpp"
 #include "mask/node.hpp"
 

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "core/distribution.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "matmul/tiles.hpp"
 
 namespace ejk {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "ejk/grouped_matmul.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
-#include "ejk/text.hpp"
 #include "matmul/problem.hpp"
 
 namespace ejk {

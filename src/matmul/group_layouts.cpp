@@ -1,7 +1,7 @@
 // Group metadata of other libraries: a table with one row a layout. Each follows from the rows of the groups
 // and the order of the choices. Time: O(rows with padding).
 // tests: tests/matmul/test_group_layouts.cpp
-#include "ejk/group_layouts.hpp"
+#include "ejk/groups.hpp"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include "core/checked.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "matmul/tiles.hpp"
 
 namespace ejk {

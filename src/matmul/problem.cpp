@@ -11,8 +11,8 @@
 #include "core/checked.hpp"
 #include "core/require.hpp"
 #include "ejk/error.hpp"
+#include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
-#include "ejk/tiling.hpp"
 
 namespace ejk::matmul {
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/integer_array.hpp"
 
 namespace ejk::matmul {
 

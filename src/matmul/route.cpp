@@ -19,7 +19,7 @@
 #include "core/parallel.hpp"
 #include "core/progress.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

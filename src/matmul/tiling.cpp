@@ -1,6 +1,6 @@
 // Tables of tilings as lines of text, searched in order.
 // tests: tests/matmul/test_tiling.cpp
-#include "ejk/tiling.hpp"
+#include "ejk/grouped_matmul.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk {
 

@@ -13,7 +13,7 @@
 
 #include "core/checked.hpp"
 #include "core/json.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "report/picture.hpp"
 
 namespace ejk::report {

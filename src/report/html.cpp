@@ -9,8 +9,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
-#include "ejk/text.hpp"
 #include "report/block_map.hpp"
 #include "report/drawing.hpp"
 #include "report/page/page.hpp"

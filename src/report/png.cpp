@@ -10,7 +10,7 @@
 
 #include "core/checked.hpp"
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "report/drawing.hpp"
 #include "report/picture.hpp"
 

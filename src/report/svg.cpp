@@ -13,7 +13,7 @@
 
 #include "core/checked.hpp"
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "report/drawing.hpp"
 #include "report/units.hpp"
 

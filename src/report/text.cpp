@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/utf8.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
-#include "ejk/text.hpp"
 #include "report/picture.hpp"
 #include "report/units.hpp"
 

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::report {
 

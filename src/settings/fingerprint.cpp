@@ -10,8 +10,8 @@
 #include <map>
 #include <string_view>
 
-#include "ejk/machine.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 #include "settings/text_file.hpp"
 
 namespace ejk {

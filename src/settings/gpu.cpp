@@ -13,8 +13,8 @@
 #include <string_view>
 #include <thread>
 
-#include "ejk/machine.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 #include "settings/text_file.hpp"
 
 namespace ejk {

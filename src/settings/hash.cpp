@@ -1,7 +1,7 @@
 // Stable JSON: members are sorted by the bytes of their UTF-8 names, whose order is that of the code points.
 //
 // tests: tests/settings/test_hash.cpp
-#include "ejk/hash.hpp"
+#include "ejk/program/hash.hpp"
 
 #include <algorithm>
 #include <numeric>

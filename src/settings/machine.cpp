@@ -4,7 +4,7 @@
 // path from /proc/self/cgroup, limited by all its parents. In a container the mounted root may be the group.
 //
 // tests: tests/settings/test_machine.cpp
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "kernels/kernels.hpp"
 #include "settings/text_file.hpp"
 

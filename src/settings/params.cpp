@@ -1,6 +1,6 @@
 // Parameters as tables of field name and member, which every function iterates over.
 // tests: tests/settings/test_params.cpp
-#include "ejk/params.hpp"
+#include "ejk/program/params.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,8 +14,8 @@
 
 #include "core/require.hpp"
 #include "ejk/error.hpp"
-#include "ejk/machine.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 #include "settings/digest.hpp"
 
 namespace ejk {

@@ -1,6 +1,6 @@
 // Correction of partition specs, one dimension at a time; then the check for axes used twice.
 // tests: tests/settings/test_sharding.cpp
-#include "ejk/sharding.hpp"
+#include "ejk/program/sharding.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +14,7 @@
 #include "core/require.hpp"
 #include "core/utf8.hpp"
 #include "ejk/error.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "settings/text_file.hpp"
 
 namespace ejk {

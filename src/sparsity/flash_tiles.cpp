@@ -1,6 +1,6 @@
 // Tile sizes of FlashAttention-4 by architecture and head size, as its interface chooses them. O(1).
 // tests: tests/sparsity/test_flash_tiles.cpp
-#include "ejk/flash_tiles.hpp"
+#include "ejk/sparsity.hpp"
 
 #include <fmt/format.h>
 

@@ -18,7 +18,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "mask/node.hpp"
 #include "sparsity/context_parallel.hpp"
 

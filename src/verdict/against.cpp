@@ -19,7 +19,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::verify {
 

@@ -1,5 +1,5 @@
 // Generated inputs: golden cases of JAX, and moments of the distributions.
-#include "ejk/generate.hpp"
+#include "ejk/program/generate.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Statistics against a plain loop, for every element type; NaN, infinities and empty arrays; any number of
 // threads and any kind of source.
-#include "ejk/statistics.hpp"
+#include "ejk/array_math.hpp"
 #include "support/threads.hpp"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // Conventions of attention: sinks, ALiBi's slopes, forms of lse, rows without a key, largest scores.
-#include "ejk/attention_conventions.hpp"
+#include "ejk/attention.hpp"
 
 #include <set>
 #include <utility>

@@ -8,7 +8,7 @@
 #include "attention/division.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
-#include "ejk/attention_ranks.hpp"
+#include "ejk/program/attention_ranks.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
 #include "support/reference_attention.hpp"

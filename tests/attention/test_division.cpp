@@ -9,7 +9,7 @@
 #include <set>
 
 #include "attention/division.hpp"
-#include "ejk/attention_ranks.hpp"
+#include "ejk/program/attention_ranks.hpp"
 #include "support/instruction_sets.hpp"
 #include "support/random_attention.hpp"
 #include "support/thread_communicator.hpp"

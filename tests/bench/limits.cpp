@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ejk/array.hpp"
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 
 namespace bench {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "check/artefacts.hpp"
-#include "ejk/checkpoint.hpp"
+#include "ejk/program/checkpoint.hpp"
 #include "ejk/quantize.hpp"
 #include "support/arrays.hpp"
 #include "support/failure.hpp"

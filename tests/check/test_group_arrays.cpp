@@ -4,7 +4,7 @@
 #include <map>
 
 #include "check/artefacts.hpp"
-#include "ejk/group_layouts.hpp"
+#include "ejk/groups.hpp"
 #include "support/arrays.hpp"
 #include "support/failure.hpp"
 

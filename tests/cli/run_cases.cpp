@@ -46,7 +46,7 @@
 #include <thread>
 #include <vector>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "report_keys.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
 // Comparison of array sets: pairs by name, by maps and in the order of layers, links, unsupported types.
-#include "ejk/compare_files.hpp"
+#include "ejk/program/compare_files.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // Explanations of differences: faults of kernels, planted by plain loops, are named; noise has none.
-#include "ejk/explain.hpp"
+#include "ejk/program/explain.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // The order of layers, mapped names, and the error added by each layer.
-#include "ejk/layers.hpp"
+#include "ejk/program/compare_files.hpp"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ejk/explanation.hpp"
+#include "ejk/compare.hpp"
 
 using namespace ejk;
 

@@ -1,5 +1,5 @@
 // Routings: sets of experts counted by plain loops, ties by enumeration of all choices.
-#include "ejk/routing.hpp"
+#include "ejk/program/routing.hpp"
 
 #include <doctest/doctest.h>
 

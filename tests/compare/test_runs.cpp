@@ -1,5 +1,5 @@
 // Repeated runs: plain loops over whole arrays for every dtype, NaN bits, mixed types, dependence on an axis.
-#include "ejk/runs.hpp"
+#include "ejk/program/runs.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Integer arguments: the same result from every container and type.
-#include "ejk/integer_array.hpp"
+#include "ejk/array.hpp"
 
 #include <doctest/doctest.h>
 

@@ -13,6 +13,7 @@
 
 #include "core/pieces.hpp"
 #include "ejk/ejk.hpp"
+#include "ejk/program/attention_ranks.hpp"
 
 using namespace ejk;
 

@@ -1,5 +1,5 @@
 // Nearest names, sizes and foreign text in messages.
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -14,13 +14,13 @@
 #include <functional>
 #include <new>
 
-#include "ejk/hash.hpp"
+#include "ejk/grouped_matmul.hpp"
 #include "ejk/io.hpp"
 #include "ejk/mask.hpp"
-#include "ejk/params.hpp"
-#include "ejk/sharding.hpp"
+#include "ejk/program/hash.hpp"
+#include "ejk/program/params.hpp"
+#include "ejk/program/sharding.hpp"
 #include "ejk/threads.hpp"
-#include "ejk/tiling.hpp"
 #include "io/npy.hpp"
 #include "io/support.hpp"
 

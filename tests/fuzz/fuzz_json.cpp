@@ -1,6 +1,6 @@
 // JSON: what parses has a stable text, which parses again to the same text; parameters are taken out of it.
-#include "ejk/hash.hpp"
-#include "ejk/params.hpp"
+#include "ejk/program/hash.hpp"
+#include "ejk/program/params.hpp"
 #include "fuzz.hpp"
 
 using namespace ejk;

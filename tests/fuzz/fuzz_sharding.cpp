@@ -1,7 +1,7 @@
 // Sharding specs: the input is a spec, and on lines of their own a mesh and the lengths of an array.
 #include <charconv>
 
-#include "ejk/sharding.hpp"
+#include "ejk/program/sharding.hpp"
 #include "fuzz.hpp"
 
 using namespace ejk;

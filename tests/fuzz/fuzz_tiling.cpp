@@ -1,5 +1,5 @@
 // Tiling tables: parsed; each row is found by its shape unless an earlier row matches.
-#include "ejk/tiling.hpp"
+#include "ejk/grouped_matmul.hpp"
 #include "fuzz.hpp"
 
 using namespace ejk;

@@ -35,62 +35,19 @@ const std::map<std::string, Names> kArrows{
     {"layouts", {"blocks", "check", "core", "kernels", "mask"}},
 };
 
-// A public header and the module that implements it; one a line, for clean merges.
-// clang-format off
-const std::map<std::string, std::string> kPublic{
-    {"array", "core"},
-    {"integer_array", "core"},
-    {"convention", "core"},
-    {"dtype", "core"},
-    {"error", "core"},
-    {"json", "core"},
-    {"text", "core"},
-    {"threads", "core"},
-    {"communicator", "core"},
-    {"io", "io"},
-    {"report", "report"},
-    {"sequence", "sequence"},
-    {"pack", "sequence"},
-    {"cp_order", "sequence"},
-    {"paged", "sequence"},
-    {"segments", "mask"},
-    {"sparsity", "sparsity"},
-    {"flash_tiles", "sparsity"},
-    {"mask", "mask"},
-    {"mask_info", "blocks"},
-    {"mask_layouts", "layouts"},
-    {"mask_set", "mask"},
-    {"quantize", "quantize"},
-    {"groups", "matmul"},
-    {"group_layouts", "matmul"},
-    {"route", "matmul"},
-    {"grouped_matmul", "matmul"},
-    {"matmul_check", "verdict"},
-    {"tiling", "matmul"},
-    {"attention", "attention"},
-    {"attention_check", "verdict"},
-    {"attention_conventions", "attention"},
-    {"attention_ranks", "attention"},
-    {"merge_states", "attention"},
-    {"check", "check"},
-    {"checkpoint", "check"},
-    {"array_math", "arrays"},
-    {"against", "verdict"},
-    {"compare", "compare"},
-    {"compare_files", "compare"},
-    {"explain", "compare"},
-    {"explanation", "compare"},
-    {"layers", "compare"},
-    {"routing", "compare"},
-    {"runs", "compare"},
-    {"generate", "arrays"},
-    {"statistics", "arrays"},
-    {"params", "settings"},
-    {"hash", "settings"},
-    {"sharding", "settings"},
-    {"machine", "settings"},
-};
-// clang-format on
+// A public header and the module that implements it: the third column of the table in src/README.md.
+std::map<std::string, std::string> public_headers() {
+  static const std::regex row(R"(^\| `([a-z]+)` \|.*\|([^|]*)\|$)"), name("`([a-z_/]+)`");
+  std::map<std::string, std::string> headers;
+  for (const std::string& line : house::lines_of(house::read_file(house::kRoot / "src/README.md"))) {
+    std::smatch found;
+    if (!std::regex_match(line, found, row) || !kArrows.contains(found[1])) continue;
+    const std::string names = found[2];
+    for (std::sregex_iterator at(names.begin(), names.end(), name), end; at != end; ++at)
+      headers.emplace((*at)[1], found[1]);
+  }
+  return headers;
+}
 
 // Libraries that only some places know: how an #include of them begins, and the places.
 const std::map<std::string, Names> kLibraries{
@@ -126,8 +83,9 @@ std::optional<std::string> module_of(const std::string& included) {
     return kArrows.contains(module) ? std::optional(module) : std::nullopt;
   }
   const std::string name = included.substr(4, included.rfind(".hpp") - 4);
-  const auto it = kPublic.find(name);
-  return it == kPublic.end() ? std::nullopt : std::optional(it->second);
+  static const auto headers = public_headers();
+  const auto it = headers.find(name);
+  return it == headers.end() ? std::nullopt : std::optional(it->second);
 }
 
 // What is wrong with `file` including `included`; empty when nothing is.
@@ -145,22 +103,24 @@ std::string fault(const std::string& file, const std::string& included, bool quo
   }
   if (file.starts_with("apps/")) {
     if (included.starts_with("ejk/") && included != "ejk/ejk.hpp" && !module_of(included))
-      return "unknown public header: give it a module in tests/house/modules.cpp";
+      return "unknown public header: add it to its module in src/README.md";
     const bool own = std::filesystem::exists(house::kRoot / "apps/ejk" / included) ||
                      std::filesystem::exists((house::kRoot / file).parent_path() / included);
     return included.starts_with("ejk/") || own ? "" : "apps see public headers only";
   }
   if (file == "include/ejk/ejk.hpp") return "";
   const auto theirs = module_of(included);
-  if (!theirs) return "no module has this file; tests/house/modules.cpp lists modules and public headers";
+  if (!theirs) return "no module has this file; src/README.md lists modules and public headers";
   if (theirs->empty()) return file.starts_with("src/") ? "" : "public headers are included as \"ejk/...\"";
   const bool is_public = file.starts_with("include/");
   const std::string mine = is_public ? module_of(file.substr(8)).value_or("") : first_part(file.substr(4));
-  if (!kArrows.contains(mine))
-    return "unknown module or public header: give it a row in tests/house/modules.cpp";
+  if (!kArrows.contains(mine)) return "unknown module or public header: src/README.md lists them";
   if (is_public && !included.starts_with("ejk/")) return "public headers include public headers only";
+  if (is_public && included.starts_with("ejk/program/") && !file.starts_with("include/ejk/program/"))
+    return "public headers do not include those of the program";
   if (mine == "kernels") {
-    const bool once = file == kTableOfKernels && (included == "ejk/error.hpp" || included == "ejk/text.hpp");
+    const bool once =
+        file == kTableOfKernels && (included == "ejk/error.hpp" || included == "ejk/program/text.hpp");
     return once || *theirs == "kernels" || included == "ejk/dtype.hpp"
                ? ""
                : "kernels know dtype.hpp and nothing else";
@@ -204,6 +164,7 @@ TEST_CASE("the arrows say no where they should") {
   CHECK_FALSE(fault("src/kernels/scan.inl", "core/pieces.hpp", true).empty());
   CHECK_FALSE(fault("include/ejk/mask.hpp", "core/pieces.hpp", true).empty());
   CHECK_FALSE(fault("include/ejk/mask.hpp", "ejk/nothing.hpp", true).empty());
+  CHECK_FALSE(fault("include/ejk/mask.hpp", "ejk/program/text.hpp", true).empty());
   CHECK(fault("src/mask/mask.cpp", "kernels/kernels.hpp", true).empty());
   CHECK(fault("src/mask/mask.cpp", "ejk/mask_info.hpp", true) == "mask must not know blocks");
   CHECK(fault("src/blocks/describe.cpp", "ejk/report.hpp", true).empty());

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/support.hpp"
 #include "support/boxes.hpp"
 

@@ -13,7 +13,6 @@
 #include <sstream>
 
 #include "ejk/array_math.hpp"
-#include "ejk/statistics.hpp"
 #include "io/file.hpp"
 #include "io/run.hpp"
 #include "io/support.hpp"

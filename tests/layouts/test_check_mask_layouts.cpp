@@ -8,7 +8,7 @@
 
 #include "check/artefacts.hpp"
 #include "ejk/mask_layouts.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "support/failure.hpp"
 #include "support/plain_layouts.hpp"
 

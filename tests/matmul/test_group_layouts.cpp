@@ -1,5 +1,5 @@
 // Layouts of groups against the algorithms of their libraries, written as loops over choices and blocks.
-#include "ejk/group_layouts.hpp"
+#include "ejk/groups.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Tiling tables: lookups, and errors with their line number.
-#include "ejk/tiling.hpp"
+#include "ejk/grouped_matmul.hpp"
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 #include "settings/fake_root.hpp"
 #include "support/golden.hpp"
 

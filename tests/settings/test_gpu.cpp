@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 
 using namespace ejk;
 

@@ -1,5 +1,5 @@
 // Stable JSON and short hashes: golden cases of both conventions, floats of random bits, invalid JSON.
-#include "ejk/hash.hpp"
+#include "ejk/program/hash.hpp"
 
 #include <doctest/doctest.h>
 

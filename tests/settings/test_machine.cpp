@@ -1,5 +1,5 @@
 // Resources of the process, from a temporary file system.
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

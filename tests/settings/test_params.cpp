@@ -1,5 +1,5 @@
 // Parameters of kernels: golden cases, equality and hashes, invalid JSON.
-#include "ejk/params.hpp"
+#include "ejk/program/params.hpp"
 
 #include <doctest/doctest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // Corrected shardings: golden cases, reasons, and per-device shapes against a plain count.
-#include "ejk/sharding.hpp"
+#include "ejk/program/sharding.hpp"
 
 #include <doctest/doctest.h>
 

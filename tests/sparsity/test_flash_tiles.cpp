@@ -1,5 +1,5 @@
 // Tiles of FlashAttention-4, as its own functions choose them, and the sizes of blocks that its checks take.
-#include "ejk/flash_tiles.hpp"
+#include "ejk/sparsity.hpp"
 
 #include <doctest/doctest.h>
 

@@ -13,9 +13,9 @@
 
 #include "commands.hpp"
 #include "ejk/check.hpp"
-#include "ejk/checkpoint.hpp"
 #include "ejk/groups.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/checkpoint.hpp"
+#include "ejk/program/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
 #include "masks.hpp"

@@ -1,7 +1,7 @@
 // ejk compare: two arrays, or all arrays of two files or groups, within a tolerance; --explain adds where and
 // why.
 // tests: tests/cli/compare/
-#include "ejk/compare_files.hpp"
+#include "ejk/program/compare_files.hpp"
 
 #include <fmt/format.h>
 
@@ -16,8 +16,8 @@
 
 #include "commands.hpp"
 #include "compare_modes.hpp"
-#include "ejk/checkpoint.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/checkpoint.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 #include "printed_array.hpp"
 

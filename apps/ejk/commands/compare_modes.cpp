@@ -8,9 +8,9 @@
 #include <map>
 #include <memory>
 
-#include "ejk/layers.hpp"
-#include "ejk/routing.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/compare_files.hpp"
+#include "ejk/program/routing.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 
 namespace ejk::app {

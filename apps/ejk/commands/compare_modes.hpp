@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "commands.hpp"
-#include "ejk/runs.hpp"
+#include "ejk/program/runs.hpp"
 #include "job.hpp"
 
 namespace ejk::app {

@@ -11,8 +11,8 @@
 #include "commands.hpp"
 #include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
+#include "ejk/program/text.hpp"
 #include "ejk/quantize.hpp"
-#include "ejk/text.hpp"
 #include "job.hpp"
 #include "sources.hpp"
 

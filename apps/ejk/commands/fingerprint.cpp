@@ -2,7 +2,7 @@
 //
 // tests: tests/cli/fingerprint/
 #include "commands.hpp"
-#include "ejk/machine.hpp"
+#include "ejk/program/machine.hpp"
 #include "job.hpp"
 #include "schema.hpp"
 

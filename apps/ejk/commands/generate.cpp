@@ -1,7 +1,7 @@
 // ejk generate: synthetic inputs from a seed. Each kind is an action with options of its own.
 //
 // tests: tests/cli/generate/
-#include "ejk/generate.hpp"
+#include "ejk/program/generate.hpp"
 
 #include <fmt/format.h>
 

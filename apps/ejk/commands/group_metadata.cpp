@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "commands.hpp"
-#include "ejk/group_layouts.hpp"
 #include "ejk/groups.hpp"
 #include "integers.hpp"
 #include "job.hpp"

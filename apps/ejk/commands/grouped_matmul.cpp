@@ -7,10 +7,9 @@
 
 #include "against.hpp"
 #include "commands.hpp"
-#include "ejk/machine.hpp"
 #include "ejk/matmul_check.hpp"
-#include "ejk/text.hpp"
-#include "ejk/tiling.hpp"
+#include "ejk/program/machine.hpp"
+#include "ejk/program/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
 #include "schema.hpp"

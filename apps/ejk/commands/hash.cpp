@@ -1,7 +1,7 @@
 // ejk hash: a short name for settings, and for the types of arrays.
 //
 // tests: tests/cli/hash/
-#include "ejk/hash.hpp"
+#include "ejk/program/hash.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "commands.hpp"
 #include "computed_reference.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 #include "schema.hpp"
 #include "unreadable.hpp"

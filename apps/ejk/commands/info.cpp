@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "commands.hpp"
-#include "ejk/statistics.hpp"
-#include "ejk/text.hpp"
+#include "ejk/array_math.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 #include "schema.hpp"
 #include "stored_summary.hpp"

@@ -9,7 +9,7 @@
 
 #include "commands.hpp"
 #include "ejk/mask_info.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "masks.hpp"
 #include "schema.hpp"
 #include "sources.hpp"

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "commands.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "integers.hpp"
 #include "job.hpp"
 #include "schema.hpp"

@@ -1,7 +1,7 @@
 // ejk params: parameters of kernels as JSON, and the documented choice of warps and stages.
 //
 // tests: tests/cli/params/
-#include "ejk/params.hpp"
+#include "ejk/program/params.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "commands.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 
 namespace ejk::app {

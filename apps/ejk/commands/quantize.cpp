@@ -14,7 +14,7 @@
 #include "commands.hpp"
 #include "computed_reference.hpp"
 #include "ejk/array_math.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 #include "quantize_model.hpp"
 #include "sources.hpp"

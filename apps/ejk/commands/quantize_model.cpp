@@ -13,8 +13,8 @@
 #include <system_error>
 #include <utility>
 
-#include "ejk/hash.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/hash.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::app {
 

@@ -1,7 +1,7 @@
 // ejk sharding: corrects a partition spec to the shape and the mesh.
 //
 // tests: tests/cli/sharding/
-#include "ejk/sharding.hpp"
+#include "ejk/program/sharding.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "commands.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "job.hpp"
 
 namespace ejk::app {

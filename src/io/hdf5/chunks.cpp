@@ -15,7 +15,7 @@
 #include "core/elements.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 
 namespace ejk::io {
 

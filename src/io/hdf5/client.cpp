@@ -21,7 +21,7 @@
 #include "core/checked.hpp"
 #include "core/elements.hpp"
 #include "core/parallel.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/atomic_file.hpp"
 #include "io/byte_order.hpp"
 #include "io/element_stream.hpp"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #ifndef EJK_STATIC
 #include <dlfcn.h>
 

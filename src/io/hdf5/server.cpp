@@ -25,7 +25,7 @@
 
 #include "core/checked.hpp"
 #include "ejk/io.hpp"
-#include "ejk/text.hpp"
+#include "ejk/program/text.hpp"
 #include "io/container.hpp"
 #include "io/element_stream.hpp"
 #include "io/hdf5/chunks.hpp"

@@ -31,8 +31,6 @@
 
 #include "ejk/array.hpp"
 #include "ejk/compare.hpp"
-#include "ejk/explanation.hpp"
-#include "ejk/integer_array.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ejk/convention.hpp"
-#include "ejk/json.hpp"
+#include "ejk/program/json.hpp"
 
 namespace ejk {
 

@@ -16,7 +16,7 @@
 
 #include "ejk/array.hpp"
 #include "ejk/check.hpp"
-#include "ejk/json.hpp"
+#include "ejk/program/json.hpp"
 #include "ejk/quantize.hpp"
 
 namespace ejk {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ejk/dtype.hpp"
-#include "ejk/json.hpp"
+#include "ejk/program/json.hpp"
 
 namespace ejk {
 

@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/array_math.hpp"
 #include "ejk/compare.hpp"
-#include "ejk/explain.hpp"
-#include "ejk/integer_array.hpp"
+#include "ejk/program/explain.hpp"
 #include "ejk/report.hpp"
-#include "ejk/statistics.hpp"
 
 namespace ejk {
 
