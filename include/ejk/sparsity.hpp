@@ -1,5 +1,5 @@
 // Sparsity: cost of masks for a block-sparse kernel at several block sizes, and loads of context-parallel
-// ranks. Stored masks are read once.
+// ranks. A stored mask is read once for each size, and with ranks once more.
 //
 // Blocks are those of process_mask with padding (ejk/mask_info.hpp): a block that the edge cuts short is
 // partial or empty. A kernel visits the non-empty blocks. For each size, over all heads:
@@ -151,7 +151,7 @@ struct Sparsity {
 };
 
 /// Errors: those of process_mask with padding; no block size; Error{usage} for a negative block_cost, or
-/// ranks below 0 or above the queries. max_pattern_bytes as in ProcessMaskOptions, for all sizes together.
+/// ranks below 0 or above the queries. max_pattern_bytes as in ProcessMaskOptions, of each size.
 Sparsity measure_sparsity(const std::vector<Mask>& heads, const std::vector<BlockShape>& blocks,
                           const SparsityOptions& options = {}, const BlockProgress& progress = {},
                           std::int64_t max_pattern_bytes = 0);

@@ -9,11 +9,10 @@
 #include <functional>
 #include <utility>
 
-#include "blocks/scanner.hpp"
+#include "blocks/scan.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/pieces.hpp"
-#include "mask/node.hpp"
 
 namespace ejk::blocks {
 

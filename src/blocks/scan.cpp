@@ -10,11 +10,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "blocks/rank_scan.hpp"
-#include "blocks/scanner.hpp"
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "kernels/kernels.hpp"
@@ -25,6 +28,107 @@ namespace {
 
 constexpr std::int64_t kTaskElements = std::int64_t{1} << 21;  // at least, in the block rows of a task
 constexpr std::int64_t kMostCells = 128;  // a side of the grid in which True elements are counted
+
+// Calls f(begin, end) for the maximal ranges of a query within these keys; bands are `stride` apart.
+template <class F>
+void for_each_run_of(const IndexRange* runs, std::int64_t bands, std::int64_t stride, const IndexRange& keys,
+                     F&& f) {
+  const auto cut = [&](const IndexRange& run) {
+    return IndexRange{std::max(run.begin, keys.begin), std::min(run.end, keys.end)};
+  };
+  if (bands == 1) {
+    const IndexRange run = cut(*runs);
+    if (run.begin < run.end) f(run.begin, run.end);
+    return;
+  }
+  IndexRange here[kMostBands];  // by begin
+  std::int64_t count = 0;
+  for (std::int64_t b = 0; b < bands; ++b) {
+    const IndexRange run = cut(runs[b * stride]);
+    if (run.begin >= run.end) continue;
+    std::int64_t at = count++;
+    for (; at > 0 && here[at - 1].begin > run.begin; --at) here[at] = here[at - 1];
+    here[at] = run;
+  }
+  for (std::int64_t n = 0; n < count; ++n) {
+    IndexRange run = here[n];
+    for (; n + 1 < count && here[n + 1].begin <= run.end; ++n) run.end = std::max(run.end, here[n + 1].end);
+    f(run.begin, run.end);
+  }
+}
+
+// Scanner of one block size. Block rows are classified, then scanned in any order by several threads, each
+// with a part of its own; parts are joined, and finish() returns the scan.
+class Scanner {
+ public:
+  // Results of one thread for its block rows, and its workspace.
+  struct Part {
+    std::int64_t empty_blocks = 0, partial_blocks = 0, full_blocks = 0;
+    std::int64_t true_elements = 0;
+    std::vector<Word> rows_seen;     // a bit for each query that attends to a key
+    std::vector<Word> keys_seen;     // a bit for each key of partial blocks that a query attends to
+    std::vector<char> full_columns;  // block columns with a full block
+    std::vector<std::int64_t> partial_elements;  // as in MaskSummary
+    std::optional<PatternTable> patterns;
+    std::vector<IndexRange> rows;  // scanned block rows
+
+    BitBuffer panel;
+    std::vector<Word> any, all;    // or and and of the panel's rows
+    std::vector<IndexRange> runs;  // of the queries of a block row, band by band
+    std::vector<Word> block;
+  };
+
+  // Mask and table outlive this. Throws Error{budget} for a block larger than any memory.
+  Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
+
+  std::int64_t kv_blocks() const { return kv_blocks_; }
+  BlockShape held() const { return held_; }
+
+  Part make_part() const;
+  // Classifies the blocks of row `i` without reading elements.
+  void classify(std::int64_t i);
+  // Scans the open blocks of a classified row.
+  void scan(Part& part, std::int64_t i);
+
+  // Adds the results of a part for `part.rows`.
+  void join(Part& part);
+  BandScan finish();
+
+ private:
+  IndexRange queries(std::int64_t i) const;
+  // The block columns of row `i` that may be non-empty; others are not stored.
+  IndexRange run(std::int64_t i) const { return scan_.summary.states->run(i - scan_.rows.begin); }
+  // Blocks that are only counted have no ids.
+  bool keeps_ids() const { return table_ != nullptr && table_->keeps_bits(); }
+  // The states of run(i): as classified, or final after scan().
+  std::span<BlockState> states(std::int64_t i);
+  std::span<const BlockState> states(std::int64_t i) const;
+  template <class F>
+  void for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f) const;
+  void classify_run(Part& part, const BitRows& panel, std::int64_t i, IndexRange blocks,
+                    std::int64_t first_key);
+  BlockState classify(Part& part, const BitRows& panel, std::int64_t i, std::int64_t j, std::int64_t column);
+  void scan_bands(Part& part, std::int64_t i);
+  BlockState classify_by_bands(Part& part, std::int64_t i, std::int64_t j);
+  void enter_partial(Part& part, std::int64_t i, std::int64_t j, std::int64_t elements) const;
+  void enter_pattern(std::int64_t i, std::int64_t j, std::int32_t slot);
+  void count(Part& part, std::int64_t i);
+  void mark_seen(Part& part, const Word* bits, std::int64_t rows, std::int64_t q) const;
+  std::span<std::int32_t> pattern_ids() { return scan_.pattern_ids.elements<std::int32_t>(); }
+
+  const Mask& mask_;
+  const MaskNode& node_;
+  BlockShape block_;
+  PatternTable* table_;
+  std::int64_t kv_blocks_;
+  BlockShape held_;
+  std::int64_t row_words_, pattern_words_;
+  std::int64_t cell_blocks_ = 1, cell_rows_ = 0, cell_columns_ = 0;
+  std::unique_ptr<BlockClassifier> classifier_;
+
+  BandScan scan_;
+  Part all_;
+};
 
 BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
   if (patterns == Patterns::kept) return block;
@@ -54,8 +158,6 @@ void fold(Scanner::Part& part, const BitRows& panel, std::int64_t first_word, st
     kernels::active().fold_bits(panel.row(r) + first_word, end_word - first_word,
                                 part.any.data() + first_word, part.all.data() + first_word);
 }
-
-}  // namespace
 
 Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows)
     : mask_(mask),
@@ -132,29 +234,6 @@ void Scanner::for_each_open_run(std::int64_t i, std::int64_t most_blocks, F&& f)
     f(j, end);
     j = end;
   }
-}
-
-IndexRange Scanner::needed_words(std::int64_t i) const {
-  IndexRange words{INT64_MAX, 0};
-  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    words.begin = std::min(words.begin, j * block_.kv / 64);
-    words.end = words_for(std::min(end * block_.kv, mask_.kv_length()));
-  });
-  return words.begin < words.end ? words : IndexRange{};
-}
-
-void Scanner::add_needed_words(std::int64_t i, std::int64_t first_word, Word* words) const {
-  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    set_bits(words, j * block_.kv / 64 - first_word,
-             words_for(std::min(end * block_.kv, mask_.kv_length())) - first_word);
-  });
-}
-
-void Scanner::scan(Part& part, std::int64_t i, const BitRows& rows, std::int64_t first_key) {
-  for_each_open_run(i, kv_blocks_, [&](std::int64_t j, std::int64_t end) {
-    classify_run(part, rows, i, {j, end}, first_key);
-  });
-  count(part, i);
 }
 
 void Scanner::scan(Part& part, std::int64_t i) {
@@ -390,6 +469,8 @@ BandScan Scanner::finish() {
   return std::move(scan_);
 }
 
+}  // namespace
+
 BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Patterns patterns) {
   const std::int64_t q_blocks = core::ceil_div(mask.q_length(), block.q),
                      kv_blocks = core::ceil_div(mask.kv_length(), block.kv);
@@ -486,6 +567,9 @@ HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
   return held;
 }
 
+namespace {
+
+// Workspace of a thread for a panel of this size, in bytes. Nothing if it exceeds any memory.
 std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, std::int64_t panel_words) {
   if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
@@ -498,6 +582,8 @@ std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_le
   return 8 * (panel_words + *one + words_for(q_length) + words_for(kv_length) + 2) +
          core::ceil_div(kv_length, block.kv) + cells;
 }
+
+}  // namespace
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {

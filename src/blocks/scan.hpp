@@ -9,6 +9,7 @@
 #include "ejk/communicator.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/report.hpp"
+#include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
 namespace ejk::blocks {
@@ -17,6 +18,11 @@ using namespace mask;  // bits, rectangles and states of blocks
 
 /// Most words of bits in a panel, unless a single block has more.
 inline constexpr std::int64_t kPanelWords = std::int64_t{1} << 17;
+
+/// Whether a block that is not scanned needs its elements.
+inline bool is_open(BlockState state) {
+  return state == BlockState::partial || state == BlockState::undecided;
+}
 
 enum class Patterns { kept, dropped };
 enum class Reading { any_order, in_order };
@@ -55,32 +61,6 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t blocks)>& done = {});
 
-/// A partition of the queries into contiguous ranges, and the keys that each attends to in the scanned masks.
-struct QueryRuns {
-  /// Range r is [bounds[r], bounds[r + 1]); ascending, from 0 to q_length.
-  QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length);
-
-  std::int64_t count() const { return static_cast<std::int64_t>(pairs.size()); }
-  Word* keys_of(std::int64_t run) { return keys.data() + run * row_words; }
-  const Word* keys_of(std::int64_t run) const { return keys.data() + run * row_words; }
-
-  std::vector<std::int64_t> bounds;
-  std::int64_t row_words;
-  std::vector<std::int64_t> pairs;  // True elements of each range, summed over scans
-  std::vector<Word> keys;           // (ranges, row_words): keys attended to in any scan
-};
-
-/// scan_mask for several block sizes, which fills each element once, and none of a mask with known bands.
-/// tables[s] is for blocks[s]. `runs` may be null; else its bounds include those of the rows of blocks[0],
-/// and True elements count `weight` times. Memory: sizes_bytes, and for each size that of scan_mask.
-std::vector<Scan> scan_sizes(const Mask& mask, const std::vector<BlockShape>& blocks,
-                             const std::vector<PatternTable*>& tables, QueryRuns* runs, std::int64_t weight,
-                             const std::function<void(std::int64_t blocks)>& done = {});
-
-/// Workspace of scan_sizes for any of these masks, in bytes. Nothing if it exceeds any memory.
-std::optional<std::int64_t> sizes_bytes(const std::vector<Mask>& masks, const std::vector<BlockShape>& blocks,
-                                        Reading reading);
-
 /// The scanned states as a picture, with densities and causes of empty blocks for a page. The caller sets key
 /// and title. It may outlive both arguments.
 BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary);
@@ -92,10 +72,6 @@ struct HeldBlocks {
   std::int64_t tallest = 0;  // most in a block column
 };
 HeldBlocks held_blocks(const Mask& mask, BlockShape block);
-
-/// Workspace of a thread for a panel of this size, in bytes. Nothing if it exceeds any memory.
-std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
-                                       Patterns patterns, std::int64_t panel_words);
 
 /// Workspace of scan_mask on all threads, in bytes, beside the states, the ids and the partial blocks.
 /// Reading in order is an upper bound for any mask. Nothing if it exceeds any memory.

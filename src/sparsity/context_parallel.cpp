@@ -22,6 +22,8 @@ namespace {
 
 __extension__ using Exact = __int128;
 
+constexpr std::int64_t kQueriesAtOnce = 64;  // whose elements a thread reads
+
 std::int64_t chunk_begin(std::int64_t length, std::int64_t chunks, std::int64_t c) {
   return length / chunks * c + std::min(c, length % chunks);
 }
@@ -154,7 +156,73 @@ std::vector<RankLoad> loads(const QueryRuns& runs, const std::vector<std::int64_
   return all;
 }
 
+// The workspace of a thread.
+struct KeyPanel {
+  BitBuffer bits;
+  std::vector<Word> any, all;  // of its rows
+};
+
+// Adds the pairs of these queries and keys, and the keys to `seen`.
+std::int64_t add_read(KeyPanel& panel, const MaskNode& node, const Rectangle& where, Word* seen) {
+  std::int64_t pairs = 0;
+  for (std::int64_t q = where.q_begin; q < where.q_end; q += kQueriesAtOnce) {
+    const Rectangle some{q, std::min(where.q_end, q + kQueriesAtOnce), where.k_begin, where.k_end};
+    const BitRows bits = panel.bits.rows(some.rows(), some.columns());
+    node.fill(some, bits);
+    const kernels::Kernels& kernel = kernels::active();
+    pairs += kernel.count_bits(bits.words, bits.rows * bits.row_words);
+    panel.any.assign(static_cast<std::size_t>(bits.row_words), Word{0});
+    panel.all.resize(panel.any.size());
+    for (std::int64_t r = 0; r < bits.rows; ++r)
+      kernel.fold_bits(bits.row(r), bits.row_words, panel.any.data(), panel.all.data());
+    put_bits(seen, some.k_begin, panel.any.data(), some.columns());
+  }
+  return pairs;
+}
+
 }  // namespace
+
+QueryRuns::QueryRuns(std::vector<std::int64_t> run_bounds, std::int64_t kv_length)
+    : bounds(std::move(run_bounds)),
+      row_words(words_for(kv_length)),
+      pairs(bounds.size() - 1),
+      keys(pairs.size() * static_cast<std::size_t>(row_words)) {}
+
+void add_scanned(QueryRuns& runs, std::int64_t weight, const Mask& mask, BlockShape block,
+                 const BlockStates& states) {
+  constexpr auto kEmpty = static_cast<std::uint8_t>(BlockState::empty),
+                 kFull = static_cast<std::uint8_t>(BlockState::full);
+  const MaskNode& node = mask.node();
+  const double work = static_cast<double>(mask.q_length()) * static_cast<double>(mask.kv_length()) / 8;
+  core::parallel_reduce(
+      runs.count(), node.random_access() ? core::threads_for(runs.count(), work) : 1,
+      [] { return KeyPanel{}; },
+      [&](KeyPanel& panel, std::int64_t run) {
+        const auto r = static_cast<std::size_t>(run);
+        const std::int64_t begin = runs.bounds[r], end = runs.bounds[r + 1], i = begin / block.q;
+        const auto row = states.states(i);
+        const std::int64_t first = states.run(i).begin;
+        Word* const seen = runs.keys_of(run);
+        std::int64_t pairs = 0;
+        for (std::int64_t j = 0; j < std::ssize(row);) {  // blocks of one state together
+          // Sequential sources are read by whole rows, with what the states determine.
+          const std::uint8_t state = node.random_access() ? row[static_cast<std::size_t>(j)] : kPartial;
+          const std::int64_t k_begin = (first + j) * block.kv;
+          while (j < std::ssize(row) && (row[static_cast<std::size_t>(j)] == state || !node.random_access()))
+            ++j;
+          const std::int64_t k_end = std::min((first + j) * block.kv, mask.kv_length());
+          if (state == kEmpty) continue;
+          if (state == kFull) {
+            pairs += (end - begin) * (k_end - k_begin);
+            set_bits(seen, k_begin, k_end);
+          } else {
+            pairs += add_read(panel, node, {begin, end, k_begin, k_end}, seen);
+          }
+        }
+        runs.pairs[r] += weight * pairs;
+      },
+      [](const KeyPanel&) {});
+}
 
 std::vector<std::int64_t> run_bounds(std::int64_t q_length, std::int64_t q_block, std::int64_t ranks) {
   std::vector<std::int64_t> bounds;
@@ -189,10 +257,11 @@ std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks) {
   // A range has bounds, pairs twice and a rank; so has a block, and a rank has loads of four distributions.
-  // Each thread has the keys that a rank attends to and those that it stores.
+  // Each thread has the keys that a rank attends to and those that it stores, and elements of some queries, with
+  // as many of an operand of a composed mask.
   const std::int64_t runs = core::ceil_div(q_length, q_block) + 3 * ranks, words = words_for(kv_length);
   const auto keys = core::checked_mul(8 * words, runs),
-             threads_keys = core::checked_mul(16 * words, threads());
+             threads_keys = core::checked_mul(16 * (kQueriesAtOnce + 1) * words, threads());
   if (!keys || !threads_keys || std::max({*keys, *threads_keys, runs}) > core::kMostBytes / 1024)
     return std::nullopt;
   return *keys + *threads_keys + 160 * runs + 320 * ranks;
@@ -206,8 +275,6 @@ namespace {
 
 using blocks::Word;
 
-constexpr std::int64_t kRowsAtOnce = 64;  // queries that a thread reads of the mask
-
 struct SeenByRanks {
   std::vector<RankLoad> loads;
   std::vector<Word> keys;  // (ranks, row_words)
@@ -220,7 +287,8 @@ std::int64_t loads_of_order_bytes(std::int64_t tokens, std::int64_t ranks) {
   const auto words = 8 * static_cast<double>(blocks::words_for(tokens));
   return core::bytes_of_estimate(
       8 * static_cast<double>(tokens) +
-      (threads() + 1) * (words * static_cast<double>(kRowsAtOnce + ranks) + 40 * static_cast<double>(ranks)));
+      (threads() + 1) *
+          (words * static_cast<double>(blocks::kQueriesAtOnce + ranks) + 40 * static_cast<double>(ranks)));
 }
 
 std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int32_t> order,
@@ -240,7 +308,7 @@ std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int3
   SeenByRanks all{std::vector<RankLoad>(static_cast<std::size_t>(ranks)),
                   std::vector<Word>(static_cast<std::size_t>(ranks * row_words)),
                   {}};
-  const std::int64_t panels = core::ceil_div(tokens, kRowsAtOnce);
+  const std::int64_t panels = core::ceil_div(tokens, blocks::kQueriesAtOnce);
   const double work = static_cast<double>(tokens) * static_cast<double>(row_words);
   core::parallel_reduce(
       panels, mask.node().random_access() ? core::threads_for(panels, work) : 1,
@@ -248,7 +316,8 @@ std::vector<RankLoad> loads_of_order(const Mask& mask, std::span<const std::int3
         return SeenByRanks{std::vector<RankLoad>(all.loads.size()), std::vector<Word>(all.keys.size()), {}};
       },
       [&](SeenByRanks& part, std::int64_t panel) {
-        const std::int64_t begin = panel * kRowsAtOnce, end = std::min(tokens, begin + kRowsAtOnce);
+        const std::int64_t begin = panel * blocks::kQueriesAtOnce,
+                           end = std::min(tokens, begin + blocks::kQueriesAtOnce);
         const blocks::BitRows bits = part.rows.rows(end - begin, tokens);
         mask.node().fill({begin, end, 0, tokens}, bits);
         for (std::int64_t q = begin; q < end; ++q) {

@@ -1,6 +1,5 @@
-// Comparison of block sizes. Each distinct mask is scanned once for all sizes, or once for each size if all
-// masks have known bands. The arrays of mask-info are not built: block states and digests of partial blocks
-// determine their sizes.
+// Comparison of block sizes. Each distinct mask is scanned once for each size. The arrays of mask-info are not
+// built: block states and digests of partial blocks determine their sizes.
 // tests: tests/sparsity/test_sparsity.cpp
 #include "ejk/sparsity.hpp"
 
@@ -31,13 +30,6 @@ struct SizesPlan {
   SparsityOptions options;
 
   const InfoPlan& first() const { return sizes.front(); }
-  /// Masks with known bands are scanned size by size, others for all sizes at once.
-  std::size_t sizes_at_once() const {
-    const std::vector<Mask>& masks = first().known.masks;
-    const bool have_bands =
-        std::all_of(masks.begin(), masks.end(), [](const Mask& mask) { return mask.node().bands() > 0; });
-    return have_bands ? 1 : sizes.size();
-  }
 };
 
 }  // namespace blocks
@@ -134,29 +126,21 @@ std::vector<std::int64_t> computed_pairs(const QueryRuns& runs, BlockShape block
   return pairs;
 }
 
-// Adds the costs of the sizes from `first` on, from the scans by size and mask, and for the first of all
-// sizes the pairs computed for each range of queries.
-void add_costs(Sparsity& sparsity, const blocks::SizesPlan& plan, std::size_t first,
-               const blocks::DistinctMasks& distinct, std::vector<std::vector<Scan>> scans,
-               const std::vector<std::int64_t>& patterns, const std::optional<QueryRuns>& runs,
-               std::vector<std::int64_t>& computed) {
-  double blocks = 0;
-  for (std::size_t s = 0; s < scans.size(); ++s)
-    blocks +=
-        static_cast<double>(plan.sizes[first + s].layout.grid()) * static_cast<double>(distinct.masks.size());
-  core::parallel_for(std::ssize(scans), 2 * blocks, [&](std::int64_t n) {
-    const auto s = static_cast<std::size_t>(n);
-    const InfoPlan& size = plan.sizes[first + s];
-    const std::vector<Scan> of_size = std::exchange(scans[s], {});
-    std::vector<std::vector<std::int64_t>> visited;
-    for (const Scan& scan : of_size) visited.push_back(visited_blocks(scan.summary));
-    sparsity.sizes[first + s] =
-        cost_of(size, distinct, of_size, patterns[s], visited, plan.options.block_cost);
-    if (first + s > 0) return;
-    for (const std::int64_t u : distinct.of_head)
-      sparsity.pairs_allowed += of_size[static_cast<std::size_t>(u)].summary.true_elements;
-    if (runs) computed = computed_pairs(*runs, size.block, visited, distinct.of_head);
-  });
+// From the scans of the first size.
+std::vector<ContextParallel> parallel_loads(const blocks::SizesPlan& plan,
+                                            const blocks::DistinctMasks& distinct,
+                                            const std::vector<Scan>& scans,
+                                            const std::vector<std::vector<std::int64_t>>& visited) {
+  const InfoPlan& first = plan.first();
+  const std::int64_t ranks = plan.options.ranks;
+  QueryRuns runs(blocks::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
+  for (std::size_t u = 0; u < scans.size(); ++u) {
+    const std::int64_t heads =
+        std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
+    blocks::add_scanned(runs, heads, distinct.masks[u], first.block, *scans[u].summary.states);
+  }
+  return blocks::rank_loads(runs, computed_pairs(runs, first.block, visited, distinct.of_head),
+                            first.kv_length(), first.block, ranks, scans.size() == 1);
 }
 
 void choose(Sparsity& sparsity) {
@@ -357,21 +341,16 @@ std::int64_t SparsityPlan::work_bytes() const {
   const std::vector<Mask>& masks = first.known.masks;
   const bool in_order =
       std::any_of(masks.begin(), masks.end(), [](const Mask& mask) { return !mask.node().random_access(); });
-  const std::size_t at_once = plan_->sizes_at_once();
   std::int64_t most = 0;
-  for (std::size_t s = 0; s < plan_->sizes.size(); s += at_once) {
-    std::vector<BlockShape> blocks;
-    std::int64_t bytes = 0;
-    for (const InfoPlan& size :
-         std::span(plan_->sizes).subspan(s, std::min(at_once, plan_->sizes.size() - s))) {
-      blocks.push_back(size.block);
-      for (const Mask& mask : masks)
-        bytes = core::sum_of_bytes({bytes, blocks::held_blocks(mask, size.block).all,
-                                    kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
-    }
-    const auto bits =
-        blocks::sizes_bytes(masks, blocks, in_order ? blocks::Reading::in_order : blocks::Reading::any_order);
-    most = std::max(most, core::sum_of_bytes({bytes, bits.value_or(core::kMostBytes)}));
+  for (const InfoPlan& size : plan_->sizes) {
+    const auto scan =
+        blocks::scan_bytes(first.q_length(), first.kv_length(), size.block, blocks::Patterns::kept,
+                           in_order ? blocks::Reading::in_order : blocks::Reading::any_order);
+    std::int64_t bytes = scan.value_or(core::kMostBytes);
+    for (const Mask& mask : masks)
+      bytes = core::sum_of_bytes({bytes, blocks::held_blocks(mask, size.block).all,
+                                  kOfLine * (size.layout.q_blocks + size.layout.kv_blocks)});
+    most = std::max(most, bytes);
   }
   const auto ranks = plan_->options.ranks == 0 ? 0
                                                : blocks::rank_bytes(first.q_length(), first.kv_length(),
@@ -388,44 +367,27 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   std::function<void(std::int64_t)> counter;
   if (progress) counter = [&](std::int64_t done) { progress(blocks_done += done, all_blocks); };
 
-  const std::int64_t ranks = plan_->options.ranks;
-  std::optional<QueryRuns> runs;
-  if (ranks > 0) runs.emplace(blocks::run_bounds(first.q_length(), first.block.q, ranks), first.kv_length());
   Sparsity result;
   result.options = plan_->options;
   result.shape = {first.head_count(), first.q_length(), first.kv_length()};
-  result.sizes.resize(plan_->sizes.size());
   const blocks::Digester::Seed seed = blocks::Digester::drawn_seed();
-  std::vector<std::int64_t> computed;
-  const auto measure = [&](std::size_t begin, std::size_t end) {
-    std::vector<BlockShape> blocks;
-    std::vector<PatternTable> tables;
-    std::vector<PatternTable*> table_of_size;
-    for (std::size_t s = begin; s < end; ++s) blocks.push_back(plan_->sizes[s].block);
-    tables.push_back(PatternTable::of_digests(blocks[0], max_pattern_bytes, seed));
-    for (std::size_t s = 1; s < blocks.size(); ++s) tables.push_back(tables[0].beside(blocks[s]));
-    for (PatternTable& table : tables) table_of_size.push_back(&table);
-    std::vector<std::vector<Scan>> scans(blocks.size());  // of each size, of each mask
-    for (std::size_t u = 0; u < distinct.masks.size(); ++u) {
-      const std::int64_t heads =
-          std::count(distinct.of_head.begin(), distinct.of_head.end(), static_cast<std::int64_t>(u));
-      auto of_sizes = blocks::scan_sizes(distinct.masks[u], blocks, table_of_size,
-                                         runs && begin == 0 ? &*runs : nullptr, heads, counter);
-      for (std::size_t s = 0; s < blocks.size(); ++s) scans[s].push_back(std::move(of_sizes[s]));
+  for (const InfoPlan& size : plan_->sizes) {
+    PatternTable table = PatternTable::of_digests(size.block, max_pattern_bytes, seed);
+    std::vector<Scan> scans;  // of each mask
+    std::vector<std::vector<std::int64_t>> visited;
+    for (const Mask& mask : distinct.masks) {
+      scans.push_back(blocks::scan_mask(mask, size.block, &table, counter));
+      visited.push_back(visited_blocks(scans.back().summary));
     }
-    std::vector<std::int64_t> patterns;
-    for (const PatternTable& table : tables) patterns.push_back(table.size());
-    add_costs(result, *plan_, begin, distinct, std::move(scans), patterns, runs, computed);
-  };
-  const auto sizes = plan_->sizes.size(), at_once = plan_->sizes_at_once();
-  for (std::size_t begin = 0; begin < sizes; begin += at_once)
-    measure(begin, std::min(sizes, begin + at_once));
+    result.sizes.push_back(cost_of(size, distinct, scans, table.size(), visited, plan_->options.block_cost));
+    if (result.sizes.size() > 1) continue;
+    for (const std::int64_t u : distinct.of_head)
+      result.pairs_allowed += scans[static_cast<std::size_t>(u)].summary.true_elements;
+    if (plan_->options.ranks > 0) result.parallel = parallel_loads(*plan_, distinct, scans, visited);
+  }
   choose(result);
   result.masks = distinct.masks;
   result.head_mask = distinct.of_head;
-  if (runs)
-    result.parallel = blocks::rank_loads(*runs, computed, first.kv_length(), first.block, ranks,
-                                         distinct.masks.size() == 1);
   return result;
 }
 
