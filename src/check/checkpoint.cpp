@@ -12,13 +12,13 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <regex>
 #include <set>
 #include <span>
 #include <tuple>
 #include <utility>
 
 #include "check/integers.hpp"
-#include "check/pattern.hpp"
 #include "core/axis.hpp"
 #include "core/checked.hpp"
 #include "core/elements.hpp"
@@ -70,6 +70,36 @@ std::string text_of(const JsonValue* value) {
   return text == nullptr ? "" : *text;
 }
 
+// The regular expression of an entry of a list of ignored layers, in the syntax that Python's and ECMAScript's have
+// in common, without what names do not need: nothing for other syntax. The matcher is libstdc++'s automaton, whose
+// time is bounded by the product of both lengths; the other one tries all ways.
+std::optional<std::regex> regex_of(std::string_view text) {
+  constexpr std::size_t kLongest = 1000;
+  if (text.size() > kLongest) return std::nullopt;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const std::string_view rest = text.substr(at);
+    if (rest[0] == '\\') {
+      const char c = rest.size() > 1 ? rest[1] : '\0';
+      const bool is_other =
+          c <= ' ' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      if (is_other && c != 'd' && c != 'w') return std::nullopt;
+      ++at;
+      continue;
+    }
+    const bool is_repeated = rest.size() > 1 && (rest[1] == '*' || rest[1] == '+');
+    if (rest[0] == '{' || rest[0] == '}' || (rest.starts_with("(?") && !rest.starts_with("(?:")) ||
+        rest.starts_with("[]") || rest.starts_with("[^]") || rest.starts_with("[[") ||
+        (is_repeated && (rest[0] == '*' || rest[0] == '+' || rest[0] == '?')))
+      return std::nullopt;
+  }
+  try {
+    return std::regex(text.begin(), text.end(),
+                      std::regex::ECMAScript | std::regex::nosubs | std::regex_constants::__polynomial);
+  } catch (const std::regex_error&) {
+    return std::nullopt;
+  }
+}
+
 // The schemes of tensors in a checkpoint whose config has a word as its quant_algo, format or quant_method. Words
 // that are not here may mean any scheme.
 constexpr std::pair<std::string_view, CheckpointScheme> kMethods[] = {
@@ -101,7 +131,7 @@ struct Config {
   std::optional<ScaleBlock> block;  // weight_block_size
   struct Ignored {
     std::string text;
-    std::optional<check::Pattern> regex;
+    std::optional<std::regex> regex;
   };
   std::vector<Ignored> ignored;     // layers that are not quantised
   std::vector<std::string> unread;  // regular expressions that are not understood
@@ -162,9 +192,9 @@ struct Config {
   // "re:" begins a regular expression, applied as Python's re.match() does.
   void add_ignored(const std::string& text) {
     constexpr std::string_view kRegex = "re:";
-    std::optional<check::Pattern> regex;
+    std::optional<std::regex> regex;
     if (text.starts_with(kRegex)) {
-      regex = check::Pattern::parse(std::string_view(text).substr(kRegex.size()));
+      regex = regex_of(std::string_view(text).substr(kRegex.size()));
       if (!regex) return unread.push_back(text);
     }
     ignored.push_back({text, std::move(regex)});
@@ -173,7 +203,7 @@ struct Config {
   // The entry of the list that says that a layer is not quantised; null if none does.
   const std::string* ignores(const std::string& layer) const {
     for (const Ignored& entry : ignored)
-      if (entry.regex ? entry.regex->matches(layer)
+      if (entry.regex ? std::regex_search(layer, *entry.regex, std::regex_constants::match_continuous)
                       : matches_wildcards(layer, entry.text) || matches_wildcards(layer, entry.text + ".*"))
         return &entry.text;
     return nullptr;

@@ -759,6 +759,63 @@ TEST_CASE("regular expressions of ignored layers are applied, and reported where
                                "applied: 're:(?!lm_head).*'"});
 }
 
+namespace {
+
+Findings checked_with_pattern(std::string pattern, const Change& change) {
+  for (std::size_t at = 0; (at = pattern.find('\\', at)) != std::string::npos; at += 2)
+    pattern.insert(at, "\\");
+  return checked(fp8_rows,
+                 both(config(R"({"quantization_config": {"ignore": ["re:)" + pattern + R"("]}})"), change));
+}
+
+}  // namespace
+
+TEST_CASE("regular expressions match the beginnings of names, as Python's re.match() does") {
+  const std::pair<const char*, std::int64_t> patterns[] = {
+      {"model", 30},
+      {"odel", 0},
+      {"", 30},
+      {".*", 30},
+      {".*up_proj", 8},
+      {".*mlp$", 0},
+      {".*(q|k|v)_proj$", 6},
+      {R"(^model\.layers\.\d+\.mlp\.experts\.[0-2]\.(gate|up)_proj$)", 12},
+      {R"((?:model|layers|\.|\d+)*\.mlp)", 24},
+      {R"(\w+\.\w+\.1\.)", 15},
+      {".*?v_pro[^a-i]", 2},
+      {"(|model)[.]", 30},
+  };
+  for (const auto& [pattern, count] : patterns) {
+    const std::string text = pattern;
+    CAPTURE(text);
+    const Findings found = checked_with_pattern(text, [](Model&) {});
+    CHECK(found.count("config-disagrees") == count);
+    CHECK(found.facts().warnings.empty());
+  }
+}
+
+TEST_CASE("other syntax of regular expressions is reported") {
+  for (const std::string text :
+       {"(",     ")",     "a)",        "[a",    "[",     "*",          "a**",      "a*+",
+        "a{2}",  R"(\)",  R"(\1)",     R"(\b)", R"(\Z)", "(?=a)",      "(?P<x>a)", "^*",
+        "[z-a]", "(?i)a", R"([a-\d])", "[]a]",  "[^]a]", "[[:alpha:]]"}) {
+    CAPTURE(text);
+    CHECK(checked_with_pattern(text, [](Model&) {}).facts().warnings.size() == 1);
+  }
+  CHECK(checked_with_pattern(std::string(1001, 'a'), [](Model&) {}).facts().warnings.size() == 1);
+}
+
+TEST_CASE(
+    "a regular expression that makes others try all ways takes no longer than its length times the name's") {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "(a*)*";
+  const auto matching = [&](const std::string& name) {
+    return checked_with_pattern(text + "b", [&](Model& m) { fp8_rows(m, name); }).count("config-disagrees");
+  };
+  CHECK(matching(std::string(10'000, 'a')) == 0);
+  CHECK(matching(std::string(10'000, 'a') + "b") == 1);
+}
+
 TEST_CASE("codes of 6 bits are counted") {
   const std::string weight = kGate + ".weight_packed";
   const auto with = [&](int first, int second, int third) {
