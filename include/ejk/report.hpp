@@ -86,12 +86,6 @@ struct BlockDetails {
   /// empty: unknown.
   std::int64_t blocks_per_cell = 1;
   std::vector<double> density;
-  /// The terms of which each may empty a block ("causal"), at most 31.
-  std::vector<std::string> terms;
-  /// For each block of a row a bit for each term empty in it; kNoTermAlone if only their combination is
-  /// empty; 0: unknown or not empty.
-  static constexpr std::uint32_t kNoTermAlone = std::uint32_t{1} << 31;
-  std::function<void(std::int64_t row, std::uint32_t* terms)> emptied_by;
 };
 
 /// States of blocks: 0 empty, 1 partial, 2 full, 3 marked. Each row stores one range of columns; other

@@ -1,9 +1,7 @@
-// Block pictures of masks. Details for pages are computed on demand: densities of cells from the counts of
-// the scan, and for an empty block the factors of the mask that are empty in it, by classifying these.
-// Elements are read only if no classification decides.
+// Block pictures of masks. Densities of cells, which only pages need, are computed on demand from the counts of
+// the scan.
 // tests: tests/blocks/test_picture.cpp
 #include <algorithm>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -46,70 +44,6 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
   return shares;
 }
 
-// The factors that are empty in an empty block. If none is known to be, undecided ones are read.
-class Causes {
- public:
-  Causes(const Mask& mask, BlockShape block)
-      : block_(block),
-        factors_(mask.node().factors()),
-        states_(static_cast<std::size_t>(core::ceil_div(mask.kv_length(), block.kv))) {
-    if (factors_.empty()) factors_ = {mask};
-    if (factors_.size() > kMost) factors_.erase(factors_.begin() + kMost, factors_.end());
-    for (const Mask& factor : factors_) classifiers_.push_back(factor.node().classifier(block.q, block.kv));
-  }
-
-  std::vector<std::string> texts() const {
-    std::vector<std::string> texts;
-    for (const Mask& factor : factors_) texts.push_back(factor.text());
-    return texts;
-  }
-
-  void of_row(std::int64_t row, const BlockStates& blocks, std::uint32_t* terms) {
-    const std::int64_t begin = row * block_.q, end = std::min(begin + block_.q, factors_[0].q_length());
-    std::vector<std::uint32_t> undecided(states_.size());
-    std::fill(terms, terms + states_.size(), 0);
-    for (std::size_t f = 0; f < factors_.size(); ++f) {
-      classifiers_[f]->classify(begin, end, {0, std::ssize(states_)}, states_.data());
-      for (std::size_t c = 0; c < states_.size(); ++c) {
-        terms[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::empty) << f;
-        undecided[c] |= static_cast<std::uint32_t>(states_[c] == BlockState::undecided) << f;
-      }
-    }
-    for (std::size_t c = 0; c < states_.size(); ++c) {
-      const bool is_empty_block = blocks.at(row, static_cast<std::int64_t>(c)) == 0;
-      if (!is_empty_block) terms[c] = 0;
-      if (!is_empty_block || terms[c] != 0) continue;
-      const std::int64_t k = static_cast<std::int64_t>(c) * block_.kv;
-      const Rectangle where{begin, end, k, std::min(k + block_.kv, factors_[0].kv_length())};
-      bool known = true;
-      for (std::size_t f = 0; f < factors_.size(); ++f) {
-        if ((undecided[c] >> f & 1) == 0) continue;
-        if (!factors_[f].node().random_access())
-          known = false;
-        else if (is_empty(factors_[f], where))
-          terms[c] |= std::uint32_t{1} << f;
-      }
-      if (terms[c] == 0 && known && factors_.size() > 1) terms[c] = BlockDetails::kNoTermAlone;
-    }
-  }
-
- private:
-  static constexpr std::size_t kMost = 31;
-
-  bool is_empty(const Mask& factor, const Rectangle& where) {
-    const BitRows bits = buffer_.rows(where.rows(), where.columns());
-    factor.node().fill(where, bits);
-    return std::all_of(bits.words, bits.words + bits.rows * bits.row_words,
-                       [](Word word) { return word == 0; });
-  }
-
-  BlockShape block_;
-  std::vector<Mask> factors_;
-  std::vector<std::unique_ptr<BlockClassifier>> classifiers_;
-  std::vector<BlockState> states_;
-  BitBuffer buffer_;
-};
-
 }  // namespace
 
 BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary) {
@@ -118,17 +52,9 @@ BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& s
   picture.row_axis = {"queries", block.q, mask.q_length()};
   picture.column_axis = {"keys", block.kv, mask.kv_length()};
   BlockPicture plain = picture;  // shares the states
-  picture.details = [plain = std::move(plain), mask, block, cell_blocks = summary.cell_blocks,
+  picture.details = [plain = std::move(plain), cell_blocks = summary.cell_blocks,
                      elements = summary.partial_elements] {
-    BlockDetails details;
-    details.blocks_per_cell = cell_blocks;
-    details.density = densities(plain, cell_blocks, elements);
-    const auto causes = std::make_shared<Causes>(mask, block);
-    details.terms = causes->texts();
-    details.emptied_by = [causes, plain](std::int64_t row, std::uint32_t* terms) {
-      causes->of_row(row, *plain.states, terms);
-    };
-    return details;
+    return BlockDetails{cell_blocks, densities(plain, cell_blocks, elements)};
   };
   return picture;
 }

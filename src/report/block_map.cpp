@@ -20,83 +20,47 @@ namespace ejk::report {
 
 namespace {
 
-// page.js has the same numbers.
-constexpr std::uint8_t kStates = 5;
-constexpr std::size_t kMostCauses = 26;  // letters
+// page.js has the same number.
 constexpr std::uint32_t kMostShare = (1 << 18) - 1;
-
-// What is known of a cell: its state, or kStates + the cause that emptied it.
-using Symbol = std::uint8_t;
-
-CellState state_of_symbol(Symbol symbol) {
-  return symbol < kStates ? static_cast<CellState>(symbol) : CellState::empty;
-}
-
-Symbol joined(Symbol a, Symbol b) {
-  return a == b ? a : static_cast<Symbol>(joined(state_of_symbol(a), state_of_symbol(b)));
-}
-
-char letter_of(Symbol symbol) {
-  return symbol < kStates ? letter_of(static_cast<CellState>(symbol))
-                          : static_cast<char>('a' + (symbol - kStates));
-}
 
 struct Cells {
   std::int64_t rows = 0, columns = 0;
-  std::vector<Symbol> symbols;
-  std::vector<std::uint32_t> causes;  // sets of terms, in order of first appearance
+  std::vector<CellState> states;
 
-  Symbol* row(std::int64_t r) { return symbols.data() + r * columns; }
-  const Symbol* row(std::int64_t r) const { return symbols.data() + r * columns; }
+  CellState* row(std::int64_t r) { return states.data() + r * columns; }
+  const CellState* row(std::int64_t r) const { return states.data() + r * columns; }
 };
 
-Cells cells_of(const BlockPicture& picture, const BlockDetails& details) {
-  Cells cells{picture.rows(), picture.columns(), {}, {}};
-  cells.symbols.resize(static_cast<std::size_t>(picture.states->blocks()),
-                       static_cast<Symbol>(CellState::empty));
+Cells cells_of(const BlockPicture& picture) {
+  Cells cells{picture.rows(), picture.columns(), {}};
+  cells.states.resize(static_cast<std::size_t>(picture.states->blocks()), CellState::empty);
   for (std::int64_t r = 0; r < picture.rows(); ++r) {
     const auto states = picture.states->states(r);
-    std::transform(states.begin(), states.end(), cells.row(r) + picture.states->run(r).begin,
-                   [](std::uint8_t state) { return static_cast<Symbol>(state_of(state)); });
-  }
-  if (!details.emptied_by) return cells;
-  std::vector<std::uint32_t> terms(static_cast<std::size_t>(picture.columns()));
-  for (std::int64_t r = 0; r < picture.rows(); ++r) {
-    details.emptied_by(r, terms.data());
-    for (std::size_t c = 0; c < terms.size(); ++c) {
-      Symbol& symbol = cells.row(r)[c];
-      if (symbol != static_cast<Symbol>(CellState::empty) || terms[c] == 0) continue;
-      auto known = std::find(cells.causes.begin(), cells.causes.end(), terms[c]);
-      if (known == cells.causes.end()) {
-        if (cells.causes.size() == kMostCauses) continue;
-        known = cells.causes.insert(known, terms[c]);
-      }
-      symbol = static_cast<Symbol>(kStates + (known - cells.causes.begin()));
-    }
+    std::transform(states.begin(), states.end(), cells.row(r) + picture.states->run(r).begin, state_of);
   }
   return cells;
 }
 
 Cells halved(const Cells& fine) {
-  Cells coarse{core::ceil_div(fine.rows, 2), core::ceil_div(fine.columns, 2), {}, fine.causes};
-  coarse.symbols.reserve(static_cast<std::size_t>(coarse.rows * coarse.columns));
+  Cells coarse{core::ceil_div(fine.rows, 2), core::ceil_div(fine.columns, 2), {}};
+  coarse.states.reserve(static_cast<std::size_t>(coarse.rows * coarse.columns));
   for (std::int64_t r = 0; r < fine.rows; r += 2) {
-    const Symbol* top = fine.row(r);
-    const Symbol* bottom = r + 1 < fine.rows ? fine.row(r + 1) : top;
+    const CellState* top = fine.row(r);
+    const CellState* bottom = r + 1 < fine.rows ? fine.row(r + 1) : top;
     for (std::int64_t c = 0; c < fine.columns; c += 2) {
       const std::int64_t next = c + 1 < fine.columns ? c + 1 : c;
-      coarse.symbols.push_back(joined(joined(top[c], top[next]), joined(bottom[c], bottom[next])));
+      coarse.states.push_back(joined(joined(top[c], top[next]), joined(bottom[c], bottom[next])));
     }
   }
   return coarse;
 }
 
-std::string runs_of(const Symbol* symbols, std::int64_t columns) {
+std::string runs_of(const CellState* states, std::int64_t columns) {
   std::string text;
   for (std::int64_t c = 0; c < columns;) {
     std::int64_t end = c + 1;
-    while (end < columns && symbols[end] == symbols[c]) ++end;
-    text += letter_of(symbols[c]);
+    while (end < columns && states[end] == states[c]) ++end;
+    text += letter_of(states[c]);
     if (end - c > 1) text += std::to_string(end - c);
     c = end;
   }
@@ -189,22 +153,18 @@ void put_axis(core::JsonWriter& json, const PictureAxis& axis, std::int64_t bloc
 
 std::string block_map(const BlockPicture& picture, const BlockCounts& counts, std::size_t most_bytes) {
   const BlockDetails details = picture.details ? picture.details() : BlockDetails();
-  const std::size_t for_runs = std::max<std::size_t>(most_bytes / 2, 64), for_density = most_bytes / 4,
-                    for_terms = most_bytes / 8;
-  Cells cells = cells_of(picture, details);
+  const std::size_t for_runs = std::max<std::size_t>(most_bytes / 2, 64), for_density = most_bytes / 4;
+  Cells cells = cells_of(picture);
   std::int64_t scale = 1;
   std::optional<std::string> runs;
   while (!(runs = runs_of(cells, for_runs))) cells = halved(cells), scale *= 2;
 
-  std::vector<std::string> names, term_names;
+  std::vector<std::string> names;
   std::vector<std::int64_t> counts_of_states;
   for (const CellState state : states_of(picture)) {
     names.push_back(printable(state_name(picture, state), kLongestName));
     counts_of_states.push_back(counts.of_state[static_cast<std::size_t>(state)]);
   }
-  const std::size_t longest = for_terms / std::max<std::size_t>(1, details.terms.size());
-  for (const std::string& term : details.terms)
-    term_names.push_back(printable(term, std::clamp<std::size_t>(longest, 16, 200)));
 
   core::JsonWriter json(core::JsonStyle::stable);
   json.object([&] {
@@ -219,14 +179,6 @@ std::string block_map(const BlockPicture& picture, const BlockCounts& counts, st
     json.key("block").put(printable(picture.block_name, kLongestName));
     json.key("names").put(names);
     json.key("counts").put(counts_of_states);
-    json.key("terms").put(term_names);
-    json.key("causes").list([&] {
-      for (const std::uint32_t terms : cells.causes)
-        json.list([&] {
-          for (std::size_t t = 0; t < details.terms.size(); ++t)
-            if ((terms >> t & 1) != 0) json.put(t);
-        });
-    });
     json.key("runs").put(*runs);
     json.key("density");
     put_density(json, picture, details, for_density);

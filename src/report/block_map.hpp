@@ -14,7 +14,6 @@ namespace ejk::report {
 ///   scale           blocks of a cell along each side, a power of two
 ///   axes            [rows, columns] of {name, block, length}
 ///   block           what a block is called; names, counts: of the states E, P, F, M, X, and how many blocks
-///   terms, causes   what cells in the states a, b, ... are emptied by: lists of terms, [] no term alone
 ///   runs            rows joined by "/": a letter of a state, and how many cells have it where that is not 1;
 ///                   "=" is the row above once more, "=9" nine times
 ///   density         null or {blocks, columns, values}: shares of 0 to 2^18 - 1, three digits of base 64 each

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <memory>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -53,42 +52,6 @@ TEST_CASE("densities are the shares of True elements, for any size of cells") {
                 doctest::Approx(seen / all));
       }
   }
-}
-
-TEST_CASE("an empty block names the terms that are empty in it") {
-  // Blocks of 4 x 4 in 12 x 12. Causal empties those above the diagonal, the window those far below it; of
-  // the last two terms the first keeps even keys, the second odd ones, so that together they empty what is
-  // left.
-  const Mask causal = causal_mask(12, 12), window = local_mask(12, 12, 3, std::nullopt);
-  const auto even = plain::table(12, 12, [](auto, auto k) { return k % 2 == 0; });
-  const Mask evens = array_mask(make_source(plain::array_of(12, 12, even), "even.npy"));
-  const auto causes = [](const Mask& mask, std::int64_t row) {
-    const Report report = describe(process_mask({mask}, {4, 4}));
-    const BlockPicture& picture = first_picture(report);
-    const BlockDetails details = picture.details();
-    std::vector<std::uint32_t> of(static_cast<std::size_t>(picture.columns()));
-    details.emptied_by(row, of.data());
-    std::vector<std::string> texts;
-    for (std::size_t c = 0; c < of.size(); ++c) {
-      const bool empty = picture.states->at(row, static_cast<std::int64_t>(c)) == 0;
-      CHECK((empty || of[c] == 0));
-      std::string text = of[c] == BlockDetails::kNoTermAlone ? "no term alone" : "";
-      for (std::size_t t = 0; t < details.terms.size(); ++t)
-        if ((of[c] >> t & 1) != 0) text += (text.empty() ? "" : ", ") + details.terms[t];
-      texts.push_back(!empty ? "-" : text.empty() ? "?" : text);
-    }
-    return texts;
-  };
-  CHECK(causes(causal & window, 0) == std::vector<std::string>{"-", "causal", "causal"});
-  CHECK(causes(causal & window, 2) == std::vector<std::string>{window.text(), "-", "-"});
-  CHECK(causes(causal, 0) == std::vector<std::string>{"-", "causal", "causal"});
-  CHECK(causes(causal & ~causal, 1) == std::vector<std::string>{"~causal", "no term alone", "causal"});
-  CHECK(causes(evens & ~evens, 1) == std::vector<std::string>(3, "no term alone"));
-  // A stored term that is empty where the others are not is found by reading it.
-  const auto hole = plain::table(12, 12, [](auto q, auto k) { return q < 8 || k >= 4; });
-  const Mask holes = array_mask(make_source(plain::array_of(12, 12, hole), "hole.npy"));
-  CHECK(causes(holes & causal & ~causal_mask(12, 12, -9), 2) ==
-        std::vector<std::string>{holes.text(), "-", "-"});
 }
 
 TEST_CASE("a mask is drawn by elements while it is small, by blocks when it is not") {

@@ -2,9 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -102,12 +100,6 @@ TEST_CASE("nothing that a file or a person named becomes markup") {
   BlockPicture picture = picture_of(1, 2, {0, 1});
   picture.title = picture.block_name = picture.state_names[1] = picture.marked_name = evil;
   picture.row_axis.name = picture.column_axis.name = evil;
-  picture.details = [&] {
-    BlockDetails details;
-    details.terms = {evil};
-    details.emptied_by = [](std::int64_t, std::uint32_t* terms) { terms[0] = terms[1] = 1; };
-    return details;
-  };
   report.add(picture);
   report.warnings = {evil};
   const std::string page = to_html(report, {evil, {{evil, evil}}, evil});
@@ -135,7 +127,7 @@ TEST_CASE("a long table is cut, with a line that counts the rest") {
   CHECK(holds(page, "and 734 more"));
 }
 
-TEST_CASE("the map's runs are the blocks, with what emptied them") {
+TEST_CASE("the map's runs are the blocks") {
   std::mt19937 random(3);
   constexpr std::int64_t rows = 17, columns = 9;
   std::vector<std::uint8_t> states(rows * columns);
@@ -145,23 +137,11 @@ TEST_CASE("the map's runs are the blocks, with what emptied them") {
   picture.marked_name = "wrong";
   picture.details = [] {
     BlockDetails details;
-    details.terms = {"causal", "documents"};
-    details.emptied_by = [](std::int64_t, std::uint32_t* terms) {
-      // Of every four blocks one by the first term, by both, by none alone; of the last it is not known.
-      for (std::int64_t c = 0; c < columns; ++c)
-        terms[c] = std::array<std::uint32_t, 4>{1, 3, BlockDetails::kNoTermAlone,
-                                                0}[static_cast<std::size_t>(c % 4)];
-    };
     details.density.assign(static_cast<std::size_t>(rows * columns), 0.5);
     return details;
   };
   const auto map = nlohmann::json::parse(report::block_map(picture, report::counts_of(picture), 1 << 20));
   CHECK(map["scale"] == 1);
-  CHECK(map["terms"] == nlohmann::json({"causal", "documents"}));
-  std::map<std::string, char> letters;  // of sets of terms
-  for (std::size_t n = 0; n < map["causes"].size(); ++n)
-    letters.emplace(map["causes"][n].dump(), static_cast<char>('a' + static_cast<char>(n)));
-  CHECK(letters.size() == 3);
   CHECK(map["density"]["values"].get<std::string>().size() == 3 * rows * columns);
   CHECK(map["counts"][1] == std::count(states.begin(), states.end(), 1));
   const auto got = rows_of(map["runs"]);
@@ -169,9 +149,7 @@ TEST_CASE("the map's runs are the blocks, with what emptied them") {
   for (std::int64_t r = 0; r < rows; ++r) {
     std::string want;
     for (std::int64_t c = 0; c < columns; ++c) {
-      const std::uint8_t state = states[static_cast<std::size_t>(r * columns + c)];
-      const char* sets[] = {"[0]", "[0,1]", "[]"};
-      want += state == 0 && c % 4 < 3 ? letters.at(sets[c % 4]) : "EPFX"[state];
+      want += "EPFX"[states[static_cast<std::size_t>(r * columns + c)]];
     }
     CHECK(got[static_cast<std::size_t>(r)] == want);
   }
@@ -238,10 +216,6 @@ TEST_CASE("many pictures and long tables stay within their bytes") {
       BlockDetails details;
       details.blocks_per_cell = 4;
       details.density.assign(128 * 128, 0.3);
-      details.terms.assign(4, std::string(400, 'x'));
-      details.emptied_by = [](std::int64_t, std::uint32_t* terms) {
-        for (std::uint32_t c = 0; c < 512; ++c) terms[c] = c % 16;
-      };
       return details;
     };
     report.add(std::move(picture));

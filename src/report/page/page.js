@@ -72,22 +72,19 @@
   // --- block maps
 
   // As src/report/block_map.cpp writes them.
-  const kStates = "EPFMX", kFull = 2, kMixed = 3, kMarked = 4, kFirstCause = 5, kMostShare = 2 ** 18 - 1;
-  const stateOf = (symbol) => (symbol < kFirstCause ? symbol : 0);
+  const kStates = "EPFMX", kFull = 2, kMixed = 3, kMarked = 4, kMostShare = 2 ** 18 - 1;
   const joined = (a, b) => {
     if (a === b) return a;
-    const x = stateOf(a), y = stateOf(b);
-    if (x === kMarked || y === kMarked) return kMarked;
-    return x === y ? x : kMixed;
+    return a === kMarked || b === kMarked ? kMarked : kMixed;
   };
 
-  // Runs of one row: run i has symbols[i] up to column ends[i].
+  // Runs of one row: run i has states[i] up to column ends[i].
   class Row {
-    constructor() { this.ends = []; this.symbols = []; }
-    add(symbol, cells) {
+    constructor() { this.ends = []; this.states = []; }
+    add(state, cells) {
       const n = this.ends.length, end = (n ? this.ends[n - 1] : 0) + cells;
-      if (n && this.symbols[n - 1] === symbol) this.ends[n - 1] = end;
-      else { this.ends.push(end); this.symbols.push(symbol); }
+      if (n && this.states[n - 1] === state) this.ends[n - 1] = end;
+      else { this.ends.push(end); this.states.push(state); }
     }
     find(column) {
       let low = 0, high = this.ends.length - 1;
@@ -97,7 +94,7 @@
       }
       return low;
     }
-    at(column) { return this.symbols[this.find(column)]; }
+    at(column) { return this.states[this.find(column)]; }
   }
 
   const parseRows = (text) => {
@@ -108,9 +105,8 @@
         continue;
       }
       const row = new Row();
-      for (const [, letter, cells] of part.matchAll(/([A-Za-z])(\d*)/g)) {
-        const state = kStates.indexOf(letter);
-        row.add(state >= 0 ? state : kFirstCause + letter.charCodeAt(0) - 97, cells === "" ? 1 : Number(cells));
+      for (const [, letter, cells] of part.matchAll(/([A-Z])(\d*)/g)) {
+        row.add(kStates.indexOf(letter), cells === "" ? 1 : Number(cells));
       }
       rows.push(row);
     }
@@ -122,7 +118,7 @@
     const row = new Row();
     for (let i = 0, j = 0, at = 0; i < a.ends.length;) {
       const end = Math.min(a.ends[i], b.ends[j]);
-      row.add(joined(a.symbols[i], b.symbols[j]), end - at);
+      row.add(joined(a.states[i], b.states[j]), end - at);
       at = end;
       if (a.ends[i] === end) ++i;
       if (b.ends[j] === end) ++j;
@@ -135,11 +131,11 @@
       while (row.ends[i] <= at) ++i;
       const whole = Math.floor((row.ends[i] - at) / 2);
       if (whole > 0) {
-        half.add(row.symbols[i], whole);
+        half.add(row.states[i], whole);
         at += 2 * whole;
         continue;
       }
-      half.add(at + 1 < columns ? joined(row.symbols[i], row.symbols[i + 1]) : row.symbols[i], 1);
+      half.add(at + 1 < columns ? joined(row.states[i], row.states[i + 1]) : row.states[i], 1);
       at += 2;
     }
     return half;
@@ -179,7 +175,7 @@
       this.ofRow = new Float64Array(rows.length);
       const change = new Float64Array(columns + 1);
       rows.forEach((row, r) => row.ends.forEach((end, i) => {
-        if (stateOf(row.symbols[i]) === 0) return;
+        if (row.states[i] === 0) return;
         const begin = i ? row.ends[i - 1] : 0;
         this.ofRow[r] += end - begin;
         ++change[begin];
@@ -394,7 +390,7 @@
         for (let i = row.find(firstColumn); i < row.ends.length; ++i) {
           const begin = i ? row.ends[i - 1] : 0;
           if (begin >= endColumn) break;
-          const state = stateOf(row.symbols[i]);
+          const state = row.states[i];
           if (state === 0) continue;
           mixed = mixed || state === kMixed;
           const x = snap(toX(begin * size)), end = snap(toX(row.ends[i] * size));
@@ -518,7 +514,7 @@
       const size = 2 ** level;
       const row = Math.floor(this.pointer.y / size), column = Math.floor(this.pointer.x / size);
       const at = this.levels[level].rows[Math.min(row, this.levels[level].rows.length - 1)];
-      return { row: row * size, column: column * size, symbol: at.at(Math.min(column, this.levels[level].columns - 1)) };
+      return { row: row * size, column: column * size, state: at.at(Math.min(column, this.levels[level].columns - 1)) };
     }
 
     tell(cell, size) {
@@ -538,16 +534,13 @@
       };
       const q = place(map.axes[0], cell.row, map.blocks[0]);
       const k = place(map.axes[1], cell.column, map.blocks[1]);
-      const state = stateOf(cell.symbol);
+      const state = cell.state;
       const parts = [];
       if (q.text) parts.push(q.text + ", " + k.text);
       parts.push(map.block + (side > 1 ? "s" : "") + " (" + q.blocks + ", " + k.blocks + ")");
       parts.push(map.names[state]);
       const density = this.density(q, k, state);
       if (density) parts.push(density);
-      const cause = map.causes[cell.symbol - kFirstCause];
-      if (cause)
-        parts.push("emptied by " + (cause.length ? cause.map((term) => map.terms[term]).join(", ") : "no term alone"));
       const share = (n, all) => count(n) + " of " + count(all);
       if (size === 1 && map.scale === 1)
         parts.push("row has " + share(this.ofRow[cell.row], map.columns) + ", column " +
