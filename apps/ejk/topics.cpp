@@ -209,8 +209,8 @@ It is built if MPI is found; 'sh .ci/install mpi' installs that.
 What is divided
   mask-info              rows of blocks of the masks
   attention              entries, key/value heads, blocks of queries
-  attention-grad         entries and key/value heads; where these are fewer
-                         than ranks, queries and keys
+  attention-grad         entries and key/value heads: more ranks than these
+                         do not help. The gradient of a bias along its queries
   grouped-matmul         rows of the result, and columns of few rows
   transposed-...         groups, and rows of a group's result
   All other commands run on rank 0, as do --check and --against, for which rank

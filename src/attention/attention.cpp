@@ -29,7 +29,7 @@ AttentionWork run_whole(const attn::Plan& plan, const AttentionArrays& arrays,
                         const attn::KeySources& key_sources) {
   attn::bound(plan.setup, plan.types, arrays);  // all that were planned for are there
   const AttentionPasses done =
-      attn::run_part(plan, attn::whole_part(plan), arrays, results, nullptr, progress, key_sources);
+      attn::run_part(plan, attn::whole_part(plan), arrays, results, progress, key_sources);
   AttentionWork work = plan.blocks().work();
   static_cast<AttentionPasses&>(work) = done;
   return work;

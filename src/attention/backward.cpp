@@ -4,9 +4,7 @@
 // Each product finds its factors in the form in which the previous one left them. dk and dv belong to the
 // task. dq, kept transposed, is accumulated by the tasks of a head in the order of their keys, by a turn
 // counter for each block of queries. Tasks start in that order, so a task that others wait for is running.
-// Where ranks divide the sequence, dk and dv of some keys are computed without dq, and dq of some queries by
-// tasks of their own in the same order of keys: the same bits, computing scores and dP twice. The gradient of
-// a bias is a pass of its own that computes scores and dP once more. Sums are float64.
+// The gradient of a bias is a pass of its own that computes scores and dP once more. Sums are float64.
 // tests: tests/attention/test_attention_grad.cpp
 #include "attention/backward.hpp"
 
@@ -50,7 +48,7 @@ class OrderedAccumulation {
   std::atomic<bool> failed_{false};
 };
 
-enum class Wanted { all, keys, queries, bias };
+enum class Wanted { all, keys, bias };
 
 // Sum of the head sizes above which blocks of queries are shorter, so that they stay in the caches.
 constexpr std::int64_t kLargeSizes = 160;
@@ -151,28 +149,6 @@ class Backward {
     }
   }
 
-  /// dq of some queries. Returns the number of pairs.
-  std::int64_t queries(std::int64_t entry, std::int64_t head, Positions queries) const {
-    const std::int64_t size = setup_.shape.head_size;
-    const Problem p = setup_.problem(entry, head);
-    thread_local TileMask mask;
-    thread_local NonFiniteRows<Real> finite_k;
-    Task t(*this, std::min(key_block_, p.kv_length));
-    std::fill_n(t.dq, size * query_block_, Real{0});
-    const matmul::Tiles tiles(score_gemm_.enter != nullptr ? score_gemm_ : value_gemm_);
-    take_queries(p, queries, t);
-    mask.begin(setup_, plan_.of(p), queries, TileMask::Rows::keys);
-    for (std::int64_t b = 0; b * key_block_ < p.kv_length; ++b) {
-      const Positions keys = block_of(b, key_block_, p.kv_length);
-      if (!mask.keys(keys)) continue;
-      take_keys(p, keys, finite_k, t);
-      differentiate_block(p, queries, keys, mask, t);
-      add_to_queries(p, queries, keys, finite_k, mask, t, t.dq, query_block_);
-    }
-    store_queries(p, queries, t.dq, query_block_);
-    return queries.count() * p.kv_length;
-  }
-
   // Adds dS of key j and query i, counted from the first, to sums[j * by_key + i * by_query]. Returns the
   // number of pairs.
   // NOLINTNEXTLINE(readability-non-const-parameter): a task writes to them
@@ -235,7 +211,7 @@ class Backward {
   // What queries without a key add to the gradient of every value of their entry, where their results are the
   // mean of these. Of squared terms: times their number, as all have the same weight and its rounding.
   std::vector<double> gradients_of_means() const {
-    if (!setup_.ends.mean || (wanted_ != Wanted::all && wanted_ != Wanted::keys)) return {};
+    if (!setup_.ends.mean || wanted_ == Wanted::bias) return {};
     const std::int64_t size = setup_.shape.value_size, group = setup_.group(),
                        heads = queries_.heads.count() / group;
     std::vector<double> sums(static_cast<std::size_t>(queries_.entries.count() * heads * size));
@@ -306,7 +282,6 @@ class Backward {
       const std::int64_t keys_together = b.decode_rows_ == 0 ? 0 : std::min(b.group_, keys);
       memory.add(room, keys_together * moved_stride(b.setup_.shape.head_size));
       memory.add(products, b.decode_rows_ * b.products_stride());
-      memory.add(dq, b.wanted_ == Wanted::queries ? b.setup_.shape.head_size * b.query_block_ : 0);
       memory.take();
     }
 
@@ -315,7 +290,7 @@ class Backward {
     std::int64_t dk_stride, dv_stride;
     Real *weights = nullptr, *gradients = nullptr;  // of a group of keys, in the form of a left factor
     Real *lse = nullptr, *delta = nullptr, *bias = nullptr, *slopes = nullptr;  // of a block of queries
-    Real *dk = nullptr, *dv = nullptr, *dq = nullptr;  // dq: transposed, rows of query_block_
+    Real *dk = nullptr, *dv = nullptr;
     Real *few = nullptr, *room = nullptr,
          *products = nullptr;  // few queries; keys and products of a group of keys with them
     double* sums = nullptr;    // of a block's dS, by key and by query
@@ -327,7 +302,7 @@ class Backward {
   void take_keys(const Problem& p, Positions keys, NonFiniteRows<Real>& finite_k, Task& t) const {
     t.k.pack(p.k.at(keys), keys.count());
     t.v.pack(p.v.at(keys), keys.count());
-    if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) return;
+    if (wanted_ != Wanted::all) return;
     t.k_transposed = PackedA(gemm_, gemm_.mr, keys.count());
     t.k_transposed.bind(t.k_transposed_memory);
     t.k_transposed.pack(transposed(finite_k.of(k_factor(p).at(keys), keys.count(), setup_.shape.head_size)),
@@ -399,7 +374,7 @@ class Backward {
     thread_local NonFiniteRows<Real> finite_q, finite_dout;
     const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
     const std::int64_t count = queries.count(), stride = gemm_.a_stride / kSize;
-    const bool to_keys = wanted_ == Wanted::all || wanted_ == Wanted::keys;
+    const bool to_keys = wanted_ != Wanted::bias;
     if (to_keys) {
       t.q.pack(finite_q.of(part_of(q_factor(p), queries.begin), count, size), count, size);
       t.dout.pack(finite_dout.of(part_of(dout_factor(p), queries.begin), count, value_size), count,
@@ -428,7 +403,7 @@ class Backward {
       if (wanted_ == Wanted::bias && columns.count() > 0)
         for (std::int64_t j = rows.begin; j < rows.end; ++j)
           add_to_sums(t.gradients + (j - rows.begin) * stride, columns, t.sums + j * t.by_key, t.by_query);
-      if (wanted_ == Wanted::keys || wanted_ == Wanted::bias) continue;
+      if (wanted_ != Wanted::all) continue;
       for (std::int64_t j = rows.begin; j < rows.end; ++j)
         t.ds.put_row(j, t.gradients + (j - rows.begin) * stride, columns.begin, columns.end, count);
     }
@@ -574,19 +549,6 @@ void run_keys(const CheckedArguments& setup, const MaskPlan& plan, Wanted wanted
   if (wanted == Wanted::all) pass.finish();
 }
 
-template <class Real>
-void run_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries, double share,
-                 const Saved& saved, const RowWriter& dq, const PairProgress& tell) {
-  const Backward<Real> pass(setup, plan, Wanted::queries, queries, saved, &dq, nullptr, nullptr);
-  Progress progress(tell, 2 * pairs_of_queries(setup, queries));
-  for_each_piece(
-      queries, [&](std::int64_t e) { return setup.q_length(e); }, pass.query_block(), Order::last_first,
-      2 * share * plan.nanoseconds(setup),
-      [&](std::int64_t entry, std::int64_t head, Positions some) {
-        progress.add(2 * pass.queries(entry, head, some));
-      });
-}
-
 // f(entry, head) of all that share an entry and head of a bias, in order.
 template <class F>
 void each_sharing(const CheckedArguments& setup, const Region& served, std::int64_t entry, std::int64_t head,
@@ -642,8 +604,7 @@ template <class Real>
 void run_sums(const CheckedArguments& setup, const Backward<Real>& pass, const Region& bias, double work,
               const RowWriter& out, Progress& progress) {
   const Region served = setup.queries_of_bias(bias);
-  const Positions queries = served.positions_of(setup.q.shape[2]),
-                  keys = setup.keys_of_bias(bias).positions_of(setup.k.shape[2]);
+  const Positions queries = served.positions_of(setup.q.shape[2]), keys{0, setup.k.shape[2]};
   const bool has_keys = setup.bias_has(BiasAxis::keys), has_queries = setup.bias_has(BiasAxis::queries);
   const Positions own = has_keys ? keys : queries;
   const std::int64_t block = has_keys ? pass.key_block() : pass.query_block(),
@@ -738,13 +699,6 @@ void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const
   });
 }
 
-void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
-                         double share, const Saved& saved, const RowWriter& dq,
-                         const PairProgress& progress) {
-  in_arithmetic(
-      setup, [&]<class Real>(Real) { run_queries<Real>(setup, plan, queries, share, saved, dq, progress); });
-}
-
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,
                       const Saved& saved, const RowWriter& dbias, const PairProgress& progress) {
   in_arithmetic(setup,
@@ -767,8 +721,7 @@ std::int64_t bias_bytes(const CheckedArguments& setup, const Region& bias) {
   const bool has_keys = setup.bias_has(BiasAxis::keys), has_queries = setup.bias_has(BiasAxis::queries);
   if (has_keys && has_queries) return 0;
   const Region served = setup.queries_of_bias(bias);
-  const Positions own = has_keys ? setup.keys_of_bias(bias).positions_of(setup.k.shape[2])
-                                 : served.positions_of(setup.q.shape[2]);
+  const Positions own = has_keys ? Positions{0, setup.k.shape[2]} : served.positions_of(setup.q.shape[2]);
   return core::bytes_of_estimate(8.0 * static_cast<double>(own.count()) *
                                  static_cast<double>(served.entries.count()) *
                                  static_cast<double>(served.heads.count()));

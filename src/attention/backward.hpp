@@ -1,4 +1,4 @@
-// Backward pass of attention: gradients of all problems, of some keys, of some queries, of a bias.
+// Backward pass of attention: gradients of all problems, of keys alone, of a bias.
 #pragma once
 
 #include "attention/problem.hpp"
@@ -35,14 +35,10 @@ void backward(const CheckedArguments& setup, const MaskPlan& plan, const Region&
               const Saved& saved, const RowWriter& dq, const RowWriter& dk, const RowWriter& dv,
               const PairProgress& progress);
 
-/// dk and dv of some keys, which begin at a multiple of gradient_block(): the same bits.
+/// dk and dv alone.
 void backward_of_keys(const CheckedArguments& setup, const MaskPlan& plan, const Region& keys, double share,
                       const Saved& saved, const RowWriter& dk, const RowWriter& dv,
                       const PairProgress& progress);
-/// dq of some queries, which do so too: the same bits.
-void backward_of_queries(const CheckedArguments& setup, const MaskPlan& plan, const Region& queries,
-                         double share, const Saved& saved, const RowWriter& dq, const PairProgress& progress);
-
 /// The gradient of some of a bias, a region of its own (CheckedArguments::queries_of_bias), which begins at a
 /// multiple of gradient_block(): the same bits.
 void backward_of_bias(const CheckedArguments& setup, const MaskPlan& plan, const Region& bias, double share,

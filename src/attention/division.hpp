@@ -1,4 +1,4 @@
-// Partition of attention among ranks: rounds of work in one order, cut into a contiguous range for each rank.
+// Partition of attention among ranks: work in one order, cut into a contiguous range for each rank.
 #pragma once
 
 #include <cstdint>
@@ -37,24 +37,17 @@ class Line {
 };
 
 struct Division {
-  struct Round {
-    std::vector<Line> lines;           // one after the other
-    std::vector<double> costs_before;  // of units; at last of all
-    std::vector<std::int64_t> bounds;  // units of each rank
-    double cost(std::int64_t rank) const {
-      const auto m = static_cast<std::size_t>(rank);
-      return costs_before[static_cast<std::size_t>(bounds[m + 1])] -
-             costs_before[static_cast<std::size_t>(bounds[m])];
-    }
-  };
-
   std::shared_ptr<const Plan> plan;
   std::int64_t ranks = 1;
-  std::vector<Round> rounds;  // none: one rank does the whole
-  /// Of two rounds and each rank: the queries whose lse and δ its parts leave, or begin with.
-  std::vector<std::vector<Region>> queries[2];
+  // Of several ranks; one does the whole.
+  std::vector<Line> lines;           // in turn
+  std::vector<double> costs_before;  // of units; at last of all
+  std::vector<std::int64_t> bounds;  // units of each rank
+  double cost(std::int64_t rank) const {
+    const auto m = static_cast<std::size_t>(rank);
+    return costs_before[static_cast<std::size_t>(bounds[m + 1])] -
+           costs_before[static_cast<std::size_t>(bounds[m])];
+  }
 };
-
-Region common(const Region& a, const Region& b);
 
 }  // namespace ejk::attn

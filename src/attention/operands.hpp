@@ -43,16 +43,16 @@ inline constexpr AttentionOperands<OperandRow> kOperands{
 struct ResultRow {
   const char* name;
   Form form;
-  AttentionPart::Makes part;  // that computes it without other gradients
+  AttentionPart::Makes part;  // of several ranks
   std::optional<ArrayType> AttentionTypes::*gradient =
       nullptr;  // of this operand, whose shape and type it has
 };
 inline constexpr ResultRow kResults[] = {
     {"out", kOutForm, AttentionPart::Makes::out},
     {"lse", kLseForm, AttentionPart::Makes::out},
-    {"dq", kQueryForm, AttentionPart::Makes::dq, &AttentionTypes::q},
-    {"dk", kKeyForm, AttentionPart::Makes::dk_dv, &AttentionTypes::k},
-    {"dv", kValueForm, AttentionPart::Makes::dk_dv, &AttentionTypes::v},
+    {"dq", kQueryForm, AttentionPart::Makes::gradients, &AttentionTypes::q},
+    {"dk", kKeyForm, AttentionPart::Makes::gradients, &AttentionTypes::k},
+    {"dv", kValueForm, AttentionPart::Makes::gradients, &AttentionTypes::v},
     {"dbias", kBiasForm, AttentionPart::Makes::dbias, &AttentionTypes::bias},
     {"dsinks", kSinksForm, AttentionPart::Makes::dsinks},
 };

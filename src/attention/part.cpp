@@ -31,8 +31,9 @@ double timed(F&& f) {
 bool is_of_bias(const AttentionPart& part) { return part.makes == Makes::dbias; }
 bool is_of_sinks(const AttentionPart& part) { return part.makes == Makes::dsinks; }
 
-bool goes_by_keys(const AttentionPart& part) {
-  return part.makes == Makes::gradients || part.makes == Makes::dk_dv;
+// dq, dk and dv, of key/value heads.
+bool is_of_heads(const AttentionPart& part) {
+  return part.makes == Makes::gradients || part.makes == Makes::all_gradients;
 }
 
 Region own(const AttentionPart& part) { return {part.entries, part.heads, part.positions}; }
@@ -221,39 +222,9 @@ class Run {
     plan.blocks();
   }
 
-  AttentionPasses run(SavedRows* rows) {
+  AttentionPasses run() {
     if (setup_.has_padding()) write_padding();
-    switch (part_.makes) {
-      case Makes::out:
-        run_out();
-        break;
-      case Makes::saved:
-        *rows = saved_rows();
-        break;
-      case Makes::gradients:
-        run_gradients();
-        break;
-      case Makes::dsinks:
-        gradient_of_sinks(setup_, boxes_.queries, rows->lse.data(), rows->delta.data(),
-                          writer(results_.size() - 1));
-        break;
-      case Makes::dk_dv:
-      case Makes::dq:
-      case Makes::dbias: {
-        const Saved saved{dout_, rows->lse.data(), rows->delta.data()};
-        work_.backward_seconds = timed([&] {
-          if (part_.makes == Makes::dq)
-            backward_of_queries(setup_, plan_.blocks(), boxes_.queries, part_.share, saved, writer(0),
-                                part());
-          else if (part_.makes == Makes::dk_dv)
-            backward_of_keys(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, writer(1), writer(2),
-                             part());
-          else
-            backward_of_bias(setup_, plan_.blocks(), own(part_), part_.share, saved, writer(3), part());
-        });
-        break;
-      }
-    }
+    part_.makes == Makes::out ? run_out() : run_gradients();
     return work_;
   }
 
@@ -353,8 +324,12 @@ class Run {
     });
   }
 
+  // lse and δ of queries, in the order in which lse has their rows; of the arithmetic's dtype.
+  struct SavedRows {
+    Array lse, delta;
+  };
   SavedRows saved_rows() {
-    SavedRows rows{boxes_.queries, {}, {}};
+    SavedRows rows;
     const DType type = setup_.shape.arithmetic;
     Array out, most;
     if (setup_.has_sinks() || (setup_.ends.mean && plan_.types.out))
@@ -396,15 +371,19 @@ class Run {
   void run_gradients() {
     const SavedRows rows = saved_rows();
     const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
-    const RowWriter dq = writer(0), dk = writer(1), dv = writer(2);
+    const bool is_whole = part_.makes == Makes::all_gradients;
+    if (!is_of_heads(part_)) work_.rows_without_key = work_.rows_not_finite = 0;  // other parts count them
     work_.backward_seconds += timed([&] {
-      if (setup_.has_sinks())
+      if (is_of_sinks(part_) || (is_whole && setup_.has_sinks()))
         gradient_of_sinks(setup_, boxes_.queries, saved.lse, saved.delta, writer(results_.size() - 1));
-      backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, dq, dk, dv, part());
-      if (!plan_.types.bias) return;
-      reported_ += 2 * pairs_of_keys(setup_, boxes_.keys);
-      backward_of_bias(setup_, plan_.blocks(), plan_.setup.whole_bias(), part_.share, saved, writer(3),
-                       part());
+      if (is_of_heads(part_)) {
+        backward(setup_, plan_.blocks(), boxes_.keys, part_.share, saved, writer(0), writer(1), writer(2),
+                 part());
+        reported_ += 2 * pairs_of_keys(setup_, boxes_.keys);
+      }
+      if (is_of_bias(part_) || (is_whole && plan_.types.bias))
+        backward_of_bias(setup_, plan_.blocks(), is_whole ? plan_.setup.whole_bias() : own(part_),
+                         part_.share, saved, writer(3), part());
     });
   }
 
@@ -427,30 +406,25 @@ class Run {
 AttentionPart whole_part(const Plan& plan) {
   const bool gradients = plan.setup.gradients;
   const Region all = gradients ? plan.setup.all_keys() : plan.setup.all_queries();
-  return {gradients ? Makes::gradients : Makes::out, all.entries, all.heads, all.positions, 1};
+  return {gradients ? Makes::all_gradients : Makes::out, all.entries, all.heads, all.positions, 1};
 }
 
 Region queries_of(const CheckedArguments& setup, const AttentionPart& part) {
-  return is_of_sinks(part)    ? Region{{0, setup.shape.entries}, part.heads, {0, setup.q.shape[2]}}
-         : is_of_bias(part)   ? setup.queries_of_bias(own(part))
-         : goes_by_keys(part) ? setup.queries_of_keys(own(part))
-                              : own(part);
+  return is_of_sinks(part)   ? Region{{0, setup.shape.entries}, part.heads, {0, setup.q.shape[2]}}
+         : is_of_bias(part)  ? setup.queries_of_bias(own(part))
+         : is_of_heads(part) ? setup.queries_of_keys(own(part))
+                             : own(part);
 }
 
 Region keys_of(const CheckedArguments& setup, const AttentionPart& part) {
-  return is_of_sinks(part)    ? setup.keys_of_queries(queries_of(setup, part))
-         : is_of_bias(part)   ? setup.keys_of_bias(own(part))
-         : goes_by_keys(part) ? own(part)
-                              : setup.keys_of_queries(own(part));
+  return is_of_heads(part) ? own(part) : setup.keys_of_queries(queries_of(setup, part));
 }
 
 AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part) {
   using Use = OperandRow::Use;
   const Boxes boxes = boxes_of(plan.setup, part);
-  const bool takes_saved = plan.types.out && (part.makes == Makes::gradients || part.makes == Makes::saved);
-  const bool computes_scores = !(takes_saved && part.makes == Makes::saved);  // else only δ
+  const bool takes_saved = plan.types.out.has_value(), computes_scores = !takes_saved || !is_of_sinks(part);
   AttentionOperands<ArrayBox> needs;
-  if (is_of_sinks(part)) return needs;
   for_each_operand(
       [&](const char*, const auto& row, const auto& type, auto& box) {
         const bool is_used =
@@ -467,55 +441,41 @@ std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPa
   for (const PlannedArray& result : plan.results) {
     const ResultRow& row = row_of(result_at(plan.setup, made.size()));
     made.emplace_back();
-    if (part.makes == Makes::gradients || part.makes == row.part)
+    if (part.makes == Makes::all_gradients || part.makes == row.part)
       made.back() = boxes.of(row.form, result.type.shape);
   }
   return made;
 }
 
-std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part) {
-  const std::int64_t rows =
-      byte_count(boxes_of(plan.setup, part).of_lse().count, plan.setup.shape.arithmetic);
-  return core::sum_of_bytes({rows, rows});
-}
-
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part) {
   const Sizes& s = plan.setup.shape;
-  const bool all = part.makes == Makes::gradients;
   const Boxes boxes = boxes_of(plan.setup, part);
-  const bool runs_forward =
-      part.makes == Makes::out || (!plan.types.out && (all || part.makes == Makes::saved));
-  const std::int64_t forward = runs_forward ? decode_bytes(plan.setup, boxes.queries) : 0;
-  const std::int64_t rows =
-      part.makes == Makes::out || part.makes == Makes::saved || all ? saved_bytes(plan, part) / 2 : 0;
+  const std::int64_t forward = plan.types.out ? 0 : decode_bytes(plan.setup, boxes.queries);
+  const std::int64_t rows = byte_count(boxes.of_lse().count, s.arithmetic);
   const bool keeps_most = plan.setup.has_sinks() || plan.setup.ends.mean || plan.settings.max_logits;
   const std::int64_t most = keeps_most ? rows : 0;
-  if (is_of_bias(part)) return bias_bytes(plan.setup, own(part));
-  const std::int64_t means = goes_by_keys(part) ? bytes_of_means(plan.setup, boxes.keys) : 0;
-  if (!all && part.makes != Makes::saved) return core::sum_of_bytes({forward, most, means});
-  return core::sum_of_bytes(
-      {forward, most, means, all ? saved_bytes(plan, part) : 0,
-       all ? byte_count(boxes.of_queries(s.head_size).count, s.arithmetic) : 0,
-       all && plan.types.bias ? bias_bytes(plan.setup, plan.setup.whole_bias()) : 0,
+  if (part.makes == Makes::out) return core::sum_of_bytes({forward, most});
+  std::int64_t bytes = core::sum_of_bytes(
+      {forward, most, rows, rows,
        plan.types.out ? 0 : byte_count(boxes.of_queries(s.value_size).count, s.arithmetic)});
+  if (is_of_heads(part))
+    bytes = core::sum_of_bytes({bytes, bytes_of_means(plan.setup, boxes.keys),
+                                byte_count(boxes.of_queries(s.head_size).count, s.arithmetic)});
+  if (is_of_bias(part)) bytes = core::sum_of_bytes({bytes, bias_bytes(plan.setup, own(part))});
+  if (part.makes == Makes::all_gradients && plan.types.bias)
+    bytes = core::sum_of_bytes({bytes, bias_bytes(plan.setup, plan.setup.whole_bias())});
+  return bytes;
 }
 
 std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part) {
-  if (is_of_sinks(part)) return 0;
-  if (is_of_bias(part)) return 2 * pairs_of_bias(plan.setup, own(part));
-  const std::int64_t pairs = goes_by_keys(part) ? pairs_of_keys(plan.setup, keys_of(plan.setup, part))
-                                                : pairs_of_queries(plan.setup, queries_of(plan.setup, part));
-  const std::int64_t forward = plan.types.out ? 0 : pairs;
-  switch (part.makes) {
-    case Makes::out:
-      return pairs;
-    case Makes::saved:
-      return forward;
-    case Makes::gradients:
-      return forward + (plan.types.bias ? 4 : 2) * pairs;
-    default:
-      return 2 * pairs;
-  }
+  const std::int64_t forward =
+      plan.types.out ? 0 : pairs_of_queries(plan.setup, queries_of(plan.setup, part));
+  std::int64_t pairs = 0;
+  if (is_of_heads(part)) pairs += pairs_of_keys(plan.setup, keys_of(plan.setup, part));
+  if (is_of_bias(part)) pairs += pairs_of_bias(plan.setup, own(part));
+  if (part.makes == Makes::all_gradients && plan.types.bias)
+    pairs += pairs_of_bias(plan.setup, plan.setup.whole_bias());
+  return forward + 2 * pairs;
 }
 
 void add(AttentionPasses& sum, const AttentionPasses& next) {
@@ -531,9 +491,9 @@ void add(AttentionPasses& sum, const AttentionPasses& next) {
 }
 
 AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-                         const std::vector<MutableArrayView>& results, SavedRows* rows,
-                         const PairProgress& progress, const KeySources& key_sources) {
-  return Run(plan, part, arrays, results, progress, key_sources).run(rows);
+                         const std::vector<MutableArrayView>& results, const PairProgress& progress,
+                         const KeySources& key_sources) {
+  return Run(plan, part, arrays, results, progress, key_sources).run();
 }
 
 }  // namespace ejk::attn

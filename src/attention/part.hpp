@@ -19,28 +19,19 @@ Region keys_of(const CheckedArguments& setup, const AttentionPart& part);
 AttentionOperands<ArrayBox> needs_of(const Plan& plan, const AttentionPart& part);
 std::vector<std::optional<ArrayBox>> made_by(const Plan& plan, const AttentionPart& part);
 
-/// lse and δ of its queries.
-std::int64_t saved_bytes(const Plan& plan, const AttentionPart& part);
-/// Workspace of its run beside arrays, masks, threads' workspaces and kept lse and δ.
+/// Workspace of its run beside arrays, masks and threads' workspaces.
 std::int64_t part_bytes(const Plan& plan, const AttentionPart& part);
 
 /// The pairs that its run reports as progress.
 std::int64_t reported_pairs(const Plan& plan, const AttentionPart& part);
 
-/// lse and δ of some queries, in the order in which lse has their rows; of the arithmetic's dtype.
-struct SavedRows {
-  Region queries;
-  Array lse, delta;
-};
-
 /// Adds those of the part that comes next in the order of entries and heads.
 void add(AttentionPasses& sum, const AttentionPasses& next);
 
-/// Runs it on its boxes. `rows`: the output of a part that makes `saved`, and the input of a second round. With
-/// `key_sources` the views of k and v have no elements.
+/// Runs it on its boxes. With `key_sources` the views of k and v have no elements.
 /// Throws Error{input} for other types, before anything is written.
 AttentionPasses run_part(const Plan& plan, const AttentionPart& part, const AttentionArrays& arrays,
-                         const std::vector<MutableArrayView>& results, SavedRows* rows,
-                         const PairProgress& progress, const KeySources& key_sources = {});
+                         const std::vector<MutableArrayView>& results, const PairProgress& progress,
+                         const KeySources& key_sources = {});
 
 }  // namespace ejk::attn

@@ -236,16 +236,11 @@ struct CheckedArguments {
   bool bias_has(BiasAxis axis) const { return bias_shape[static_cast<std::size_t>(axis)] != 1; }
   std::int64_t bias_positions() const { return bias_has(BiasAxis::queries) ? bias_shape[2] : bias_shape[3]; }
   Region whole_bias() const { return {{0, bias_shape[0]}, {0, bias_shape[1]}, {0, bias_positions()}}; }
-  /// The queries that a region serves, and the keys.
+  /// The queries that a region serves; without queries of its own a bias serves all.
   Region queries_of_bias(const Region& own) const {
     return {bias_has(BiasAxis::entries) ? own.entries : IndexRange{0, shape.entries},
             bias_has(BiasAxis::heads) ? own.heads : IndexRange{0, shape.heads},
             bias_has(BiasAxis::queries) ? own.positions : IndexRange{0, q.shape[2]}};
-  }
-  Region keys_of_bias(const Region& own) const {
-    Region keys = keys_of_queries(queries_of_bias(own));
-    if (bias_has(BiasAxis::keys) && !bias_has(BiasAxis::queries)) keys.positions = own.positions;
-    return keys;
   }
 
   /// From here on lse, and arrays with its rows, have only these queries.

@@ -79,8 +79,7 @@ inline std::int64_t pairs_of_keys(const CheckedArguments& setup, const Region& k
 /// The same that a region of a bias serves.
 inline std::int64_t pairs_of_bias(const CheckedArguments& setup, const Region& bias) {
   const Region queries = setup.queries_of_bias(bias);
-  return queries.positions_of(setup.q.shape[2]).count() *
-         setup.keys_of_bias(bias).positions_of(setup.k.shape[2]).count() * queries.entries.count() *
+  return queries.positions_of(setup.q.shape[2]).count() * setup.k.shape[2] * queries.entries.count() *
          queries.heads.count();
 }
 

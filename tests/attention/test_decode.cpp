@@ -412,7 +412,7 @@ TEST_CASE("ranks that share a key head compute the rows that one computes") {
       for (const std::int64_t ranks : {3, 5, 8}) {
         const AttentionDivision division(plan, ranks);
         for (std::int64_t m = 0; m < ranks; ++m)
-          for (const AttentionPart& part : division.parts(m, 0)) {
+          for (const AttentionPart& part : division.parts(m)) {
             const auto makes = division.makes(part);
             Array some_out(out.dtype(), makes[0]->count), some_lse(lse.dtype(), makes[1]->count);
             const auto needs = division.needs(part);

@@ -194,9 +194,8 @@ TEST_CASE("work is shared among one at least") {
   }
   const AttentionDivision division(attention, 3);
   check_all({{"share of member 5", [&] { (void)division.share(5); }},
-             {"parts of member 3", [&] { (void)division.parts(3, 0); }},
-             {"parts of member -1", [&] { (void)division.parts(-1, 0); }},
-             {"parts of a round that is none", [&] { (void)division.parts(0, division.rounds()); }}},
+             {"parts of member 3", [&] { (void)division.parts(3); }},
+             {"parts of member -1", [&] { (void)division.parts(-1); }}},
             Error::Kind::usage);
 }
 

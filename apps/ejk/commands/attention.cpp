@@ -232,22 +232,19 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
   AttentionRank ranks(division, job.comm);
   std::vector<std::vector<OutputPart>> made(plan.results().size());  // of each result
   const auto progress = job.progress();
-  for (std::int64_t round = 0; round < division.rounds(); ++round) {
-    for (const AttentionPart& part : division.parts(job.comm.rank(), round)) {
-      const AttentionArrays arrays =
-          job.phase(Phase::read, [&] { return read_boxes(in, division.needs(part)); });
-      std::vector<Array> held;
-      std::vector<MutableArrayView> into;
-      const std::vector<std::optional<ArrayBox>> boxes = division.makes(part);
-      for (std::size_t n = 0; n < boxes.size(); ++n) {
-        held.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
-        into.push_back(held.back().mutable_view());
-      }
-      job.phase(Phase::compute, [&] { ranks.run(part, arrays, into, progress); });
-      for (std::size_t n = 0; n < boxes.size(); ++n)
-        if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(held[n]))});
+  for (const AttentionPart& part : division.parts(job.comm.rank())) {
+    const AttentionArrays arrays =
+        job.phase(Phase::read, [&] { return read_boxes(in, division.needs(part)); });
+    std::vector<Array> held;
+    std::vector<MutableArrayView> into;
+    const std::vector<std::optional<ArrayBox>> boxes = division.makes(part);
+    for (std::size_t n = 0; n < boxes.size(); ++n) {
+      held.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
+      into.push_back(held.back().mutable_view());
     }
-    job.phase(Phase::compute, [&] { ranks.end_round(); });
+    job.phase(Phase::compute, [&] { ranks.run(part, arrays, into, progress); });
+    for (std::size_t n = 0; n < boxes.size(); ++n)
+      if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(held[n]))});
   }
   for (std::size_t n = 0; n < made.size(); ++n)
     outputs.push_back(output_in_parts(plan.results()[n].name, plan.results()[n].type, std::move(made[n])));

@@ -1,12 +1,10 @@
 // Attention on several ranks: a plan's work in parts, each of which reads boxes of the inputs and computes
 // boxes of the results, with the bits of the plan's own run().
 //
-// A rank has a contiguous range in the order (entry, head, queries) or, for gradients with enough key/value
-// heads, (entry, key/value head), and needs no data of other ranks. With few heads or a bias gradients are
-// divided along the sequence, in two rounds: lse and δ of some queries, which are sent to the ranks that need
-// them; then dk and dv of some keys and dq of some queries, of a bias dbias of some of its queries or keys,
-// and dsinks of some heads. That computes scores and dP twice, 7 products instead of 5; the masks determine which takes less
-// time.
+// A rank has a contiguous range in the order (entry, head, queries) or, for gradients, (entry, key/value head),
+// and needs no data of other ranks. Ranks beyond the number of key/value heads of all entries compute no
+// gradients of q, k and v. Gradients of a bias and of sinks, which are sums over entries or heads, are parts of
+// their own: they begin with lse and δ of their queries, as others do.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +25,15 @@ struct Division;
 /// of a bias are its own: its queries, or its keys where one row serves all queries; of sinks heads alone.
 struct AttentionPart {
   enum class Makes {
-    out,        // out and lse of queries
-    gradients,  // dq, dk and dv of key/value heads; of all of them dbias, too
-    saved,      // lse and δ of queries, for the second round
-    dk_dv,      // of keys
-    dq,         // of queries
-    dbias,      // of a bias
-    dsinks,     // of sinks
+    out,            // out and lse of queries
+    all_gradients,  // of the whole
+    gradients,      // dq, dk and dv of key/value heads
+    dbias,          // of a bias
+    dsinks,         // of sinks
   };
   Makes makes = Makes::out;
   IndexRange entries;
-  IndexRange heads;      // query heads; of gradients, dk_dv: key/value heads; of dbias: the bias's own
+  IndexRange heads;      // query heads; of gradients: key/value heads; of dbias: the bias's own
   IndexRange positions;  // within each entry; clipped to its end
   double share = 1;      // of the work of all parts of this kind
 };
@@ -57,10 +53,8 @@ class AttentionDivision {
   AttentionDivision(const AttentionPlan& plan, std::int64_t ranks);
 
   std::int64_t ranks() const;
-  /// 1; 2 where gradients are divided along the sequence.
-  std::int64_t rounds() const;
-  /// A rank's parts of a round, in order; in rank order they follow entries and heads.
-  std::vector<AttentionPart> parts(std::int64_t rank, std::int64_t round) const;
+  /// A rank's parts, in order; in rank order they follow entries and heads.
+  std::vector<AttentionPart> parts(std::int64_t rank) const;
 
   /// The boxes of the arrays that a part reads; none of others.
   AttentionOperands<ArrayBox> needs(const AttentionPart& part) const;
@@ -77,7 +71,7 @@ class AttentionDivision {
   std::shared_ptr<const attn::Division> division_;
 };
 
-/// Work of a rank: in each round run() of its parts, then end_round(); at last work().
+/// Work of a rank: run() of its parts, then work().
 class AttentionRank {
  public:
   /// `comm` outlives this, and has as many ranks as the division.
@@ -87,9 +81,7 @@ class AttentionRank {
   void run(const AttentionPart& part, const AttentionArrays& arrays,
            const std::vector<MutableArrayView>& results, const PairProgress& progress = {});
 
-  /// All ranks call these together.
-  void end_round();
-  /// What was done by all; the times are those of the rank that took longest.
+  /// What was done by all ranks, which call it together; the times are those of the rank that took longest.
   AttentionWork work();
 
  private:
