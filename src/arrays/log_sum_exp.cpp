@@ -36,9 +36,10 @@ double value_of(const ScaledSum& sum) {
   return std::isinf(sum.m) ? sum.m : sum.m + std::log(sum.s);
 }
 
-// n elements `stride` apart.
+// Of n elements `stride` apart, from element `first` on.
 template <class T>
-ScaledSum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride) {
+ScaledSum sum_as(const std::byte* data, std::int64_t first, std::int64_t n, std::int64_t stride) {
+  const auto* const x = reinterpret_cast<const arrays::Stored<T>*>(data) + first;
   const auto at = [&](std::int64_t i) { return static_cast<double>(arrays::widen<T>(x[i * stride])); };
   ScaledSum sum;
   bool has_nan = false;
@@ -51,6 +52,11 @@ ScaledSum sum_of(const arrays::Stored<T>* x, std::int64_t n, std::int64_t stride
   if (std::isinf(sum.m)) return {sum.m, sum.m > 0 ? 1.0 : 0.0};
   for (std::int64_t i = 0; i < n; ++i) sum.s += std::exp(at(i) - sum.m);
   return sum;
+}
+
+using SumOf = ScaledSum (*)(const std::byte*, std::int64_t, std::int64_t, std::int64_t);
+SumOf sum_of(DType wide) {
+  return dispatch_wide(wide, []<class T>(std::type_identity<T>) -> SumOf { return sum_as<T>; });
 }
 
 DType result_type(DType dtype) { return is_wide_float(dtype) ? dtype : DType::float32; }
@@ -84,20 +90,19 @@ struct Partial {
   std::vector<ScaledSum> sums;
 };
 
-template <class T>
-Partial partial_of(const arrays::Stored<T>* x, std::int64_t before, std::int64_t elements, const Extents& e) {
+Partial partial_of(SumOf sum, const std::byte* x, std::int64_t before, std::int64_t elements,
+                   const Extents& e) {
   const std::int64_t in_outer = before % (e.n * e.inner);
   Partial partial{before / (e.n * e.inner), 0, {}};
   if (elements >= e.inner) {  // whole rows of inner indices
     partial.sums.resize(static_cast<std::size_t>(e.inner));
     for (std::int64_t i = 0; i < e.inner; ++i)
-      partial.sums[static_cast<std::size_t>(i)] = sum_of<T>(x + i, elements / e.inner, e.inner);
+      partial.sums[static_cast<std::size_t>(i)] = sum(x, i, elements / e.inner, e.inner);
     return partial;
   }
   partial.first = in_outer % e.inner;
   partial.sums.resize(static_cast<std::size_t>(elements));
-  for (std::int64_t i = 0; i < elements; ++i)
-    partial.sums[static_cast<std::size_t>(i)] = sum_of<T>(x + i, 1, 1);
+  for (std::int64_t i = 0; i < elements; ++i) partial.sums[static_cast<std::size_t>(i)] = sum(x, i, 1, 1);
   return partial;
 }
 
@@ -155,41 +160,37 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
         },
         [&](std::vector<std::byte>& mine) { spare.push_back(std::move(mine)); });
   };
-  dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
-    using S = arrays::Stored<T>;
-    if (boxes.elements(0) >= slab) {
-      look_at(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {
-        for (std::int64_t i = 0; i < n / e.n; ++i)
-          store(out, before / e.n + i,
-                value_of(sum_of<T>(reinterpret_cast<const S*>(data) + i / e.inner * slab + i % e.inner, e.n,
-                                   e.inner)));
-      });
-      return;
-    }
-    std::vector<ScaledSum> open(static_cast<std::size_t>(e.inner));
-    const std::int64_t wave = team;
-    std::vector<Partial> partials;
-    for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
-      const std::int64_t end = std::min(boxes.size(), begin + wave);
-      partials.assign(static_cast<std::size_t>(end - begin), {});
-      look_at(begin, end, [&](const std::byte* data, std::int64_t i, std::int64_t n, std::int64_t before) {
-        partials[static_cast<std::size_t>(i)] = partial_of<T>(reinterpret_cast<const S*>(data), before, n, e);
-      });
-      for (std::int64_t box = begin; box < end; ++box) {
-        const Partial& partial = partials[static_cast<std::size_t>(box - begin)];
-        const auto joins = static_cast<std::int64_t>(partial.sums.size());
-        for (std::int64_t i = 0; i < joins; ++i) {
-          ScaledSum& sum = open[static_cast<std::size_t>(partial.first + i)];
-          sum = joined(sum, partial.sums[static_cast<std::size_t>(i)]);
-        }
-        if (boxes.before[static_cast<std::size_t>(box) + 1] % slab != 0) continue;
-        for (std::int64_t i = 0; i < e.inner; ++i) {
-          store(out, partial.outer * e.inner + i, value_of(open[static_cast<std::size_t>(i)]));
-          open[static_cast<std::size_t>(i)] = ScaledSum{};
-        }
+  const SumOf sum = sum_of(wide->dtype());
+  if (boxes.elements(0) >= slab) {
+    look_at(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {
+      for (std::int64_t i = 0; i < n / e.n; ++i)
+        store(out, before / e.n + i, value_of(sum(data, i / e.inner * slab + i % e.inner, e.n, e.inner)));
+    });
+    return out;
+  }
+  std::vector<ScaledSum> open(static_cast<std::size_t>(e.inner));
+  const std::int64_t wave = team;
+  std::vector<Partial> partials;
+  for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
+    const std::int64_t end = std::min(boxes.size(), begin + wave);
+    partials.assign(static_cast<std::size_t>(end - begin), {});
+    look_at(begin, end, [&](const std::byte* data, std::int64_t i, std::int64_t n, std::int64_t before) {
+      partials[static_cast<std::size_t>(i)] = partial_of(sum, data, before, n, e);
+    });
+    for (std::int64_t box = begin; box < end; ++box) {
+      const Partial& partial = partials[static_cast<std::size_t>(box - begin)];
+      const auto joins = static_cast<std::int64_t>(partial.sums.size());
+      for (std::int64_t i = 0; i < joins; ++i) {
+        ScaledSum& all = open[static_cast<std::size_t>(partial.first + i)];
+        all = joined(all, partial.sums[static_cast<std::size_t>(i)]);
+      }
+      if (boxes.before[static_cast<std::size_t>(box) + 1] % slab != 0) continue;
+      for (std::int64_t i = 0; i < e.inner; ++i) {
+        store(out, partial.outer * e.inner + i, value_of(open[static_cast<std::size_t>(i)]));
+        open[static_cast<std::size_t>(i)] = ScaledSum{};
       }
     }
-  });
+  }
   return out;
 }
 

@@ -149,12 +149,21 @@ Part<arrays::Wide<T>> scan_small(const std::byte* data, std::int64_t n) {
   return part;
 }
 
+// The type in which parts are reduced: one of three.
 template <class T>
-Part<arrays::Wide<T>> look_at(const std::byte* data, std::int64_t n) {
-  if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
-    return scan_small<T>(data, n);
-  else
-    return look_at_large<T>(data, n);
+using Widest =
+    std::conditional_t<std::is_floating_point_v<arrays::Wide<T>>, double,
+                       std::conditional_t<std::is_signed_v<arrays::Wide<T>>, std::int64_t, std::uint64_t>>;
+
+template <class T>
+Part<Widest<T>> look_at(const std::byte* data, std::int64_t n) {
+  const auto part = [&] {
+    if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
+      return scan_small<T>(data, n);
+    else
+      return look_at_large<T>(data, n);
+  }();
+  return {part.minimum, part.maximum, part.sum, part.nans, part.infinities, part.is_scaled};
 }
 
 template <class S>
@@ -168,14 +177,14 @@ Extreme extreme(S value) {
     return static_cast<double>(value);
 }
 
-template <class T>
-Statistics statistics_as(const ArraySource& source,
+template <class S>
+Statistics statistics_as(const ArraySource& source, Part<S> (*look_at_box)(const std::byte*, std::int64_t),
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   Statistics all;
   all.elements = element_count(source.shape());
   const std::vector<std::byte>& uniform = source.access().uniform;
   if (!uniform.empty() && all.elements > 0) {
-    const Part<arrays::Wide<T>> one = look_at<T>(uniform.data(), 1);
+    const Part<S> one = look_at_box(uniform.data(), 1);
     all.nans = one.nans * all.elements;
     all.infinities = one.infinities * all.elements;
     if (one.nans == 0) {
@@ -187,13 +196,13 @@ Statistics statistics_as(const ArraySource& source,
   }
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(source.dtype()));
   const arrays::BoxReader reader(source);
-  std::vector<Part<arrays::Wide<T>>> parts(boxes.starts.size());
+  std::vector<Part<S>> parts(boxes.starts.size());
   core::Progress done(progress, all.elements);
   core::parallel_reduce(
       boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
-        parts[static_cast<std::size_t>(box)] = look_at<T>(reader.acquire(boxes, box, buffer), n);
+        parts[static_cast<std::size_t>(box)] = look_at_box(reader.acquire(boxes, box, buffer), n);
         reader.release(boxes, box);
         done.add(n);
       },
@@ -215,13 +224,32 @@ Statistics statistics_as(const ArraySource& source,
   return all;
 }
 
+// Adds elements to the counts of bins that begin at `low`, `scale` of them to one.
+template <class T>
+void count_bins(const std::byte* data, std::int64_t n, double low, double scale,
+                std::vector<std::int64_t>& counts) {
+  const auto* const x = reinterpret_cast<const arrays::Stored<T>*>(data);
+  const double last = static_cast<double>(std::ssize(counts) - 1);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto value = static_cast<double>(arrays::widen<T>(x[i]));
+    if (!std::isfinite(value)) continue;
+    ++counts[static_cast<std::size_t>(std::clamp((value - low) * scale, 0.0, last))];
+  }
+}
+
+using BinCounter = void (*)(const std::byte*, std::int64_t, double, double, std::vector<std::int64_t>&);
+BinCounter counter_of(DType wide) {
+  return dispatch_wide(wide, []<class T>(std::type_identity<T>) -> BinCounter { return count_bins<T>; });
+}
+
 }  // namespace
 
 Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto wide = arrays::with_wide_floats(source);
-  return dispatch_wide(wide->dtype(),
-                       [&]<class T>(std::type_identity<T>) { return statistics_as<T>(*wide, progress); });
+  return dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
+    return statistics_as<Widest<T>>(*wide, look_at<T>, progress);
+  });
 }
 
 std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& statistics, std::int64_t most_bins,
@@ -258,7 +286,7 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     if (progress) progress(statistics.elements, statistics.elements);
     return histogram;
   }
-  const double scale = one ? 0 : 1 / width, last = static_cast<double>(bins - 1);
+  const double scale = one ? 0 : 1 / width;
   const auto wide = arrays::with_wide_floats(source);
   const arrays::Boxes boxes(source.shape(), arrays::kBoxBytes / size_of(wide->dtype()));
   const arrays::BoxReader reader(*wide);
@@ -267,27 +295,21 @@ std::vector<Bin> histogram_of(const ArraySource& source, const Statistics& stati
     std::vector<std::int64_t> counts;
   };
   core::Progress done(progress, statistics.elements);
-  dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
-    core::parallel_reduce(
-        boxes.size(), reader.threads(boxes, 1),
-        [&] {
-          return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
-        },
-        [&](Part& part, std::int64_t box) {
-          const auto* x = reinterpret_cast<const arrays::Stored<T>*>(reader.acquire(boxes, box, part.buffer));
-          const std::int64_t n = boxes.elements(box);
-          for (std::int64_t i = 0; i < n; ++i) {
-            const auto value = static_cast<double>(arrays::widen<T>(x[i]));
-            if (!std::isfinite(value)) continue;
-            ++part.counts[static_cast<std::size_t>(std::clamp((value - *low) * scale, 0.0, last))];
-          }
-          reader.release(boxes, box);
-          done.add(n);
-        },
-        [&](const Part& part) {
-          for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];
-        });
-  });
+  const auto count = counter_of(wide->dtype());
+  core::parallel_reduce(
+      boxes.size(), reader.threads(boxes, 1),
+      [&] {
+        return Part{{}, std::vector<std::int64_t>(static_cast<std::size_t>(bins))};
+      },
+      [&](Part& part, std::int64_t box) {
+        const std::int64_t n = boxes.elements(box);
+        count(reader.acquire(boxes, box, part.buffer), n, *low, scale, part.counts);
+        reader.release(boxes, box);
+        done.add(n);
+      },
+      [&](const Part& part) {
+        for (std::size_t b = 0; b < part.counts.size(); ++b) histogram[b].elements += part.counts[b];
+      });
   return histogram;
 }
 
