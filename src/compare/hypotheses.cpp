@@ -946,33 +946,6 @@ HypothesisPtr find_transposed(const Evidence& e) {
   return nullptr;
 }
 
-// Whole blocks of an axis and the last one are transposed; partial blocks at the ends are not.
-MovedSource from_transposed_blocks(const Shape& shape, std::size_t axis, std::int64_t size) {
-  return [=, step = element_strides(shape)[axis]](Shape at) -> Strip {
-    const std::size_t last = shape.size() - 1;
-    const std::int64_t row = at[axis] % size, column = at[last] % size;
-    for (const std::size_t d : {axis, last})
-      if (at[d] / size * size + size > shape[d]) return {-1, 1, size - column};
-    at[axis] += column - row, at[last] += row - column;
-    return {flat_index(shape, at), step, size - column};
-  };
-}
-
-HypothesisPtr find_transposed_blocks(const Evidence& e) {
-  const Shape& shape = e.naming.shape;
-  const std::size_t last = shape.size() - 1;
-  const Samples samples = some_of(e, 512);
-  if (samples.size() < 2 * kFewestSamples) return nullptr;
-  for (std::size_t axis = 0; axis < last; ++axis)
-    for (std::int64_t size = 4; size <= std::min({shape[axis], shape[last], std::int64_t{256}}); size *= 2) {
-      auto hypothesis = moved_hypothesis("transposed", e, from_transposed_blocks(shape, axis, size),
-                                         fmt::format("blocks of {0} x {0} of {1} and {2} are transposed",
-                                                     size, e.naming.axes[axis], e.naming.axes[last]));
-      if (votes_for(*hypothesis, samples).share(2 * kFewestSamples) >= kMostlyHolds) return hypothesis;
-    }
-  return nullptr;
-}
-
 // --- boxes that hold one value
 
 struct Box {
@@ -1405,7 +1378,6 @@ std::vector<Finder> finders(const Naming& naming) {
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});
-  if (rank > 1) all.push_back({find_transposed_blocks, true});
   all.push_back({find_unwritten, true});
   all.push_back({find_rounded});
   return all;

@@ -588,17 +588,8 @@ std::optional<Found> FaultSearch::count_out(Contents contents) {
       accepted_.size() - 1};
 }
 
-Found FaultSearch::add(Explanation explanation, const FaultModel& model,
-                       std::vector<std::vector<bool>> parts) {
-  Scope scope;
-  if (!parts.empty()) {
-    scope.parts = std::move(parts);
-    scope.parts.resize(result_.axes.size() + 1);
-    for (std::size_t a = 0; a < scope.parts.size(); ++a)
-      if (!scope.parts[a].empty()) scope.parts[a].resize(static_cast<std::size_t>(length_of(a)) + 1);
-  }
-  const bool is_all = scope.everywhere();
-  accepted_.push_back({model, std::move(scope), numbers, is_all, is_all});
+Found FaultSearch::add(Explanation explanation, const FaultModel& model) {
+  accepted_.push_back({model, Scope{}, numbers, true, true});
   return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
 }
 

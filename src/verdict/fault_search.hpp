@@ -63,8 +63,8 @@ class FaultSearch {
   void set_most_left(double share) { most_left_ = share; }
   /// The models that hold, until nothing is unexplained. Their shares, over all calls, sum to at most 1.
   std::vector<Found> run(const std::vector<FaultModel>& models);
-  /// Accepts a model that is known otherwise. `parts`: by axis, the parts where it holds; without any: all.
-  Found add(Explanation explanation, const FaultModel& model, std::vector<std::vector<bool>> parts = {});
+  /// Accepts a model that is known otherwise, everywhere.
+  Found add(Explanation explanation, const FaultModel& model);
   /// Counts accepted models on rows out of tolerance, all or every n-th, and adds shares, scopes and the rest
   /// to `against`. An element counts for the first model that covers it; a model that covers none is dropped.
   void report(std::vector<Found> found, Against& against);

@@ -23,7 +23,6 @@
 #include "attention/numbers.hpp"
 #include "core/parallel.hpp"
 #include "ejk/attention_check.hpp"
-#include "verdict/attention/dropout.hpp"
 #include "verdict/attention/other_keys.hpp"
 #include "verdict/attention/saved.hpp"
 #include "verdict/attention/variations.hpp"
@@ -379,8 +378,6 @@ class FaultModels {
       list = {};
       if (!add_scale()) break;
     }
-    if (array.which == Result::out && search.left() > 0.5)
-      if (auto dropped = dropped_weights(array, search)) all.push_back(std::move(*dropped));
     return all;
   }
 
@@ -552,102 +549,6 @@ class FaultModels {
     });
     for (std::size_t n = 0; n < tiles.size(); ++n)
       if (fits[n] != 0) list.add(model(array, tiles[n], pass, unit), tiles[n]);
-  }
-
-  std::optional<WeightedRow> weighted_row(const ActualArray& array, std::int64_t n,
-                                          const Place& place) const {
-    const std::int64_t size = setup_.shape.value_size;
-    const Problem p = setup_.problem(place.entry, place.head);
-    const ReferenceRow r = right_.row(p, place.row, Reference::Wanted::lse);
-    WeightedRow row;
-    for (std::size_t j = 0; j < r.scores.size(); ++j) {
-      if (std::isinf(r.scores[j])) continue;
-      row.weights.push_back(std::exp(r.scores[j] - r.lse));
-      row.keys.push_back(static_cast<std::int64_t>(j));
-      if (2 * std::ssize(row.weights) > size) return std::nullopt;
-      row.values.resize(row.weights.size() * static_cast<std::size_t>(size));
-      load_row(p.v.at({row.keys.back(), row.keys.back() + 1}), 0, 0, size,
-               row.values.data() + row.values.size() - size);
-    }
-    if (row.weights.size() < 2) return std::nullopt;
-    row.given.resize(static_cast<std::size_t>(size));
-    array.rows.given(n, row.given.data());
-    return row;
-  }
-
-  // Dropped pairs, found in rows of few keys; in other rows the variance of the difference is ∝ Σ t² of the
-  // terms t.
-  std::optional<verify::Found> dropped_weights(const ActualArray& array, verify::FaultSearch& search) const {
-    if (setup_.dropout) return std::nullopt;
-    constexpr std::size_t kRows = 64;
-    const std::int64_t size = setup_.shape.value_size;
-    std::vector<WeightedRow> rows;
-    int tried = 0;
-    // First early queries, which have few keys under a causal mask, then any.
-    for (const bool early : {true, false})
-      for (std::int64_t n = 0; n < array.rows.rows && rows.size() < kRows && tried < (early ? 128 : 192);
-           ++n) {
-        const Place place = it_.queries.at(n);
-        if (array.counts.beyond[static_cast<std::size_t>(n)] == 0 || (2 * place.row < size) != early)
-          continue;
-        ++tried;
-        if (auto row = weighted_row(array, n, place)) rows.push_back(std::move(*row));
-      }
-    const auto dropped = dropped_pairs(rows);
-    if (!dropped) return std::nullopt;
-    const double kept = 1 - dropped->share, mean = dropped->factor * kept,
-                 deviation = dropped->factor * std::sqrt(dropped->share * kept);
-    const bool is_scaled =
-        std::abs(mean - 1) < 0.1 && dropped->factor > 1.005;  // by 1 / (1 - share), as in training
-    const FaultModel dropped_ones{"dropout", "",
-                                  [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns,
-                                                    double* values, double* allowed) {
-                                    constexpr double kDeviations = 5;
-                                    const RowOf right = right_row(array, n);
-                                    load_expected(array.rows, n, columns, values, allowed);
-                                    for (std::size_t c = 0; c < columns.size(); ++c) {
-                                      const auto at = static_cast<std::size_t>(columns[c]);
-                                      values[c] = (is_scaled ? 1 : mean) * right.values[at];
-                                      allowed[c] +=
-                                          kDeviations * deviation * std::sqrt(right.terms.squares[at]);
-                                    }
-                                    return true;
-                                  }};
-    std::vector<std::vector<double>> sums(2), counts(2);
-    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
-      for (auto* of : {&sums, &counts})
-        (*of)[axis].resize(static_cast<std::size_t>(array.rows.axes[axis].length));
-    for (const std::int64_t n : search.some_rows(512)) {
-      std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
-      array.rows.given(n, given.data());
-      const RowOf right = right_row(array, n);
-      double off = 0, terms = 0;
-      for (std::size_t c = 0; c < given.size(); ++c) {
-        const double d = given[c] - (is_scaled ? 1 : mean) * right.values[c];
-        off += d * d, terms += deviation * deviation * right.terms.squares[c];
-      }
-      if (!(terms > 0) || !std::isfinite(off)) continue;
-      const Place place = it_.queries.at(n);
-      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
-        const auto at = static_cast<std::size_t>(axis == 0 ? place.head : place.entry);
-        sums[axis][at] += std::min(off / terms, 16.0);
-        ++counts[axis][at];
-      }
-    }
-    std::vector<std::vector<bool>> parts(2);
-    for (const std::size_t axis : {std::size_t{0}, std::size_t{1}})
-      for (std::size_t at = 0; at < sums[axis].size(); ++at) {
-        const double ratio = counts[axis][at] > 0 ? sums[axis][at] / counts[axis][at] : 0;
-        parts[axis].push_back(ratio > 0.3 && ratio < 3);
-      }
-    const double percent = 100 * (is_scaled ? 1 - 1 / dropped->factor : dropped->share);
-    return search.add(
-        {"dropout",
-         is_scaled ? fmt::format("{:.2g} % of the weights are dropped, the others are times {:.3g}: dropout",
-                                 percent, dropped->factor)
-                   : fmt::format("{:.2g} % of the weights are dropped", percent),
-         1},
-        dropped_ones, std::move(parts));
   }
 
   std::vector<double> row_at(const Array& of, const Rows& rows, const Place& place) const {

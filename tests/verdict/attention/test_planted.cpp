@@ -313,28 +313,6 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
   }
 }
 
-TEST_CASE("dropout of weights, with and without their scale, is named with its share") {
-  for (const DType type : kTypes)
-    for (const bool is_scaled : {true, false}) {
-      CAPTURE(name_of(type));
-      const Problem problem(type, 12);
-      std::mt19937_64 engine(13);
-      std::uniform_real_distribution<double> uniform;
-      const Against found = problem.against(problem.made([&](Kernel& kernel) {
-        kernel.loop = [&](const Row&, Row& of_out, Row&) {
-          for (double& factor : of_out) factor = uniform(engine) < 0.2 ? 0 : is_scaled ? 1.25 : 1;
-        };
-      }));
-      REQUIRE(found.explanations.size() == 1);
-      CAPTURE(found.explanations[0].text);
-      CHECK(found.explanations[0].kind == "dropout");
-      CHECK(found.explanations[0].text.find(is_scaled
-                                                ? "20 % of the weights are dropped, the others are times 1.25"
-                                                : " % of the weights are dropped") != std::string::npos);
-      CHECK(found.explanations[0].share_explained > 0.98);
-    }
-}
-
 TEST_CASE("noise gets no explanation") {
   for (unsigned n = 0; n < 140; ++n) {
     CAPTURE(n);
