@@ -873,16 +873,6 @@ std::vector<std::int64_t> FaultSearch::some_rows(std::size_t most) const {
   return rows;
 }
 
-bool FaultSearch::is_plausible(const FaultModel& model) const {
-  int looked = 0;
-  for (const Sampled& s : first_) {
-    if (!s.left || s.place.back() != numbers) continue;
-    if (answer(model, s, skipped_) == Answer::yes) return true;
-    if (++looked == 4) return false;
-  }
-  return false;
-}
-
 std::vector<std::vector<std::int64_t>> apart(const std::vector<std::int64_t>& from) {
   std::vector<std::int64_t> exchanged(from.size(), -1), others = from;
   for (std::size_t part = 0; part < from.size(); ++part) {

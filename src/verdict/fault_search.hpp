@@ -73,7 +73,6 @@ class FaultSearch {
   bool is_open() const;
   /// Enough is unexplained to fit a number: several elements of several rows.
   bool is_enough_to_fit() const;
-  bool is_plausible(const FaultModel& model) const;
   std::vector<std::int64_t> some_rows(std::size_t most) const;
   /// For each index of an axis of parts: the candidate whose model makes the sampled rows of that part agree;
   /// −1: none, or it would take too long.

@@ -126,7 +126,6 @@ struct PlantedAttention {
     bool slope = true;
     const PlantedAttention* right = nullptr;                // whose lse and delta; null: their own
     double delta = 1, lse = 1, dq_scale = 1, dk_scale = 1;  // factors
-    std::function<bool(Index i, Index j)> of_dq = [](Index, Index) { return true; }, of_keys = of_dq;
     std::function<double(Index h)> counts = [](Index) { return 1.0; };  // how often a head is added
     std::function<Index(Index h)> key_head = {};  // that dk and dv of a head are added to
   };
@@ -148,7 +147,7 @@ struct PlantedAttention {
                 std::exp(raw_score(b, h, i, j) -
                          how.lse * made.lse[static_cast<std::size_t>((b * heads + h) * queries + i)]);
             const Index kv = kv_head(h), to = how.key_head ? how.key_head(h) : kv;
-            const double counts = how.of_keys(i, j) ? how.counts(h) : 0;
+            const double counts = how.counts(h);
             double dp = 0, dot = 0;
             for (Index d = 0; d < value_size; ++d) {
               const double dout_at = gs[at(b, i, h, d, queries, heads, value_size)];
@@ -162,9 +161,8 @@ struct PlantedAttention {
                          ds = weight(p * (dp - how.delta * delta) * (1 - t * t)) *
                               (slope > 0 && softcap == 0 ? slope : scale);
             for (Index d = 0; d < size; ++d) {
-              if (how.of_dq(i, j))
-                g.dq[at(b, i, h, d, queries, heads, size)] +=
-                    how.dq_scale * ds * ks[at(b, j, kv, d, keys, kv_heads, size)];
+              g.dq[at(b, i, h, d, queries, heads, size)] +=
+                  how.dq_scale * ds * ks[at(b, j, kv, d, keys, kv_heads, size)];
               g.dk[at(b, j, to, d, keys, kv_heads, size)] +=
                   counts * how.dk_scale * ds * qs[at(b, i, h, d, queries, heads, size)];
             }

@@ -329,7 +329,6 @@ class FaultModels {
     if (!search.is_open()) return all;
     list = {};
     if (of_query && search.is_enough_to_fit()) {
-      add_tiles(array, search, changes_of_one_tile(setup_), Pass::both, unit, list);
       add_operands_of_others(array, search, unit, list);
       add_last_pages(array, search, unit, list);
     }
@@ -339,9 +338,6 @@ class FaultModels {
         change.text += ", in the backward pass alone";
         list.add(model(array, change, Pass::backward, unit), change);
       }
-      add_tiles(array, search, changes_of_one_gradient_tile(setup_, of_key), Pass::backward, unit, list);
-      if (!of_key)  // in the forward pass, too
-        add_tiles(array, search, changes_of_left_out_tile(setup_), Pass::both, unit, list);
     }
     // A fitted scale; false: the unexplained elements are too few to fit one.
     const auto add_scale = [&] {
@@ -513,7 +509,7 @@ class FaultModels {
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = change.kind == "rounding";
     h.needs_numbers = change.kind != "no_key";
-    if (has_own_rows(array.which) && !(is_of_key(array) && v.loop == Variation::Loop::left_out))
+    if (has_own_rows(array.which))
       h.of_all = [=, this, &array, text = change.text] {
         return by_kernels(array, text, v, made, saved, unit);
       };
@@ -533,22 +529,6 @@ class FaultModels {
       return true;
     };
     return h;
-  }
-
-  // Faults of one tile: of many candidates those that make a few rows agree.
-  void add_tiles(const ActualArray& array, const verify::FaultSearch& search, std::vector<Change> tiles,
-                 Pass pass, double unit, Candidates& list) {
-    constexpr double kLongest = 4e9;
-    std::erase_if(tiles, [&](const Change& c) { return c.is_of_out && array.which != Result::out; });
-    std::vector<char> fits(tiles.size());
-    const double work = 4 * row_nanoseconds(array.which) * static_cast<double>(tiles.size());
-    if (work >= kLongest) return;
-    core::parallel_for(std::ssize(tiles), work, [&](std::int64_t n) {
-      const auto at = static_cast<std::size_t>(n);
-      fits[at] = search.is_plausible(model(array, tiles[at], pass, unit));
-    });
-    for (std::size_t n = 0; n < tiles.size(); ++n)
-      if (fits[n] != 0) list.add(model(array, tiles[n], pass, unit), tiles[n]);
   }
 
   std::vector<double> row_at(const Array& of, const Rows& rows, const Place& place) const {

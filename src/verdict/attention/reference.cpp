@@ -277,7 +277,7 @@ Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
   const std::int64_t length = variation_.tile;
   if (variation_.loop != Loop::keys_before && variation_.loop != Loop::values_before) return rows;
   const std::int64_t tile = j / length;
-  if (tile == 0 || (variation_.at >= 0 && tile != variation_.at)) return rows;
+  if (tile == 0) return rows;
   (variation_.loop == Loop::keys_before ? rows.key : rows.value) -= length;
   return rows;
 }
@@ -301,21 +301,16 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
     r.factor = variation_.loop == Loop::mean_of_parts ? sum / parts : sum;
     return;
   }
-  if (variation_.loop == Loop::left_out) {
-    const std::size_t begin = std::min(n, length * static_cast<std::size_t>(variation_.at));
-    std::fill_n(weights.begin() + static_cast<std::ptrdiff_t>(begin), std::min(length, n - begin), 0.0);
-  }
   // Without rescaling, the sums before a tile keep the factor that the new maximum should remove.
   const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
              of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
   double most = kNothing;
   double before = 0;  // the sum so far, over exp(r.most)
-  std::int64_t tile = 0;
-  for (std::size_t begin = 0; begin < n && (of_sum || of_out); begin += length, ++tile) {
+  for (std::size_t begin = 0; begin < n && (of_sum || of_out); begin += length) {
     const std::size_t end = std::min(n, begin + length);
     double next = most, own = 0;
     for (std::size_t j = begin; j < end; ++j) next = std::max(next, r.scores[j]), own += weights[j];
-    if (most != kNothing && next > most && (variation_.at < 0 || variation_.at == tile)) {
+    if (most != kNothing && next > most) {
       const double kept = std::exp(next - most);
       if (of_sum) before *= kept;
       for (std::size_t j = 0; j < begin && of_out; ++j) weights[j] *= kept;
@@ -390,11 +385,6 @@ Reference::Statistics Reference::statistics(const ReferenceRow& r, const kernels
   return {r.lse, dot(row_of(dout, query, setup_.shape.value_size), r.out)};
 }
 
-// Of gradients: a key, or a query of those of a key, in a skipped tile.
-bool Reference::is_left_out(std::int64_t n) const {
-  return variation_.loop == Variation::Loop::left_out && n / variation_.tile == variation_.at;
-}
-
 std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r, const Statistics& statistics,
                                   const kernels::StridedMatrix& dout, std::int64_t query,
                                   Terms* terms) const {
@@ -410,7 +400,7 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
   HeadRows keys = keys_of(p);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
-    if (r.scores[at] == kNothing || is_left_out(j)) continue;
+    if (r.scores[at] == kNothing) continue;
     const double kept = p.dropout.factor_at(query, j),
                  dp = kept == 0 ? 0 : kept * dot(g.data(), keys.second(j), g.size());
     const double ds = std::exp(r.scores[at] - variation_.lse * statistics.lse) *
@@ -505,13 +495,13 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const auto at = static_cast<std::size_t>(p.first_row + i);
       const bool is_nan = variation_.no_key == Variation::NoKey::nan;
-      if (saved.lse[at] == kNothing && (is_nan || is_mean_without_key(h)) && !is_left_out(i)) {
+      if (saved.lse[at] == kNothing && (is_nan || is_mean_without_key(h))) {
         const double weight = is_nan ? std::nan("") : part / static_cast<double>(p.kv_length);
         add(sum.dv, weight, queries.second(i));
         sum.weight += weight;
         if (variation_.sizes) sum.dv_terms.add(weight, queries.second(i));
       }
-      if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing || is_left_out(i)) continue;
+      if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing) continue;
       const double* const q = queries.first(i);
       const Score s = score(p, dot(q, k.data(), k.size()), i, key);
       if (s.value == kNothing) continue;

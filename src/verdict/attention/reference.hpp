@@ -69,10 +69,9 @@ struct Variation {
     no_rescaling_of_out,
     mean_of_parts,  // tiles are parts that are divided by their own sums, and joined so
     sum_of_parts,
-    left_out,  // tile `at` has no weight; in gradients of keys a tile of queries
   };
   Loop loop = Loop::right;
-  std::int64_t tile = 0, at = -1;  // keys of a tile; the tile where it happens, −1: all but the first
+  std::int64_t tile = 0;  // keys of a tile
 
   double delta = 1;              // times δ
   double lse = 1;                // times lse
@@ -190,7 +189,6 @@ class Reference {
   double sink_of(std::int64_t head) const;
   bool is_mean_without_key(std::int64_t head) const;
   Variation::Cap cap_order() const;
-  bool is_left_out(std::int64_t n) const;
   std::int64_t kv_head_of(std::int64_t head) const;
   std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;
   std::vector<double> loaded(const kernels::StridedMatrix& matrix, std::int64_t row,

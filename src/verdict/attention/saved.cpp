@@ -31,12 +31,7 @@ JoinedMasks varied_masks(const CheckedArguments& setup, const CheckedArguments& 
       const Problem problem = setup.problem(e, h);
       const MaskTiles* const tiles = plan.of(problem);
       const Mask* const mask = variation.mask ? variation.mask(problem) : tiles ? &*tiles->mask : nullptr;
-      std::optional<Mask>& made = joined.masks.emplace_back(mask ? *mask : full_mask(q, kv));
-      if (variation.loop == Variation::Loop::left_out) {
-        const std::int64_t begin = std::min(kv, variation.at * variation.tile),
-                           end = std::min(kv, begin + variation.tile);
-        if (begin < end) made = *made & (prefix_mask(q, kv, begin) | ~prefix_mask(q, kv, end));
-      }
+      joined.masks.emplace_back(mask ? *mask : full_mask(q, kv));
     }
   return joined;
 }
@@ -49,7 +44,6 @@ struct Varied {
 // Nothing where the kernels have no such variation.
 std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                         const Variation& v) {
-  using Loop = Variation::Loop;
   const double cap = v.softcap < 0 ? setup.softcap : v.softcap;
   const bool has_cap = cap > 0 && v.cap != Variation::Cap::none;
   const bool has_other_operands = v.other || v.entry_step != 0 || v.key_head >= 0 || v.key_entry >= 0 ||
@@ -62,8 +56,7 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   const bool has_order = v.cap == Cap::own || v.cap == Cap::before_bias || v.cap == Cap::after_bias;
   if ((has_cap && !has_order) || v.inputs || v.weights || v.interleaved || has_other_operands ||
       has_other_bias || v.dropout == Variation::Dropout::inverted || v.no_key != Variation::NoKey::own ||
-      !v.alibi_is_shifted || v.sum != Variation::Sum::divided ||
-      (v.loop != Loop::right && v.loop != Loop::left_out))
+      !v.alibi_is_shifted || v.sum != Variation::Sum::divided || v.loop != Variation::Loop::right)
     return std::nullopt;
   Varied varied{setup, {}};
   varied.setup.scale *= v.scale;
@@ -82,8 +75,7 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
     varied.setup.kv_offsets = {0, setup.kv_offsets.back()};
     varied.setup.shape.entries = 1;
   }
-  if (v.mask || v.loop == Loop::left_out)
-    varied.masks.emplace(varied.setup, varied_masks(setup, varied.setup, plan, v));
+  if (v.mask) varied.masks.emplace(varied.setup, varied_masks(setup, varied.setup, plan, v));
   return varied;
 }
 

@@ -484,21 +484,6 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
       list.push_back({"heads", text, set(&Variation::heads, how)});
 }
 
-// The same in each tile of keys; `text` has fields for the tile and its length.
-void add_one_tile(const CheckedArguments& setup, Variation::Loop loop, const char* text,
-                  std::vector<Change>& all) {
-  using Loop = Variation::Loop;
-  constexpr std::int64_t kMost = 128;  // tiles of one length
-  for (const std::int64_t tile : kTileSizes) {
-    const std::int64_t tiles = (setup.longest_keys() + tile - 1) / tile;
-    if (tiles > kMost) continue;
-    for (std::int64_t at = loop == Loop::left_out ? 0 : 1; at < tiles; ++at)
-      all.push_back({"tile", fmt::format(fmt::runtime(text), at, tile),
-                     [loop, tile, at](Variation& v) { v.loop = loop, v.tile = tile, v.at = at; }, false,
-                     loop == Loop::values_before || loop == Loop::no_rescaling_of_out});
-  }
-}
-
 }  // namespace
 
 Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
@@ -508,36 +493,6 @@ Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
   add_roundings(setup, of_scores);
   add_forward(setup, of_forward);
   add_gradients(setup, of_gradients);
-}
-std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup) {
-  std::vector<Change> all;
-  add_one_tile(setup, Variation::Loop::left_out, "tile {} of {} keys is left out", all);
-  return all;
-}
-
-std::vector<Change> changes_of_one_tile(const CheckedArguments& setup) {
-  using Loop = Variation::Loop;
-  std::vector<Change> all = changes_of_left_out_tile(setup);
-  for (const auto& [loop, text] :
-       {std::pair{Loop::keys_before, "keys of the tile before are read in tile {} of {} keys"},
-        {Loop::values_before, "values of the tile before are read in tile {} of {} keys"},
-        {Loop::no_rescaling, "tile {} of {} keys does not rescale at a new maximum"},
-        {Loop::no_rescaling_of_sum, "tile {} of {} keys does not rescale the sum at a new maximum"},
-        {Loop::no_rescaling_of_out, "tile {} of {} keys does not rescale the accumulator at a new maximum"}})
-    add_one_tile(setup, loop, text, all);
-  return all;
-}
-
-std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key) {
-  constexpr std::int64_t kMost = 64;  // tiles of one length
-  const std::int64_t length = of_key ? setup.longest_queries() : setup.longest_keys();
-  std::vector<Change> all;
-  for (const std::int64_t tile : kTileSizes)
-    for (std::int64_t at = 0; at < std::min(kMost, (length + tile - 1) / tile) && tile < length; ++at)
-      all.push_back(
-          {"tile", fmt::format("tile {} of {} {} is not added", at, tile, of_key ? "queries" : "keys"),
-           [tile, at](Variation& v) { v.loop = Variation::Loop::left_out, v.tile = tile, v.at = at; }});
-  return all;
 }
 
 }  // namespace ejk::attn

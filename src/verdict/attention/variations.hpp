@@ -35,11 +35,4 @@ struct Changes {
   Changes(const Plan& plan, const CheckedArguments& setup);
 };
 
-/// Those of the forward loop that happen in one tile: there are many.
-std::vector<Change> changes_of_one_tile(const CheckedArguments& setup);
-/// Of these a skipped tile of keys.
-std::vector<Change> changes_of_left_out_tile(const CheckedArguments& setup);
-/// Of gradients: one tile of keys, or of queries where they are of keys, that is not added.
-std::vector<Change> changes_of_one_gradient_tile(const CheckedArguments& setup, bool of_key);
-
 }  // namespace ejk::attn

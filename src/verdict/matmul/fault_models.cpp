@@ -27,9 +27,8 @@ struct Recipe {
   double factor = 1;
   double existing = 0;
   Rounding factors = {}, sums = {}, result = {};
-  std::int64_t run = 1;                       // of the contraction, between two roundings of sums
-  std::int64_t skip_begin = 0, skip_end = 0;  // skipped range of the contraction
-  bool exchanges_pairs = false;               // of b along the contraction
+  std::int64_t run = 1;          // of the contraction, between two roundings of sums
+  bool exchanges_pairs = false;  // of b along the contraction
 };
 
 using RecipeOf = std::function<std::optional<Recipe>(std::int64_t row)>;
@@ -113,8 +112,7 @@ class FaultModels {
           for (std::size_t p = 1; p < b.size(); p += 2) std::swap(b[p - 1], b[p]);
         double part = 0;
         for (std::size_t p = 0; p < a.size(); ++p) {
-          const auto at = static_cast<std::int64_t>(p);
-          if (at < r.skip_begin || at >= r.skip_end) part += a[p] * b[p];
+          part += a[p] * b[p];
           magnitude += std::abs(a[p] * b[p]);
           if ((static_cast<std::int64_t>(p) + 1) % r.run != 0 && p + 1 < a.size()) continue;
           sum = r.sums(sum + part);
@@ -266,23 +264,6 @@ class FaultModels {
           });
   }
 
-  // The contraction without one block of it: of many those that make a few rows agree.
-  void add_skipped() {
-    constexpr std::int64_t kMost = 64;  // blocks of one length
-    for (std::int64_t tile = 16; tile <= 512; tile *= 2)
-      for (std::int64_t n = 0; n < kMost && n * tile < p_.k; ++n) {
-        FaultModel skipped =
-            model("cut_short", fmt::format("block {} of {} of the contraction is left out", n, tile),
-                  [=, this](std::int64_t row) -> std::optional<Recipe> {
-                    Recipe r = right(row);
-                    if (!r.has_product || r.a.shape[0] <= tile) return std::nullopt;
-                    r.skip_begin = n * tile, r.skip_end = r.skip_begin + tile;
-                    return r;
-                  });
-        if (search_.is_plausible(skipped)) list_.push_back(std::move(skipped));
-      }
-  }
-
   template <class F>
   RecipeOf varied(F change) const {
     return [this, change](std::int64_t row) -> std::optional<Recipe> {
@@ -342,7 +323,6 @@ class FaultModels {
       add("factor", "the product is subtracted", varied([](Recipe& r) { r.factor = -1; }));
     }
     add_cut_short();
-    if (p_.cut == Problem::Cut::rows) add_skipped();
     add("nibbles",
         "neighbours along the contraction are exchanged, as the elements in the two halves of a byte are",
         varied([](Recipe& r) { r.exchanges_pairs = true; }));

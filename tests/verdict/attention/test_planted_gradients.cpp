@@ -76,10 +76,6 @@ std::vector<Planted> planted() {
   add_mask("the causal edge is one key short", [](Index i, Index j) { return j < i; });
   add_mask("the tile of 32 keys on the diagonal is left out",
            [](Index i, Index j) { return j / 32 < i / 32; });
-  add({"tile 1 of 32 keys is not added", "", ""},
-      [](Pass& p) { p.of_dq = [](Index, Index j) { return j / 32 != 1; }; });
-  add({"", "tile 2 of 32 queries is not added", "tile 2 of 32 queries is not added"},
-      [](Pass& p) { p.of_keys = [](Index i, Index) { return i / 32 != 2; }; });
   const std::string first = "only the first query head of each key head is counted, not their sum",
                     mean = "it is the mean over the query heads of a key head, not their sum",
                     other = "query head h is added to key head h mod G, not h / (H/G)";

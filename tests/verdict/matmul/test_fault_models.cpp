@@ -281,23 +281,6 @@ TEST_CASE("rounding of the factors, of sums and of the result is recognized") {
   CHECK(has(product(exact, bf16, 70), "rounding: rounded to bfloat16"));
 }
 
-TEST_CASE("a block of the contraction that is left out is named, in every type") {
-  for (const DType type : {DType::float32, DType::bfloat16, DType::float16}) {
-    CAPTURE(name_of(type));
-    const Made it = make(type, {12, 20, 8}, 96, 12, 54);
-    CHECK(has(explanation(it, type,
-                          [&](std::int64_t i, std::int64_t j) {
-                            double sum = 0;
-                            for (std::int64_t p = 0; p < it.k; ++p)
-                              if (p / 32 != 1)
-                                sum += it.a[static_cast<std::size_t>(i * it.k + p)] *
-                                       it.b[static_cast<std::size_t>((it.group(i) * it.k + p) * it.n + j)];
-                            return sum;
-                          }),
-              "cut_short: block 1 of 32 of the contraction is left out"));
-  }
-}
-
 TEST_CASE("what becomes of existing_out, and the group offset") {
   const Made it = make(DType::float32, {12, 20, 8, 30}, 16, 12, 53);
   std::mt19937_64 engine(7);
