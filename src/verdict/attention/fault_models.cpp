@@ -349,18 +349,6 @@ class FaultModels {
       return true;
     };
     add_scale();
-    std::vector<Change> plausible;
-    for (const Change& change : changes_.of_scores)
-      if (change.plausible) plausible.push_back(change);
-    if (of_key && !is_cheap()) plausible.clear();
-    for (std::size_t a = 0; a < plausible.size(); ++a)
-      for (std::size_t b = a + 1; b < plausible.size(); ++b) {
-        if (plausible[a].kind == plausible[b].kind) continue;
-        const Change both{plausible[a].kind + "+" + plausible[b].kind,
-                          plausible[a].text + ", and " + plausible[b].text,
-                          [x = plausible[a].apply, y = plausible[b].apply](Variation& v) { x(v), y(v); }};
-        list.add(model(array, both, Pass::both, unit), both);
-      }
     const auto run_listed = [&] {
       std::vector<verify::Found> more = search.run(list.models);
       remember(more, list);

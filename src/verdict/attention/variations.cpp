@@ -237,10 +237,10 @@ using ChangeList = std::vector<Change>;
 
 // Faults that multiply a number; a factor of 1 is none.
 void add_factors(ChangeList& list, const char* kind, double Variation::*member,
-                 std::initializer_list<std::tuple<double, const char*, bool>> factors) {
-  for (const auto& [factor, text, plausible] : factors)
+                 std::initializer_list<std::pair<double, const char*>> factors) {
+  for (const auto& [factor, text] : factors)
     if (std::abs(factor - 1) >= 1e-9 && std::isfinite(factor))
-      list.push_back({kind, text, set(member, factor), plausible});
+      list.push_back({kind, text, set(member, factor)});
 }
 
 void add_scales(const CheckedArguments& setup, ChangeList& list) {
@@ -248,28 +248,27 @@ void add_scales(const CheckedArguments& setup, ChangeList& list) {
                dv = static_cast<double>(setup.shape.value_size);
   add_factors(
       list, "scale", &Variation::scale,
-      {{1 / s, "the scale is left out", true},
-       {s, "the scale is applied twice", true},
-       {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)", true},
-       {1 / d / s, "the scale is 1/D", false},
-       {std::sqrt(d) / s, "the scale is sqrt(D)", false},
-       {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values", false},
+      {{1 / s, "the scale is left out"},
+       {s, "the scale is applied twice"},
+       {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)"},
+       {1 / d / s, "the scale is 1/D"},
+       {std::sqrt(d) / s, "the scale is sqrt(D)"},
+       {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values"},
        {dv < d ? 1 / std::sqrt(128 + d - dv) / s : 1,  // of latent attention: 128 and the rotated columns
-        "the scale is 1/sqrt(128 + D - Dv), that of heads before they are absorbed", false},
-       {kLn2, "powers of 2 are taken of scores that are meant for powers of e", true},
-       {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken", true},
-       {-1, "scores have the wrong sign", false}});
+        "the scale is 1/sqrt(128 + D - Dv), that of heads before they are absorbed"},
+       {kLn2, "powers of 2 are taken of scores that are meant for powers of e"},
+       {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken"},
+       {-1, "scores have the wrong sign"}});
 }
 
 void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list) {
   const auto nearby = std::make_shared<NearbyMasks>(plan.blocks());
-  int masks = 0;
   for (const std::string& text : nearby->texts(setup))
     list.push_back({"mask", text,
                     [nearby, text](Variation& v) {
                       v.mask = [nearby, text](const Problem& p) { return nearby->find(p, text); };
                     },
-                    ++masks <= 8, false, nearby->is_of_loop(text)});
+                    false, nearby->is_of_loop(text)});
   // Packed sequences are documents of one.
   const OneSequence one = masks_of_one_sequence(plan, setup);
   const auto in_one = [](const OneSequence& of_heads) {
@@ -290,76 +289,75 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
       }
       list.push_back({"mask", std::move(text),
                       in_one(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))),
-                      false, false, true});
+                      false, true});
     });
   if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one(one)});
   if (setup.group() > 1 && setup.shape.kv_heads > 1)
     list.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
-                    set(&Variation::interleaved, true), true});
+                    set(&Variation::interleaved, true)});
 }
 
 void add_alibi(const CheckedArguments& setup, ChangeList& list) {
   if (setup.slopes.empty()) return;
   add_factors(list, "alibi", &Variation::alibi,
-              {{0, "ALiBi is left out", true},
-               {-1, "ALiBi has the wrong sign", true},
-               {setup.scale, "ALiBi is multiplied by the scale", true},
-               {1 / setup.scale, "ALiBi is divided by the scale", false},
-               {1 / kLn2, "ALiBi is multiplied by log2(e)", false},
-               {kLn2, "ALiBi is not multiplied by log2(e), as the scores are", false}});
+              {{0, "ALiBi is left out"},
+               {-1, "ALiBi has the wrong sign"},
+               {setup.scale, "ALiBi is multiplied by the scale"},
+               {1 / setup.scale, "ALiBi is divided by the scale"},
+               {1 / kLn2, "ALiBi is multiplied by log2(e)"},
+               {kLn2, "ALiBi is not multiplied by log2(e), as the scores are"}});
   const bool is_signed = setup.alibi_form == AlibiForm::signed_distance;
   const auto other = is_signed ? AlibiForm::absolute : AlibiForm::signed_distance;
   list.push_back({"alibi",
                   is_signed ? "ALiBi is -|i + K - Q - j|, not j - i" : "ALiBi is j - i, not -|i + K - Q - j|",
-                  set(&Variation::alibi_form, std::optional(other)), true});
+                  set(&Variation::alibi_form, std::optional(other))});
   if (!is_signed)
     list.push_back({"alibi", "ALiBi is -|i - j|: queries are aligned at the top left",
-                    set(&Variation::alibi_is_shifted, false), true});
+                    set(&Variation::alibi_is_shifted, false)});
 }
 
 void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
   using Cap = Variation::Cap;
-  const auto cap = [&](Cap how, const char* text, bool plausible) {
-    list.push_back({"softcap", text, set(&Variation::cap, how), plausible});
+  const auto cap = [&](Cap how, const char* text) {
+    list.push_back({"softcap", text, set(&Variation::cap, how)});
   };
   if (setup.softcap > 0) {
-    cap(Cap::none, "the soft cap is left out", true);
+    cap(Cap::none, "the soft cap is left out");
     const bool is_after = setup.softcap_order == SoftcapOrder::after_bias, has_bias = setup.bias.has_value();
     if (has_bias || !setup.slopes.empty())
       cap(is_after ? Cap::before_bias : Cap::after_bias,
           is_after ? (has_bias ? "the soft cap comes before the bias" : "the soft cap comes before ALiBi")
-                   : (has_bias ? "the soft cap comes after the bias" : "the soft cap comes after ALiBi"),
-          true);
-    cap(Cap::before_scale, "the soft cap comes before the scale", false);
-    cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it", false);
+                   : (has_bias ? "the soft cap comes after the bias" : "the soft cap comes after ALiBi"));
+    cap(Cap::before_scale, "the soft cap comes before the scale");
+    cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it");
   }
   if (setup.bias)
     add_factors(list, "bias", &Variation::bias,
-                {{0, "the bias is left out", true},
-                 {-1, "the bias is subtracted", true},
-                 {2, "the bias is added twice", true},
-                 {setup.scale, "the bias is multiplied by the scale", true},
-                 {1 / setup.scale, "the bias is divided by the scale", false},
-                 {1 / kLn2, "the bias is multiplied by log2(e)", false},
-                 {kLn2, "the bias is not multiplied by log2(e), as the scores are", false}});
+                {{0, "the bias is left out"},
+                 {-1, "the bias is subtracted"},
+                 {2, "the bias is added twice"},
+                 {setup.scale, "the bias is multiplied by the scale"},
+                 {1 / setup.scale, "the bias is divided by the scale"},
+                 {1 / kLn2, "the bias is multiplied by log2(e)"},
+                 {kLn2, "the bias is not multiplied by log2(e), as the scores are"}});
   add_alibi(setup, list);
   if (setup.has_sinks()) {
     add_factors(list, "sinks", &Variation::sinks,
-                {{0, "the sinks are left out", true},
-                 {2, "the sinks are counted twice", true},
-                 {4, "the sinks are counted 4 times, as in 4 parts of the keys", false},
-                 {8, "the sinks are counted 8 times, as in 8 parts of the keys", false},
-                 {16, "the sinks are counted 16 times, as in 16 parts of the keys", false},
-                 {32, "the sinks are counted 32 times, as in 32 parts of the keys", false}});
+                {{0, "the sinks are left out"},
+                 {2, "the sinks are counted twice"},
+                 {4, "the sinks are counted 4 times, as in 4 parts of the keys"},
+                 {8, "the sinks are counted 8 times, as in 8 parts of the keys"},
+                 {16, "the sinks are counted 16 times, as in 16 parts of the keys"},
+                 {32, "the sinks are counted 32 times, as in 32 parts of the keys"}});
     add_factors(list, "sinks", &Variation::sink_scale,
-                {{setup.scale, "the sinks are multiplied by the scale", true},
-                 {kLn2, "powers of 2 are taken of sinks that are meant for powers of e", true},
-                 {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken", false}});
+                {{setup.scale, "the sinks are multiplied by the scale"},
+                 {kLn2, "powers of 2 are taken of sinks that are meant for powers of e"},
+                 {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken"}});
   }
   using Dropout = Variation::Dropout;
   if (setup.dropout) {
     const auto dropout = [&](Dropout how, const char* text) {
-      list.push_back({"dropout", text, set(&Variation::dropout, how), true});
+      list.push_back({"dropout", text, set(&Variation::dropout, how)});
     };
     dropout(Dropout::none, "dropout is left out");
     dropout(Dropout::inverted, "dropout keeps what it should drop, and drops what it should keep");
@@ -374,11 +372,11 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
                      : Change{"no_key", "queries without a key get the mean of all values",
                               set(&Variation::no_key, NoKey::mean)});
   list.push_back({"normalization", "out is not divided by the sum of exponentials",
-                  set(&Variation::sum, Sum::over_largest), false, true});
+                  set(&Variation::sum, Sum::over_largest), true});
   list.push_back({"normalization",
                   "out is not divided by the sum of exponentials, of which the largest score is not "
                   "subtracted",
-                  set(&Variation::sum, Sum::whole), false, true});
+                  set(&Variation::sum, Sum::whole), true});
 }
 
 void add_roundings(const CheckedArguments& setup, ChangeList& list) {
@@ -402,7 +400,7 @@ void add_roundings(const CheckedArguments& setup, ChangeList& list) {
 void add_forward(const CheckedArguments& setup, ChangeList& list) {
   const auto add = [&](const char* kind, std::string text, std::function<void(Variation&)> apply,
                        bool of_out = false) {
-    list.push_back({kind, std::move(text), std::move(apply), false, of_out});
+    list.push_back({kind, std::move(text), std::move(apply), of_out});
   };
   using Swap = Variation::Swap;
   add("uniform", "all weights are equal", set(&Variation::scale, 0.0));
@@ -461,17 +459,17 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
 
 void add_gradients(const CheckedArguments& setup, ChangeList& list) {
   add_factors(list, "scale", &Variation::scale_of_gradient,
-              {{1 / setup.scale, "the gradient is not multiplied by the scale", false},
-               {setup.scale, "the gradient is multiplied by the scale twice", false},
-               {kLn2, "the gradient is multiplied by ln 2", false},
-               {1 / kLn2, "the gradient is divided by ln 2", false}});
+              {{1 / setup.scale, "the gradient is not multiplied by the scale"},
+               {setup.scale, "the gradient is multiplied by the scale twice"},
+               {kLn2, "the gradient is multiplied by ln 2"},
+               {1 / kLn2, "the gradient is divided by ln 2"}});
   add_factors(list, "delta", &Variation::delta,
-              {{0, "delta = rowsum(dout out) is left out", false},
-               {-1, "delta is added, not subtracted", false},
-               {2, "delta is subtracted twice", false}});
+              {{0, "delta = rowsum(dout out) is left out"},
+               {-1, "delta is added, not subtracted"},
+               {2, "delta is subtracted twice"}});
   add_factors(list, "lse_base", &Variation::lse,
-              {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2", false},
-               {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e", false}});
+              {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2"},
+               {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e"}});
   if (setup.softcap > 0)
     list.push_back({"softcap", "the derivative of the soft cap is left out", set(&Variation::slope, false)});
   using Heads = Variation::Heads;

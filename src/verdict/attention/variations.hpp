@@ -14,11 +14,10 @@
 
 namespace ejk::attn {
 
-/// One fault. Plausible ones of different kinds are also tried in pairs.
+/// One fault.
 struct Change {
   std::string kind, text;
   std::function<void(Variation&)> apply;
-  bool plausible = false;
   bool is_of_out = false;  // it changes nothing but out
   bool of_loop = false;    // of a loop over tiles of keys in the forward pass: not tried for a few elements
 };
