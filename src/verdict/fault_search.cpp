@@ -246,8 +246,8 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  const double most_left = std::min(most_left_.value_or(1), model.is_subtle ? 0.5 : 1);
-  const bool is_better = after <= most_left * most_left * before || (!most_left_ && !model.is_subtle);
+  const double most_left = model.is_subtle ? std::min(most_left_, 0.5) : most_left_;
+  const bool is_better = after <= most_left * most_left * before;
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }
 
@@ -495,21 +495,6 @@ bool FaultSearch::is_open() const {
   return false;
 }
 
-double FaultSearch::leave_out(const FaultModel& model) {
-  const double before = weight_left(second_);
-  const auto most_left = std::exchange(most_left_, std::nullopt);
-  for (Sample* sample : {&first_, &second_}) {
-    Agreement agreement;
-    look(model, *sample, {}, sample->size(), agreement);
-    for (std::size_t i = 0; i < sample->size(); ++i)
-      if (agreement.agree[i] != 0) (*sample)[i].left = false;
-  }
-  most_left_ = most_left;
-  const double share = before > 0 ? left_ * (1 - weight_left(second_) / before) : 0;
-  left_ -= share;
-  return share;
-}
-
 // The indices of each axis with rows that count; the last flag for rows without an index.
 std::vector<std::vector<bool>> FaultSearch::flags_of(
     const std::function<bool(std::int64_t row)>& counts) const {
@@ -586,11 +571,6 @@ std::optional<Found> FaultSearch::count_out(Contents contents) {
       place,
       std::nullopt,
       accepted_.size() - 1};
-}
-
-Found FaultSearch::add(Explanation explanation, const FaultModel& model) {
-  accepted_.push_back({model, Scope{}, numbers, true, true});
-  return {std::move(explanation), "", std::nullopt, accepted_.size() - 1};
 }
 
 // Which columns of a row, all out of tolerance, an accepted model covers; false: none.

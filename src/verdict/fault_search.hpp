@@ -57,18 +57,13 @@ class FaultSearch {
   /// `row_nanoseconds`: what a model takes for a row, about. All outlive this.
   FaultSearch(const ResultRows& result, const RowCounts& counts, double row_nanoseconds);
 
-  /// Removes sampled rows that this model explains; returns their share of the elements out of tolerance.
-  double leave_out(const FaultModel& model);
-  /// A row agrees only if the RMS of its differences falls below this fraction; 0.95 by default.
+  /// A row agrees only if the RMS of its differences falls below this fraction.
   void set_most_left(double share) { most_left_ = share; }
   /// The models that hold, until nothing is unexplained. Their shares, over all calls, sum to at most 1.
   std::vector<Found> run(const std::vector<FaultModel>& models);
-  /// Accepts a model that is known otherwise, everywhere.
-  Found add(Explanation explanation, const FaultModel& model);
   /// Counts accepted models on rows out of tolerance, all or every n-th, and adds shares, scopes and the rest
   /// to `against`. An element counts for the first model that covers it; a model that covers none is dropped.
   void report(std::vector<Found> found, Against& against);
-  double left() const { return left_; }
   /// Too much is unexplained, in all or in some part.
   bool is_open() const;
   /// Enough is unexplained to fit a number: several elements of several rows.
@@ -167,7 +162,7 @@ class FaultSearch {
   std::vector<std::vector<bool>> sampled_parts_;  // by axis: indices of sampled rows
   Skipped skipped_;
   double left_ = 1;
-  std::optional<double> most_left_ = 0.95;
+  double most_left_ = 0.95;
 };
 
 }  // namespace ejk::verify

@@ -203,17 +203,9 @@ TEST_CASE("a mistake that changes nothing but the bound explains nothing") {
     for (std::size_t c = 0; c < columns.size(); ++c) values[c] = value(row, columns[c]), allowed[c] = 1e-4;
     return true;
   };
-  const auto given = [](auto row, auto c) {
-    return value(row, c) + 1e-5 * std::cos(static_cast<double>(row + c));
-  };
-  CHECK(found(given, {wide}).empty());
-  // What the caller knows to be no more than rounding is left out.
-  const verify::ResultRows rows = rows_of(given);
-  Against against;
-  const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
-  verify::FaultSearch search(rows, counts, 100);
-  CHECK(search.leave_out(wide) == doctest::Approx(1));
-  CHECK(search.left() == doctest::Approx(0));
+  CHECK(found([](auto row, auto c) { return value(row, c) + 1e-5 * std::cos(static_cast<double>(row + c)); },
+              {wide})
+            .empty());
 }
 
 TEST_CASE("partners of parts are found and put into words") {

@@ -17,7 +17,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "attention/numbers.hpp"
@@ -94,35 +93,12 @@ class FaultModels {
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
     if (nanoseconds > kLongest && !has_own_rows(array.which)) return search.report({}, against);
-    const double allowed = array.which == Result::lse ? 0 : it_.rounding.unit;
-    if (allowed > 0) search.set_most_left(0.5);
-    std::vector<verify::Found> found = run(array, search, allowed);
-    const double unit = unit_of_weights(array.rows.dtype);
-    if (search.left() <= kOpen || unit <= allowed || array.which == Result::lse || !search.is_enough_to_fit())
-      return search.report(std::move(found), against);
-    // Weights of 16 bits change results, too: search without the elements that they explain, in wider bounds.
-    verify::FaultSearch loose(array.rows, array.counts, nanoseconds);
-    const FaultModel rounding = right(array, unit);
-    const double rounded = loose.leave_out(rounding);
-    loose.set_most_left(0.5);
-    std::vector<verify::Found> all;
-    if (loose.left() > kOpen) all = run(array, loose, unit);
-    const bool is_reported = rounded > 0.005 && is_as_rounding(array, unit);
-    if (loose.left() >= search.left() || (all.empty() && !is_reported))
-      return search.report(std::move(found), against);
-    if (is_reported)
-      all.push_back(loose.add({"rounding",
-                               fmt::format("it is consistent with weights that are rounded to {}",
-                                           unit == kBfloat16 ? "bfloat16" : "float16"),
-                               rounded},
-                              rounding));
-    loose.report(std::move(all), against);
+    if (unit_of(array) > 0) search.set_most_left(0.5);
+    search.report(run(array, search), against);
   }
 
  private:
-  static constexpr double kOpen = 0.05;
   static constexpr int kMostScales = 3;
-  static constexpr double kBfloat16 = 0x1p-8, kFloat16 = 0x1p-11;
   // Location of a fault: in both passes, or in the backward pass alone, with lse and δ of the reference.
   enum class Pass { both, backward };
   using RowValues =
@@ -140,71 +116,13 @@ class FaultModels {
   // Gradients of keys need lse and δ of all queries, which every model recomputes.
   bool is_cheap() const { return reference_work(setup_) <= 0x1p25; }
 
-  // Unit roundoff of the narrowest type among inputs and result; 0: there is none.
-  double unit_of_weights(DType given) const {
-    double unit = 0;
-    for (const DType type : {given, it_.setup.q.dtype, it_.setup.k.dtype, it_.setup.v.dtype})
-      unit = std::max(unit, type == DType::bfloat16 ? kBfloat16 : type == DType::float16 ? kFloat16 : 0);
-    return unit;
+  // Unit roundoff of the weights that the kernel rounds; 0: they are not, or have no part in the array.
+  double unit_of(const ActualArray& array) const {
+    return array.which == Result::lse ? 0 : it_.rounding.unit;
   }
-
-  static DType weights_of_unit(double unit) {
-    return unit == kBfloat16 ? DType::bfloat16 : unit > 0 ? DType::float16 : DType::float32;
-  }
-
-  // Are the errors consistent with rounded weights? Compares the likelihood of three normal error models:
-  // proportional to the terms of the sums (rounding), constant, proportional to the result.
-  bool is_as_rounding(const ActualArray& array, double unit) const {
-    constexpr double kLikelier = 12;  // the logarithm of the ratio
-    constexpr std::size_t kRows = 64;
-    struct Element {
-      double squared, terms, value, rounding;  // of the difference, the terms, the result, and its rounding
-    };
-    std::vector<std::int64_t> bad;
-    for (std::int64_t n = 0; n < array.rows.rows; ++n)
-      if (array.counts.beyond[static_cast<std::size_t>(n)] > 0) bad.push_back(n);
-    const std::size_t rows = std::min(kRows, bad.size());
-    const auto columns = static_cast<std::size_t>(array.rows.columns);
-    std::vector<Element> elements(rows * columns, Element{std::nan(""), 0, 0, 0});
-    const double narrow = rounding_of(array).relative;
-    core::parallel_for(std::ssize(bad), row_nanoseconds(array.which) * static_cast<double>(rows),
-                       [&](std::int64_t r) {
-                         const auto at = static_cast<std::size_t>(r);
-                         if (at >= rows) return;
-                         const std::int64_t n = bad[bad.size() * at / rows];
-                         std::vector<double> given(columns), allowed(columns);
-                         array.rows.given(n, given.data());
-                         const RowOf right = right_row(array, n);
-                         const std::vector<double>&value = right.values, &squares = right.terms.squares;
-                         array.rows.expected(n, std::vector<double>(columns).data(), allowed.data());
-                         for (std::size_t c = 0; c < columns; ++c) {
-                           const double d = given[c] - value[c], rounding = narrow * value[c];
-                           // Larger errors are not from rounding.
-                           if (std::abs(d) > allowed[c] + 4 * unit * std::sqrt(squares[c])) continue;
-                           elements[at * columns + c] = {d * d, squares[c], value[c] * value[c],
-                                                         rounding * rounding / 3 + 1e-14 * squares[c]};
-                         }
-                       });
-    std::erase_if(elements, [](const Element& e) { return !std::isfinite(e.squared) || !(e.terms > 0); });
-    const auto likeliest = [&](auto proportion, double from, double to) {
-      double best = -std::numeric_limits<double>::infinity();
-      for (double size = from; size <= to; size *= std::sqrt(2.0)) {
-        double sum = 0;
-        for (const Element& e : elements) {
-          const double variance = size * proportion(e) + e.rounding;
-          sum -= (std::log(variance) + e.squared / variance) / 2;
-        }
-        best = std::max(best, sum);
-      }
-      return best;
-    };
-    double mean = 0;
-    for (const Element& e : elements) mean += e.squared / static_cast<double>(elements.size());
-    const double of_rounding =
-        likeliest([](const Element& e) { return e.terms; }, unit * unit / 1024, unit * unit);
-    return of_rounding > kLikelier + likeliest([](const Element&) { return 1.0; }, mean / 65536, 16 * mean) &&
-           of_rounding >
-               kLikelier + likeliest([](const Element& e) { return e.value; }, unit * unit / 65536, 1);
+  DType weights() const {
+    const double unit = it_.rounding.unit;
+    return unit == 0 ? DType::float32 : unit == 0x1p-8 ? DType::bfloat16 : DType::float16;
   }
 
   // A row of a result: elements, terms of their sums (with Variation::sizes), and one tolerance or one each.
@@ -256,14 +174,6 @@ class FaultModels {
     return row;
   }
 
-  RowOf right_row(const ActualArray& array, std::int64_t n) const {
-    Variation v;
-    v.sizes = true;
-    const Reference made(setup_, blocks_, v);
-    return row_of(array.which, it_.rows_of(array.which).at(n), made, v,
-                  is_of_key(array) ? it_.saved : nullptr, made);
-  }
-
   double row_nanoseconds(Result which) const {
     const auto size = static_cast<double>(setup_.shape.head_size + setup_.shape.value_size);
     if (which == Result::dsinks)
@@ -289,7 +199,7 @@ class FaultModels {
     }
   };
 
-  std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search, double unit) {
+  std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search) {
     Candidates list;
     const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
     const bool of_key = is_of_key(array);
@@ -303,47 +213,47 @@ class FaultModels {
     for (const Change& change : tried)
       if ((!change.is_of_out || array.which == Result::out) &&
           (!change.of_loop || search.is_enough_to_fit()) &&
-          (change.kind != "rounding" || (unit == 0 && search.is_enough_to_fit())))
-        list.add(model(array, change, Pass::both, unit), change);
+          (change.kind != "rounding" || (unit_of(array) == 0 && search.is_enough_to_fit())))
+        list.add(model(array, change, Pass::both), change);
     if (of_gradient) {
       for (const Change& change : changes_.of_gradients)
         if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          list.add(model(array, change, Pass::backward, unit), change);
+          list.add(model(array, change, Pass::backward), change);
       for (const Change& change : changes_.of_scores) {
         if (change.is_of_out || change.of_loop) continue;
         Change alone = change;
         alone.text += ", in the backward pass alone";
-        list.add(model(array, alone, Pass::backward, unit), alone);
+        list.add(model(array, alone, Pass::backward), alone);
       }
     }
     for (const Change& change : changes_.of_forward)
       if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
-        list.add(model(array, change, Pass::both, unit), change);
+        list.add(model(array, change, Pass::both), change);
     if (array.which == Result::lse) add_lse(array, list);
-    add_other_arrays(array, unit, list);
-    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, unit, list);
-    if (!of_key) add_masks_and_biases_of_others(array, search, unit, list);
+    add_other_arrays(array, list);
+    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, list);
+    if (!of_key) add_masks_and_biases_of_others(array, search, list);
 
     std::vector<verify::Found> all = search.run(list.models);
     remember(all, list);
     if (!search.is_open()) return all;
     list = {};
     if (of_query && search.is_enough_to_fit()) {
-      add_operands_of_others(array, search, unit, list);
-      add_last_pages(array, search, unit, list);
+      add_operands_of_others(array, search, list);
+      add_last_pages(array, search, list);
     }
     if (of_gradient && has_own_rows(array.which) && search.is_enough_to_fit()) {
       for (Change change : changes_.of_scores) {
         if (change.is_of_out || !change.of_loop) continue;
         change.text += ", in the backward pass alone";
-        list.add(model(array, change, Pass::backward, unit), change);
+        list.add(model(array, change, Pass::backward), change);
       }
     }
     // A fitted scale; false: the unexplained elements are too few to fit one.
     const auto add_scale = [&] {
       if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
       const Change change = fitted_scale(array, search);
-      FaultModel fitted = model(array, change, Pass::both, unit);
+      FaultModel fitted = model(array, change, Pass::both);
       fitted.is_subtle = true;
       list.add(std::move(fitted), change);
       return true;
@@ -415,8 +325,7 @@ class FaultModels {
   }
 
   // Sequences whose last page is another one of the cache.
-  void add_last_pages(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                      Candidates& list) const {
+  void add_last_pages(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
     if (!pages_) return;
     const std::int64_t entries = setup_.shape.entries;
     const auto made = [&](const std::vector<std::int64_t>& last) { return change_of(pages_->keys(last)); };
@@ -424,29 +333,19 @@ class FaultModels {
     const auto candidate = [&](std::int64_t n) {
       const auto change =
           n < entries ? std::nullopt : made(std::vector(static_cast<std::size_t>(entries), n - entries));
-      if (change) return model(array, *change, Pass::both, unit);
+      if (change) return model(array, *change, Pass::both);
       return FaultModel{"", "", [](std::int64_t, auto, double*, double*) { return false; }};
     };
     std::vector<std::int64_t> last = search.partners(1, entries + pages_->pages, candidate);
     for (std::int64_t& page : last) page = std::max<std::int64_t>(page - entries, -1);
     if (std::all_of(last.begin(), last.end(), [](std::int64_t page) { return page < 0; })) return;
-    if (const auto change = made(last)) list.add(model(array, *change, Pass::both, unit), change);
+    if (const auto change = made(last)) list.add(model(array, *change, Pass::both), change);
   }
 
   // Faults of one array are tried on the next.
   void remember(const std::vector<verify::Found>& all, const Candidates& tried) {
     for (const verify::Found& f : all)
       if (f.model && tried.origins[*f.model]) found_.push_back(*tried.origins[*f.model]);
-  }
-
-  FaultModel right(const ActualArray& array, double unit) const {
-    if (unit > it_.rounding.unit) return model(array, {}, Pass::backward, unit);
-    return {"", "",
-            [&array](std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-              load_expected(array.rows, n, columns, values, allowed);
-              return true;
-            },
-            std::nullopt, 50 * static_cast<double>(array.rows.columns)};
   }
 
   // lse and δ of all queries under a change: computed at first use; null where the kernels lack the change.
@@ -477,15 +376,16 @@ class FaultModels {
   }
 
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
-  double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
-                std::size_t at) const {
+  double off_by(const ActualArray& array, double size, const Terms& terms, std::size_t at) const {
+    const double unit = it_.rounding.unit;
     if (array.which == Result::out) return unit * (size + kOffOfOut * std::sqrt(terms.squares[at]));
     const std::int64_t summed =
         array.which == Result::dq ? setup_.longest_keys() : setup_.longest_queries() * setup_.group();
     return unit * (size + off_of_gradients(summed) * 2 * std::sqrt(terms.squares[at]));
   }
 
-  FaultModel model(const ActualArray& array, const Change& change, Pass pass, double unit) const {
+  FaultModel model(const ActualArray& array, const Change& change, Pass pass) const {
+    const double unit = unit_of(array);
     Variation v;
     if (change.apply) change.apply(v);
     v.sizes = unit > 0 || array.which == Result::out;
@@ -498,9 +398,7 @@ class FaultModels {
     h.is_subtle = change.kind == "rounding";
     h.needs_numbers = change.kind != "no_key";
     if (has_own_rows(array.which))
-      h.of_all = [=, this, &array, text = change.text] {
-        return by_kernels(array, text, v, made, saved, unit);
-      };
+      h.of_all = [=, this, &array, text = change.text] { return by_kernels(array, text, v, made, saved); };
     h.values = [=, this, &array, least = rounding_of(array).least](
                    std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
       const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? it_.saved : nullptr;
@@ -512,7 +410,7 @@ class FaultModels {
         values[c] = row.values[at];
         const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
         allowed[c] = row.absolute[row.absolute.size() > 1 ? at : 0] + least + relative * size +
-                     (unit > 0 ? off_by(array, unit, size, row.terms, at) : 0);
+                     (unit > 0 ? off_by(array, size, row.terms, at) : 0);
       }
       return true;
     };
@@ -528,13 +426,14 @@ class FaultModels {
 
   // All rows by the kernels, with bounds twice as wide. Empty where they have no such variation.
   RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
-                       const std::shared_ptr<const Reference>& reference, bool is_saved, double unit) const {
+                       const std::shared_ptr<const Reference>& reference, bool is_saved) const {
+    const double unit = unit_of(array);
     const bool of_forward = array.which == Result::out || array.which == Result::lse;
-    if (const auto key = std::tuple(text, is_saved, unit); !by_kernels_ || by_kernels_->first != key) {
+    if (const auto key = std::pair(text, is_saved); !by_kernels_ || by_kernels_->first != key) {
       const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
-      auto results = of_forward ? forward_by_kernels(it_.setup, blocks_, v, weights_of_unit(unit))
-                                : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout,
-                                                       weights_of_unit(unit));
+      auto results = of_forward
+                         ? forward_by_kernels(it_.setup, blocks_, v, weights())
+                         : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout, weights());
       by_kernels_.emplace(key, results ? std::make_shared<const ByKernels>(std::move(*results)) : nullptr);
     }
     const std::shared_ptr<const ByKernels> made = by_kernels_->second;
@@ -592,7 +491,7 @@ class FaultModels {
     // Σ over rows of the logarithm of the relative residual: hardly changed by rows with another fault.
     const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
     const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
-      const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both, 0);
+      const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both);
       std::vector<double> shares(rows.size());
       core::parallel_for(std::ssize(rows), row_nanoseconds(array.which) * static_cast<double>(rows.size()),
                          [&](std::int64_t r) {
@@ -659,8 +558,7 @@ class FaultModels {
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
-  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                     Candidates& list) {
+  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
     for (const std::int64_t row : search.some_rows(16)) {
@@ -695,7 +593,7 @@ class FaultModels {
     for (const std::int64_t count : tried) {
       Change change{"padding", fmt::format("{} keys of zeros behind the last are counted", count),
                     [count](Variation& v) { v.zero_keys = count; }};
-      FaultModel fitted = model(array, change, Pass::both, unit);
+      FaultModel fitted = model(array, change, Pass::both);
       fitted.is_subtle = true;
       list.add(std::move(fitted), change);
     }
@@ -790,7 +688,7 @@ class FaultModels {
     }
   }
 
-  void add_other_arrays(const ActualArray& array, double unit, Candidates& list) {
+  void add_other_arrays(const ActualArray& array, Candidates& list) {
     for (const auto& other : arrays_) {
       const auto lengths = [](const ActualArray& a) {
         std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
@@ -799,20 +697,24 @@ class FaultModels {
       };
       if (other->which == array.which || lengths(*other) != lengths(array)) continue;
       list.add({"exchanged", fmt::format("{} holds what belongs to {}", array.rows.name, other->rows.name),
-                right(*other, unit).values});
+                [&array = *other](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                                  double* allowed) {
+                  load_expected(array.rows, n, columns, values, allowed);
+                  return true;
+                }});
     }
   }
 
   // Heads or entries that take something of another one. `change(axis, other)` makes all take that of
   // `other`; `applies(axis)`: it differs along that axis.
   template <class Applies, class Apply>
-  void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                           const char* what, Applies&& applies, Apply&& change, Candidates& list) {
+  void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, const char* what,
+                           Applies&& applies, Apply&& change, Candidates& list) {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2 || (axis == 1 && setup_.packed()) || !applies(axis)) continue;
       const auto candidate = [&](std::int64_t other) {
-        return model(array, {"", "", change(axis, other)}, Pass::both, unit);
+        return model(array, {"", "", change(axis, other)}, Pass::both);
       };
       for (const auto& from : verify::apart(search.partners(axis, of.length, candidate))) {
         const auto models = std::make_shared<std::map<std::int64_t, FaultModel>>();
@@ -839,7 +741,7 @@ class FaultModels {
   }
 
   void add_masks_and_biases_of_others(const ActualArray& array, const verify::FaultSearch& search,
-                                      double unit, Candidates& list) {
+                                      Candidates& list) {
     const auto differs = [&](std::size_t axis) {
       return blocks_.of(setup_.problem(0, 0)) != blocks_.of(setup_.problem(axis == 1, axis == 0));
     };
@@ -852,21 +754,20 @@ class FaultModels {
         };
       };
     };
-    add_parts_of_others(array, search, unit, "the mask", differs, take_mask, list);
+    add_parts_of_others(array, search, "the mask", differs, take_mask, list);
     if (!setup_.bias) return;
     add_parts_of_others(
-        array, search, unit, "the bias",
+        array, search, "the bias",
         [&](std::size_t axis) { return setup_.bias->strides[axis == 0 ? 1 : 0] != 0; },
         take(&Variation::bias_head, &Variation::bias_entry), list);
   }
 
-  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, double unit,
-                              Candidates& list) {
+  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) {
     add_parts_of_others(
-        array, search, unit, "the values", [&](std::size_t) { return array.which == Result::out; },
+        array, search, "the values", [&](std::size_t) { return array.which == Result::out; },
         take(&Variation::value_head, &Variation::value_entry), list);
     add_parts_of_others(
-        array, search, unit, "the keys", [](std::size_t) { return true; },
+        array, search, "the keys", [](std::size_t) { return true; },
         take(&Variation::key_head, &Variation::key_entry), list);
   }
 
@@ -880,7 +781,7 @@ class FaultModels {
   std::vector<Change> tried_, found_;  // masks and keys of the caller; faults of the arrays before
   std::optional<TriedPages> pages_;
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
-  mutable std::optional<std::pair<std::tuple<std::string, bool, double>, std::shared_ptr<const ByKernels>>>
+  mutable std::optional<std::pair<std::pair<std::string, bool>, std::shared_ptr<const ByKernels>>>
       by_kernels_;  // the latest
 };
 
