@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -98,7 +97,6 @@ class FaultModels {
   }
 
  private:
-  static constexpr int kMostScales = 3;
   // Location of a fault: in both passes, or in the backward pass alone, with lse and δ of the reference.
   enum class Pass { both, backward };
   using RowValues =
@@ -249,29 +247,9 @@ class FaultModels {
         list.add(model(array, change, Pass::backward), change);
       }
     }
-    // A fitted scale; false: the unexplained elements are too few to fit one.
-    const auto add_scale = [&] {
-      if (of_key || array.which == Result::lse || !search.is_enough_to_fit()) return false;
-      const Change change = fitted_scale(array, search);
-      FaultModel fitted = model(array, change, Pass::both);
-      fitted.is_subtle = true;
-      list.add(std::move(fitted), change);
-      return true;
-    };
-    add_scale();
-    const auto run_listed = [&] {
-      std::vector<verify::Found> more = search.run(list.models);
-      remember(more, list);
-      const bool has_scale = std::any_of(more.begin(), more.end(), [&](const verify::Found& f) {
-        return f.model && list.models[*f.model].kind == "scale";
-      });
-      std::move(more.begin(), more.end(), std::back_inserter(all));
-      return has_scale;
-    };
-    for (int scales = 0; run_listed() && search.is_open() && scales < kMostScales; ++scales) {
-      list = {};
-      if (!add_scale()) break;
-    }
+    std::vector<verify::Found> more = search.run(list.models);
+    remember(more, list);
+    std::move(more.begin(), more.end(), std::back_inserter(all));
     return all;
   }
 
@@ -476,85 +454,6 @@ class FaultModels {
           largest = std::max(largest, most_finite(row));
         }
     return setup_.kept_factor * largest;
-  }
-
-  // The scale that fits some rows best, rounded to fewer digits where that fits as well.
-  Change fitted_scale(const ActualArray& array, const verify::FaultSearch& search) const {
-    constexpr std::size_t kFew = 16, kMore = 128;  // rows: for a first estimate, to distinguish close numbers
-    const std::vector<std::int64_t> more = search.some_rows(kMore);
-    const std::span few = std::span(more).first(std::min(kFew, more.size()));
-    std::vector<std::int64_t> columns(static_cast<std::size_t>(array.rows.columns));
-    std::iota(columns.begin(), columns.end(), 0);
-    const auto change = [](double factor, std::string text) {
-      return Change{"scale", std::move(text), [factor](Variation& v) { v.scale = factor; }};
-    };
-    // Σ over rows of the logarithm of the relative residual: hardly changed by rows with another fault.
-    const double least_share = std::max(rounding_of(array).relative * rounding_of(array).relative, 1e-14);
-    const auto error = [&](double log_factor, std::span<const std::int64_t> rows) {
-      const FaultModel m = model(array, change(std::exp(log_factor), ""), Pass::both);
-      std::vector<double> shares(rows.size());
-      core::parallel_for(std::ssize(rows), row_nanoseconds(array.which) * static_cast<double>(rows.size()),
-                         [&](std::int64_t r) {
-                           std::vector<double> given(columns.size()), values(columns.size()),
-                               allowed(columns.size());
-                           const std::int64_t n = rows[static_cast<std::size_t>(r)];
-                           array.rows.given(n, given.data());
-                           m.values(n, columns, values.data(), allowed.data());
-                           double left = 0, all = 0;
-                           for (std::size_t c = 0; c < given.size(); ++c) {
-                             const double difference = given[c] - values[c];
-                             if (std::isfinite(difference))
-                               left += difference * difference, all += given[c] * given[c];
-                           }
-                           if (all > 0)
-                             shares[static_cast<std::size_t>(r)] = std::log(least_share + left / all);
-                         });
-      return std::accumulate(shares.begin(), shares.end(), 0.0);
-    };
-    constexpr int kSteps = 48, kMiddle = kSteps / 2;  // of a quarter of an octave
-    constexpr double kQuarter = kLn2 / 4;
-    std::vector<double> errors(kSteps + 1);
-    for (int n = 0; n <= kSteps; ++n)
-      errors[static_cast<std::size_t>(n)] = error((n - kMiddle) * kQuarter, few);
-    const auto least_between = [&](double low, double high, std::span<const std::int64_t> rows,
-                                   double width) {
-      constexpr double kGolden = 0.6180339887498949;
-      double x = high - kGolden * (high - low), y = low + kGolden * (high - low), at_x = error(x, rows),
-             at_y = error(y, rows);
-      while (high - low > width) {
-        if (at_x < at_y)
-          high = y, y = x, at_y = at_x, x = high - kGolden * (high - low), at_x = error(x, rows);
-        else
-          low = x, x = y, at_x = at_y, y = low + kGolden * (high - low), at_y = error(y, rows);
-      }
-      return (low + high) / 2;
-    };
-    const auto least = static_cast<double>(std::min_element(errors.begin(), errors.end()) - errors.begin());
-    const double about = (least - kMiddle) * kQuarter,
-                 near = least_between(about - kQuarter, about + kQuarter, few, 1e-4),
-                 nearest = least_between(near - 0.01, near + 0.01, more, 1e-7);
-    // The shortest number among those that fit as well as the best, up to noise.
-    const double scale = setup_.scale * std::exp(nearest), least_error = error(nearest, more),
-                 allowed_error = least_error + 16 / static_cast<double>(columns.size());
-    const auto fits = [&](double value) {
-      return value / setup_.scale > 0 && std::abs(value / scale - 1) < 0.01 &&
-             error(std::log(value / setup_.scale), more) <= allowed_error;
-    };
-    const auto made = [&](double value, const std::string& text) {
-      return change(value / setup_.scale, fmt::format("the scale is {}, not {:.6g}", text, setup_.scale));
-    };
-    for (const std::int64_t size : {setup_.shape.head_size, setup_.shape.value_size, setup_.shape.heads,
-                                    setup_.shape.kv_heads, setup_.q.shape[2], setup_.k.shape[2]}) {
-      const auto length = static_cast<double>(size);
-      if (size > 1 && fits(1 / std::sqrt(length)))
-        return made(1 / std::sqrt(length), fmt::format("1/sqrt({})", size));
-      if (size > 1 && fits(1 / length)) return made(1 / length, fmt::format("1/{}", size));
-    }
-    for (int digits = 1; digits < 6; ++digits) {
-      const std::string text = fmt::format("{:.{}g}", scale, digits);
-      if (const double value = std::strtod(text.c_str(), nullptr); fits(value)) return made(value, text);
-    }
-    return made(scale, fmt::format("{:.6g}", scale));
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.

@@ -143,8 +143,7 @@ std::vector<Planted> planted() {
       [](Kernel& k) { k.value_row = [](Index j) { return (j + 1) % kTokens; }; });
   add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
   add("the scale is left out", [](Kernel& k) { k.score = [](double dot, double) { return dot; }; });
-  add("the scale is 0.3, not 0.25",
-      [](Kernel& k) { k.score = [](double dot, double) { return 0.3 * dot; }; });
+  add("the scale is 1/D", [](Kernel& k) { k.score = [](double dot, double) { return dot / kSize; }; });
   add("a soft cap of 10 is applied, and there is none",
       [](Kernel& k) { k.score = [](double dot, double) { return 10 * std::tanh(kScale * dot / 10); }; });
   return all;
@@ -288,20 +287,20 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
       std::sort(all.begin(), all.end());
       return all;
     };
-    CHECK(texts(mixed(problem.made(scaled(0.4)), problem.made(scaled(0.2)), first)) ==
-          std::vector<std::string>{"the scale is 0.2, not 0.25 in head 0",
-                                   "the scale is 0.4, not 0.25 in head 1"});
-    const Row of_one = mixed(problem.made(), problem.made(scaled(0.2)), first);
+    CHECK(
+        texts(mixed(problem.made(scaled(1)), problem.made(scaled(kScale * kScale)), first)) ==
+        std::vector<std::string>{"the scale is applied twice in head 0", "the scale is left out in head 1"});
+    const Row of_one = mixed(problem.made(), problem.made(scaled(1)), first);
     Row out = of_one;
     for (Index i = 32; i < 64; ++i)
       std::copy_n(of_one.begin() + row(i + 32, 1), kSize, out.begin() + row(i, 1));
     CHECK(texts(out) == std::vector<std::string>{"head 1: query 32 to 63 hold what belongs to query 64 to 95",
-                                                 "the scale is 0.2, not 0.25 in head 0"});
+                                                 "the scale is left out in head 0"});
     out = of_one;
     for (Index i = 32; i < 64; ++i) std::fill_n(out.begin() + row(i, 1), kSize, 0);
     CHECK(texts(out) ==
           std::vector<std::string>{"0 stands there, as if never written in head 1, queries 32-63",
-                                   "the scale is 0.2, not 0.25 in head 0"});
+                                   "the scale is left out in head 0"});
   }
 }
 
