@@ -104,6 +104,9 @@ class FaultModels {
 
   // Results that the kernels compute row by row of queries or keys.
   static bool has_own_rows(Result which) { return which != Result::dbias && which != Result::dsinks; }
+  static bool is_of_forward(const ActualArray& array) {
+    return array.which == Result::out || array.which == Result::lse;
+  }
   // A row sums over many queries, and needs their lse and δ.
   static bool is_of_key(const ActualArray& array) {
     return attn::row_of(array.which).form.rows != RowsOf::queries;
@@ -198,59 +201,62 @@ class FaultModels {
   };
 
   std::vector<verify::Found> run(const ActualArray& array, verify::FaultSearch& search) {
-    Candidates list;
-    const bool of_query = array.which == Result::out || array.which == Result::lse, of_gradient = !of_query;
-    const bool of_key = is_of_key(array);
-    std::vector<Change> tried = tried_;
-    if (!of_key || is_cheap())
-      tried.insert(tried.end(), changes_.of_scores.begin(), changes_.of_scores.end());
-    if (of_key) std::erase_if(tried, [](const Change& c) { return c.of_loop; });
-    for (const Change& change : found_)
-      if (std::none_of(tried.begin(), tried.end(), [&](const Change& c) { return c.text == change.text; }))
-        tried.push_back(change);
-    for (const Change& change : tried)
-      if ((!change.is_of_out || array.which == Result::out) &&
-          (!change.of_loop || search.is_enough_to_fit()) &&
-          (change.kind != "rounding" || (unit_of(array) == 0 && search.is_enough_to_fit())))
-        list.add(model(array, change, Pass::both), change);
-    if (of_gradient) {
-      for (const Change& change : changes_.of_gradients)
-        if (!(of_key && change.kind == "delta" && array.which == Result::dv))
-          list.add(model(array, change, Pass::backward), change);
-      for (const Change& change : changes_.of_scores) {
-        if (change.is_of_out || change.of_loop) continue;
-        Change alone = change;
-        alone.text += ", in the backward pass alone";
-        list.add(model(array, alone, Pass::backward), alone);
-      }
-    }
-    for (const Change& change : changes_.of_forward)
-      if (of_query && search.is_enough_to_fit() && (!change.is_of_out || array.which == Result::out))
-        list.add(model(array, change, Pass::both), change);
-    if (array.which == Result::lse) add_lse(array, list);
-    add_other_arrays(array, list);
-    if (of_query && search.is_enough_to_fit()) add_zero_keys(array, search, list);
-    if (!of_key) add_masks_and_biases_of_others(array, search, list);
-
+    Candidates list = candidates_of(array, search);
     std::vector<verify::Found> all = search.run(list.models);
     remember(all, list);
-    if (!search.is_open()) return all;
+    if (!search.is_open() || !is_of_forward(array) || !search.is_enough_to_fit()) return all;
     list = {};
-    if (of_query && search.is_enough_to_fit()) {
-      add_operands_of_others(array, search, list);
-      add_last_pages(array, search, list);
-    }
-    if (of_gradient && has_own_rows(array.which) && search.is_enough_to_fit()) {
-      for (Change change : changes_.of_scores) {
-        if (change.is_of_out || !change.of_loop) continue;
-        change.text += ", in the backward pass alone";
-        list.add(model(array, change, Pass::backward), change);
-      }
-    }
+    add_operands_of_others(array, search, list);
+    add_last_pages(array, search, list);
     std::vector<verify::Found> more = search.run(list.models);
     remember(more, list);
     std::move(more.begin(), more.end(), std::back_inserter(all));
     return all;
+  }
+
+  // All but those that need a search for partners among operands.
+  Candidates candidates_of(const ActualArray& array, const verify::FaultSearch& search) const {
+    Candidates list;
+    const bool of_key = is_of_key(array), is_enough = search.is_enough_to_fit();
+    const auto is_tried = [&](const Change& change) {
+      return (!change.is_of_out || array.which == Result::out) && (!change.of_loop || is_enough) &&
+             (change.kind != "rounding" || (unit_of(array) == 0 && is_enough));
+    };
+    const auto add = [&](const Change& change) {
+      if (is_tried(change)) list.add(model(array, change, Pass::both), change);
+    };
+    const auto is_listed = [&](const Change& change) {
+      return std::any_of(list.origins.begin(), list.origins.end(),
+                         [&](const auto& c) { return c->text == change.text; });
+    };
+    for (const Change& change : tried_) add(change);
+    if (!of_key || is_cheap())
+      for (const Change& change : changes_.of_scores)
+        if (!of_key || !change.of_loop) add(change);
+    for (const Change& change : found_)
+      if (!is_listed(change)) add(change);
+    if (is_of_forward(array)) {
+      if (is_enough)
+        for (const Change& change : changes_.of_forward) add(change);
+    } else {
+      add_backward(array, is_enough, list);
+    }
+    if (array.which == Result::lse) add_lse(array, list);
+    add_other_arrays(array, list);
+    if (is_of_forward(array) && is_enough) add_zero_keys(array, search, list);
+    if (!of_key) add_masks_and_biases_of_others(array, search, list);
+    return list;
+  }
+
+  // Faults of the backward pass: its own, and those of scores that the forward pass does not have.
+  void add_backward(const ActualArray& array, bool is_enough, Candidates& list) const {
+    for (const Change& change : changes_.of_gradients)
+      if (change.kind != "delta" || array.which != Result::dv) list.add(model(array, change, Pass::backward));
+    for (Change change : changes_.of_scores) {
+      if (change.is_of_out || (change.of_loop && !(is_enough && has_own_rows(array.which)))) continue;
+      change.text += ", in the backward pass alone";
+      list.add(model(array, change, Pass::backward));
+    }
   }
 
   static Change change_of(const TriedMask& tried) {
@@ -406,7 +412,7 @@ class FaultModels {
   RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
                        const std::shared_ptr<const Reference>& reference, bool is_saved) const {
     const double unit = unit_of(array);
-    const bool of_forward = array.which == Result::out || array.which == Result::lse;
+    const bool of_forward = is_of_forward(array);
     if (const auto key = std::pair(text, is_saved); !by_kernels_ || by_kernels_->first != key) {
       const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
       auto results = of_forward
@@ -457,7 +463,7 @@ class FaultModels {
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
-  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) {
+  void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
     for (const std::int64_t row : search.some_rows(16)) {
@@ -510,7 +516,7 @@ class FaultModels {
     return std::nullopt;
   }
 
-  void add_lse(const ActualArray& array, Candidates& list) {
+  void add_lse(const ActualArray& array, Candidates& list) const {
     std::vector<Change> bases{{}};
     for (const Change& change : found_) bases.push_back(change);
     struct Form {
@@ -587,7 +593,7 @@ class FaultModels {
     }
   }
 
-  void add_other_arrays(const ActualArray& array, Candidates& list) {
+  void add_other_arrays(const ActualArray& array, Candidates& list) const {
     for (const auto& other : arrays_) {
       const auto lengths = [](const ActualArray& a) {
         std::vector<std::int64_t> all{a.rows.rows, a.rows.columns};
@@ -608,7 +614,7 @@ class FaultModels {
   // `other`; `applies(axis)`: it differs along that axis.
   template <class Applies, class Apply>
   void add_parts_of_others(const ActualArray& array, const verify::FaultSearch& search, const char* what,
-                           Applies&& applies, Apply&& change, Candidates& list) {
+                           Applies&& applies, Apply&& change, Candidates& list) const {
     for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) {
       const verify::RowAxis& of = array.rows.axes[axis];
       if (of.length < 2 || (axis == 1 && setup_.packed()) || !applies(axis)) continue;
@@ -640,7 +646,7 @@ class FaultModels {
   }
 
   void add_masks_and_biases_of_others(const ActualArray& array, const verify::FaultSearch& search,
-                                      Candidates& list) {
+                                      Candidates& list) const {
     const auto differs = [&](std::size_t axis) {
       return blocks_.of(setup_.problem(0, 0)) != blocks_.of(setup_.problem(axis == 1, axis == 0));
     };
@@ -661,7 +667,8 @@ class FaultModels {
         take(&Variation::bias_head, &Variation::bias_entry), list);
   }
 
-  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) {
+  void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search,
+                              Candidates& list) const {
     add_parts_of_others(
         array, search, "the values", [&](std::size_t) { return array.which == Result::out; },
         take(&Variation::value_head, &Variation::value_entry), list);

@@ -143,7 +143,8 @@ std::vector<Planted> planted() {
       [](Kernel& k) { k.value_row = [](Index j) { return (j + 1) % kTokens; }; });
   add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
   add("the scale is left out", [](Kernel& k) { k.score = [](double dot, double) { return dot; }; });
-  add("the scale is 1/D", [](Kernel& k) { k.score = [](double dot, double) { return dot / kSize; }; });
+  add("the scale is applied twice",
+      [](Kernel& k) { k.score = [](double dot, double) { return kScale * kScale * dot; }; });
   add("a soft cap of 10 is applied, and there is none",
       [](Kernel& k) { k.score = [](double dot, double) { return 10 * std::tanh(kScale * dot / 10); }; });
   return all;
