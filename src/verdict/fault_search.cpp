@@ -613,17 +613,15 @@ Against::Element FaultSearch::worst_of(const std::vector<std::uint8_t>& elements
   return worst.element;
 }
 
-void FaultSearch::report(std::vector<Found> found, Against& against) {
-  std::vector<std::int64_t> bad;
-  for (std::int64_t row = 0; row < result_.rows; ++row)
-    if (is_beyond(row)) bad.push_back(row);
+// Replaces models by those of all rows where these take less time; returns the time of a row.
+double FaultSearch::prepare_counting(const std::vector<Found>& found, std::int64_t rows) {
   constexpr double kWorthIt = 5e7;  // of one thread
-  double nanoseconds = 0;           // of a row
+  double nanoseconds = 0;
   for (const Found& f : found) {
     auto& model = accepted_[f.place].model;
     if (!model) continue;
     const double of_row = model->nanoseconds > 0 ? model->nanoseconds : row_nanoseconds_;
-    if (model->of_all && of_row * static_cast<double>(bad.size()) > kWorthIt)
+    if (model->of_all && of_row * static_cast<double>(rows) > kWorthIt)
       if (auto values = model->of_all()) {
         model->values = std::move(values);
         nanoseconds += 50 * static_cast<double>(result_.columns);
@@ -631,115 +629,125 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
       }
     nanoseconds += of_row;
   }
-  const std::int64_t all_rows = std::ssize(bad),
-                     counted = std::clamp<std::int64_t>(
-                         static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),
-                         std::min<std::int64_t>(all_rows, 64), all_rows);
-  struct Part {
-    std::vector<std::int64_t> covered, looked;    // elements, by what was found; of rows where it may hold
-    std::vector<std::vector<std::int64_t>> rows;  // with some
-    std::int64_t elements = 0, left = 0;
-    WorstElement worst;
-  };
+  return nanoseconds;
+}
+
+// What covers the elements out of tolerance of a row: the first that does, in this order.
+void FaultSearch::count_row(std::int64_t row, const std::vector<Found>& found,
+                            std::span<const std::size_t> order, Row& it, Counts& counts,
+                            std::vector<std::uint8_t>& open) const {
+  const FloatType type = float_type(result_.dtype);
+  std::vector<std::int64_t> place, columns;
+  std::vector<char> covered;
+  it.load(result_, row);
+  place_of(row, place);
+  for (std::size_t c = 0; c < it.value.size(); ++c)
+    if (!it.result_of(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
+  counts.elements += std::ssize(columns);
+  for (const std::size_t f : order) {
+    if (columns.empty()) break;
+    if (!covers(accepted_[found[f].place], row, place, columns, it.value, covered)) continue;
+    counts.looked[f] += std::ssize(columns);
+    const auto all = std::count(covered.begin(), covered.end(), 1);
+    if (all == 0) continue;
+    counts.covered[f] += all;
+    counts.rows[f].push_back(row);
+    std::size_t kept = 0;
+    for (std::size_t c = 0; c < columns.size(); ++c)
+      if (covered[c] == 0) columns[kept++] = columns[c];
+    columns.resize(kept);
+  }
+  counts.left += std::ssize(columns);
+  for (const std::int64_t column : columns) {
+    if (!open.empty()) open[static_cast<std::size_t>(row * result_.columns + column)] = 1;
+    counts.worst.see(result_, type, it, row, static_cast<std::size_t>(column));
+  }
+}
+
+// Some of these rows, all or every n-th. Flags in `open`, unless it is empty, the elements that nothing covers.
+FaultSearch::Counts FaultSearch::count(const std::vector<Found>& found, const std::vector<std::int64_t>& bad,
+                                       std::int64_t counted, double nanoseconds,
+                                       std::vector<std::uint8_t>& open) const {
   constexpr std::int64_t kRows = 64;
-  std::vector<Part> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)));
+  // Elements that are 0, NaN or infinite count for a model that predicts them, if there is one.
+  std::vector<std::size_t> order(found.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(),
+                        [&](std::size_t f) { return accepted_[found[f].place].contents == numbers; });
+  std::vector<Counts> parts(static_cast<std::size_t>(core::ceil_div(counted, kRows)), Counts(found.size()));
+  core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
+    Row it(result_.columns);
+    for (std::int64_t i = n * kRows; i < std::min(counted, (n + 1) * kRows); ++i)
+      count_row(bad[static_cast<std::size_t>(i * std::ssize(bad) / counted)], found, order, it,
+                parts[static_cast<std::size_t>(n)], open);
+  });
+  Counts all(found.size());
+  for (Counts& part : parts) {
+    all.elements += part.elements;
+    all.left += part.left;
+    for (std::size_t f = 0; f < found.size(); ++f) {
+      all.covered[f] += part.covered[f];
+      all.looked[f] += part.looked[f];
+      all.rows[f].insert(all.rows[f].end(), part.rows[f].begin(), part.rows[f].end());
+    }
+    if (part.worst.bounds > all.worst.bounds) all.worst = std::move(part.worst);
+  }
+  return all;
+}
+
+// Few rows, or few elements of them, are chance while most are unexplained.
+bool FaultSearch::is_chance(const Counts& counts, std::size_t f) {
+  constexpr double kChance = 0.01;
+  constexpr std::ptrdiff_t kDecodeRows = 4;
+  return 2 * counts.left > counts.elements &&
+         static_cast<double>(counts.covered[f]) < kChance * static_cast<double>(counts.elements) &&
+         (2 * counts.covered[f] < counts.looked[f] || std::ssize(counts.rows[f]) <= kDecodeRows);
+}
+
+void FaultSearch::report(std::vector<Found> found, Against& against) {
+  std::vector<std::int64_t> bad;
+  for (std::int64_t row = 0; row < result_.rows; ++row)
+    if (is_beyond(row)) bad.push_back(row);
+  const std::int64_t all_rows = std::ssize(bad);
+  const double nanoseconds = prepare_counting(found, all_rows);
+  const std::int64_t counted =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(kCounting / std::max(nanoseconds, 1.0)),
+                               std::min<std::int64_t>(all_rows, 64), all_rows);
   const bool are_values_tried = counted == all_rows && result_.rows * result_.columns <= kMostValues;
   std::vector<std::uint8_t> open(are_values_tried ? static_cast<std::size_t>(result_.rows * result_.columns)
                                                   : 0);
-  core::parallel_for(std::ssize(parts), nanoseconds * static_cast<double>(counted), [&](std::int64_t n) {
-    Part& part = parts[static_cast<std::size_t>(n)];
-    part.covered.resize(found.size());
-    part.looked.resize(found.size());
-    part.rows.resize(found.size());
-    Row it(result_.columns);
-    const FloatType type = float_type(result_.dtype);
-    std::vector<std::int64_t> place, columns;
-    std::vector<char> covered;
-    for (std::int64_t i = n * kRows; i < std::min(counted, (n + 1) * kRows); ++i) {
-      const std::int64_t row = bad[static_cast<std::size_t>(i * all_rows / counted)];
-      it.load(result_, row);
-      place_of(row, place);
-      columns.clear();
-      for (std::size_t c = 0; c < it.value.size(); ++c)
-        if (!it.result_of(type, c).right) columns.push_back(static_cast<std::int64_t>(c));
-      part.elements += std::ssize(columns);
-      // Elements that are 0, NaN or infinite count for a model that predicts them, if there is one.
-      for (std::size_t turn = 0; turn < 2 * found.size() && !columns.empty(); ++turn) {
-        const std::size_t f = turn % found.size();
-        if ((accepted_[found[f].place].contents != numbers) != (turn >= found.size())) continue;
-        if (!covers(accepted_[found[f].place], row, place, columns, it.value, covered)) continue;
-        part.looked[f] += std::ssize(columns);
-        const auto all = std::count(covered.begin(), covered.end(), 1);
-        if (all == 0) continue;
-        part.covered[f] += all;
-        part.rows[f].push_back(row);
-        std::size_t kept = 0;
-        for (std::size_t c = 0; c < columns.size(); ++c)
-          if (covered[c] == 0) columns[kept++] = columns[c];
-        columns.resize(kept);
-      }
-      part.left += std::ssize(columns);
-      for (const std::int64_t column : columns) {
-        if (are_values_tried) open[static_cast<std::size_t>(row * result_.columns + column)] = 1;
-        part.worst.see(result_, type, it, row, static_cast<std::size_t>(column));
-      }
-    }
-  });
-  std::int64_t elements = 0;
-  Against::Unexplained left{result_.name, 0, 0, {}};
-  std::vector<std::int64_t> covered(found.size()), looked(found.size());
-  std::vector<std::vector<bool>> rows(found.size(),
-                                      std::vector<bool>(static_cast<std::size_t>(result_.rows)));
-  double worst = -1;  // in bounds
-  for (Part& part : parts) {
-    elements += part.elements;
-    left.elements += part.left;
-    for (std::size_t f = 0; f < found.size(); ++f) {
-      covered[f] += part.covered[f];
-      looked[f] += part.looked[f];
-      for (const std::int64_t row : part.rows[f]) rows[f][static_cast<std::size_t>(row)] = true;
-    }
-    if (part.worst.bounds > worst) worst = part.worst.bounds, left.worst = std::move(part.worst.element);
-  }
+  Counts counts = count(found, bad, counted, nanoseconds, open);
+  const auto share_of = [all = static_cast<double>(std::max<std::int64_t>(counts.elements, 1))](
+                            std::int64_t elements) { return static_cast<double>(elements) / all; };
+  Against::Unexplained left{result_.name, counts.left, 0, std::move(counts.worst.element)};
   std::vector<Against::Explained> explained;
-  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
   for (std::size_t f = 0; f < found.size(); ++f) {
-    // Few rows, or few elements of them, are chance while most are unexplained.
-    constexpr double kChance = 0.01;
-    constexpr std::int64_t kDecodeRows = 4;
-    const bool is_chance =
-        left.share > 0.5 && static_cast<double>(covered[f]) < kChance * static_cast<double>(elements) &&
-        (2 * covered[f] < looked[f] || std::count(rows[f].begin(), rows[f].end(), true) <= kDecodeRows);
-    if (is_chance) left.elements += covered[f];
-    if (covered[f] == 0 || is_chance) continue;
+    if (is_chance(counts, f)) left.elements += counts.covered[f];
+    if (counts.covered[f] == 0 || is_chance(counts, f)) continue;
     const Accepted& accepted = accepted_[found[f].place];
     if (!accepted.is_all)
-      found[f].where =
-          where(flags_of([&](std::int64_t row) { return rows[f][static_cast<std::size_t>(row)]; }),
-                accepted.tells_positions, accepted.model->names_axis);
+      found[f].where = where(flags_of([&](std::int64_t row) {
+                               return std::binary_search(counts.rows[f].begin(), counts.rows[f].end(), row);
+                             }),
+                             accepted.tells_positions, accepted.model->names_axis);
     Explanation e = std::move(found[f].explanation);
-    e.share_explained = static_cast<double>(covered[f]) / static_cast<double>(elements);
+    e.share_explained = share_of(counts.covered[f]);
     e.text += found[f].where;
     explained.push_back({std::move(e), result_.name});
   }
   if (are_values_tried && left.elements > 0) {
     const ValueExplanations values = explain_rows(result_, open);
-    for (const ValueExplanation& explanation : values.explanations)
-      explained.push_back({{explanation.kind, explanation.text,
-                            static_cast<double>(explanation.elements) / static_cast<double>(elements)},
-                           result_.name});
-    if (!values.explanations.empty()) {
-      left.elements -=
-          std::accumulate(values.explanations.begin(), values.explanations.end(), std::int64_t{0},
-                          [](std::int64_t sum, const ValueExplanation& s) { return sum + s.elements; });
-      left.worst = worst_of(open);
+    for (const ValueExplanation& value : values.explanations) {
+      explained.push_back({{value.kind, value.text, share_of(value.elements)}, result_.name});
+      left.elements -= value.elements;
     }
+    if (!values.explanations.empty()) left.worst = worst_of(open);
   }
   std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
     return a.share_explained > b.share_explained;
   });
   std::move(explained.begin(), explained.end(), std::back_inserter(against.explanations));
-  left.share = static_cast<double>(left.elements) / static_cast<double>(std::max<std::int64_t>(elements, 1));
+  left.share = share_of(left.elements);
   if (counted < all_rows) {
     const auto beyond = std::accumulate(counts_.beyond.begin(), counts_.beyond.end(), std::int64_t{0});
     left.elements = std::llround(left.share * static_cast<double>(beyond));
@@ -924,19 +932,48 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+const FaultSearch::Agreement& FaultSearch::Tested::of(std::size_t h, std::size_t rows) {
+  Agreement& agreement = agreements[h];
+  if (!agreement.whole && agreement.looked < rows) search.look(models[h], search.first_, {}, rows, agreement);
+  return agreement;
+}
+
+// The model that explains nearly all that is left, and contradicts the fewest of the other rows.
+std::optional<std::size_t> FaultSearch::best_everywhere(Tested& tested,
+                                                        const std::vector<bool>& refuted) const {
+  const double open = weight_left(first_);
+  std::optional<std::size_t> best;
+  double most = 0, against = 2;
+  for (std::size_t h = 0; h < tested.models.size(); ++h) {
+    if (refuted[h]) continue;
+    const Agreement& agreement = tested.of(h, kFirst);
+    double weight = 0;
+    bool has_numbers = !tested.models[h].needs_numbers;
+    for (std::size_t i = 0; i < first_.size(); ++i) {
+      if (!first_[i].left || agreement.agree[i] == 0) continue;
+      weight += first_[i].weight;
+      has_numbers = has_numbers || first_[i].place.back() != zeros;
+    }
+    if (weight < kMost * open || !has_numbers) continue;
+    const double contradictions = contradicted(tested.models[h], {}).same_parts;
+    if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
+    best = h;
+    most = weight;
+    against = contradictions;
+    if (weight >= open && against == 0) break;
+  }
+  return best;
+}
+
 std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
   std::vector<Found> all;
-  std::vector<Agreement> agreements(models.size());
-  const auto agreement_of = [&](std::size_t h, std::size_t rows) -> const Agreement& {
-    if (!agreements[h].whole && agreements[h].looked < rows) look(models[h], first_, {}, rows, agreements[h]);
-    return agreements[h];
-  };
+  Tested tested{*this, models, std::vector<Agreement>(models.size())};
   const auto is_accepted = [&](std::size_t h, const std::optional<Scope>& scope) {
-    auto found = accept(models[h], agreement_of(h, first_.size()), scope);
+    auto found = accept(models[h], tested.of(h, first_.size()), scope);
     if (!found) return false;
     found->model = h;
     all.push_back(std::move(*found));
-    for (Agreement& agreement : agreements)
+    for (Agreement& agreement : tested.agreements)
       if (!agreement.whole) agreement.looked = 0;
     return true;
   };
@@ -944,36 +981,12 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
     auto found = count_out(contents);
     if (!found) return false;
     all.push_back(std::move(*found));
-    agreements.assign(models.size(), {});
+    tested.agreements.assign(models.size(), {});
     return true;
   };
   std::vector<bool> refuted(models.size()), refuted_in_parts(models.size());
-  while (is_open()) {
-    const double open = weight_left(first_);
-    if (!(open > 0)) break;
-    // What explains all that is left.
-    std::optional<std::size_t> best;
-    double most = 0, against = 2;
-    for (std::size_t h = 0; h < models.size(); ++h) {
-      if (refuted[h]) continue;
-      const Agreement& agreement = agreement_of(h, kFirst);
-      double weight = 0;
-      bool has_numbers = !models[h].needs_numbers;
-      for (std::size_t i = 0; i < first_.size(); ++i) {
-        if (!first_[i].left || agreement.agree[i] == 0) continue;
-        weight += first_[i].weight;
-        has_numbers = has_numbers || first_[i].place.back() != zeros;
-      }
-      if (weight < kMost * open || !has_numbers) continue;
-      // A model that contradicts other rows is less likely.
-      const double contradictions = contradicted(models[h], {}).same_parts;
-      if (contradictions > against || (contradictions == against && weight <= most * 1.005)) continue;
-      best = h;
-      most = weight;
-      against = contradictions;
-      if (weight >= open && against == 0) break;
-    }
-    if (best) {
+  while (is_open() && weight_left(first_) > 0) {
+    if (const auto best = best_everywhere(tested, refuted)) {
       if (!is_accepted(*best, std::nullopt)) refuted[*best] = true;
       continue;
     }
@@ -983,10 +996,11 @@ std::vector<Found> FaultSearch::run(const std::vector<FaultModel>& models) {
         std::clamp(kNanoseconds / (row_nanoseconds_ * static_cast<double>(models.size() + 1)),
                    static_cast<double>(kFirst), static_cast<double>(std::max(kFirst, parts_in_first_))));
     std::optional<Scope> scope;
-    most = 0;
+    std::optional<std::size_t> best;
+    double most = 0;
     for (std::size_t h = 0; h < models.size(); ++h) {
       if (refuted_in_parts[h]) continue;
-      if (auto found = scope_of(agreement_of(h, rows), nullptr, {}, models[h].needs_numbers, most))
+      if (auto found = scope_of(tested.of(h, rows), nullptr, {}, models[h].needs_numbers, most))
         scope = std::move(found), best = h;
     }
     if (best) {

@@ -110,6 +110,23 @@ class FaultSearch {
     int numbers = 0;  // rows that agree and are not of zeros
   };
 
+  // How the models of one call agree with the first sample, as far as was computed.
+  struct Tested {
+    const FaultSearch& search;
+    const std::vector<FaultModel>& models;
+    std::vector<Agreement> agreements;
+    const Agreement& of(std::size_t model, std::size_t rows);
+  };
+  // Elements out of tolerance, by what was found: covered, in rows where it may hold, and the rows it covers.
+  struct Counts {
+    std::vector<std::int64_t> covered, looked;
+    std::vector<std::vector<std::int64_t>> rows;
+    std::int64_t elements = 0, left = 0;
+    WorstElement worst = {};
+
+    explicit Counts(std::size_t found) : covered(found), looked(found), rows(found) {}
+  };
+
   void place_of(std::int64_t row, std::vector<std::int64_t>& place) const;
   std::int64_t length_of(std::size_t axis) const;
   bool is_of_parts(std::size_t axis) const;
@@ -134,6 +151,13 @@ class FaultSearch {
                                 bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const FaultModel& model, const Agreement& first, std::optional<Scope> scope);
   std::optional<Found> count_out(Contents contents);
+  std::optional<std::size_t> best_everywhere(Tested& tested, const std::vector<bool>& refuted) const;
+  double prepare_counting(const std::vector<Found>& found, std::int64_t rows);
+  void count_row(std::int64_t row, const std::vector<Found>& found, std::span<const std::size_t> order,
+                 Row& it, Counts& counts, std::vector<std::uint8_t>& open) const;
+  Counts count(const std::vector<Found>& found, const std::vector<std::int64_t>& bad, std::int64_t counted,
+               double nanoseconds, std::vector<std::uint8_t>& open) const;
+  static bool is_chance(const Counts& counts, std::size_t f);
   double weight_left(const Sample& sample) const;
   std::vector<std::vector<bool>> flags_of(const std::function<bool(std::int64_t row)>& counts) const;
   std::string where(const std::vector<std::vector<bool>>& flags, bool positions,

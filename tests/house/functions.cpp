@@ -42,13 +42,9 @@ const std::map<std::string, int> kLonger{
     {"src/verdict/attention/against.cpp: compare", 94},
     {"src/verdict/attention/against.cpp: rows_of", 99},
     {"src/verdict/attention/check.cpp: check_gradients", 97},
-    {"src/verdict/attention/fault_models.cpp: add_lse", 76},
-    {"src/verdict/attention/fault_models.cpp: run", 93},
     {"src/verdict/attention/weights.cpp: terms_of_gradients", 125},
     {"src/verdict/fault_search.cpp: FaultSearch::choose", 88},
     {"src/verdict/fault_search.cpp: FaultSearch::partners", 84},
-    {"src/verdict/fault_search.cpp: FaultSearch::report", 135},
-    {"src/verdict/fault_search.cpp: FaultSearch::run", 73},
     {"src/verdict/matmul/check.cpp: check_problem", 71},
 };
 
