@@ -21,12 +21,12 @@
 // weights are equal: u |R|. lse is not widened.
 //
 // Kinds of explanations: those of ejk/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
-// exchanged and repeated (elements of another part), shifted, factor, rounding. Of attention: scale, mask,
-// sequences, heads, softcap, bias, alibi, sinks, no_key, normalization, uniform (equal weights), operands
-// (keys and values of others), tile (a loop over tiles or parts of keys), padding (keys of zeros that count),
-// lse_base, lse_sign, lse_max, lse_exp, lse_empty; of gradients also delta. Of grouped products: boundary,
-// transposed, group_offset, existing, accumulated, cut_short, nibbles. Two that hold together are joined:
-// scale+mask.
+// exchanged and repeated (elements of another part), shifted, factor, rounding.
+// Of attention: tried (a mask of the caller), mask, scale, pages, sequences, heads, softcap, bias, alibi,
+// sinks, no_key, uniform (equal weights), operands (keys and values of others), tile (a loop over tiles or
+// parts of keys), padding (keys of zeros that count), lse_base, lse_sign, lse_max, lse_empty; of gradients
+// also delta.
+// Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short, nibbles.
 //
 // An explanation names heads, batch entries, sequences or groups unless it holds in all out of tolerance. The
 // shares of an array and its unexplained share sum to 1.

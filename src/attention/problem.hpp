@@ -106,7 +106,6 @@ class Dropout {
       : factor(of_kept), kept_(kept) {}
 
   double factor = 1;
-  bool is_inverted = false;  // kept pairs are dropped, and the others kept
 
   explicit operator bool() const { return kept_.data != nullptr; }
   bool keeps(std::int64_t query, std::int64_t key) const { return !*this || is_kept(at(kept_, query, key)); }
@@ -127,7 +126,7 @@ class Dropout {
   static const std::byte* at(const kernels::StridedMatrix& kept, std::int64_t query, std::int64_t key) {
     return static_cast<const std::byte*>(kept.data) + query * kept.row_stride + key * kept.column_stride;
   }
-  bool is_kept(const std::byte* from) const { return (*from != std::byte{0}) != is_inverted; }
+  bool is_kept(const std::byte* from) const { return *from != std::byte{0}; }
   template <class Real>
   void apply(const std::byte* from, std::int64_t stride, std::int64_t count, Real* x) const {
     if (!*this) return;

@@ -39,9 +39,7 @@ struct PlantedAttention {
   };
   std::function<Index(Index h)> kv_head;
   std::function<double(double)> weight = [](double p) { return p; };
-  // Rows of keys and values that are read for key j, the head of values, and operands that are exchanged.
-  std::function<Index(Index)> key_row = [](Index j) { return j; }, value_row = key_row, value_head = key_row;
-  bool values_are_keys = false, keys_are_values = false, halves_exchanged = false;
+  std::function<Index(Index h)> value_head = [](Index h) { return h; };  // of a head of keys
   // Factors of a loop over tiles: of the accumulator and of the sum, by key; and keys of zeros.
   std::function<void(const Row& scores, Row& of_out, Row& of_sum)> loop = [](const Row&, Row&, Row&) {};
   double zero_keys = 0;
@@ -73,8 +71,7 @@ struct PlantedAttention {
   double raw_score(Index b, Index h, Index i, Index j) const {
     double dot = 0;
     for (Index d = 0; d < size; ++d)
-      dot += qs[at(b, i, h, halves_exchanged ? (d + size / 2) % size : d, queries, heads, size)] *
-             (keys_are_values ? vs : ks)[at(b, key_row(j), kv_head(h), d, keys, kv_heads, size)];
+      dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv_head(h), d, keys, kv_heads, size)];
     return score(dot, bias_at(b, h, i, j));
   }
 
@@ -104,9 +101,7 @@ struct PlantedAttention {
             const double p = weight(std::exp(s[n] - most)) * of_out[n] / sum;
             for (Index d = 0; d < value_size; ++d)
               made.out[at(b, i, h, d, queries, heads, value_size)] +=
-                  p * (values_are_keys
-                           ? ks
-                           : vs)[at(b, value_row(j), value_head(kv_head(h)), d, keys, kv_heads, value_size)];
+                  p * vs[at(b, j, value_head(kv_head(h)), d, keys, kv_heads, value_size)];
           }
         }
     return made;

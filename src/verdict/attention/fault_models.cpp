@@ -463,6 +463,7 @@ class FaultModels {
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
+  // flashinfer-ai/flashinfer#5090, pytorch/pytorch#159247
   void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
     constexpr double kMost = 65536;
     std::vector<std::int64_t> counts;
@@ -542,20 +543,9 @@ class FaultModels {
          scaled(unit / kLn2)},
         {"lse_base", is_base_2 ? "lse is a logarithm to base e" : "lse is multiplied by ln 2",
          scaled(unit * kLn2)},
-        {"lse_base", "the largest score is in base 2, the logarithm of the sum is not",
-         [=](const ReferenceRow& r) { return r.most / kLn2 + (lse_of(r) - r.most); }},
-        {"lse_base", "the logarithm of the sum is to base 2, the largest score is not",
-         [=](const ReferenceRow& r) { return r.most + (lse_of(r) - r.most) / kLn2; }},
         {"lse_sign", "lse has the wrong sign", scaled(-unit)},
         {"lse_max", "lse lacks the largest score",
          [=](const ReferenceRow& r) { return unit * (lse_of(r) - r.most); }},
-        {"lse_max", "lse is the largest score alone", [=](const ReferenceRow& r) { return unit * r.most; }},
-        {"lse_max", "the largest score is subtracted in lse, not added",
-         [=](const ReferenceRow& r) { return unit * (lse_of(r) - 2 * r.most); }},
-        {"lse_exp", "lse is the sum of exponentials, without the logarithm",
-         [=](const ReferenceRow& r) { return std::exp(lse_of(r)); }},
-        {"lse_exp", "lse is the sum of exponentials over that of the largest score, without the logarithm",
-         [=](const ReferenceRow& r) { return std::exp(lse_of(r) - r.most); }},
         {"lse_empty", "lse of a query without a key is NaN", empty(std::nan(""))},
     };
     for (const double value : {RowEnd<double>::kEmpty, -RowEnd<double>::kEmpty})

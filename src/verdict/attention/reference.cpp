@@ -9,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <span>
 
 #include "attention/numbers.hpp"
 #include "core/parallel.hpp"
@@ -126,13 +127,7 @@ class Reference::HeadRows {
 };
 
 Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation)
-    : setup_(setup),
-      plan_(plan),
-      variation_(std::move(variation)),
-      is_moved_(variation_.key_step != 0 || variation_.value_step != 0 ||
-                variation_.loop == Variation::Loop::keys_before ||
-                variation_.loop == Variation::Loop::values_before),
-      id_(new_id()) {}
+    : setup_(setup), plan_(plan), variation_(std::move(variation)), id_(new_id()) {}
 
 Reference::HeadRows Reference::keys_of(const Problem& p) const {
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
@@ -178,14 +173,9 @@ Problem Reference::varied(const Problem& problem) const {
   read_from(setup_.k, variation_.key_head, later < 0 ? variation_.key_entry : later, p.k);
   read_from(setup_.v, variation_.value_head, later < 0 ? variation_.value_entry : later, p.v);
   if (variation_.other) p = variation_.other->taken_by(p, kv_head_of(p.head));
-  if (variation_.swap == Variation::Swap::keys_are_values) p.k = p.v;
-  if (variation_.swap == Variation::Swap::values_are_keys) p.v = p.k;
   p.bias.alibi.slope *= variation_.alibi;
   p.bias.alibi.form = variation_.alibi_form.value_or(p.bias.alibi.form);
   if (!variation_.alibi_is_shifted) p.bias.alibi.shift = 0;
-  if (variation_.dropout == Variation::Dropout::none) p.dropout = {};
-  if (variation_.dropout == Variation::Dropout::unscaled) p.dropout.factor = 1;
-  p.dropout.is_inverted = variation_.dropout == Variation::Dropout::inverted;
   if (setup_.bias && (variation_.bias_head >= 0 || variation_.bias_entry >= 0))
     p.bias = setup_
                  .problem(variation_.bias_entry >= 0 ? variation_.bias_entry : p.entry,
@@ -241,12 +231,11 @@ std::vector<double> Reference::loaded(const kernels::StridedMatrix& matrix, std:
 
 Reference::Score Reference::score(const Problem& p, double product, std::int64_t i, std::int64_t j) const {
   using Cap = Variation::Cap;
-  const double scale = setup_.scale * variation_.scale,
-               c = variation_.softcap < 0 ? setup_.softcap : variation_.softcap;
+  const double c = setup_.softcap;
   const Cap order = c > 0 ? cap_order() : Cap::none;
   const double bias =
       (variation_.bias == 0 ? 0 : variation_.bias * p.bias.of_array(i, j)) + p.bias.alibi.at(i, j);
-  const double s = scale * product;
+  const double s = setup_.scale * variation_.scale * product;
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);
     return Score{c * t, 1 - t * t};
@@ -257,29 +246,9 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
     result.value += bias;
   } else if (order == Cap::after_bias) {
     result = capped(s + bias);
-  } else if (order == Cap::before_scale) {
-    result = capped(s / scale);
-    result.value = scale * result.value + bias;
-  } else if (order == Cap::without_factor) {
-    result = capped(s);
-    result = {result.value / c + bias, result.slope / c};
   }
   if (!variation_.slope) result.slope = 1;
   return result;
-}
-
-// The rows of K and V that are read for key j.
-Reference::Rows Reference::rows_of(std::int64_t j, std::int64_t keys) const {
-  if (!is_moved_) return {j, j};
-  const auto stepped = [&](std::int64_t step) { return ((j + step) % keys + keys) % keys; };
-  Rows rows{stepped(variation_.key_step), stepped(variation_.value_step)};
-  using Loop = Variation::Loop;
-  const std::int64_t length = variation_.tile;
-  if (variation_.loop != Loop::keys_before && variation_.loop != Loop::values_before) return rows;
-  const std::int64_t tile = j / length;
-  if (tile == 0) return rows;
-  (variation_.loop == Loop::keys_before ? rows.key : rows.value) -= length;
-  return rows;
 }
 
 // Applies a faulty loop over tiles to the weights exp(s − most) of a row, and sets its lse.
@@ -288,17 +257,16 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
   const std::size_t n = weights.size(),
                     length = variation_.tile > 0 ? static_cast<std::size_t>(variation_.tile) : n;
   double sum = variation_.zero_keys > 0 ? static_cast<double>(variation_.zero_keys) * std::exp(-r.most) : 0;
-  if (variation_.loop == Loop::mean_of_parts || variation_.loop == Loop::sum_of_parts) {
-    double parts = 0;
-    for (std::size_t begin = 0; begin < n; begin += length, ++parts) {
-      const std::size_t end = std::min(n, begin + length);
-      double own = 0;
-      for (std::size_t j = begin; j < end; ++j) own += weights[j];
-      sum += own;
-      for (std::size_t j = begin; j < end && own > 0; ++j) weights[j] /= own;
+  if (variation_.loop == Loop::parts_by_lse_base_2) {
+    for (std::size_t begin = 0; begin < n; begin += length) {
+      const auto part = std::span(weights).subspan(begin, std::min(length, n - begin));
+      const double own = std::accumulate(part.begin(), part.end(), 0.0);
+      if (own == 0) continue;
+      const double joined = std::exp(std::log2(own));
+      for (double& weight : part) weight *= joined / own;
+      sum += joined;
     }
     r.lse_of_keys = r.most + std::log(sum);
-    r.factor = variation_.loop == Loop::mean_of_parts ? sum / parts : sum;
     return;
   }
   // Without rescaling, the sums before a tile keep the factor that the new maximum should remove.
@@ -339,13 +307,12 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
   Row q = loaded(p.q, query, setup_.shape.head_size);
-  if (variation_.halves_exchanged) std::rotate(q.begin(), q.begin() + std::ssize(q) / 2, q.end());
   HeadRows keys = keys_of(p);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     if (!attends[at]) continue;
-    const Score s = score(p, dot(q.data(), keys.first(rows_of(j, p.kv_length).key), q.size()), query, j);
+    const Score s = score(p, dot(q.data(), keys.first(j), q.size()), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -366,14 +333,12 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   r.lse = with_sink(r.lse_of_keys, sink);
   if (wanted == Wanted::lse) return r;
   const double sum = std::exp(r.lse - most);
-  if (variation_.sum == Variation::Sum::over_largest) r.factor = sum;
-  if (variation_.sum == Variation::Sum::whole) r.factor = std::exp(r.lse);
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
     const double kept = p.dropout.factor_at(query, j);
     if (r.scores[at] == kNothing || kept == 0) continue;
-    const double* const v = keys.second(rows_of(j, p.kv_length).value);
-    const double weight = sum == 0 ? 0 : kept * variation_.weights(weights[at]) / sum * r.factor;
+    const double* const v = keys.second(j);
+    const double weight = sum == 0 ? 0 : kept * variation_.weights(weights[at]) / sum;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }

@@ -19,9 +19,7 @@ class OtherKeys;
 
 /// How a computation differs from the definition of attention; by default not at all. Models of faults.
 struct Variation {
-  enum class Cap { own, before_bias, after_bias, before_scale, without_factor, none };
-  /// Division of out by the sum, or none, with exponentials relative to the largest score or as they are.
-  enum class Sum { divided, over_largest, whole };
+  enum class Cap { own, before_bias, after_bias, none };
   enum class NoKey { own, zero, nan, mean };  // out of a query without a key: mean of all values
   /// Query heads that a gradient of keys sums; interleaved: those with h mod G.
   enum class Heads { all, first, last, mean, interleaved };
@@ -30,45 +28,32 @@ struct Variation {
   double bias = 1;                               // times the bias
   std::int64_t bias_head = -1, bias_entry = -1;  // whose bias; −1: its own
   Cap cap = Cap::own;
-  double alibi = 1;                                      // times the slopes
-  std::optional<AlibiForm> alibi_form;                   // another one
-  bool alibi_is_shifted = true;                          // by keys − queries
-  double sinks = 1;                                      // how often a sink is counted
-  double sink_scale = 1;                                 // times the sinks
-  enum class Dropout { own, none, unscaled, inverted };  // unscaled: kept weights as they are
-  Dropout dropout = Dropout::own;
-  bool interleaved = false;  // query head h uses key/value head h mod G
+  double alibi = 1;                     // times the slopes
+  std::optional<AlibiForm> alibi_form;  // another one
+  bool alibi_is_shifted = true;         // by keys − queries
+  double sinks = 1;                     // how often a sink is counted
+  double sink_scale = 1;                // times the sinks
+  bool interleaved = false;             // query head h uses key/value head h mod G
   /// The mask of a problem; empty: its own. Null: all pairs attend.
   std::function<const Mask*(const Problem& problem)> mask;
   bool one_sequence = false;  // packed: all keys belong to all queries
   NoKey no_key = NoKey::own;
-  Sum sum = Sum::divided;
   verify::Rounding inputs, weights;
 
   // Of the forward pass alone:
   std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own
   std::int64_t value_head = -1, value_entry = -1;  // and values
   std::int64_t entry_step = 0;                     // of a later entry, whose keys and values
-  enum class Swap { none, keys_are_values, values_are_keys };
-  Swap swap = Swap::none;
-  std::shared_ptr<const OtherKeys> other;  // keys and values in place of the arguments'
-  bool reads_other_values() const {
-    return other || swap == Swap::values_are_keys || value_head >= 0 || value_entry >= 0 || entry_step != 0;
-  }
-  bool halves_exchanged = false;              // of queries
-  std::int64_t key_step = 0, value_step = 0;  // in the place of row j, row j + step, around the end
-  double softcap = -1;                        // another one; −1: its own
-  std::int64_t zero_keys = 0;                 // keys and values of zeros after the others, with a score of 0
+  std::shared_ptr<const OtherKeys> other;          // keys and values in place of the arguments'
+  bool reads_other_values() const { return other || value_head >= 0 || value_entry >= 0 || entry_step != 0; }
+  std::int64_t zero_keys = 0;  // keys and values of zeros after the others, with a score of 0
   /// A loop over tiles of keys, and what goes wrong in it.
   enum class Loop {
     right,
-    keys_before,    // keys are those of the tile before
-    values_before,  // and values
-    no_rescaling,   // sum and accumulator keep the old maximum where a tile has a new one
+    no_rescaling,  // sum and accumulator keep the old maximum where a tile has a new one
     no_rescaling_of_sum,
     no_rescaling_of_out,
-    mean_of_parts,  // tiles are parts that are divided by their own sums, and joined so
-    sum_of_parts,
+    parts_by_lse_base_2,  // parts are divided by their own sums, and joined by e^lse, lse to base 2
   };
   Loop loop = Loop::right;
   std::int64_t tile = 0;  // keys of a tile
@@ -104,7 +89,6 @@ struct ReferenceRow {
   std::vector<double> slopes;       // ds/ds₀: 1 without a soft cap
   double most = 0;                  // of the scores
   double lse = 0, lse_of_keys = 0;  // with and without the sink, to base e
-  double factor = 1;                // of out: 1 where it is divided by its sum
   std::vector<double> out;          // (Dv)
   Terms terms;                      // P · v, with sizes
 };
@@ -196,10 +180,6 @@ class Reference {
   struct Score {
     double value, slope;
   };
-  struct Rows {
-    std::int64_t key, value;
-  };
-  Rows rows_of(std::int64_t j, std::int64_t keys) const;
   void weigh(ReferenceRow& r, std::vector<double>& weights) const;
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
   template <class F>
@@ -211,7 +191,6 @@ class Reference {
   const CheckedArguments& setup_;
   const MaskPlan& plan_;
   Variation variation_;
-  bool is_moved_;     // rows of K or V are others
   std::uint64_t id_;  // of rows that threads keep
 };
 

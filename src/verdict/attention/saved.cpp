@@ -44,23 +44,17 @@ struct Varied {
 // Nothing where the kernels have no such variation.
 std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                         const Variation& v) {
-  const double cap = v.softcap < 0 ? setup.softcap : v.softcap;
-  const bool has_cap = cap > 0 && v.cap != Variation::Cap::none;
   const bool has_other_operands = v.other || v.entry_step != 0 || v.key_head >= 0 || v.key_entry >= 0 ||
-                                  v.value_head >= 0 || v.value_entry >= 0 ||
-                                  v.swap != Variation::Swap::none || v.halves_exchanged || v.key_step != 0 ||
-                                  v.value_step != 0 || v.zero_keys > 0;
+                                  v.value_head >= 0 || v.value_entry >= 0 || v.zero_keys > 0;
   const bool has_other_bias =
       setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
   using Cap = Variation::Cap;
-  const bool has_order = v.cap == Cap::own || v.cap == Cap::before_bias || v.cap == Cap::after_bias;
-  if ((has_cap && !has_order) || v.inputs || v.weights || v.interleaved || has_other_operands ||
-      has_other_bias || v.dropout == Variation::Dropout::inverted || v.no_key != Variation::NoKey::own ||
-      !v.alibi_is_shifted || v.sum != Variation::Sum::divided || v.loop != Variation::Loop::right)
+  if (v.inputs || v.weights || v.interleaved || has_other_operands || has_other_bias ||
+      v.no_key != Variation::NoKey::own || !v.alibi_is_shifted || v.loop != Variation::Loop::right)
     return std::nullopt;
   Varied varied{setup, {}};
   varied.setup.scale *= v.scale;
-  varied.setup.softcap = has_cap ? cap : 0;
+  if (v.cap == Cap::none) varied.setup.softcap = 0;
   if (v.cap == Cap::before_bias) varied.setup.softcap_order = SoftcapOrder::before_bias;
   if (v.cap == Cap::after_bias) varied.setup.softcap_order = SoftcapOrder::after_bias;
   varied.setup.alibi_form = v.alibi_form.value_or(setup.alibi_form);
@@ -68,8 +62,6 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   for (double& sink : varied.setup.ends.sinks)
     sink = sink == kNoSink || v.sinks == 0 ? kNoSink : sink * v.sink_scale + std::log(v.sinks);
   if (v.bias == 0) varied.setup.bias.reset();
-  if (v.dropout == Variation::Dropout::none) varied.setup.dropout.reset();
-  if (v.dropout == Variation::Dropout::unscaled) varied.setup.kept_factor = 1;
   if (v.one_sequence) {
     varied.setup.q_offsets = {0, setup.q_offsets.back()};
     varied.setup.kv_offsets = {0, setup.kv_offsets.back()};

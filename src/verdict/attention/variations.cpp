@@ -1,5 +1,5 @@
-// Known faults of attention kernels as variations of the reference, each with one or two changed members.
-// Nearby masks are built at first use.
+// Known faults of attention kernels as variations of the reference, each with one or two changed members, and
+// the public threads that have them. Nearby masks are built at first use.
 // tests: tests/verdict/attention/test_fault_models.cpp
 #include "verdict/attention/variations.hpp"
 
@@ -44,12 +44,12 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
   };
   for (const std::int64_t tile : kTileSizes) {
     if (tile >= keys) break;
-    if (masked) {
+    if (masked) {  // ROCm/rocMLIR#2165
       const Mask diagonal = tiles_on_diagonal(queries, keys, tile);
       all.push_back({fmt::format("the tile of {} keys on the diagonal is left out", tile), of & ~diagonal});
       all.push_back({fmt::format("the tile of {} keys on the diagonal is not masked", tile), of | diagonal});
     }
-    if (keys % tile == 0)
+    if (keys % tile == 0)  // jax-ml/jax#27224, ELS-RD/kernl#73
       without(fmt::format("the last tile of {} keys is left out", tile), keys - tile, true);
   }
   for (const std::int64_t parts : kParts) {
@@ -97,6 +97,7 @@ std::optional<Documents> documents_of(const Mask& of) {
 }
 
 // Boundaries of documents that are one token off, one or all, and joined documents: add(text, cu_seqlens).
+// OpenEvaByte/evabyte#10, Tencent-Hunyuan/HunyuanVideo#310, modelscope/ms-swift#9904
 void for_each_moved_boundary(const std::vector<std::int64_t>& all,
                              const std::function<void(std::string, std::vector<std::int64_t>)>& add) {
   constexpr std::size_t kMost = 64;        // boundaries that are moved or removed one at a time
@@ -175,6 +176,7 @@ class NearbyMasks {
       add_loops(tiles->mask, p, known);
       return known;
     }
+    // huggingface/transformers#41966
     known.push_back({"a causal mask is applied, and there is none", causal_mask(p.q_length, p.kv_length)});
     if (p.q_length != p.kv_length)
       known.push_back({"a causal mask is applied at the bottom right, and there is none",
@@ -248,16 +250,17 @@ void add_scales(const CheckedArguments& setup, ChangeList& list) {
                dv = static_cast<double>(setup.shape.value_size);
   add_factors(
       list, "scale", &Variation::scale,
-      {{1 / s, "the scale is left out"},
-       {s, "the scale is applied twice"},
+      {{1 / s, "the scale is left out"},   // ROCm/composable_kernel#526, kekzl/imp#1304
+       {s, "the scale is applied twice"},  // flagos-ai/FlagGems#424
        {1 / std::sqrt(d) / s, "the scale is 1/sqrt(D)"},
        {1 / d / s, "the scale is 1/D"},
        {std::sqrt(d) / s, "the scale is sqrt(D)"},
        {dv != d ? 1 / std::sqrt(dv) / s : 1, "the scale is 1/sqrt(Dv), of the values"},
        {dv < d ? 1 / std::sqrt(128 + d - dv) / s : 1,  // of latent attention: 128 and the rotated columns
         "the scale is 1/sqrt(128 + D - Dv), that of heads before they are absorbed"},
-       {kLn2, "powers of 2 are taken of scores that are meant for powers of e"},
-       {1 / kLn2, "scores are multiplied by log2(e), and powers of e are taken"},
+       {kLn2, "powers of 2 are taken of scores that are meant for powers of e"},  // flagos-ai/FlagGems#424
+       {1 / kLn2,
+        "scores are multiplied by log2(e), and powers of e are taken"},  // hao-ai-lab/FastVideo#1730
        {-1, "scores have the wrong sign"}});
 }
 
@@ -291,7 +294,9 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
                       in_one(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))),
                       false, true});
     });
+  // keras-team/keras#23038, facebookresearch/xformers#103
   if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one(one)});
+  // onnx/onnx#7274, HazyResearch/HipKittens#22, apple/axlearn#842
   if (setup.group() > 1 && setup.shape.kv_heads > 1)
     list.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
                     set(&Variation::interleaved, true)});
@@ -322,14 +327,12 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
     list.push_back({"softcap", text, set(&Variation::cap, how)});
   };
   if (setup.softcap > 0) {
-    cap(Cap::none, "the soft cap is left out");
+    cap(Cap::none, "the soft cap is left out");  // sgl-project/sglang#33915, sgl-project/sgl-kernel-xpu#491
     const bool is_after = setup.softcap_order == SoftcapOrder::after_bias, has_bias = setup.bias.has_value();
     if (has_bias || !setup.slopes.empty())
       cap(is_after ? Cap::before_bias : Cap::after_bias,
           is_after ? (has_bias ? "the soft cap comes before the bias" : "the soft cap comes before ALiBi")
                    : (has_bias ? "the soft cap comes after the bias" : "the soft cap comes after ALiBi"));
-    cap(Cap::before_scale, "the soft cap comes before the scale");
-    cap(Cap::without_factor, "the soft cap divides by C and does not multiply by it");
   }
   if (setup.bias)
     add_factors(list, "bias", &Variation::bias,
@@ -341,7 +344,7 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
                  {1 / kLn2, "the bias is multiplied by log2(e)"},
                  {kLn2, "the bias is not multiplied by log2(e), as the scores are"}});
   add_alibi(setup, list);
-  if (setup.has_sinks()) {
+  if (setup.has_sinks()) {  // sgl-project/sglang-jax#905, ROCm/rocm-libraries#12227
     add_factors(list, "sinks", &Variation::sinks,
                 {{0, "the sinks are left out"},
                  {2, "the sinks are counted twice"},
@@ -354,31 +357,15 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
                  {kLn2, "powers of 2 are taken of sinks that are meant for powers of e"},
                  {1 / kLn2, "sinks are multiplied by log2(e), and powers of e are taken"}});
   }
-  using Dropout = Variation::Dropout;
-  if (setup.dropout) {
-    const auto dropout = [&](Dropout how, const char* text) {
-      list.push_back({"dropout", text, set(&Variation::dropout, how)});
-    };
-    dropout(Dropout::none, "dropout is left out");
-    dropout(Dropout::inverted, "dropout keeps what it should drop, and drops what it should keep");
-    if (setup.kept_factor != 1)
-      dropout(Dropout::unscaled, "weights that dropout keeps are not divided by the probability");
-  }
-  using NoKey = Variation::NoKey;
-  using Sum = Variation::Sum;
+  using NoKey = Variation::NoKey;  // pytorch/pytorch#109517
   list.push_back({"no_key", "queries without a key are NaN", set(&Variation::no_key, NoKey::nan)});
   list.push_back(setup.ends.mean
                      ? Change{"no_key", "queries without a key are 0", set(&Variation::no_key, NoKey::zero)}
                      : Change{"no_key", "queries without a key get the mean of all values",
                               set(&Variation::no_key, NoKey::mean)});
-  list.push_back({"normalization", "out is not divided by the sum of exponentials",
-                  set(&Variation::sum, Sum::over_largest), true});
-  list.push_back({"normalization",
-                  "out is not divided by the sum of exponentials, of which the largest score is not "
-                  "subtracted",
-                  set(&Variation::sum, Sum::whole), true});
 }
 
+// triton-lang/triton#1671, evintunador/triton_docs_tutorials#6
 void add_roundings(const CheckedArguments& setup, ChangeList& list) {
   const auto is_wider = [&](const verify::Rounding& to) {
     for (const DType type : {setup.q.dtype, setup.k.dtype, setup.v.dtype})
@@ -402,15 +389,9 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
                        bool of_out = false) {
     list.push_back({kind, std::move(text), std::move(apply), of_out});
   };
-  using Swap = Variation::Swap;
+  // SKaiNET-developers/SKaiNET#860, huggingface/transformers#48818
   add("uniform", "all weights are equal", set(&Variation::scale, 0.0));
-  if (setup.shape.head_size == setup.shape.value_size) {
-    add("operands", "the keys are read for values", set(&Variation::swap, Swap::values_are_keys), true);
-    add("operands", "the values are read for keys", set(&Variation::swap, Swap::keys_are_values));
-  }
-  if (setup.shape.head_size % 2 == 0)
-    add("operands", "the halves of queries, or of keys, are exchanged",
-        set(&Variation::halves_exchanged, true));
+  // flashinfer-ai/flashinfer#3800, vllm-project/flash-attention#176
   if (setup.packed() && setup.shape.entries > 1) {
     for (const std::int64_t by : {1, -1})
       add("operands",
@@ -419,20 +400,6 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
     add("operands", "keys and values are those of the first sequence",
         [](Variation& v) { v.key_entry = v.value_entry = 0; });
   }
-  for (const std::int64_t by : {-1, 1}) {
-    const char* const which = by < 0 ? "before" : "after";
-    add("operands", fmt::format("keys are those of the row {}", which), set(&Variation::key_step, by));
-    add("operands", fmt::format("values are those of the row {}", which), set(&Variation::value_step, by),
-        true);
-    add("operands", fmt::format("keys and values are those of the row {}", which),
-        [by](Variation& v) { v.key_step = v.value_step = by; });
-  }
-  for (const double cap : {10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 64.0, 100.0})
-    if (cap != setup.softcap)
-      add("softcap",
-          setup.softcap > 0 ? fmt::format("the soft cap is {:g}, not {:g}", cap, setup.softcap)
-                            : fmt::format("a soft cap of {:g} is applied, and there is none", cap),
-          set(&Variation::softcap, cap));
   using Loop = Variation::Loop;
   const auto loop = [&](Loop how, std::int64_t tile, std::string text, bool of_out) {
     add(
@@ -442,18 +409,17 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
   for (const std::int64_t parts : kParts) {
     const std::int64_t part = (keys + parts - 1) / parts;
     if (part < 2) break;
-    loop(Loop::mean_of_parts, part, fmt::format("{} parts of the keys are joined by their mean", parts),
+    // sgl-project/sglang#40903, vllm-project/vllm#52796
+    loop(Loop::parts_by_lse_base_2, part,
+         fmt::format("{} parts of the keys are joined with an lse to base 2 that is taken for base e", parts),
          true);
-    loop(Loop::sum_of_parts, part, fmt::format("{} parts of the keys are joined by their sum", parts), true);
   }
   for (const std::int64_t tile : kTileSizes) {
     if (tile >= keys) break;
-    const std::string of = fmt::format("tiles of {} keys", tile);
+    const std::string of = fmt::format("tiles of {} keys", tile);  // paiml/aprender#2753
     loop(Loop::no_rescaling, tile, "without rescaling at a new maximum, in " + of, false);
     loop(Loop::no_rescaling_of_sum, tile, "the sum is not rescaled at a new maximum, in " + of, false);
     loop(Loop::no_rescaling_of_out, tile, "the accumulator is not rescaled at a new maximum, in " + of, true);
-    loop(Loop::keys_before, tile, "keys are those of the tile before, in " + of, false);
-    loop(Loop::values_before, tile, "values are those of the tile before, in " + of, true);
   }
 }
 
@@ -472,7 +438,8 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
                {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e"}});
   if (setup.softcap > 0)
     list.push_back({"softcap", "the derivative of the soft cap is left out", set(&Variation::slope, false)});
-  using Heads = Variation::Heads;
+  using Heads =
+      Variation::Heads;  // marin-community/levanter#449, XunhaoLai/native-sparse-attention-triton#27
   if (setup.group() > 1)
     for (const auto& [how, text] :
          {std::pair{Heads::first, "only the first query head of each key head is counted, not their sum"},

@@ -1,5 +1,5 @@
 // Fault models of grouped products: a row is recomputed in float64 from another row, group, matrix, offset or
-// rounding.
+// rounding. Comments name the public threads that have the fault.
 // tests: tests/verdict/matmul/test_fault_models.cpp
 #include "verdict/matmul/against.hpp"
 
@@ -110,13 +110,9 @@ class FaultModels {
           for (double& value : b) value = r.factors(value);
         if (r.exchanges_pairs)
           for (std::size_t p = 1; p < b.size(); p += 2) std::swap(b[p - 1], b[p]);
-        double part = 0;
         for (std::size_t p = 0; p < a.size(); ++p) {
-          part += a[p] * b[p];
+          sum += a[p] * b[p];
           magnitude += std::abs(a[p] * b[p]);
-          if ((static_cast<std::int64_t>(p) + 1) % r.run != 0 && p + 1 < a.size()) continue;
-          sum = r.sums(sum + part);
-          part = 0;
         }
       }
       double there = 0;
@@ -124,7 +120,7 @@ class FaultModels {
         Matrix{*it_.operands.existing_out}.load_row(row, columns[c], 1, &there);
         there *= r.existing;
       }
-      values[c] = r.result(r.factor * sum + there);
+      values[c] = r.factor * sum + there;
       allowed[c] =
           it_.tolerance.of_element(depth, std::abs(r.factor) * magnitude + std::abs(there), values[c]);
       if (!r.has_product && it_.given.dtype != p_.out.dtype)
@@ -182,6 +178,7 @@ class FaultModels {
             if (other == it_.group_of(row)) return std::nullopt;
             return other < 0 ? std::optional(kept()) : with_group(row, other);
           });
+    // ikawrakow/ik_llama.cpp#2437, marin-community/marin#8793; the last rows: pytorch/torchtitan#1237
     for (const std::int64_t step : {1, -1})
       add("boundary", fmt::format("rows take the weights of the {} group", step > 0 ? "next" : "previous"),
           [=, this](std::int64_t row) -> std::optional<Recipe> {
@@ -190,6 +187,7 @@ class FaultModels {
           });
     add_exchanged("the weights", [this](std::int64_t row, std::int64_t g) { return with_group(row, g); });
     // The memory of (k, n) read as (n, k), or the reverse; of a square matrix its transpose.
+    // unslothai/unsloth-zoo#849, huggingface/transformers#47031
     add("transposed", "the weights are read as their transpose",
         [this](std::int64_t row) -> std::optional<Recipe> {
           const auto b = weights(it_.group_of(row));
@@ -203,7 +201,7 @@ class FaultModels {
           }
           return made_of(vector_of(it_.operands.lhs, row), other);
         });
-    if (p_.first_group > 0)
+    if (p_.first_group > 0)  // jax-ml/jax#34168
       add("group_offset", "the group offset is ignored", [this](std::int64_t row) -> std::optional<Recipe> {
         const std::int64_t g = it_.group_of(row);
         if (g < 0 || g >= p_.groups) return kept();
@@ -230,13 +228,6 @@ class FaultModels {
       const auto [begin, end] = p_.ranges[g];
       return begin == end ? std::nullopt : over(row, begin, end);
     });
-    if (p_.k == p_.n)
-      add("transposed", "the product is transposed: lhs and rhs have changed places",
-          [this](std::int64_t row) -> std::optional<Recipe> {
-            const auto [begin, end] = p_.ranges[it_.group_of(row)];
-            return made_of(vector_of(transposed(rows_from(it_.operands.rhs, begin, end)), row % p_.k),
-                           transposed(columns_from(it_.operands.lhs, begin, end)));
-          });
     add("accumulated", "sums go on from group to group: each holds those before it",
         [this](std::int64_t row) {
           return over(row, p_.ranges[p_.first_group].begin, p_.ranges[it_.group_of(row)].end);
@@ -250,7 +241,7 @@ class FaultModels {
       });
   }
 
-  // The contraction without what is left at its end after whole tiles.
+  // The contraction without what is left at its end after whole tiles: AI-Hypercomputer/maxtext#1183.
   void add_cut_short() {
     for (std::int64_t tile = 8; tile <= 512; tile *= 2)
       add("cut_short",
@@ -296,7 +287,7 @@ class FaultModels {
     }
   }
 
-  // Rows in which nothing is computed hold what was given, whatever that is.
+  // Rows in which nothing is computed hold what was given, whatever that is: pytorch/pytorch#154557, #172439.
   void of_nothing() {
     const bool by_rows = p_.cut == Problem::Cut::rows;
     const auto is_nothing = [this, by_rows](std::int64_t row) {
@@ -323,6 +314,7 @@ class FaultModels {
       add("factor", "the product is subtracted", varied([](Recipe& r) { r.factor = -1; }));
     }
     add_cut_short();
+    // kekzl/imp#567
     add("nibbles",
         "neighbours along the contraction are exchanged, as the elements in the two halves of a byte are",
         varied([](Recipe& r) { r.exchanges_pairs = true; }));
@@ -331,25 +323,11 @@ class FaultModels {
     const auto wide = [](const ArrayView& array, const Rounding& to) {
       return verify::float_type(array.dtype).fraction_bits > to.bits;
     };
+    // triton-lang/triton#1671
     for (const Rounding& to : verify::kRoundings)
       if (wide(it_.operands.lhs, to) || wide(it_.operands.rhs, to))
         add("rounding", fmt::format("lhs and rhs are rounded to {}", to.name),
             varied([to](Recipe& r) { r.factors = to; }));
-    for (const Rounding& to : verify::kRoundings)
-      for (const std::int64_t run : {1, 8, 16, 32, 64, 128, 256, 512}) {
-        if (to.truncates) continue;
-        const std::string text =
-            run == 1
-                ? fmt::format("sums are kept in {}", to.name)
-                : fmt::format("sums are kept in {} between tiles of {} of the contraction", to.name, run);
-        add("rounding", text, [to, run, this](std::int64_t row) -> std::optional<Recipe> {
-          Recipe r = right(row);
-          // Of one run alone it is the result that is rounded.
-          if (!r.has_product || (run > 1 && r.a.shape[0] <= run)) return std::nullopt;
-          r.sums = to, r.run = run;
-          return r;
-        });
-      }
   }
 
   const ActualProduct& it_;

@@ -388,31 +388,6 @@ TEST_CASE("mistakes of gradients are named") {
             "softcap: dq, dk: the derivative of the soft cap is left out"));
 }
 
-TEST_CASE("a softmax that is not divided by its sum is recognized") {
-  Loops a;
-  a.options.masks.push_back(mask_of(causal_mask(24, 24)));
-  a.make(87);
-  a.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
-  for (const bool whole : {false, true}) {
-    const Loops::Made right = a.forward();
-    Loops largest = a;
-    largest.lse = [](double most, double) { return most; };
-    const Loops::Made most = largest.forward();
-    Loops::Made made = right;
-    for (Index b = 0; b < 2; ++b)
-      for (Index h = 0; h < 4; ++h)
-        for (Index i = 0; i < 24; ++i)
-          for (Index d = 0; d < 6; ++d) {
-            const auto row = static_cast<std::size_t>((b * 4 + h) * 24 + i);
-            made.out[Loops::at(b, i, h, d, 24, 4, 6)] *=
-                std::exp(right.lse[row] - (whole ? 0 : most.lse[row]));
-          }
-    const std::string explanation = a.explanation(made, DType::float32);
-    CHECK(has(explanation, "normalization: out is not divided by the sum of exponentials"));
-    CHECK((explanation.find("of which the largest score is not subtracted") != std::string::npos) == whole);
-  }
-}
-
 TEST_CASE("a tile of NaN is told with its place, beside a mistake in the rest") {
   Loops a;
   a.make(88);

@@ -80,19 +80,22 @@ std::function<void(const Row&, Row&, Row&)> no_rescaling(bool of_out, bool of_su
   };
 }
 
-// Parts of the keys, divided by their own sums.
-std::function<void(const Row&, Row&, Row&)> joined_parts(Index parts, bool by_mean) {
+// Parts of the keys, divided by their own sums, and joined with weights e^lse, lse to base 2.
+std::function<void(const Row&, Row&, Row&)> joined_by_lse_base_2(Index parts) {
   return [=](const Row& scores, Row& out, Row&) {
     const double most = *std::max_element(scores.begin(), scores.end());
     const auto length = static_cast<std::size_t>(kTokens / parts);
-    double all = 0;
-    for (const double s : scores) all += std::exp(s - most);
+    Row of_part, weights;
+    double sum = 0, all = 0;
     for (std::size_t begin = 0; begin < kTokens; begin += length) {
       double own = 0;
       for (std::size_t j = begin; j < begin + length; ++j) own += std::exp(scores[j] - most);
-      for (std::size_t j = begin; j < begin + length && own > 0; ++j)
-        out[j] = all / own / (by_mean ? static_cast<double>(parts) : 1);
+      of_part.push_back(own);
+      weights.push_back(own > 0 ? std::exp(std::log2(own)) : 0);
+      sum += own, all += weights.back();
     }
+    for (std::size_t j = 0; j < kTokens; ++j)
+      if (of_part[j / length] > 0) out[j] = sum * weights[j / length] / all / of_part[j / length];
   };
 }
 
@@ -121,32 +124,21 @@ std::vector<Planted> planted() {
        [](Index i, Index j) { return j <= i && j < kTokens / 4; });
   mask("of 4 parts of the keys only the last is used",
        [](Index i, Index j) { return j <= i && j >= kTokens / 4 * 3; });
-  add("4 parts of the keys are joined by their mean", [](Kernel& k) { k.loop = joined_parts(4, true); });
-  add("4 parts of the keys are joined by their sum", [](Kernel& k) { k.loop = joined_parts(4, false); });
+  add("4 parts of the keys are joined with an lse to base 2 that is taken for base e",
+      [](Kernel& k) { k.loop = joined_by_lse_base_2(4); });
   add("without rescaling at a new maximum, in tiles of 32 keys",
       [](Kernel& k) { k.loop = no_rescaling(true, true); });
   add("the sum is not rescaled at a new maximum, in tiles of 32 keys",
       [](Kernel& k) { k.loop = no_rescaling(false, true); });
   add("the accumulator is not rescaled at a new maximum, in tiles of 32 keys",
       [](Kernel& k) { k.loop = no_rescaling(true, false); });
-  const auto before = [](Index j) { return j < kTile ? j : j - kTile; };
-  add("values are those of the tile before, in tiles of 32 keys", [=](Kernel& k) { k.value_row = before; });
   add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.zero_keys = 24; });
   add("heads 0 and 1 hold the values of each other",
       [](Kernel& k) { k.value_head = [](Index h) { return 1 - h; }; });
-  add("the keys are read for values", [](Kernel& k) { k.values_are_keys = true; });
-  add("the values are read for keys", [](Kernel& k) { k.keys_are_values = true; });
-  add("the halves of queries, or of keys, are exchanged", [](Kernel& k) { k.halves_exchanged = true; });
-  add("keys are those of the row before",
-      [](Kernel& k) { k.key_row = [](Index j) { return (j + kTokens - 1) % kTokens; }; });
-  add("values are those of the row after",
-      [](Kernel& k) { k.value_row = [](Index j) { return (j + 1) % kTokens; }; });
   add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
   add("the scale is left out", [](Kernel& k) { k.score = [](double dot, double) { return dot; }; });
   add("the scale is applied twice",
       [](Kernel& k) { k.score = [](double dot, double) { return kScale * kScale * dot; }; });
-  add("a soft cap of 10 is applied, and there is none",
-      [](Kernel& k) { k.score = [](double dot, double) { return 10 * std::tanh(kScale * dot / 10); }; });
   return all;
 }
 
@@ -178,7 +170,7 @@ TEST_CASE("two mistakes in different heads are both named, each with the share o
   for (const DType type : kTypes) {
     CAPTURE(name_of(type));
     const Problem problem(type, 8);
-    for (const auto& [one, other] : {std::pair{0, 21}, {3, 9}, {2, 20}, {15, 1}, {12, 3}}) {
+    for (const auto& [one, other] : {std::pair{0, 14}, {3, 9}, {2, 13}, {6, 1}, {10, 3}}) {
       const Planted &a = all[static_cast<std::size_t>(one)], &b = all[static_cast<std::size_t>(other)];
       CAPTURE(a.wanted);
       CAPTURE(b.wanted);

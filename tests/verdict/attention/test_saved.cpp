@@ -100,8 +100,6 @@ TEST_CASE("the kernels compute some variations of the bias and the soft cap, and
   v.interleaved = true;
   CHECK_FALSE(agree(p, v));
   v = {};
-  v.cap = Variation::Cap::before_scale;
-  CHECK_FALSE(agree(p, v));
   v.cap = Variation::Cap::after_bias;
   CHECK(agree(p, v) == true);
   const std::vector<float> numbers{0.5F, -1, 2, 0.25F};

@@ -254,17 +254,15 @@ TEST_CASE("rows of no group, and groups without rows, that were never written ar
         "groups without rows hold what was there before, as if never written");
 }
 
-TEST_CASE("rounding of the factors, of sums and of the result is recognized") {
+TEST_CASE("rounding of the factors and of the result is recognized") {
   const Made it = make(DType::float32, {30, 50}, 70, 16, 52);
-  const auto product = [&](auto round_factor, auto round_sum, std::int64_t run) {
+  const auto product = [&](auto round_factor, auto round_sum) {
     return explanation(it, DType::float32, [&](std::int64_t i, std::int64_t j) {
-      double sum = 0, part = 0;
-      for (std::int64_t p = 0; p < it.k; ++p) {
-        part += round_factor(it.a[static_cast<std::size_t>(i * it.k + p)]) *
-                round_factor(it.b[static_cast<std::size_t>((it.group(i) * it.k + p) * it.n + j)]);
-        if ((p + 1) % run == 0 || p + 1 == it.k) sum = round_sum(sum + part), part = 0;
-      }
-      return sum;
+      double sum = 0;
+      for (std::int64_t p = 0; p < it.k; ++p)
+        sum += round_factor(it.a[static_cast<std::size_t>(i * it.k + p)]) *
+               round_factor(it.b[static_cast<std::size_t>((it.group(i) * it.k + p) * it.n + j)]);
+      return round_sum(sum);
     });
   };
   const auto exact = [](double x) { return x; };
@@ -274,11 +272,9 @@ TEST_CASE("rounding of the factors, of sums and of the result is recognized") {
   const auto f16 = [](double x) {
     return static_cast<double>(static_cast<float>(float16(static_cast<float>(x))));
   };
-  CHECK(has(product(bf16, exact, 70), "rounding: lhs and rhs are rounded to bfloat16"));
-  CHECK(has(product(f16, exact, 70), "rounding: lhs and rhs are rounded to float16 or TF32"));
-  CHECK(has(product(exact, bf16, 1), "rounding: sums are kept in bfloat16"));
-  CHECK(has(product(exact, bf16, 16), "rounding: sums are kept in bfloat16 between tiles of 16"));
-  CHECK(has(product(exact, bf16, 70), "rounding: rounded to bfloat16"));
+  CHECK(has(product(bf16, exact), "rounding: lhs and rhs are rounded to bfloat16"));
+  CHECK(has(product(f16, exact), "rounding: lhs and rhs are rounded to float16 or TF32"));
+  CHECK(has(product(exact, bf16), "rounding: rounded to bfloat16"));
 }
 
 TEST_CASE("what becomes of existing_out, and the group offset") {
@@ -345,7 +341,6 @@ TEST_CASE("mistakes of transposed grouped products are named") {
       for (const Explanation& e : against.explanations) text += e.kind + ": " + e.text + "; ";
       return text;
     };
-    CHECK(has(told([&](auto g, auto i, auto j) { return sum(begin[g], begin[g + 1], j, i); }), "transposed"));
     CHECK(has(told([&](auto g, auto i, auto j) { return sum(begin[g] + (g == 3), begin[g + 1], i, j); }),
               "boundary: a group begins one row late and ends where it should in group 3"));
     CHECK(has(told([&](auto g, auto i, auto j) {
