@@ -36,6 +36,24 @@ constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
+// Of each part, by the partners of some: the same, the same distance, the inverse.
+std::vector<std::vector<std::int64_t>> likely_partners(const std::vector<std::int64_t>& from,
+                                                       const std::vector<std::size_t>& parts,
+                                                       std::int64_t candidates) {
+  std::vector<std::vector<std::int64_t>> likely(from.size());
+  for (std::size_t part = 0; part < from.size(); ++part) {
+    const std::int64_t found = from[part];
+    if (found < 0) continue;
+    const std::int64_t by = found - static_cast<std::int64_t>(part);
+    if (static_cast<std::size_t>(found) < from.size())
+      likely[static_cast<std::size_t>(found)].push_back(static_cast<std::int64_t>(part));
+    for (const std::size_t other : parts)
+      for (const std::int64_t c : {found, static_cast<std::int64_t>(other) + by})
+        if (c >= 0 && c < candidates) likely[other].push_back(c);
+  }
+  return likely;
+}
+
 }  // namespace
 
 bool FaultSearch::Scope::holds(const std::vector<std::int64_t>& place) const {
@@ -124,86 +142,108 @@ FaultSearch::Sampled FaultSearch::sampled(std::int64_t row, std::int64_t seed) c
   return s;
 }
 
-// At least `least` rows of each part of each axis, or of their intersections if these are at most `most`.
-FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
-                                        std::int64_t seed) const {
-  struct Cell {  // an intersection of parts
+// Intersections of parts, and the rows of each.
+struct FaultSearch::Cells {
+  struct Cell {
     std::vector<std::int64_t> parts;
     std::int64_t rows = 0, elements = 0, seen = 0;
-    std::vector<std::int64_t> chosen;
-    std::size_t next = 0;
-    double sampled = 0;
+    std::vector<std::int64_t> chosen;  // of its rows
+    std::size_t next = 0;              // of those
+    double sampled = 0;                // weight
+
+    // Whether the next row of the cell is chosen.
+    bool takes_next() {
+      const std::int64_t ordinal = seen++;
+      if (next == chosen.size() || chosen[next] != ordinal) return false;
+      while (next < chosen.size() && chosen[next] == ordinal) ++next;
+      return true;
+    }
   };
-  std::vector<Cell> cells;
-  std::map<std::vector<std::int64_t>, std::size_t> known;
-  std::vector<std::int64_t> parts;
+  const FaultSearch& search;
+  std::vector<Cell> all = {};
+  std::map<std::vector<std::int64_t>, std::size_t> known = {};
+  std::vector<std::int64_t> parts = {};
   std::size_t last = 0;
-  const auto cell_of = [&](std::int64_t row) {
-    place_of(row, parts);
+
+  std::size_t of(std::int64_t row) {
+    search.place_of(row, parts);
     for (std::size_t a = 0; a < parts.size(); ++a)
-      if (!is_of_parts(a)) parts[a] = 0;
-    if (last < cells.size() && cells[last].parts == parts) return last;  // rows next to each other
-    const auto [at, is_new] = known.emplace(parts, cells.size());
-    if (is_new) cells.push_back({parts, 0, 0, 0, {}, 0, 0});
+      if (!search.is_of_parts(a)) parts[a] = 0;
+    if (last < all.size() && all[last].parts == parts) return last;  // rows next to each other
+    const auto [at, is_new] = known.emplace(parts, all.size());
+    if (is_new) all.push_back({parts, 0, 0, 0, {}, 0, 0});
     return last = at->second;
-  };
-  const auto counts = [&](std::int64_t row) { return is_beyond(row) == (rows == Rows::beyond); };
-  for (std::int64_t row = 0; row < result_.rows; ++row) {
-    if (!counts(row)) continue;
-    Cell& cell = cells[cell_of(row)];
-    ++cell.rows;
-    cell.elements += counts_.beyond[static_cast<std::size_t>(row)];
   }
-  std::vector<std::size_t> order(cells.size()), chosen;
+};
+
+// All cells, or `most` of them: each part of each axis in two, in an order that the seed determines.
+std::vector<std::size_t> FaultSearch::choose_cells(const Cells& cells, Rows rows, std::size_t most,
+                                                   std::int64_t seed) const {
+  std::vector<std::size_t> order(cells.all.size()), chosen;
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](std::size_t x, std::size_t y) {
     return shuffled(static_cast<std::int64_t>(x) + seed) < shuffled(static_cast<std::int64_t>(y) + seed);
   });
-  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(most / least, 2));
+  const auto part_of = [&](std::size_t n, std::size_t axis) {
+    return static_cast<std::size_t>(cells.all[n].parts[axis]);
+  };
   if (rows == Rows::within) {
     // Half of them from parts that have rows out of tolerance, too.
     const auto others = std::stable_partition(order.begin(), order.end(), [&](std::size_t n) {
       for (std::size_t a = 0; a < bad_.size(); ++a)
-        if (is_of_parts(a) && !bad_[a][static_cast<std::size_t>(cells[n].parts[a])]) return false;
+        if (is_of_parts(a) && !bad_[a][part_of(n, a)]) return false;
       return true;
     });
-    const auto half = std::min<std::ptrdiff_t>(others - order.begin(), static_cast<std::ptrdiff_t>(room / 2));
+    const auto half = std::min<std::ptrdiff_t>(others - order.begin(), static_cast<std::ptrdiff_t>(most / 2));
     std::rotate(order.begin() + half, others, order.end());
   }
   std::vector<std::vector<int>> taken;
   for (std::size_t a = 0; a <= result_.axes.size(); ++a)
     taken.emplace_back(static_cast<std::size_t>(length_of(a)) + 1);
   for (const std::size_t n : order) {
-    if (chosen.size() == room) break;
-    bool is_wanted = cells.size() <= room || rows == Rows::within;
+    if (chosen.size() == most) break;
+    bool is_wanted = order.size() <= most || rows == Rows::within;
     for (std::size_t a = 0; a < taken.size(); ++a)
-      is_wanted = is_wanted || (is_of_parts(a) && taken[a][static_cast<std::size_t>(cells[n].parts[a])] < 2);
+      is_wanted = is_wanted || (is_of_parts(a) && taken[a][part_of(n, a)] < 2);
     if (!is_wanted) continue;
     chosen.push_back(n);
-    for (std::size_t a = 0; a < taken.size(); ++a) ++taken[a][static_cast<std::size_t>(cells[n].parts[a])];
+    for (std::size_t a = 0; a < taken.size(); ++a) ++taken[a][part_of(n, a)];
   }
+  return chosen;
+}
+
+// At least `least` rows of each part of each axis, or of their intersections if these are at most `most`.
+FaultSearch::Sample FaultSearch::choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
+                                        std::int64_t seed) const {
+  Cells cells{*this};
+  const auto counts = [&](std::int64_t row) { return is_beyond(row) == (rows == Rows::beyond); };
+  for (std::int64_t row = 0; row < result_.rows; ++row) {
+    if (!counts(row)) continue;
+    Cells::Cell& cell = cells.all[cells.of(row)];
+    ++cell.rows;
+    cell.elements += counts_.beyond[static_cast<std::size_t>(row)];
+  }
+  const std::vector<std::size_t> chosen =
+      choose_cells(cells, rows, static_cast<std::size_t>(std::max<std::int64_t>(most / least, 2)), seed);
   const std::int64_t each = std::max(least, wanted / std::max<std::int64_t>(1, std::ssize(chosen)));
-  for (const std::size_t n : chosen) cells[n].chosen = sample_rows(cells[n].rows, each - 2, seed);
+  for (const std::size_t n : chosen) cells.all[n].chosen = sample_rows(cells.all[n].rows, each - 2, seed);
 
   Sample sample;
   std::vector<std::size_t> from;
   for (std::int64_t row = 0; row < result_.rows; ++row) {
     if (!counts(row)) continue;
-    const std::size_t n = cell_of(row);
-    Cell& cell = cells[n];
-    const std::int64_t ordinal = cell.seen++;
-    if (cell.next == cell.chosen.size() || cell.chosen[cell.next] != ordinal) continue;
-    while (cell.next < cell.chosen.size() && cell.chosen[cell.next] == ordinal) ++cell.next;
+    const std::size_t n = cells.of(row);
+    if (!cells.all[n].takes_next()) continue;
     sample.push_back(sampled(row, seed));
-    cell.sampled += sample.back().weight;
+    cells.all[n].sampled += sample.back().weight;
     from.push_back(n);
   }
   for (std::size_t i = 0; i < sample.size(); ++i) {
-    const Cell& cell = cells[from[i]];
+    const Cells::Cell& cell = cells.all[from[i]];
     if (cell.sampled > 0) sample[i].weight *= static_cast<double>(cell.elements) / cell.sampled;
   }
   // One of each cell first, then a second one of each, and so on.
-  std::vector<std::size_t> at(sample.size()), turn(sample.size()), turns(cells.size());
+  std::vector<std::size_t> at(sample.size()), turn(sample.size()), turns(cells.all.size());
   std::iota(at.begin(), at.end(), std::size_t{0});
   std::sort(at.begin(), at.end(),
             [&](std::size_t x, std::size_t y) { return shuffled(sample[x].row) < shuffled(sample[y].row); });
@@ -757,29 +797,37 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
   against.counted_rows += counted;
 }
 
+// Some sampled rows of each part of an axis.
+std::vector<std::vector<const FaultSearch::Sampled*>> FaultSearch::rows_by_part(std::size_t axis,
+                                                                                std::size_t most) const {
+  std::vector<std::vector<const Sampled*>> rows(static_cast<std::size_t>(result_.axes[axis].length));
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample) {
+      const auto at = static_cast<std::size_t>(s.place[axis]);
+      if (s.left && at < rows.size() && rows[at].size() < most) rows[at].push_back(&s);
+    }
+  return rows;
+}
+
 // All candidates are tried for a few parts; for others first what was found for these: the same, the same
 // distance, the inverse.
 std::vector<std::int64_t> FaultSearch::partners(
     std::size_t axis, std::int64_t candidates,
     const std::function<FaultModel(std::int64_t candidate)>& model) const {
-  constexpr std::size_t kRows = 7;      // of each part
   constexpr std::int64_t kAtFirst = 8;  // parts
-  const auto parts = static_cast<std::size_t>(result_.axes[axis].length);
-  std::vector<std::vector<const Sampled*>> rows(parts);
-  std::vector<std::size_t> bad;
-  for (const Sample* sample : {&first_, &second_})
-    for (const Sampled& s : *sample) {
-      const auto at = static_cast<std::size_t>(s.place[axis]);
-      if (!s.left || at >= parts) continue;
-      if (rows[at].size() < kRows) rows[at].push_back(&s);
-      if (rows[at].size() == 1) bad.push_back(at);
-    }
-  std::sort(bad.begin(), bad.end());
-  bad.erase(std::unique(bad.begin(), bad.end()), bad.end());
-  std::vector<std::int64_t> from(parts, -1);
+  const auto rows = rows_by_part(axis, 7);
+  std::vector<std::int64_t> from(rows.size(), -1);
+  const auto open = [&] {
+    std::vector<std::size_t> parts;
+    for (std::size_t part = 0; part < rows.size(); ++part)
+      if (!rows[part].empty() && from[part] < 0) parts.push_back(part);
+    return parts;
+  };
+  const std::vector<std::size_t> bad = open();
   if (bad.empty()) return from;
-  const auto fits = [&](std::size_t part, std::int64_t candidate, const FaultModel& it) {
+  const auto fits = [&](std::size_t part, std::int64_t candidate) {
     if (candidate == static_cast<std::int64_t>(part)) return false;
+    const FaultModel it = model(candidate);
     bool yes = false;
     for (const Sampled* s : rows[part]) {
       const Answer said = answer(it, *s, {true, true});
@@ -788,55 +836,43 @@ std::vector<std::int64_t> FaultSearch::partners(
     }
     return yes;
   };
-  const auto first_of = [&](std::size_t part, const std::vector<std::int64_t>& among) {
-    for (const std::int64_t c : among)
-      if (fits(part, c, model(c))) return c;
-    return std::int64_t{-1};
-  };
   const FaultModel any = model(0);
   const double nanoseconds =
       (any.nanoseconds > 0 ? any.nanoseconds : row_nanoseconds_) * (any.by_columns ? 1.0 / 8 : 1);
+  // Of each of these parts the first of its candidates that fits.
+  const auto find = [&](const std::vector<std::size_t>& parts, double work, const auto& candidates_of) {
+    core::parallel_for(std::ssize(parts), work, [&](std::int64_t n) {
+      const std::size_t part = parts[static_cast<std::size_t>(n)];
+      for (const std::int64_t candidate : candidates_of(part))
+        if (fits(part, candidate)) {
+          from[part] = candidate;
+          return;
+        }
+    });
+  };
   std::vector<std::int64_t> everyone(static_cast<std::size_t>(candidates));
   std::iota(everyone.begin(), everyone.end(), 0);
   double time = kNanoseconds;
-  const auto try_all = [&](std::vector<std::size_t> of) {
+  const auto try_all = [&](std::vector<std::size_t> parts) {
     const auto affordable =
         static_cast<std::size_t>(time / std::max(nanoseconds * static_cast<double>(candidates), 1.0));
-    if (of.size() > affordable) of.resize(affordable);
-    const double work = nanoseconds * static_cast<double>(of.size()) * static_cast<double>(candidates);
+    if (parts.size() > affordable) parts.resize(affordable);
+    const double work = nanoseconds * static_cast<double>(parts.size()) * static_cast<double>(candidates);
     time -= work;
-    core::parallel_for(std::ssize(of), work, [&](std::int64_t n) {
-      const std::size_t part = of[static_cast<std::size_t>(n)];
-      from[part] = first_of(part, everyone);
-    });
-  };
-  const auto open = [&] {
-    std::vector<std::size_t> left;
-    for (const std::size_t part : bad)
-      if (from[part] < 0) left.push_back(part);
-    return left;
+    find(
+        parts, work, [&](std::size_t) -> const auto& { return everyone; });
   };
   std::vector<std::size_t> some;
   for (const std::int64_t n : sample_rows(std::ssize(bad), kAtFirst - 2))
     some.push_back(bad[static_cast<std::size_t>(n)]);
   try_all(some);
-  std::vector<std::vector<std::int64_t>> likely(parts);
-  for (const std::size_t part : some) {
-    const std::int64_t found = from[part];
-    if (found < 0) continue;
-    const std::int64_t by = found - static_cast<std::int64_t>(part);
-    if (static_cast<std::size_t>(found) < parts)
-      likely[static_cast<std::size_t>(found)].push_back(static_cast<std::int64_t>(part));
-    for (const std::size_t other : bad)
-      for (const std::int64_t c : {found, static_cast<std::int64_t>(other) + by})
-        if (c >= 0 && c < candidates) likely[other].push_back(c);
-  }
+  const std::vector<std::vector<std::int64_t>> likely = likely_partners(from, bad, candidates);
   const std::vector<std::size_t> others = open();
-  core::parallel_for(std::ssize(others), nanoseconds * 2 * kAtFirst * static_cast<double>(others.size()),
-                     [&](std::int64_t n) {
-                       const std::size_t part = others[static_cast<std::size_t>(n)];
-                       from[part] = first_of(part, likely[part]);
-                     });
+  find(
+      others,
+      nanoseconds * 2 * kAtFirst * static_cast<double>(others.size()), [&](std::size_t part) -> const auto& {
+        return likely[part];
+      });
   std::vector<std::size_t> rest;
   for (const std::size_t part : open())
     if (std::find(some.begin(), some.end(), part) == some.end()) rest.push_back(part);

@@ -131,6 +131,10 @@ class FaultSearch {
   std::int64_t length_of(std::size_t axis) const;
   bool is_of_parts(std::size_t axis) const;
   bool is_beyond(std::int64_t row) const { return counts_.beyond[static_cast<std::size_t>(row)] > 0; }
+  struct Cells;
+  std::vector<std::size_t> choose_cells(const Cells& cells, Rows rows, std::size_t most,
+                                        std::int64_t seed) const;
+  std::vector<std::vector<const Sampled*>> rows_by_part(std::size_t axis, std::size_t most) const;
   Sample choose(Rows rows, std::int64_t least, std::int64_t wanted, std::int64_t most,
                 std::int64_t seed) const;
   Sampled sampled(std::int64_t row, std::int64_t seed) const;

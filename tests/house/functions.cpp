@@ -43,8 +43,6 @@ const std::map<std::string, int> kLonger{
     {"src/verdict/attention/against.cpp: rows_of", 99},
     {"src/verdict/attention/check.cpp: check_gradients", 97},
     {"src/verdict/attention/weights.cpp: terms_of_gradients", 125},
-    {"src/verdict/fault_search.cpp: FaultSearch::choose", 88},
-    {"src/verdict/fault_search.cpp: FaultSearch::partners", 84},
     {"src/verdict/matmul/check.cpp: check_problem", 71},
 };
 

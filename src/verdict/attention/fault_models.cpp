@@ -517,14 +517,13 @@ class FaultModels {
     return std::nullopt;
   }
 
-  void add_lse(const ActualArray& array, Candidates& list) const {
-    std::vector<Change> bases{{}};
-    for (const Change& change : found_) bases.push_back(change);
-    struct Form {
-      const char* kind;
-      std::string text;
-      std::function<double(const ReferenceRow& r)> value;
-    };
+  struct LseFault {
+    const char* kind;
+    std::string text;
+    std::function<double(const ReferenceRow& r)> value;
+  };
+
+  std::vector<LseFault> lse_faults(const ActualArray& array) const {
     const LseForm& own = setup_.ends.lse;
     const double unit = own.unit;
     const bool is_base_2 = unit != 1;
@@ -532,13 +531,8 @@ class FaultModels {
     const auto scaled = [lse_of](double factor) {
       return [=](const ReferenceRow& r) { return factor * lse_of(r); };
     };
-    const auto empty = [lse_of, &own](double value) {
-      return [=, &own](const ReferenceRow& r) {
-        const double lse = lse_of(r);
-        return lse == RowEnd<double>::kEmpty ? value : own.given(lse);
-      };
-    };
-    std::vector<Form> forms = {
+    std::vector<LseFault> all = {
+        // sgl-project/sglang#40903, vllm-project/vllm#52796
         {"lse_base", is_base_2 ? "lse is multiplied by log2(e) twice" : "lse is a logarithm to base 2",
          scaled(unit / kLn2)},
         {"lse_base", is_base_2 ? "lse is a logarithm to base e" : "lse is multiplied by ln 2",
@@ -546,28 +540,38 @@ class FaultModels {
         {"lse_sign", "lse has the wrong sign", scaled(-unit)},
         {"lse_max", "lse lacks the largest score",
          [=](const ReferenceRow& r) { return unit * (lse_of(r) - r.most); }},
-        {"lse_empty", "lse of a query without a key is NaN", empty(std::nan(""))},
     };
+    const auto add_empty = [&](const std::string& text, double value) {
+      all.push_back(
+          {"lse_empty", "lse of a query without a key is " + text, [=, &own](const ReferenceRow& r) {
+             const double lse = lse_of(r);
+             return lse == RowEnd<double>::kEmpty ? value : own.given(lse);
+           }});
+    };
+    add_empty("NaN", std::nan(""));  // pytorch/pytorch#109517, flashinfer-ai/flashinfer#1654
     for (const double value : {RowEnd<double>::kEmpty, -RowEnd<double>::kEmpty})
-      if (value != own.empty)
-        forms.push_back({"lse_empty",
-                         fmt::format("lse of a query without a key is {}", value > 0 ? "+inf" : "-inf"),
-                         empty(value)});
+      if (value != own.empty) add_empty(value > 0 ? "+inf" : "-inf", value);
+    if (const auto number = number_without_key(array)) add_empty(fmt::format("{:.6g}", *number), *number);
     if (setup_.has_sinks() && !own.has_sink)
-      forms.push_back(
+      all.push_back(
           {"sinks", "lse counts the sinks", [&own](const ReferenceRow& r) { return own.given(r.lse); }});
-    if (const auto number = number_without_key(array))
-      forms.push_back(
-          {"lse_empty", fmt::format("lse of a query without a key is {:.6g}", *number), empty(*number)});
+    return all;
+  }
+
+  // Faults of lse, alone and beside those found in out.
+  void add_lse(const ActualArray& array, Candidates& list) const {
+    std::vector<Change> bases{{}};
+    bases.insert(bases.end(), found_.begin(), found_.end());
     const double relative = rounding_of(array).relative;
+    const std::vector<LseFault> faults = lse_faults(array);
     for (const Change& base : bases) {
       Variation v;
       if (base.apply) base.apply(v);
       const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
-      for (const Form& form : forms) {
-        if (base.apply && form.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
-        list.add({form.kind, form.text,
-                  [=, this, scale = v.scale, value = form.value](
+      for (const LseFault& fault : faults) {
+        if (base.apply && fault.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
+        list.add({fault.kind, fault.text,
+                  [=, this, scale = v.scale, value = fault.value](
                       std::int64_t n, std::span<const std::int64_t>, double* values, double* allowed) {
                     const Place place = it_.queries.at(n);
                     const ReferenceRow r =
@@ -657,6 +661,7 @@ class FaultModels {
         take(&Variation::bias_head, &Variation::bias_entry), list);
   }
 
+  // BobMcDear/attorch#14, flashinfer-ai/flashinfer#3800
   void add_operands_of_others(const ActualArray& array, const verify::FaultSearch& search,
                               Candidates& list) const {
     add_parts_of_others(

@@ -18,7 +18,6 @@ class OtherKeys {
  public:
   explicit OtherKeys(TriedKeys of) : of_(std::move(of)) {}
 
-  const std::string& text() const { return of_.text; }
   std::int64_t length(std::int64_t entry) const { return begin(entry + 1) - begin(entry); }
   /// The problem with these keys and values of a head.
   Problem taken_by(Problem p, std::int64_t kv_head) const {

@@ -136,7 +136,9 @@ void add_document_masks(const Mask& of, std::vector<mask::NearbyMask>& all) {
   });
 }
 
-// Masks that may be mistaken for those of a problem, built at first use.
+// Masks that may be mistaken for those of a problem, built at first use. A term that is left out:
+// huggingface/transformers#41966; edges: kekzl/imp#1304; windows: vllm-project/vllm#31406,
+// huggingface/transformers#39408; the other alignment: microsoft/onnxruntime#28958.
 class NearbyMasks {
  public:
   explicit NearbyMasks(const MaskPlan& blocks) : blocks_(blocks) {}
