@@ -10,16 +10,13 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "attention/numbers.hpp"
-#include "core/parallel.hpp"
 #include "ejk/attention_check.hpp"
 #include "verdict/attention/other_keys.hpp"
 #include "verdict/attention/saved.hpp"

@@ -11,7 +11,6 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "compare/float_type.hpp"
