@@ -704,7 +704,7 @@ void FaultSearch::count_row(std::int64_t row, const std::vector<Found>& found,
   }
 }
 
-// Some of these rows, all or every n-th. Flags in `open`, unless it is empty, the elements that nothing covers.
+// Some of these rows, all or every n-th. `open`, unless it is empty, has flags of what nothing covers.
 FaultSearch::Counts FaultSearch::count(const std::vector<Found>& found, const std::vector<std::int64_t>& bad,
                                        std::int64_t counted, double nanoseconds,
                                        std::vector<std::uint8_t>& open) const {

@@ -12,7 +12,8 @@
 
 namespace ejk::attn {
 
-/// Nothing where the kernels lack the variation: a scaled or foreign bias, rounding, foreign operands, a faulty loop.
+/// Nothing where the kernels lack the variation: a scaled or foreign bias, rounding, foreign operands, a
+/// faulty loop.
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 
