@@ -129,6 +129,8 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
 
 enum class Constant { factor, offset };
 
+const char* name_of(Constant kind) { return kind == Constant::factor ? "factor" : "offset"; }
+
 double apply(Constant kind, double expected, double constant) {
   return kind == Constant::factor ? expected * constant : expected + constant;
 }
@@ -143,94 +145,75 @@ Agreement scaled(Agreement agree, double scale) {
   return agree;
 }
 
-// The constant of one element; none where it is ill-conditioned.
-std::optional<double> constant_of(Constant kind, const Sample& s, const Agreement& agree) {
-  if (!std::isfinite(s.actual) || !std::isfinite(s.expected)) return std::nullopt;
-  if (kind == Constant::offset) return s.actual - s.expected;
-  if (std::abs(s.expected) <= 8 * agree.at(s.at).atol) return std::nullopt;
-  return s.actual / s.expected;
-}
-
-// The uncertainty of a constant, from the tolerances of these samples: the median of factors, the largest of
-// offsets.
-double spread_of(Constant kind, double constant, const Samples& samples, const Agreement& agree) {
-  std::vector<double> spreads;
-  for (const Sample* s : samples) {
-    if (!std::isfinite(s->expected) || (kind == Constant::factor && s->expected == 0)) continue;
-    const double size = std::abs(s->expected), atol = agree.at(s->at).atol;
-    spreads.push_back(kind == Constant::factor ? (atol + agree.rtol * std::abs(constant * s->expected)) / size
-                                               : atol + agree.rtol * size);
-  }
-  if (spreads.empty()) return 0;
-  return kind == Constant::factor ? median(std::move(spreads))
-                                  : *std::max_element(spreads.begin(), spreads.end());
-}
-
-// a = c e by least squares, each element by its tolerance, without outliers.
-struct LeastSquares {
+// a = c e, or a - e = c, fitted to samples.
+struct ConstantFit {
   double c = 0;
   double deviation = 0;      // of c, from the tolerances
-  double left = 0, all = 0;  // Σ of squares over tolerances, of the residuals and of a - e
+  double left = 0, all = 0;  // sums of squares in units of the tolerances: of the residuals, of a - e
   std::size_t elements = 0;
+
+  // That of one element, relative to c.
+  double relative_tolerance() const {
+    return deviation * std::sqrt(3 * static_cast<double>(elements)) / std::abs(c);
+  }
 };
 
-LeastSquares least_squares(const Samples& samples, const Agreement& agree) {
-  LeastSquares fit;
-  for (int turn = 0; turn < 3; ++turn) {
-    const double before = fit.c;
+// The median of the best conditioned half of the samples, then least squares of those near it, each by its
+// tolerance.
+ConstantFit fit_to(Constant kind, const Samples& samples, const Agreement& agree) {
+  struct Term {
+    double x, y, difference;  // y = c x, in units of the tolerance
+  };
+  std::vector<Term> terms;
+  for (const Sample* s : samples) {
+    if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
+    const Agreement here = agree.at(s->at);
+    const double size = std::abs(s->expected), difference = s->actual - s->expected;
+    const double tolerance =
+        std::max(here.atol + here.rtol * size, 1e-12 * std::max(size, std::abs(s->actual)));
+    if (!(tolerance > 0)) continue;
+    if (kind == Constant::factor)
+      terms.push_back({s->expected / tolerance, s->actual / tolerance, difference / tolerance});
+    else
+      terms.push_back({1 / tolerance, difference / tolerance, difference / tolerance});
+  }
+  if (terms.empty()) return {};
+  const auto half = terms.begin() + std::ssize(terms) / 2;
+  std::nth_element(terms.begin(), half, terms.end(),
+                   [](const Term& s, const Term& t) { return std::abs(s.x) > std::abs(t.x); });
+  std::vector<double> ratios;
+  for (auto term = terms.begin(); term <= half; ++term)
+    if (term->x != 0) ratios.push_back(term->y / term->x);
+  if (ratios.empty()) return {};
+  ConstantFit fit{median(std::move(ratios))};
+  for (int turn = 0; turn < 2; ++turn) {
+    const double before = fit.c, scale = scale_of(kind, before);
     double products = 0, squares = 0;
-    fit.left = fit.all = 0;
-    fit.elements = 0;
-    for (const Sample* s : samples) {
-      if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
-      const Agreement here = agree.at(s->at);
-      const double tolerance = here.atol + here.rtol * std::abs(s->expected),
-                   rest = s->actual - before * s->expected;
-      if (!(tolerance > 0) ||
-          (turn > 0 && std::abs(rest) > 4 * tolerance * scale_of(Constant::factor, before)))
-        continue;
-      const double weight = 1 / (tolerance * tolerance), was = s->actual - s->expected;
-      products += weight * s->actual * s->expected;
-      squares += weight * s->expected * s->expected;
-      fit.left += weight * rest * rest;
-      fit.all += weight * was * was;
+    fit = {};
+    for (const Term& term : terms) {
+      const double residual = term.y - before * term.x;
+      if (!(std::abs(residual) <= 4 * scale)) continue;
+      products += term.x * term.y;
+      squares += term.x * term.x;
+      fit.left += residual * residual;
+      fit.all += term.difference * term.difference;
       ++fit.elements;
     }
     if (!(squares > 0)) return {};
     fit.c = products / squares;
-    fit.deviation = 1 / std::sqrt(3 * squares);  // of errors distributed uniformly within the tolerance
+    fit.deviation = scale / std::sqrt(3 * squares);  // of errors distributed uniformly within the tolerance
   }
   return fit;
 }
 
-// Tolerances may be wide relative to the elements.
-bool is_wide(const Agreement& agree) { return agree.lines != nullptr || agree.rtol > 1.0 / 32; }
-
-// The factor of nearly all of these, with such tolerances.
-std::optional<double> fit_factor(const Samples& samples, const Agreement& agree) {
-  const LeastSquares fit = least_squares(samples, agree);
-  if (fit.elements < kFewestSamples || std::abs(fit.c) < 1e-30 || std::abs(fit.c - 1) <= 6 * fit.deviation ||
-      fit.left > fit.all / 16)
-    return std::nullopt;
-  const auto holds = [&](const Sample* s) {
-    return scaled(agree.at(s->at), scale_of(Constant::factor, fit.c))(s->actual, s->expected * fit.c);
-  };
-  return share_that(samples, holds) >= kMostlyHolds ? std::optional(fit.c) : std::nullopt;
-}
-
-std::optional<double> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
+std::optional<ConstantFit> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
+  const ConstantFit fit = fit_to(kind, samples, agree);
   const bool is_factor = kind == Constant::factor;
-  if (is_factor && is_wide(agree)) return fit_factor(samples, agree);
-  std::vector<double> values;
-  for (const Sample* s : samples)
-    if (const auto value = constant_of(kind, *s, agree)) values.push_back(*value);
-  if (values.size() < kFewestSamples || 2 * values.size() < samples.size()) return std::nullopt;
-  const double c = median(std::move(values));
-  if (!std::isfinite(c) || (is_factor && std::abs(c) < 1e-30) ||
-      std::abs(c - (is_factor ? 1 : 0)) <= 4 * spread_of(kind, c, samples, agree))
+  if (fit.elements < kFewestSamples || !std::isfinite(fit.c) || (is_factor && std::abs(fit.c) < 1e-30) ||
+      std::abs(fit.c - (is_factor ? 1 : 0)) <= 6 * fit.deviation || fit.left > fit.all / 16)
     return std::nullopt;
   const auto agrees = [&](const Sample& s, double expected) {
-    return scaled(agree.at(s.at), scale_of(kind, c))(s.actual, apply(kind, expected, c));
+    return scaled(agree.at(s.at), scale_of(kind, fit.c))(s.actual, apply(kind, expected, fit.c));
   };
   const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
   if (share_that(samples, holds) < kMostlyHolds) return std::nullopt;
@@ -238,19 +221,18 @@ std::optional<double> fit_one(Constant kind, const Samples& samples, const Agree
   std::size_t others = 0, as_well = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const double other = samples[(i + samples.size() / 2) % samples.size()]->expected;
-    if (agree(samples[i]->expected, other)) continue;
+    if (agree.at(samples[i]->at)(samples[i]->expected, other)) continue;
     ++others;
     as_well += agrees(*samples[i], other);
   }
-  return others > 0 && 2 * as_well <= others ? std::optional(c) : std::nullopt;
+  return others > 0 && 2 * as_well <= others ? std::optional(fit) : std::nullopt;
 }
 
 // The same, unless the other kind fits, too: nearly equal elements determine neither.
-std::optional<double> fit(Constant kind, const Samples& samples, const Agreement& agree) {
-  const auto c = fit_one(kind, samples, agree);
-  if (!c) return std::nullopt;
+std::optional<ConstantFit> fit_constant(Constant kind, const Samples& samples, const Agreement& agree) {
+  const auto fit = fit_one(kind, samples, agree);
   const Constant other = kind == Constant::factor ? Constant::offset : Constant::factor;
-  return fit_one(other, samples, agree) ? std::nullopt : c;
+  return fit && !fit_one(other, samples, agree) ? fit : std::nullopt;
 }
 
 struct NamedFactor {
@@ -280,7 +262,7 @@ std::vector<NamedFactor> named_factors(const Shape& shape) {
 
 HypothesisPtr constant_hypothesis(const Evidence& e, Constant kind, double constant, std::string text) {
   return hypothesis_of(
-      kind == Constant::factor ? "factor" : "offset", e,
+      name_of(kind), e,
       [kind, constant, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
         if (!scope.mark(line.at, line.n, line.in_scope)) return false;
         evaluate_each(line, scaled(agree.at(line.at), scale_of(kind, constant)), scratch,
@@ -290,189 +272,150 @@ HypothesisPtr constant_hypothesis(const Evidence& e, Constant kind, double const
       std::move(text));
 }
 
-HypothesisPtr make_constant(const Evidence& e, Constant kind, double c, const Samples& samples) {
-  if (kind == Constant::offset)
-    return constant_hypothesis(e, kind, c,
-                               fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small"));
-  std::string name;
-  const double spread = spread_of(kind, c, samples, e.agree) / std::abs(c);
-  // Rounding differs between the results: it moves a factor by a fraction of their tolerance.
-  const double apart = !is_wide(e.agree)
-                           ? std::max(1e-4, 2 * spread)
-                           : std::max(6 * least_squares(samples, e.agree).deviation / std::abs(c),
-                                      std::clamp(0.2 * spread, 1e-4, 4e-3));
-  const auto share_with = [&](double factor) {
+// The constant that has a name, or the fewest digits, among those that hold as often.
+HypothesisPtr make_constant(const Evidence& e, Constant kind, const ConstantFit& fit,
+                            const Samples& samples) {
+  // Rounding differs between the results: it moves a constant by a fraction of their tolerance.
+  const double apart =
+      std::max(6 * fit.deviation / std::abs(fit.c), std::clamp(0.2 * fit.relative_tolerance(), 1e-4, 4e-3));
+  const auto share_with = [&](double c) {
     return share_that(samples, [&](const Sample* s) {
-      return scaled(e.agree.at(s->at), scale_of(kind, factor))(s->actual, s->expected * factor);
+      return scaled(e.agree.at(s->at), scale_of(kind, c))(s->actual, apply(kind, s->expected, c));
     });
   };
-  const double share = share_with(c);
-  const auto does_as_well = [&](double factor) {
-    return std::abs(c / factor - 1) <= apart && share_with(factor) >= share - 0.02;
+  const double share = share_with(fit.c);
+  const auto does_as_well = [&](double c) {
+    return std::abs(fit.c / c - 1) <= apart && share_with(c) >= share - 0.02;
   };
-  bool is_named = false;
-  for (const NamedFactor& named : named_factors(e.naming.shape)) {
-    if (!does_as_well(named.value)) continue;
-    c = named.value;
-    name = named.name.empty() ? "" : " (" + named.name + ")";
-    is_named = true;
-    break;
-  }
-  for (int digits = 1; digits < 6 && !is_named; ++digits) {
-    const double factor = std::strtod(fmt::format("{:.{}g}", c, digits).c_str(), nullptr);
-    is_named = does_as_well(factor);
-    if (is_named) c = factor;
-  }
-  return constant_hypothesis(e, kind, c, fmt::format("{:.6g} times what it should be{}", c, name));
+  std::vector<NamedFactor> candidates;
+  if (kind == Constant::factor) candidates = named_factors(e.naming.shape);
+  for (int digits = 1; digits < 6; ++digits)
+    candidates.push_back({std::strtod(fmt::format("{:.{}g}", fit.c, digits).c_str(), nullptr), ""});
+  const auto best = std::find_if(candidates.begin(), candidates.end(),
+                                 [&](const NamedFactor& named) { return does_as_well(named.value); });
+  const double c = best == candidates.end() ? fit.c : best->value;
+  const bool has_name = best != candidates.end() && !best->name.empty();
+  return constant_hypothesis(
+      e, kind, c,
+      kind == Constant::offset
+          ? fmt::format("{:.6g} too {}", std::abs(c), c > 0 ? "large" : "small")
+          : fmt::format("{:.6g} times what it should be{}", c, has_name ? " (" + best->name + ")" : ""));
 }
 
 HypothesisPtr find_constant(const Evidence& e, Constant kind) {
   if (e.actual.source().dtype() == DType::boolean) return nullptr;
   const Samples samples = all_of(e);
-  const auto c = fit(kind, samples, e.agree);
-  return c ? make_constant(e, kind, *c, samples) : nullptr;
+  const auto fit = fit_constant(kind, samples, e.agree);
+  return fit ? make_constant(e, kind, *fit, samples) : nullptr;
 }
 
-// One constant for those indices of an axis that have the same one.
-HypothesisPtr find_constant_of_indices(const Evidence& e, Constant kind, double least_share) {
-  if (e.actual.source().dtype() == DType::boolean) return nullptr;
-  const Samples samples = all_of(e);
-  struct Best {
-    std::size_t axis = 0;
-    double constant = 0;
-    Samples samples;
-    std::vector<std::int64_t> indices;
-  } best;
-  for (std::size_t d = 0; d < e.naming.shape.size(); ++d) {
-    std::map<std::int64_t, Samples> at;
-    for (const Sample* s : samples) at[s->at[d]].push_back(s);
-    if (at.size() < 2 && e.naming.shape[d] < 2) continue;
-    std::vector<std::pair<double, std::int64_t>> found;  // constant and index
-    for (const auto& [index, some] : at)
-      if (const auto c = fit(kind, some, e.agree)) found.emplace_back(*c, index);
-    std::sort(found.begin(), found.end());
-    for (std::size_t begin = 0, end = 0; begin < found.size(); begin = end) {
-      Best now{d, found[(begin + found.size()) / 2].first, {}, {}};
-      const double c = found[begin].first;
-      for (end = begin;
-           end < found.size() && std::abs(found[end].first - c) <=
-                                     std::max(2 * spread_of(kind, c, at[found[end].second], e.agree), 1e-12);
-           ++end) {
-        now.indices.push_back(found[end].second);
-        const Samples& some = at[found[end].second];
-        now.samples.insert(now.samples.end(), some.begin(), some.end());
-      }
-      now.constant = found[(begin + end) / 2].first;
-      if (now.samples.size() > best.samples.size()) best = std::move(now);
-    }
+HypothesisPtr find_factor(const Evidence& e) { return find_constant(e, Constant::factor); }
+HypothesisPtr find_offset(const Evidence& e) { return find_constant(e, Constant::offset); }
+
+// --- constants of the parts of an axis: of its indices, or its groups or sequences
+
+struct Part {
+  ConstantFit fit;
+  Samples samples;
+};
+
+// Those parts of an axis whose elements have a constant.
+struct Partition {
+  std::size_t axis = 0;
+  const Naming::Run* run = nullptr;
+  std::map<std::int64_t, Part> parts = {};
+  std::size_t samples = 0;
+
+  std::int64_t part_of(std::int64_t index) const {
+    if (run == nullptr) return index;
+    return std::upper_bound(run->offsets.begin(), run->offsets.end(), index) - run->offsets.begin() - 1;
   }
-  if (best.samples.size() < kFewestSamples ||
-      static_cast<double>(best.samples.size()) < least_share * static_cast<double>(samples.size()))
-    return nullptr;
-  HypothesisPtr hypothesis = make_constant(e, kind, best.constant, best.samples);
-  std::sort(best.indices.begin(), best.indices.end());
-  hypothesis->scope.axes[best.axis] = ranges_of(best.indices);
+};
+
+// The partition of an axis whose parts with a constant have the most samples.
+Partition best_partition(const Evidence& e, Constant kind) {
+  Partition best;
+  const auto consider = [&](Partition partition) {
+    std::map<std::int64_t, Samples> samples;
+    for (const Sample& s : e.samples) samples[partition.part_of(s.at[partition.axis])].push_back(&s);
+    for (auto& [number, some] : samples)
+      if (const auto fit = fit_constant(kind, some, e.agree)) {
+        partition.samples += some.size();
+        partition.parts[number] = {*fit, std::move(some)};
+      }
+    if (partition.samples > best.samples) best = std::move(partition);
+  };
+  for (const Naming::Run& run : e.naming.runs) consider({run.axis, &run});
+  for (std::size_t axis = 0; axis < e.naming.shape.size(); ++axis)
+    if (e.naming.shape[axis] > 1 && e.naming.shape[axis] <= kMostIndices) consider({axis});
+  return best;
+}
+
+// Index i of the axis has constants[i].
+HypothesisPtr constants_hypothesis(const Evidence& e, Constant kind, std::size_t axis,
+                                   std::vector<double> constants, std::string text) {
+  return hypothesis_of(
+      name_of(kind), e,
+      [kind, axis, constants = std::move(constants), agree = e.agree](const Scope& scope,
+                                                                      const ComparedLine& line, Scratch&) {
+        if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+        const Agreement here = agree.at(line.at);
+        const std::int64_t first = line.at[axis], step = axis + 1 == line.at.size() ? 1 : 0;
+        for (std::int64_t i = 0; i < line.n; ++i) {
+          const double c = constants[static_cast<std::size_t>(first + i * step)];
+          const double predicted = apply(kind, line.expected[i], c);
+          const Agreement wider = scaled(here, scale_of(kind, c));
+          line.holds[i] = wider(line.actual[i], predicted) &&
+                          is_nearer(line.actual[i], line.expected[i], predicted, wider);
+        }
+        return true;
+      },
+      std::move(text));
+}
+
+HypothesisPtr find_constants_of_parts(const Evidence& e, Constant kind) {
+  if (e.actual.source().dtype() == DType::boolean) return nullptr;
+  const Partition partition = best_partition(e, kind);
+  const auto& parts = partition.parts;
+  if (parts.empty()) return nullptr;
+  const Part& largest = std::max_element(parts.begin(), parts.end(), [](const auto& x, const auto& y) {
+                          return x.second.samples.size() < y.second.samples.size();
+                        })->second;
+  const auto is_same = [&](const auto& part) {
+    const ConstantFit &x = part.second.fit, &y = largest.fit;
+    return std::abs(x.c - y.c) <= 6 * (x.deviation + y.deviation);
+  };
+  const bool differ =
+      parts.size() >= 4 && 2 * std::count_if(parts.begin(), parts.end(), is_same) < std::ssize(parts) &&
+      static_cast<double>(partition.samples) >= kMostlyHolds * static_cast<double>(e.samples.size());
+  const std::size_t axis = partition.axis;
+  std::vector<double> constants(static_cast<std::size_t>(e.naming.shape[axis]));
+  std::vector<std::int64_t> indices;
+  for (std::int64_t i = 0; i < e.naming.shape[axis]; ++i) {
+    const auto part = parts.find(partition.part_of(i));
+    if (part == parts.end() || !(differ || is_same(*part))) continue;
+    constants[static_cast<std::size_t>(i)] = part->second.fit.c;
+    indices.push_back(i);
+  }
+  HypothesisPtr hypothesis;
+  if (differ) {
+    const std::string& name = e.naming.axes[axis];
+    hypothesis = constants_hypothesis(e, kind, axis, std::move(constants),
+                                      fmt::format("each {} has {} of its own",
+                                                  partition.run               ? partition.run->name
+                                                  : name.starts_with("axis ") ? "index of " + name
+                                                                              : name,
+                                                  kind == Constant::factor ? "a factor" : "an offset"));
+    hypothesis->named_axes = {axis};
+  } else {
+    hypothesis = make_constant(e, kind, largest.fit, largest.samples);
+  }
+  hypothesis->scope.axes[axis] = ranges_of(indices);
   return hypothesis;
 }
 
-// --- a factor for each line of the last axis
-
-// The factor with which nearly all differing nonzero elements of a line agree, if these are not all the same.
-std::optional<double> factor_of_line(const double* a, const double* e, std::int64_t n,
-                                     const Agreement& agree) {
-  std::vector<double> ratios, sizes;
-  std::int64_t others = 0, differing = 0;
-  double first = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (!std::isfinite(a[i]) || !std::isfinite(e[i]) || std::abs(e[i]) <= 8 * agree.atol) continue;
-    if (ratios.empty()) first = e[i];
-    others += !agree(first, e[i]);
-    differing += !agree(a[i], e[i]);
-    ratios.push_back(a[i] / e[i]);
-    sizes.push_back(std::abs(e[i]));
-  }
-  const auto counted = std::ssize(ratios);
-  if (differing < static_cast<std::int64_t>(kFewestSamples) || 2 * differing < counted ||
-      4 * others < counted)
-    return std::nullopt;
-  const double c = median(std::move(ratios));
-  const double size = median(std::move(sizes));
-  if (c == 0 || std::abs(c - 1) * size <= 4 * (agree.atol + agree.rtol * size)) return std::nullopt;
-  std::int64_t good = 0;
-  for (std::int64_t i = 0; i < n; ++i)
-    good += std::isfinite(e[i]) && std::abs(e[i]) > 8 * agree.atol &&
-            scaled(agree, scale_of(Constant::factor, c))(a[i], e[i] * c);
-  return static_cast<double>(good) >= kMostlyHolds * static_cast<double>(counted) ? std::optional(c)
-                                                                                  : std::nullopt;
-}
-
-constexpr std::int64_t kShortestLine = 16;
-
-bool evaluate_line_factor(const Agreement& agreement, const Scope& scope, const ComparedLine& line,
-                          Scratch& scratch) {
-  if (line.n < kShortestLine) return false;
-  const Agreement agree = agreement.at(line.at);
-  const auto c = factor_of_line(line.actual, line.expected, line.n, agree);
-  if (!c || !scope.mark(line.at, line.n, line.in_scope)) return false;
-  evaluate_each(line, scaled(agree, scale_of(Constant::factor, *c)), scratch,
-                [factor = *c](double e) { return e * factor; });
-  return true;
-}
-
-// Whether lines of one run have one factor, and other runs another, in runs enough to tell.
-bool are_of_runs(const Naming::Run& run, const std::vector<Shape>& places,
-                 const std::vector<double>& factors) {
-  constexpr double kSame = 0x1p-8;
-  std::map<std::ptrdiff_t, double> first;  // by run
-  std::size_t again = 0;
-  for (std::size_t i = 0; i < factors.size(); ++i) {
-    const auto next = std::upper_bound(run.offsets.begin(), run.offsets.end(), places[i][run.axis]);
-    const auto [entry, is_new] = first.emplace(next - run.offsets.begin(), factors[i]);
-    again += is_new ? 0 : 1;
-    if (std::abs(factors[i] / entry->second - 1) > kSame) return false;
-  }
-  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
-  return again >= 4 && std::abs(*most - *least) > 4 * kSame * std::abs(*most);
-}
-
-HypothesisPtr find_line_factors(const Evidence& e) {
-  const Shape& shape = e.naming.shape;
-  const std::int64_t n = std::min<std::int64_t>(shape.back(), 4096);
-  if (e.actual.source().dtype() == DType::boolean || n < kShortestLine || shape.size() < 2) return nullptr;
-  std::vector<double> factors, a(static_cast<std::size_t>(n)), x(static_cast<std::size_t>(n));
-  std::vector<Shape> places;
-  std::vector<std::byte> raw;
-  std::set<Shape> seen;
-  std::size_t lines = 0;
-  for (const Sample* s : some_of(e, 64)) {
-    Shape at = s->at;
-    at.back() = 0;
-    if (!seen.insert(at).second) continue;
-    ++lines;
-    e.actual.line(at, n, raw, a.data());
-    e.expected.line(at, n, raw, x.data());
-    if (const auto c = factor_of_line(a.data(), x.data(), n, e.agree.at(at)))
-      factors.push_back(*c), places.push_back(at);
-  }
-  if (factors.size() < 4 || factors.size() * 10 < lines * 9) return nullptr;
-  const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
-  const double middle = median(factors);
-  const double apart = 4 * spread_of(Constant::factor, middle, all_of(e), e.agree) / std::abs(middle);
-  const auto is_middle = [&](double c) { return std::abs(c / middle - 1) <= apart; };
-  if (2 * std::count_if(factors.begin(), factors.end(), is_middle) >= std::ssize(factors)) return nullptr;
-  const std::string such = fmt::format("has a factor of its own, such as {:.4g} and {:.4g}", *least, *most);
-  std::string text = fmt::format("each line of {} {}: a sum that was not divided by, or another one",
-                                 e.naming.axes.back(), such);
-  for (const Naming::Run& run : e.naming.runs)
-    if (are_of_runs(run, places, factors))
-      text = fmt::format("each {} {}: a scale of its own, left out or inverted", run.name, such);
-  return hypothesis_of(
-      "factor", e,
-      [agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
-        return evaluate_line_factor(agree, scope, line, scratch);
-      },
-      text);
-}
+HypothesisPtr find_factors(const Evidence& e) { return find_constants_of_parts(e, Constant::factor); }
+HypothesisPtr find_offsets(const Evidence& e) { return find_constants_of_parts(e, Constant::offset); }
 
 // --- elements from other indices
 
@@ -1353,8 +1296,8 @@ std::vector<Finder> finders(const Naming& naming) {
   std::vector<Finder> all;
   all.push_back({find_fnuz});
   all.push_back({find_e8m0_as_int8});
-  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::factor); }});
-  all.push_back({[](const Evidence& e) { return find_constant(e, Constant::offset); }});
+  all.push_back({find_factor});
+  all.push_back({find_offset});
   all.push_back({find_nibbles, true});
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_interleaved(e, d); }, true});
@@ -1366,15 +1309,9 @@ std::vector<Finder> finders(const Naming& naming) {
   }
   all.push_back({find_scale_layout, true});
   all.push_back({find_block_scales, true});
-  // One factor for a large part is simpler than one for each line, a factor for a few indices is not.
-  const auto of_indices = [](Constant kind, double least_share) {
-    return [=](const Evidence& e) { return find_constant_of_indices(e, kind, least_share); };
-  };
-  all.push_back({of_indices(Constant::factor, 0.25)});
+  all.push_back({find_factors});
   all.push_back({find_scale_step, true});
-  all.push_back({find_line_factors, true});
-  all.push_back({of_indices(Constant::factor, 0.02)});
-  all.push_back({of_indices(Constant::offset, 0.02)});
+  all.push_back({find_offsets});
   for (std::size_t d = 0; d < rank; ++d)
     all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
   all.push_back({find_transposed, true});
