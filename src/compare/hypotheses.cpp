@@ -1307,7 +1307,6 @@ std::vector<Finder> finders(const Naming& naming) {
       all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
                                          naming.axes[d], kMostIndices);
   }
-  all.push_back({find_scale_layout, true});
   all.push_back({find_block_scales, true});
   all.push_back({find_factors});
   all.push_back({find_scale_step, true});

@@ -98,7 +98,6 @@ HypothesisPtr find_e8m0_as_int8(const Evidence& evidence);
 HypothesisPtr find_nibbles(const Evidence& evidence);
 HypothesisPtr find_interleaved(const Evidence& evidence, std::size_t axis);
 HypothesisPtr find_scale_step(const Evidence& evidence);
-HypothesisPtr find_scale_layout(const Evidence& evidence);
 HypothesisPtr find_block_scales(const Evidence& evidence);
 
 // --- parts of finders

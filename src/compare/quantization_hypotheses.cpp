@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -53,115 +54,102 @@ void for_each_block(const ComparedLine& line, std::int64_t block, F&& f) {
   }
 }
 
-// Evaluates a line whose blocks have each a factor, factor(c) of the one that fits best.
-template <class Factor>
-bool evaluate_blocks(std::int64_t block, const Agreement& agree, const Scope& scope, const ComparedLine& line,
-                     Scratch& scratch, Factor&& factor) {
-  if (!scope.mark(line.at, line.n, line.in_scope)) return false;
-  scratch.values.resize(static_cast<std::size_t>(line.n));
-  double* predicted = scratch.values.data();
-  const Agreement here = agree.at(line.at);
-  for_each_block(line, block, [&](std::int64_t i, std::int64_t n) {
-    const double c = factor(factor_of_block(line.actual + i, line.expected + i, n));
-    for (std::int64_t k = i; k < i + n; ++k) predicted[k] = c * line.expected[k];
-    mark_predicted({line.at, n, line.actual + i, line.expected + i, line.in_scope + i, line.holds + i},
-                   scaled_by(here, c), predicted + i);
-  });
-  return true;
-}
-
-// Blocks with differences, and how well one factor each fits them.
-struct FittedBlocks {
-  std::vector<double> factors;  // of blocks with nearly all elements in agreement
-  std::size_t blocks = 0;
-
-  bool are_nearly_all() const { return factors.size() >= 8 && factors.size() * 10 >= blocks * 9; }
-};
-
-template <class Factor>
-FittedBlocks fitted_blocks(const Evidence& e, std::int64_t block, Factor&& factor) {
-  constexpr std::size_t kMostBlocks = 64;
-  FittedBlocks fitted;
-  std::set<Shape> seen;
-  std::vector<std::byte> raw;
-  std::vector<double> a(static_cast<std::size_t>(block)), x = a;
-  const std::int64_t length = e.naming.shape.back();
-  const std::size_t step = std::max<std::size_t>(1, e.samples.size() / (4 * kMostBlocks));
-  for (std::size_t s = 0; s < e.samples.size() && seen.size() < kMostBlocks; s += step) {
-    Shape at = e.samples[s].at;
-    at.back() -= at.back() % block;
-    if (!seen.insert(at).second) continue;
-    const std::int64_t n = std::min(block, length - at.back());
-    e.actual.line(at, n, raw, a.data());
-    e.expected.line(at, n, raw, x.data());
-    const double c = factor(factor_of_block(a.data(), x.data(), n));
-    const Agreement agree = scaled_by(e.agree.at(at), c);
-    std::int64_t holds = 0;
-    for (std::int64_t i = 0; i < n; ++i)
-      holds += agree(a[static_cast<std::size_t>(i)], c * x[static_cast<std::size_t>(i)]);
-    ++fitted.blocks;
-    if (c > 0 && std::isfinite(c) && static_cast<double>(holds) >= kNearlyAll * static_cast<double>(n))
-      fitted.factors.push_back(c);
-  }
-  return fitted;
-}
-
-// 2 or 1/2, whichever is nearer, of blocks that differ; 1 of the others.
-double power_of_two(double c) {
-  if (!(c > 0)) return 1;
-  return std::exp2(std::clamp(std::round(std::log2(c)), -1.0, 1.0));
-}
-
-// The places in a matrix where it holds are not named: those of blocks whose scale happened to be another one.
-HypothesisPtr of_matrix(HypothesisPtr hypothesis) {
-  const std::size_t rank = hypothesis->scope.axes.size();
+// Each block of a line has a factor, `allowed` of the one that fits best.
+using Allowed = double (*)(double);
+HypothesisPtr block_factors(const Evidence& e, const char* kind, std::int64_t block, Allowed allowed,
+                            std::string text) {
+  const auto evaluate = [block, allowed, agree = e.agree](const Scope& scope, const ComparedLine& line,
+                                                          Scratch& scratch) {
+    if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+    scratch.values.resize(static_cast<std::size_t>(line.n));
+    double* predicted = scratch.values.data();
+    const Agreement here = agree.at(line.at);
+    for_each_block(line, block, [&](std::int64_t i, std::int64_t n) {
+      const double c = allowed(factor_of_block(line.actual + i, line.expected + i, n));
+      for (std::int64_t k = i; k < i + n; ++k) predicted[k] = c * line.expected[k];
+      mark_predicted({line.at, n, line.actual + i, line.expected + i, line.in_scope + i, line.holds + i},
+                     scaled_by(here, c), predicted + i);
+    });
+    return true;
+  };
+  HypothesisPtr hypothesis = hypothesis_of(kind, e, evaluate, std::move(text));
+  // Where in a matrix it holds is not named: in blocks whose scale happened to be another one.
+  const std::size_t rank = e.naming.shape.size();
   for (std::size_t d = rank < 2 ? 0 : rank - 2; d < rank; ++d) hypothesis->named_axes.push_back(d);
   return hypothesis;
 }
 
-// --- scales in another layout
+double any_factor(double c) { return c; }
+// 2 or 1/2 of blocks that differ by about as much; 1 of the others.
+double twice(double c) { return c > std::sqrt(2) && c < std::sqrt(8) ? 2 : 1; }
+double half(double c) { return 1 / twice(1 / c); }
 
-// Of a matrix of blocks: log2 of each block's factor and of its largest expected magnitude.
-struct BlockRatios {
-  std::int64_t rows = 0, columns = 0;
-  std::vector<double> ratio, size;
-};
+// The factors of blocks with differences; none if fewer than nine of ten fit with one.
+std::vector<double> fitted_factors(const Evidence& e, std::int64_t block) {
+  constexpr std::size_t kMostBlocks = 64;
+  std::vector<double> factors;
+  std::set<Shape> blocks;
+  std::vector<std::byte> raw;
+  std::vector<double> a(static_cast<std::size_t>(block)), x = a;
+  const std::size_t step = std::max<std::size_t>(1, e.samples.size() / (4 * kMostBlocks));
+  for (std::size_t s = 0; s < e.samples.size() && blocks.size() < kMostBlocks; s += step) {
+    Shape at = e.samples[s].at;
+    at.back() -= at.back() % block;
+    if (!blocks.insert(at).second) continue;
+    e.actual.line(at, block, raw, a.data());
+    e.expected.line(at, block, raw, x.data());
+    const double c = factor_of_block(a.data(), x.data(), block);
+    const Agreement agree = scaled_by(e.agree.at(at), c);
+    std::int64_t holds = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) holds += agree(a[i], c * x[i]);
+    if (c > 0 && std::isfinite(c) && static_cast<double>(holds) >= kNearlyAll * static_cast<double>(block))
+      factors.push_back(c);
+  }
+  if (factors.size() < 8 || 10 * factors.size() < 9 * blocks.size()) factors.clear();
+  return factors;
+}
 
-// NaN for blocks that have none, as those of zeros.
-BlockRatios ratios_of(const Evidence& e, Shape at, std::int64_t block) {
+// Whether nine of ten factors are about 2, or 1/2: which of the two.
+std::optional<Allowed> step_of(const std::vector<double>& factors) {
+  for (const Allowed step : {twice, half})
+    if (!factors.empty() &&
+        10 * std::count_if(factors.begin(), factors.end(), [&](double c) { return step(c) != 1; }) >=
+            9 * std::ssize(factors))
+      return step;
+  return std::nullopt;
+}
+
+// log2 of the factors of the blocks of a matrix, by rows; NaN for blocks that have none, as those of zeros.
+std::vector<double> ratios_of(const Evidence& e, Shape at, std::int64_t block) {
   const Shape& shape = e.naming.shape;
-  BlockRatios found{shape[shape.size() - 2], shape.back() / block, {}, {}};
+  std::vector<double> ratios;
   std::vector<std::byte> raw;
   std::vector<double> a(static_cast<std::size_t>(shape.back())), x = a;
   at.back() = 0;
-  for (std::int64_t row = 0; row < found.rows; ++row) {
+  for (std::int64_t row = 0; row < shape[shape.size() - 2]; ++row) {
     at[at.size() - 2] = row;
     e.actual.line(at, shape.back(), raw, a.data());
     e.expected.line(at, shape.back(), raw, x.data());
-    for (std::int64_t c = 0; c < found.columns; ++c) {
-      const double *of_a = a.data() + c * block, *of_x = x.data() + c * block;
-      const double factor = factor_of_block(of_a, of_x, block);
-      double most = 0;
-      for (std::int64_t i = 0; i < block; ++i) most = std::max(most, std::abs(of_x[i]));
-      const bool has_ratio = factor > 0 && std::isfinite(factor) && most > 0;
-      found.ratio.push_back(has_ratio ? std::log2(factor) : std::numeric_limits<double>::quiet_NaN());
-      found.size.push_back(has_ratio ? std::log2(most) : 0);
+    for (std::int64_t i = 0; i < shape.back(); i += block) {
+      const double factor = factor_of_block(a.data() + i, x.data() + i, block);
+      ratios.push_back(factor > 0 && std::isfinite(factor) ? std::log2(factor)
+                                                           : std::numeric_limits<double>::quiet_NaN());
     }
   }
-  return found;
+  return ratios;
 }
 
-// Whether the factors are those of scales s at other places p: log2 of s[p(b)] / s[b], which sums to 0 along
+// Whether the factors are those of scales s at other positions p: log2 of s[p(b)] / s[b], which sums to 0 along
 // each cycle of p. Cycles with a block that has no factor are left out.
-bool is_reordering(const BlockRatios& blocks, const std::vector<std::int64_t>& place) {
+bool is_reordering(const std::vector<double>& ratios, const std::vector<std::int64_t>& position) {
   double of_cycles = 0, of_blocks = 0;
-  std::vector<bool> seen(place.size());
-  for (std::size_t first = 0; first < place.size(); ++first) {
+  std::vector<bool> seen(position.size());
+  for (std::size_t first = 0; first < position.size(); ++first) {
     double sum = 0, squares = 0;
-    for (std::size_t b = first; !seen[b]; b = static_cast<std::size_t>(place[b])) {
+    for (std::size_t b = first; !seen[b]; b = static_cast<std::size_t>(position[b])) {
       seen[b] = true;
-      sum += blocks.ratio[b];
-      squares += blocks.ratio[b] * blocks.ratio[b];
+      sum += ratios[b];
+      squares += ratios[b] * ratios[b];
     }
     if (std::isnan(sum)) continue;
     of_cycles += sum * sum, of_blocks += squares;
@@ -169,28 +157,31 @@ bool is_reordering(const BlockRatios& blocks, const std::vector<std::int64_t>& p
   return of_cycles < 0.1 * of_blocks;
 }
 
-// How far the factors are from those of scales in proportion to the blocks' largest magnitudes.
-double distance(const BlockRatios& blocks, const std::vector<std::int64_t>& place) {
-  double sum = 0;
-  for (std::size_t b = 0; b < place.size(); ++b) {
-    const double apart = blocks.ratio[b] - (blocks.size[static_cast<std::size_t>(place[b])] - blocks.size[b]);
-    if (!std::isnan(apart)) sum += apart * apart;
+// The layout that scales of blocks have on one side alone.
+std::optional<ScaleLayout> other_layout(const std::vector<double>& ratios, std::int64_t rows,
+                                        std::int64_t columns) {
+  for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
+    if (columns % 4 != 0 || rows % (layout == ScaleLayout::tiles_128x4 ? 128 : 8) != 0) continue;
+    const quantize::StoredGrid grid{layout, rows, columns};
+    std::vector<std::int64_t> position;
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c) position.push_back(grid.offset(r, c));
+    if (is_reordering(ratios, position)) return layout;
   }
-  return sum;
+  return std::nullopt;
 }
 
-// Whether a quarter of the factors are not those of the blocks at other places.
-bool many_differ(const BlockRatios& blocks, const std::vector<std::int64_t>& place) {
+// Whether the factors of a row are the same: no scales of blocks then.
+bool are_of_rows(const std::vector<double>& ratios, std::int64_t columns) {
   constexpr double kSame = 0.01;
   std::int64_t differing = 0, counted = 0;
-  for (std::size_t b = 0; b < place.size(); ++b) {
-    const double apart = std::abs(blocks.ratio[b] - blocks.ratio[static_cast<std::size_t>(place[b])]);
-    if (!std::isnan(apart)) ++counted, differing += apart > kSame;
+  for (std::size_t b = 1; b < ratios.size(); ++b) {
+    const double apart = std::abs(ratios[b] - ratios[b - 1]);
+    if (static_cast<std::int64_t>(b) % columns != 0 && !std::isnan(apart))
+      ++counted, differing += apart > kSame;
   }
-  return 4 * differing >= counted;
+  return 4 * differing < counted;
 }
-
-constexpr std::int64_t kMostInMatrix = std::int64_t{1} << 26;  // elements
 
 }  // namespace
 
@@ -299,102 +290,37 @@ HypothesisPtr find_scale_step(const Evidence& e) {
   const std::int64_t length = e.naming.shape.back();
   for (const std::int64_t block : {128, 32, 16}) {
     if (length % block != 0 || element_count(e.naming.shape) < 8 * block) continue;
-    const FittedBlocks fitted = fitted_blocks(e, block, power_of_two);
-    if (!fitted.are_nearly_all()) continue;
-    const auto are = [&](double c) { return std::count(fitted.factors.begin(), fitted.factors.end(), c); };
-    const double c = are(2) > are(0.5) ? 2 : 0.5;
-    if (are(c) * 10 < std::ssize(fitted.factors) * 9) continue;
-    return of_matrix(hypothesis_of(
-        "scale-step", e,
-        [block, agree = e.agree, c](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
-          return evaluate_blocks(block, agree, scope, line, scratch,
-                                 [c](double x) { return power_of_two(x) == c ? c : 1; });
-        },
-        fmt::format("blocks of {} along {} are {} what they should be: powers of two as scales by another "
-                    "rule, such as floor and ceil",
-                    block, e.naming.axes.back(), c == 2 ? "twice" : "half of")));
+    if (const auto step = step_of(fitted_factors(e, block)))
+      return block_factors(e, "scale-step", block, *step,
+                           fmt::format("blocks of {} along {} are {} what they should be: powers of two as "
+                                       "scales by another rule, such as floor and ceil",
+                                       block, e.naming.axes.back(), *step == twice ? "twice" : "half of"));
   }
   return nullptr;
 }
 
 HypothesisPtr find_block_scales(const Evidence& e) {
-  const Shape& shape = e.naming.shape;
-  if (shape.size() < 2 || e.samples.empty() || find_scale_step(e)) return nullptr;
-  const auto any = [](double c) { return c; };
-  for (const std::int64_t block : {128, 32, 16}) {
-    const std::int64_t rows = shape[shape.size() - 2], columns = shape.back() / block;
-    if (shape.back() % block != 0 || columns < 2 || rows * shape.back() > kMostInMatrix) continue;
-    const FittedBlocks fitted = fitted_blocks(e, block, any);
-    if (!fitted.are_nearly_all()) continue;
-    const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
-    const auto shifted = [&](std::int64_t by_rows, std::int64_t by_columns) {
-      std::vector<std::int64_t> place;
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < columns; ++c)
-          place.push_back((r + by_rows + rows) % rows * columns + (c + by_columns + columns) % columns);
-      return place;
-    };
-    // One factor for a row, or for a column of blocks, is another fault.
-    if (!many_differ(blocks, shifted(0, 1)) || !many_differ(blocks, shifted(1, 0))) continue;
-    // Scales are in proportion to the largest magnitudes of their blocks, more or less.
-    struct Shift {
-      std::int64_t rows, columns;
-      const char* text;
-    };
-    const char* nearest = "";
-    double least = std::numeric_limits<double>::infinity(), second = least;
-    for (const Shift& shift :
-         {Shift{-1, 0, "row before"}, {1, 0, "next row"}, {0, -1, "block before"}, {0, 1, "next block"}}) {
-      const double apart = distance(blocks, shifted(shift.rows, shift.columns));
-      second = std::min(second, std::max(least, apart));
-      if (apart < least) least = apart, nearest = shift.text;
-    }
-    const std::string text = least < 0.6 * second
-                                 ? fmt::format("each has the scale of the {}", nearest)
-                                 : "each has a factor of its own: these scales are not theirs";
-    const auto [low, high] = std::minmax_element(fitted.factors.begin(), fitted.factors.end());
-    return of_matrix(hypothesis_of(
-        "scales", e,
-        [block, agree = e.agree, any](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
-          return evaluate_blocks(block, agree, scope, line, scratch, any);
-        },
-        fmt::format("blocks of {} along {}: {} (factors of {:.3g} to {:.3g})", block, e.naming.axes.back(),
-                    text, *low, *high)));
-  }
-  return nullptr;
-}
-
-HypothesisPtr find_scale_layout(const Evidence& e) {
+  constexpr std::int64_t kMostInMatrix = std::int64_t{1} << 26;  // elements
   const Shape& shape = e.naming.shape;
   if (shape.size() < 2 || e.samples.empty()) return nullptr;
-  const auto any = [](double c) { return c; };
-  for (const std::int64_t block : {32, 16}) {
-    const std::int64_t rows = shape[shape.size() - 2], columns = shape.back() / block;
-    if (shape.back() % block != 0 || columns % 4 != 0 || rows % 8 != 0 || rows * shape.back() > kMostInMatrix)
-      continue;
-    const FittedBlocks fitted = fitted_blocks(e, block, any);
-    if (!fitted.are_nearly_all()) continue;
-    const BlockRatios blocks = ratios_of(e, e.samples[0].at, block);
-    for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
-      if (layout == ScaleLayout::tiles_128x4 && rows % 128 != 0) continue;
-      const quantize::StoredGrid grid{layout, rows, columns};
-      std::vector<std::int64_t> place, origin(static_cast<std::size_t>(rows * columns));
-      for (std::int64_t r = 0; r < rows; ++r)
-        for (std::int64_t c = 0; c < columns; ++c) {
-          place.push_back(grid.offset(r, c));
-          origin[static_cast<std::size_t>(place.back())] = r * columns + c;
-        }
-      if (!is_reordering(blocks, place)) continue;
-      const bool is_linear = distance(blocks, place) < distance(blocks, origin);
-      return of_matrix(hypothesis_of(
-          "scale-layout", e,
-          [block, agree = e.agree, any](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
-            return evaluate_blocks(block, agree, scope, line, scratch, any);
-          },
-          fmt::format("scales of blocks of {} along {} in layout {} were read as {}", block,
-                      e.naming.axes.back(), is_linear ? "linear" : name_of(layout),
-                      is_linear ? name_of(layout) : "linear")));
-    }
+  const std::int64_t rows = shape[shape.size() - 2], length = shape.back();
+  for (const std::int64_t block : {128, 32, 16}) {
+    if (length % block != 0 || length < 2 * block || rows * length > kMostInMatrix) continue;
+    const std::vector<double> factors = fitted_factors(e, block);
+    if (step_of(factors)) return nullptr;
+    if (factors.empty()) continue;
+    const std::vector<double> ratios = ratios_of(e, e.samples[0].at, block);
+    if (are_of_rows(ratios, length / block)) continue;
+    const std::string blocks = fmt::format("blocks of {} along {}", block, e.naming.axes.back());
+    if (const auto layout = other_layout(ratios, rows, length / block))
+      return block_factors(e, "scale-layout", block, any_factor,
+                           fmt::format("scales of {} are in layout {} on one side, and linear on the other",
+                                       blocks, name_of(*layout)));
+    const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
+    return block_factors(e, "scales", block, any_factor,
+                         fmt::format("{} have each a factor of their own, {:.3g} to {:.3g}: these scales are "
+                                     "not theirs",
+                                     blocks, *least, *most));
   }
   return nullptr;
 }

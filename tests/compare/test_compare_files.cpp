@@ -144,32 +144,17 @@ void twice_in_some_blocks(Quantized& q, DecodeSettings&) {
 
 }  // namespace
 
-TEST_CASE("scales of other blocks are named, and whose they are where they tell it") {
-  using enum ElementFormat;
-  struct Fault {
-    std::int64_t rows, columns;
-    const char* text;
-  };
-  const QuantizeSettings mx{.scheme = QuantizationScheme::mx, .element = e2m1},
+TEST_CASE("scales of other blocks are named") {
+  const QuantizeSettings mx{.scheme = QuantizationScheme::mx, .element = ElementFormat::e2m1},
       nvfp4{.scheme = QuantizationScheme::nvfp4},
       fp8{.scheme = QuantizationScheme::fp8, .block = ScaleBlock{1, 128}};
   for (const QuantizeSettings& settings : {nvfp4, fp8, mx})
-    for (const Fault& fault : {Fault{1, 0, "the scale of the next row"},
-                               {-1, 0, "the scale of the row before"},
-                               {0, 1, "the scale of the next block"},
-                               {0, -1, "the scale of the block before"},
-                               {100, 3, "these scales are not theirs"}}) {
+    for (const auto& [rows, columns] : {std::pair{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {100, 3}}) {
       CAPTURE(name_of(settings.scheme));
-      CAPTURE(fault.text);
-      const FilesComparison found =
-          quantised_beside_original(settings, shifted_scales(fault.rows, fault.columns), true);
+      const FilesComparison found = quantised_beside_original(settings, shifted_scales(rows, columns), true);
       CHECK_FALSE(found.close);
       REQUIRE(found.found[0].explanations.size() == 1);
       CHECK(found.found[0].explanations[0].kind == "scales");
-      // Powers of two tell it only of magnitudes that differ more than these.
-      const std::string& text = found.found[0].explanations[0].text;
-      if (settings.scheme != QuantizationScheme::mx)
-        CHECK_MESSAGE(text.find(fault.text) != std::string::npos, text);
       CHECK(found.found[0].share_explained > 0.95);
     }
 }
