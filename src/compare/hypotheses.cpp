@@ -487,12 +487,8 @@ MovedSource from_index(const Shape& shape, std::size_t axis, From from) {
       };
 }
 
-// The source of each moved index of an axis, and its description.
+// The source of each moved index of an axis.
 using Moves = std::map<std::int64_t, std::int64_t>;
-struct Said {
-  std::string kind, text;
-};
-Said say(const Moves& from, std::size_t axis, const Naming& naming);
 
 std::vector<std::int64_t> keys_of(const Moves& from) {
   std::vector<std::int64_t> keys;
@@ -500,21 +496,119 @@ std::vector<std::int64_t> keys_of(const Moves& from) {
   return keys;
 }
 
+struct Description {
+  std::string kind, text;
+};
+
+// Moves of indices of an axis, and how they are described.
+class MoveDescriber {
+ public:
+  MoveDescriber(const Moves& from, std::size_t axis, const Naming& naming)
+      : from_(from), axis_(axis), naming_(naming), length_(naming.shape[axis]) {}
+
+  Description describe() const {
+    for (const auto& rule : {&MoveDescriber::exchange, &MoveDescriber::shift, &MoveDescriber::repetition})
+      if (auto description = (this->*rule)()) return *std::move(description);
+    std::string pairs;
+    for (std::size_t n = 0; const auto& [i, j] : from_)
+      if (n++ < kListed) pairs += fmt::format("{}{} holds {}", n == 1 ? "" : ", ", i, j);
+    return {"permuted", fmt::format("{} indices of {} hold what belongs to others: {}{}", from_.size(),
+                                    naming_.axes[axis_], pairs, from_.size() > kListed ? ", ..." : "")};
+  }
+
+ private:
+  static constexpr std::size_t kListed = 4;
+
+  template <class Test>
+  bool all(Test&& test) const {
+    return std::all_of(from_.begin(), from_.end(), test);
+  }
+  std::string part(const std::vector<IndexRange>& ranges) const { return naming_.part(axis_, ranges); }
+  std::string any() const { return any_index(naming_.axes[axis_]); }
+
+  std::optional<Description> exchange() const {
+    if (!all([&](const auto& p) { return from_.contains(p.second) && from_.at(p.second) == p.first; }))
+      return std::nullopt;
+    std::vector<std::int64_t> lower, upper;
+    for (const auto& [i, j] : from_)
+      if (i < j) lower.push_back(i), upper.push_back(j);
+    const auto first = ranges_of(lower), second = ranges_of(upper);
+    if (first.size() == 1 && second.size() == 1)
+      return Description{"exchanged", fmt::format("{} and {} are exchanged", part(first), part(second))};
+    std::string pairs;
+    for (std::size_t k = 0; k < std::min(lower.size(), kListed); ++k)
+      pairs += fmt::format("{}{} and {}", k == 0 ? "" : ", ", lower[k], upper[k]);
+    if (lower.size() > kListed) pairs += fmt::format(" and {} more", lower.size() - kListed);
+    return Description{"exchanged",
+                       fmt::format("indices of {} are exchanged in pairs: {}", naming_.axes[axis_], pairs)};
+  }
+
+  std::optional<Description> shift() const {
+    const auto moved = static_cast<std::int64_t>(from_.size());
+    const std::int64_t step = from_.begin()->second - from_.begin()->first;
+    if (moved <= 2 || !all([&](const auto& p) { return (p.second - p.first - step) % length_ == 0; }))
+      return std::nullopt;
+    const auto text = [&](std::int64_t by, const std::string& where) {
+      return Description{"shifted", fmt::format("{} holds what belongs to i {} {}{}", any(),
+                                                by < 0 ? "-" : "+", std::abs(by), where)};
+    };
+    const auto indices = ranges_of(keys_of(from_));
+    if (!all([&](const auto& p) { return p.second - p.first == step; })) {
+      const std::int64_t up = (step % length_ + length_) % length_;
+      return text(2 * up > length_ ? up - length_ : up, fmt::format(" modulo {}", length_));
+    }
+    if (std::abs(step) >= moved && indices.size() == 1)  // from elsewhere
+      return Description{"repeated", fmt::format("{} hold what belongs to {}", part(indices),
+                                                 part({{indices[0].begin + step, indices[0].end + step}}))};
+    return text(step, moved + std::abs(step) >= length_ ? "" : ", for " + part(indices));
+  }
+
+  std::optional<Description> repetition() const {
+    // Heads of keys are repeated in one of two orders, and are few.
+    for (std::int64_t size = 2; size < std::min<std::int64_t>(length_, 257); ++size) {
+      const auto is_rule = [&](auto&& rule) {
+        std::int64_t fixed = 0;
+        for (std::int64_t i = 0; i < length_; ++i) fixed += rule(i) == i;
+        return std::ssize(from_) + fixed == length_ &&
+               all([&](const auto& p) { return p.second == rule(p.first); });
+      };
+      for (const auto& [is_such, name] : {std::pair{is_rule([&](std::int64_t i) { return i / size; }), "/"},
+                                          {is_rule([&](std::int64_t i) { return i % size; }), "mod"}})
+        if (is_such)
+          return Description{"repeated", fmt::format("{} holds what belongs to i {} {}", any(), name, size)};
+    }
+    if (!all([&](const auto& p) { return !from_.contains(p.second); })) return std::nullopt;
+    std::map<std::int64_t, std::vector<std::int64_t>> copies;  // by source
+    for (const auto& [i, j] : from_) copies[j].push_back(i);
+    std::string text;
+    for (std::size_t n = 0; const auto& [j, at] : copies)
+      if (n++ < kListed)
+        text += fmt::format("{}{} {} what belongs to {}", n == 1 ? "" : "; ", part(ranges_of(at)),
+                            at.size() == 1 ? "holds" : "hold", part({{j, j + 1}}));
+    if (copies.size() > kListed) text += fmt::format(" and {} more", copies.size() - kListed);
+    return Description{"repeated", text};
+  }
+
+  const Moves& from_;
+  std::size_t axis_;
+  const Naming& naming_;
+  std::int64_t length_;
+};
+
 HypothesisPtr matched_hypothesis(const Evidence& e, std::size_t axis, Moves from) {
-  std::vector<std::int64_t> whose(static_cast<std::size_t>(e.naming.shape[axis]), -1);
-  for (const auto& [i, j] : from) whose[static_cast<std::size_t>(i)] = j;
-  const auto source_of = [whose = std::move(whose)](std::int64_t i) {
-    return whose[static_cast<std::size_t>(i)];
+  std::vector<std::int64_t> sources(static_cast<std::size_t>(e.naming.shape[axis]), -1);
+  for (const auto& [i, j] : from) sources[static_cast<std::size_t>(i)] = j;
+  const auto source_of = [sources = std::move(sources)](std::int64_t i) {
+    return sources[static_cast<std::size_t>(i)];
   };
-  auto hypothesis =
-      moved_hypothesis(say(from, axis, e.naming).kind, e, from_index(e.naming.shape, axis, source_of), "");
+  auto hypothesis = moved_hypothesis(MoveDescriber(from, axis, e.naming).describe().kind, e,
+                                     from_index(e.naming.shape, axis, source_of), "");
   hypothesis->scope.axes[axis] = ranges_of(keys_of(from));
   hypothesis->named_axes = {axis};
   hypothesis->text = [axis, &naming = e.naming, from = std::move(from)](const Scope& scope) {
-    Moves moves;
-    for (const auto& move : from)
-      if (scope.contains(axis, move.first)) moves.insert(move);
-    return say(moves.empty() ? from : moves, axis, naming).text;
+    Moves moves = from;
+    std::erase_if(moves, [&](const auto& move) { return !scope.contains(axis, move.first); });
+    return MoveDescriber(moves.empty() ? from : moves, axis, naming).describe().text;
   };
   return hypothesis;
 }
@@ -611,107 +705,6 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   return from;
 }
 
-// j = from(i) = (i % inner) · outer + i / inner: an axis (outer, inner) in the order (inner, outer).
-std::optional<std::int64_t> regrouping(const Moves& from, std::int64_t length) {
-  for (std::int64_t inner = 2; inner <= length / 2; ++inner) {
-    if (length % inner != 0) continue;
-    const auto is_regrouped = [&](const auto& pair) {
-      return pair.second == pair.first % inner * (length / inner) + pair.first / inner;
-    };
-    if (static_cast<std::int64_t>(from.size()) >= length - inner - 1 &&
-        std::all_of(from.begin(), from.end(), is_regrouped))
-      return inner;
-  }
-  return std::nullopt;
-}
-
-Said say(const Moves& from, std::size_t axis, const Naming& naming) {
-  const std::int64_t length = naming.shape[axis];
-  const std::string& name = naming.axes[axis];
-  const auto first = *from.begin();
-  const auto all = [&](auto&& test) { return std::all_of(from.begin(), from.end(), test); };
-  const auto moved = static_cast<std::int64_t>(from.size());
-  const std::string any = any_index(name);
-
-  if (all([&](const auto& p) { return from.contains(p.second) && from.at(p.second) == p.first; })) {
-    if (moved > 4 && all([&](const auto& p) { return p.first + p.second == first.first + first.second; }))
-      return {"reversed", fmt::format("{} is reversed",
-                                      naming.part(axis, {{from.begin()->first, from.rbegin()->first + 1}}))};
-    std::vector<std::int64_t> lower, upper;
-    for (const auto& [i, j] : from)
-      if (i < j) lower.push_back(i), upper.push_back(j);
-    const auto runs = ranges_of(lower), others = ranges_of(std::vector(upper.begin(), upper.end()));
-    const bool in_step = all(
-        [&](const auto& p) { return std::abs(p.second - p.first) == std::abs(first.second - first.first); });
-    if (in_step && runs.size() == 1 && others.size() == 1)
-      return {"exchanged",
-              fmt::format("{} and {} are exchanged", naming.part(axis, runs), naming.part(axis, others))};
-    std::string pairs;
-    for (std::size_t k = 0; k < lower.size() && k < 4; ++k)
-      pairs += fmt::format("{}{} and {}", k == 0 ? "" : ", ", lower[k], upper[k]);
-    return {"exchanged", fmt::format("indices of {} are exchanged in pairs: {}{}", name, pairs,
-                                     lower.size() > 4 ? fmt::format(" and {} more", lower.size() - 4) : "")};
-  }
-  const std::int64_t step = first.second - first.first;
-  const bool in_step = all([&](const auto& p) { return p.second - p.first == step; });
-  const auto places = ranges_of(keys_of(from));
-  if (moved > 2 && in_step && std::abs(step) >= moved && places.size() == 1)  // from elsewhere
-    return {"repeated", fmt::format("{} hold what belongs to {}", naming.part(axis, places),
-                                    naming.part(axis, {{places[0].begin + step, places[0].end + step}}))};
-  if (moved > 2 && in_step)
-    return {"shifted",
-            fmt::format("{} holds what belongs to i {} {}{}", any, step < 0 ? "-" : "+", std::abs(step),
-                        moved + std::abs(step) >= length ? "" : ", for " + naming.part(axis, places))};
-  if (moved > 2 && all([&](const auto& p) { return (p.second - p.first - step) % length == 0; })) {
-    std::int64_t shorter = ((step % length) + length) % length;
-    if (2 * shorter > length) shorter -= length;
-    return {"shifted", fmt::format("{} holds what belongs to i {} {} modulo {}", any, shorter < 0 ? "-" : "+",
-                                   std::abs(shorter), length)};
-  }
-  const std::int64_t last_step = from.rbegin()->second - from.rbegin()->first;
-  for (const std::int64_t by : {step, last_step})  // and the element at the end again and again
-    if (moved > 2 && by != 0 &&
-        all([&](const auto& p) { return p.second == std::clamp(p.first + by, std::int64_t{0}, length - 1); }))
-      return {"shifted", fmt::format("{} holds what belongs to i {} {}, at {} {}", any, by < 0 ? "-" : "+",
-                                     std::abs(by), by < 0 ? "least" : "most", by < 0 ? 0 : length - 1)};
-  for (std::int64_t size = 2; size < length; ++size) {
-    const auto of_all = [&](auto&& rule) {
-      std::int64_t fixed = 0;
-      for (std::int64_t i = 0; i < length; ++i) fixed += rule(i) == i;
-      return moved + fixed == length && all([&](const auto& p) { return p.second == rule(p.first); });
-    };
-    if (of_all([&](std::int64_t i) { return i / size; }))
-      return {"repeated", fmt::format("{} holds what belongs to i / {}", any, size)};
-    if (of_all([&](std::int64_t i) { return i % size; }))
-      return {"repeated", fmt::format("{} holds what belongs to i mod {}", any, size)};
-    if (size > 256) break;  // repeated heads are few
-  }
-  if (const auto inner = regrouping(from, length))
-    return {"permuted", fmt::format("{} holds what belongs to (i mod {}) * {} + i / {}", any, *inner,
-                                    length / *inner, *inner)};
-  if (all([&](const auto& p) { return !from.contains(p.second); })) {
-    std::map<std::int64_t, std::vector<std::int64_t>> holders;
-    for (const auto& [i, j] : from) holders[j].push_back(i);
-    std::string text;
-    std::size_t told = 0;
-    for (const auto& [j, at] : holders) {
-      if (told++ == 4) break;
-      text += fmt::format("{}{} {} what belongs to {}", text.empty() ? "" : "; ",
-                          naming.part(axis, ranges_of(at)), at.size() == 1 ? "holds" : "hold",
-                          naming.part(axis, {{j, j + 1}}));
-    }
-    if (holders.size() > 4) text += fmt::format(" and {} more", holders.size() - 4);
-    return {"repeated", text};
-  }
-  std::string pairs;
-  for (std::size_t k = 0; const auto& [i, j] : from) {
-    if (k++ == 4) break;
-    pairs += fmt::format("{}{} holds {}", k == 1 ? "" : ", ", i, j);
-  }
-  return {"permuted", fmt::format("{} indices of {} hold what belongs to others: {}{}", moved, name, pairs,
-                                  moved > 4 ? ", ..." : "")};
-}
-
 // Lines include differences that are explained already. Removes indices without an unexplained sample.
 void keep_what_is_left(Moves& from, const Evidence& e, std::size_t axis) {
   std::set<std::int64_t> left;
@@ -727,7 +720,7 @@ void keep_one_step(Moves& from, std::int64_t length) {
   for (const auto& move : from) ++steps[step(move)];
   const auto most = std::max_element(steps.begin(), steps.end(),
                                      [](const auto& x, const auto& y) { return x.second < y.second; });
-  if (most == steps.end() || 100 * most->second < 99 * from.size()) return;
+  if (most == steps.end() || 10 * most->second < 9 * from.size()) return;
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
@@ -790,27 +783,18 @@ bool is_by_chance(const Evidence& e, std::size_t axis, const Samples& samples) {
              e, axis, [length](std::int64_t i) { return (i + length / 2 + 1) % length; }, samples) > 0.5;
 }
 
-// By a few indices, or reversed: of axes of any length.
+// By a few indices, of axes of any length.
 HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   const std::int64_t length = e.naming.shape[axis];
-  const std::string& name = e.naming.axes[axis];
-  const Samples samples = some_of(e, 512);
-  if (length < 4 || samples.size() < 2 * kFewestSamples) return nullptr;
-  if (is_by_chance(e, axis, samples)) return nullptr;
-  const auto hypothesis = [&](const char* kind, const From& from, std::string text) -> HypothesisPtr {
-    if (share_moved(e, axis, from, samples) < kMostlyHolds) return nullptr;
-    return moved_hypothesis(kind, e, from_index(e.naming.shape, axis, from), std::move(text));
-  };
+  if (length < 4) return nullptr;
   for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
-    for (const std::int64_t step : {size, -size}) {
-      const auto from = [length, step](std::int64_t i) { return i + step < length ? i + step : -1; };
-      if (auto shifted = hypothesis(
-              "shifted", from,
-              fmt::format("{} holds what belongs to i {} {}", any_index(name), step < 0 ? "-" : "+", size)))
+    for (const std::int64_t step : {size, -size})
+      if (auto shifted = moved_by(
+              "shifted", e, axis, [=](std::int64_t i) { return i + step < length ? i + step : -1; },
+              fmt::format("{} holds what belongs to i {} {}", any_index(e.naming.axes[axis]),
+                          step < 0 ? "-" : "+", size)))
         return shifted;
-    }
-  return hypothesis(
-      "reversed", [length](std::int64_t i) { return length - 1 - i; }, fmt::format("{} is reversed", name));
+  return nullptr;
 }
 
 // --- axes in another order
