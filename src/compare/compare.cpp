@@ -404,20 +404,20 @@ DType common_type(DType a, DType e) {
 }
 
 const std::byte* as_type(DType wanted, DType dtype, const std::byte* data, std::int64_t n,
-                         std::vector<std::byte>& room) {
+                         std::vector<std::byte>& workspace) {
   if (dtype == wanted) return data;
-  room.resize(static_cast<std::size_t>(kBlock * size_of(wanted)));
-  arrays::convert_elements(dtype, data, wanted, room.data(), n);
-  return room.data();
+  workspace.resize(static_cast<std::size_t>(kBlock * size_of(wanted)));
+  arrays::convert_elements(dtype, data, wanted, workspace.data(), n);
+  return workspace.data();
 }
 
 // f(a, e) with both sides of a block as whole numbers of 64 bits.
 template <class F>
 void as_integers(DType actual, DType expected, const std::byte* a, const std::byte* e, std::int64_t n,
-                 verify::ElementComparer::Room& room, F&& f) {
+                 verify::ElementComparer::Workspace& workspace, F&& f) {
   const auto wide = [](DType d) { return d == DType::uint64 ? d : DType::int64; };
-  const std::byte* p = as_type(wide(actual), actual, a, n, room.actual);
-  const std::byte* q = as_type(wide(expected), expected, e, n, room.expected);
+  const std::byte* p = as_type(wide(actual), actual, a, n, workspace.actual);
+  const std::byte* q = as_type(wide(expected), expected, e, n, workspace.expected);
   const auto with = [&]<class A>(const A* values) {
     if (expected == DType::uint64)
       f(values, reinterpret_cast<const std::uint64_t*>(q));
@@ -477,7 +477,7 @@ class Comparer {
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
     const Floats<T> floats(rule_, coarser_type(actual_, expected_), steps_between(actual_, expected_));
-    verify::ElementComparer::Room room;
+    verify::ElementComparer::Workspace workspace;
     struct Found {
       double measure = -1;
       std::int64_t begin = 0;
@@ -487,14 +487,14 @@ class Comparer {
     };
     Found absolute, relative, ulps;
     const auto as_wide = [&](std::int64_t begin, std::int64_t m, auto&& f) {
-      const std::byte* x = as_type(common_, actual_, a + begin * size_of(actual_), m, room.actual);
-      const std::byte* y = as_type(common_, expected_, e + begin * size_of(expected_), m, room.expected);
-      f(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, x, m, room.wide_actual)),
-        reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, y, m, room.wide_expected)));
+      const std::byte* x = as_type(common_, actual_, a + begin * size_of(actual_), m, workspace.actual);
+      const std::byte* y = as_type(common_, expected_, e + begin * size_of(expected_), m, workspace.expected);
+      f(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, x, m, workspace.wide_actual)),
+        reinterpret_cast<const V*>(as_type(dtype_of<V>(), common_, y, m, workspace.wide_expected)));
     };
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
-      const std::byte* p = as_type(common_, actual_, x, m, room.actual);
-      const std::byte* q = as_type(common_, expected_, y, m, room.expected);
+      const std::byte* p = as_type(common_, actual_, x, m, workspace.actual);
+      const std::byte* q = as_type(common_, expected_, y, m, workspace.expected);
       const auto stats = floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m,
                                       static_cast<V>(std::max(relative.measure, 0.0)));
       if (!stats.finite) {
@@ -549,13 +549,13 @@ class Comparer {
   void compare_integers(const std::byte* a, const std::byte* e, std::int64_t n, std::int64_t at,
                         Part& part) const {
     const Integers integers{rule_};
-    verify::ElementComparer::Room room;
+    verify::ElementComparer::Workspace workspace;
     const bool one_type = actual_ == expected_;
     for_each_block(a, e, n, [&](std::int64_t begin, std::int64_t m, const std::byte* x, const std::byte* y) {
       if (one_type && kernels::active().same_bytes(x, y, m * size_of(actual_))) {
         dispatch_wide(actual_, [&]<class T>(std::type_identity<T>) {
           if constexpr (std::is_same_v<T, bool>) {  // any byte but 0 is 1
-            const std::byte* p = as_type(DType::int8, actual_, x, m, room.actual);
+            const std::byte* p = as_type(DType::int8, actual_, x, m, workspace.actual);
             scan_equals(reinterpret_cast<const std::int8_t*>(p), m, at + begin, part);
           } else if constexpr (std::is_integral_v<T>) {
             scan_equals(reinterpret_cast<const T*>(x), m, at + begin, part);
@@ -563,7 +563,7 @@ class Comparer {
         });
         return;
       }
-      as_integers(actual_, expected_, x, y, m, room,
+      as_integers(actual_, expected_, x, y, m, workspace,
                   [&](const auto* p, const auto* q) { integers.look(p, q, m, at + begin, part); });
     });
   }
@@ -598,8 +598,8 @@ std::optional<double> cosine_of(const Squares& squares) {
 
 }  // namespace
 
-std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
-                                           std::uint8_t* differs) const {
+std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* e, std::int64_t n,
+                                           Workspace& workspace, std::uint8_t* differs) const {
   const bool one_type = actual_ == expected_;
   if (is_whole(actual_) && is_whole(expected_)) {
     if (one_type && kernels::active().same_bytes(a, e, n * size_of(actual_))) {
@@ -608,7 +608,7 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
     }
     const Integers integers{rule_};
     std::int64_t count = 0;
-    as_integers(actual_, expected_, a, e, n, room,
+    as_integers(actual_, expected_, a, e, n, workspace,
                 [&](const auto* p, const auto* q) { count = integers.mark(p, q, n, differs); });
     return count;
   }
@@ -618,17 +618,18 @@ std::int64_t verify::ElementComparer::mark(const std::byte* a, const std::byte* 
     using V = typename Floats<T>::V;
     using S = arrays::Stored<T>;
     const Floats<T> floats(rule_, coarser_type(actual_, expected_), steps_between(actual_, expected_));
-    const std::byte* p = as_type(common, actual_, a, n, room.actual);
-    const std::byte* q = as_type(common, expected_, e, n, room.expected);
+    const std::byte* p = as_type(common, actual_, a, n, workspace.actual);
+    const std::byte* q = as_type(common, expected_, e, n, workspace.expected);
     // Quotients are not needed.
     if (floats.is_close(floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), n,
                                      std::numeric_limits<V>::max()))) {
       std::fill_n(differs, n, std::uint8_t{0});
       return;
     }
-    count = floats.mark(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, p, n, room.wide_actual)),
-                        reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, q, n, room.wide_expected)),
-                        n, differs);
+    count =
+        floats.mark(reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, p, n, workspace.wide_actual)),
+                    reinterpret_cast<const V*>(as_type(dtype_of<V>(), common, q, n, workspace.wide_expected)),
+                    n, differs);
   });
   return count;
 }

@@ -16,45 +16,45 @@ namespace ejk::verify {
 
 namespace {
 
-constexpr std::int64_t kPieceElements = std::int64_t{1} << 18;
+constexpr std::int64_t kChunkElements = std::int64_t{1} << 18;
 constexpr std::int64_t kMostBins = std::int64_t{1} << 20;  // of an axis
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 16;
 
-// Samples of a piece, so that all pieces together have enough and none has none.
-std::int64_t samples_of_a_piece(std::int64_t pieces) {
-  return std::clamp<std::int64_t>(kMostSamples / pieces, 16, 8192);
+// Samples of a chunk, so that all chunks together have enough and none has none.
+std::int64_t samples_of_a_chunk(std::int64_t chunks) {
+  return std::clamp<std::int64_t>(kMostSamples / chunks, 16, 8192);
 }
 
-// Reservoir sampling of a chunk's differences, at most `room` (Li, "Reservoir-sampling algorithms of time
+// Reservoir sampling of a chunk's differences, at most `capacity` (Li, "Reservoir-sampling algorithms of time
 // complexity O(n(1 + log(N/n)))", 1994).
 class Reservoir {
  public:
-  Reservoir(std::int64_t room, std::uint64_t seed) : room_(room), random_(seed << 32) {}
+  Reservoir(std::int64_t capacity, std::uint64_t seed) : capacity_(capacity), random_(seed << 32) {}
 
-  /// The ordinal of the next sampled element, and its place in the sample.
+  /// The ordinal of the next sampled element, and its slot in the sample.
   std::int64_t next() const { return next_; }
   std::size_t take() {
-    if (next_ < room_) {
-      const auto place = static_cast<std::size_t>(next_++);
-      if (next_ == room_) skip();
-      return place;
+    if (next_ < capacity_) {
+      const auto slot = static_cast<std::size_t>(next_++);
+      if (next_ == capacity_) skip();
+      return slot;
     }
-    const auto place = static_cast<std::size_t>(random() % static_cast<std::uint64_t>(room_));
+    const auto slot = static_cast<std::size_t>(random() % static_cast<std::uint64_t>(capacity_));
     skip();
-    return place;
+    return slot;
   }
 
  private:
   std::uint64_t random() { return core::splitmix64(random_++); }
   double uniform() { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; }
   void skip() {
-    weight_ *= std::exp(std::log(uniform()) / static_cast<double>(room_));
+    weight_ *= std::exp(std::log(uniform()) / static_cast<double>(capacity_));
     const double passed = std::floor(std::log(uniform()) / std::log1p(-weight_));
     next_ += 1 + static_cast<std::int64_t>(std::min(passed, 1e15));
-    if (next_ < room_) next_ = room_;
+    if (next_ < capacity_) next_ = capacity_;
   }
 
-  std::int64_t room_, next_ = 0;
+  std::int64_t capacity_, next_ = 0;
   double weight_ = 1;
   std::uint64_t random_;
 };
@@ -68,16 +68,16 @@ std::int64_t count_of(const std::uint8_t* flags, std::int64_t n) {
 struct Counter : PassResult {
   explicit Counter(const PassPlan& plan) {
     const Shape& shape = plan.actual.shape();
-    left_at = PlaceCounts(shape, plan.grid);
-    zeros_at = PlaceCounts(shape);
+    left_at = PositionCounts(shape, plan.grid);
+    zeros_at = PositionCounts(shape);
     verdicts.resize(plan.hypotheses.size());
     if (!verdicts.empty()) verdicts.back().explained_at = verdicts.back().failed_at = zeros_at;
   }
 
   Scratch scratch;
-  ElementComparer::Room room;
-  std::vector<std::byte> raw_actual, raw_expected;  // of a piece
-  std::vector<std::uint8_t> differs;                // of a piece
+  ElementComparer::Workspace workspace;
+  std::vector<std::byte> raw_actual, raw_expected;  // of a chunk
+  std::vector<std::uint8_t> differs;                // of a chunk
   std::vector<std::uint8_t> block_differs;          // of blocks of it: whether any of them does
   std::vector<double> actual, expected;             // of a line
   std::vector<std::uint8_t> in_scope, holds;        // of a line
@@ -87,8 +87,8 @@ class Pass {
  public:
   explicit Pass(const PassPlan& plan) : plan_(plan), shape_(plan.actual.shape()), last_(shape_.size() - 1) {}
 
-  void look_at_piece(Counter& c, const Shape& start, const Shape& count, std::uint64_t seed,
-                     std::int64_t room, std::vector<Sample>& samples) const {
+  void count_chunk(Counter& c, const Shape& start, const Shape& count, std::uint64_t seed,
+                   std::int64_t capacity, std::vector<Sample>& samples) const {
     const std::int64_t n = count[last_], elements = element_count(count), left_before = c.left;
     const auto size = static_cast<std::size_t>(n);
     c.differs.resize(static_cast<std::size_t>(elements));
@@ -100,20 +100,20 @@ class Pass {
     const std::byte* a = plan_.actual.bytes(start, count, c.raw_actual);
     const std::byte* e = plan_.expected.bytes(start, count, c.raw_expected);
     const DType a_type = plan_.actual.source().dtype(), e_type = plan_.expected.source().dtype();
-    Reservoir reservoir(room, seed);
+    Reservoir reservoir(capacity, seed);
     Shape at = start;
-    const std::int64_t first = flat_index(shape_, start);  // element of the piece, of all
+    const std::int64_t first = flat_index(shape_, start);  // element of the chunk, of all
     const std::uint8_t* known = plan_.differing ? plan_.differing + first : nullptr;
-    std::int64_t judged = 0;  // elements
+    std::int64_t compared = 0;  // elements
     for (std::int64_t line = 0; line < elements; line += n) {
       // Block after block, while it is in the nearest cache.
-      for (; judged < line + n; judged = std::min(elements, judged + ElementComparer::kBlock))
-        c.block_differs[static_cast<std::size_t>(judged / ElementComparer::kBlock)] =
-            (known ? copy_flags(known + judged, std::min(ElementComparer::kBlock, elements - judged),
-                                c.differs.data() + judged)
-                   : plan_.comparer.mark(a + judged * size_of(a_type), e + judged * size_of(e_type),
-                                         std::min(ElementComparer::kBlock, elements - judged), c.room,
-                                         c.differs.data() + judged)) > 0;
+      for (; compared < line + n; compared = std::min(elements, compared + ElementComparer::kBlock))
+        c.block_differs[static_cast<std::size_t>(compared / ElementComparer::kBlock)] =
+            (known ? copy_flags(known + compared, std::min(ElementComparer::kBlock, elements - compared),
+                                c.differs.data() + compared)
+                   : plan_.comparer.mark(a + compared * size_of(a_type), e + compared * size_of(e_type),
+                                         std::min(ElementComparer::kBlock, elements - compared), c.workspace,
+                                         c.differs.data() + compared)) > 0;
       const auto blocks = c.block_differs.begin();
       const bool may_differ = std::any_of(blocks + line / ElementComparer::kBlock,
                                           blocks + core::ceil_div(line + n, ElementComparer::kBlock),
@@ -123,7 +123,7 @@ class Pass {
       if (left > 0 || !plan_.hypotheses.empty()) {
         as_doubles(a_type, a + line * size_of(a_type), n, c.actual);
         as_doubles(e_type, e + line * size_of(e_type), n, c.expected);
-        look_at_line(c, at, n, differs, left, left_before, first + line, reservoir, samples);
+        count_line(c, at, n, differs, left, left_before, first + line, reservoir, samples);
       }
       next_line(at, start, count);
     }
@@ -139,9 +139,9 @@ class Pass {
   }
 
   // `left` of n elements differ; the line begins with element `first` of all.
-  void look_at_line(Counter& c, const Shape& at, std::int64_t n, std::uint8_t* differs, std::int64_t left,
-                    std::int64_t left_before, std::int64_t first, Reservoir& reservoir,
-                    std::vector<Sample>& samples) const {
+  void count_line(Counter& c, const Shape& at, std::int64_t n, std::uint8_t* differs, std::int64_t left,
+                  std::int64_t left_before, std::int64_t first, Reservoir& reservoir,
+                  std::vector<Sample>& samples) const {
     const double *a = c.actual.data(), *e = c.expected.data();
     c.differing += left;
     for (std::size_t h = 0; h < plan_.hypotheses.size(); ++h) {
@@ -185,11 +185,11 @@ class Pass {
         if (differs[i] == 0 || seen++ != reservoir.next()) continue;
         Sample sample{at, a[i], e[i]};
         sample.at[last_] += i;
-        const std::size_t place = reservoir.take();
-        if (place == samples.size())
+        const std::size_t slot = reservoir.take();
+        if (slot == samples.size())
           samples.push_back(std::move(sample));
         else
-          samples[place] = std::move(sample);
+          samples[slot] = std::move(sample);
         if (reservoir.next() >= before + left) break;
       }
     }
@@ -237,10 +237,12 @@ std::vector<IndexRange> IndexCounts::ranges(
   return ranges;
 }
 
-PlaceCounts::PlaceCounts(const Shape& shape, const TileGrid& of)
-    : axes(shape.begin(), shape.end()), grid(of), tiles(static_cast<std::size_t>(of.rows * of.columns)) {}
+PositionCounts::PositionCounts(const Shape& shape, const TileGrid& tile_grid)
+    : axes(shape.begin(), shape.end()),
+      grid(tile_grid),
+      tiles(static_cast<std::size_t>(grid.rows * grid.columns)) {}
 
-void PlaceCounts::add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum) {
+void PositionCounts::add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum) {
   const std::size_t last = axes.size() - 1;
   for (std::size_t d = 0; d < last; ++d) axes[d].add(at[d], sum);
   IndexCounts& along = axes[last];
@@ -270,7 +272,7 @@ void PlaceCounts::add_line(const Shape& at, std::int64_t n, const std::uint8_t* 
   }
 }
 
-void PlaceCounts::join(const PlaceCounts& other) {
+void PositionCounts::join(const PositionCounts& other) {
   for (std::size_t d = 0; d < axes.size(); ++d) axes[d].join(other.axes[d]);
   for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] += other.tiles[t];
 }
@@ -285,10 +287,10 @@ void Verdict::join(const Verdict& other) {
 
 PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report) {
   const Shape& shape = plan.actual.shape();
-  const arrays::Boxes boxes(shape, kPieceElements);
+  const arrays::Boxes boxes(shape, kChunkElements);
   const arrays::BoxReader a(plan.actual.source()), e(plan.expected.source());
   const Pass pass(plan);
-  const std::int64_t room = samples_of_a_piece(boxes.size());
+  const std::int64_t capacity = samples_of_a_chunk(boxes.size());
   std::vector<std::vector<Sample>> samples(static_cast<std::size_t>(boxes.size()));
   std::vector<std::uint8_t> has_left(static_cast<std::size_t>(boxes.size()));
 
@@ -298,10 +300,10 @@ PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report) 
       boxes.size(), std::min(a.threads(boxes, 2), e.threads(boxes, 2)), [&] { return Counter(plan); },
       [&](Counter& c, std::int64_t box) {
         const auto b = static_cast<std::size_t>(box);
-        if (plan.pieces.empty() || plan.pieces[b]) {
+        if (plan.chunks.empty() || plan.chunks[b]) {
           const std::int64_t left = c.left;
-          pass.look_at_piece(c, boxes.starts[b], boxes.counts[b], static_cast<std::uint64_t>(box), room,
-                             samples[b]);
+          pass.count_chunk(c, boxes.starts[b], boxes.counts[b], static_cast<std::uint64_t>(box), capacity,
+                           samples[b]);
           has_left[b] = c.left > left;
           a.release(boxes, box);
           e.release(boxes, box);
@@ -320,36 +322,36 @@ PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report) 
     std::sort(part.begin(), part.end(), [](const Sample& x, const Sample& y) { return x.at < y.at; });
     std::move(part.begin(), part.end(), std::back_inserter(result.samples));
   }
-  result.pieces.assign(has_left.begin(), has_left.end());
+  result.chunks.assign(has_left.begin(), has_left.end());
   return result;
 }
 
-std::vector<bool> pieces_in(const Scope& scope, const Shape& shape) {
-  const arrays::Boxes boxes(shape, kPieceElements);
-  std::vector<bool> pieces;
+std::vector<bool> chunks_in(const Scope& scope, const Shape& shape) {
+  const arrays::Boxes boxes(shape, kChunkElements);
+  std::vector<bool> chunks;
   for (std::size_t b = 0; b < boxes.starts.size(); ++b) {
     bool in = true;
     for (std::size_t d = 0; d < shape.size() && in; ++d)
       in = scope.meets(d, boxes.starts[b][d], boxes.starts[b][d] + boxes.counts[b][d]);
-    pieces.push_back(in);
+    chunks.push_back(in);
   }
-  return pieces;
+  return chunks;
 }
 
 std::int64_t pass_bytes(const Side& actual, const Side& expected) {
   const Shape& shape = actual.shape();
   std::int64_t bins = 0;
   for (const std::int64_t length : shape) bins += IndexCounts::bins_of(length);
-  const std::int64_t elements = std::min(element_count(shape), kPieceElements);
+  const std::int64_t elements = std::min(element_count(shape), kChunkElements);
   const std::int64_t line = std::min(shape.back(), elements);
-  const std::int64_t pieces = arrays::Boxes(shape, kPieceElements).size();
+  const std::int64_t chunks = arrays::Boxes(shape, kChunkElements).size();
   const std::int64_t counts = bins * 8 * 4;  // of differences and zeros, and of the last hypothesis
-  std::int64_t of_thread = counts + elements + line * 2 * 8 + line * (2 + 4 * 8);
+  std::int64_t per_thread = counts + elements + line * 2 * 8 + line * (2 + 4 * 8);
   for (const Side* side : {&actual, &expected})
-    if (!side->is_at_hand()) of_thread += elements * size_of(side->source().dtype());
+    if (!side->is_in_memory()) per_thread += elements * size_of(side->source().dtype());
   const auto sample = static_cast<std::int64_t>(sizeof(Sample) + shape.size() * 8 + 16);
-  return std::min<std::int64_t>(threads(), pieces) * of_thread + counts +
-         samples_of_a_piece(pieces) * pieces * sample + pieces * (arrays::bytes_of_a_box(shape.size()) + 32);
+  return std::min<std::int64_t>(threads(), chunks) * per_thread + counts +
+         samples_of_a_chunk(chunks) * chunks * sample + chunks * (arrays::bytes_of_a_box(shape.size()) + 32);
 }
 
 }  // namespace ejk::verify

@@ -30,15 +30,15 @@ struct TileGrid {
 };
 
 /// How many flagged elements each index of each axis has, and each tile of a grid.
-struct PlaceCounts {
+struct PositionCounts {
   std::vector<IndexCounts> axes;
   TileGrid grid;
   std::vector<std::int64_t> tiles;  // (rows, columns)
 
-  PlaceCounts() = default;
-  explicit PlaceCounts(const Shape& shape, const TileGrid& of = {});
+  PositionCounts() = default;
+  explicit PositionCounts(const Shape& shape, const TileGrid& tile_grid = {});
   void add_line(const Shape& at, std::int64_t n, const std::uint8_t* flags, std::int64_t sum);
-  void join(const PlaceCounts& other);
+  void join(const PositionCounts& other);
 };
 
 struct Verdict {
@@ -46,18 +46,18 @@ struct Verdict {
   std::int64_t unexplained = 0;   // differences in scope not predicted
   std::int64_t contradicted = 0;  // elements in scope that are equal against the prediction
   /// Of the first, and of the other two; for the last hypothesis only.
-  PlaceCounts explained_at, failed_at;
+  PositionCounts explained_at, failed_at;
 
   void join(const Verdict& other);
 };
 
 struct PassResult {
-  std::int64_t differing = 0;     // before any hypothesis
-  std::int64_t left = 0;          // that none accounts for
-  PlaceCounts left_at, zeros_at;  // of those left; of them those that are 0 in the actual array
+  std::int64_t differing = 0;        // before any hypothesis
+  std::int64_t left = 0;             // that none accounts for
+  PositionCounts left_at, zeros_at;  // of those left; of them those that are 0 in the actual array
   std::vector<Verdict> verdicts;
   std::vector<Sample> samples;  // of those left, from all parts of the array
-  std::vector<bool> pieces;     // with some of those left
+  std::vector<bool> chunks;     // with some of those left
 };
 
 struct PassPlan {
@@ -66,7 +66,7 @@ struct PassPlan {
   ElementComparer comparer;
   std::vector<HypothesisPtr> hypotheses;  // an element is explained by the first that predicts it
   TileGrid grid;                          // without rows: no tiles
-  std::vector<bool> pieces;               // to be read; empty: all
+  std::vector<bool> chunks;               // to be read; empty: all
   /// Which elements differ, in C order, where that is known; null: as the evaluate says.
   const std::uint8_t* differing = nullptr;
   /// Output: 1 for each unexplained element, else 0, in C order; may be null.
@@ -75,7 +75,7 @@ struct PassPlan {
 
 PassResult run_pass(const PassPlan& plan, const core::Progress::Report& report);
 
-std::vector<bool> pieces_in(const Scope& scope, const Shape& shape);
+std::vector<bool> chunks_in(const Scope& scope, const Shape& shape);
 
 std::int64_t pass_bytes(const Side& actual, const Side& expected);
 

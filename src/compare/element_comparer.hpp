@@ -31,12 +31,12 @@ class ElementComparer {
   ElementComparer(DType actual, DType expected, const Rule& rule)
       : actual_(actual), expected_(expected), rule_(rule) {}
 
-  struct Room {
+  struct Workspace {
     std::vector<std::byte> actual, expected, wide_actual, wide_expected;
   };
 
   /// differs[i] = 1 where element i of n is out of tolerance, else 0; returns how many are.
-  std::int64_t mark(const std::byte* a, const std::byte* e, std::int64_t n, Room& room,
+  std::int64_t mark(const std::byte* a, const std::byte* e, std::int64_t n, Workspace& workspace,
                     std::uint8_t* differs) const;
 
  private:

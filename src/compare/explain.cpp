@@ -161,12 +161,12 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
   }
   if (c.close || !alike || shape.empty()) return explained;
 
-  const verify::ElementComparer judge(actual.dtype(), expected.dtype(),
-                                      verify::rule_of(c, options.tolerance));
+  const verify::ElementComparer comparer(actual.dtype(), expected.dtype(),
+                                         verify::rule_of(c, options.tolerance));
   const verify::Agreement agree = agreement_of(c, options.tolerance.nan);
   const Side a(actual), e(expected);
-  verify::ValueSearch search({a, e, judge, agree, naming, grid}, progress);
-  const verify::PlaceCounts& differing = search.rest().left_at;
+  verify::ValueSearch search({a, e, comparer, agree, naming, grid}, progress);
+  const verify::PositionCounts& differing = search.rest().left_at;
   explained.axes = axes_of(naming, differing, &search.rest().zeros_at);
   explained.runs = runs_of(naming, differing);
   explained.no_group = past_groups(actual, expected, naming, explained.axes, options.tolerance);

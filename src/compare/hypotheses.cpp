@@ -43,7 +43,7 @@ Samples some_of(const Evidence& evidence, std::size_t most) {
 }
 
 template <class Holds>
-double share_that(const Samples& samples, Holds&& holds) {
+double fraction_that(const Samples& samples, Holds&& holds) {
   if (samples.empty()) return 0;
   return static_cast<double>(std::count_if(samples.begin(), samples.end(), holds)) /
          static_cast<double>(samples.size());
@@ -70,10 +70,8 @@ void mark_predicted(const ComparedLine& line, const Agreement& agree, const doub
         (line.holds[i] ^ 1) & is_nearer(line.actual[i], line.expected[i], predicted[i], agree));
 }
 
-HypothesisPtr hypothesis_of(std::string kind, const Evidence& e, decltype(Hypothesis::evaluate) evaluate,
-                            std::string text) {
-  return std::make_shared<Hypothesis>(Hypothesis{std::move(kind), Scope(e.naming.shape.size()),
-                                                 std::move(evaluate),
+HypothesisPtr hypothesis_of(const Evidence& e, decltype(Hypothesis::evaluate) evaluate, std::string text) {
+  return std::make_shared<Hypothesis>(Hypothesis{"", Scope(e.naming.shape.size()), std::move(evaluate),
                                                  [text = std::move(text)](const Scope&) { return text; }});
 }
 
@@ -84,9 +82,9 @@ void evaluate_moved(const ComparedLine& line, const Agreement& agree, const doub
                     const std::vector<std::int64_t>& flats) {
   if (agree.lines == nullptr) return mark_predicted(line, agree, predicted);
   for (std::int64_t i = 0; i < line.n; ++i) {
-    const Agreement of_source = agree.at_flat(flats[static_cast<std::size_t>(i)]);
-    line.holds[i] = of_source(line.actual[i], predicted[i]) &&
-                    is_nearer(line.actual[i], line.expected[i], predicted[i], of_source);
+    const Agreement source_agree = agree.at_flat(flats[static_cast<std::size_t>(i)]);
+    line.holds[i] = source_agree(line.actual[i], predicted[i]) &&
+                    is_nearer(line.actual[i], line.expected[i], predicted[i], source_agree);
   }
 }
 
@@ -101,14 +99,14 @@ void evaluate_each(const ComparedLine& line, const Agreement& agree, Scratch& sc
 
 // Of samples, those that a hypothesis predicts anything for, and how many it predicts right.
 struct Votes {
-  Samples asked;
-  std::size_t right = 0;
+  Samples predicted;
+  std::size_t correct = 0;
 
   // 0 where it predicts too few of them.
-  double share(std::size_t least) const {
-    return asked.size() < std::max<std::size_t>(least, 1)
+  double fraction(std::size_t least) const {
+    return predicted.size() < std::max<std::size_t>(least, 1)
                ? 0
-               : static_cast<double>(right) / static_cast<double>(asked.size());
+               : static_cast<double>(correct) / static_cast<double>(predicted.size());
   }
 };
 
@@ -119,8 +117,8 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
     std::uint8_t in_scope = 0, holds = 0;
     hypothesis.evaluate(hypothesis.scope, {s->at, 1, &s->actual, &s->expected, &in_scope, &holds}, scratch);
     if (in_scope == 0) continue;
-    votes.asked.push_back(s);
-    votes.right += holds;
+    votes.predicted.push_back(s);
+    votes.correct += holds;
   }
   return votes;
 }
@@ -128,8 +126,6 @@ Votes votes_for(const Hypothesis& hypothesis, const Samples& samples) {
 // --- one number for all elements: a factor, an offset
 
 enum class Constant { factor, offset };
-
-const char* name_of(Constant kind) { return kind == Constant::factor ? "factor" : "offset"; }
 
 double apply(Constant kind, double expected, double constant) {
   return kind == Constant::factor ? expected * constant : expected + constant;
@@ -216,7 +212,7 @@ std::optional<ConstantFit> fit_one(Constant kind, const Samples& samples, const 
     return scaled(agree.at(s.at), scale_of(kind, fit.c))(s.actual, apply(kind, expected, fit.c));
   };
   const auto holds = [&](const Sample* s) { return agrees(*s, s->expected); };
-  if (share_that(samples, holds) < kMostlyHolds) return std::nullopt;
+  if (fraction_that(samples, holds) < kMostlyHolds) return std::nullopt;
   // Another expected element must not do as well: otherwise the actual ones have nothing to do with them.
   std::size_t others = 0, as_well = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -262,7 +258,7 @@ std::vector<NamedFactor> named_factors(const Shape& shape) {
 
 HypothesisPtr constant_hypothesis(const Evidence& e, Constant kind, double constant, std::string text) {
   return hypothesis_of(
-      name_of(kind), e,
+      e,
       [kind, constant, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
         if (!scope.mark(line.at, line.n, line.in_scope)) return false;
         evaluate_each(line, scaled(agree.at(line.at), scale_of(kind, constant)), scratch,
@@ -278,14 +274,14 @@ HypothesisPtr make_constant(const Evidence& e, Constant kind, const ConstantFit&
   // Rounding differs between the results: it moves a constant by a fraction of their tolerance.
   const double apart =
       std::max(6 * fit.deviation / std::abs(fit.c), std::clamp(0.2 * fit.relative_tolerance(), 1e-4, 4e-3));
-  const auto share_with = [&](double c) {
-    return share_that(samples, [&](const Sample* s) {
+  const auto fraction_with = [&](double c) {
+    return fraction_that(samples, [&](const Sample* s) {
       return scaled(e.agree.at(s->at), scale_of(kind, c))(s->actual, apply(kind, s->expected, c));
     });
   };
-  const double share = share_with(fit.c);
+  const double fraction = fraction_with(fit.c);
   const auto does_as_well = [&](double c) {
-    return std::abs(fit.c / c - 1) <= apart && share_with(c) >= share - 0.02;
+    return std::abs(fit.c / c - 1) <= apart && fraction_with(c) >= fraction - 0.02;
   };
   std::vector<NamedFactor> candidates;
   if (kind == Constant::factor) candidates = named_factors(e.naming.shape);
@@ -355,7 +351,7 @@ Partition best_partition(const Evidence& e, Constant kind) {
 HypothesisPtr constants_hypothesis(const Evidence& e, Constant kind, std::size_t axis,
                                    std::vector<double> constants, std::string text) {
   return hypothesis_of(
-      name_of(kind), e,
+      e,
       [kind, axis, constants = std::move(constants), agree = e.agree](const Scope& scope,
                                                                       const ComparedLine& line, Scratch&) {
         if (!scope.mark(line.at, line.n, line.in_scope)) return false;
@@ -431,7 +427,7 @@ bool evaluate_moves(const Side& expected, const Agreement& agree, const MovedSou
                     const Scope& scope, const ComparedLine& line, Scratch& scratch) {
   if (!scope.mark(line.at, line.n, line.in_scope)) return false;
   scratch.values.assign(static_cast<std::size_t>(line.n), 0);
-  scratch.places.assign(static_cast<std::size_t>(line.n), 0);
+  scratch.sources.assign(static_cast<std::size_t>(line.n), 0);
   bool any = false;
   Shape at = line.at;
   for (std::int64_t i = 0, n = 0; i < line.n; i += n, at.back() += n) {
@@ -445,16 +441,16 @@ bool evaluate_moves(const Side& expected, const Agreement& agree, const MovedSou
       any = true;
       expected.strided(strip.first, strip.step, n, scratch.raw, scratch.values.data() + i);
       for (std::int64_t j = 0; j < n; ++j)
-        scratch.places[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
+        scratch.sources[static_cast<std::size_t>(i + j)] = strip.first + j * strip.step;
     }
   }
-  if (any) evaluate_moved(line, agree, scratch.values.data(), scratch.places);
+  if (any) evaluate_moved(line, agree, scratch.values.data(), scratch.sources);
   return any;
 }
 
-HypothesisPtr moved_hypothesis(std::string kind, const Evidence& e, MovedSource source, std::string text) {
+HypothesisPtr moved_hypothesis(const Evidence& e, MovedSource source, std::string text) {
   return hypothesis_of(
-      std::move(kind), e,
+      e,
       [&expected = e.expected, agree = e.agree, source = std::move(source)](
           const Scope& scope, const ComparedLine& line, Scratch& scratch) {
         return evaluate_moves(expected, agree, source, scope, line, scratch);
@@ -601,8 +597,8 @@ HypothesisPtr matched_hypothesis(const Evidence& e, std::size_t axis, Moves from
   const auto source_of = [sources = std::move(sources)](std::int64_t i) {
     return sources[static_cast<std::size_t>(i)];
   };
-  auto hypothesis = moved_hypothesis(MoveDescriber(from, axis, e.naming).describe().kind, e,
-                                     from_index(e.naming.shape, axis, source_of), "");
+  HypothesisPtr hypothesis = moved_hypothesis(e, from_index(e.naming.shape, axis, source_of), "");
+  hypothesis->kind = MoveDescriber(from, axis, e.naming).describe().kind;
   hypothesis->scope.axes[axis] = ranges_of(keys_of(from));
   hypothesis->named_axes = {axis};
   hypothesis->text = [axis, &naming = e.naming, from = std::move(from)](const Scope& scope) {
@@ -668,7 +664,7 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
   for (std::size_t i = 0; i < n; ++i) {
     for (const std::int64_t j : voted) votes[static_cast<std::size_t>(j)] = 0;
     voted.clear();
-    std::size_t asked = 0;
+    std::size_t voters = 0;
     double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
     for (std::size_t p = 0; p < sorted.size(); ++p) {
       const double a = lines.actual[p][i];
@@ -682,20 +678,20 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
                 ? agree(a, at->first)
                 : std::abs(a - at->first) <= lines.atol[p][static_cast<std::size_t>(at->second)])
           alike.push_back(at->second);
-      ++asked;
+      ++voters;
       // Other indices with such a value; a tenth where there are none.
       alike_shares += std::max(0.1, static_cast<double>(alike.size()) - 1) / static_cast<double>(n);
       if (alike.size() > most_alike) continue;
       for (const std::int64_t j : alike)
         if (votes[static_cast<std::size_t>(j)]++ == 0) voted.push_back(j);
     }
-    if (asked < 3 || voted.empty()) continue;
+    if (voters < 3 || voted.empty()) continue;
     const auto votes_for = [&](std::int64_t j) { return votes[static_cast<std::size_t>(j)]; };
     const std::int64_t best =
         *std::max_element(voted.begin(), voted.end(), [&](std::int64_t x, std::int64_t y) {
           return votes_for(x) < votes_for(y) || (votes_for(x) == votes_for(y) && x > y);
         });
-    const auto wanted = static_cast<double>(asked), got = static_cast<double>(votes_for(best));
+    const auto wanted = static_cast<double>(voters), got = static_cast<double>(votes_for(best));
     const double by_chance = std::min(alike_shares / wanted, 1.0);
     const double log_chance =
         std::log(static_cast<double>(n)) + (wanted - got) * std::log(wanted + 1) + got * std::log(by_chance);
@@ -724,13 +720,13 @@ void keep_one_step(Moves& from, std::int64_t length) {
   std::erase_if(from, [&](const auto& move) { return step(move) != most->first; });
 }
 
-double share_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
-  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, from), "");
+double fraction_moved(const Evidence& e, std::size_t axis, const From& from, const Samples& samples) {
+  const HypothesisPtr moved = moved_hypothesis(e, from_index(e.naming.shape, axis, from), "");
   const Votes votes = votes_for(*moved, samples);
   std::set<std::int64_t> indices;
-  for (const Sample* s : votes.asked) indices.insert(s->at[axis]);
+  for (const Sample* s : votes.predicted) indices.insert(s->at[axis]);
   if (indices.size() < 3) return 0;  // of one index, any rule that has its source would do
-  return votes.share(std::max(kFewestSamples, samples.size() / 2));
+  return votes.fraction(std::max(kFewestSamples, samples.size() / 2));
 }
 
 // If all matched indices have one shift that predicts nearly all samples, it is extended to unmatched
@@ -742,7 +738,7 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   const auto rule = [by = step(*from.begin()), length](std::int64_t i) { return (i + by) % length; };
   const auto follows = [&](const auto& move) { return move.second == rule(move.first); };
   if (!std::all_of(from.begin(), from.end(), follows) ||
-      share_moved(e, axis, rule, some_of(e, 512)) < kMostlyHolds)
+      fraction_moved(e, axis, rule, some_of(e, 512)) < kMostlyHolds)
     return;
   std::set<std::int64_t> left;
   for (const Sample& s : e.samples) left.insert(s.at[axis]);
@@ -753,8 +749,8 @@ void complete_step(Moves& from, const Evidence& e, std::size_t axis) {
   Samples at_the_end;
   for (const Sample& s : e.samples)
     if (!is_inside(s.at[axis])) at_the_end.push_back(&s);
-  const HypothesisPtr moved = moved_hypothesis("", e, from_index(e.naming.shape, axis, rule), "");
-  const bool is_circle = votes_for(*moved, at_the_end).share(1) >= kMostlyHolds;
+  const HypothesisPtr moved = moved_hypothesis(e, from_index(e.naming.shape, axis, rule), "");
+  const bool is_circle = votes_for(*moved, at_the_end).fraction(1) >= kMostlyHolds;
   for (const std::int64_t i : left)
     if (is_circle || is_inside(i)) from.emplace(i, rule(i));
 }
@@ -779,7 +775,7 @@ HypothesisPtr find_moved(const Evidence& e, std::size_t axis) {
 // Values that agree with any others prove nothing.
 bool is_by_chance(const Evidence& e, std::size_t axis, const Samples& samples) {
   const std::int64_t length = e.naming.shape[axis];
-  return share_moved(
+  return fraction_moved(
              e, axis, [length](std::int64_t i) { return (i + length / 2 + 1) % length; }, samples) > 0.5;
 }
 
@@ -790,7 +786,7 @@ HypothesisPtr find_shifted(const Evidence& e, std::size_t axis) {
   for (std::int64_t size = 1; size <= std::min<std::int64_t>(16, length / 2); ++size)
     for (const std::int64_t step : {size, -size})
       if (auto shifted = moved_by(
-              "shifted", e, axis, [=](std::int64_t i) { return i + step < length ? i + step : -1; },
+              e, axis, [=](std::int64_t i) { return i + step < length ? i + step : -1; },
               fmt::format("{} holds what belongs to i {} {}", any_index(e.naming.axes[axis]),
                           step < 0 ? "-" : "+", size)))
         return shifted;
@@ -863,10 +859,9 @@ HypothesisPtr find_transposed(const Evidence& e) {
     for (const std::size_t axis : order) names += (names.empty() ? "" : ", ") + e.naming.axes[axis];
     for (const auto& [source, what] : {std::pair{from_transposed(shape, order), "it holds its elements"},
                                        {from_view(shape, order), "its elements were taken to be"}}) {
-      auto hypothesis =
-          moved_hypothesis("transposed", e, source, fmt::format("{} in the order ({})", what, names));
-      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds &&
-          votes_for(*hypothesis, others).share(1) >= 0.9)
+      auto hypothesis = moved_hypothesis(e, source, fmt::format("{} in the order ({})", what, names));
+      if (votes_for(*hypothesis, samples).fraction(1) >= kMostlyHolds &&
+          votes_for(*hypothesis, others).fraction(1) >= 0.9)
         return hypothesis;
     }
   }
@@ -1069,11 +1064,11 @@ HypothesisPtr find_unwritten(const Evidence& e) {
     const auto value = std::bit_cast<double>(values[v].second);
     Grower grower(e.actual, value);
     std::vector<Box> boxes;
-    std::size_t rejected = 0, in_boxes = 0, asked = 0;
+    std::size_t rejected = 0, in_boxes = 0, with_value = 0;
     bool is_ragged = false;  // boxes that overlap are parts of another form
     for (const Sample& s : e.samples) {
       if (!same(s.actual, value)) continue;
-      ++asked;
+      ++with_value;
       const auto contains = [&](const Box& box) { return box.contains(s.at); };
       if (std::any_of(boxes.begin(), boxes.end(), contains)) {
         ++in_boxes;
@@ -1092,14 +1087,14 @@ HypothesisPtr find_unwritten(const Evidence& e) {
           std::any_of(boxes.begin(), boxes.end(), [&](const Box& other) { return overlap(*box, other); });
       boxes.push_back(*box);
     }
-    if (boxes.empty() || is_ragged || 10 * in_boxes < 9 * asked) continue;
+    if (boxes.empty() || is_ragged || 10 * in_boxes < 9 * with_value) continue;
     std::sort(boxes.begin(), boxes.end(), [](const Box& x, const Box& y) { return x.begin < y.begin; });
     std::string text = text_of_boxes(boxes, value, e.naming);
     const auto evaluate = [value, boxes = std::move(boxes)](const Scope&, const ComparedLine& line,
                                                             Scratch&) {
       return evaluate_boxes(boxes, value, line);
     };
-    HypothesisPtr hypothesis = hypothesis_of("unwritten", e, evaluate, std::move(text));
+    HypothesisPtr hypothesis = hypothesis_of(e, evaluate, std::move(text));
     for (std::size_t d = 0; d < e.naming.shape.size(); ++d) hypothesis->named_axes.push_back(d);
     return hypothesis;
   }
@@ -1127,7 +1122,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
   for (const DType narrow : narrower)
     for (const bool cut_off : {false, true}) {
       auto hypothesis = hypothesis_of(
-          "rounding", e,
+          e,
           [type = float_type(narrow), cut_off](const Scope& scope, const ComparedLine& line, Scratch&) {
             if (!scope.mark(line.at, line.n, line.in_scope)) return false;
             for (std::int64_t i = 0; i < line.n; ++i)
@@ -1137,7 +1132,7 @@ HypothesisPtr find_rounded(const Evidence& e) {
           fmt::format(
               "{} to {}{}", cut_off ? "cut off" : "rounded", ejk::name_of(narrow),
               narrow == DType::float16 ? ", or to another type with 10 bits of fraction (tf32)" : ""));
-      if (votes_for(*hypothesis, samples).share(1) >= kMostlyHolds) return hypothesis;
+      if (votes_for(*hypothesis, samples).fraction(1) >= kMostlyHolds) return hypothesis;
     }
   return nullptr;
 }
@@ -1152,19 +1147,16 @@ Agreement scaled_by(const Agreement& agree, double factor) {
   return scaled(agree, scale_of(Constant::factor, factor));
 }
 
-HypothesisPtr times_factor(std::string kind, const Evidence& e, double factor, std::string text) {
-  HypothesisPtr hypothesis = constant_hypothesis(e, Constant::factor, factor, std::move(text));
-  hypothesis->kind = std::move(kind);
-  return hypothesis;
+HypothesisPtr times_factor(const Evidence& e, double factor, std::string text) {
+  return constant_hypothesis(e, Constant::factor, factor, std::move(text));
 }
 
-HypothesisPtr moved_by(std::string kind, const Evidence& e, std::size_t axis, From from, std::string text) {
+HypothesisPtr moved_by(const Evidence& e, std::size_t axis, From from, std::string text) {
   const Samples samples = some_of(e, 512);
-  if (samples.size() < 2 * kFewestSamples || share_moved(e, axis, from, samples) < kMostlyHolds ||
+  if (samples.size() < 2 * kFewestSamples || fraction_moved(e, axis, from, samples) < kMostlyHolds ||
       is_by_chance(e, axis, samples))
     return nullptr;
-  return moved_hypothesis(std::move(kind), e, from_index(e.naming.shape, axis, std::move(from)),
-                          std::move(text));
+  return moved_hypothesis(e, from_index(e.naming.shape, axis, std::move(from)), std::move(text));
 }
 
 // --- scopes and names
@@ -1223,14 +1215,14 @@ std::int64_t indices_in(const std::vector<IndexRange>& ranges) {
 }
 
 std::string Naming::indices(const std::vector<IndexRange>& ranges) {
-  constexpr std::size_t kTold = 4;
+  constexpr std::size_t kListed = 4;
   std::string text;
-  for (std::size_t r = 0; r < ranges.size() && r < kTold; ++r) {
+  for (std::size_t r = 0; r < ranges.size() && r < kListed; ++r) {
     const auto [begin, end] = ranges[r];
     if (r > 0) text += r + 1 == ranges.size() ? " and " : ", ";
     text += end - begin == 1 ? fmt::format("{}", begin) : fmt::format("{} to {}", begin, end - 1);
   }
-  if (ranges.size() > kTold) text += fmt::format(" and {} more", ranges.size() - kTold);
+  if (ranges.size() > kListed) text += fmt::format(" and {} more", ranges.size() - kListed);
   return text;
 }
 
@@ -1275,32 +1267,40 @@ std::int64_t finder_bytes(const Shape& shape) {
   return std::min(bytes, element_count(shape) * (kOfElement + kOfIndex));
 }
 
-std::vector<Finder> finders(const Naming& naming) {
-  const std::size_t rank = naming.shape.size();
-  std::vector<Finder> all;
-  all.push_back({find_fnuz});
-  all.push_back({find_e8m0_as_int8});
-  all.push_back({find_factor});
-  all.push_back({find_offset});
-  all.push_back({find_nibbles, true});
-  for (std::size_t d = 0; d < rank; ++d)
-    all.push_back({[d](const Evidence& e) { return find_interleaved(e, d); }, true});
-  for (std::size_t d = 0; d < rank; ++d) {
-    all.push_back({[d](const Evidence& e) { return find_moved(e, d); }, true});
-    if (naming.shape[d] > kMostIndices)
-      all.back().not_tried = fmt::format("which indices of {} are exchanged: they are more than {}",
-                                         naming.axes[d], kMostIndices);
-  }
-  all.push_back({find_block_scales, true});
-  all.push_back({find_factors});
-  all.push_back({find_scale_step, true});
-  all.push_back({find_offsets});
-  for (std::size_t d = 0; d < rank; ++d)
-    all.push_back({[d](const Evidence& e) { return find_shifted(e, d); }, true});
-  all.push_back({find_transposed, true});
-  all.push_back({find_unwritten, true});
-  all.push_back({find_rounded});
-  return all;
+std::span<const HypothesisKind> hypothesis_kinds() {
+  static constexpr HypothesisKind kKinds[] = {
+      // vllm-project/vllm#7210
+      {"fnuz", find_fnuz},
+      // ejkernel writes exponents as int8, the MX specification as E8M0
+      {"e8m0-int8", find_e8m0_as_int8},
+      // ROCm/composable_kernel#526, flagos-ai/FlagGems#424
+      {"factor", find_factor},
+      // ROCm/rocm-libraries#12227
+      {"offset", find_offset},
+      // kekzl/imp#567
+      {"nibbles", find_nibbles, nullptr, true},
+      // the rows of gpt-oss' gate and up projections: ROCm/aiter#3871
+      {"interleaved-rows", nullptr, find_interleaved, true},
+      // BobMcDear/attorch#14, onnx/onnx#7274, ikawrakow/ik_llama.cpp#2437
+      {"exchanged, repeated, shifted, permuted", nullptr, find_moved, true, kMostIndices},
+      // NVIDIA/cutlass#3394, vllm-project/vllm#50085
+      {"scales, scale-layout", find_block_scales, nullptr, true},
+      // pytorch/pytorch#130059, flashinfer-ai/flashinfer#4979
+      {"factor", find_factors},
+      // ml-explore/mlx#4353
+      {"scale-step", find_scale_step, nullptr, true},
+      // ROCm/rocm-libraries#12227
+      {"offset", find_offsets},
+      // Dao-AILab/flash-attention#2552
+      {"shifted", nullptr, find_shifted, true},
+      // unslothai/unsloth-zoo#849, huggingface/transformers#47031, jsbaan/transformer-from-scratch#6
+      {"transposed", find_transposed, nullptr, true},
+      // Avarok-Cybersecurity/atlas#474, Dao-AILab/flash-attention#1778
+      {"unwritten", find_unwritten, nullptr, true},
+      // triton-lang/triton#1671, tenstorrent/tt-metal#19882
+      {"rounding", find_rounded},
+  };
+  return kKinds;
 }
 
 }  // namespace ejk::verify

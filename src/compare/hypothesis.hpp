@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +35,7 @@ struct Scope {
 struct Scratch {
   std::vector<std::byte> raw;
   std::vector<double> values;
-  std::vector<std::int64_t> places;
+  std::vector<std::int64_t> sources;
 };
 
 /// A line of both arrays, and the flags of its elements.
@@ -46,7 +48,7 @@ struct ComparedLine {
 };
 
 struct Hypothesis {
-  std::string kind;
+  std::string kind;  // empty: that of its HypothesisKind
   Scope scope;
   /// Sets the flags of a line; false where nothing of it is in scope.
   std::function<bool(const Scope& scope, const ComparedLine& line, Scratch& scratch)> evaluate;
@@ -84,15 +86,18 @@ struct Evidence {
   const std::vector<Sample>& samples;
 };
 
-/// Fits a hypothesis of one kind; null: none. In the order of ejk/explain.hpp.
-struct Finder {
-  std::function<HypothesisPtr(const Evidence&)> find;
-  bool needs_elements = false;
-  std::string not_tried = {};
+/// A kind of hypothesis, fitted to samples; null where none fits.
+struct HypothesisKind {
+  const char* name;                        // as in Explanation, unless the hypothesis has a kind
+  HypothesisPtr (*find)(const Evidence&);  // of the whole array
+  HypothesisPtr (*find_along)(const Evidence&, std::size_t axis) = nullptr;
+  bool reads_elements = false;  // beyond the samples: both arrays are in memory
+  std::int64_t longest_axis = std::numeric_limits<std::int64_t>::max();
 };
-std::vector<Finder> finders(const Naming& naming);
+/// All kinds, in the order in which they are tried.
+std::span<const HypothesisKind> hypothesis_kinds();
 
-/// Faults of quantised arrays, of all kinds but a factor: before those that would describe them otherwise.
+/// Of quantised arrays.
 HypothesisPtr find_fnuz(const Evidence& evidence);
 HypothesisPtr find_e8m0_as_int8(const Evidence& evidence);
 HypothesisPtr find_nibbles(const Evidence& evidence);
@@ -100,14 +105,14 @@ HypothesisPtr find_interleaved(const Evidence& evidence, std::size_t axis);
 HypothesisPtr find_scale_step(const Evidence& evidence);
 HypothesisPtr find_block_scales(const Evidence& evidence);
 
-// --- parts of finders
+// --- parts of them
 
 /// A hypothesis in scope everywhere.
-HypothesisPtr hypothesis_of(std::string kind, const Evidence& evidence,
-                            decltype(Hypothesis::evaluate) evaluate, std::string text);
+HypothesisPtr hypothesis_of(const Evidence& evidence, decltype(Hypothesis::evaluate) evaluate,
+                            std::string text);
 
 /// Elements are `factor` times the expected ones.
-HypothesisPtr times_factor(std::string kind, const Evidence& evidence, double factor, std::string text);
+HypothesisPtr times_factor(const Evidence& evidence, double factor, std::string text);
 
 /// Sets `holds` of a line: the actual elements agree with the predicted ones, and these are nearer than the
 /// expected ones.
@@ -117,7 +122,7 @@ void mark_predicted(const ComparedLine& line, const Agreement& agree, const doub
 Agreement scaled_by(const Agreement& agree, double factor);
 
 /// Index i of an axis holds the elements of index from(i), which nearly all samples confirm; null if not.
-HypothesisPtr moved_by(std::string kind, const Evidence& evidence, std::size_t axis,
+HypothesisPtr moved_by(const Evidence& evidence, std::size_t axis,
                        std::function<std::int64_t(std::int64_t)> from, std::string text);
 
 /// "query i", "index i of axis 0".

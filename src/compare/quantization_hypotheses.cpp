@@ -56,8 +56,7 @@ void for_each_block(const ComparedLine& line, std::int64_t block, F&& f) {
 
 // Each block of a line has a factor, `allowed` of the one that fits best.
 using Allowed = double (*)(double);
-HypothesisPtr block_factors(const Evidence& e, const char* kind, std::int64_t block, Allowed allowed,
-                            std::string text) {
+HypothesisPtr block_factors(const Evidence& e, std::int64_t block, Allowed allowed, std::string text) {
   const auto evaluate = [block, allowed, agree = e.agree](const Scope& scope, const ComparedLine& line,
                                                           Scratch& scratch) {
     if (!scope.mark(line.at, line.n, line.in_scope)) return false;
@@ -72,7 +71,7 @@ HypothesisPtr block_factors(const Evidence& e, const char* kind, std::int64_t bl
     });
     return true;
   };
-  HypothesisPtr hypothesis = hypothesis_of(kind, e, evaluate, std::move(text));
+  HypothesisPtr hypothesis = hypothesis_of(e, evaluate, std::move(text));
   // Where in a matrix it holds is not named: in blocks whose scale happened to be another one.
   const std::size_t rank = e.naming.shape.size();
   for (std::size_t d = rank < 2 ? 0 : rank - 2; d < rank; ++d) hypothesis->named_axes.push_back(d);
@@ -142,7 +141,7 @@ std::vector<double> ratios_of(const Evidence& e, Shape at, std::int64_t block) {
 // Whether the factors are those of scales s at other positions p: log2 of s[p(b)] / s[b], which sums to 0 along
 // each cycle of p. Cycles with a block that has no factor are left out.
 bool is_reordering(const std::vector<double>& ratios, const std::vector<std::int64_t>& position) {
-  double of_cycles = 0, of_blocks = 0;
+  double cycle_sum = 0, block_sum = 0;
   std::vector<bool> seen(position.size());
   for (std::size_t first = 0; first < position.size(); ++first) {
     double sum = 0, squares = 0;
@@ -152,9 +151,9 @@ bool is_reordering(const std::vector<double>& ratios, const std::vector<std::int
       squares += ratios[b] * ratios[b];
     }
     if (std::isnan(sum)) continue;
-    of_cycles += sum * sum, of_blocks += squares;
+    cycle_sum += sum * sum, block_sum += squares;
   }
-  return of_cycles < 0.1 * of_blocks;
+  return cycle_sum < 0.1 * block_sum;
 }
 
 // The layout that scales of blocks have on one side alone.
@@ -213,7 +212,7 @@ HypothesisPtr find_fnuz(const Evidence& e) {
     return nullptr;
   const char* const type = most_bits == 4 ? "float8_e4m3" : "float8_e5m2";
   const std::string fn = most_bits == 4 ? "float8_e4m3fn" : "float8_e5m2";
-  return times_factor("fnuz", e, factor,
+  return times_factor(e, factor,
                       factor == 2
                           ? fmt::format("{}fnuz was read as {}: all is twice what it should be", type, fn)
                           : fmt::format("{} was read as {}fnuz: all is half of what it should be", fn, type));
@@ -222,7 +221,7 @@ HypothesisPtr find_fnuz(const Evidence& e) {
 HypothesisPtr find_e8m0_as_int8(const Evidence& e) {
   if (e.samples.size() < kFewestOfFaults) return nullptr;
   struct Reading {
-    int of_large, of_small;  // exponents of the factors of blocks of scale codes of either kind
+    int large_exponent, small_exponent;  // exponents of the factors of blocks of scale codes of either kind
     const char* text;
   };
   for (const Reading& reading :
@@ -230,7 +229,8 @@ HypothesisPtr find_e8m0_as_int8(const Evidence& e) {
         Reading{129, -127,
                 "scales that are signed exponents were read as E8M0: 2^(c - 127) in place of 2^c"}}) {
     const auto predict = [reading](double a, double x) {
-      const double predicted = std::ldexp(x, std::abs(a) > std::abs(x) ? reading.of_large : reading.of_small);
+      const double predicted =
+          std::ldexp(x, std::abs(a) > std::abs(x) ? reading.large_exponent : reading.small_exponent);
       return std::isinf(a) && std::abs(predicted) > 3e38 ? std::copysign(a, x) : predicted;
     };
     std::size_t right = 0, large = 0;
@@ -244,7 +244,7 @@ HypothesisPtr find_e8m0_as_int8(const Evidence& e) {
         large < kFewestOfFaults / 2)
       continue;
     return hypothesis_of(
-        "e8m0-int8", e,
+        e,
         [predict, agree = e.agree](const Scope& scope, const ComparedLine& line, Scratch&) {
           if (!scope.mark(line.at, line.n, line.in_scope)) return false;
           const Agreement here = agree.at(line.at);
@@ -264,7 +264,7 @@ HypothesisPtr find_nibbles(const Evidence& e) {
   const std::int64_t length = e.naming.shape[last];
   if (length < 8 || length % 2 != 0) return nullptr;
   return moved_by(
-      "nibbles", e, last, [](std::int64_t i) { return i ^ 1; },
+      e, last, [](std::int64_t i) { return i ^ 1; },
       fmt::format("neighbours along {} are exchanged, as the elements in the two halves of a byte are",
                   e.naming.axes[last]));
 }
@@ -274,13 +274,13 @@ HypothesisPtr find_interleaved(const Evidence& e, std::size_t axis) {
   if (length < 16 || length % 2 != 0) return nullptr;
   const std::string& name = e.naming.axes[axis];
   auto found = moved_by(
-      "interleaved-rows", e, axis, [half](std::int64_t i) { return i % 2 * half + i / 2; },
+      e, axis, [half](std::int64_t i) { return i % 2 * half + i / 2; },
       fmt::format("the halves of {} are interleaved, and one follows the other in EXPECTED: {} holds what "
                   "belongs to (i mod 2) * {} + i / 2",
                   name, any_index(name), half));
   if (found) return found;
   return moved_by(
-      "interleaved-rows", e, axis, [half](std::int64_t i) { return i % half * 2 + i / half; },
+      e, axis, [half](std::int64_t i) { return i % half * 2 + i / half; },
       fmt::format("one half of {} follows the other, and they are interleaved in EXPECTED: {} holds what "
                   "belongs to (i mod {}) * 2 + i / {}",
                   name, any_index(name), half, half));
@@ -291,7 +291,7 @@ HypothesisPtr find_scale_step(const Evidence& e) {
   for (const std::int64_t block : {128, 32, 16}) {
     if (length % block != 0 || element_count(e.naming.shape) < 8 * block) continue;
     if (const auto step = step_of(fitted_factors(e, block)))
-      return block_factors(e, "scale-step", block, *step,
+      return block_factors(e, block, *step,
                            fmt::format("blocks of {} along {} are {} what they should be: powers of two as "
                                        "scales by another rule, such as floor and ceil",
                                        block, e.naming.axes.back(), *step == twice ? "twice" : "half of"));
@@ -312,15 +312,17 @@ HypothesisPtr find_block_scales(const Evidence& e) {
     const std::vector<double> ratios = ratios_of(e, e.samples[0].at, block);
     if (are_of_rows(ratios, length / block)) continue;
     const std::string blocks = fmt::format("blocks of {} along {}", block, e.naming.axes.back());
-    if (const auto layout = other_layout(ratios, rows, length / block))
-      return block_factors(e, "scale-layout", block, any_factor,
-                           fmt::format("scales of {} are in layout {} on one side, and linear on the other",
-                                       blocks, name_of(*layout)));
+    const auto layout = other_layout(ratios, rows, length / block);
     const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
-    return block_factors(e, "scales", block, any_factor,
-                         fmt::format("{} have each a factor of their own, {:.3g} to {:.3g}: these scales are "
-                                     "not theirs",
-                                     blocks, *least, *most));
+    HypothesisPtr hypothesis = block_factors(
+        e, block, any_factor,
+        layout
+            ? fmt::format("scales of {} are in layout {} on one side, and linear on the other", blocks,
+                          name_of(*layout))
+            : fmt::format("{} have each a factor of their own, {:.3g} to {:.3g}: these scales are not theirs",
+                          blocks, *least, *most));
+    hypothesis->kind = layout ? "scale-layout" : "scales";
+    return hypothesis;
   }
   return nullptr;
 }

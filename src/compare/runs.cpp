@@ -91,12 +91,12 @@ struct RunsPart {
   std::int64_t moving = 0, nonfinite = 0;
   std::int64_t first_moving = INT64_MAX, first_nonfinite = INT64_MAX;
   verify::Largest<std::int64_t, SpreadFound> spread;
-  verify::PlaceCounts moving_at;
+  verify::PositionCounts moving_at;
 
   std::vector<std::vector<std::byte>> buffers;
   std::vector<const std::byte*> data;
   std::vector<std::uint8_t> moves;
-  verify::ElementComparer::Room judging;
+  verify::ElementComparer::Workspace workspace;
 
   RunsPart(std::size_t count, const Shape& shape, const verify::TileGrid& grid)
       : firsts(count, 0), runs(count), moving_at(shape, grid), buffers(count), data(count) {}
@@ -200,7 +200,7 @@ class RunsPass {
       std::int64_t beyond = 0;
       if (judge_) {
         std::uint8_t flags[kBlockOfRuns];
-        beyond = judge_->mark(other, first, n, part.judging, flags);
+        beyond = judge_->mark(other, first, n, part.workspace, flags);
       }
       for (const std::size_t r : kinds[k].runs) {
         part.runs[r].differing += differing;

@@ -71,7 +71,7 @@ class Side {
   const ArraySource& source() const { return source_; }
   const Shape& shape() const { return source_.shape(); }
   /// In memory or mapped: elements are cheap to read in any order.
-  bool is_at_hand() const { return view_.has_value(); }
+  bool is_in_memory() const { return view_.has_value(); }
 
   /// The elements of a box that is contiguous in C order: in place, or copied to `raw`.
   const std::byte* bytes(const Shape& start, const Shape& count, std::vector<std::byte>& raw) const {

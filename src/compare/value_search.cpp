@@ -3,6 +3,8 @@
 // tests: tests/compare/test_value_search.cpp
 #include "compare/value_search.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -15,7 +17,7 @@ namespace ejk::verify {
 namespace {
 
 constexpr std::int64_t kFewestExplained = 8;
-constexpr double kLeastShare = 0.05;  // of what is left: less is not the explanation
+constexpr double kLeastFraction = 0.05;  // of what is left: less is not the explanation
 constexpr std::size_t kMostExplanations = 6;
 constexpr int kMostPasses = 32;
 
@@ -80,9 +82,9 @@ bool is_sparse(const Scope& scope, std::int64_t explained) {
 }
 
 PassPlan plan_of(const ValueSearch::Subject& subject, std::vector<HypothesisPtr> hypotheses, TileGrid grid,
-                 std::vector<bool> pieces) {
-  return {subject.actual, subject.expected,  subject.judge,    std::move(hypotheses),
-          grid,           std::move(pieces), subject.differing};
+                 std::vector<bool> chunks) {
+  return {subject.actual, subject.expected,  subject.comparer, std::move(hypotheses),
+          grid,           std::move(chunks), subject.differing};
 }
 
 }  // namespace
@@ -99,32 +101,40 @@ std::vector<HypothesisPtr> ValueSearch::accepted() const {
   return all;
 }
 
+// The first hypothesis that holds of those that are possible; none: the search is at its end.
+bool ValueSearch::explain_more(std::string& not_tried) {
+  const Naming& naming = subject_.naming;
+  const bool in_memory = subject_.actual.is_in_memory() && subject_.expected.is_in_memory();
+  const auto holds = [&](HypothesisPtr hypothesis, const HypothesisKind& kind) {
+    if (!hypothesis || passes_ >= kMostPasses) return false;
+    if (hypothesis->kind.empty()) hypothesis->kind = kind.name;
+    return test(hypothesis);
+  };
+  for (const HypothesisKind& kind : hypothesis_kinds()) {
+    const Evidence evidence{subject_.actual, subject_.expected, subject_.agree, naming, rest_.samples};
+    if (kind.reads_elements && !in_memory) {
+      not_tried =
+          "exchanges, shifts, transpositions, unwritten boxes and scales of blocks, which need both arrays in "
+          "memory or in files that are not compressed";
+      continue;
+    }
+    if (kind.find && holds(kind.find(evidence), kind)) return true;
+    for (std::size_t axis = 0; kind.find_along && axis < naming.shape.size(); ++axis) {
+      if (naming.shape[axis] > kind.longest_axis)
+        not_tried = fmt::format("which indices of {} are exchanged: they are more than {}", naming.axes[axis],
+                                kind.longest_axis);
+      else if (holds(kind.find_along(evidence, axis), kind))
+        return true;
+    }
+  }
+  return false;
+}
+
 ValueExplanations ValueSearch::run() {
   ValueExplanations found;
   const Naming& naming = subject_.naming;
-  const bool at_hand = subject_.actual.is_at_hand() && subject_.expected.is_at_hand();
-  bool is_new = true;
-  while (is_new && rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations) {
-    is_new = false;
-    for (const Finder& finder : finders(naming)) {
-      if (finder.needs_elements && !at_hand) {
-        found.not_tried =
-            "exchanges, shifts, transpositions, unwritten boxes and factors of lines, which need both arrays in "
-            "memory or in files that are not compressed";
-        continue;
-      }
-      if (!finder.not_tried.empty()) {
-        found.not_tried = finder.not_tried;
-        continue;
-      }
-      const HypothesisPtr hypothesis =
-          finder.find({subject_.actual, subject_.expected, subject_.agree, naming, rest_.samples});
-      if (hypothesis && passes_ < kMostPasses && test(hypothesis)) {
-        is_new = true;
-        break;
-      }
-    }
-  }
+  while (rest_.left >= kFewestExplained && accepted_.size() < kMostExplanations)
+    if (!explain_more(found.not_tried)) break;
   for (const auto& [hypothesis, explained] : accepted_) {
     const std::string part = naming.part(hypothesis->scope, hypothesis->named_axes);
     std::string text = hypothesis->text(hypothesis->scope);
@@ -155,13 +165,13 @@ bool ValueSearch::test(const HypothesisPtr& hypothesis) {
   for (int turn = 0; turn < 4; ++turn) {
     std::vector<HypothesisPtr> all = accepted();
     all.push_back(hypothesis);
-    std::vector<bool> pieces = pieces_in(hypothesis->scope, subject_.naming.shape);
-    for (std::size_t p = 0; p < pieces.size(); ++p) pieces[p] = pieces[p] || rest_.pieces[p];
-    PassResult pass = run_pass(plan_of(subject_, all, {}, pieces), progress_);
+    std::vector<bool> chunks = chunks_in(hypothesis->scope, subject_.naming.shape);
+    for (std::size_t p = 0; p < chunks.size(); ++p) chunks[p] = chunks[p] || rest_.chunks[p];
+    PassResult pass = run_pass(plan_of(subject_, all, {}, chunks), progress_);
     ++passes_;
     const Verdict& verdict = pass.verdicts.back();
     if (holds(verdict) && !is_scattered(narrowed) && !is_sparse(hypothesis->scope, verdict.explained) &&
-        static_cast<double>(verdict.explained) >= kLeastShare * static_cast<double>(rest_.left)) {
+        static_cast<double>(verdict.explained) >= kLeastFraction * static_cast<double>(rest_.left)) {
       accepted_.emplace_back(hypothesis, verdict.explained);
       rest_ = std::move(pass);
       return true;

@@ -32,7 +32,7 @@ class ValueSearch {
   struct Subject {
     const Side& actual;
     const Side& expected;
-    const ElementComparer& judge;
+    const ElementComparer& comparer;
     Agreement agree;
     const Naming& naming;
     TileGrid grid = {};                       // of the first pass; without rows: no tiles
@@ -48,6 +48,7 @@ class ValueSearch {
   void mark_left(std::uint8_t* left) const;
 
  private:
+  bool explain_more(std::string& not_tried);
   bool test(const HypothesisPtr& hypothesis);
   std::vector<HypothesisPtr> accepted() const;
 

@@ -123,7 +123,7 @@ TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes) {
   return grid;
 }
 
-TileDifferences tiles_of(const Shape& shape, const PlaceCounts& counts) {
+TileDifferences tiles_of(const Shape& shape, const PositionCounts& counts) {
   const TileGrid& grid = counts.grid;
   TileDifferences tiles{static_cast<std::int64_t>(grid.row_axis),
                         static_cast<std::int64_t>(grid.column_axis),
@@ -166,8 +166,8 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
   return picture;
 }
 
-std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
-                                     const PlaceCounts* zeros) {
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PositionCounts& counted,
+                                     const PositionCounts* zeros) {
   std::vector<AxisDifferences> axes;
   const std::int64_t elements = element_count(naming.shape);
   for (std::size_t d = 0; d < naming.shape.size(); ++d) {
@@ -188,7 +188,7 @@ std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& co
   return axes;
 }
 
-std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counted) {
+std::vector<RunDifferences> runs_of(const Naming& naming, const PositionCounts& counted) {
   std::vector<RunDifferences> runs;
   const std::int64_t elements = element_count(naming.shape);
   for (const Naming::Run& run : naming.runs) {

@@ -26,7 +26,7 @@ TileAxes tile_axes_of(const Naming& naming, const std::vector<std::string>& word
 /// Tiles of these axes; by default of the last two if the size is given, else of the two longest.
 TileGrid grid_of(const Shape& shape, const Shape& tile, const TileAxes& axes = std::nullopt);
 
-TileDifferences tiles_of(const Shape& shape, const PlaceCounts& counts);
+TileDifferences tiles_of(const Shape& shape, const PositionCounts& counts);
 
 /// Whether tiles differ: a picture of equal ones has no information.
 bool has_contrast(const BlockStates& states);
@@ -35,9 +35,9 @@ std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::
                                        std::array<std::string, 3> state_names);
 
 /// Counts by axis, and by group and sequence. `zeros`: of elements that are 0; null: not counted.
-std::vector<AxisDifferences> axes_of(const Naming& naming, const PlaceCounts& counted,
-                                     const PlaceCounts* zeros = nullptr);
-std::vector<RunDifferences> runs_of(const Naming& naming, const PlaceCounts& counted);
+std::vector<AxisDifferences> axes_of(const Naming& naming, const PositionCounts& counted,
+                                     const PositionCounts* zeros = nullptr);
+std::vector<RunDifferences> runs_of(const Naming& naming, const PositionCounts& counted);
 
 /// `whole`, `zero`: labels of columns, the latter omitted if empty; `key`, `counted`: keys of the table and
 /// count.

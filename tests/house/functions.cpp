@@ -28,7 +28,6 @@ const std::map<std::string, int> kLonger{
     {"src/check/block_table.cpp: check_block_table", 87},
     {"src/check/group_arrays.cpp: check_blocks", 72},
     {"src/check/permutation.cpp: check_permutation", 123},
-    {"src/compare/hypotheses.cpp: say", 86},
     {"src/compare/runs.cpp: compare_runs", 78},
     {"src/io/hdf5/server.cpp: read_type", 75},
     {"src/io/pickle.cpp: step", 144},

@@ -437,7 +437,7 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       set, "--explain", options->explain,
       "say where they differ, and what accounts for it\n"
       "Indices of each axis, groups, sequences and tiles that hold differences; then a factor, an offset, "
-      "indices exchanged, repeated, shifted or reversed, axes transposed, boxes never written, rounding, scales "
+      "indices exchanged, repeated or shifted, axes transposed, boxes never written, rounding, scales "
       "or codes of quantised arrays read in another way: said only when it accounts for the differences and was tested on all elements.");
   add_flag(
       set, "--decode", options->decode,
@@ -636,7 +636,7 @@ share_explained | share | of the differences, the share that the explanations ac
 not_tried | string | what was not tested, and why | with --explain, where something could not be
 explanations | table | what accounts for the differences | with --explain, where arrays of one shape differ
   array | string | the array | of two files, groups or folders
-  kind | string | factor, offset, exchanged, repeated, permuted, shifted, reversed, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
+  kind | string | factor, offset, exchanged, repeated, permuted, shifted, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
 first | null | no array is out of tolerance | with --first, where there is none

@@ -2,11 +2,10 @@
 //
 // Where: by index of each axis, group or sequence, and tile. Why: hypotheses, tried in this order; with `a`
 // the actual and `e` the expected array, in some region:
-//   factor      a = c · e with one c, or one for each row of the last axis
-//   offset      a = e + c
+//   factor      a = c · e with one c, or one for each index of an axis, group or sequence
+//   offset      a = e + c, likewise
 //   exchanged   indices of an axis hold the elements of others: swapped in pairs, repeated or permuted
 //   shifted     elements shifted by a few positions along an axis
-//   reversed    an axis in reverse
 //   transposed  the elements of `e` with two axes swapped, or all in reverse order
 //   unwritten   boxes (ranges of indices) with one value: 0, NaN, or one that the kernel left unwritten
 //   rounding    a = e rounded to a narrower float type
