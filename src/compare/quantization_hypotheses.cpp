@@ -118,10 +118,15 @@ std::optional<Allowed> step_of(const std::vector<double>& factors) {
   return std::nullopt;
 }
 
-// log2 of the factors of the blocks of a matrix, by rows; NaN for blocks that have none, as those of zeros.
-std::vector<double> ratios_of(const Evidence& e, Shape at, std::int64_t block) {
+// Of the blocks of a matrix, by rows: log2 of the factor, NaN where there is none, as of zeros, and of the largest
+// expected magnitude.
+struct BlockRatios {
+  std::vector<double> ratio, size;
+};
+
+BlockRatios ratios_of(const Evidence& e, Shape at, std::int64_t block) {
   const Shape& shape = e.naming.shape;
-  std::vector<double> ratios;
+  BlockRatios blocks;
   std::vector<std::byte> raw;
   std::vector<double> a(static_cast<std::size_t>(shape.back())), x = a;
   at.back() = 0;
@@ -131,11 +136,15 @@ std::vector<double> ratios_of(const Evidence& e, Shape at, std::int64_t block) {
     e.expected.line(at, shape.back(), raw, x.data());
     for (std::int64_t i = 0; i < shape.back(); i += block) {
       const double factor = factor_of_block(a.data() + i, x.data() + i, block);
-      ratios.push_back(factor > 0 && std::isfinite(factor) ? std::log2(factor)
-                                                           : std::numeric_limits<double>::quiet_NaN());
+      double most = 0;
+      for (std::int64_t k = i; k < i + block; ++k)
+        most = std::max(most, std::abs(x[static_cast<std::size_t>(k)]));
+      const bool has_ratio = factor > 0 && std::isfinite(factor) && most > 0;
+      blocks.ratio.push_back(has_ratio ? std::log2(factor) : std::numeric_limits<double>::quiet_NaN());
+      blocks.size.push_back(has_ratio ? std::log2(most) : 0);
     }
   }
-  return ratios;
+  return blocks;
 }
 
 // Whether the factors are those of scales s at other positions p: log2 of s[p(b)] / s[b], which sums to 0 along
@@ -156,16 +165,35 @@ bool is_reordering(const std::vector<double>& ratios, const std::vector<std::int
   return cycle_sum < 0.1 * block_sum;
 }
 
-// The layout that scales of blocks have on one side alone.
-std::optional<ScaleLayout> other_layout(const std::vector<double>& ratios, std::int64_t rows,
-                                        std::int64_t columns) {
+// How far the factors are from those of scales in proportion to the blocks' largest magnitudes.
+double distance(const BlockRatios& blocks, const std::vector<std::int64_t>& position) {
+  double sum = 0;
+  for (std::size_t b = 0; b < position.size(); ++b) {
+    const double apart =
+        blocks.ratio[b] - (blocks.size[static_cast<std::size_t>(position[b])] - blocks.size[b]);
+    if (!std::isnan(apart)) sum += apart * apart;
+  }
+  return sum;
+}
+
+struct LayoutChange {
+  ScaleLayout written, read;
+};
+
+std::optional<LayoutChange> layout_change(const BlockRatios& blocks, std::int64_t rows,
+                                          std::int64_t columns) {
   for (const ScaleLayout layout : {ScaleLayout::tiles_128x4, ScaleLayout::tiles_8x4}) {
     if (columns % 4 != 0 || rows % (layout == ScaleLayout::tiles_128x4 ? 128 : 8) != 0) continue;
     const quantize::StoredGrid grid{layout, rows, columns};
-    std::vector<std::int64_t> position;
+    std::vector<std::int64_t> position, origin(blocks.ratio.size());
     for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t c = 0; c < columns; ++c) position.push_back(grid.offset(r, c));
-    if (is_reordering(ratios, position)) return layout;
+      for (std::int64_t c = 0; c < columns; ++c) {
+        position.push_back(grid.offset(r, c));
+        origin[static_cast<std::size_t>(position.back())] = r * columns + c;
+      }
+    if (!is_reordering(blocks.ratio, position)) continue;
+    return distance(blocks, position) < distance(blocks, origin) ? LayoutChange{ScaleLayout::linear, layout}
+                                                                 : LayoutChange{layout, ScaleLayout::linear};
   }
   return std::nullopt;
 }
@@ -309,17 +337,17 @@ HypothesisPtr find_block_scales(const Evidence& e) {
     const std::vector<double> factors = fitted_factors(e, block);
     if (step_of(factors)) return nullptr;
     if (factors.empty()) continue;
-    const std::vector<double> ratios = ratios_of(e, e.samples[0].at, block);
-    if (are_of_rows(ratios, length / block)) continue;
+    const BlockRatios ratios = ratios_of(e, e.samples[0].at, block);
+    if (are_of_rows(ratios.ratio, length / block)) continue;
     const std::string blocks = fmt::format("blocks of {} along {}", block, e.naming.axes.back());
-    const auto layout = other_layout(ratios, rows, length / block);
+    const auto layout = layout_change(ratios, rows, length / block);
     const auto [least, most] = std::minmax_element(factors.begin(), factors.end());
     HypothesisPtr hypothesis = block_factors(
         e, block, any_factor,
         layout
-            ? fmt::format("scales of {} are in layout {} on one side, and linear on the other", blocks,
-                          name_of(*layout))
-            : fmt::format("{} have each a factor of their own, {:.3g} to {:.3g}: these scales are not theirs",
+            ? fmt::format("scales of {} in layout {} were read as {}", blocks, name_of(layout->written),
+                          name_of(layout->read))
+            : fmt::format("{} have each a factor of their own, {:.3g} to {:.3g}: the scales of other blocks",
                           blocks, *least, *most));
     hypothesis->kind = layout ? "scale-layout" : "scales";
     return hypothesis;

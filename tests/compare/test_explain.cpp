@@ -292,7 +292,7 @@ std::vector<Planted> planted() {
              return 512 * (r / 128 * (columns / 4) + c / 4) + 16 * (r % 32) + 4 * (r % 128 / 32) + c % 4;
            },
            false),
-       {{"scale-layout", "in layout 128x4 on one side"}}},
+       {{"scale-layout", "in layout linear were read as 128x4"}}},
       {"128x4 scales read as linear",
        {128, 256},
        scales_from(
@@ -300,7 +300,7 @@ std::vector<Planted> planted() {
              return 512 * (r / 128 * (columns / 4) + c / 4) + 16 * (r % 32) + 4 * (r % 128 / 32) + c % 4;
            },
            true),
-       {{"scale-layout", "in layout 128x4 on one side"}}},
+       {{"scale-layout", "in layout 128x4 were read as linear"}}},
       {"the same, and a block of NaN",
        {512, 128},
        both(fill({0, 0}, {1, 16}, 0), scales_from(
@@ -309,13 +309,13 @@ std::vector<Planted> planted() {
                                                    4 * (r % 128 / 32) + c % 4;
                                           },
                                           true)),
-       {{"scale-layout", "in layout 128x4 on one side"}}},
+       {{"scale-layout", "in layout 128x4 were read as linear"}}},
       {"8x4 scales read as linear",
        {40, 192},
        scales_from([](auto r, auto c,
                       auto columns) { return 32 * (r / 8 * (columns / 4) + c / 4) + 4 * (r % 8) + c % 4; },
                    true),
-       {{"scale-layout", "in layout 8x4 on one side"}}},
+       {{"scale-layout", "in layout 8x4 were read as linear"}}},
       {"E8M0 read as int8",
        {32, 128},
        scaled(32, [](const Shape& i, auto b) { return (i[0] + b) % 7 == 0 ? 0x1p-129F : 0x1p127F; }),
