@@ -177,28 +177,31 @@ class Pass {
     if (plan_.left) std::copy_n(differs, n, plan_.left + first);
     if (left == 0) return;
     c.left_at.add_line(at, n, differs, left);
-    // Samples of this line's differences.
-    const std::int64_t before = c.left - left_before;
-    if (reservoir.next() < before + left) {
-      std::int64_t seen = before;
-      for (std::int64_t i = 0; i < n; ++i) {
-        if (differs[i] == 0 || seen++ != reservoir.next()) continue;
-        Sample sample{at, a[i], e[i]};
-        sample.at[last_] += i;
-        const std::size_t slot = reservoir.take();
-        if (slot == samples.size())
-          samples.push_back(std::move(sample));
-        else
-          samples[slot] = std::move(sample);
-        if (reservoir.next() >= before + left) break;
-      }
-    }
+    sample_line(c, at, n, differs, left, c.left - left_before, reservoir, samples);
     c.left += left;
     std::uint8_t* __restrict flags = differs;
     const double* __restrict values = a;
     for (std::int64_t i = 0; i < n; ++i) flags[i] = flags[i] & static_cast<std::uint8_t>(values[i] == 0);
     const std::int64_t zeros = count_of(differs, n);
     if (zeros > 0) c.zeros_at.add_line(at, n, differs, zeros);
+  }
+
+  // Samples `left` differences of a line, after `before` of the chunk.
+  void sample_line(const Counter& c, const Shape& at, std::int64_t n, const std::uint8_t* differs,
+                   std::int64_t left, std::int64_t before, Reservoir& reservoir,
+                   std::vector<Sample>& samples) const {
+    std::int64_t ordinal = before;
+    for (std::int64_t i = 0; i < n && reservoir.next() < before + left; ++i) {
+      if (differs[i] == 0 || ordinal++ != reservoir.next()) continue;
+      const auto index = static_cast<std::size_t>(i);
+      Sample sample{at, c.actual[index], c.expected[index]};
+      sample.at[last_] += i;
+      const std::size_t slot = reservoir.take();
+      if (slot == samples.size())
+        samples.push_back(std::move(sample));
+      else
+        samples[slot] = std::move(sample);
+    }
   }
 
   const PassPlan& plan_;

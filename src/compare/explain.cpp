@@ -197,7 +197,7 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
   constexpr std::int64_t kTiles = verify::kPictureCells * verify::kPictureCells * 8;
   // The last pass, and the one before it, whose result is kept.
   return std::max(compared,
-                  verify::finder_bytes(shape) + 2 * verify::pass_bytes(a, e) + (threads() + 2) * kTiles);
+                  verify::fitting_bytes(shape) + 2 * verify::pass_bytes(a, e) + (threads() + 2) * kTiles);
 }
 
 Report describe(const Explained& explained) {

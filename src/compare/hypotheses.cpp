@@ -1255,7 +1255,7 @@ std::string Naming::part(const Scope& scope, const std::vector<std::size_t>& nam
   return text;
 }
 
-std::int64_t finder_bytes(const Shape& shape) {
+std::int64_t fitting_bytes(const Shape& shape) {
   // Of matched lines both sides and one sorted; of an index its match, in a tree and in a list.
   constexpr std::int64_t kOfElement = 2 * 8 + 16, kOfIndex = 64 + 8;
   std::int64_t bytes = kGrowAtOnce * 2 * 8;

@@ -128,7 +128,7 @@ HypothesisPtr moved_by(const Evidence& evidence, std::size_t axis,
 /// "query i", "index i of axis 0".
 std::string any_index(const std::string& axis);
 
-std::int64_t finder_bytes(const Shape& shape);
+std::int64_t fitting_bytes(const Shape& shape);
 
 std::vector<IndexRange> ranges_of(const std::vector<std::int64_t>& indices);
 std::int64_t indices_in(const std::vector<IndexRange>& ranges);
