@@ -105,7 +105,7 @@ std::vector<HypothesisPtr> ValueSearch::accepted() const {
 bool ValueSearch::explain_more(std::string& not_tried) {
   const Naming& naming = subject_.naming;
   const bool in_memory = subject_.actual.is_in_memory() && subject_.expected.is_in_memory();
-  const auto holds = [&](HypothesisPtr hypothesis, const HypothesisKind& kind) {
+  const auto holds = [&](const HypothesisPtr& hypothesis, const HypothesisKind& kind) {
     if (!hypothesis || passes_ >= kMostPasses) return false;
     if (hypothesis->kind.empty()) hypothesis->kind = kind.name;
     return test(hypothesis);
