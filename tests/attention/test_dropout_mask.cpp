@@ -1,4 +1,4 @@
-// Attention with dropout by a given mask: plain loops, bounds, ranks, and faults that are planted in loops.
+// Attention with dropout by a given mask: plain loops, bounds and ranks.
 #include <cmath>
 #include <utility>
 
@@ -48,13 +48,6 @@ AttentionArrays arrays_of(const plain::RandomAttention& r, bool gradients) {
   if (gradients) arrays.dout = r.dout.view();
   arrays.dropout = r.options.dropout;
   return arrays;
-}
-
-std::string text_of(const Against& against) {
-  std::string all;
-  for (const auto& e : against.explanations)
-    if (all.find(e.text) == std::string::npos) all += (all.empty() ? "" : "; ") + e.text;
-  return all;
 }
 
 }  // namespace
@@ -189,55 +182,6 @@ TEST_CASE("values of dropped pairs have no influence, NaN included") {
     CHECK(check_attention_grad(q.view(), k.view(), v.view(), dout.view(), options, g.dq.view(), g.dk.view(),
                                g.dv.view())
               .passed());
-  }
-}
-
-TEST_CASE("faults of dropout are named in every type, in out and in gradients") {
-  for (const DType type : {DType::float32, DType::bfloat16, DType::float16}) {
-    CAPTURE(name_of(type));
-    plain::Random random(124);
-    plain::RandomAttention r;
-    const Shape shape{2, 48, 2, 16};
-    for (Array* array : {&r.q, &r.k, &r.v, &r.dout}) *array = plain::random(type, shape, random);
-    r.batch = r.heads = 2;
-    r.q_length = r.kv_length = 48;
-    r.scale = 0.25;
-    r.allowed = [](auto, auto, std::int64_t i, std::int64_t j) { return j <= i; };
-    r.is_padding = [](auto) { return false; };
-    r.options.masks.push_back(head_masks({causal_mask(48, 48)}));
-    Row bits(2 * 2 * 48 * 48);
-    for (double& bit : bits) bit = plain::between(random, 0, 9) < 7;
-    r.kept = plain::array_of(DType::boolean, {2, 2, 48, 48}, bits);
-    r.options.dropout = r.kept.view();
-    r.options.keep_probability = 0.7;
-    const auto kernel = [&](double of_kept, double of_dropped) {
-      r.kept_at = [&bits, of_kept, of_dropped](std::int64_t b, std::int64_t h, std::int64_t i,
-                                               std::int64_t j) {
-        return bits[static_cast<std::size_t>(((b * 2 + h) * 48 + i) * 48 + j)] != 0 ? of_kept : of_dropped;
-      };
-    };
-    const Results own = results_of(r);
-    const AttentionPlan forward(types_of(arrays_of(r, false)), r.options),
-        backward(types_of(arrays_of(r, true)), r.options);
-    const auto explained = [&](double of_kept, double of_dropped, bool gradients) {
-      kernel(of_kept, of_dropped);
-      const Expected e(r, own);
-      const AttentionGradients& g = own.gradients;
-      const Against against =
-          gradients ? compare_results(backward, arrays_of(r, true), {g.dq.view(), g.dk.view(), g.dv.view()},
-                                      {e.dq.view(), e.dk.view(), e.dv.view()}, Explain::yes)
-                    : compare_results(forward, arrays_of(r, false), {own.out.view(), own.lse.view()},
-                                      {e.out.view(), e.lse.view()}, Explain::yes);
-      return against.agrees() ? "agrees" : text_of(against);
-    };
-    for (const bool gradients : {false, true}) {
-      CAPTURE(gradients);
-      CHECK(explained(1 / 0.7, 0, gradients) == "agrees");
-      CHECK(explained(1, 1, gradients) == "dropout is left out");
-      CHECK(explained(1, 0, gradients) == "weights that dropout keeps are not divided by the probability");
-      CHECK(explained(0, 1 / 0.7, gradients) ==
-            "dropout keeps what it should drop, and drops what it should keep");
-    }
   }
 }
 
