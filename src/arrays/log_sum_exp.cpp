@@ -61,6 +61,15 @@ SumOf sum_of(DType wide) {
 
 DType result_type(DType dtype) { return is_wide_float(dtype) ? dtype : DType::float32; }
 
+Shape result_shape(const ArraySource& x, std::optional<std::int64_t> axis, Keepdims keepdims) {
+  if (!axis) return keepdims == Keepdims::no ? Shape{} : Shape(x.shape().size(), 1);
+  Shape shape = x.shape();
+  const std::size_t d = core::axis_of(x.name(), shape, *axis);
+  shape[d] = 1;
+  if (keepdims == Keepdims::no) shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d));
+  return shape;
+}
+
 void store(Array& out, std::int64_t i, double value) {
   dispatch_wide(out.dtype(), [&]<class T>(std::type_identity<T>) {
     if constexpr (!std::is_same_v<T, bool>)
@@ -122,15 +131,7 @@ std::int64_t log_sum_exp_bytes(const ArraySource& x, std::optional<std::int64_t>
 
 Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdims keepdims) {
   const Extents e(x, axis);
-  Shape shape = x.shape();
-  if (!axis && keepdims == Keepdims::no) shape.clear();
-  if (!axis) std::fill(shape.begin(), shape.end(), 1);
-  if (axis) {
-    const std::size_t d = core::axis_of(x.name(), shape, *axis);
-    shape[d] = 1;
-    if (keepdims == Keepdims::no) shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d));
-  }
-  Array out(result_type(x.dtype()), shape);
+  Array out(result_type(x.dtype()), result_shape(x, axis, keepdims));
   const std::int64_t slab = e.n * e.inner;
   if (slab == 0 || out.size() == 0) {  // a sum of nothing
     for (std::int64_t i = 0; i < out.size(); ++i) store(out, i, -kInfinity);

@@ -372,7 +372,10 @@ class Run {
     const SavedRows rows = saved_rows();
     const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
     const bool is_whole = part_.makes == Makes::all_gradients;
-    if (!is_of_heads(part_)) work_.rows_without_key = work_.rows_not_finite = 0;  // other parts count them
+    if (!is_of_heads(part_)) {  // the parts of heads count rows
+      work_.rows_without_key = work_.rows_not_finite = 0;
+      work_.first_row_without_key.clear(), work_.first_row_not_finite.clear();
+    }
     work_.backward_seconds += timed([&] {
       if (is_of_sinks(part_) || (is_whole && setup_.has_sinks()))
         gradient_of_sinks(setup_, boxes_.queries, saved.lse, saved.delta, writer(results_.size() - 1));

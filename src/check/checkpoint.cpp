@@ -70,9 +70,9 @@ std::string text_of(const JsonValue* value) {
   return text == nullptr ? "" : *text;
 }
 
-// The regular expression of an entry of a list of ignored layers, in the syntax that Python's and ECMAScript's have
-// in common, without what names do not need: nothing for other syntax. The matcher is libstdc++'s automaton, whose
-// time is bounded by the product of both lengths; the other one tries all ways.
+// The regular expression of an entry of a list of ignored layers, in the syntax that Python's and ECMAScript's
+// have in common, without what names do not need: nothing for other syntax. The matcher is libstdc++'s
+// automaton, whose time is bounded by the product of both lengths; the other one tries all ways.
 std::optional<std::regex> regex_of(std::string_view text) {
   constexpr std::size_t kLongest = 1000;
   if (text.size() > kLongest) return std::nullopt;

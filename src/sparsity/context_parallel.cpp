@@ -257,8 +257,8 @@ std::vector<ContextParallel> rank_loads(const QueryRuns& runs, const std::vector
 std::optional<std::int64_t> rank_bytes(std::int64_t q_length, std::int64_t kv_length, std::int64_t q_block,
                                        std::int64_t ranks) {
   // A range has bounds, pairs twice and a rank; so has a block, and a rank has loads of four distributions.
-  // Each thread has the keys that a rank attends to and those that it stores, and elements of some queries, with
-  // as many of an operand of a composed mask.
+  // Each thread has the keys that a rank attends to and those that it stores, and elements of some queries,
+  // with as many of an operand of a composed mask.
   const std::int64_t runs = core::ceil_div(q_length, q_block) + 3 * ranks, words = words_for(kv_length);
   const auto keys = core::checked_mul(8 * words, runs),
              threads_keys = core::checked_mul(16 * (kQueriesAtOnce + 1) * words, threads());

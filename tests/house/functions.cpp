@@ -20,7 +20,6 @@ const std::map<std::string, int> kLonger{
     {"apps/ejk/commands/convert.cpp: run", 71},
     {"apps/ejk/commands/mask_info.cpp: declare_mask_info", 72},
     {"apps/ejk/commands/quantize.cpp: declare_quantize", 80},
-    {"src/arrays/log_sum_exp.cpp: log_sum_exp", 77},
     {"src/attention/arguments.cpp: check_arguments", 78},
     {"src/attention/decode.cpp: add_up", 154},
     {"src/attention/merge_states.cpp: merge_states", 87},
