@@ -3,7 +3,8 @@
 // block_mask has the state of each block of queries × keys (0 empty, 1 partial, 2 full), data_next the
 // key/value (forward) or query (dkv) block to load next, mask_next the partial block to load next;
 // partial_mask_blocks holds the distinct partial blocks. Source: JAX's splash attention and ejkernel's
-// block-sparse attention, whose arrays these equal to the element. Procedure: src/blocks/mask_info.cpp.
+// block-sparse attention, whose arrays these equal to the element. Procedure: src/blocks/mask_info.cpp. It is the
+// layout jax of mask_layouts.hpp, whose plan states its memory and divides it among ranks.
 #pragma once
 
 #include <cstdint>
@@ -150,88 +151,21 @@ class StoredMaskInfo {
   std::shared_ptr<const mask::StoredMasks> masks_;
 };
 
-/// An array of a MaskInfo, or why it is absent.
-struct MaskInfoArray {
-  enum class Absent {
-    no,
-    no_partial_block,  // mask_next, partial_mask_blocks
-    computed,          // the same: a kernel computes the mask from positions
-    not_computable,    // q_sequence
-  };
-  std::string name;
-  std::shared_ptr<const ArraySource> elements;  // null if absent
-  Absent absent = Absent::no;
-};
-
-/// All arrays of MaskInfo in order, without is_dynamic_mask; valid as long as it is.
-std::vector<MaskInfoArray> arrays_of(const MaskInfo& info);
-std::vector<MaskInfoArray> arrays_of(MaskInfo&&) = delete;
-
 /// The arrays of a MaskInfo as they are stored, with its settings as attributes; valid as long as it is.
 ArrayGroup stored_arrays(const MaskInfo& info);
 ArrayGroup stored_arrays(MaskInfo&&) = delete;
 
-namespace blocks {
-struct InfoPlan;
-}
-
 /// An array of a plan.
 struct PlannedArray {
-  std::string name;  // as in MaskInfo
+  std::string name;
   ArrayType type;
 };
 
-/// One rank's partition of a MaskInfo computed by several ranks.
-struct MaskInfoShare {
-  struct Part {
-    ArrayBox box;
-    std::shared_ptr<const ArraySource> elements;  // of the shape box.count; valid as long as the share is
-  };
-  struct Array {
-    std::string name;
-    MaskInfoArray::Absent absent = MaskInfoArray::Absent::no;
-    ArrayType type = {};
-    /// Index arrays are on rank 0, a partial block on the first rank that found it.
-    std::vector<Part> parts = {};
-  };
-
-  std::vector<Array> arrays;     // as arrays_of(MaskInfo); names and types are the same on all ranks
-  std::optional<MaskInfo> info;  // rank 0 only; partial_mask_blocks has a type but no readable elements
+/// A box of an array, and its elements: a source of the shape box.count.
+struct ArrayPart {
+  ArrayBox box;
+  std::shared_ptr<const ArraySource> elements;
 };
-
-/// Plan of a MaskInfo, with the errors of the functions above: types of the arrays, memory and work before an
-/// element is read.
-class MaskInfoPlan {
- public:
-  MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
-               const MaskInfoSettings& settings = {});
-
-  /// Upper bounds of the arrays; exact for dynamic masks. Shrinking, equal heads and equal blocks may make
-  /// those of fixed masks smaller, and mask_next and partial_mask_blocks are absent if no block is partial.
-  /// Throws Error{input} for a shape larger than any memory.
-  std::vector<PlannedArray> arrays() const;
-
-  /// Memory of run(), at most, without the partial blocks.
-  std::int64_t work_bytes() const;
-
-  /// Reads the masks. max_pattern_bytes as in ProcessMaskOptions.
-  MaskInfo run(const BlockProgress& progress = {}, std::int64_t max_pattern_bytes = 0) const;
-
-  /// The same by several ranks, which scan block rows of their own. max_pattern_bytes is for the partial
-  /// blocks that the rank found; on rank 0 also for some 100 bytes for each partial block of any rank.
-  MaskInfoShare run_with(Communicator& comm, const BlockProgress& progress = {},
-                         std::int64_t max_pattern_bytes = 0) const;
-
-  /// Estimated work of each rank, at most: costs in bytes read.
-  std::vector<RankWork> shares(std::int64_t ranks) const;
-
- private:
-  friend Report describe(const MaskInfoPlan& plan);
-  std::shared_ptr<const blocks::InfoPlan> plan_;
-};
-
-/// Lengths, grid and arrays.
-Report describe(const MaskInfoPlan& plan);
 
 /// The sparsity report.
 Report describe(const MaskInfo& info);

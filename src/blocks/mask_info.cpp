@@ -41,69 +41,6 @@ std::function<void(std::int64_t)> counted(const BlockProgress& report, std::int6
   return [&report, all, done = std::int64_t{0}](std::int64_t blocks) mutable { report(done += blocks, all); };
 }
 
-MaskInfo begun(const InfoPlan& plan) {
-  MaskInfo info;
-  info.direction = plan.direction;
-  info.block = plan.block;
-  info.settings = plan.settings;
-  info.is_dynamic_mask = plan.is_dynamic();
-  return info;
-}
-
-// Names and types of rank 0's arrays, on all ranks; its parts are the index arrays.
-MaskInfoShare begun_share(std::optional<MaskInfo> made, Communicator& comm) {
-  MaskInfoShare share;
-  share.info = std::move(made);
-  RankMessage types;
-  if (share.info) {
-    std::vector<MaskInfoArray> arrays = arrays_of(*share.info);
-    types.put(std::ssize(arrays));
-    for (MaskInfoArray& array : arrays) {
-      const ArrayType type = array.elements ? type_of(*array.elements) : ArrayType();
-      types.put_text(array.name).put(array.absent).put(type.dtype).put_all(type.shape);
-      auto& shared = share.arrays.emplace_back(MaskInfoShare::Array{array.name, array.absent, type});
-      if (array.elements && array.elements != share.info->partial_mask_blocks)
-        shared.parts.push_back({whole_box(type.shape), std::move(array.elements)});
-    }
-  }
-  types = RankMessage(comm.broadcast(types.bytes()));
-  if (share.info) return share;
-  for (auto n = types.take<std::ptrdiff_t>(); n > 0; --n) {
-    std::string name = types.take_text();
-    const auto absent = types.take<MaskInfoArray::Absent>();
-    const auto dtype = types.take<DType>();
-    share.arrays.push_back({std::move(name), absent, {dtype, types.take_all<std::int64_t>()}});
-  }
-  return share;
-}
-
-// The scans of this rank's block rows of each mask, if any.
-std::vector<std::optional<BandScan>> scan_shares(const std::vector<Mask>& masks, const InfoPlan& plan,
-                                                 const RowPartition& shares, PatternTable* table,
-                                                 const BlockProgress& report, const Communicator& comm) {
-  std::vector<IndexRange> rows;
-  std::int64_t blocks = 0;
-  for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
-    rows.push_back(shares.rows(comm.rank(), u));
-    blocks += rows.back().count() * plan.layout.kv_blocks;
-  }
-  const auto progress = counted(report, blocks);
-  std::vector<std::optional<BandScan>> found(masks.size());
-  for (std::size_t u = 0; u < masks.size(); ++u)
-    if (rows[u].begin < rows[u].end) found[u] = scan_band(masks[u], plan.block, rows[u], table, progress);
-  return found;
-}
-
-std::vector<Scan> joined_scans(const std::vector<Mask>& masks, const InfoPlan& plan,
-                               std::vector<std::optional<BandScan>> found, const RankPatterns* patterns,
-                               Communicator& comm) {
-  std::vector<Scan> scans;
-  for (std::size_t u = 0; u < masks.size(); ++u)
-    if (auto scan = joined(masks[u], plan.block, std::move(found[u]), patterns, comm))
-      scans.push_back(std::move(*scan));
-  return scans;
-}
-
 // The bits of one block row, filled once for the blocks that a reader takes from it in turn.
 struct BlockRow {
   std::mutex mutex;
@@ -148,13 +85,8 @@ std::shared_ptr<const ArraySource> every_block(const InfoPlan& plan, std::vector
   return generated_source(std::move(type), "partial_mask_blocks", fill);
 }
 
-MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
-                      std::shared_ptr<const ArraySource> partial_blocks) {
+void fill_dynamic(const InfoPlan& plan, const std::vector<Scan>& scans, MaskInfo& info) {
   const Layout& layout = plan.layout;
-  MaskInfo info = begun(plan);
-  info.masks = plan.known.masks;
-  info.head_mask = plan.known.of_head;
-
   const Shape shape{layout.rows, layout.q_blocks, layout.kv_blocks};
   Array data_next(DType::int32, shape), mask_next(DType::int32, shape), block_mask(DType::int32, shape);
   auto* data = reinterpret_cast<std::int32_t*>(data_next.data());
@@ -163,7 +95,7 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
   const std::int64_t heads_per_shard = layout.rows / layout.head_shards,
                      per_shard = layout.q_blocks_per_shard();
   for (std::int64_t h = 0; h < layout.rows; ++h) {
-    Scan& scan = scans[static_cast<std::size_t>(h)];
+    const Scan& scan = scans[static_cast<std::size_t>(h)];
     for (std::int64_t i = 0; i < layout.q_blocks; ++i) {
       std::int64_t j = scan.summary.states->run(i).begin;
       for (const std::uint8_t state : scan.summary.states->states(i)) {
@@ -177,15 +109,12 @@ MaskInfo dynamic_info(const InfoPlan& plan, std::vector<Scan> scans,
         ++j;
       }
     }
-    info.summaries.push_back(std::move(scan.summary));
   }
   const IndexBounds bounds = plan.bounds(plan.known);
   info.data_next = narrowed(std::move(data_next), plan.index_dtype(bounds.data_next));
   info.mask_next = narrowed(std::move(mask_next), plan.index_dtype(bounds.mask_next));
   info.block_mask = narrowed(std::move(block_mask), plan.index_dtype(bounds.block_mask));
   info.unshrunk_grid = shape;
-  info.partial_mask_blocks = std::move(partial_blocks);
-  return info;
 }
 
 std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
@@ -197,12 +126,6 @@ std::vector<Mask> heads_of(const std::shared_ptr<const ArraySource>& mask) {
   std::vector<Mask> heads;
   for (std::int64_t h = 0; h < mask->shape()[0]; ++h) heads.push_back(array_mask(slice_of(mask, h)));
   return heads;
-}
-
-MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction direction, MaskInfoKind kind,
-                   const ProcessMaskOptions& options) {
-  return MaskInfoPlan(heads, block, direction, kind, options)
-      .run(options.progress, options.max_pattern_bytes);
 }
 
 // Steps 3, 6 and 7: the sources of the index arrays.
@@ -250,124 +173,109 @@ std::vector<PlannedArray> blocks::arrays_of(const InfoPlan& plan, const Distinct
 
 namespace {
 
-MaskInfo fixed_info(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                    std::shared_ptr<const ArraySource> partial_blocks) {
-  MaskInfo info = begun(plan);
-  const std::int64_t patterns = partial_blocks->shape()[0];
-  const IndexInputs in = index_inputs(plan, distinct, scans, patterns);
-  const Layout& layout = in.layout;
-
+void fill_fixed(const InfoPlan& plan, const JoinedScans& found, MaskInfo& info) {
+  const IndexInputs in = index_inputs(plan, found.distinct, found.scans, found.pattern_count());
   // 5., 6. and 8. Look-ahead, shrinking and narrowing.
-  IndexArrays arrays = index_arrays(layout, in.rows, in.kept, in.empty,
+  IndexArrays arrays = index_arrays(in.layout, in.rows, in.kept, in.empty,
                                     [&](std::int64_t largest) { return plan.index_dtype(largest); });
-  info.unshrunk_grid = {layout.rows, layout.q_blocks, layout.kv_blocks};
-
-  info.distinct_partial_blocks = patterns;
+  info.unshrunk_grid = {in.layout.rows, in.layout.q_blocks, in.layout.kv_blocks};
   if (in.is_left_to_kernel) {
-    info.mask_function = distinct.masks[0];
+    info.mask_function = found.distinct.masks[0];
     info.q_sequence = Array(DType::int32, {plan.q_length()});
     const auto sequence = info.q_sequence->elements<std::int32_t>();
     std::iota(sequence.begin(), sequence.end(), 0);
-  } else if (patterns > 0) {
-    info.partial_mask_blocks = std::move(partial_blocks);
   }
-
   info.data_next = std::move(arrays.data_next);
   info.block_mask = std::move(arrays.block_mask);
-  if (info.partial_mask_blocks) info.mask_next = std::move(arrays.mask_next);
-  for (Scan& scan : scans) info.summaries.push_back(std::move(scan.summary));
-  info.masks = std::move(distinct.masks);
-  info.head_mask = std::move(distinct.of_head);
+  if (in.kept > 0) info.mask_next = std::move(arrays.mask_next);
+}
+
+MaskInfo processed(const std::vector<Mask>& heads, BlockShape block, Direction direction, MaskInfoKind kind,
+                   const ProcessMaskOptions& options) {
+  const InfoPlan plan = checked(heads, block, direction, kind, options);
+  JoinedScans found = scan_masks(plan, single_process(), options.progress, options.max_pattern_bytes);
+  MaskInfo info = info_of(plan, found, partial_blocks(plan, found));
+  static_cast<ScannedMasks&>(info) = scanned_masks(block, std::move(found));
   return info;
-}
-
-MaskInfo info_of(const InfoPlan& plan, DistinctMasks distinct, std::vector<Scan> scans,
-                 std::shared_ptr<const ArraySource> partial_blocks) {
-  return plan.is_dynamic()
-             ? dynamic_info(plan, std::move(scans), std::move(partial_blocks))
-             : fixed_info(plan, std::move(distinct), std::move(scans), std::move(partial_blocks));
-}
-
-DistinctMasks distinct_of(const InfoPlan& plan, Communicator& comm) {
-  return plan.is_dynamic() ? plan.known : distinct_masks(plan.heads, comm);
-}
-
-std::shared_ptr<PatternTable> table_of(const InfoPlan& plan, std::int64_t max_pattern_bytes) {
-  return plan.is_dynamic() ? nullptr : std::make_shared<PatternTable>(plan.block, max_pattern_bytes);
 }
 
 }  // namespace
 
-MaskInfo MaskInfoPlan::run(const BlockProgress& progress, std::int64_t max_pattern_bytes) const {
-  const InfoPlan& plan = *plan_;
-  DistinctMasks distinct = distinct_of(plan, single_process());
-  const auto table = table_of(plan, max_pattern_bytes);
-  // 2. and 4. States and partial blocks.
-  const auto counter = counted(progress, plan.layout.grid() * std::ssize(distinct.masks));
-  std::vector<Scan> scans;
-  for (const Mask& m : distinct.masks) scans.push_back(scan_mask(m, plan.block, table.get(), counter));
-  return info_of(plan, std::move(distinct), std::move(scans),
-                 table ? pattern_source(table, plan.direction)
-                       : every_block(plan, plan.heads, {0, plan.layout.q_blocks}));
+// 1., 2. and 4. Ranks scan contiguous block rows in the order of the walk, so pattern ids are those of one process,
+// and a rank's new patterns are a contiguous range of them.
+JoinedScans blocks::scan_masks(const InfoPlan& plan, Communicator& comm, const BlockProgress& progress,
+                               std::int64_t max_pattern_bytes) {
+  JoinedScans found{
+      plan.is_dynamic() ? plan.known : distinct_masks(plan.heads, comm),
+      {},
+      plan.is_dynamic() ? nullptr : std::make_shared<PatternTable>(plan.block, max_pattern_bytes)};
+  const std::vector<Mask>& masks = found.distinct.masks;
+  if (comm.is_single()) {
+    const auto counter = counted(progress, plan.layout.grid() * std::ssize(masks));
+    for (const Mask& m : masks) found.scans.push_back(scan_mask(m, plan.block, found.table.get(), counter));
+    return found;
+  }
+  const RowPartition partition(comm.size(), plan.row_costs(masks));
+  std::int64_t blocks = 0;
+  for (std::int64_t u = 0; u < std::ssize(masks); ++u) {
+    found.own_rows.push_back(partition.rows(comm.rank(), u));
+    blocks += found.own_rows.back().count() * plan.layout.kv_blocks;
+  }
+  const auto counter = counted(progress, blocks);
+  std::vector<std::optional<BandScan>> bands(masks.size());
+  for (std::size_t u = 0; u < masks.size(); ++u)
+    if (found.own_rows[u].begin < found.own_rows[u].end)
+      bands[u] = scan_band(masks[u], plan.block, found.own_rows[u], found.table.get(), counter);
+  if (found.table) found.patterns = number_patterns(*found.table, comm);
+  for (std::size_t u = 0; u < masks.size(); ++u)
+    if (auto scan = joined(masks[u], plan.block, std::move(bands[u]),
+                           found.patterns ? &*found.patterns : nullptr, comm))
+      found.scans.push_back(std::move(*scan));
+  return found;
 }
 
-// Ranks scan contiguous block rows in the order of the walk, so pattern ids are those of one process, and a
-// rank's new patterns are a contiguous range of them.
-MaskInfoShare MaskInfoPlan::run_with(Communicator& comm, const BlockProgress& progress,
-                                     std::int64_t max_pattern_bytes) const {
-  const InfoPlan& plan = *plan_;
-  DistinctMasks distinct = distinct_of(plan, comm);
-  const auto table = table_of(plan, max_pattern_bytes);
-  const RowPartition partition(comm.size(), plan.row_costs(distinct.masks));
-  auto found = scan_shares(distinct.masks, plan, partition, table.get(), progress, comm);
-  std::optional<RankPatterns> patterns;
-  if (table) patterns = number_patterns(*table, comm);
-  std::vector<Scan> scans =
-      joined_scans(distinct.masks, plan, std::move(found), patterns ? &*patterns : nullptr, comm);
-
-  const ArrayType type = plan.blocks_type(patterns ? patterns->count : 0);
-  std::optional<MaskInfo> info;
-  if (comm.is_first()) {
-    const auto nothing = [](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
-      throw Error(Error::Kind::internal, "partial_mask_blocks: its elements are on other ranks");
-    };
-    info = info_of(plan, std::move(distinct), std::move(scans),
-                   generated_source(type, "partial_mask_blocks", nothing));
-  }
-  MaskInfoShare share = begun_share(std::move(info), comm);
-  auto& partial = *std::find_if(share.arrays.begin(), share.arrays.end(),
-                                [](const auto& array) { return array.name == "partial_mask_blocks"; });
-  if (partial.absent != MaskInfoArray::Absent::no) return share;
-  const Shape& shape = type.shape;
-  if (patterns) {
-    if (const std::int64_t own = std::ssize(patterns->own_here); own > 0)
-      partial.parts.push_back({{{patterns->own.begin, 0, 0}, {own, shape[1], shape[2]}},
-                               pattern_source(table, std::move(patterns->own_here), plan.direction)});
-    return share;
-  }
-  for (std::int64_t h = 0; h < shape[0]; ++h) {
-    const IndexRange rows = partition.rows(comm.rank(), h);
-    if (rows.begin == rows.end) continue;
-    partial.parts.push_back({{{h, rows.begin, 0, 0, 0}, {1, rows.count(), shape[2], shape[3], shape[4]}},
-                             every_block(plan, {plan.heads[static_cast<std::size_t>(h)]}, rows)});
-  }
-  return share;
+ScannedMasks blocks::scanned_masks(BlockShape block, JoinedScans found) {
+  ScannedMasks scanned{block, std::move(found.distinct.masks), std::move(found.distinct.of_head), {}, 0};
+  for (Scan& scan : found.scans) scanned.summaries.push_back(std::move(scan.summary));
+  scanned.distinct_partial_blocks = found.pattern_count();
+  return scanned;
 }
 
-std::vector<MaskInfoArray> arrays_of(const MaskInfo& info) {
-  using Absent = MaskInfoArray::Absent;
-  const Absent partial = info.partial_mask_blocks ? Absent::no
-                         : info.q_sequence        ? Absent::computed
-                                                  : Absent::no_partial_block;
-  const auto of = [](const char* name, const Array* array, Absent absent) {
-    return MaskInfoArray{name, array ? make_source(array->view(), name) : nullptr, absent};
-  };
-  return {of("data_next", &info.data_next, Absent::no),
-          of("mask_next", info.mask_next ? &*info.mask_next : nullptr, partial),
-          of("block_mask", &info.block_mask, Absent::no),
-          {"partial_mask_blocks", info.partial_mask_blocks, partial},
-          of("q_sequence", info.q_sequence ? &*info.q_sequence : nullptr,
-             info.q_sequence ? Absent::no : Absent::not_computable)};
+std::shared_ptr<const ArraySource> blocks::partial_blocks(const InfoPlan& plan, const JoinedScans& found) {
+  return found.table ? pattern_source(found.table, plan.direction)
+                     : every_block(plan, plan.heads, {0, plan.layout.q_blocks});
+}
+
+std::vector<ArrayPart> blocks::partial_parts(const InfoPlan& plan, const JoinedScans& found) {
+  const Shape shape = plan.blocks_type(found.pattern_count()).shape;
+  std::vector<ArrayPart> parts;
+  if (found.patterns) {
+    const RankPatterns& patterns = *found.patterns;
+    if (const std::int64_t own = std::ssize(patterns.own_here); own > 0)
+      parts.push_back({{{patterns.own.begin, 0, 0}, {own, shape[1], shape[2]}},
+                       pattern_source(found.table, patterns.own_here, plan.direction)});
+    return parts;
+  }
+  for (std::size_t h = 0; h < plan.heads.size(); ++h)
+    if (const IndexRange rows = found.own_rows[h]; rows.begin < rows.end)
+      parts.push_back({{{static_cast<std::int64_t>(h), rows.begin, 0, 0, 0},
+                        {1, rows.count(), shape[2], shape[3], shape[4]}},
+                       every_block(plan, {plan.heads[h]}, rows)});
+  return parts;
+}
+
+MaskInfo blocks::info_of(const InfoPlan& plan, const JoinedScans& found,
+                         std::shared_ptr<const ArraySource> partial) {
+  MaskInfo info;
+  info.direction = plan.direction;
+  info.settings = plan.settings;
+  info.is_dynamic_mask = plan.is_dynamic();
+  if (plan.is_dynamic())
+    fill_dynamic(plan, found.scans, info);
+  else
+    fill_fixed(plan, found, info);
+  if (info.mask_next) info.partial_mask_blocks = std::move(partial);
+  return info;
 }
 
 MaskInfo process_mask(const std::vector<Mask>& heads, BlockShape block, const ProcessMaskOptions& options) {

@@ -302,38 +302,4 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
 
 }  // namespace blocks
 
-MaskInfoPlan::MaskInfoPlan(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
-                           const MaskInfoSettings& settings)
-    : plan_(std::make_shared<const blocks::InfoPlan>(
-          blocks::checked(std::move(heads), block, direction, kind, settings))) {}
-
-std::vector<PlannedArray> MaskInfoPlan::arrays() const { return plan_->arrays(); }
-
-std::int64_t MaskInfoPlan::work_bytes() const { return plan_->work_bytes(); }
-
-std::vector<RankWork> MaskInfoPlan::shares(std::int64_t ranks) const {
-  core::require_ranks(ranks);
-  return plan_->shares(ranks);
-}
-
-Report describe(const MaskInfoPlan& plan) {
-  const blocks::InfoPlan& p = *plan.plan_;
-  const Shape dense{p.head_count(), p.q_length(), p.kv_length()};
-  Report report;
-  report.add("heads", "heads", p.head_count())
-      .add("queries", "queries", p.q_length(), Unit::rows)
-      .add("keys", "keys", p.kv_length(), Unit::keys)
-      .add("block", "block", Shape{p.block.q, p.block.kv}, Unit::count)
-      .add("grid", "grid", Shape{p.head_count(), p.layout.q_blocks, p.layout.kv_blocks}, Unit::blocks)
-      .add("dense_mask", "dense mask as bools", byte_count(dense, DType::boolean), Unit::bytes);
-  Table table{"arrays",
-              "arrays, at most",
-              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
-              {}};
-  for (const auto& [name, type] : plan.arrays())
-    table.rows.push_back({name, type.shape, std::string(name_of(type.dtype)), type.bytes()});
-  report.add(std::move(table));
-  return report;
-}
-
 }  // namespace ejk

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,9 +80,35 @@ bool known_same(const Mask& a, const Mask& b);
 /// The distinct masks by content. May read arrays; each rank compares some of their rows.
 DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm);
 
-/// Throws what the constructor of MaskInfoPlan throws.
+/// Throws what process_mask throws before it reads a mask.
 InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction, MaskInfoKind kind,
                  const MaskInfoSettings& settings);
+
+/// The scans of the distinct masks, which several ranks divide.
+struct JoinedScans {
+  DistinctMasks distinct;
+  std::vector<Scan> scans;              // on rank 0 alone
+  std::shared_ptr<PatternTable> table;  // the partial blocks that this rank found; null for dynamic masks
+  // Of several ranks: the partial blocks of all, and the rows of blocks of each mask that this rank scanned.
+  std::optional<RankPatterns> patterns = std::nullopt;
+  std::vector<IndexRange> own_rows = {};
+
+  std::int64_t pattern_count() const { return patterns ? patterns->count : table ? table->size() : 0; }
+};
+JoinedScans scan_masks(const InfoPlan& plan, Communicator& comm, const BlockProgress& progress,
+                       std::int64_t max_pattern_bytes);
+
+/// The masks with the results of their scans.
+ScannedMasks scanned_masks(BlockShape block, JoinedScans found);
+
+/// partial_mask_blocks of one process.
+std::shared_ptr<const ArraySource> partial_blocks(const InfoPlan& plan, const JoinedScans& found);
+
+/// The parts of it that this of several ranks has.
+std::vector<ArrayPart> partial_parts(const InfoPlan& plan, const JoinedScans& found);
+
+/// The arrays alone, on rank 0. Their partial_mask_blocks is `partial`, if any block is partial.
+MaskInfo info_of(const InfoPlan& plan, const JoinedScans& found, std::shared_ptr<const ArraySource> partial);
 
 /// The types of the arrays of fixed masks, from the scans of the distinct masks and the number of patterns.
 std::vector<PlannedArray> arrays_of(const InfoPlan& plan, const DistinctMasks& distinct,

@@ -276,6 +276,7 @@ void write_flashinfer(const MaskScans& scans, ArraysMade& to) {
 
 constexpr const char* kBsrArrays[] = {"indptr", "indices", "data", "shape"};
 constexpr const char* kFlashinferArrays[] = {"indptr", "indices", "packed_mask", "M", "N", "R", "C", "shape"};
+constexpr LayoutSetting kRowSettings[] = {{"block"}};
 
 }  // namespace
 
@@ -285,12 +286,14 @@ const StoredMaskLayout kBsr{.name = "bsr",
                             .is_of = is_bsr,
                             .list = list_rows,
                             .written_as = MaskLayout::bsr,
-                            .write = write_bsr};
+                            .write = write_bsr,
+                            .takes = kRowSettings};
 const StoredMaskLayout kFlashinfer{.name = "flashinfer",
                                    .arrays = kFlashinferArrays,
                                    .is_of = is_flashinfer,
                                    .list = list_rows,
                                    .written_as = MaskLayout::flashinfer,
-                                   .write = write_flashinfer};
+                                   .write = write_flashinfer,
+                                   .takes = kRowSettings};
 
 }  // namespace ejk::blocks

@@ -215,7 +215,7 @@ void write_varlen(const MaskScans& scans, ArraysMade& to) {
   std::vector<Scan> padded;
   for (const Mask& mask : scans.distinct.masks)
     padded.push_back(scan_mask(padded_mask(mask, sequences), block, table.get()));
-  const MaskScans of_blocks{scans.plan, scans.settings, scans.distinct, padded, table};
+  const MaskScans of_blocks{{scans.distinct, std::move(padded), table}, scans.plan, scans.settings};
 
   const std::int64_t rows = scans.rows(), count = q.count();
   std::vector<std::int64_t> first_entry{0};
@@ -254,7 +254,7 @@ void write_varlen(const MaskScans& scans, ArraysMade& to) {
   for (std::int64_t head = 0; head < scans.plan.head_count(); ++head) {
     const auto mask = static_cast<std::size_t>(scans.distinct.of_head[static_cast<std::size_t>(head)]);
     count_outside(scans, *sequences,
-                  scans.scans[mask].summary.true_elements - padded[mask].summary.true_elements, head,
+                  scans.scans[mask].summary.true_elements - of_blocks.scans[mask].summary.true_elements, head,
                   to.into);
   }
   to.add(kFa4Lists.partial_count, std::move(counts[0]));

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/checked.hpp"
 #include "core/require.hpp"
@@ -21,6 +22,7 @@ namespace ejk::blocks {
 
 using namespace mask;  // bits, rectangles and states of blocks
 
+struct InfoPlan;
 struct MaskScans;
 struct ArraysMade;
 
@@ -35,9 +37,14 @@ struct StoredMaskLayout {
   std::shared_ptr<const ListedBlocks> (*list)(const ArrayGroup& arrays,
                                               const StoredSettings& settings) = nullptr;
   std::shared_ptr<const PairRule> (*rule)(const ArrayGroup& arrays, const StoredSettings& settings) = nullptr;
-  /// Of layouts that make_mask_arrays() writes.
+  /// Of layouts that MaskArraysPlan writes.
   std::optional<MaskLayout> written_as = std::nullopt;
   void (*write)(const MaskScans& scans, ArraysMade& to) = nullptr;
+  std::span<const LayoutSetting> takes = {};
+  /// Beginnings of names of arrays that the writer leaves out for another reason than that no block is partial.
+  std::span<const std::pair<std::string_view, AbsentArray>> absent = {};
+  /// The arrays, at most, before the masks are read; of a layout whose scan ranks divide.
+  std::vector<PlannedArray> (InfoPlan::*planned)() const = nullptr;
 
   std::shared_ptr<const StoredMasks> open(const ArrayGroup& group, const StoredSettings& settings) const;
 };

@@ -432,6 +432,18 @@ constexpr const char* kFa4Arrays[] = {"mask_block_cnt",
                                       "cu_block_idx_offsets",
                                       "cu_seqlens_q",
                                       "cu_seqlens_k"};
+constexpr LayoutSetting kFlexSettings[] = {{"block"}, {"dq_write_order"}};
+constexpr LayoutSetting kFa4Settings[] = {{"block"},
+                                          {"dkv"},
+                                          {"dq_write_order", Direction::dkv},
+                                          {"cu_seqlens", Direction::forward},
+                                          {"cu_seqlens_k", Direction::forward}};
+// Of both layouts.
+constexpr std::pair<std::string_view, AbsentArray> kListsAbsent[] = {
+    {"dkv", AbsentArray::forward},
+    {"cu_", AbsentArray::no_sequences},
+    {"dq_", AbsentArray::no_write_order},
+    {kFa4Descending, AbsentArray::no_write_order}};
 
 }  // namespace
 
@@ -455,12 +467,16 @@ const StoredMaskLayout kFlex{.name = "flex",
                              .is_of = is_flex,
                              .list = list_flex,
                              .written_as = MaskLayout::flex,
-                             .write = write_flex};
+                             .write = write_flex,
+                             .takes = kFlexSettings,
+                             .absent = kListsAbsent};
 const StoredMaskLayout kFa4{.name = "fa4",
                             .arrays = kFa4Arrays,
                             .is_of = is_fa4,
                             .list = list_fa4,
                             .written_as = MaskLayout::fa4,
-                            .write = write_fa4};
+                            .write = write_fa4,
+                            .takes = kFa4Settings,
+                            .absent = kListsAbsent};
 
 }  // namespace ejk::blocks

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <set>
 #include <string>
@@ -14,6 +13,7 @@
 #include "ejk/mask_info.hpp"
 #include "ejk/mask_layouts.hpp"
 #include "ejk/program/text.hpp"
+#include "layouts/writing.hpp"
 #include "mask/node.hpp"
 
 namespace ejk {
@@ -88,18 +88,17 @@ void add_loads(Report& report, const ScannedMasks& info, bool dkv) {
   report.add(std::move(table));
 }
 
-using NamedArrays = std::vector<std::pair<std::string, std::shared_ptr<const ArraySource>>>;
-
-void add_arrays(Report& report, const NamedArrays& arrays, std::int64_t dense_bytes) {
+void add_arrays(Report& report, const std::vector<MaskArray>& arrays, std::int64_t dense_bytes) {
   Table table{"arrays",
               "arrays",
               {{"name", "name"}, {"dtype", "dtype"}, {"shape", "shape"}, {"size", "size", Unit::bytes}},
               {}};
   std::int64_t bytes = 0;
-  for (const auto& [name, array] : arrays) {
-    const ArrayType type = type_of(*array);
+  for (const MaskArray& array : arrays) {
+    if (array.name == "is_dynamic_mask") continue;  // a flag, which is no data
+    const ArrayType type = type_of(*array.elements);
     bytes = core::sum_of_bytes({bytes, type.bytes()});
-    table.rows.push_back({name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
+    table.rows.push_back({array.name, std::string(name_of(type.dtype)), type.shape, type.bytes()});
   }
   report.add(std::move(table));
   report.add("arrays", "all arrays", bytes, Unit::bytes);
@@ -158,22 +157,13 @@ void add_alignments(Report& report, const ScannedMasks& of) {
   if (!alignment.empty()) report.add("alignment", "alignment", fmt::format("{}", fmt::join(alignment, "; ")));
 }
 
-// Tables and pictures of the blocks. `grids` adds to the sums over heads.
-void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool dkv,
-                const NamedArrays& arrays, const std::function<void(Report&)>& grids) {
-  const MaskSummary& first = info.summaries.front();
-  const auto heads = std::ssize(info.head_mask);
-  const std::int64_t q = first.q_length, kv = first.kv_length;
+bool has(const MaskArrays& made, AbsentArray why) {
+  return std::any_of(made.absent.begin(), made.absent.end(),
+                     [&](const auto& absent) { return absent.second == why; });
+}
 
-  // Sums over heads, not over distinct masks.
-  std::int64_t empty = 0, partial = 0, full = 0, elements = 0, blind_rows = 0, unseen_keys = 0;
-  for (const std::int64_t u : info.head_mask) {
-    const MaskSummary& s = info.summaries[static_cast<std::size_t>(u)];
-    empty += s.empty_blocks, partial += s.partial_blocks, full += s.full_blocks, elements += s.true_elements;
-    blind_rows += length_of(s.rows_without_key), unseen_keys += length_of(s.keys_without_row);
-  }
-  const std::int64_t blocks = empty + partial + full, dense = heads * q * kv;
-
+void add_masks(Report& report, const ScannedMasks& info, bool is_dynamic) {
+  const auto q = info.summaries.front().q_length, kv = info.summaries.front().kv_length;
   Table masks{"masks",
               "masks",
               {{"mask", "mask"},
@@ -200,6 +190,24 @@ void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool 
                           share(s.true_elements, q), middle ? ReportValue(*middle) : ReportValue()});
   }
   report.add(std::move(masks));
+}
+
+// Tables and pictures of the blocks.
+void add_blocks(Report& report, const MaskArrays& info, bool is_dynamic, bool dkv) {
+  const MaskSummary& first = info.summaries.front();
+  const auto heads = std::ssize(info.head_mask);
+  const std::int64_t q = first.q_length, kv = first.kv_length;
+
+  // Sums over heads, not over distinct masks.
+  std::int64_t empty = 0, partial = 0, full = 0, elements = 0, blind_rows = 0, unseen_keys = 0;
+  for (const std::int64_t u : info.head_mask) {
+    const MaskSummary& s = info.summaries[static_cast<std::size_t>(u)];
+    empty += s.empty_blocks, partial += s.partial_blocks, full += s.full_blocks, elements += s.true_elements;
+    blind_rows += length_of(s.rows_without_key), unseen_keys += length_of(s.keys_without_row);
+  }
+  const std::int64_t blocks = empty + partial + full, dense = heads * q * kv;
+
+  add_masks(report, info, is_dynamic);
 
   Report in_all;
   in_all.add("blocks", "blocks", blocks, Unit::count);
@@ -215,7 +223,9 @@ void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool 
                Unit::count);
   in_all.add("rows_without_key", "queries without a key", blind_rows, Unit::count);
   in_all.add("keys_without_row", "keys without a query", unseen_keys, Unit::count);
-  grids(in_all);
+  if (!info.unshrunk_grid.empty())
+    in_all.add("grid", "grid before shrinking", info.unshrunk_grid)
+        .add("shrunk_grid", "grid of the arrays", info.arrays.front().elements->shape());
   report.add(Section{"total", heads == 1 ? "in all" : "over all heads",
                      std::make_shared<Report>(std::move(in_all))});
 
@@ -223,7 +233,7 @@ void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool 
              &MaskSummary::rows_without_key);
   add_ranges(report, info, "keys_without_row", "keys without a query", Unit::keys,
              &MaskSummary::keys_without_row);
-  add_arrays(report, arrays, dense);
+  add_arrays(report, info.arrays, dense);
   add_loads(report, info, dkv);
 
   constexpr std::size_t kScreens = 4;  // of distinct masks
@@ -243,39 +253,67 @@ void add_blocks(Report& report, const ScannedMasks& info, bool is_dynamic, bool 
 }  // namespace
 
 Report describe(const MaskInfo& info) {
+  MaskArrays made;
+  static_cast<ScannedMasks&>(made) = info;
+  made.settings.direction = info.direction;
+  made.settings.head_shards = info.settings.head_shards;
+  made.settings.q_seq_shards = info.settings.q_seq_shards;
+  made.settings.dynamic = info.is_dynamic_mask;
+  made.unshrunk_grid = info.unshrunk_grid;
+  const ArrayGroup stored = stored_arrays(info);
+  for (const std::string& name : mask_array_names(MaskLayout::jax))
+    if (auto elements = stored.find(name); elements) made.arrays.push_back({name, std::move(elements)});
+  if (info.mask_function) made.absent.emplace_back("mask_next", AbsentArray::computed);
+  return describe(made);
+}
+
+Report describe(const MaskArrays& made) {
   Report report;
-  const bool dkv = info.direction == Direction::dkv;
-  report.add("direction", "walk", std::string(dkv ? "dkv" : "forward"));
-  report.add("kind", "kind",
-             std::string(info.is_dynamic_mask ? "dynamic"
-                         : info.mask_function ? "static, computable"
-                                              : "static"));
-  add_shapes(report, info);
-  if (info.settings.head_shards > 1) report.add("head_shards", "head shards", info.settings.head_shards);
-  if (info.settings.q_seq_shards > 1) report.add("q_seq_shards", "query shards", info.settings.q_seq_shards);
-  add_alignments(report, info);
-  NamedArrays arrays;
-  for (MaskInfoArray& array : arrays_of(info))
-    if (array.elements) arrays.emplace_back(array.name, std::move(array.elements));
-  add_blocks(report, info, info.is_dynamic_mask, dkv, arrays, [&](Report& in_all) {
-    in_all.add("grid", "grid before shrinking", info.unshrunk_grid);
-    in_all.add("shrunk_grid", "grid of the arrays", info.block_mask.shape());
-  });
+  const MaskLayoutSettings& how = made.settings;
+  const bool dkv = how.direction == Direction::dkv, has_walk = !made.unshrunk_grid.empty();
+  if (!has_walk) report.add("layout", "layout", std::string(name_of(how.layout)));
+  if (has_walk || dkv) report.add("direction", "walk", std::string(dkv ? "dkv" : "forward"));
+  const bool is_dynamic = has_walk && how.dynamic;
+  if (has_walk)
+    report.add("kind", "kind",
+               std::string(is_dynamic                         ? "dynamic"
+                           : has(made, AbsentArray::computed) ? "static, computable"
+                                                              : "static"));
+  add_shapes(report, made, has_blocks(how.layout));
+  if (how.head_shards > 1) report.add("head_shards", "head shards", how.head_shards);
+  if (has_walk && how.q_seq_shards > 1) report.add("q_seq_shards", "query shards", how.q_seq_shards);
+  if (!has_walk) report.add("exact", "exact", made.differing == 0);
+  if (made.differing > 0)
+    report.add("differing_elements", "elements that differ", made.differing, Unit::count)
+        .add("first_difference", "the first (head, query, key)", made.first_difference);
+  add_alignments(report, made);
+  add_blocks(report, made, is_dynamic, dkv);
   return report;
 }
 
-Report describe(const MaskArrays& arrays) {
+Report describe(const MaskArraysPlan& plan) {
+  const auto& [settings, layout, info] = *plan.plan_;
+  const bool is_divided = plan.is_divided();
   Report report;
-  report.add("layout", "layout", std::string(name_of(arrays.settings.layout)));
-  if (arrays.settings.direction == Direction::dkv) report.add("direction", "walk", std::string("dkv"));
-  add_shapes(report, arrays, has_blocks(arrays.settings.layout));
-  report.add("exact", "exact", arrays.differing == 0);
-  if (arrays.differing > 0)
-    report.add("differing_elements", "elements that differ", arrays.differing, Unit::count)
-        .add("first_difference", "the first (head, query, key)", arrays.first_difference);
-  add_alignments(report, arrays);
-  add_blocks(report, arrays, false, arrays.settings.direction == Direction::dkv, arrays.arrays,
-             [](Report&) {});
+  if (!is_divided) report.add("layout", "layout", std::string(layout.name));
+  report.add("heads", "heads", info.head_count())
+      .add("queries", "queries", info.q_length(), is_divided ? Unit::rows : Unit::count)
+      .add("keys", "keys", info.kv_length(), is_divided ? Unit::keys : Unit::count)
+      .add("block", "block", Shape{info.block.q, info.block.kv}, is_divided ? Unit::count : Unit::none);
+  if (is_divided)
+    report.add("grid", "grid", Shape{info.head_count(), info.layout.q_blocks, info.layout.kv_blocks},
+               Unit::blocks);
+  report.add("dense_mask", "dense mask as bools",
+             byte_count(Shape{info.head_count(), info.q_length(), info.kv_length()}, DType::boolean),
+             Unit::bytes);
+  if (!is_divided) return report;
+  Table table{"arrays",
+              "arrays, at most",
+              {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
+              {}};
+  for (const auto& [name, type] : (info.*layout.planned)())
+    table.rows.push_back({name, type.shape, std::string(name_of(type.dtype)), type.bytes()});
+  report.add(std::move(table));
   return report;
 }
 

@@ -1,4 +1,4 @@
-// Layout of splash attention: reading a MaskInfo, and its attributes. Memory is proportional to the visited
+// Layout of splash attention: writing and reading a MaskInfo, and its attributes. Memory is proportional to the visited
 // blocks. Source of the walk: the kernels of JAX's splash attention, whose grid is (row, query block, step)
 // in forward and (key block, row, step) in dkv: a step computes where block_mask is not 0, on the block that
 // data_next names, and applies block mask_next of partial_mask_blocks where block_mask is 1.
@@ -19,6 +19,7 @@
 #include "core/require.hpp"
 #include "ejk/program/text.hpp"
 #include "kernels/kernels.hpp"
+#include "layouts/writing.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
@@ -373,8 +374,34 @@ StoredMaskInfo::Cost cost_of(const ArrayGroup& arrays) {
   return cost;
 }
 
+// Index arrays are on rank 0, a partial block is on the first rank that found it.
+void write_splash(const MaskScans& scans, ArraysMade& to) {
+  const InfoPlan& plan = scans.plan;
+  const bool is_divided = !scans.own_rows.empty();
+  const char* const name = "partial_mask_blocks";
+  auto partial =
+      is_divided ? type_alone(plan.blocks_type(scans.pattern_count()), name) : partial_blocks(plan, scans);
+  const auto add_partial = [&] {
+    to.add(name, std::move(partial));
+    if (is_divided) to.into.arrays.back().parts = partial_parts(plan, scans);
+  };
+  if (scans.scans.empty()) return add_partial();
+  MaskInfo info = info_of(plan, scans, partial);
+  to.into.unshrunk_grid = std::move(info.unshrunk_grid);
+  to.add("data_next", std::move(info.data_next));
+  if (info.mask_next) to.add("mask_next", std::move(*info.mask_next));
+  to.add("block_mask", std::move(info.block_mask));
+  if (info.partial_mask_blocks) add_partial();
+  if (info.q_sequence) to.add("q_sequence", std::move(*info.q_sequence));
+  to.add("is_dynamic_mask", info.is_dynamic_mask);
+}
+
 constexpr const char* kSplashArrays[] = {"data_next",           "mask_next",  "block_mask",
                                          "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
+constexpr LayoutSetting kSplashSettings[] = {{"block"},        {"dkv"},         {"dynamic"},  {"head_shards"},
+                                             {"q_seq_shards"}, {"shrink_grid"}, {"downcast"}, {"computable"}};
+constexpr std::pair<std::string_view, AbsentArray> kSplashAbsent[] = {
+    {"q_sequence", AbsentArray::not_computable}};
 
 bool is_splash(const ArrayGroup& group) {
   const auto states = group.find("block_mask");
@@ -388,8 +415,16 @@ std::shared_ptr<const StoredMasks> read_splash(const ArrayGroup& group, const St
 }  // namespace
 
 extern const StoredMaskLayout kSplash;
-const StoredMaskLayout kSplash{
-    .name = "jax", .arrays = kSplashArrays, .is_of = is_splash, .cost = cost_of, .read = read_splash};
+const StoredMaskLayout kSplash{.name = "jax",
+                               .arrays = kSplashArrays,
+                               .is_of = is_splash,
+                               .cost = cost_of,
+                               .read = read_splash,
+                               .written_as = MaskLayout::jax,
+                               .write = write_splash,
+                               .takes = kSplashSettings,
+                               .absent = kSplashAbsent,
+                               .planned = &InfoPlan::arrays};
 
 }  // namespace ejk::blocks
 
@@ -398,8 +433,14 @@ namespace ejk {
 ArrayGroup stored_arrays(const MaskInfo& info) {
   ArrayGroup group;
   group.name = "the MaskInfo";
-  for (MaskInfoArray& array : arrays_of(info))
-    if (array.elements) group.arrays.emplace(array.name, std::move(array.elements));
+  const auto add = [&](const char* name, const Array& array) {
+    group.arrays.emplace(name, make_source(array.view(), name));
+  };
+  add("data_next", info.data_next);
+  add("block_mask", info.block_mask);
+  if (info.mask_next) add("mask_next", *info.mask_next);
+  if (info.partial_mask_blocks) group.arrays.emplace("partial_mask_blocks", info.partial_mask_blocks);
+  if (info.q_sequence) add("q_sequence", *info.q_sequence);
   Array dynamic(DType::boolean, {});
   dynamic.elements<bool>()[0] = info.is_dynamic_mask;
   group.arrays.emplace("is_dynamic_mask", make_source(std::move(dynamic), "is_dynamic_mask"));

@@ -414,6 +414,22 @@ void write_tokamax(const MaskScans& scans, ArraysMade& to) {
 constexpr const char* kTokamaxArrays[] = {
     "mask_next",  "active_rows", "active_cols", "block_mask", "num_active_blocks", "partial_mask_blocks",
     "q_sequence", "block",       "shape",       "dkv",        "q_seq_shards",      "kv_seq_shards"};
+constexpr LayoutSetting kTokamaxSettings[] = {{"block"},
+                                              {"dkv"},
+                                              {"dynamic"},
+                                              {"q_seq_shards", {}, true},
+                                              {"kv_seq_shards", {}, true},
+                                              {"shrink_grid", {}, true},
+                                              {"downcast"},
+                                              {"computable"}};
+constexpr std::pair<std::string_view, AbsentArray> kTokamaxAbsent[] = {
+    {"q_sequence", AbsentArray::not_computable},
+    {"active_", AbsentArray::every_block},
+    {"num_active", AbsentArray::every_block},
+    {"block_mask", AbsentArray::every_block},
+    {"dkv", AbsentArray::forward},
+    {"q_seq", AbsentArray::one_shard},
+    {"kv_seq", AbsentArray::one_shard}};
 
 }  // namespace
 
@@ -425,6 +441,8 @@ const StoredMaskLayout kTokamax{.name = "tokamax",
                                 .is_of = is_tokamax,
                                 .list = list_tokamax,
                                 .written_as = MaskLayout::tokamax,
-                                .write = write_tokamax};
+                                .write = write_tokamax,
+                                .takes = kTokamaxSettings,
+                                .absent = kTokamaxAbsent};
 
 }  // namespace ejk::blocks

@@ -375,6 +375,7 @@ void write_variable(const MaskScans& scans, ArraysMade& to) {
 }
 
 constexpr const char* kVariableArrays[] = {VariableRule::kMap, "block_row_sz", "block_col_sz", "shape"};
+constexpr LayoutSetting kVariableSettings[] = {{"block"}, {"q_sizes"}, {"kv_sizes"}};
 
 }  // namespace
 
@@ -384,6 +385,7 @@ const StoredMaskLayout kVariable{.name = "flashinfer-variable",
                                  .is_of = is_variable,
                                  .rule = rule_of_cells,
                                  .written_as = MaskLayout::flashinfer_variable,
-                                 .write = write_variable};
+                                 .write = write_variable,
+                                 .takes = kVariableSettings};
 
 }  // namespace ejk::blocks

@@ -1,7 +1,8 @@
-// Masks in the layouts of other libraries: one scan of the distinct masks, then one writer.
+// Masks in the arrays of a layout: one scan of the distinct masks, then the writer of the layout's row.
 //
 // Cost: the scan (src/blocks/scan.cpp), and the elements of the arrays. Arrays of elements (partial_mask_blocks,
-// data, packed_mask) are computed on read.
+// data, packed_mask) are computed on read. Of several ranks each has the partial blocks that it found, and rank 0
+// the other arrays.
 // tests: tests/layouts/test_mask_layouts.cpp
 #include "layouts/writing.hpp"
 
@@ -26,19 +27,46 @@ namespace blocks {
 
 namespace {
 
-InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLayoutSettings& settings) {
-  const bool has_columns = settings.layout == MaskLayout::flex ||
-                           (settings.layout == MaskLayout::fa4 && settings.direction == Direction::dkv);
-  if (settings.dq_write_order && !has_columns)
-    throw Error(Error::Kind::usage, "an order of writes to dQ is of flex, and of fa4 for the backward pass");
-  if (settings.dynamic && (settings.layout != MaskLayout::tokamax || settings.q_seq_shards > 1 ||
-                           settings.kv_seq_shards > 1 || !settings.shrink_grid))
-    throw Error(Error::Kind::usage, "dynamic masks are of tokamax, of one shard and a shrunk grid");
-  if (settings.cu_seqlens_k && !settings.cu_seqlens_q)
-    throw Error(Error::Kind::usage, "sequences of keys without sequences of queries");
+// downcast and computable are permissions, which a layout need not use.
+void require_taken(const MaskLayoutSettings& set, const StoredMaskLayout& layout) {
+  const std::pair<std::string_view, bool> all[] = {{"dkv", set.direction == Direction::dkv},
+                                                   {"dynamic", set.dynamic},
+                                                   {"head_shards", set.head_shards != 1},
+                                                   {"q_seq_shards", set.q_seq_shards != 1},
+                                                   {"kv_seq_shards", set.kv_seq_shards != 1},
+                                                   {"shrink_grid", !set.shrink_grid},
+                                                   {"dq_write_order", set.dq_write_order.has_value()},
+                                                   {"cu_seqlens", static_cast<bool>(set.cu_seqlens_q)},
+                                                   {"cu_seqlens_k", static_cast<bool>(set.cu_seqlens_k)},
+                                                   {"q_sizes", static_cast<bool>(set.q_sizes)},
+                                                   {"kv_sizes", static_cast<bool>(set.kv_sizes)}};
+  for (const auto& [name, is_set] : all) {
+    if (!is_set) continue;
+    if (!takes(set.layout, name, set.direction))
+      throw core::usage("the layout {} does not take {}", layout.name, name);
+    for (const LayoutSetting& taken : layout.takes)
+      if (set.dynamic && taken.is_static && taken.name == name)
+        throw core::usage("dynamic masks of the layout {} do not take {}", layout.name, name);
+  }
+  if (set.cu_seqlens_k && !set.cu_seqlens_q)
+    throw core::usage("sequences of keys without sequences of queries");
+}
+
+AbsentArray why_absent(const StoredMaskLayout& layout, std::string_view name, bool is_computed) {
+  for (const auto& [beginning, why] : layout.absent)
+    if (name.starts_with(beginning)) return why;
+  return is_computed ? AbsentArray::computed : AbsentArray::no_partial_block;
+}
+
+// cu_seqlens of keys, and its argument.
+std::pair<const char*, IntegerArray> offsets_of_keys(const MaskLayoutSettings& settings) {
+  if (settings.cu_seqlens_k) return {"cu_seqlens_k", settings.cu_seqlens_k};
+  return {"cu_seqlens_q", settings.cu_seqlens_q};
+}
+
+// Sequences and sizes of blocks are those of the mask.
+void require_lengths(const MaskLayoutSettings& settings, const Mask& mask, BlockShape block) {
   if (settings.cu_seqlens_q) {
-    if (settings.layout != MaskLayout::fa4 || settings.direction == Direction::dkv)
-      throw Error(Error::Kind::usage, "blocks that begin with each sequence are of fa4, of its forward pass");
     const SequenceOffsets sequences = sequences_in(settings);
     const auto require_end = [](const IntegerArray& cu, const char* argument, std::int64_t end,
                                 std::int64_t length, const char* what) {
@@ -46,30 +74,66 @@ InfoPlan plan_of(const std::vector<Mask>& heads, BlockShape block, const MaskLay
         throw core::invalid("{} ends at {}, and the mask has {} {}", cu->name(), end, length, what)
             .about(argument);
     };
-    const Mask& mask = heads.front();
     require_end(settings.cu_seqlens_q, "cu_seqlens_q", sequences.q.back(), mask.q_length(), "queries");
-    if (settings.cu_seqlens_k)
-      require_end(settings.cu_seqlens_k, "cu_seqlens_k", sequences.kv.back(), mask.kv_length(), "keys");
-    else
-      require_end(settings.cu_seqlens_q, "cu_seqlens_q", sequences.kv.back(), mask.kv_length(), "keys");
+    const auto [keys, of_keys] = offsets_of_keys(settings);
+    require_end(of_keys, keys, sequences.kv.back(), mask.kv_length(), "keys");
   }
   if (settings.q_sizes || settings.kv_sizes) {
-    if (settings.layout != MaskLayout::flashinfer_variable)
-      throw Error(Error::Kind::usage, "blocks of any sizes are of flashinfer-variable");
-    q_block_sizes(settings, heads.front().q_length(), block);
-    kv_block_sizes(settings, heads.front().kv_length(), block);
+    q_block_sizes(settings, mask.q_length(), block);
+    kv_block_sizes(settings, mask.kv_length(), block);
   }
+}
+
+ArraysPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskLayoutSettings& settings) {
+  const StoredMaskLayout& layout = layout_for(settings.layout);
+  require_taken(settings, layout);
+  if (!heads.empty()) require_lengths(settings, heads.front(), block);
   MaskInfoSettings how;
-  how.q_seq_shards = settings.q_seq_shards;
+  how.head_shards = settings.head_shards, how.q_seq_shards = settings.q_seq_shards;
   how.pad = settings.pad || !has_blocks(settings.layout) || settings.cu_seqlens_q;
   how.downcast = settings.downcast;
-  how.computable = settings.computable;
-  how.shrink_grid = false;
-  InfoPlan plan = checked(heads, block, settings.direction, MaskInfoKind::fixed, how);
+  how.computable = settings.computable && takes(settings.layout, "computable", settings.direction);
+  how.shrink_grid = settings.shrink_grid && layout.planned;
+  const bool is_dynamic = settings.dynamic && layout.planned;
+  InfoPlan plan = checked(std::move(heads), block, settings.direction,
+                          is_dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, how);
   if (plan.layout.kv_blocks % settings.kv_seq_shards != 0)
     throw core::invalid("{} columns of blocks do not divide into {} key shards", plan.layout.kv_blocks,
                         settings.kv_seq_shards);
-  return plan;
+  return {settings, layout, std::move(plan)};
+}
+
+// All ranks have the names and types of rank 0's arrays, why others are absent, and how many elements differ.
+// Arrays without parts are those of rank 0.
+void share_arrays(MaskArrays& made, Communicator& comm) {
+  RankMessage message;
+  if (comm.is_first()) {
+    message.put(made.differing).put(std::ssize(made.arrays)).put(std::ssize(made.absent));
+    for (MaskArray& array : made.arrays) {
+      const ArrayType type = type_of(*array.elements);
+      if (!array.parts) array.parts = {{whole_box(type.shape), array.elements}};
+      message.put_text(array.name).put(type.dtype).put_all(type.shape);
+    }
+    for (const auto& [name, why] : made.absent) message.put_text(name).put(why);
+  }
+  message = RankMessage(comm.broadcast(message.bytes()));
+  if (comm.is_first()) return;
+  const std::vector<MaskArray> own = std::exchange(made.arrays, {});
+  made.differing = message.take<std::int64_t>();
+  const auto present = message.take<std::ptrdiff_t>(), absent = message.take<std::ptrdiff_t>();
+  for (std::ptrdiff_t n = 0; n < present; ++n) {
+    std::string name = message.take_text();
+    const auto dtype = message.take<DType>();
+    auto elements = type_alone({dtype, message.take_all<std::int64_t>()}, name);
+    made.arrays.push_back({std::move(name), std::move(elements), std::vector<ArrayPart>()});
+    for (const MaskArray& array : own)
+      if (array.name == made.arrays.back().name) made.arrays.back().parts = array.parts;
+  }
+  made.absent.clear();
+  for (std::ptrdiff_t n = 0; n < absent; ++n) {
+    std::string name = message.take_text();
+    made.absent.emplace_back(std::move(name), message.take<AbsentArray>());
+  }
 }
 
 // Lines that one block row, or block column, has in common: all in one state, or each on its own.
@@ -200,6 +264,13 @@ SequenceOffsets sequences_in(const MaskLayoutSettings& how) {
   return read_sequences(*how.cu_seqlens_q, how.cu_seqlens_k ? *how.cu_seqlens_k : *how.cu_seqlens_q);
 }
 
+std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name) {
+  const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::internal, name + ": its elements are on other ranks");
+  };
+  return generated_source(std::move(type), name, nothing);
+}
+
 std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
                                                  const MaskScans& scans, Direction direction) {
   const BlockShape block = scans.plan.block;
@@ -277,7 +348,15 @@ std::vector<std::string> mask_array_names(MaskLayout layout) {
   const auto arrays = blocks::layout_for(layout).arrays;
   return {arrays.begin(), arrays.end()};
 }
-bool has_blocks(MaskLayout layout) { return blocks::layout_for(layout).list != nullptr; }
+bool has_blocks(MaskLayout layout) { return blocks::layout_for(layout).rule == nullptr; }
+
+std::span<const LayoutSetting> layout_settings(MaskLayout layout) { return blocks::layout_for(layout).takes; }
+bool takes(MaskLayout layout, std::string_view setting, Direction direction) {
+  const auto all = layout_settings(layout);
+  return std::any_of(all.begin(), all.end(), [&](const LayoutSetting& taken) {
+    return taken.name == setting && taken.direction.value_or(direction) == direction;
+  });
+}
 
 BlockShape scan_block(std::int64_t q_length, std::int64_t kv_length) {
   constexpr std::int64_t kMost = 2048, kLeast = 64;
@@ -290,28 +369,45 @@ std::string_view name_of(WriteOrder order) {
   return order == WriteOrder::ascending ? "ascending" : "descending";
 }
 
-MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
-                            const MaskLayoutSettings& settings) {
-  const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
-  blocks::DistinctMasks distinct = blocks::distinct_masks(plan.heads, single_process());
-  const auto table = std::make_shared<mask::PatternTable>(block, settings.max_pattern_bytes);
-  std::vector<blocks::Scan> scans;
-  std::int64_t done = 0;
-  const std::int64_t all = plan.layout.grid() * std::ssize(distinct.masks);
-  for (const Mask& mask : distinct.masks)
-    scans.push_back(blocks::scan_mask(mask, block, table.get(), [&](std::int64_t n) {
-      if (settings.progress) settings.progress(done += n, all);
-    }));
+MaskArraysPlan::MaskArraysPlan(std::vector<Mask> heads, BlockShape block, const MaskLayoutSettings& settings)
+    : plan_(std::make_shared<const blocks::ArraysPlan>(blocks::plan_of(std::move(heads), block, settings))) {}
+
+bool MaskArraysPlan::is_divided() const { return plan_->layout.planned != nullptr; }
+
+std::int64_t MaskArraysPlan::work_bytes() const { return plan_->work_bytes(); }
+
+std::vector<RankWork> MaskArraysPlan::shares(std::int64_t ranks) const {
+  core::require_ranks(ranks);
+  if (is_divided()) return plan_->info.shares(ranks);
+  std::vector<RankWork> work(static_cast<std::size_t>(ranks));
+  work.front().peak_bytes = work_bytes();
+  return work;
+}
+
+MaskArrays MaskArraysPlan::run(Communicator& comm, const BlockProgress& progress,
+                               std::int64_t max_pattern_bytes) const {
+  const auto& [settings, layout, info] = *plan_;
   MaskArrays made;
   made.settings = settings;
-  made.block = block;
-  made.distinct_partial_blocks = table->size();
-  blocks::ArraysMade to{made};
-  blocks::layout_for(settings.layout).write({plan, settings, distinct, scans, table}, to);
-  for (blocks::Scan& scan : scans) made.summaries.push_back(std::move(scan.summary));
-  made.masks = std::move(distinct.masks);
-  made.head_mask = std::move(distinct.of_head);
+  if (is_divided() || comm.is_first()) {
+    Communicator& those_that_scan = is_divided() ? comm : single_process();
+    blocks::MaskScans scans{scan_masks(info, those_that_scan, progress, max_pattern_bytes), info, settings};
+    blocks::ArraysMade to{made};
+    layout.write(scans, to);
+    const bool is_computed = info.is_left_to_kernel(scans.distinct);
+    static_cast<ScannedMasks&>(made) = scanned_masks(info.block, std::move(scans));
+    for (const std::string_view name : layout.arrays)
+      if (std::none_of(made.arrays.begin(), made.arrays.end(),
+                       [&](const MaskArray& array) { return array.name == name; }))
+        made.absent.emplace_back(name, blocks::why_absent(layout, name, is_computed));
+  }
+  if (!comm.is_single()) blocks::share_arrays(made, comm);
   return made;
+}
+
+MaskArrays make_mask_arrays(const std::vector<Mask>& heads, BlockShape block,
+                            const MaskLayoutSettings& settings) {
+  return MaskArraysPlan(heads, block, settings).run();
 }
 
 Shape lengths_of(const MaskLayoutSettings& settings) {
@@ -322,10 +418,9 @@ Shape lengths_of(const MaskLayoutSettings& settings) {
   };
   if (settings.cu_seqlens_q) {
     const blocks::SequenceOffsets sequences = blocks::sequences_in(settings);
-    const auto keys = settings.cu_seqlens_k ? std::pair{"cu_seqlens_k", settings.cu_seqlens_k}
-                                            : std::pair{"cu_seqlens_q", settings.cu_seqlens_q};
+    const auto [keys, of_keys] = blocks::offsets_of_keys(settings);
     return {not_empty(sequences.q.back(), "cu_seqlens_q", settings.cu_seqlens_q, "queries"),
-            not_empty(sequences.kv.back(), keys.first, keys.second, "keys")};
+            not_empty(sequences.kv.back(), keys, of_keys, "keys")};
   }
   if (!settings.q_sizes || !settings.kv_sizes) return {};
   const auto sum = [&](const char* argument, const IntegerArray& sizes, const char* what) {
@@ -336,9 +431,10 @@ Shape lengths_of(const MaskLayoutSettings& settings) {
   return {sum("q_sizes", settings.q_sizes, "queries"), sum("kv_sizes", settings.kv_sizes, "keys")};
 }
 
-std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
-                               const MaskLayoutSettings& settings) {
-  const blocks::InfoPlan plan = blocks::plan_of(heads, block, settings);
+std::int64_t blocks::ArraysPlan::work_bytes() const {
+  const InfoPlan& plan = info;
+  const BlockShape block = plan.block;
+  if (layout.planned) return plan.work_bytes();
   const std::int64_t grid = plan.layout.grid(), rows = plan.head_count(), q = plan.q_length(),
                      kv = plan.kv_length();
   // Of flex five tables and a copy of the states; of the others at most that. Of pairs the ranges of a line.
@@ -356,9 +452,8 @@ std::int64_t mask_arrays_bytes(const std::vector<Mask>& heads, BlockShape block,
   }
   std::int64_t of_sequences = 0;
   if (settings.cu_seqlens_q) {  // states, ids and lists of the blocks of each sequence
-    blocks::SequenceOffsets offsets = blocks::sequences_in(settings);
-    const blocks::PackedSequences sequences =
-        blocks::packed_sequences(std::move(offsets.q), std::move(offsets.kv), block);
+    SequenceOffsets offsets = sequences_in(settings);
+    const PackedSequences sequences = packed_sequences(std::move(offsets.q), std::move(offsets.kv), block);
     std::int64_t entries = 0;
     for (std::int64_t s = 0; s < sequences.q.count(); ++s)
       entries = core::sum_of_bytes({entries, times(sequences.q.blocks(s), sequences.kv.blocks(s))});

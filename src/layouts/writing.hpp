@@ -13,18 +13,16 @@
 #include "blocks/scan.hpp"
 #include "ejk/mask_layouts.hpp"
 #include "layouts/block_mask.hpp"
+#include "layouts/layouts.hpp"
 #include "layouts/packed_sequences.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
 namespace ejk::blocks {
 
-struct MaskScans {
+struct MaskScans : JoinedScans {
   const InfoPlan& plan;
   const MaskLayoutSettings& settings;
-  const DistinctMasks& distinct;
-  const std::vector<Scan>& scans;  // of the distinct masks
-  std::shared_ptr<const PatternTable> table;
 
   std::int64_t q_blocks() const { return plan.layout.q_blocks; }
   std::int64_t kv_blocks() const { return plan.layout.kv_blocks; }
@@ -76,12 +74,24 @@ struct ArraysMade {
 
   void add(const char* name, Array array) { add(name, make_source(std::move(array), name)); }
   void add(const char* name, std::shared_ptr<const ArraySource> array) {
-    into.arrays.emplace_back(name, std::move(array));
+    into.arrays.push_back({name, std::move(array)});
   }
   /// Integers of a setting.
   void add(const char* name, std::initializer_list<std::int64_t> values, Shape shape);
   void add(const char* name, bool value);
 };
+
+/// A plan of arrays: the checked settings, and the row that writes them.
+struct ArraysPlan {
+  MaskLayoutSettings settings;
+  const StoredMaskLayout& layout;
+  InfoPlan info;
+
+  std::int64_t work_bytes() const;
+};
+
+/// A source whose elements are on other ranks.
+std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name);
 
 /// cu_seqlens of queries and of keys. Errors: those of read_sequences.
 SequenceOffsets sequences_in(const MaskLayoutSettings& how);

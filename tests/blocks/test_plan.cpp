@@ -9,21 +9,22 @@
 #include "ejk/mask_info.hpp"
 #include "support/counted_source.hpp"
 #include "support/random_mask.hpp"
+#include "support/random_mask_info.hpp"
 
 using namespace ejk;
+using blocks::InfoPlan;
 
 namespace {
 
-std::map<std::string, ArrayType> planned(const MaskInfoPlan& plan) {
+std::map<std::string, ArrayType> planned(const InfoPlan& plan) {
   std::map<std::string, ArrayType> arrays;
   for (const auto& [name, type] : plan.arrays()) arrays.emplace(name, type);
   return arrays;
 }
 
 std::map<std::string, ArrayType> made(const MaskInfo& info) {
-  std::map<std::string, ArrayType> arrays{{"is_dynamic_mask", {DType::boolean, {}}}};
-  for (const MaskInfoArray& array : arrays_of(info))
-    if (array.elements) arrays.emplace(array.name, type_of(*array.elements));
+  std::map<std::string, ArrayType> arrays;
+  for (const auto& named : stored_arrays(info).arrays) arrays.emplace(named.first, type_of(*named.second));
   return arrays;
 }
 
@@ -44,8 +45,8 @@ class Unread final : public ArraySource {
   }
 };
 
-MaskInfoPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskInfoSettings& settings = {}) {
-  return {std::move(heads), block, Direction::forward, MaskInfoKind::fixed, settings};
+InfoPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskInfoSettings& settings = {}) {
+  return blocks::checked(std::move(heads), block, Direction::forward, MaskInfoKind::fixed, settings);
 }
 
 }  // namespace
@@ -78,9 +79,11 @@ TEST_CASE("the arrays of random masks are those planned, or smaller where the pl
     const auto kind = plain::between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
     CAPTURE(round);
 
-    const MaskInfoPlan plan(heads, block, direction, kind, settings);
+    const InfoPlan plan = blocks::checked(heads, block, direction, kind, settings);
     const auto expected = planned(plan);
-    const MaskInfo info = plan.run();
+    ProcessMaskOptions how;
+    static_cast<MaskInfoSettings&>(how) = settings;
+    const MaskInfo info = plain::processed(heads, block, {direction, kind, how});
     const auto found = made(info);
     std::int64_t index_bytes = 0;
     for (const auto& row : found) {
@@ -120,8 +123,8 @@ TEST_CASE("where nothing is shared or shrunk the arrays are exactly those planne
   }
   const Mask mask = array_mask(make_source(dense.view()));
   for (const Direction direction : {Direction::forward, Direction::dkv}) {
-    const MaskInfoPlan plan({mask}, {2, 10}, direction, MaskInfoKind::fixed);
-    const auto expected = planned(plan), found = made(plan.run());
+    const auto expected = planned(blocks::checked({mask}, {2, 10}, direction, MaskInfoKind::fixed, {})),
+               found = made(plain::processed({mask}, {2, 10}, {direction, MaskInfoKind::fixed, {}}));
     CHECK(expected.size() == found.size());
     for (const auto& row : expected) {
       const auto& name = row.first;
@@ -138,10 +141,9 @@ TEST_CASE("a plan reads no element") {
   std::vector<Mask> heads;
   for (std::int64_t h = 0; h < 4; ++h) heads.push_back(array_mask(slice_of(array, h)));
   for (const auto kind : {MaskInfoKind::fixed, MaskInfoKind::dynamic}) {
-    const MaskInfoPlan plan(heads, {16, 16}, Direction::forward, kind);
+    const InfoPlan plan = blocks::checked(heads, {16, 16}, Direction::forward, kind, {});
     CHECK(planned(plan).at("data_next").shape == Shape{4, 4, 4});
     CHECK(plan.work_bytes() > 0);
-    CHECK_FALSE(describe(plan).items.empty());
   }
 }
 
@@ -197,11 +199,11 @@ TEST_CASE("what is known to be empty takes no memory, and little time") {
        {documents, segments, local, causal & documents, documents | local, ~causal & segments})
     for (const Direction direction : {Direction::forward, Direction::dkv}) {
       CAPTURE(mask.text());
-      const MaskInfoPlan plan({mask}, {64, 64}, direction, MaskInfoKind::fixed);
+      const InfoPlan plan = blocks::checked({mask}, {64, 64}, direction, MaskInfoKind::fixed, {});
       const auto working = blocks::scan_bytes(kTokens, kTokens, {64, 64}, blocks::Patterns::kept,
                                               blocks::Reading::any_order);  // on all threads that there are
       CHECK(plan.work_bytes() - *working < kSide * 1000);
-      const MaskInfo info = plan.run();
+      const MaskInfo info = plain::processed({mask}, {64, 64}, {direction, MaskInfoKind::fixed, {}});
       CHECK(std::ssize(info.summaries[0].states->held()) <= 3 * kSide);
       CHECK(info.summaries[0].empty_blocks >= kSide * (kSide - 3));
       CHECK(info.block_mask.size() <= 3 * kSide);
@@ -221,8 +223,8 @@ TEST_CASE("a plan refuses what cannot be, and counts what no memory holds") {
   for (const std::int64_t shards : {1, 4096}) {
     settings.q_seq_shards = shards;
     try {
-      const MaskInfoPlan plan({full_mask(1 << 21, 1 << 21)}, {1, 1}, Direction::forward,
-                              MaskInfoKind::dynamic, settings);
+      blocks::checked({full_mask(1 << 21, 1 << 21)}, {1, 1}, Direction::forward, MaskInfoKind::dynamic,
+                      settings);
       CHECK(shards == 4096);
     } catch (const Error& e) {
       CHECK(shards == 1);

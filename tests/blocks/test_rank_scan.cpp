@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "blocks/plan.hpp"
+#include "ejk/mask_layouts.hpp"
 #include "support/arrays.hpp"
 #include "support/block_states.hpp"
 #include "support/counted_source.hpp"
@@ -48,19 +49,23 @@ void check_same(const MaskSummary& a, const MaskSummary& b) {
 }
 
 // The arrays that ranks hold in parts, put together; every element must be there once.
-std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoShare>& shares) {
+std::vector<std::pair<std::string, Array>> together(const std::vector<MaskArrays>& shares) {
   std::vector<std::pair<std::string, Array>> arrays;
   for (std::size_t a = 0; a < shares.front().arrays.size(); ++a) {
-    const MaskInfoShare::Array& planned = shares.front().arrays[a];
-    if (planned.absent != MaskInfoArray::Absent::no) continue;
-    const Shape& shape = planned.type.shape;
-    const std::int64_t size = size_of(planned.type.dtype);
-    Array array(planned.type.dtype, shape);
+    const auto& [name, elements_of_all, parts_of_first] = shares.front().arrays[a];
+    if (!parts_of_first) {  // of a single rank
+      arrays.emplace_back(name, read_all(*elements_of_all));
+      continue;
+    }
+    const ArrayType type = type_of(*elements_of_all);
+    const Shape& shape = type.shape;
+    const std::int64_t size = size_of(type.dtype);
+    Array array(type.dtype, shape);
     std::vector<std::uint8_t> counts(static_cast<std::size_t>(array.size()));
-    for (const MaskInfoShare& share : shares)
-      for (const MaskInfoShare::Part& part : share.arrays[a].parts) {
+    for (const MaskArrays& share : shares)
+      for (const ArrayPart& part : *share.arrays[a].parts) {
         REQUIRE(part.elements->shape() == part.box.count);
-        REQUIRE(part.elements->dtype() == planned.type.dtype);
+        REQUIRE(part.elements->dtype() == type.dtype);
         const Array elements = read_all(*part.elements);
         for (std::int64_t n = 0; n < elements.size(); ++n) {
           std::int64_t index = 0, stride = 1, rest = n;
@@ -76,24 +81,17 @@ std::vector<std::pair<std::string, Array>> together(const std::vector<MaskInfoSh
         }
       }
     CHECK(std::all_of(counts.begin(), counts.end(), [](auto n) { return n == 1; }));
-    arrays.emplace_back(planned.name, std::move(array));
+    arrays.emplace_back(name, std::move(array));
   }
   return arrays;
 }
 
-std::vector<std::pair<std::string, Array>> arrays_in(const MaskInfo& info) {
-  std::vector<std::pair<std::string, Array>> arrays;
-  for (const MaskInfoArray& array : arrays_of(info))
-    if (array.elements) arrays.emplace_back(array.name, read_all(*array.elements));
-  return arrays;
-}
-
-void check_ranks(const MaskInfoPlan& plan, std::int64_t ranks) {
+void check_ranks(const MaskArraysPlan& plan, std::int64_t ranks) {
   CAPTURE(ranks);
-  const MaskInfo alone_info = plan.run();
-  std::vector<MaskInfoShare> shares =
-      test::results_of_ranks(ranks, [&](Communicator& comm) { return plan.run_with(comm); });
-  const auto expected = arrays_in(alone_info), got = together(shares);
+  const MaskArrays alone = plan.run();
+  const std::vector<MaskArrays> shares =
+      test::results_of_ranks(ranks, [&](Communicator& comm) { return plan.run(comm); });
+  const auto expected = together({alone}), got = together(shares);
   REQUIRE(got.size() == expected.size());
   for (std::size_t n = 0; n < got.size(); ++n) {
     CAPTURE(expected[n].first);
@@ -101,16 +99,21 @@ void check_ranks(const MaskInfoPlan& plan, std::int64_t ranks) {
     CHECK(same_bytes(got[n].second, expected[n].second));
   }
   for (std::size_t r = 0; r < shares.size(); ++r) {
-    CHECK(shares[r].info.has_value() == (r == 0));
+    CHECK(shares[r].summaries.empty() == (r > 0));
+    CHECK(shares[r].absent == alone.absent);
+    CHECK(shares[r].differing == alone.differing);
     REQUIRE(shares[r].arrays.size() == shares[0].arrays.size());
     for (std::size_t n = 0; n < shares[0].arrays.size(); ++n) {
       CHECK(shares[r].arrays[n].name == shares[0].arrays[n].name);
-      CHECK(shares[r].arrays[n].type.shape == shares[0].arrays[n].type.shape);
-      CHECK(shares[r].arrays[n].type.dtype == shares[0].arrays[n].type.dtype);
+      CHECK(to_string(type_of(*shares[r].arrays[n].elements)) ==
+            to_string(type_of(*shares[0].arrays[n].elements)));
     }
   }
-  const MaskInfo& info = *shares[0].info;
-  CHECK(text_of(describe(info)) == text_of(describe(alone_info)));
+  CHECK(text_of(describe(shares[0])) == text_of(describe(alone)));
+}
+
+MaskLayoutSettings settings_of(Direction direction, MaskInfoKind kind) {
+  return {.direction = direction, .pad = true, .dynamic = kind == MaskInfoKind::dynamic};
 }
 
 // Rows of blocks of so many kinds, of which equal ones are far from each other; 0: all differ.
@@ -145,19 +148,18 @@ TEST_CASE("a MaskInfo of any comm is that of one process") {
       some.push_back(plain::random_mask(random, q, kv, 2).mask);
     for (std::int64_t n = between(random, 1, 4); n > 0; --n)
       heads.push_back(some[static_cast<std::size_t>(between(random, 0, std::ssize(some) - 1))]);
-    MaskInfoSettings settings;
-    settings.pad = true;
+    const auto direction = between(random, 0, 1) == 0 ? Direction::forward : Direction::dkv;
+    const auto kind = between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
+    MaskLayoutSettings settings = settings_of(direction, kind);
     settings.computable = between(random, 0, 1) == 0;
     settings.shrink_grid = between(random, 0, 1) == 0;
     settings.downcast = between(random, 0, 2) > 0;
     const std::int64_t rows = (q + block.q - 1) / block.q;
     if (rows % 2 == 0) settings.q_seq_shards = 2;
     if (heads.size() % 2 == 0) settings.head_shards = 2;
-    const auto direction = between(random, 0, 1) == 0 ? Direction::forward : Direction::dkv;
-    const auto kind = between(random, 0, 2) == 0 ? MaskInfoKind::dynamic : MaskInfoKind::fixed;
     CAPTURE(round);
-    const MaskInfoPlan plan(heads, block, direction, kind, settings);
-    check_ranks(plan, kRankCounts[static_cast<std::size_t>(round) % std::size(kRankCounts)]);
+    check_ranks(MaskArraysPlan(heads, block, settings),
+                kRankCounts[static_cast<std::size_t>(round) % std::size(kRankCounts)]);
   }
 }
 
@@ -168,12 +170,11 @@ TEST_CASE("partial blocks that several ranks find are kept once, with the ids of
     std::vector<Mask> heads{striped(random, q, kv, 8, kinds), striped(random, q, kv, 8, kinds)};
     heads.push_back(heads[0]);
     heads.push_back(heads[1] & causal_mask(q, kv, 20));
-    MaskInfoSettings settings;
-    settings.pad = true;
     for (const std::int64_t ranks : {2, 3, 5, 16, 60}) {
       for (const Direction direction : {Direction::forward, Direction::dkv})
-        check_ranks(MaskInfoPlan(heads, {8, 16}, direction, MaskInfoKind::fixed, settings), ranks);
-      check_ranks(MaskInfoPlan(heads, {8, 16}, Direction::forward, MaskInfoKind::dynamic, settings), ranks);
+        check_ranks(MaskArraysPlan(heads, {8, 16}, settings_of(direction, MaskInfoKind::fixed)), ranks);
+      check_ranks(MaskArraysPlan(heads, {8, 16}, settings_of(Direction::forward, MaskInfoKind::dynamic)),
+                  ranks);
     }
   }
 }
@@ -181,20 +182,20 @@ TEST_CASE("partial blocks that several ranks find are kept once, with the ids of
 TEST_CASE("ranks hold the partial blocks that they find first, and their limit is for these") {
   plain::Random random(33);
   const Mask mask = striped(random, 512, 512, 64, 0);
-  const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
+  const MaskArraysPlan plan({mask}, {64, 64}, {});
   constexpr std::int64_t kOne = 64 * 8 + 96, kDigest = 96;  // bytes of a block, and of knowing it
   const std::int64_t limit = 16 * kOne + 64 * kDigest;      // 64 blocks, of 4 ranks
-  CHECK_THROWS_AS(plan.run({}, limit), Error);
+  CHECK_THROWS_AS(plan.run(single_process(), {}, limit), Error);
   const auto shares =
-      test::results_of_ranks(4, [&](Communicator& comm) { return plan.run_with(comm, {}, limit); });
+      test::results_of_ranks(4, [&](Communicator& comm) { return plan.run(comm, {}, limit); });
   std::int64_t next = 0;
-  for (const MaskInfoShare& share : shares)
-    for (const MaskInfoShare::Part& part : share.arrays[3].parts) {
+  for (const MaskArrays& share : shares)
+    for (const ArrayPart& part : *share.arrays[3].parts) {
       CHECK(part.box == ArrayBox{{next, 0, 0}, {16, 64, 64}});
       next += 16;
     }
   CHECK(next == 64);
-  CHECK_THROWS_AS(test::run_ranks(4, [&](Communicator& comm) { plan.run_with(comm, {}, limit - 1); }), Error);
+  CHECK_THROWS_AS(test::run_ranks(4, [&](Communicator& comm) { plan.run(comm, {}, limit - 1); }), Error);
 }
 
 TEST_CASE("all ranks get the scan of a mask that they share") {
@@ -253,8 +254,8 @@ TEST_CASE("a stored mask is read once by several ranks, and in order by each ran
       std::atomic<bool> in_order{true};
       test::run_ranks(ranks, [&](Communicator& comm) {
         const auto source = std::make_shared<plain::CountedSource>(array, order);
-        const MaskInfoPlan plan({array_mask(source)}, {16, 50}, Direction::forward, MaskInfoKind::fixed);
-        plan.run_with(comm);
+        const MaskArraysPlan plan({array_mask(source)}, {16, 50}, {});
+        plan.run(comm);
         read[static_cast<std::size_t>(comm.rank())] = source->elements;
         if (!source->in_order) in_order = false;
       });
@@ -268,9 +269,9 @@ TEST_CASE("what a rank finds wrong in its rows is thrown") {
   Array bias(DType::float32, {300, 300});
   bias.elements<float>()[250 * 300 + 7] = 0.5f;
   const Mask m = array_mask(make_source(bias.view(), "bias"), Polarity::additive);
-  const MaskInfoPlan plan({m}, {50, 50}, Direction::forward, MaskInfoKind::fixed);
+  const MaskArraysPlan plan({m}, {50, 50}, {});
   CHECK_THROWS_WITH_AS(
-      test::run_ranks(3, [&](Communicator& comm) { plan.run_with(comm); }),
+      test::run_ranks(3, [&](Communicator& comm) { plan.run(comm); }),
       "bias: element [250, 7] is 0.5: an additive mask holds 0 (attend) and -1e4 or less (hide)", Error);
 }
 
@@ -278,7 +279,7 @@ TEST_CASE("shares of work are even by what has to be looked at, and together are
   const std::int64_t n = 4096;
   Array array(DType::boolean, {n, n});
   const Mask mask = array_mask(make_source(array.view())) & causal_mask(n, n);
-  const MaskInfoPlan plan({mask}, {64, 64}, Direction::forward, MaskInfoKind::fixed);
+  const MaskArraysPlan plan({mask}, {64, 64}, {});
   const auto sum = [](const std::vector<RankWork>& shares, auto RankWork::*what) {
     double all = 0;
     for (const RankWork& share : shares) all += static_cast<double>(share.*what);

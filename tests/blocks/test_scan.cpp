@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include "blocks/plan.hpp"
 #include "support/arrays.hpp"
 #include "support/random_mask.hpp"
 #include "support/threads.hpp"
@@ -117,7 +118,7 @@ TEST_CASE("a partial block that no memory can hold is refused, whatever its size
                                  BlockShape{std::int64_t{1} << 32, std::int64_t{1} << 38}}) {
     CHECK_FALSE(blocks::scan_bytes(16, 16, block, blocks::Patterns::kept, blocks::Reading::any_order));
     CHECK_THROWS_AS(process_mask({causal_mask(16, 16)}, block, options), Error);
-    const MaskInfoPlan plan({causal_mask(16, 16)}, block, Direction::forward, MaskInfoKind::fixed, options);
-    CHECK(plan.work_bytes() == INT64_MAX);
+    CHECK(blocks::checked({causal_mask(16, 16)}, block, Direction::forward, MaskInfoKind::fixed, options)
+              .work_bytes() == INT64_MAX);
   }
 }

@@ -231,7 +231,7 @@ std::function<Findings()> backward(std::int32_t off) {
     MaskLayoutSettings settings{.layout = MaskLayout::fa4};
     settings.direction = Direction::dkv, settings.dq_write_order = WriteOrder::ascending;
     ArrayGroup group{"m.npz", {}, {}};
-    for (const auto& [name, source] : make_mask_arrays({causal_mask(8, 8)}, {4, 4}, settings).arrays) {
+    for (const auto& [name, source, parts] : make_mask_arrays({causal_mask(8, 8)}, {4, 4}, settings).arrays) {
       Array array = read_all(*source);
       if (name == "dq_write_order") array.elements<std::int32_t>()[0] += off;
       group.arrays[name] = make_source(std::move(array), name);
@@ -244,7 +244,7 @@ std::function<Findings()> backward(std::int32_t off) {
 std::function<Findings()> gradient_lists(std::int32_t less) {
   return [=] {
     ArrayGroup group{"m.npz", {}, {}};
-    for (const auto& [name, source] :
+    for (const auto& [name, source, parts] :
          make_mask_arrays({causal_mask(8, 8)}, {4, 4}, {.layout = MaskLayout::flex}).arrays) {
       Array array = read_all(*source);
       if (name == "full_q_num_blocks") array.elements<std::int32_t>()[0] -= less;

@@ -46,7 +46,7 @@ TEST_CASE("a changed number is an error exactly where a kernel computes somethin
   Random random{9};
   std::int64_t with_effect = 0, without = 0;
   std::map<std::string, Answers> of_form;
-  for (const MaskLayout layout : kMaskLayouts)
+  for (const MaskLayout layout : plain::kLoopedLayouts)
     for (int round = 0; round < 600; ++round) {
       CAPTURE(name_of(layout));
       CAPTURE(round);
@@ -351,7 +351,7 @@ TEST_CASE("FlashAttention-4 takes its own arrays of one direction, and flex's of
     const Findings of_rows = check({.layout = MaskLayout::fa4}, asked);
     CHECK(of_rows.count("runs-on") == (asked == Direction::dkv));
     if (asked == Direction::dkv) CHECK(of_rows.kept().front().finding.array == "dkv");
-    for (const MaskLayout other : kMaskLayouts)
+    for (const MaskLayout other : plain::kLoopedLayouts)
       if (other != MaskLayout::fa4 && other != MaskLayout::flex)
         CHECK(plain::failure([&] { check({.layout = other}, asked); }, Error::Kind::usage) ==
               "m.npz: FlashAttention-4 takes blocks in the layouts fa4 and flex, not " +

@@ -64,8 +64,8 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
     const MaskArrays made = make_mask_arrays(heads, {block[0], block[1]}, settings);
     std::size_t found = 0;
     for (const auto& named : made.arrays) {
-      const std::string& array = named.first;
-      const auto& source = named.second;
+      const std::string& array = named.name;
+      const auto& source = named.elements;
       if (!c.out.contains(array)) {
         // Settings, and what their kernels compute.
         CHECK_MESSAGE((std::find(std::begin(blocks::kSettingArrays), std::end(blocks::kSettingArrays),
@@ -91,7 +91,7 @@ TEST_CASE("mask_layouts: golden cases, and read back from them") {
 
 TEST_CASE("kernels of each layout compute exactly the mask, and from() has it") {
   Random random{5};
-  for (const MaskLayout layout : kMaskLayouts)
+  for (const MaskLayout layout : plain::kLoopedLayouts)
     for (int round = 0; round < 300; ++round) {
       const PlainCase c = plain::random_case(random, layout);
       CAPTURE(name_of(layout));
@@ -276,7 +276,7 @@ TEST_CASE("blocks that are neither all True nor all False are computed whole, an
             [&] {
               make_mask_arrays({causal_mask(6, 6)}, {4, 4}, {.layout = bsr, .q_sizes = q_sizes});
             },
-            Error::Kind::usage) == "blocks of any sizes are of flashinfer-variable");
+            Error::Kind::usage) == "the layout bsr does not take q_sizes");
 }
 
 TEST_CASE("slices of magi, which may be as many as elements, stay within the memory for blocks") {
@@ -287,15 +287,10 @@ TEST_CASE("slices of magi, which may be as many as elements, stay within the mem
   MaskLayoutSettings settings{.layout = magi};
   const MaskArrays made = make_mask_arrays({mask}, {64, 64}, settings);
   std::int64_t bytes = 0;
-  for (const auto& named : made.arrays) bytes += byte_count(named.second->shape(), named.second->dtype());
-  settings.max_pattern_bytes = 16 * bytes;
-  CHECK(make_mask_arrays({mask}, {64, 64}, settings).arrays.size() == made.arrays.size());
-  settings.max_pattern_bytes = bytes;
-  CHECK(plain::failure(
-            [&] {
-              make_mask_arrays({mask}, {64, 64}, settings);
-            },
-            Error::Kind::budget)
+  for (const MaskArray& array : made.arrays) bytes += type_of(*array.elements).bytes();
+  const MaskArraysPlan plan({mask}, {64, 64}, settings);
+  CHECK(plan.run(single_process(), {}, 16 * bytes).arrays.size() == made.arrays.size());
+  CHECK(plain::failure([&] { plan.run(single_process(), {}, bytes); }, Error::Kind::budget)
             .starts_with("the slices need more than "));
 }
 
@@ -326,7 +321,7 @@ TEST_CASE("lengths that cu_seqlens and sizes of blocks fix, and the argument tha
   const auto subject = [](const MaskLayoutSettings& settings, const Mask& mask) {
     std::string about = "no error";
     try {
-      mask_arrays_bytes({mask}, {2, 2}, settings);
+      MaskArraysPlan({mask}, {2, 2}, settings);
     } catch (const Error& error) {
       CHECK(error.kind() == Error::Kind::input);
       about = error.subject();
@@ -491,7 +486,7 @@ TEST_CASE("orders of writes to dQ are those of torch and FlashAttention-4") {
     const bool descending = c.params.at("descending");
     settings.dq_write_order = descending ? WriteOrder::descending : WriteOrder::ascending;
     const Mask mask = array_mask(make_source(c.in.at("mask").view(), "mask"));
-    for (const auto& [name, array] : make_mask_arrays({mask}, {16, 16}, settings).arrays) {
+    for (const auto& [name, array, parts] : make_mask_arrays({mask}, {16, 16}, settings).arrays) {
       if (c.out.contains(name)) {
         golden::check_equal(read_all(*array), c, name);
         ++arrays;
@@ -506,5 +501,5 @@ TEST_CASE("orders of writes to dQ are those of torch and FlashAttention-4") {
               make_mask_arrays({causal_mask(4, 4)}, {2, 2},
                                {.layout = fa4, .dq_write_order = WriteOrder::ascending});
             },
-            Error::Kind::usage) == "an order of writes to dQ is of flex, and of fa4 for the backward pass");
+            Error::Kind::usage) == "the layout fa4 does not take dq_write_order");
 }

@@ -20,8 +20,6 @@ EXPORTED double grouped_product(const float* lhs, const float* rhs, const std::i
 
 // Blocks of a causal mask of length x length that a kernel has to compute.
 EXPORTED std::int64_t causal_blocks(std::int64_t length, std::int64_t block) {
-  const ejk::MaskInfoPlan plan({ejk::causal_mask(length, length)}, {.q = block, .kv = block},
-                               ejk::Direction::forward, ejk::MaskInfoKind::fixed);
-  const ejk::MaskInfo info = plan.run();
+  const ejk::MaskInfo info = ejk::process_mask({ejk::causal_mask(length, length)}, {.q = block, .kv = block});
   return info.summaries.at(0).partial_blocks + info.summaries.at(0).full_blocks;
 }

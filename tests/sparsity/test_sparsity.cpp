@@ -71,8 +71,8 @@ std::int64_t allowed(const Heads& heads, std::size_t h, BlockShape block, std::i
 
 std::int64_t metadata_of(const MaskInfo& info) {
   std::int64_t bytes = 0;
-  for (const MaskInfoArray& array : arrays_of(info))
-    if (array.elements) bytes += type_of(*array.elements).bytes();
+  for (const auto& named : stored_arrays(info).arrays)
+    if (named.first != "is_dynamic_mask") bytes += type_of(*named.second).bytes();
   return bytes;
 }
 

@@ -26,12 +26,15 @@ struct Stored {
 };
 using StoredArrays = std::map<std::string, Stored>;
 
+/// The layouts with a loop here: all but jax, whose loops are in tests/blocks/test_mask_info.cpp.
+inline constexpr auto kLoopedLayouts = std::span(ejk::kMaskLayouts).subspan(1);
+
 inline StoredArrays stored(const ejk::MaskArrays& made) {
   StoredArrays arrays;
-  for (const auto& [name, source] : made.arrays) {
-    Stored& of = arrays[name];
-    of.dtype = source->dtype(), of.shape = source->shape();
-    const ejk::Array all = read_all(*source);
+  for (const ejk::MaskArray& array : made.arrays) {
+    Stored& of = arrays[array.name];
+    of.dtype = array.elements->dtype(), of.shape = array.elements->shape();
+    const ejk::Array all = read_all(*array.elements);
     ejk::dispatch(of.dtype, [&]<class T>(std::type_identity<T>) {
       if constexpr (std::is_integral_v<T>)
         of.values.assign(all.elements<T>().begin(), all.elements<T>().end());
@@ -384,6 +387,8 @@ inline Computed computed_magi(const PlainCase& of, const StoredArrays& a) {
 inline Computed computed(const PlainCase& of, const StoredArrays& arrays) {
   using enum ejk::MaskLayout;
   switch (of.settings.layout) {
+    case jax:
+      break;
     case tokamax:
       return computed_tokamax(of, arrays);
     case flex:

@@ -19,82 +19,90 @@ namespace {
 struct MaskInfoOptions {
   MaskOptions masks;
   std::optional<BlockShape> block;
-  bool dkv = false;
-  bool dynamic = false;
-  MaskInfoSettings how;
-  std::optional<MaskLayout> layout;  // none: JAX's
-  std::int64_t kv_seq_shards = 1;
-  std::optional<WriteOrder> dq_write_order;
+  MaskLayoutSettings settings;
   bool require_exact = false;
   std::string q_sizes, kv_sizes, cu_seqlens, cu_seqlens_k;  // references
 };
 
-void check_words(const MaskInfoOptions& options) {
-  const bool variable = options.layout == MaskLayout::flashinfer_variable,
-             has_sizes = !options.q_sizes.empty() && !options.kv_sizes.empty();
-  const bool needs_block = variable ? !has_sizes : !options.layout || has_blocks(*options.layout);
-  if (needs_block && !options.block)
+// "a, b and c".
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t n = 0; n < words.size(); ++n)
+    text += (n == 0 ? "" : n + 1 < words.size() ? ", " : " and ") + words[n];
+  return text;
+}
+
+// The layouts that take a setting: "jax, tokamax and fa4"; "flex, or fa4 and --dkv".
+std::string layouts_with(std::string_view setting) {
+  std::vector<std::string> names, of_direction;
+  for (const MaskLayout layout : kMaskLayouts)
+    for (const LayoutSetting& taken : layout_settings(layout))
+      if (const std::string name(name_of(layout)); taken.name == setting && !taken.direction)
+        names.push_back(name);
+      else if (taken.name == setting)
+        of_direction.push_back(name + (taken.direction == Direction::dkv ? " and --dkv" : ", without --dkv"));
+  if (setting == "block") return names.front() + " and others that have blocks";
+  std::string text = listed(names);
+  for (const std::string& name : of_direction) text += (text.empty() ? "" : ", or ") + name;
+  return text;
+}
+
+// Options are the settings of layouts by the same names.
+void check_options(const MaskInfoOptions& options, const OptionSet& set) {
+  const MaskLayoutSettings& how = options.settings;
+  const auto takes = [&](std::string_view name) { return ejk::takes(how.layout, name, how.direction); };
+  const bool has_sizes = !options.q_sizes.empty() && !options.kv_sizes.empty();
+  if (takes("block") && !options.block && !(takes("q_sizes") && has_sizes))
     throw usage("--block QxK is missing: the queries and keys of a block")
-        .hint(variable ? "or --q-sizes and --kv-sizes" : "for example --block 128x128");
-  const auto given = [](bool is, const char* option, const char* of) {
-    if (is) throw usage("{} requires --layout {}", option, of);
-  };
-  const MaskInfoSettings usual;
-  const bool jax = !options.layout, tokamax = options.layout == MaskLayout::tokamax;
-  given(!variable && !options.q_sizes.empty(), "--q-sizes", "flashinfer-variable");
-  given(!variable && !options.kv_sizes.empty(), "--kv-sizes", "flashinfer-variable");
-  const bool packs = options.layout == MaskLayout::fa4 && !options.dkv;
-  given(!packs && !options.cu_seqlens.empty(), "--cu-seqlens", "fa4, without --dkv");
-  given(!packs && !options.cu_seqlens_k.empty(), "--cu-seqlens-k", "fa4, without --dkv");
+        .hint(takes("q_sizes") ? "or --q-sizes and --kv-sizes" : "for example --block 128x128");
+  for (const Option& option : set.options())
+    if (option.is_given && !takes(option.record_key))
+      if (const std::string layouts = layouts_with(option.record_key); !layouts.empty())
+        throw usage("{} requires --layout {}", option.name(), layouts);
   if (has_sizes && options.block) throw usage("--block and sizes of blocks: one of them");
-  given(!needs_block && options.block.has_value(), "--block", "jax and others that have blocks");
-  given(!jax && !tokamax && options.dynamic, "--dynamic", "jax and tokamax");
-  const bool is_sharded = options.how.q_seq_shards != usual.q_seq_shards || options.kv_seq_shards != 1 ||
-                          !options.how.shrink_grid;
-  if (tokamax && options.dynamic && is_sharded)
-    throw usage(
-        "--dynamic excludes --q-seq-shards, --kv-seq-shards and --no-shrink-grid in --layout tokamax");
-  given(!jax && options.how.head_shards != usual.head_shards, "--head-shards", "jax");
-  given(!jax && !tokamax && options.how.q_seq_shards != usual.q_seq_shards, "--q-seq-shards",
-        "jax and tokamax");
-  given(!jax && !tokamax && !options.how.shrink_grid, "--no-shrink-grid", "jax and tokamax");
-  given(!jax && !tokamax && !options.how.downcast, "--no-downcast", "jax and tokamax");
-  given(!jax && !tokamax && !options.how.computable, "--no-computable", "jax and tokamax");
-  given(!tokamax && options.kv_seq_shards != 1, "--kv-seq-shards", "tokamax");
-  given(!jax && !tokamax && options.layout != MaskLayout::fa4 && options.dkv, "--dkv",
-        "jax, tokamax and fa4");
-  const bool has_columns =
-      options.layout == MaskLayout::flex || (options.layout == MaskLayout::fa4 && options.dkv);
-  given(options.dq_write_order && !has_columns, "--dq-write-order", "flex, or fa4 and --dkv");
-  given(jax && options.require_exact, "--require-exact", "another library");
+  std::vector<std::string> excluded;
+  bool is_given = false;
+  for (const Option& option : set.options())
+    for (const LayoutSetting& setting : layout_settings(how.layout))
+      if (setting.is_static && setting.name == option.record_key) {
+        excluded.push_back(option.name());
+        is_given = is_given || option.is_given;
+      }
+  if (how.dynamic && is_given)
+    throw usage("--dynamic excludes {} in --layout {}", listed(excluded), name_of(how.layout));
 }
 
-Output absent(const std::string& name, MaskInfoArray::Absent why) {
-  using Absent = MaskInfoArray::Absent;
-  return {name, nullptr,
-          why == Absent::not_computable ? "only a single causal, local or chunked mask has one"
-          : why == Absent::computed
-              ? "a kernel computes a single causal, local or chunked mask; --no-computable writes it"
-              : "no block is partial"};
-}
-
-std::vector<Output> outputs_of(const MaskInfo& info) {
-  std::vector<Output> outputs;
-  for (MaskInfoArray& array : arrays_of(info))
-    outputs.push_back(array.elements ? Output{array.name, std::move(array.elements), {}}
-                                     : absent(array.name, array.absent));
-  return outputs;
-}
-
-std::vector<Output> outputs_of(const MaskInfoShare& share) {
-  std::vector<Output> outputs;
-  for (const MaskInfoShare::Array& array : share.arrays) {
-    std::vector<OutputPart> parts;
-    for (const MaskInfoShare::Part& part : array.parts) parts.push_back({part.box, part.elements});
-    outputs.push_back(array.absent == MaskInfoArray::Absent::no
-                          ? output_in_parts(array.name, array.type, std::move(parts))
-                          : absent(array.name, array.absent));
+const char* reason_of(AbsentArray why) {
+  switch (why) {
+    case AbsentArray::no_partial_block:
+      return "no block is partial";
+    case AbsentArray::every_block:
+      return "the kernel walks every block";
+    case AbsentArray::computed:
+      return "a kernel computes a single causal, local or chunked mask; --no-computable writes it";
+    case AbsentArray::not_computable:
+      return "only a single causal, local or chunked mask has one";
+    case AbsentArray::forward:
+      return "it is for the forward pass";
+    case AbsentArray::one_shard:
+      return "it is written for several shards";
+    case AbsentArray::no_sequences:
+      return "--cu-seqlens writes it";
+    case AbsentArray::no_write_order:
+      return "--dq-write-order writes it";
   }
+  return "";
+}
+
+std::vector<Output> outputs_of(const MaskArrays& made) {
+  std::vector<Output> outputs;
+  for (const MaskArray& array : made.arrays) {
+    Output& output = outputs.emplace_back(Output{array.name, array.elements, {}});
+    if (!array.parts) continue;
+    output.parts.emplace();
+    for (const ArrayPart& part : *array.parts) output.parts->push_back({part.box, part.elements});
+  }
+  for (const auto& [name, why] : made.absent) outputs.push_back({name, nullptr, reason_of(why)});
   return outputs;
 }
 
@@ -103,141 +111,66 @@ const ArgumentOptions kArgumentOptions{{"q_sizes", "--q-sizes"},
                                        {"cu_seqlens_q", "--cu-seqlens"},
                                        {"cu_seqlens_k", "--cu-seqlens-k"}};
 
-MaskLayoutSettings layout_settings(const MaskInfoOptions& options, Job& job) {
-  MaskLayoutSettings settings;
-  settings.layout = *options.layout;
-  settings.direction = options.dkv ? Direction::dkv : Direction::forward;
-  settings.pad = options.how.pad;
-  settings.q_seq_shards = options.how.q_seq_shards, settings.kv_seq_shards = options.kv_seq_shards;
-  settings.shrink_grid = options.how.shrink_grid, settings.downcast = options.how.downcast;
-  settings.computable = options.how.computable;
-  settings.dynamic = options.dynamic;
-  settings.dq_write_order = options.dq_write_order;
-  for (auto [role, word, sizes] : {std::tuple{"q_sizes", &options.q_sizes, &settings.q_sizes},
+void open_integers(const MaskInfoOptions& options, MaskLayoutSettings& settings, Job& job) {
+  for (auto [role, word, array] : {std::tuple{"q_sizes", &options.q_sizes, &settings.q_sizes},
                                    std::tuple{"kv_sizes", &options.kv_sizes, &settings.kv_sizes},
                                    std::tuple{"cu_seqlens", &options.cu_seqlens, &settings.cu_seqlens_q},
                                    std::tuple{"cu_seqlens_k", &options.cu_seqlens_k, &settings.cu_seqlens_k}})
     if (!word->empty()) {
-      const auto array = job.open_integers(role, *word);
-      *sizes = job.phase(Phase::read, [&] { return in_memory(*array); });
+      const auto source = job.open_integers(role, *word);
+      *array = job.phase(Phase::read, [&] { return in_memory(*source); });
     }
-  return settings;
 }
 
-// Every rank makes the arrays, which are no work beside the scan, and the first one writes them.
-Outcome run_layout(const MaskInfoOptions& options, const Masks& masks, MaskLayoutSettings settings,
-                   Job& job) {
-  const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
-  const std::int64_t peak = plan_of_masks(
-      options.masks, masks, [&] { return mask_arrays_bytes(masks.heads, block, settings); },
-      kArgumentOptions);
-  Report planned;
-  planned.warnings = masks.warnings();
-  planned.add("layout", "layout", std::string(name_of(settings.layout)))
-      .add("heads", "heads", masks.head_count(), Unit::count)
-      .add("queries", "queries", masks.q_length, Unit::count)
-      .add("keys", "keys", masks.kv_length, Unit::count)
-      .add("block", "block", Shape{block.q, block.kv})
-      .add("dense_mask", "dense mask as bools",
-           byte_count(Shape{masks.head_count(), masks.q_length, masks.kv_length}, DType::boolean),
-           Unit::bytes);
-  if (job.plan(std::move(planned), peak)) return Outcome::passed;
-  settings.max_pattern_bytes = std::max<std::int64_t>(job.budget.bytes() - peak, 1);
-  settings.progress = job.progress();
-  const MaskArrays made =
-      job.phase(Phase::compute, [&] { return make_mask_arrays(masks.heads, block, settings); });
+Outcome deliver(const MaskInfoOptions& options, const Masks& masks, const MaskArrays& made, Job& job) {
   Report report;
   for (const std::string& remark : masks.remarks) report.add(Remark{remark});
+  std::vector<std::string> computed;
+  for (const auto& [name, why] : made.absent)
+    if (why == AbsentArray::computed) computed.push_back(name);
+  if (!computed.empty())
+    report.add(
+        Remark{fmt::format("{} are left out: a kernel computes a single causal, local or chunked mask from "
+                           "positions. --no-computable writes them.",
+                           listed(computed))});
   report.warnings = masks.warnings();
-  append(report, describe(made));
-  std::vector<Output> outputs;
-  for (const auto& [name, array] : made.arrays) {
-    const ArrayType type = type_of(*array);
-    outputs.push_back(job.comm.is_single()
-                          ? Output{name, array, {}}
-                          : output_in_parts(name, type,
-                                            job.comm.is_first()
-                                                ? std::vector<OutputPart>{{whole_box(type.shape), array}}
-                                                : std::vector<OutputPart>()));
-  }
-  for (const std::string& name : mask_array_names(settings.layout))
-    if (std::none_of(outputs.begin(), outputs.end(),
-                     [&](const Output& output) { return output.name == name; }))
-      outputs.push_back({name, nullptr,
-                         name == "q_sequence"            ? "only a causal, local or chunked mask has one"
-                         : name == "dkv"                 ? "it is for the forward pass"
-                         : name.ends_with("_seq_shards") ? "it is written for several shards"
-                         : name.starts_with("cu_")       ? "--cu-seqlens writes it"
-                         : name.starts_with("dq_") || name == "spt"
-                             ? "--dq-write-order writes it"
-                             : "no block is partial, or the kernel computes those"});
+  if (job.comm.is_first()) append(report, describe(made));
   const bool fails = options.require_exact && made.differing > 0;
-  if (fails) outputs.clear();
   if (made.differing > 0)
     report.warnings.push_back(
-        fmt::format("{} of {} elements differ from the mask: the layout {} cannot store "
-                    "it{}",
-                    made.differing, masks.head_count() * masks.q_length * masks.kv_length,
-                    name_of(settings.layout), fails ? ", and nothing is written" : ""));
-  job.deliver(std::move(report), outputs);
+        fmt::format("{} of {} elements differ from the mask: the layout {} cannot store it{}", made.differing,
+                    masks.head_count() * masks.q_length * masks.kv_length, name_of(options.settings.layout),
+                    fails ? ", and nothing is written" : ""));
+  job.deliver(std::move(report), fails ? std::vector<Output>() : outputs_of(made));
   return fails ? Outcome::failed : Outcome::passed;
 }
 
-Outcome run(const MaskInfoOptions& options, Job& job) {
-  check_words(options);
-  MaskLayoutSettings settings;
-  MaskSet::Given lengths;
-  if (options.layout) {
-    settings = layout_settings(options, job);
-    lengths = {naming_options(kArgumentOptions, [&] { return lengths_of(settings); }),
-               settings.cu_seqlens_q ? "--cu-seqlens" : "--q-sizes"};
-  }
+Outcome run(const MaskInfoOptions& options, const OptionSet& set, Job& job) {
+  check_options(options, set);
+  MaskLayoutSettings settings = options.settings;
+  open_integers(options, settings, job);
+  const MaskSet::Given lengths{naming_options(kArgumentOptions, [&] { return lengths_of(settings); }),
+                               settings.cu_seqlens_q ? "--cu-seqlens" : "--q-sizes"};
   const Masks masks = job.phase(Phase::read, [&] { return resolve_masks(options.masks, job, lengths); });
   job.provenance.record("shape",
                         fmt::format("{}x{}x{}", masks.head_count(), masks.q_length, masks.kv_length));
-  if (options.layout) return run_layout(options, masks, std::move(settings), job);
-  const MaskInfoPlan plan = plan_of_masks(options.masks, masks, [&] {
-    return MaskInfoPlan(masks.heads, *options.block, options.dkv ? Direction::dkv : Direction::forward,
-                        options.dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, options.how);
-  });
+  const BlockShape block = options.block ? *options.block : scan_block(masks.q_length, masks.kv_length);
+  const auto plan = plan_of_masks(
+      options.masks, masks, [&] { return MaskArraysPlan(masks.heads, block, settings); }, kArgumentOptions);
   Report description = describe(plan);
   description.warnings = masks.warnings();
   std::vector<RankWork> work{{.peak_bytes = plan.work_bytes()}};
   if (!job.comm.is_single()) work = plan.shares(job.comm.size());
-  const auto peak = [](const RankWork& a, const RankWork& b) { return a.peak_bytes < b.peak_bytes; };
-  if (job.plan(
-          std::move(description), std::max_element(work.begin(), work.end(), peak)->peak_bytes,
-          [&](std::int64_t ranks) { return plan.shares(ranks); }, CostUnit::bytes))
-    return Outcome::passed;
+  Division division;
+  if (plan.is_divided()) division = [&](std::int64_t ranks) { return plan.shares(ranks); };
+  if (job.plan(std::move(description), peak_of(work), division, CostUnit::bytes)) return Outcome::passed;
   // What is left for the partial blocks of this rank.
   const std::int64_t max_pattern_bytes = std::max<std::int64_t>(
       job.budget.bytes() - work[static_cast<std::size_t>(job.comm.rank())].peak_bytes, 1);
-
   const auto progress = job.progress();
-  // A single process runs the plan; several ranks run their shares, and only rank 0 reports.
-  MaskInfoShare share;
-  job.phase(Phase::compute, [&] {
-    if (job.comm.is_single())
-      share.info = plan.run(progress, max_pattern_bytes);
-    else
-      share = plan.run_with(job.comm, progress, max_pattern_bytes);
-  });
-
-  Report report;
-  for (const std::string& remark : masks.remarks) report.add(Remark{remark});
-  if (share.info && share.info->mask_function)
-    report.add(Remark{
-        "mask_next and partial_mask_blocks are left out: a kernel computes a single causal, local or chunked "
-        "mask from positions. --no-computable writes them."});
-  report.warnings = masks.warnings();
-  if (share.info) append(report, describe(*share.info));
-
-  Array dynamic(DType::boolean, {});
-  dynamic.elements<bool>()[0] = options.dynamic;
-  std::vector<Output> outputs = job.comm.is_single() ? outputs_of(*share.info) : outputs_of(share);
-  outputs.push_back({"is_dynamic_mask", make_source(dynamic.view()), {}});
-  job.deliver(std::move(report), outputs);
-  return Outcome::passed;
+  return deliver(options, masks,
+                 job.phase(Phase::compute, [&] { return plan.run(job.comm, progress, max_pattern_bytes); }),
+                 job);
 }
 
 Run declare_mask_info(OptionSet& set) {
@@ -250,18 +183,19 @@ Run declare_mask_info(OptionSet& set) {
                 "of flashinfer-variable: the queries of each block (blocks,)\n"
                 "With --kv-sizes in place of --block. A block that is partial is computed whole.");
   add_reference(set, "--kv-sizes", options->kv_sizes, "the same of keys");
-  Choices<std::optional<MaskLayout>> layouts{{"jax", std::nullopt}};
-  for (const MaskLayout layout : kMaskLayouts) layouts.emplace_back(name_of(layout), layout);
-  add_choice(set, "--layout", options->layout, std::move(layouts), "LAYOUT",
+  MaskLayoutSettings& how = options->settings;
+  add_choice(set, "--layout", how.layout, named_choices<MaskLayout>(kMaskLayouts), "LAYOUT",
              "the arrays of a library, under its names\njax: splash attention and ejkernel. tokamax. flex: "
              "PyTorch's BlockMask. fa4: FlashAttention-4. bsr: SciPy. flashinfer; flashinfer-variable: its "
              "blocks of any sizes. flashmask: Paddle. magi: MagiAttention.")
-      .recorded();
-  add_flag(set, "--dkv", options->dkv,
+      .recorded("layout", [&how] {
+        return how.layout == MaskLayoutSettings().layout ? ReportValue() : report_value(how.layout);
+      });
+  add_flag(set, "--dkv", how.direction, Direction::dkv,
            "for the backward pass of keys and values\n"
            "data_next then names query blocks, and partial blocks are transposed.")
-      .recorded();
-  add_flag(set, "--dynamic", options->dynamic,
+      .recorded("dkv", [&how] { return how.direction == Direction::dkv; });
+  add_flag(set, "--dynamic", how.dynamic,
            "keep every block of every head\nNothing is merged or shrunk: for masks that change at run time.")
       .recorded();
   add_reference(set, "--cu-seqlens", options->cu_seqlens,
@@ -269,48 +203,42 @@ Run declare_mask_info(OptionSet& set) {
                 "The blocks of each sequence begin with it; pairs of two sequences cannot be stored.");
   add_reference(set, "--cu-seqlens-k", options->cu_seqlens_k, "the same of keys, where they are others")
       .needs("--cu-seqlens");
-  add_choice(set, "--dq-write-order", options->dq_write_order,
+  add_choice(set, "--dq-write-order", how.dq_write_order,
              named_choices<std::optional<WriteOrder>>({WriteOrder::ascending, WriteOrder::descending}),
              "ORDER",
              "of flex, and of fa4 with --dkv: the order of key blocks in dQ\n"
              "For a deterministic backward pass: how many key blocks add to a tile of dQ before each.")
       .recorded();
-  add_word(set, "--head-shards", options->how.head_shards, at_least(1), "N", "devices that share the heads")
+  add_word(set, "--head-shards", how.head_shards, at_least(1), "N", "devices that share the heads")
       .recorded();
-  add_word(set, "--q-seq-shards", options->how.q_seq_shards, at_least(1), "N",
-           "devices that share the queries")
+  add_word(set, "--q-seq-shards", how.q_seq_shards, at_least(1), "N", "devices that share the queries")
       .recorded();
-  add_word(set, "--kv-seq-shards", options->kv_seq_shards, at_least(1), "N",
+  add_word(set, "--kv-seq-shards", how.kv_seq_shards, at_least(1), "N",
            "devices that share the keys, with --layout tokamax")
       .recorded();
   add_flag(
       set, "--require-exact", options->require_exact,
       "write nothing where the layout cannot store the mask\nThe exit code is 1 then; otherwise a warning "
       "counts the elements.");
-  add_flag(set, "--no-shrink-grid", options->how.shrink_grid,
+  add_flag(set, "--no-shrink-grid", how.shrink_grid,
            "keep empty blocks in the grid\nOtherwise they go where all heads have the same mask.", false)
       .recorded("shrink_grid");
-  add_flag(set, "--no-downcast", options->how.downcast,
+  add_flag(set, "--no-downcast", how.downcast,
            "index arrays in int32\nOtherwise each in the narrowest of int8, int16 and int32.", false)
       .recorded("downcast");
-  add_flag(set, "--pad", options->how.pad,
+  add_flag(set, "--pad", how.pad,
            "fill up lengths that blocks do not divide with False\nDensities count the true area alone.")
       .recorded();
   add_flag(
-      set, "--no-computable", options->how.computable,
+      set, "--no-computable", how.computable,
       "write a computable mask's blocks as well\nOtherwise a single causal or local mask, or a chunked one "
       "without an offset, has no mask_next and partial_mask_blocks: a kernel computes it from positions.",
       false)
       .recorded("computable");
   declare_picture(set);
-  set.set_outputs([options] {
-    if (options->layout) return mask_array_names(*options->layout);
-    std::vector<std::string> names = {"data_next",           "mask_next",  "block_mask",
-                                      "partial_mask_blocks", "q_sequence", "is_dynamic_mask"};
-    return names;
-  });
+  set.set_outputs([&how] { return mask_array_names(how.layout); });
   set.set_footer(kMaskHelp);
-  return [options](Job& job) { return run(*options, job); };
+  return [options, &set](Job& job) { return run(*options, set, job); };
 }
 
 }  // namespace
