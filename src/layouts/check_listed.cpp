@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "core/require.hpp"
 #include "ejk/mask_layouts.hpp"
 #include "ejk/program/text.hpp"
+#include "kernels/kernels.hpp"
 #include "layouts/layout_check.hpp"
 #include "layouts/layouts.hpp"
 
@@ -41,6 +43,58 @@ Shape checked_shape(const MaskShape& stored, const MaskInfoClaims& claims, const
   return shape;
 }
 
+bool LayoutCheck::open() {
+  try {
+    open_arrays();
+    return true;
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
+    found.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
+    return false;
+  }
+}
+
+std::optional<mask::BlockState> decided(std::span<const mask::Word> bits, std::int64_t elements) {
+  std::int64_t ones = 0;
+  for (const mask::Word word : bits) ones += std::popcount(word);
+  if (ones == 0) return mask::BlockState::empty;
+  return ones == elements ? std::optional(mask::BlockState::full) : std::nullopt;
+}
+
+void LayoutCheck::check_patterns(const ArraySource& patterns, const std::vector<bool>& used,
+                                 const std::function<void(std::int64_t, std::span<const mask::Word>)>& each) {
+  const Shape& shape = patterns.shape();
+  const std::int64_t elements = shape[1] * shape[2];
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements));
+  std::vector<mask::Word> bits(static_cast<std::size_t>(mask::words_for(elements)));
+  for (std::int64_t p = 0; p < shape[0]; ++p) {
+    if (p < std::ssize(used) && !used[static_cast<std::size_t>(p)])
+      found.add("unused", p, [&] { return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"}; });
+    patterns.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, bytes.data());
+    kernels::active().nonzero_bits_8(bytes.data(), elements, bits.data());
+    if (each) each(p, bits);
+    if (const auto state = decided(bits, elements))
+      found.add("decided", p, [&] {
+        return Finding{"partial_mask_blocks",
+                       {p},
+                       {},
+                       state == mask::BlockState::full ? "all True: a block with it is full"
+                                                       : "all False: a block with it is empty"};
+      });
+  }
+}
+
+void LayoutCheck::report_assumed(const char* array, std::int64_t partial_blocks) {
+  if (partial_blocks == 0) return;
+  found.add("assumed", 0, [&] {
+    return Finding{array,
+                   {},
+                   {},
+                   fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
+                               format_count(partial_blocks), partial_blocks == 1 ? "" : "s")};
+  });
+}
+
 namespace {
 
 using blocks::ArrayPlace;
@@ -51,25 +105,9 @@ using blocks::ListedVisit;
 // What both kinds of layout have: their facts, the types of their arrays, and places of elements.
 class ArraysCheck : public LayoutCheck {
  public:
-  ArraysCheck(const ArrayGroup& of_arrays, const MaskInfoClaims& claimed, Findings& findings)
-      : group(of_arrays), claims(claimed), found(findings) {}
-
-  bool open() final {
-    try {
-      open_arrays();
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
-      found.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
-      return false;
-    }
-  }
-
-  std::int64_t row_of(std::int64_t head) const final { return head / (head_count / row_count); }
+  using LayoutCheck::LayoutCheck;
 
  protected:
-  virtual void open_arrays() = 0;
-
   void count_heads(std::int64_t heads, std::int64_t rows) {
     head_count = heads, row_count = rows;
     if (heads % rows != 0)
@@ -105,10 +143,6 @@ class ArraysCheck : public LayoutCheck {
     const auto array = group.find(place.array);
     return array ? core::index_of(array->shape(), place.at) : Shape();
   }
-
-  const ArrayGroup& group;
-  const MaskInfoClaims& claims;
-  Findings& found;
 };
 
 class ListedCheck final : public ArraysCheck {
@@ -143,16 +177,8 @@ class ListedCheck final : public ArraysCheck {
     listed_->check(faults({}));
     for (std::int64_t row = walk_count > 1 ? row_count : 0; row < row_count * walk_count; ++row)
       compare_walks(row);
-    check_patterns();
-    if (assumed > 0)
-      found.add("assumed", 0, [&] {
-        return Finding{
-            listed_->home(0, 0, 0, 0).array,
-            {},
-            {},
-            fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
-                        format_count(assumed), assumed == 1 ? "" : "s")};
-      });
+    if (listed_->patterns && !listed_->every_block) check_patterns(*listed_->patterns, used_);
+    report_assumed(listed_->home(0, 0, 0, 0).array, assumed);
     found.facts().add("visited_blocks", "blocks visited", visited, Unit::blocks);
   }
 
@@ -269,29 +295,6 @@ class ListedCheck final : public ArraysCheck {
     if (is_empty) return {place.array, index_of(place), {}, fmt::format("listed: {}", what)};
     auto [array, index] = listed_->element_place(in_walk, i, j, pattern, q, k);
     return {array, std::move(index), {}, fmt::format("should be {}: {}", missing ? 1 : 0, what)};
-  }
-
-  // The distinct partial blocks. Their elements are 0 or 1 bytes.
-  void check_patterns() {
-    if (!listed_->patterns || listed_->every_block) return;
-    const ArraySource& array = *listed_->patterns;
-    const Shape& shape = array.shape();
-    const std::int64_t elements = shape[1] * shape[2];
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(elements));
-    for (std::int64_t p = 0; p < shape[0]; ++p) {
-      if (!used_[static_cast<std::size_t>(p)])
-        found.add("unused", p, [&] { return Finding{"partial_mask_blocks", {p}, {}, "no block uses it"}; });
-      array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, bytes.data());
-      const auto ones = std::count_if(bytes.begin(), bytes.end(), [](std::uint8_t b) { return b != 0; });
-      if (ones == 0 || ones == elements)
-        found.add("decided", p, [&] {
-          return Finding{
-              "partial_mask_blocks",
-              {p},
-              {},
-              ones == 0 ? "all False: a block with it is empty" : "all True: a block with it is full"};
-        });
-    }
   }
 
   std::shared_ptr<const blocks::ListedBlocks> listed_;

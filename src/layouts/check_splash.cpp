@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -98,23 +97,7 @@ class LookAhead {
 
 class SplashCheck final : public LayoutCheck {
  public:
-  SplashCheck(const ArrayGroup& group, const MaskInfoClaims& claims, Findings& found)
-      : group_(group), claims_(claims), found_(found) {}
-
-  bool open() override {
-    try {
-      arrays_ = blocks::stored_arrays(group_, claims_.settings);
-      const Shape shape = checked_shape(arrays_.shape, claims_, group_.name, "block_mask");
-      layout_ = blocks::stored_layout(arrays_, shape);
-      head_count = layout_.heads, row_count = layout_.layout.rows, block_shape = arrays_.block;
-      if (!arrays_.is_computable()) elements_.emplace(arrays_);
-      return true;
-    } catch (const Error& error) {
-      if (error.kind() != Error::Kind::input || error.subject().empty()) throw;
-      found_.add("shape", 0, [&] { return Finding{error.subject(), {}, {}, error.message()}; });
-      return false;
-    }
-  }
+  using LayoutCheck::LayoutCheck;
 
   void check_rules() override {
     describe_facts();
@@ -126,13 +109,21 @@ class SplashCheck final : public LayoutCheck {
     const std::int64_t per_shard = layout_.layout.rows_per_shard();
     for (std::int64_t shard = 0; shard < layout_.layout.head_shards; ++shard)
       walk(shard * per_shard, (shard + 1) * per_shard);
-    check_patterns();
-    report_computed();
-    found_.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
+    if (arrays_.partial_mask_blocks && !arrays_.is_dynamic)
+      check_patterns(*arrays_.partial_mask_blocks, used_patterns_,
+                     [&](std::int64_t p, std::span<const mask::Word> bits) {
+                       if (p < layout_.mask_limit)
+                         patterns_by_hash_.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
+                                                   static_cast<std::int32_t>(p));
+                     });
+    std::int64_t partial = 0;
+    for (const auto& mask : row_masks)
+      for (const BlockGrid::Entry& entry : mask.grid->entries) partial += entry.pattern != BlockGrid::kFull;
+    if (arrays_.is_computable()) report_assumed("block_mask", partial);
+    found.facts().add("visited_blocks", "blocks visited", visited_, Unit::blocks);
   }
 
   bool is_computed(std::int64_t) const override { return arrays_.is_computable(); }
-  std::int64_t row_of(std::int64_t head) const override { return layout_.row_of(head); }
 
   Finding explain(std::int64_t row, const BlockDifference& d, const Mask& wanted,
                   const std::string& what) const override {
@@ -205,7 +196,7 @@ class SplashCheck final : public LayoutCheck {
         padded.node().fill(where, bits);
         const auto state = decided({bits.words, static_cast<std::size_t>(bits.rows * bits.row_words)});
         if (!state) continue;
-        found_.add("decided", place_of_block(row, i, j), [&] {
+        found.add("decided", place_of_block(row, i, j), [&] {
           const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
           return Finding{"block_mask", steps.index(*visits_of(steps, steps.wanted, wanted_of(row)).step),
                          std::int64_t{1},
@@ -217,9 +208,16 @@ class SplashCheck final : public LayoutCheck {
   }
 
  private:
+  void open_arrays() override {
+    arrays_ = blocks::stored_arrays(group, claims.settings);
+    layout_ = blocks::stored_layout(arrays_, checked_shape(arrays_.shape, claims, group.name, "block_mask"));
+    head_count = layout_.heads, row_count = layout_.layout.rows, block_shape = arrays_.block;
+    if (!arrays_.is_computable()) elements_.emplace(arrays_);
+  }
+
   void describe_facts() {
     const char* walk = arrays_.forward() ? "forward" : "dkv";
-    found_.facts()
+    found.facts()
         .add("direction", "walk", std::string(walk))
         .add("kind", "kind", std::string(arrays_.is_dynamic ? "dynamic" : "static"))
         .add("shape", "heads, queries, keys", Shape{layout_.heads, layout_.q_length, layout_.kv_length})
@@ -232,11 +230,11 @@ class SplashCheck final : public LayoutCheck {
 
   void check_types() {
     for (const char* name : {"data_next", "mask_next", "block_mask"}) {
-      const auto array = group_.find(name);
+      const auto array = group.find(name);
       if (!array) continue;
       const DType dtype = array->dtype();
       if (dtype != DType::int8 && dtype != DType::int16 && dtype != DType::int32)
-        add(found_, "dtype", 0, name, {}, {},
+        add(found, "dtype", 0, name, {}, {},
             fmt::format("{}; kernels take int8, int16 or int32", ejk::name_of(dtype)));
     }
   }
@@ -246,7 +244,7 @@ class SplashCheck final : public LayoutCheck {
     scan(*arrays_.q_sequence, {}, [&](std::span<const std::int64_t> values, std::int64_t first) {
       for (std::size_t k = 0; k < values.size(); ++k)
         if (const std::int64_t i = first + static_cast<std::int64_t>(k); values[k] != i)
-          add(found_, "positions", i, "q_sequence", {i}, values[k],
+          add(found, "positions", i, "q_sequence", {i}, values[k],
               [&] { return fmt::format("query {} is at position {}", i, i); });
     });
   }
@@ -254,8 +252,8 @@ class SplashCheck final : public LayoutCheck {
   // Whether empty steps are only where shrinking leaves them: after the others of a line in forward, before
   // them in dkv, where whole lines may follow at the end of a shard.
   bool is_aligned() {
-    const auto attribute = group_.attributes.find("shrink_grid");
-    if (attribute != group_.attributes.end() && attribute->second == "false") return false;
+    const auto attribute = group.attributes.find("shrink_grid");
+    if (attribute != group.attributes.end() && attribute->second == "false") return false;
     bool aligned = true;
     std::vector<char> begun, ended;
     for (std::int64_t row = 0; row < layout_.layout.rows && aligned; ++row)
@@ -300,7 +298,7 @@ class SplashCheck final : public LayoutCheck {
           const Shape index{row, line.i, static_cast<std::int64_t>(p)};
           const bool computes = line.states[p] != 0;
           const auto fault = blocks::fault_of(arrays_, layout_, line, p, take());
-          if (fault) report(*fault, index);
+          if (fault) add(found, fault->rule, place(index), fault->array, index, fault->value, fault->why);
           if (computes && !fault) {
             visits.push_back(layout_.visit(line, p, Take::elements));
             if (line.states[p] == 1 && !used_patterns_.empty() && !arrays_.is_computable())
@@ -340,7 +338,7 @@ class SplashCheck final : public LayoutCheck {
                 return Finding{array, waiting.index, waiting.value,
                                fmt::format("fetched for nothing: {} is needed next{}", next, more)};
               };
-              found_.add("look-ahead", place(waiting.index), finding, waiting.count);
+              found.add("look-ahead", place(waiting.index), finding, waiting.count);
             }};
   }
 
@@ -351,7 +349,7 @@ class SplashCheck final : public LayoutCheck {
     if (value < 0 || value >= std::max<std::int64_t>(limit, 1)) {
       if (reported) return;
       const bool data = ahead.array() == std::string_view("data_next");
-      add(found_, "range", place(index), ahead.array(), index, value, [&] {
+      add(found, "range", place(index), ahead.array(), index, value, [&] {
         return fmt::format("it is fetched, and {}", data ? layout_.data_range() : layout_.mask_range());
       });
     } else if (used) {
@@ -359,13 +357,6 @@ class SplashCheck final : public LayoutCheck {
     } else if (!may_be_shrunk_ || (value != 0 && value != before)) {
       ahead.wait(list, index, value);
     }
-  }
-
-  void report(const StoredFault& fault, const Shape& index) {
-    const char* rule = fault.kind == StoredFault::Kind::state   ? "state"
-                       : fault.kind == StoredFault::Kind::range ? "range"
-                                                                : "elements";
-    found_.add(rule, place(index), [&] { return Finding{fault.array, index, fault.value, fault.why}; });
   }
 
   // The step that should visit a block: among several the one at the block's own position, else the first
@@ -408,15 +399,15 @@ class SplashCheck final : public LayoutCheck {
     return state_of(wanted, i, arrays_.forward() ? data : steps.first[2]) != BlockState::empty;
   }
   const Mask* wanted_of(std::int64_t row) const {
-    if (claims_.masks.size() <= 1) return claims_.masks.empty() ? nullptr : &claims_.masks.front();
+    if (claims.masks.size() <= 1) return claims.masks.empty() ? nullptr : &claims.masks.front();
     for (std::int64_t head = 0; head < layout_.heads; ++head)
-      if (layout_.row_of(head) == row) return &claims_.masks[static_cast<std::size_t>(head)];
+      if (layout_.row_of(head) == row) return &claims.masks[static_cast<std::size_t>(head)];
     return nullptr;
   }
   bool is_whole(const StoredSteps& steps) const { return std::ssize(steps.states) == layout_.data_limit; }
 
   void report_second(std::int64_t row, std::int64_t i, std::int64_t j) {
-    found_.add("twice", place_of_block(row, i, j), [&] {
+    found.add("twice", place_of_block(row, i, j), [&] {
       const StoredSteps steps = blocks::steps_to(arrays_, layout_, row, i, j);
       const Visits visits = visits_of(steps, steps.wanted, wanted_of(row));
       const std::size_t again = visits.again ? *visits.again : *visits.step;
@@ -426,28 +417,8 @@ class SplashCheck final : public LayoutCheck {
     });
   }
 
-  void check_patterns() {
-    if (!arrays_.partial_mask_blocks || arrays_.is_dynamic) return;
-    blocks::for_each_pattern(arrays_, [&](std::int64_t p, std::span<const mask::Word> bits) {
-      if (p < std::ssize(used_patterns_)) {
-        patterns_by_hash_.emplace(mask::hash_words(bits.data(), std::ssize(bits)),
-                                  static_cast<std::int32_t>(p));
-        if (!used_patterns_[static_cast<std::size_t>(p)])
-          add(found_, "unused", p, "partial_mask_blocks", {p}, {}, "no block uses it");
-      }
-      if (const auto state = decided(bits))
-        add(found_, "decided", p, "partial_mask_blocks", {p}, {},
-            state == BlockState::full ? "all True: a block with it is full (2)"
-                                      : "all False: a block with it is empty (0)");
-    });
-  }
-
   std::optional<BlockState> decided(std::span<const mask::Word> bits) const {
-    std::int64_t ones = 0;
-    for (const mask::Word word : bits) ones += std::popcount(word);
-    if (ones == 0) return BlockState::empty;
-    if (ones == arrays_.block.q * arrays_.block.kv) return BlockState::full;
-    return std::nullopt;
+    return check::decided(bits, block_shape.q * block_shape.kv);
   }
 
   Shape element_index(std::int64_t row, std::int64_t i, std::int64_t pattern, std::int64_t q,
@@ -457,19 +428,6 @@ class SplashCheck final : public LayoutCheck {
     index.push_back(arrays_.forward() ? in_q : in_k);
     index.push_back(arrays_.forward() ? in_k : in_q);
     return index;
-  }
-
-  // Elements that a kernel computes from positions are not stored and cannot be compared.
-  void report_computed() {
-    std::int64_t partial = 0;
-    for (const auto& mask : row_masks)
-      partial +=
-          std::count_if(mask.grid->entries.begin(), mask.grid->entries.end(),
-                        [](const BlockGrid::Entry& entry) { return entry.pattern != BlockGrid::kFull; });
-    if (!arrays_.is_computable() || partial == 0) return;
-    add(found_, "assumed", 0, "block_mask", {}, {},
-        fmt::format("the kernel computes the elements of {} partial block{}: taken to be right",
-                    format_count(partial), partial == 1 ? "" : "s"));
   }
 
   BlockState state_of(const Mask& mask, std::int64_t i, std::int64_t j) const {
@@ -521,10 +479,10 @@ class SplashCheck final : public LayoutCheck {
         bits[static_cast<std::size_t>(at / 64)] |= (rows.row(r)[c / 64] >> (c % 64) & 1u) << (at % 64);
       }
     const auto [begin, end] = patterns_by_hash_.equal_range(mask::hash_words(bits.data(), std::ssize(bits)));
-    std::optional<std::int64_t> found;
+    std::optional<std::int64_t> pattern;
     for (auto at = begin; at != end; ++at)
-      if (!found || at->second < *found) found = at->second;
-    return found;
+      if (!pattern || at->second < *pattern) pattern = at->second;
+    return pattern;
   }
 
   Finding element(std::int64_t row, const BlockDifference& d, const StoredSteps& steps, std::size_t p,
@@ -546,9 +504,6 @@ class SplashCheck final : public LayoutCheck {
     return (index[0] * arrays_.grid()[1] + index[1]) * arrays_.grid()[2] + index[2];
   }
 
-  const ArrayGroup& group_;
-  const MaskInfoClaims& claims_;
-  Findings& found_;
   StoredArrays arrays_;
   StoredLayout layout_;
   std::optional<blocks::StoredPatterns> elements_;

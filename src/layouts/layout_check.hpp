@@ -3,8 +3,10 @@
 // tests: tests/layouts/test_check_mask_info.cpp
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -22,19 +24,27 @@ namespace ejk::check {
 Shape checked_shape(const MaskShape& stored, const MaskInfoClaims& claims, const std::string& name,
                     const char* array);
 
+/// Whether all of these elements are False, or True.
+std::optional<mask::BlockState> decided(std::span<const mask::Word> bits, std::int64_t elements);
+
 using BlockSet = std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
 
 class LayoutCheck {
  public:
+  LayoutCheck(const ArrayGroup& of_arrays, const MaskInfoClaims& claimed, Findings& findings)
+      : group(of_arrays), claims(claimed), found(findings) {}
   virtual ~LayoutCheck() = default;
+  LayoutCheck(const LayoutCheck&) = delete;
+  LayoutCheck& operator=(const LayoutCheck&) = delete;
+
   /// False if the arrays are not those of a mask, which is then a finding.
-  virtual bool open() = 0;
+  bool open();
   /// Applies the rules that need no other mask, and fills `row_masks`.
   virtual void check_rules() = 0;
   /// The same after the comparison, for blocks of a row that do not differ from the given mask.
   virtual void check_elements(std::int64_t, const BlockSet&) {}
 
-  virtual std::int64_t row_of(std::int64_t head) const = 0;
+  std::int64_t row_of(std::int64_t head) const { return head / (head_count / row_count); }
   /// A kernel computes elements of partial blocks of a row. The pattern of a block is its column then.
   virtual bool is_computed(std::int64_t row) const = 0;
   /// The mask of a row's blocks in the positions of the given masks, and one of those in the blocks' positions.
@@ -63,6 +73,21 @@ class LayoutCheck {
   BlockShape block_shape;
   std::vector<blocks::BlockMask> row_masks;  // of each walk in turn; without a grid, the mask of row_rules
   std::vector<Mask> row_rules;
+
+ protected:
+  virtual void open_arrays() = 0;
+
+  /// Distinct partial blocks (P, q, kv) or (P, kv, q) that are not partial, or that no block uses; calls each(p, bits)
+  /// with the elements in the order of the array.
+  void check_patterns(const ArraySource& patterns, const std::vector<bool>& used,
+                      const std::function<void(std::int64_t, std::span<const mask::Word>)>& each = {});
+
+  /// Elements that a kernel computes from positions are not stored and cannot be compared.
+  void report_assumed(const char* array, std::int64_t partial_blocks);
+
+  const ArrayGroup& group;
+  const MaskInfoClaims& claims;
+  Findings& found;
 };
 
 }  // namespace ejk::check

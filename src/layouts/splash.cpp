@@ -18,7 +18,6 @@
 #include "core/offsets.hpp"
 #include "core/require.hpp"
 #include "ejk/program/text.hpp"
-#include "kernels/kernels.hpp"
 #include "layouts/writing.hpp"
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
@@ -196,20 +195,19 @@ void for_each_line(const StoredArrays& arrays, std::int64_t row,
 
 std::optional<StoredFault> fault_of(const StoredArrays& arrays, const StoredLayout& layout,
                                     const StoredLine& line, std::size_t p, Take take) {
-  using Kind = StoredFault::Kind;
   const std::int64_t state = line.states[p];
   if (state == 0) return std::nullopt;
   if (state != 1 && state != 2)
-    return StoredFault{Kind::state, "block_mask", state, "a block is 0 (empty), 1 (partial) or 2 (full)"};
+    return StoredFault{"state", "block_mask", state, "a block is 0 (empty), 1 (partial) or 2 (full)"};
   if (line.data[p] < 0 || line.data[p] >= layout.data_limit)
-    return StoredFault{Kind::range, "data_next", line.data[p], layout.data_range()};
+    return StoredFault{"range", "data_next", line.data[p], layout.data_range()};
   if (take == Take::visits || state == 2) return std::nullopt;
   if (!arrays.mask_next || !arrays.partial_mask_blocks)
-    return StoredFault{Kind::elements, "block_mask", state,
+    return StoredFault{"elements", "block_mask", state,
                        fmt::format("partial, and there is no {} with its elements",
                                    arrays.mask_next ? "partial_mask_blocks" : "mask_next")};
   if (line.masks[p] < 0 || line.masks[p] >= layout.mask_limit)
-    return StoredFault{Kind::range, "mask_next", line.masks[p], layout.mask_range()};
+    return StoredFault{"range", "mask_next", line.masks[p], layout.mask_range()};
   return std::nullopt;
 }
 
@@ -281,20 +279,6 @@ std::shared_ptr<const BlockGrid> visited_blocks(const StoredArrays& arrays, cons
                    throw error_at(*arrays.data_next, steps.index(again), steps.data[again],
                                   fmt::format("block ({}, {}) is visited a second time", i, j));
                  });
-}
-
-void for_each_pattern(const StoredArrays& arrays,
-                      const std::function<void(std::int64_t, std::span<const Word>)>& f) {
-  const ArraySource& array = *arrays.partial_mask_blocks;
-  const Shape& shape = array.shape();
-  const std::int64_t elements = shape[1] * shape[2];
-  std::vector<std::byte> raw(static_cast<std::size_t>(elements));
-  std::vector<Word> bits(static_cast<std::size_t>(words_for(elements)));
-  for (std::int64_t p = 0; p < shape[0]; ++p) {
-    array.read(Shape{p, 0, 0}, Shape{1, shape[1], shape[2]}, raw.data());
-    kernels::active().nonzero_bits_8(raw.data(), elements, bits.data());
-    f(p, bits);
-  }
 }
 
 namespace {

@@ -104,8 +104,7 @@ void for_each_line(const StoredArrays& arrays, std::int64_t row,
 
 /// An entry of the index arrays that no kernel can use.
 struct StoredFault {
-  enum class Kind { state, range, elements };
-  Kind kind;
+  const char* rule;  // of check_mask_info
   const char* array;
   std::int64_t value;
   std::string why;
@@ -140,10 +139,6 @@ struct StoredSteps {
 };
 StoredSteps steps_to(const StoredArrays& arrays, const StoredLayout& layout, std::int64_t row, std::int64_t i,
                      std::int64_t j);
-
-/// The distinct partial blocks in order, each as bits in the order of the array.
-void for_each_pattern(const StoredArrays& arrays,
-                      const std::function<void(std::int64_t pattern, std::span<const Word> bits)>& f);
 
 /// The elements in partial_mask_blocks, read on demand; if only in order, all at first use and kept as bits.
 class StoredPatterns {
