@@ -248,76 +248,71 @@ constexpr bool is_signed_8_bit_float(DType d) { return is_8_bit_float(d) && d !=
 /// A float type of operands and results of products and attention.
 constexpr bool is_wide_float(DType d) { return is_float(d) && !is_8_bit_float(d); }
 
-/// Calls f(std::type_identity<T>{}) with the C++ element type of `dtype`, which is no 8-bit float: their
-/// arrays are widened to float32 where a loop for each of them would only be more code.
-template <class F>
-decltype(auto) dispatch_wide(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::boolean:
-      return f(std::type_identity<bool>{});
-    case DType::int8:
-      return f(std::type_identity<std::int8_t>{});
-    case DType::int16:
-      return f(std::type_identity<std::int16_t>{});
-    case DType::int32:
-      return f(std::type_identity<std::int32_t>{});
-    case DType::int64:
-      return f(std::type_identity<std::int64_t>{});
-    case DType::uint8:
-      return f(std::type_identity<std::uint8_t>{});
-    case DType::uint16:
-      return f(std::type_identity<std::uint16_t>{});
-    case DType::uint32:
-      return f(std::type_identity<std::uint32_t>{});
-    case DType::uint64:
-      return f(std::type_identity<std::uint64_t>{});
-    case DType::float16:
-      return f(std::type_identity<float16>{});
-    case DType::bfloat16:
-      return f(std::type_identity<bfloat16>{});
-    case DType::float32:
-      return f(std::type_identity<float>{});
-    default:
-      return f(std::type_identity<double>{});
-  }
-}
-
-/// The same with any type.
-template <class F>
-decltype(auto) dispatch(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::float8_e4m3fn:
-      return f(std::type_identity<float8_e4m3fn>{});
-    case DType::float8_e5m2:
-      return f(std::type_identity<float8_e5m2>{});
-    case DType::float8_e4m3fnuz:
-      return f(std::type_identity<float8_e4m3fnuz>{});
-    case DType::float8_e5m2fnuz:
-      return f(std::type_identity<float8_e5m2fnuz>{});
-    case DType::float8_e8m0fnu:
-      return f(std::type_identity<float8_e8m0fnu>{});
-    default:
-      return dispatch_wide(dtype, std::forward<F>(f));
-  }
-}
-
 namespace detail {
+
+template <class... Types>
+struct TypeList {
+  static constexpr std::size_t size = sizeof...(Types);
+};
+
+/// The C++ types of elements, in the order of DType.
+using ElementTypes =
+    TypeList<bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t, std::uint16_t,
+             std::uint32_t, std::uint64_t, float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz,
+             float8_e8m0fnu, float16, bfloat16, float, double>;
+static_assert(ElementTypes::size == static_cast<std::size_t>(DType::float64) + 1);
+
 template <class T, class... All>
-constexpr DType position_of() {
+constexpr DType position_of(TypeList<All...>) {
   static_assert((std::is_same_v<T, All> || ...), "not an array element type");
   std::uint8_t position = 0;
   static_cast<void>(((std::is_same_v<T, All> || (++position, false)) || ...));
   return static_cast<DType>(position);
 }
+
 }  // namespace detail
+
+/// All types.
+inline constexpr std::array<DType, detail::ElementTypes::size> kDTypes = [] {
+  std::array<DType, detail::ElementTypes::size> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<DType>(i);
+  return all;
+}();
 
 /// The DType of a C++ element type.
 template <class T>
 constexpr DType dtype_of() {
-  return detail::position_of<T, bool, std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
-                             std::uint16_t, std::uint32_t, std::uint64_t, float8_e4m3fn, float8_e5m2,
-                             float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu, float16, bfloat16, float,
-                             double>();
+  return detail::position_of<T>(detail::ElementTypes{});
+}
+
+namespace detail {
+
+enum class Among : std::uint8_t { all, wide };
+
+template <Among kAmong, class F, class First, class... Rest>
+decltype(auto) dispatch(TypeList<First, Rest...>, DType dtype, F&& f) {
+  if constexpr (kAmong == Among::wide && is_8_bit_float(dtype_of<First>())) {
+    return dispatch<kAmong>(TypeList<Rest...>{}, dtype, std::forward<F>(f));
+  } else {
+    if constexpr (sizeof...(Rest) > 0)
+      if (dtype != dtype_of<First>()) return dispatch<kAmong>(TypeList<Rest...>{}, dtype, std::forward<F>(f));
+    return f(std::type_identity<First>{});
+  }
+}
+
+}  // namespace detail
+
+/// Calls f(std::type_identity<T>{}) with the C++ element type of `dtype`.
+template <class F>
+decltype(auto) dispatch(DType dtype, F&& f) {
+  return detail::dispatch<detail::Among::all>(detail::ElementTypes{}, dtype, std::forward<F>(f));
+}
+
+/// The same for types other than 8-bit floats: their arrays are widened to float32 where a loop for each of
+/// them would only be more code.
+template <class F>
+decltype(auto) dispatch_wide(DType dtype, F&& f) {
+  return detail::dispatch<detail::Among::wide>(detail::ElementTypes{}, dtype, std::forward<F>(f));
 }
 
 }  // namespace ejk

@@ -152,8 +152,7 @@ class Finder {
     if (!is_checked(scheme)) return std::nullopt;
     if (scheme == mxfp6) return ElementFormat::e2m3;
     if (!is_signed_8_bit_float(dtype)) return ElementFormat::e2m1;
-    return dtype == DType::float8_e5m2 || dtype == DType::float8_e5m2fnuz ? ElementFormat::e5m2
-                                                                          : ElementFormat::e4m3;
+    return float_format(dtype).mantissa_bits == 2 ? ElementFormat::e5m2 : ElementFormat::e4m3;
   }
 
   // A scale for each of several rows and columns.

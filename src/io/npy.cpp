@@ -15,6 +15,7 @@
 #include <cstdio>
 
 #include "core/checked.hpp"
+#include "core/element_types.hpp"
 #include "core/named.hpp"
 #include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
@@ -39,30 +40,6 @@ Error untyped_bytes(const std::string& what, DType may_be) {
       .hint(std::string(name_of(may_be)));
 }
 
-struct TypeCode {
-  std::string_view code;  // without the byte order
-  DType dtype;
-};
-
-// bfloat16 has no code of its own: ml_dtypes writes it as two raw bytes, and 8-bit floats as one (kUntyped).
-constexpr std::array<TypeCode, 13> kTypeCodes{{{"b1", DType::boolean},
-                                               {"i1", DType::int8},
-                                               {"i2", DType::int16},
-                                               {"i4", DType::int32},
-                                               {"i8", DType::int64},
-                                               {"u1", DType::uint8},
-                                               {"u2", DType::uint16},
-                                               {"u4", DType::uint32},
-                                               {"u8", DType::uint64},
-                                               {"f2", DType::float16},
-                                               {"V2", DType::bfloat16},
-                                               {"f4", DType::float32},
-                                               {"f8", DType::float64}}};
-
-// Codes that are 8-bit floats of ml_dtypes, and one that each may be. NumPy loads only the first.
-constexpr std::string_view kRawByte = "V1";
-constexpr std::array<TypeCode, 2> kUntyped{{{kRawByte, DType::float8_e4m3fn}, {"f1", DType::float8_e5m2}}};
-
 // The types that NumPy has beside ours, by a letter and a size; nothing where it has none of that code.
 std::string_view kind_of_refused(std::string_view code) {
   const char letter = code.empty() ? '\0' : code[0];
@@ -86,18 +63,17 @@ void parse_descr(std::string_view descr, ArrayLayout& layout, UntypedBytes untyp
     order = code[0];
     code.remove_prefix(1);
   }
-  for (const TypeCode& type : kTypeCodes) {
-    if (type.code != code) continue;
-    layout.dtype = type.dtype;
-    constexpr char kOther = std::endian::native == std::endian::little ? '>' : '<';
-    if (order == kOther && size_of(type.dtype) > 1) layout.byte_order = ByteOrder::swapped;
-    return;
-  }
   const std::string named = fmt::format("the elements have dtype '{}'", printable(descr, 40));
-  for (const TypeCode& type : kUntyped) {
-    if (type.code != code) continue;
-    if (untyped == UntypedBytes::refuse) throw untyped_bytes(named, type.dtype);
-    layout.dtype = DType::uint8;
+  const bool is_e5m2 = code == "f1";  // as ml_dtypes writes it; NumPy does not load it
+  for (const core::ElementType& type : core::kElementTypes) {
+    if (is_e5m2 ? type.dtype != DType::float8_e5m2 : type.npy != code) continue;
+    layout.dtype = type.dtype;
+    if (is_8_bit_float(type.dtype)) {  // or another that is written so
+      if (untyped == UntypedBytes::refuse) throw untyped_bytes(named, type.dtype);
+      layout.dtype = DType::uint8;
+    }
+    constexpr char kOther = std::endian::native == std::endian::little ? '>' : '<';
+    if (order == kOther && type.size > 1) layout.byte_order = ByteOrder::swapped;
     return;
   }
   const std::string_view kind = kind_of_refused(code);
@@ -280,12 +256,9 @@ ArrayLayout read_npy_header(const ReadBytes& read, UntypedBytes untyped) {
 }
 
 std::string npy_header(DType dtype, std::span<const std::int64_t> shape) {
-  std::string_view code = kRawByte;
-  for (const TypeCode& type : kTypeCodes)
-    if (type.dtype == dtype) code = type.code;
   const char order = size_of(dtype) == 1 ? '|' : std::endian::native == std::endian::little ? '<' : '>';
-  std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': {}, }}", order, code,
-                                 to_string(shape));
+  std::string text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': {}, }}", order,
+                                 core::element_type(dtype).npy, to_string(shape));
   // NumPy leaves room for the first length to grow to 21 digits, then fills up to a multiple of 64.
   if (!shape.empty()) text.append(21 - fmt::formatted_size("{}", shape[0]), ' ');
   constexpr std::size_t kBefore = 10, kAlign = 64;

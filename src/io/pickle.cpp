@@ -11,6 +11,7 @@
 #include <deque>
 #include <numeric>
 
+#include "core/element_types.hpp"
 #include "core/require.hpp"
 #include "ejk/program/text.hpp"
 
@@ -18,30 +19,20 @@ namespace ejk::io {
 
 namespace {
 
-constexpr std::array<TorchType, 22> kTorchTypes{{
-    {"bool", "BoolStorage", 1, DType::boolean},
-    {"int8", "CharStorage", 1, DType::int8},
-    {"int16", "ShortStorage", 2, DType::int16},
-    {"int32", "IntStorage", 4, DType::int32},
-    {"int64", "LongStorage", 8, DType::int64},
-    {"uint8", "ByteStorage", 1, DType::uint8},
-    {"uint16", "", 2, DType::uint16},
-    {"uint32", "", 4, DType::uint32},
-    {"uint64", "", 8, DType::uint64},
-    {"float8_e4m3fn", "", 1, DType::float8_e4m3fn},
-    {"float8_e5m2", "", 1, DType::float8_e5m2},
-    {"float8_e4m3fnuz", "", 1, DType::float8_e4m3fnuz},
-    {"float8_e5m2fnuz", "", 1, DType::float8_e5m2fnuz},
-    {"float8_e8m0fnu", "", 1, DType::float8_e8m0fnu},
-    {"float16", "HalfStorage", 2, DType::float16},
-    {"bfloat16", "BFloat16Storage", 2, DType::bfloat16},
-    {"float32", "FloatStorage", 4, DType::float32},
-    {"float64", "DoubleStorage", 8, DType::float64},
-    {"float4_e2m1fn_x2", "", 1, std::nullopt, true},
-    {"complex32", "", 4},
-    {"complex64", "ComplexFloatStorage", 8},
-    {"complex128", "ComplexDoubleStorage", 16},
-}};
+// Types of torch without arrays of ejk, then those with.
+constexpr auto kTorchTypes = [] {
+  constexpr std::size_t kOthers = 4;
+  std::array<TorchType, kOthers + core::kElementTypes.size()> all{
+      {{"float4_e2m1fn_x2", "", 1, std::nullopt, true},
+       {"complex32", "", 4},
+       {"complex64", "ComplexFloatStorage", 8},
+       {"complex128", "ComplexDoubleStorage", 16}}};
+  for (std::size_t i = kOthers; i < all.size(); ++i) {
+    const core::ElementType& type = core::kElementTypes[i - kOthers];
+    all[i] = {type.name, type.torch_storage, type.size, type.dtype};
+  }
+  return all;
+}();
 
 using Index = std::uint32_t;
 

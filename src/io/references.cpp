@@ -154,7 +154,7 @@ bool ArrayReference::holds_several() const { return io::container(container).hol
 bool ArrayReference::names_type(DType dtype) const {
   const io::SmallFloats named = io::container(container).small_floats;
   return !is_8_bit_float(dtype) || named == io::SmallFloats::all ||
-         (named == io::SmallFloats::with_mantissa && dtype != DType::float8_e8m0fnu);
+         (named == io::SmallFloats::with_mantissa && float_format(dtype).mantissa_bits > 0);
 }
 
 std::string ArrayReference::array_name() const {

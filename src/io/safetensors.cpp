@@ -10,8 +10,10 @@
 #include <bit>
 #include <numeric>
 #include <optional>
+#include <tuple>
 
 #include "core/checked.hpp"
+#include "core/element_types.hpp"
 #include "core/json.hpp"
 #include "core/json_reader.hpp"
 #include "core/named.hpp"
@@ -34,29 +36,17 @@ struct TensorType {
 
 namespace {
 
-// In the order of the format's enumeration, by which a writer sorts. Elements of less than a byte are packed.
-constexpr std::array<TensorType, 22> kTensorTypes{{{"BOOL", 8, DType::boolean},
-                                                   {"F4", 4},
-                                                   {"F6_E2M3", 6},
-                                                   {"F6_E3M2", 6},
-                                                   {"U8", 8, DType::uint8},
-                                                   {"I8", 8, DType::int8},
-                                                   {"F8_E5M2", 8, DType::float8_e5m2},
-                                                   {"F8_E4M3", 8, DType::float8_e4m3fn},
-                                                   {"F8_E8M0", 8, DType::float8_e8m0fnu},
-                                                   {"F8_E4M3FNUZ", 8, DType::float8_e4m3fnuz},
-                                                   {"F8_E5M2FNUZ", 8, DType::float8_e5m2fnuz},
-                                                   {"I16", 16, DType::int16},
-                                                   {"U16", 16, DType::uint16},
-                                                   {"F16", 16, DType::float16},
-                                                   {"BF16", 16, DType::bfloat16},
-                                                   {"I32", 32, DType::int32},
-                                                   {"U32", 32, DType::uint32},
-                                                   {"F32", 32, DType::float32},
-                                                   {"C64", 64},
-                                                   {"F64", 64, DType::float64},
-                                                   {"I64", 64, DType::int64},
-                                                   {"U64", 64, DType::uint64}}};
+// Types of the format without arrays of ejk, then those with. Elements of less than a byte are packed.
+constexpr auto kTensorTypes = [] {
+  constexpr std::size_t kOthers = 4;
+  std::array<TensorType, kOthers + core::kElementTypes.size()> all{
+      {{"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"C64", 64}}};
+  for (std::size_t i = kOthers; i < all.size(); ++i) {
+    const core::ElementType& type = core::kElementTypes[i - kOthers];
+    all[i] = {type.safetensors, static_cast<int>(8 * type.size), type.dtype};
+  }
+  return all;
+}();
 
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr std::int64_t kLengthBytes = 8, kMostHeader = 100'000'000;
@@ -65,11 +55,6 @@ const TensorType* type_named(std::string_view name) {
   const auto* const type = std::find_if(kTensorTypes.begin(), kTensorTypes.end(),
                                         [&](const TensorType& t) { return t.name == name; });
   return type == kTensorTypes.end() ? nullptr : type;
-}
-
-const TensorType& type_for(DType dtype) {
-  return *std::find_if(kTensorTypes.begin(), kTensorTypes.end(),
-                       [&](const TensorType& t) { return t.dtype == dtype; });
 }
 
 std::uint64_t header_length(std::string_view bytes) {
@@ -357,13 +342,14 @@ void check_tensor_names(const WriteJob& job) {
   }
 }
 
-// The arrays in the order of the file: large elements first, which keeps all aligned, and then by name.
+// The arrays in the order of the file: large elements first, which keeps all aligned, types of a size as in the
+// format's enumeration, and then by name.
 std::vector<std::size_t> order_in_file(const std::vector<NamedArray>& arrays) {
   std::vector<std::size_t> order(arrays.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto key = [&](std::size_t i) {
-    return std::pair(-(&type_for(arrays[i].source->dtype()) - kTensorTypes.data()),
-                     std::string_view(arrays[i].name));
+    const core::ElementType& type = core::element_type(arrays[i].source->dtype());
+    return std::tuple(-type.size, -type.safetensors_order, std::string_view(arrays[i].name));
   };
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return key(a) < key(b); });
   return order;
@@ -378,7 +364,7 @@ std::string header_of(const WriteJob& job, const std::vector<std::size_t>& order
       const std::int64_t begin = at;
       at += byte_count(source.shape(), source.dtype());
       json.key(job.arrays[i].name).object([&] {
-        json.key("dtype").put(type_for(source.dtype()).name);
+        json.key("dtype").put(core::element_type(source.dtype()).safetensors);
         json.key("shape").put(source.shape());
         json.key("data_offsets").put(std::vector{begin, at});
       });

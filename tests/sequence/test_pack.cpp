@@ -173,7 +173,7 @@ TEST_CASE("pack is a plain loop over the mask, and unpack is its inverse") {
 TEST_CASE("every element type is packed bit by bit and filled with what it can hold") {
   const std::vector<std::uint8_t> bits{1, 0, 1, 1};
   const auto mask = make_source(Array::from<std::uint8_t>({2, 2}, bits), "mask");
-  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1)) {
+  for (const DType d : kDTypes) {
     CAPTURE(name_of(d));
     Array x(d, {2, 2});
     for (std::int64_t i = 0; i < x.bytes(); ++i) x.data()[i] = static_cast<std::byte>(i % 2);

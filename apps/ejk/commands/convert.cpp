@@ -55,7 +55,7 @@ void check_overflow(const ConvertOptions& options) {
 Source viewed(const Source& source, DType dtype) {
   if (size_of(source->dtype()) == size_of(dtype)) return view_array(source, dtype);
   std::vector<std::string_view> of_size;
-  for (const DType other : all_dtypes())
+  for (const DType other : kDTypes)
     if (size_of(other) == size_of(source->dtype())) of_size.push_back(name_of(other));
   const auto bytes = [](DType d) { return fmt::format("{} byte{}", size_of(d), size_of(d) == 1 ? "" : "s"); };
   throw usage("--view {}: it has {}, and {} is {}, of {}", name_of(dtype), bytes(dtype),

@@ -636,14 +636,12 @@ class Server {
         order(type);
         std::size_t sign = 0, exponent = 0, exponent_bits = 0, mantissa = 0, mantissa_bits = 0;
         if (H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) < 0) break;
-        for (const DType dtype :
-             {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz, DType::float8_e5m2fnuz,
-              DType::float16, DType::bfloat16, DType::float32, DType::float64}) {
+        for (const DType dtype : kDTypes) {
           const FloatFormat& f = float_format(dtype);
           const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
                      bits = static_cast<std::size_t>(f.exponent_bits);
-          if (8 * size != 1 + bits + fraction || exponent_bits != bits || mantissa_bits != fraction ||
-              mantissa != 0 || exponent != fraction || sign != bits + fraction ||
+          if (!is_float(dtype) || 8 * size != 1 + bits + fraction || exponent_bits != bits ||
+              mantissa_bits != fraction || mantissa != 0 || exponent != fraction || sign != bits + fraction ||
               H5Tget_ebias(type) != static_cast<std::size_t>(f.bias) || H5Tget_norm(type) != H5T_NORM_IMPLIED)
             continue;
           layout.dtype = dtype;
@@ -957,7 +955,8 @@ class Server {
       H5Tenum_insert(type.id(), "TRUE", &yes);
       return type;
     }
-    if (dtype == DType::float8_e8m0fnu) return make_type(DType::uint8);  // HDF5 requires a mantissa
+    if (is_float(dtype) && float_format(dtype).mantissa_bits == 0)  // HDF5 requires some
+      return make_type(DType::uint8);
     if (is_float(dtype) && size_of(dtype) < 4) {
       const FloatFormat& f = float_format(dtype);
       const auto fraction = static_cast<std::size_t>(f.mantissa_bits),
