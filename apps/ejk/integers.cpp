@@ -159,7 +159,8 @@ void add_sequences_from(OptionSet& set, From& into, const std::vector<From>& cho
   Choices<From> named;
   for (const From from : choices) named.emplace_back(word_of(from), from);
   add_choice(set, "--from", into, std::move(named), "WHAT",
-             fmt::format("what it is\n{} Negative ids are padding. {}", help, kZeroIdRule));
+             fmt::format("what it is\n{} Negative ids are padding. {}", help, kZeroIdRule))
+      .recorded_by_command();
 }
 
 From resolve_from(const ArraySource& input, From from, From one_axis, Job& job, Report& report) {

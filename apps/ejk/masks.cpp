@@ -75,6 +75,7 @@ MaskExpression parsed(const std::string& word) {
 void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help) {
   add_mask_expressions(set, "--mask", into.expressions,
                        "a rule, such as 'causal & documents(cu.npy)'\n" + help)
+      .recorded_by_command()
       .group("Masks");
 }
 
@@ -314,11 +315,12 @@ void declare_kernel(OptionSet& set, KernelOptions& into) {
 
 Option& add_mask_kind(OptionSet& set, Polarity& into) {
   return add_choice(
-      set, "--mask-kind", into,
-      {{"keep", Polarity::keep}, {"drop", Polarity::drop}, {"additive", Polarity::additive}}, "KIND",
-      "what elements mean\n"
-      "keep: non-zero attends. drop: non-zero is masked. additive: a bias, 0 attends, -1e4 and less or -inf masks, "
-      "anything else is an error.");
+             set, "--mask-kind", into,
+             {{"keep", Polarity::keep}, {"drop", Polarity::drop}, {"additive", Polarity::additive}}, "KIND",
+             "what elements mean\n"
+             "keep: non-zero attends. drop: non-zero is masked. additive: a bias, 0 attends, -1e4 and less or -inf masks, "
+             "anything else is an error.")
+      .recorded_by_command();
 }
 
 const char* name_of(Polarity polarity) {
@@ -338,6 +340,7 @@ void declare_masks(OptionSet& set, MaskOptions& into) {
   add_word(
       set, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
+      .recorded_by_command()
       .group("Masks");
   add_mask_kind(set, into.polarity).group("Masks");
 }

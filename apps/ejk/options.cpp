@@ -59,7 +59,7 @@ bool is_missing(const ReportValue& value) { return std::holds_alternative<std::m
 
 Option& Option::recorded(std::string text, Value recorded_value) {
   if (!recorded_value) throw Error(Error::Kind::internal, name() + " is recorded and has no value");
-  is_recorded = true;
+  records = Records::parsed;
   if (!text.empty()) record_key = std::move(text);
   value = std::move(recorded_value);
   return *this;
@@ -77,7 +77,7 @@ std::vector<std::string> OptionSet::outputs(const Command& command) const {
 
 void OptionSet::record(Provenance& provenance) const {
   for (const Option& option : options_) {
-    if (!option.is_recorded) continue;
+    if (option.records != Option::Records::parsed) continue;
     const ReportValue value = option.value();
     const std::string text = is_missing(value) ? option.fallback : text_of(value);
     if (!text.empty()) provenance.record(option.record_key, text);
@@ -87,8 +87,18 @@ void OptionSet::record(Provenance& provenance) const {
 std::vector<std::string> OptionSet::recorded() const {
   std::vector<std::string> keys;
   for (const Option& option : options_)
-    if (option.is_recorded) keys.push_back(option.record_key);
+    if (option.records != Option::Records::none) keys.push_back(option.record_key);
   return keys;
+}
+
+std::vector<std::string> setting_names() {
+  std::vector<std::string> names{"ejk_command", "ejk_version", "what"};  // recorded by Job and by generate
+  for (const Command* command : commands())
+    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions)
+      for (std::string& name : Parser(*one).set.recorded()) names.push_back(std::move(name));
+  std::sort(names.begin() + 1, names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
 }
 
 void OptionSet::show(Report& report) const {
@@ -145,13 +155,6 @@ std::string help_of_choices(const std::string& help, const std::vector<std::stri
   const std::size_t end = std::min(help.find('\n'), help.size());
   const char* const between = list.empty() || end == 0 ? "" : choices.size() <= kMost ? ": " : ", ";
   return help.substr(0, end) + between + list + help.substr(end);
-}
-
-std::vector<DType> all_dtypes() {
-  std::vector<DType> all;
-  for (auto d = DType::boolean; d <= DType::float64; d = static_cast<DType>(static_cast<int>(d) + 1))
-    all.push_back(d);
-  return all;
 }
 
 Option& add_convention(OptionSet& set, Convention& into, const std::string& help) {

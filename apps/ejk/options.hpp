@@ -118,6 +118,8 @@ struct Option {
   Option& recorded(std::string text = "") { return recorded(std::move(text), value); }
   /// The same, for a value other than the parsed one.
   Option& recorded(std::string text, Value recorded_value);
+  /// The command records it, by Provenance::record().
+  Option& recorded_by_command() { return records = Records::command, *this; }
   /// Adds the value to the report, where the command calls Job::show_options().
   Option& shown(std::string text, Unit of = Unit::none) { return label = std::move(text), unit = of, *this; }
   /// The text recorded and shown where there is no value.
@@ -133,7 +135,7 @@ struct Option {
   std::vector<Relation> relations = {};
   std::string record_key = {}, label = {}, fallback = {};
   Unit unit = Unit::none;
-  bool is_recorded = false;
+  enum class Records : std::uint8_t { none, parsed, command } records = Records::none;
   Value value = {};
 };
 
@@ -178,6 +180,7 @@ class OptionSet {
   std::vector<std::string> outputs(const Command& command) const;
 
   void record(Provenance& provenance) const;
+  /// The names of the recorded options.
   std::vector<std::string> recorded() const;
   /// Adds the shown options to a report, in the order of their declaration.
   void show(Report& report) const;
@@ -196,6 +199,10 @@ struct Parser {
   OptionSet set;
   Run run;
 };
+
+/// The names of all settings, of any command: attributes that a file may have from an earlier run, first the one
+/// that each has.
+std::vector<std::string> setting_names();
 
 /// The error for an option that `command`, whose options are `set`, does not have: it may be one of another
 /// program or command, or misspelt. `arguments` are all that were given.
@@ -284,7 +291,7 @@ Option& add_choice(OptionSet& set, const std::string& names, T& into,
   return option;
 }
 
-std::vector<DType> all_dtypes();
+inline std::vector<DType> all_dtypes() { return {kDTypes.begin(), kDTypes.end()}; }
 inline std::vector<DType> float_dtypes() {
   return {DType::float16, DType::bfloat16, DType::float32, DType::float64};
 }

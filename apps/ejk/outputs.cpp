@@ -93,7 +93,7 @@ std::int64_t Outputs::write(const std::vector<Output>& outputs, const Settings& 
   if (arrays.empty() || !writes_any()) return 0;
 
   WriteOptions how{shared_.overwrite, settings, std::move(absent), shared_.compression};
-  how.outdated = setting_names();
+  if (target_ && target_->container == ArrayReference::Container::hdf5) how.outdated = setting_names();
   how.sync = shared_.sync ? Sync::now : Sync::later;
   write_together(comm, arrays, progress, std::move(how),
                  [&](const std::vector<NamedArray>& all, const WriteOptions& options) {

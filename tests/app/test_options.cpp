@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "app/words.hpp"
@@ -44,12 +45,23 @@ std::vector<std::string> shown(const OptionSet& set) {
 
 }  // namespace
 
-TEST_CASE("settings of all commands have known names, so that files of another run lose them") {
-  const std::vector<std::string>& names = setting_names();
+TEST_CASE("names of settings are those that options of any command record, once, after that of the command") {
+  const std::vector<std::string> names = setting_names();
+  CHECK(names.front() == "ejk_command");
+  CHECK(std::set<std::string>(names.begin(), names.end()).size() == names.size());
+  for (const char* name : {"ejk_version", "what", "head_shards", "mask", "lse_layout", "scale_layout"})
+    CHECK_MESSAGE(std::find(names.begin(), names.end(), name) != names.end(), name);
+}
+
+TEST_CASE("options require and exclude options of their command") {
   for (const Command* command : commands())
-    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions)
-      for (const std::string& name : Parser(*one).set.recorded())
-        CHECK_MESSAGE(std::find(names.begin(), names.end(), name) != names.end(), one->name, ": ", name);
+    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions) {
+      const Parser parser(*one);
+      for (const Option& option : parser.set.options())
+        for (const Option::Relation& relation : option.relations)
+          CHECK_MESSAGE(parser.set.find(relation.other) != nullptr, one->name, " ", option.name(), ": ",
+                        relation.other);
+    }
 }
 
 TEST_CASE("what decides a result is recorded under its own name, with the value that holds") {

@@ -58,6 +58,23 @@ TEST_CASE("what was asked for is written, with the settings, and counted") {
   CHECK(read_all(*open_array(shared.output + ":/indices")).elements<std::int32_t>()[2] == 7);
 }
 
+TEST_CASE(
+    "settings of an earlier run are removed from a group that is written again, and no other attributes") {
+  const test::Folder folder;
+  SharedOptions shared;
+  shared.output = (folder / "out.h5:/g");
+  shared.overwrite = true;
+  const auto write = [&](const Settings& settings) {
+    Outputs outputs("pack", shared);
+    outputs.declare({"packed", "indices"});
+    outputs.write({{"packed", numbers(1), {}}, {"indices", numbers(5), {}}}, settings, no_progress);
+    return ArrayFile(folder / "out.h5").attributes("/g");
+  };
+  write({{"ejk_command", "cp-order"}, {"order", "thd"}, {"note", "of the user"}});
+  CHECK(write({{"ejk_command", "pack"}, {"fill", "0"}}) ==
+        Settings{{"ejk_command", "pack"}, {"fill", "0"}, {"note", "of the user"}});
+}
+
 TEST_CASE("one that is not there is an error only where it was asked for by name") {
   const test::Folder folder;
   SharedOptions shared;

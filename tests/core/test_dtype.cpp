@@ -4,7 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <set>
@@ -130,11 +129,12 @@ TEST_CASE("8-bit floats are those of torch and ml_dtypes, code by code") {
                                              : Overflow::infinity);
     });
   }
-  CHECK(std::ssize(seen) == std::ranges::count_if(kDTypes, is_8_bit_float));
+  CHECK(seen.size() == 5);
 }
 
 TEST_CASE("an 8-bit float has the largest number of its format, and float32 rounds to its neighbours") {
-  for (const DType dtype : kDTypes)
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
+                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu})
     dispatch(dtype, [&]<class T>(std::type_identity<T>) {
       if constexpr (is_8_bit_float(dtype_of<T>())) {
         for (unsigned code = 0; code < T::kCodes.largest; ++code) {

@@ -546,6 +546,7 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
       "a key twice among those of a query in --mask 'indices(REF)'\n"
       "An error, or each counts, as in kernels that gather keys: the logarithm of the count is a bias, "
       "and --explain calls it so. lse counts all, too.")
+      .recorded_by_command()
       .group("Masks");
   add_word(
       set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
@@ -600,7 +601,8 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       {{"bshd", AttentionLayout::bshd}, {"bhsd", AttentionLayout::bhsd}, {"thd", AttentionLayout::thd}},
       "LAYOUT",
       "axes of the inputs, bshd by default; thd is packed\n"
-      "b batch, s sequence, h heads, d their size, t tokens of all sequences.");
+      "b batch, s sequence, h heads, d their size, t tokens of all sequences.")
+      .recorded_by_command();
   add_word(set, "--block", words.settings.block, read_block, "QxK",
            "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.")
       .recorded();

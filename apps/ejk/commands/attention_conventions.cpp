@@ -75,21 +75,25 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
                 "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
                 "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
                 "slope of 2 n heads.")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(set, "--alibi-form", words.alibi_form,
              named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
              "FORM",
              "what slopes multiply\n"
              "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(
       set, "--softcap-order", words.softcap_order,
       named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
       "ORDER", "when scores are capped, as to bias and ALiBi")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(set, "--lse-base", words.lse_base,
              named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
              "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(set, "--lse-empty", words.lse_empty,
              named_choices<std::optional<LseEmpty>>(
@@ -97,10 +101,12 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
              "VALUE",
              "lse of a query without a key\n"
              "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(set, "--lse-sink", words.lse_sink,
              named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
              "whether lse counts the sink")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(
       set, "--masked-rows", words.masked_rows,
@@ -108,12 +114,14 @@ void declare_conventions(OptionSet& set, ConventionFlags& words) {
       "out of a query without a key: 0, or the mean of V\n"
       "With a sink it is 0. The mean adds dout / K to dv of each of K values, as jax.grad has it; the backward "
       "pass of JAX's splash attention adds dout.")
+      .recorded_by_command()
       .group(kGroup);
   add_choice(
       set, "--lse-layout", words.lse_layout,
       named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
       "axes of lse: heads, then queries, or the reverse\n"
       "Of the one that is written, and of those that are read; hn by default. Reports name heads first.")
+      .recorded_by_command()
       .group(kGroup);
   std::vector<std::string> names;
   for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);

@@ -156,7 +156,8 @@ Run declare_group_metadata(OptionSet& set) {
       .needs("--topk-ids");
   add_word(set, "--tm", options->tm, at_least(1), "T", "rows of a tile, for --layout jax").recorded();
   add_word(set, "--m", options->m, at_least(0), "M",
-           "all rows, the sum of the sizes by default\nRows past the last group belong to none.");
+           "all rows, the sum of the sizes by default\nRows past the last group belong to none.")
+      .recorded_by_command();
   add_word(set, "--start-group", options->how.start_group, at_least(0), "S",
            "the first group that is computed, 0 by default\nIts tiles come first in the lists.")
       .recorded();

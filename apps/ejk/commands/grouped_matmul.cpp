@@ -299,7 +299,8 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
       .recorded();
   add_word(set, "--tiling", options.how.tiling, read_tiling, "TMxTKxTN",
            "rows, depth and columns of a block; automatic by default\n"
-           "It decides the order of sums and the speed.");
+           "It decides the order of sums and the speed.")
+      .recorded_by_command();
   add_word(
       set, "--tiling-table", options.tiling_table,
       [](const std::string& word) {
