@@ -102,22 +102,22 @@ void MpiCommunicator::broadcast_from(std::int64_t rank, Bytes& bytes) {
   });
 }
 
-Bytes MpiCommunicator::broadcast(std::span<const std::byte> mine) {
+Bytes MpiCommunicator::broadcast(std::span<const std::byte> sent) {
   begin_collective();
   Bytes bytes;
-  if (is_first()) bytes.assign(mine.begin(), mine.end()), sent_bytes_ += std::ssize(mine);
+  if (is_first()) bytes.assign(sent.begin(), sent.end()), sent_bytes_ += std::ssize(sent);
   broadcast_from(0, bytes);
   return bytes;
 }
 
-std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) {
+std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> sent) {
   begin_collective();
   std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size()));
-  const std::uint64_t own = mine.size();
+  const std::uint64_t own = sent.size();
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Iallgather(&own, 1, MPI_UINT64_T, sizes.data(), 1, MPI_UINT64_T, world_, &request);
   wait(request);
-  sent_bytes_ += std::ssize(mine);
+  sent_bytes_ += std::ssize(sent);
   std::vector<Bytes> all(sizes.size());
   std::uint64_t sum = 0;
   for (const std::uint64_t bytes : sizes) sum += bytes;
@@ -129,7 +129,7 @@ std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) 
       at += counts.back();
     }
     Bytes joined(sum);
-    MPI_Iallgatherv(mine.data(), static_cast<int>(own), MPI_BYTE, joined.data(), counts.data(), starts.data(),
+    MPI_Iallgatherv(sent.data(), static_cast<int>(own), MPI_BYTE, joined.data(), counts.data(), starts.data(),
                     MPI_BYTE, world_, &request);
     wait(request);
     for (std::size_t r = 0; r < all.size(); ++r)
@@ -137,19 +137,19 @@ std::vector<Bytes> MpiCommunicator::all_gather(std::span<const std::byte> mine) 
     return all;
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (static_cast<std::int64_t>(r) == rank()) all[r].assign(mine.begin(), mine.end());
+    if (static_cast<std::int64_t>(r) == rank()) all[r].assign(sent.begin(), sent.end());
     broadcast_from(static_cast<std::int64_t>(r), all[r]);
   }
   return all;
 }
 
-std::vector<Bytes> MpiCommunicator::gather(std::span<const std::byte> mine) {
+std::vector<Bytes> MpiCommunicator::gather(std::span<const std::byte> sent) {
   begin_collective();
   if (!is_first()) {
-    send(0, mine);
+    send(0, sent);
     return {};
   }
-  std::vector<Bytes> all{Bytes(mine.begin(), mine.end())};
+  std::vector<Bytes> all{Bytes(sent.begin(), sent.end())};
   for (std::int64_t r = 1; r < size(); ++r) all.push_back(receive(r));
   return all;
 }
@@ -201,7 +201,7 @@ int MpiCommunicator::conclude(const RankExit& own) {
     status = other.take<int>();
     const std::string text = other.take_text();
     // An error in the arguments is the same on all ranks, and rank 0 prints it. Others name their rank.
-    say(r == 0 ? text : fmt::format("{}(on rank {}, {})\n", text, r, other.take_text()));
+    print_error(r == 0 ? text : fmt::format("{}(on rank {}, {})\n", text, r, other.take_text()));
   }
   return status;
 }

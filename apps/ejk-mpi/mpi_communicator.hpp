@@ -25,9 +25,9 @@ class MpiCommunicator final : public Communicator {
   std::int64_t local_size() const override { return local_size_; }
   std::int64_t sent_bytes() const override { return sent_bytes_; }
 
-  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override;
-  std::vector<Bytes> gather(std::span<const std::byte> mine) override;
-  Bytes broadcast(std::span<const std::byte> mine) override;
+  std::vector<Bytes> all_gather(std::span<const std::byte> sent) override;
+  std::vector<Bytes> gather(std::span<const std::byte> sent) override;
+  Bytes broadcast(std::span<const std::byte> sent) override;
   void send(std::int64_t to, std::span<const std::byte> bytes) override;
   Bytes receive(std::int64_t from) override;
 

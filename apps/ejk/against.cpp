@@ -58,7 +58,7 @@ std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArr
 
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what) {
   add_reference(
-      set, "--against", into.mine,
+      set, "--against", into.actual,
       "compare another program's result for these inputs; exit with 1 where it is wrong\n" + what +
           " Every element is held to the bound of --check, with the rounding of its own type. Without "
           "-o the report alone is printed.")
@@ -90,8 +90,8 @@ std::vector<BufferedInput> open_actual(const AgainstOptions& options,
   if (options.detail == Detail::brief && !options.given())
     throw usage("--brief is about the result of --against, and none is given");
   if (!options.given()) return given;
-  job.provenance.input("against", options.mine);
-  std::vector<NamedInput> arrays = job.inputs.arrays_in(options.mine);
+  job.provenance.input("against", options.actual);
+  std::vector<NamedInput> arrays = job.inputs.arrays_in(options.actual);
   std::vector<std::string> others;
   for (NamedInput& input : arrays) {
     auto of = std::find_if(given.begin(), given.end(),
@@ -112,12 +112,12 @@ std::vector<BufferedInput> open_actual(const AgainstOptions& options,
   const std::string all = fmt::format("{}", fmt::join(others, ", "));
   if (std::none_of(given.begin(), given.end(), [](const BufferedInput& g) { return g.source != nullptr; }))
     throw Error(Error::Kind::input,
-                fmt::format("{}: holds {}, and the results are {}", printable(options.mine),
+                fmt::format("{}: holds {}, and the results are {}", printable(options.actual),
                             others.empty() ? "no array" : all, names_of(results)))
         .hint("a reference names one array: FILE.h5:/path or FILE.npz:name");
   if (!others.empty())
     report.warnings.push_back(fmt::format("{}: not compared, as the results are {}: {}",
-                                          printable(options.mine), names_of(results), all));
+                                          printable(options.actual), names_of(results), all));
   return given;
 }
 
@@ -127,15 +127,15 @@ void add_against(Report& report, const AgainstOptions& options, const Against& a
   if (against.tried && !against.agrees() && against.explanations.empty()) about.add(Remark{hint});
   if (options.detail == Detail::brief) {
     report.items.clear();
-    if (job.json()) job.say(about);
+    if (job.json()) job.print(about);
   }
-  report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.mine),
+  report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.actual),
                                                     std::make_shared<Report>(about)});
   for (const std::string& warning : about.warnings)
-    report.warnings.push_back(fmt::format("against {}: {}", printable(options.mine), warning));
+    report.warnings.push_back(fmt::format("against {}: {}", printable(options.actual), warning));
   if (!against.agrees())
     report.warnings.push_back(fmt::format("{} is beyond the error bound in {} of {} elements",
-                                          printable(options.mine), format_count(against.beyond),
+                                          printable(options.actual), format_count(against.beyond),
                                           format_count(against.elements)));
 }
 

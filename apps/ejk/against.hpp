@@ -14,12 +14,12 @@
 namespace ejk::app {
 
 struct AgainstOptions {
-  std::string mine;
+  std::string actual;
   Explain explain = Explain::no;
   Detail detail = Detail::all;
   std::vector<std::string> tiles;
 
-  bool given() const { return !mine.empty(); }
+  bool given() const { return !actual.empty(); }
 };
 
 /// Declares --against, --explain, --tiles and --brief. `what` describes the reference.

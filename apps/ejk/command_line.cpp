@@ -163,7 +163,7 @@ std::string help_for(Arguments arguments) {
 int run_arguments(const Arguments& arguments, ErrorStyle& style, Communicator& comm) {
   const std::string program = style.program;
   if (arguments.empty()) {
-    say(program_help());
+    print_error(program_help());
     return kExitUsage;
   }
   const std::string& first = arguments.front();
@@ -225,7 +225,7 @@ RankExit guarded(const ErrorStyle& style, F&& f) {
 
 int run(const std::vector<std::string>& arguments) {
   return run(arguments, "ejk", single_process(),
-             [](const RankExit& own) { return say(own.message), own.status; });
+             [](const RankExit& own) { return print_error(own.message), own.status; });
 }
 
 int run(const std::vector<std::string>& arguments, const std::string& program, Communicator& comm,
@@ -240,7 +240,7 @@ int run(const std::vector<std::string>& arguments, const std::string& program, C
   const int status = conclude(exit);
   if (!comm.is_first()) return status;
   const RankExit closing = guarded(style, [&] { return close_stdout(status != kExitDone), kExitDone; });
-  say(closing.message);
+  print_error(closing.message);
   const bool is_error = status != kExitDone && status != kExitFailed;
   return is_error || closing.status == kExitDone ? status : closing.status;
 }

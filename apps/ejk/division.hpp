@@ -19,7 +19,7 @@ using Division = std::function<std::vector<RankWork>(std::int64_t ranks)>;
 
 inline std::int64_t peak_of(const std::vector<RankWork>& work) {
   std::int64_t peak = 0;
-  for (const RankWork& of_rank : work) peak = std::max(peak, of_rank.peak_bytes);
+  for (const RankWork& rank : work) peak = std::max(peak, rank.peak_bytes);
   return peak;
 }
 

@@ -121,15 +121,15 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
     return source;
   }
   // Codes in .npy files have no type.
-  const UntypedBytes of_parts = computed->scheme ? UntypedBytes::read : untyped;
+  const UntypedBytes untyped_parts = computed->scheme ? UntypedBytes::read : untyped;
   std::vector<std::shared_ptr<const ArraySource>> arrays;
   for (const std::string& word : computed->arrays)
     arrays.push_back(computed->global && arrays.size() == 2
                          ? make_source(Array::from<float>({}, std::span(&*computed->global, 1)), word)
-                         : open(word, of_parts, bytes));
+                         : open(word, untyped_parts, bytes));
   if (!computed->scheme) {
-    const auto require = [&](std::size_t n, std::int64_t held) {
-      budget_.require(held, printable(computed->arrays[n]) + ": ");
+    const auto require = [&](std::size_t n, std::int64_t bytes_needed) {
+      budget_.require(bytes_needed, printable(computed->arrays[n]) + ": ");
     };
     require(1, byte_count(arrays[1]->shape(), DType::int64));
     if (!arrays[0]->random_access()) require(0, type_of(*arrays[0]).bytes());
@@ -317,7 +317,7 @@ void Inputs::add_decoded(Report& report) const {
   report.items.insert(below, std::make_move_iterator(items.begin()), std::make_move_iterator(items.end()));
 }
 
-std::int64_t Inputs::allow_held(std::int64_t bytes) {
+std::int64_t Inputs::allow_buffered(std::int64_t bytes) {
   read_memory_->add(bytes - std::exchange(spare_, bytes));
   const std::int64_t counted = read_memory_->wanted() - kHeldBeside;
   return counted > 0 && counted <= bytes ? counted : 0;

@@ -90,7 +90,7 @@ class Inputs {
 
   /// Lets files cache these bytes (ReadMemory; initially a quarter of the budget) in addition to kHeldBeside.
   /// Returns how many of them the files opened so far will use.
-  std::int64_t allow_held(std::int64_t bytes);
+  std::int64_t allow_buffered(std::int64_t bytes);
 
   /// "a.npy holds 3 GiB: " if one input alone exceeds the memory limit.
   std::string too_large() const;

@@ -119,8 +119,9 @@ bool has_zeros_at_ends(const Array& ids) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<const std::int64_t> values = ids.elements<std::int64_t>();
   for (std::size_t row = 0; columns > 2 && row < values.size(); row += columns) {
-    const auto of_row = values.subspan(row, columns);
-    if ((of_row[0] == 0 && of_row[1] == 0) || (of_row[columns - 1] == 0 && of_row[columns - 2] == 0))
+    const auto row_values = values.subspan(row, columns);
+    if ((row_values[0] == 0 && row_values[1] == 0) ||
+        (row_values[columns - 1] == 0 && row_values[columns - 2] == 0))
       return true;
   }
   return false;
@@ -136,9 +137,10 @@ LaterRows rows_within_texts(const Array& ids) {
   const auto columns = static_cast<std::size_t>(ids.shape().empty() ? 0 : ids.shape().back());
   const std::span<const std::int64_t> values = ids.elements<std::int64_t>();
   for (std::size_t row = 0; columns > 0 && row < values.size(); row += columns) {
-    const auto of_row = values.subspan(row, columns);
-    const auto first = std::find_if(of_row.begin(), of_row.end(), [](std::int64_t id) { return id >= 0; });
-    if (first == of_row.end() || *first == 0) continue;
+    const auto row_values = values.subspan(row, columns);
+    const auto first =
+        std::find_if(row_values.begin(), row_values.end(), [](std::int64_t id) { return id >= 0; });
+    if (first == row_values.end() || *first == 0) continue;
     if (rows.count++ == 0) rows.first = row / columns, rows.position = *first;
   }
   return rows;
@@ -247,8 +249,8 @@ Lengths computed_lengths(const std::string& reference, const ArraySource& input,
           "{}: zeros at an end of a row are sequences of one token each; if they are padding, make offsets from "
           "the mask",
           printable(input.name())));
-    const auto of_ids = make_source(ids->view(), input.name());
-    Array found = offsets(of_ids);
+    const auto own_ids = make_source(ids->view(), input.name());
+    Array found = offsets(own_ids);
     if (positions) warn_of_later_rows(*ids, input.name(), report);
     return found;
   }();
@@ -269,11 +271,11 @@ const char* const kZeroIdRule =
 
 ZeroId zero_id_of(const std::vector<std::string>& references,
                   const std::vector<std::shared_ptr<const ArraySource>>& ids, Job& job) {
-  const ZeroId of_ids = zero_id_of(ids);
+  const ZeroId own_ids = zero_id_of(ids);
   std::vector<std::shared_ptr<const ArraySource>> wholes = ids;
   for (std::size_t n = 0; n < ids.size(); ++n)
     if (const auto whole = job.inputs.open_whole(references[n])) wholes[n] = whole;
-  return of_ids.meaning == ZeroId::Meaning::none || wholes == ids ? of_ids : zero_id_of(wholes);
+  return own_ids.meaning == ZeroId::Meaning::none || wholes == ids ? own_ids : zero_id_of(wholes);
 }
 
 std::string zero_id_warning(const ZeroId& zero, const std::string& name) {

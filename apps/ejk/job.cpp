@@ -27,15 +27,15 @@ void choose_threads(std::int64_t requested, std::int64_t sharers) {
 // Different instruction sets may round sums differently.
 void require_one_instruction_set(Communicator& comm) {
   if (comm.is_single()) return;
-  const std::string mine = instruction_set();
+  const std::string own = instruction_set();
   std::int64_t rank = 0;
-  for (Bytes& bytes : comm.all_gather(RankMessage().put_text(mine).bytes())) {
+  for (Bytes& bytes : comm.all_gather(RankMessage().put_text(own).bytes())) {
     const std::string other = RankMessage(std::move(bytes)).take_text();
-    if (other != mine)
+    if (other != own)
       throw usage(
           "the machines differ: the instruction set is {} on rank {}, {} on "
           "rank {}",
-          mine, comm.rank(), other, rank)
+          own, comm.rank(), other, rank)
           .hint("EJK_ISA chooses one that all have, as in mpirun -x EJK_ISA=avx2");
     ++rank;
   }
@@ -77,12 +77,12 @@ Job::InPhase::~InPhase() {
 }
 
 bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division, CostUnit unit) {
-  const std::int64_t held = inputs.allow_held(std::max<std::int64_t>(budget.bytes() - peak_bytes, 0));
+  const std::int64_t buffered = inputs.allow_buffered(std::max<std::int64_t>(budget.bytes() - peak_bytes, 0));
   if (is_dry_run()) {
     inputs.add_decoded(report);
     if (division && !comm.is_single())
       report.add(Section{"team", "ranks", std::make_shared<Report>(describe_division(comm, division, unit))});
-    report.add("peak", "peak memory, about", peak_bytes + held, Unit::bytes);
+    report.add("peak", "peak memory, about", peak_bytes + buffered, Unit::bytes);
     report.add("max_memory", "allowed", budget.bytes(), Unit::bytes);
     report.add(Remark{"Dry run: nothing was computed or written."});
     if (comm.is_first()) reporter_.print(report, false);

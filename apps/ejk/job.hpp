@@ -86,7 +86,7 @@ class Job {
     return reporter_.progress(outputs.to_stdout());
   }
 
-  void say(const Report& report) { reporter_.say_text(report); }
+  void print(const Report& report) { reporter_.print_text(report); }
 
   /// Writes the arrays selected by -o and --field, then prints the report. `complete` adds what is known only
   /// of arrays that were written.

@@ -198,15 +198,15 @@ struct PaddingDoubt {
   std::string warning, hint;  // empty: nothing
 };
 PaddingDoubt doubt_of(const Mask& mask, Polarity polarity, const std::string& name) {
-  PaddingGuess look = PaddingGuess::none;
+  PaddingGuess guess = PaddingGuess::none;
   try {
-    look = padding_guess(mask);
+    guess = padding_guess(mask);
   } catch (const Error&) {  // reported when the elements are read
   }
   PaddingDoubt doubt;
   const char* const words = polarity == Polarity::keep ? kPaddingWords : kOtherPaddingWords;
-  if (look != PaddingGuess::none) doubt.hint = words;
-  if (look == PaddingGuess::likely)
+  if (guess != PaddingGuess::none) doubt.hint = words;
+  if (guess == PaddingGuess::likely)
     doubt.warning =
         fmt::format("{} looks like a padding mask, each row one run of tokens: {}", printable(name), words);
   return doubt;
@@ -431,44 +431,46 @@ void declare_attention_masks(OptionSet& set, MaskOptions& into) {
 }
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job) {
-  const auto open_held = [&job](const std::string& reference) {
+  const auto open_resident = [&job](const std::string& reference) {
     return in_memory(*job.open("mask_array", reference));
   };
   const auto warnings = std::make_shared<std::vector<std::string>>();  // those of the mask are reported
   const OpenArray::Ids ids = [=, &job](const std::vector<std::string>& references) {
-    return ids_opener(open_held, job, *warnings)(references);
+    return ids_opener(open_resident, job, *warnings)(references);
   };
-  return head_masks({expression}, polarity, OpenArray(open_held, group_opener(job), ids), LeadingAxis::batch);
+  return head_masks({expression}, polarity, OpenArray(open_resident, group_opener(job), ids),
+                    LeadingAxis::batch);
 }
 
 AttentionMasks open_attention_masks(const MaskOptions& options, Job& job, Duplicates duplicates) {
   using Source = std::shared_ptr<const ArraySource>;
-  const auto held = std::make_shared<NamedArrays>();
-  const auto held_bytes = std::make_shared<std::int64_t>(0);
-  const auto open_held = [&job, held, held_bytes](const std::string& reference) {
-    Source& source = held->arrays[reference];
+  const auto arrays = std::make_shared<NamedArrays>();
+  const auto resident_bytes = std::make_shared<std::int64_t>(0);
+  const auto open_resident = [&job, arrays, resident_bytes](const std::string& reference) {
+    Source& source = arrays->arrays[reference];
     if (source) return source;
     Source opened = job.open("mask_array", reference);
     if (!opened->random_access()) {
-      *held_bytes += byte_count(opened->shape(), opened->dtype());
-      job.require_memory(*held_bytes);
+      *resident_bytes += byte_count(opened->shape(), opened->dtype());
+      job.require_memory(*resident_bytes);
       opened = in_memory(*opened);
     }
     return source = opened;
   };
   const auto indices = std::make_shared<Source>();
-  const auto open_once = [open_held, indices](const std::string& reference) {
-    return without_duplicates(*indices = open_held(reference));
+  const auto open_once = [open_resident, indices](const std::string& reference) {
+    return without_duplicates(*indices = open_resident(reference));
   };
-  const OpenArray::Ids ids = ids_opener(open_held, job, held->warnings);
-  const OpenArray open(open_held, group_opener(job), ids), open_counted(open_once, group_opener(job), ids);
+  const OpenArray::Ids ids = ids_opener(open_resident, job, arrays->warnings);
+  const OpenArray open(open_resident, group_opener(job), ids),
+      open_counted(open_once, group_opener(job), ids);
   AttentionMasks masks = open_masks(options, LeadingAxis::batch, open,
                                     duplicates == Duplicates::counted ? open_counted : open, job);
   masks.indices = *indices;
-  masks.held_bytes = *held_bytes;
-  masks.doubts = [held] {
+  masks.resident_bytes = *resident_bytes;
+  masks.doubts = [arrays] {
     std::vector<std::string> warnings;
-    add_warnings(*held, warnings);
+    add_warnings(*arrays, warnings);
     return warnings;
   };
   return masks;

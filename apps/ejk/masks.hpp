@@ -129,7 +129,7 @@ struct AttentionMasks {
   std::vector<HeadMasks> parts;     // ANDed
   std::vector<std::string> titles;  // names of the parts in remarks
   std::vector<std::string> unaligned;
-  std::int64_t held_bytes = 0;                 // of arrays in memory
+  std::int64_t resident_bytes = 0;             // of arrays in memory
   std::shared_ptr<const ArraySource> indices;  // with duplicates, where these are counted
   /// After masks are created: warnings of ids in expressions that are likely positions.
   std::function<std::vector<std::string>()> doubts;

@@ -107,21 +107,21 @@ class PrintedParser {
   Shape list() {
     constexpr int kDeepest = 32;
     if (++depth_ > kDeepest) fail("too many brackets");
-    Shape of_value;
+    Shape shape;
     std::int64_t count = 0;
     while (!take(']')) {
       const std::size_t begin = at_;
       const Shape one = value();
-      if (count++ == 0) of_value = one;
-      if (one != of_value) {
+      if (count++ == 0) shape = one;
+      if (one != shape) {
         at_ = begin;
-        fail(fmt::format("rows are of shapes {} and {}", to_string(of_value), to_string(one)));
+        fail(fmt::format("rows are of shapes {} and {}", to_string(shape), to_string(one)));
       }
       take(',');
     }
     --depth_;
-    of_value.insert(of_value.begin(), count);
-    return of_value;
+    shape.insert(shape.begin(), count);
+    return shape;
   }
 
   // The name is that of a type or of a function that makes one of its argument.

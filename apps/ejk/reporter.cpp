@@ -41,12 +41,12 @@ Report described(const RunStatistics& s) {
 
 // The phases of all ranks, gathered on rank 0.
 void add_ranks(Report& report, const RunStatistics& own, Communicator& comm) {
-  struct Mine {
+  struct RankCosts {
     double seconds[3];
     std::int64_t sent_bytes;
   };
-  Mine mine{{own.seconds[0], own.seconds[1], own.seconds[2]}, comm.sent_bytes()};
-  const std::vector<Bytes> all = comm.gather(RankMessage().put(mine).bytes());
+  RankCosts costs{{own.seconds[0], own.seconds[1], own.seconds[2]}, comm.sent_bytes()};
+  const std::vector<Bytes> all = comm.gather(RankMessage().put(costs).bytes());
   if (all.empty()) return;
   Table phases{"phases",
                "over the ranks",
@@ -61,7 +61,7 @@ void add_ranks(Report& report, const RunStatistics& own, Communicator& comm) {
   for (std::size_t phase = 0; phase < 3; ++phase) {
     double least = own.seconds[phase], most = least, sum = 0;
     for (const Bytes& bytes : all) {
-      const Mine other = RankMessage(bytes).take<Mine>();
+      const RankCosts other = RankMessage(bytes).take<RankCosts>();
       least = std::min(least, other.seconds[phase]);
       most = std::max(most, other.seconds[phase]);
       sum += other.seconds[phase];
@@ -148,17 +148,17 @@ void Reporter::add_statistics(Report& report, const RunStatistics& statistics, C
   report.add(Section{"stats", "statistics", section});
 }
 
-void Reporter::say_text(const Report& report) const {
+void Reporter::print_text(const Report& report) const {
   if (bar_) bar_->clear();
-  if (!shared_.quiet) say(to_text(report, text_style(stderr, shared_.color)));
+  if (!shared_.quiet) print_error(to_text(report, text_style(stderr, shared_.color)));
 }
 
 void Reporter::warn(const Report& report) {
   if (shared_.json) return;
   if (bar_) bar_->clear();
   for (; warned_ < report.warnings.size(); ++warned_)
-    say(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
-                    printable(report.warnings[warned_], kLongestMessage)));
+    print_error(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
+                            printable(report.warnings[warned_], kLongestMessage)));
 }
 
 void Reporter::print(const Report& report, bool on_stderr) {
@@ -173,7 +173,7 @@ void Reporter::print(const Report& report, bool on_stderr) {
   const std::string text =
       shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));
   if (on_stderr)
-    say(text);
+    print_error(text);
   else
     write_text(stdout, text, "cannot write the report to stdout");
 }

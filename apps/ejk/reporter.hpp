@@ -48,7 +48,7 @@ class Reporter {
   void add_statistics(Report& report, const RunStatistics& statistics,
                       Communicator& comm = single_process()) const;
 
-  void say_text(const Report& report) const;
+  void print_text(const Report& report) const;
   /// Prints the warnings that were not printed yet, unless the report is JSON.
   void warn(const Report& report);
   /// Prints warnings and the report; on stderr if stdout has an array or a text.

@@ -37,21 +37,21 @@ inline void add_array(Report& report, const ArraySource& array) {
 struct BufferedInput {
   std::string argument;                       // its name in the library: "lhs"
   std::shared_ptr<const ArraySource> source;  // null: not given
-  Array held = {};
+  Array elements = {};
 
   bool is_mapped() const { return source && source->mapped(); }
   std::int64_t bytes_to_buffer() const { return !source || is_mapped() ? 0 : type_of(*source).bytes(); }
   ArrayView view() {
     if (const auto mapped = source->mapped()) return *mapped;
-    held = read_all(*source);
-    return held.view();
+    elements = read_all(*source);
+    return elements.view();
   }
   /// A box of it, with the shape box.count. It replaces the buffer of an earlier call.
   ArrayView view(const ArrayBox& box) {
     if (const auto mapped = source->mapped()) return box_of(*mapped, box);
-    held = Array(source->dtype(), box.count);
-    if (held.size() > 0) source->read(box.start, box.count, held.data());
-    return held.view();
+    elements = Array(source->dtype(), box.count);
+    if (elements.size() > 0) source->read(box.start, box.count, elements.data());
+    return elements.view();
   }
 };
 

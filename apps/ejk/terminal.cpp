@@ -96,7 +96,7 @@ void close_stdout(bool reported) {
                                          : fmt::format("cannot write to stdout: {}", std::strerror(errno)));
 }
 
-void say(std::string_view text) noexcept {
+void print_error(std::string_view text) noexcept {
   try {
     write_text(stderr, text);
   } catch (...) {  // no way to report it

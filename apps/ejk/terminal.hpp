@@ -33,7 +33,7 @@ void end_if_unread(std::FILE* stream);
 void close_stdout(bool reported = false);
 
 /// Writes to stderr. A failure is ignored.
-void say(std::string_view text) noexcept;
+void print_error(std::string_view text) noexcept;
 
 /// Opens /dev/null for each closed standard stream, whose descriptor the first opened file would get.
 void secure_standard_streams();

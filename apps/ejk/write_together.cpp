@@ -125,61 +125,61 @@ void require_success(RankMessage& reply) {
 }
 
 // A box of an array and the rank that has it.
-struct Held {
+struct RankBox {
   std::int64_t rank;
   std::size_t part;
   ArrayBox box;
 };
 
-std::vector<std::vector<Held>> held_by_all(Communicator& comm, const std::vector<Output>& arrays) {
-  RankMessage mine;
+std::vector<std::vector<RankBox>> boxes_of_ranks(Communicator& comm, const std::vector<Output>& arrays) {
+  RankMessage own;
   for (const Output& output : arrays) {
-    mine.put(output.parts ? std::ssize(*output.parts) : std::ptrdiff_t{0});
+    own.put(output.parts ? std::ssize(*output.parts) : std::ptrdiff_t{0});
     if (!output.parts) continue;
-    for (const OutputPart& part : *output.parts) mine.put_all(part.box.start).put_all(part.box.count);
+    for (const OutputPart& part : *output.parts) own.put_all(part.box.start).put_all(part.box.count);
   }
-  std::vector<std::vector<Held>> held(arrays.size());
+  std::vector<std::vector<RankBox>> rank_box(arrays.size());
   std::int64_t rank = 0;
-  for (Bytes& bytes : comm.all_gather(mine.bytes())) {
+  for (Bytes& bytes : comm.all_gather(own.bytes())) {
     RankMessage message(std::move(bytes));
-    for (std::vector<Held>& of_array : held)
+    for (std::vector<RankBox>& array_boxes : rank_box)
       for (std::ptrdiff_t n = message.take<std::ptrdiff_t>(), part = 0; part < n; ++part) {
         Shape start = message.take_all<std::int64_t>();
-        of_array.push_back(
+        array_boxes.push_back(
             {rank, static_cast<std::size_t>(part), {std::move(start), message.take_all<std::int64_t>()}});
       }
     ++rank;
   }
-  return held;
+  return rank_box;
 }
 
 // All elements of an array of which ranks have parts, for rank 0. Boxes are requested in turn.
 class GatheredSource final : public ArraySource {
  public:
-  GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<Held> held)
+  GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<RankBox> rank_box)
       : ArraySource(type_of(*output.source), output.name),
         comm_(comm),
         parts_(*output.parts),
         array_(array),
-        held_(std::move(held)) {}
+        boxes_(std::move(rank_box)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
     if (element_count(count) == 0) return;
-    for (const Held& held : held_) {
-      const std::optional<ArrayBox> box = common(held.box, start, count);
+    for (const RankBox& rank_box : boxes_) {
+      const std::optional<ArrayBox> box = common(rank_box.box, start, count);
       if (!box) continue;
       Bytes elements;
-      if (held.rank == comm_.rank()) {
+      if (rank_box.rank == comm_.rank()) {
         elements.resize(static_cast<std::size_t>(byte_count(box->count, dtype())));
-        read_part(parts_[held.part], *box, elements.data());
+        read_part(parts_[rank_box.part], *box, elements.data());
       } else {
         RankMessage request;
-        request.put(Request::elements).put(array_).put(held.part).put_all(box->start).put_all(box->count);
-        comm_.send(held.rank, request.bytes());
-        RankMessage reply(comm_.receive(held.rank));
+        request.put(Request::elements).put(array_).put(rank_box.part).put_all(box->start).put_all(box->count);
+        comm_.send(rank_box.rank, request.bytes());
+        RankMessage reply(comm_.receive(rank_box.rank));
         require_success(reply);
-        elements = comm_.receive(held.rank);
+        elements = comm_.receive(rank_box.rank);
       }
       place(elements.data(), *box, start, count, size_of(dtype()), static_cast<std::byte*>(out));
     }
@@ -195,7 +195,7 @@ class GatheredSource final : public ArraySource {
   Communicator& comm_;
   const std::vector<OutputPart>& parts_;
   std::size_t array_;
-  std::vector<Held> held_;
+  std::vector<RankBox> boxes_;
 };
 
 class Writing {
@@ -204,7 +204,7 @@ class Writing {
       : comm_(comm),
         arrays_(arrays),
         sync_(sync),
-        held_(held_by_all(comm, arrays)),
+        boxes_(boxes_of_ranks(comm, arrays)),
         count_(std::make_shared<Count>(progress)) {}
 
   // Sources of all elements, for rank 0.
@@ -213,7 +213,7 @@ class Writing {
     for (std::size_t n = 0; n < arrays_.size(); ++n) {
       const Output& output = arrays_[n];
       std::shared_ptr<const ArraySource> source = output.source;
-      if (output.parts) source = std::make_shared<GatheredSource>(comm_, output, n, held_[n]);
+      if (output.parts) source = std::make_shared<GatheredSource>(comm_, output, n, boxes_[n]);
       all.push_back({output.name, counted(std::move(source), count_)});
     }
     return all;
@@ -308,7 +308,7 @@ class Writing {
   Communicator& comm_;
   const std::vector<Output>& arrays_;
   Sync sync_;
-  std::vector<std::vector<Held>> held_;
+  std::vector<std::vector<RankBox>> boxes_;
   std::shared_ptr<Count> count_;
 };
 

@@ -40,11 +40,11 @@ class Communicator {
   // Collective. If a rank has failed, they throw OtherRankFailed in all others.
 
   /// Every rank gets the contribution of each rank, in rank order.
-  virtual std::vector<Bytes> all_gather(std::span<const std::byte> mine) = 0;
+  virtual std::vector<Bytes> all_gather(std::span<const std::byte> sent) = 0;
   /// The same on rank 0; empty on the others.
-  virtual std::vector<Bytes> gather(std::span<const std::byte> mine) = 0;
+  virtual std::vector<Bytes> gather(std::span<const std::byte> sent) = 0;
   /// Every rank gets rank 0's bytes; the arguments of the others are ignored.
-  virtual Bytes broadcast(std::span<const std::byte> mine) = 0;
+  virtual Bytes broadcast(std::span<const std::byte> sent) = 0;
 
   // Point to point; messages between two ranks arrive in order.
   virtual void send(std::int64_t to, std::span<const std::byte> bytes) = 0;

@@ -120,16 +120,16 @@ class BlockStates {
   }
 
   /// All stored states, row by row, and the offset of a row.
-  std::span<std::uint8_t> held() { return held_; }
-  std::span<const std::uint8_t> held() const { return held_; }
+  std::span<std::uint8_t> held() { return stored_; }
+  std::span<const std::uint8_t> held() const { return stored_; }
   std::int64_t begin_of(std::int64_t row) const {
     return row == 0 ? 0 : rows_[static_cast<std::size_t>(row - 1)].end;
   }
 
  private:
   struct Row {
-    std::int64_t column;  // the first that is held
-    std::int64_t end;     // in held_
+    std::int64_t column;  // the first that is stored
+    std::int64_t end;     // in stored_
   };
   std::size_t length_of(std::int64_t row) const {
     return static_cast<std::size_t>(rows_[static_cast<std::size_t>(row)].end - begin_of(row));
@@ -137,7 +137,7 @@ class BlockStates {
 
   std::int64_t columns_ = 0;
   std::vector<Row> rows_;
-  std::vector<std::uint8_t> held_;
+  std::vector<std::uint8_t> stored_;
 };
 
 /// A grid of block states. In text scaled to the width: a cell of several blocks is marked if one of them

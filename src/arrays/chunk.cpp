@@ -180,10 +180,10 @@ std::shared_ptr<const ArraySource> unchunk_array(const std::shared_ptr<const Arr
         Error::Code::no_such_axis)
         .hint(core::axes_of(rank));
   const auto d = static_cast<std::size_t>(axis < 0 ? axis + rank : axis);
-  const std::int64_t held = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
-  if (original_length < 0 || original_length > held)
+  const std::int64_t places = core::checked_mul(shape[d], shape[d + 1]).value_or(INT64_MAX);
+  if (original_length < 0 || original_length > places)
     throw core::usage("{}: length {} is not from 0 to {}, what {} chunks of {} hold", x->name(),
-                      original_length, held, shape[d], shape[d + 1]);
+                      original_length, places, shape[d], shape[d + 1]);
   shape[d] = original_length;
   shape.erase(shape.begin() + static_cast<std::ptrdiff_t>(d) + 1);
   return std::make_shared<JoinedSource>(x, d, ArrayType(x->dtype(), std::move(shape)));

@@ -140,7 +140,7 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
   const auto wide = arrays::with_wide_floats(x);
   const arrays::Boxes boxes(x.shape(), arrays::kBoxBytes / size_of(wide->dtype()));
   const arrays::BoxReader reader(*wide);
-  const int team = reader.threads(boxes, 4);
+  const int threads = reader.threads(boxes, 4);
   std::vector<std::vector<std::byte>> spare;  // buffers, from one wave of boxes to the next
   std::mutex sparing;
   const auto buffer = [&] {
@@ -150,32 +150,32 @@ Array log_sum_exp(const ArraySource& x, std::optional<std::int64_t> axis, Keepdi
     return taken;
   };
   // f(elements, how many, how many before them) for the boxes from `begin` on.
-  const auto look_at = [&](std::int64_t begin, std::int64_t end, auto&& f) {
+  const auto visit = [&](std::int64_t begin, std::int64_t end, auto&& f) {
     core::parallel_reduce(
-        end - begin, team, buffer,
-        [&](std::vector<std::byte>& mine, std::int64_t i) {
+        end - begin, threads, buffer,
+        [&](std::vector<std::byte>& elements, std::int64_t i) {
           const std::int64_t box = begin + i;
-          f(reader.acquire(boxes, box, mine), i, boxes.elements(box),
+          f(reader.acquire(boxes, box, elements), i, boxes.elements(box),
             boxes.before[static_cast<std::size_t>(box)]);
           reader.release(boxes, box);
         },
-        [&](std::vector<std::byte>& mine) { spare.push_back(std::move(mine)); });
+        [&](std::vector<std::byte>& elements) { spare.push_back(std::move(elements)); });
   };
   const SumOf sum = sum_of(wide->dtype());
   if (boxes.elements(0) >= slab) {
-    look_at(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {
+    visit(0, boxes.size(), [&](const std::byte* data, std::int64_t, std::int64_t n, std::int64_t before) {
       for (std::int64_t i = 0; i < n / e.n; ++i)
         store(out, before / e.n + i, value_of(sum(data, i / e.inner * slab + i % e.inner, e.n, e.inner)));
     });
     return out;
   }
   std::vector<ScaledSum> open(static_cast<std::size_t>(e.inner));
-  const std::int64_t wave = team;
+  const std::int64_t wave = threads;
   std::vector<Partial> partials;
   for (std::int64_t begin = 0; begin < boxes.size(); begin += wave) {
     const std::int64_t end = std::min(boxes.size(), begin + wave);
     partials.assign(static_cast<std::size_t>(end - begin), {});
-    look_at(begin, end, [&](const std::byte* data, std::int64_t i, std::int64_t n, std::int64_t before) {
+    visit(begin, end, [&](const std::byte* data, std::int64_t i, std::int64_t n, std::int64_t before) {
       partials[static_cast<std::size_t>(i)] = partial_of(sum, data, before, n, e);
     });
     for (std::int64_t box = begin; box < end; ++box) {

@@ -56,7 +56,7 @@ double mean_of(const std::vector<Part<S>>& parts, std::int64_t numbers, double l
 }
 
 template <class T>
-Part<arrays::Wide<T>> look_at_large(const std::byte* data, std::int64_t n) {
+Part<arrays::Wide<T>> part_of_large(const std::byte* data, std::int64_t n) {
   using S = arrays::Wide<T>;
   using Limits = std::numeric_limits<S>;
   constexpr bool is_real = std::is_floating_point_v<S>;
@@ -156,12 +156,12 @@ using Widest =
                        std::conditional_t<std::is_signed_v<arrays::Wide<T>>, std::int64_t, std::uint64_t>>;
 
 template <class T>
-Part<Widest<T>> look_at(const std::byte* data, std::int64_t n) {
+Part<Widest<T>> part_of(const std::byte* data, std::int64_t n) {
   const auto part = [&] {
     if constexpr (std::is_integral_v<T> && sizeof(T) <= 2)
       return scan_small<T>(data, n);
     else
-      return look_at_large<T>(data, n);
+      return part_of_large<T>(data, n);
   }();
   return {part.minimum, part.maximum, part.sum, part.nans, part.infinities, part.is_scaled};
 }
@@ -178,13 +178,13 @@ Extreme extreme(S value) {
 }
 
 template <class S>
-Statistics statistics_as(const ArraySource& source, Part<S> (*look_at_box)(const std::byte*, std::int64_t),
+Statistics statistics_as(const ArraySource& source, Part<S> (*part_of_box)(const std::byte*, std::int64_t),
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   Statistics all;
   all.elements = element_count(source.shape());
   const std::vector<std::byte>& uniform = source.access().uniform;
   if (!uniform.empty() && all.elements > 0) {
-    const Part<S> one = look_at_box(uniform.data(), 1);
+    const Part<S> one = part_of_box(uniform.data(), 1);
     all.nans = one.nans * all.elements;
     all.infinities = one.infinities * all.elements;
     if (one.nans == 0) {
@@ -202,7 +202,7 @@ Statistics statistics_as(const ArraySource& source, Part<S> (*look_at_box)(const
       boxes.size(), reader.threads(boxes, 1), [] { return std::vector<std::byte>{}; },
       [&](std::vector<std::byte>& buffer, std::int64_t box) {
         const std::int64_t n = boxes.elements(box);
-        parts[static_cast<std::size_t>(box)] = look_at_box(reader.acquire(boxes, box, buffer), n);
+        parts[static_cast<std::size_t>(box)] = part_of_box(reader.acquire(boxes, box, buffer), n);
         reader.release(boxes, box);
         done.add(n);
       },
@@ -248,7 +248,7 @@ Statistics statistics_of(const ArraySource& source,
                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const auto wide = arrays::with_wide_floats(source);
   return dispatch_wide(wide->dtype(), [&]<class T>(std::type_identity<T>) {
-    return statistics_as<Widest<T>>(*wide, look_at<T>, progress);
+    return statistics_as<Widest<T>>(*wide, part_of<T>, progress);
   });
 }
 

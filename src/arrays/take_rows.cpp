@@ -34,9 +34,9 @@ class TakenRows final : public ForwardingSource {
         std::span(rows_).subspan(static_cast<std::size_t>(start[0]), static_cast<std::size_t>(count[0]));
     const std::int64_t bytes = elements / count[0] * size_of(dtype());
     std::call_once(is_held_, [&] {
-      if (!inner().random_access()) held_ = make_source(read_all(inner()), name());
+      if (!inner().random_access()) resident_ = make_source(read_all(inner()), name());
     });
-    const ArraySource& whole = held_ ? *held_ : inner();
+    const ArraySource& whole = resident_ ? *resident_ : inner();
     const auto read_rows = [&](std::int64_t begin, std::int64_t end) {
       Shape from(start.begin(), start.end()), extent(count.begin(), count.end());
       for (std::int64_t i = begin, next = begin; i < end; i = next) {
@@ -63,7 +63,7 @@ class TakenRows final : public ForwardingSource {
 
   std::vector<std::int64_t> rows_;
   mutable std::once_flag is_held_;
-  mutable std::shared_ptr<const ArraySource> held_;
+  mutable std::shared_ptr<const ArraySource> resident_;
 };
 
 }  // namespace

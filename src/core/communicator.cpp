@@ -17,9 +17,9 @@ Bytes copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.e
 class Alone final : public Communicator {
  public:
   Alone() : Communicator(0, 1) {}
-  std::vector<Bytes> all_gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
-  std::vector<Bytes> gather(std::span<const std::byte> mine) override { return {copy_of(mine)}; }
-  Bytes broadcast(std::span<const std::byte> mine) override { return copy_of(mine); }
+  std::vector<Bytes> all_gather(std::span<const std::byte> sent) override { return {copy_of(sent)}; }
+  std::vector<Bytes> gather(std::span<const std::byte> sent) override { return {copy_of(sent)}; }
+  Bytes broadcast(std::span<const std::byte> sent) override { return copy_of(sent); }
   void send(std::int64_t, std::span<const std::byte>) override { no_other(); }
   Bytes receive(std::int64_t) override { no_other(); }
 

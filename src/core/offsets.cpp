@@ -130,10 +130,10 @@ PaddedSequences read_padded_sequences(const ArraySource& cu_seqlens, const Array
     throw invalid(padded, fmt::format("with padding there are {} sequences, and {} by {}", begins.size() - 1,
                                       cu.size() - 1, cu_seqlens.name()));
   for (std::size_t i = 0; i + 1 < cu.size(); ++i) {
-    const std::int64_t length = cu[i + 1] - cu[i], room = begins[i + 1] - begins[i];
-    if (length > room)
+    const std::int64_t length = cu[i + 1] - cu[i], space = begins[i + 1] - begins[i];
+    if (length > space)
       throw invalid(padded, fmt::format("sequence {} has {} tokens with its padding, and {} without by {}", i,
-                                        room, length, cu_seqlens.name()));
+                                        space, length, cu_seqlens.name()));
     sequences.lengths.push_back(length);
   }
   return sequences;

@@ -71,12 +71,12 @@ void parallel_reduce(std::int64_t n, int threads, MakePart&& make_part, Work&& w
     std::int64_t i = next.fetch_add(1, std::memory_order_relaxed);
     if (i >= n) return;  // no work is left
     error.run(i, [&] {
-      std::list<decltype(make_part())> mine;
-      mine.push_back(make_part());
-      auto& part = mine.back();
+      std::list<decltype(make_part())> own;
+      own.push_back(make_part());
+      auto& part = own.back();
       {
         const std::scoped_lock lock(adding);
-        parts.splice(parts.end(), mine);
+        parts.splice(parts.end(), own);
       }
       for (; i < n; i = next.fetch_add(1, std::memory_order_relaxed)) error.run(i, [&] { work(part, i); });
     });

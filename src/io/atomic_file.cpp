@@ -322,7 +322,7 @@ void AtomicFile::put_in_place(std::span<AtomicFile> files) {
 
 ReplaceLock::ReplaceLock(const std::string& path) {
   while (true) {
-    struct stat held {
+    struct stat locked {
     }, there{};
     found_ = stat(path.c_str(), &there) == 0 && S_ISREG(there.st_mode);
     if (!found_) return;
@@ -330,8 +330,9 @@ ReplaceLock::ReplaceLock(const std::string& path) {
     if (!file_.is_open() && errno == ENOENT) continue;
     if (!file_.is_open()) return;  // replacing it will say why, if that is not possible either
     lock_for_replacing(file_.fd());
-    if (fstat(file_.fd(), &held) != 0) throw output_error(printable(path), errno);
-    if (stat(path.c_str(), &there) == 0 && held.st_dev == there.st_dev && held.st_ino == there.st_ino) return;
+    if (fstat(file_.fd(), &locked) != 0) throw output_error(printable(path), errno);
+    if (stat(path.c_str(), &there) == 0 && locked.st_dev == there.st_dev && locked.st_ino == there.st_ino)
+      return;
   }
 }
 

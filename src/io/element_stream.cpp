@@ -11,12 +11,12 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
   constexpr std::int64_t kPage = 4096;
   const std::int64_t size = size_of(source.dtype());
   const std::int64_t total = byte_count(source.shape(), source.dtype());
-  auto held = static_cast<std::int64_t>(header.size());
+  auto buffered = static_cast<std::int64_t>(header.size());
   const auto& view = source.mapped();
   if (source.access().prefer == ArrayAccess::Prefer::view && view->is_c_contiguous()) {
-    if (held > 0) sink(header.data(), held);
+    if (buffered > 0) sink(header.data(), buffered);
     for (std::int64_t done = 0, n = 0; done < total; done += n) {
-      n = std::min(kPieceBytes - (held + done) % kPage, total - done);
+      n = std::min(kPieceBytes - (buffered + done) % kPage, total - done);
       sink(view->data + done, n);
       source.release(view->data + done, n);
     }
@@ -26,17 +26,17 @@ void stream_elements(const ArraySource& source, const Sink& sink, std::string_vi
   constexpr std::int64_t kCachedBytes = std::int64_t{1} << 20;
   const std::int64_t most = source.random_access() ? kCachedBytes : kPieceBytes;
   // The next piece is read after the header, or the rest of the last page.
-  Array buffer(DType::uint8, {held + kPage + std::min(total, most)});
-  std::copy_n(reinterpret_cast<const std::byte*>(header.data()), held, buffer.data());
+  Array buffer(DType::uint8, {buffered + kPage + std::min(total, most)});
+  std::copy_n(reinterpret_cast<const std::byte*>(header.data()), buffered, buffer.data());
   core::for_each_piece(source.shape(), most / size, [&](const Shape& start, const Shape& count) {
-    source.read(start, count, buffer.data() + held);
-    held += element_count(count) * size;
-    const std::int64_t whole = held / kPage * kPage;
+    source.read(start, count, buffer.data() + buffered);
+    buffered += element_count(count) * size;
+    const std::int64_t whole = buffered / kPage * kPage;
     if (whole > 0) sink(buffer.data(), whole);
-    held -= whole;
-    std::copy_n(buffer.data() + whole, held, buffer.data());
+    buffered -= whole;
+    std::copy_n(buffer.data() + whole, buffered, buffer.data());
   });
-  if (held > 0) sink(buffer.data(), held);
+  if (buffered > 0) sink(buffer.data(), buffered);
 }
 
 }  // namespace ejk::io

@@ -66,12 +66,12 @@ class Model final : public OpenContainer {
   }
 
   std::optional<std::vector<StoredArray>> stored_arrays() const override {
-    std::vector<std::vector<std::size_t>> of_file(files_.size());
-    for (std::size_t i = 0; i < tensors_.size(); ++i) of_file[tensors_[i].file].push_back(i);
+    std::vector<std::vector<std::size_t>> by_file(files_.size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) by_file[tensors_[i].file].push_back(i);
     std::vector<StoredArray> arrays(tensors_.size());
     for (std::size_t n = 0; n < files_.size(); ++n) {
       const auto file = open_shard(files_[n].path);  // closed again: there may be very many
-      for (const std::size_t i : of_file[n]) arrays[i] = stored_in(*file, tensors_[i]);
+      for (const std::size_t i : by_file[n]) arrays[i] = stored_in(*file, tensors_[i]);
     }
     return arrays;
   }

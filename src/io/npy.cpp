@@ -212,10 +212,10 @@ std::string_view looks_like(std::string_view bytes) {
 }
 
 // For data whose end is known: the promise must be kept to the byte.
-void check_size(const ArrayLayout& layout, std::int64_t held) {
+void check_size(const ArrayLayout& layout, std::int64_t stored) {
   const std::int64_t promised = byte_count(layout.shape, layout.dtype);
-  if (promised != held)
-    refuse(fmt::format("header promises {} bytes of data, the file holds {}", promised, held));
+  if (promised != stored)
+    refuse(fmt::format("header promises {} bytes of data, the file holds {}", promised, stored));
 }
 
 }  // namespace
@@ -245,8 +245,8 @@ ArrayLayout read_npy_header(const ReadBytes& read, UntypedBytes untyped) {
   if (length > kMaxNpyHeader)
     refuse(fmt::format("the header claims {} bytes, more than the {} allowed", length, kMaxNpyHeader));
   std::string text(length, '\0');
-  if (const std::size_t held = read(text.data(), length); held != length)
-    refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, held));
+  if (const std::size_t stored = read(text.data(), length); stored != length)
+    refuse(fmt::format("the header claims {} bytes, the file holds {} of them", length, stored));
 
   ArrayLayout layout;
   HeaderParser(text, major, untyped).parse(layout);
@@ -355,13 +355,13 @@ std::shared_ptr<const ArraySource> read_npy_stream(int fd, const std::string& na
     constexpr std::int64_t kFirst = std::int64_t{1} << 20;
     Mapping data =
         Mapping::of_memory(std::max<std::int64_t>(1, std::min(promised, kFirst)), Mapping::Sharing::own);
-    std::int64_t held = 0;
-    while (held < promised) {
-      if (held == data.bytes()) data.grow(held <= promised / 2 ? 2 * held : promised);
-      const std::int64_t room = std::min(data.bytes(), promised) - held;
-      const auto got = static_cast<std::int64_t>(read(data.data() + held, static_cast<std::size_t>(room)));
-      held += got;
-      if (got < room) check_size(layout, held);
+    std::int64_t stored = 0;
+    while (stored < promised) {
+      if (stored == data.bytes()) data.grow(stored <= promised / 2 ? 2 * stored : promised);
+      const std::int64_t space = std::min(data.bytes(), promised) - stored;
+      const auto got = static_cast<std::int64_t>(read(data.data() + stored, static_cast<std::size_t>(space)));
+      stored += got;
+      if (got < space) check_size(layout, stored);
     }
     char extra = 0;
     if (read(&extra, 1) != 0)

@@ -217,10 +217,10 @@ std::shared_ptr<const ArraySource> open_member(const std::shared_ptr<Archive>& a
         untyped);
     reader->close();
     const std::int64_t promised = byte_count(layout.shape, layout.dtype),
-                       held = reader->bytes() - layout.offset;
-    if (promised != held)
+                       stored = reader->bytes() - layout.offset;
+    if (promised != stored)
       throw Error(Error::Kind::input,
-                  fmt::format("header promises {} bytes of data, the member holds {}", promised, held));
+                  fmt::format("header promises {} bytes of data, the member holds {}", promised, stored));
     layout.storage = reader->is_stored() ? "stored" : "deflated";
     return std::make_shared<MemberSource>(archive, std::move(reader), std::move(layout), name);
   });

@@ -41,13 +41,13 @@ std::optional<std::string> read_file(const std::string& path, std::int64_t most)
   const io::File file = path == "-" ? io::File() : io::open_for_reading(path, name);
   const int fd = file.is_open() ? file.fd() : io::take_stdin();
   std::string text;
-  for (std::size_t held = 0;;) {
+  for (std::size_t done = 0;;) {
     constexpr std::size_t kFirst = std::size_t{1} << 16;
-    text.resize(std::max(kFirst, 2 * held));  // doubled whenever it is full
-    held += io::read_some(fd, text.data() + held, text.size() - held, name);
-    if (static_cast<std::int64_t>(held) > most) return std::nullopt;
-    if (held == text.size()) continue;
-    text.resize(held);
+    text.resize(std::max(kFirst, 2 * done));  // doubled whenever it is full
+    done += io::read_some(fd, text.data() + done, text.size() - done, name);
+    if (static_cast<std::int64_t>(done) > most) return std::nullopt;
+    if (done == text.size()) continue;
+    text.resize(done);
     return text;
   }
 }

@@ -241,9 +241,9 @@ bool ArrayMask::same_as(const MaskNode& other, IndexRange queries) const {
     return true;
   std::atomic<bool> same{true};
   for_each_stripe(queries, !random_access() || !o.random_access(), [&](const Rectangle& where) {
-    BitBuffer mine, theirs;
-    const BitRows a = mine.rows(where.rows(), where.columns()),
-                  b = theirs.rows(where.rows(), where.columns());
+    BitBuffer own_bits, other_bits;
+    const BitRows a = own_bits.rows(where.rows(), where.columns()),
+                  b = other_bits.rows(where.rows(), where.columns());
     fill(where, a);
     o.fill(where, b);
     if (!std::equal(a.words, a.words + a.rows * a.row_words, b.words)) same = false;

@@ -41,7 +41,7 @@ class Digester {
       for (Word& key : keys) key = random();
     }
     for (std::size_t n = 0; n < keys_.size(); ++n)
-      for (std::size_t i = 0; i < keys_[n].size(); i += 2) of_zeros_[n] += product(n, i, 0, 0);
+      for (std::size_t i = 0; i < keys_[n].size(); i += 2) zero_sums_[n] += product(n, i, 0, 0);
   }
 
   const Seed& seed() const { return seed_; }
@@ -60,7 +60,7 @@ class Digester {
   /// The digest of a block from its non-zero words, added one by one.
   class Builder {
    public:
-    explicit Builder(const Digester& of) : of_(of), sums_(of.of_zeros_) {}
+    explicit Builder(const Digester& of) : of_(of), sums_(of.zero_sums_) {}
 
     /// Bits of word `at` of the block, which come in order.
     void add(std::int64_t at, Word word) {
@@ -105,7 +105,7 @@ class Digester {
   std::int64_t words_;
   Seed seed_;
   std::array<std::vector<Word>, 2> keys_;
-  Sums of_zeros_{};
+  Sums zero_sums_{};
 };
 
 }  // namespace ejk::mask

@@ -104,7 +104,7 @@ struct KnownShape {
   std::int64_t batch = 1;
   bool may_be_heads = false;  // batch is the first of three axes
   Shape lengths{0, 0, 0};
-  Shape of_blocks{0, 0, 0};  // at most: the last block may be cut short
+  Shape upper{0, 0, 0};  // at most: the last block may be cut short
   bool heads_are_rows = false;
 };
 
@@ -745,7 +745,8 @@ void find_shape_of_file(const Node& node, const OpenArray& open, KnownShape& kno
   agree(known, shape, array->name());
 }
 
-std::shared_ptr<const ArraySource> of_head(std::shared_ptr<const ArraySource> array, const Wanted& wanted) {
+std::shared_ptr<const ArraySource> head_slice(std::shared_ptr<const ArraySource> array,
+                                              const Wanted& wanted) {
   if (array->shape().size() == 2) return array;
   const std::int64_t heads = array->shape()[0];
   if (heads != 1 && heads != wanted.shape[0])
@@ -762,9 +763,9 @@ std::shared_ptr<const ArraySource> open_entry(const Node& node, const OpenArray&
 }
 
 Mask make_file(const Node& node, const Wanted& wanted) {
-  auto array = of_head(wanted.entry ? open_entry(node, wanted.open, *wanted.entry)
-                                    : open_dense(node, wanted.open, kElementAxes),
-                       wanted);
+  auto array = head_slice(wanted.entry ? open_entry(node, wanted.open, *wanted.entry)
+                                       : open_dense(node, wanted.open, kElementAxes),
+                          wanted);
   const std::string name = array->name();
   return checked_shape(array_mask(std::move(array), wanted.polarity), wanted.shape, name,
                        FewerRows::may_be_padding);
@@ -780,7 +781,7 @@ void find_shape_of_indices(const Node& node, const OpenArray& open, KnownShape& 
 }
 
 Mask make_indices(const Node& node, const Wanted& wanted) {
-  const auto array = of_head(wanted.open(*node.argument("keys")), wanted);
+  const auto array = head_slice(wanted.open(*node.argument("keys")), wanted);
   return checked_shape(indices_mask(*array, wanted.shape[2]), wanted.shape, array->name());
 }
 
@@ -854,12 +855,12 @@ void find_shape_of_blocks(const Node& node, const OpenArray& open, KnownShape& k
     const auto d = static_cast<std::size_t>(axis);
     const auto whole = core::checked_mul(shape[shape.size() - 3 + d], length);
     const std::int64_t most = std::min(whole.value_or(kLongestMask), kLongestMask);
-    known.of_blocks[d] = known.of_blocks[d] == 0 ? most : std::min(known.of_blocks[d], most);
+    known.upper[d] = known.upper[d] == 0 ? most : std::min(known.upper[d], most);
   }
 }
 
 Mask make_blocks(const Node& node, const Wanted& wanted) {
-  return blocks_mask(of_head(open_dense(node, wanted.open, kBlockAxes), wanted), *block_of(node),
+  return blocks_mask(head_slice(open_dense(node, wanted.open, kBlockAxes), wanted), *block_of(node),
                      wanted.shape[1], wanted.shape[2], wanted.polarity);
 }
 
@@ -1038,7 +1039,7 @@ std::optional<std::string> MaskExpression::meant_by(std::string_view text) {
 MaskShape MaskExpression::shape(const OpenArray& open, LeadingAxis leading) const {
   const KnownShape known = shape_of(*root_, open, leading);
   const bool at_most = known.lengths[1] == 0 || known.lengths[2] == 0;
-  const Shape& lengths = at_most ? known.of_blocks : known.lengths;
+  const Shape& lengths = at_most ? known.upper : known.lengths;
   return {known.lengths[0],     lengths[1],  lengths[2],        at_most,
           known.heads_are_rows, known.batch, known.may_be_heads};
 }

@@ -302,11 +302,11 @@ std::int64_t MaskSet::bytes() const {
   constexpr std::int64_t kMask = 512, kShared = 64;  // a mask with its parts; a head's share in another's
   if (parts_.empty()) return 0;
   const auto distinct = core::checked_mul(distinct_entries(), distinct_heads());
-  const std::int64_t of_rows = 8 * (std::ssize(of_entry_) + std::ssize(first_));
+  const std::int64_t row_bytes = 8 * (std::ssize(of_entry_) + std::ssize(first_));
   const auto bytes = distinct == 1 ? core::checked_mul(heads_, kShared)
                      : distinct    ? core::checked_mul(*distinct, kMask)
                                    : std::nullopt;
-  return core::sum_of_bytes({std::min(bytes.value_or(core::kMostBytes), core::kMostBytes), of_rows});
+  return core::sum_of_bytes({std::min(bytes.value_or(core::kMostBytes), core::kMostBytes), row_bytes});
 }
 
 std::vector<MaskBroadcast> MaskSet::broadcasts() const {

@@ -72,13 +72,13 @@ PatternTable PatternTable::beside(BlockShape block) const {
 void PatternTable::count_bytes(std::int64_t bytes, Error::Code what) const {
   const std::int64_t used = used_bytes_->fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (max_bytes_ == 0 || used <= max_bytes_) return;
-  const bool of_slices = what == Error::Code::too_many_slices;
+  const bool is_slices = what == Error::Code::too_many_slices;
   throw Error(
       Error::Kind::budget,
-      fmt::format("{} need more than {} of memory", of_slices ? "the slices" : "the different partial blocks",
+      fmt::format("{} need more than {} of memory", is_slices ? "the slices" : "the different partial blocks",
                   format_bytes(max_bytes_)),
       what)
-      .hint(of_slices ? "a mask of many short ranges of keys is smaller in blocks"
+      .hint(is_slices ? "a mask of many short ranges of keys is smaller in blocks"
                       : "larger blocks have fewer partial ones");
 }
 

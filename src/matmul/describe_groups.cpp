@@ -19,12 +19,12 @@ struct Walk {
   std::int64_t visited = 0;    // tiles, each as often as a group works in it
   std::int64_t for_empty = 0;  // of them, for groups without rows
   std::int64_t aligned = 0;    // the least: every group begins with a tile
-  std::int64_t of_rows = 0;    // T, whatever the groups
+  std::int64_t row_tiles = 0;  // T, whatever the groups
   double rows = 0;             // in the tiles visited
   double own = 0;              // of them, those of the group that the visit is for
-  double of_no_group = 0;      // past the last group, or past m in a tile cut short
+  double no_group_rows = 0;    // past the last group, or past m in a tile cut short
   double thrown_away() const { return rows - own; }
-  double of_other_groups() const { return rows - own - of_no_group; }
+  double other_group_rows() const { return rows - own - no_group_rows; }
 };
 
 // The groups that are computed: offsets[first] … offsets[first + count].
@@ -39,7 +39,7 @@ struct Wanted {
 
 Walk walk(const Wanted& wanted, std::int64_t m, std::int64_t tm, EmptyGroups empty) {
   Walk result;
-  result.of_rows = core::ceil_div(m, tm);
+  result.row_tiles = core::ceil_div(m, tm);
   for (std::int64_t i = 0; i < wanted.count; ++i) {
     const std::int64_t begin = wanted.begin(i), end = wanted.end(i);
     const std::int64_t tiles = matmul::tiles_of(begin, end, tm, empty);
@@ -49,8 +49,8 @@ Walk walk(const Wanted& wanted, std::int64_t m, std::int64_t tm, EmptyGroups emp
     if (end == begin) result.for_empty += tiles;
     if (tiles == 0 || m == 0) continue;
     // Only the last of its tiles may reach past the last group.
-    const std::int64_t last = end > begin ? (end - 1) / tm : std::min(begin / tm, result.of_rows - 1);
-    result.of_no_group +=
+    const std::int64_t last = end > begin ? (end - 1) / tm : std::min(begin / tm, result.row_tiles - 1);
+    result.no_group_rows +=
         static_cast<double>(tm - std::clamp<std::int64_t>(wanted.past_last() - last * tm, 0, tm));
   }
   // Without rows there are no tiles either, though empty groups count theirs.
@@ -64,13 +64,13 @@ Section tiles_section(const Walk& w) {
   if (w.for_empty > 0)
     tiles->add("tiles_of_empty_groups", "of them for empty groups", w.for_empty, Unit::count);
   tiles->add("tiles_aligned", "least, each group at a tile", w.aligned, Unit::count)
-      .add("tiles_of_rows", "tiles that all rows make", w.of_rows, Unit::count)
+      .add("tiles_of_rows", "tiles that all rows make", w.row_tiles, Unit::count)
       .add("rows_computed", "rows computed", whole_number(w.rows), Unit::count)
       .add("rows_thrown_away", "rows thrown away", whole_number(w.thrown_away()), Unit::count)
       .add("thrown_away_share", "thrown away, share", ratio(w.thrown_away(), w.rows), Unit::share)
-      .add("rows_of_other_groups", "thrown away, of other groups", whole_number(w.of_other_groups()),
+      .add("rows_of_other_groups", "thrown away, of other groups", whole_number(w.other_group_rows()),
            Unit::count)
-      .add("rows_of_no_group", "thrown away, of no group", whole_number(w.of_no_group), Unit::count);
+      .add("rows_of_no_group", "thrown away, of no group", whole_number(w.no_group_rows), Unit::count);
   return {"tiles", "tiles", tiles};
 }
 
@@ -135,7 +135,7 @@ Table tile_sizes(const Wanted& wanted, const GroupMetadata& metadata) {
               {}};
   for (const std::int64_t tm : matmul::neighbours(metadata.tm)) {
     const Walk w = walk(wanted, metadata.m, tm, metadata.options.empty_groups);
-    table.rows.push_back({tm, w.visited, w.aligned, w.of_rows, whole_number(w.rows),
+    table.rows.push_back({tm, w.visited, w.aligned, w.row_tiles, whole_number(w.rows),
                           whole_number(w.thrown_away()), ratio(w.thrown_away(), w.rows)});
   }
   return table;

@@ -159,11 +159,11 @@ class Multiplication {
     together_ = (in_place_ || rounds_) && panel_ * panels_ <= kSmallB
                     ? 1
                     : std::min({gemm_.together, tiles_, kMostTogether});
-    held_ = way_ == Way::direct ? tiles_
-            : turned_           ? std::min(round_up(core::ceil_div(kTurnedRows, gemm_.mr), together_), tiles_)
-                                : together_;
+    packed_tiles_ = way_ == Way::direct ? tiles_
+                    : turned_ ? std::min(round_up(core::ceil_div(kTurnedRows, gemm_.mr), together_), tiles_)
+                              : together_;
     // A tile may read mr rows wherever it begins.
-    a_size_ = round_up(gemm_.a_stride * (std::min(p_.rows, gemm_.mr * held_) + gemm_.mr), kLine);
+    a_size_ = round_up(gemm_.a_stride * (std::min(p_.rows, gemm_.mr * packed_tiles_) + gemm_.mr), kLine);
     b_size_ = panel_ * panels_ * (kc_ < p_.k ? 2 : 1);
     bytes_ = a_size_ + b_size_ + box_size_ + (in_place_ || rounds_ ? 0 : p_.rows * stride_ * kSize);
   }
@@ -280,16 +280,17 @@ class Multiplication {
         round_up(std::max<std::int64_t>(core::ceil_div(next_k, tiles_), 1), slice_step_);
     Prefetcher next_a;
     std::int64_t a_lines = 0,
-                 held_row = 0;  // lines of A to ask for with each tile, the first row that is packed
+                 packed_row = 0;  // lines of A to ask for with each tile, the first row that is packed
     for (std::int64_t t0 = 0, t1 = 0, t2 = 0; t0 < tiles_; t0 = t1) {
       t1 = std::min(t0 + together_, tiles_), t2 = std::min(t1 + together_, tiles_);
-      if (t0 % held_ == 0) {
-        const std::int64_t end = std::min(t0 + held_, tiles_), after = std::min(end + held_, tiles_),
-                           end_row = first_row(end);
-        held_row = first_row(t0);
-        gemm_.pack_a(part(p_.a, held_row, k0), end_row - held_row, k, a_);
-        next_a = end < tiles_ ? Prefetcher(part(p_.a, end_row, k0), first_row(after) - end_row, k)
-                              : Prefetcher(part(p_.a, 0, k0 + k), first_row(std::min(held_, tiles_)), next_k);
+      if (t0 % packed_tiles_ == 0) {
+        const std::int64_t end = std::min(t0 + packed_tiles_, tiles_),
+                           after = std::min(end + packed_tiles_, tiles_), end_row = first_row(end);
+        packed_row = first_row(t0);
+        gemm_.pack_a(part(p_.a, packed_row, k0), end_row - packed_row, k, a_);
+        next_a = end < tiles_
+                     ? Prefetcher(part(p_.a, end_row, k0), first_row(after) - end_row, k)
+                     : Prefetcher(part(p_.a, 0, k0 + k), first_row(std::min(packed_tiles_, tiles_)), next_k);
         a_lines = panels_ < kPanelsToAsk ? 0 : core::ceil_div(next_a.lines(), panels_ * (end - t0));
       }
       pack_b(k0 + k, t0 * slice, (t1 - t0) * slice, next_k, next);
@@ -307,8 +308,9 @@ class Multiplication {
           next_b.prefetch(b_lines);
           const std::int64_t at = rows[t] * stride_ + j * gemm_.nr;
           (rounds_ ? gemm_.tile_bf16 : gemm_.tile)(
-              a_ + gemm_.a_stride * (rows[t] - held_row), b_ + j * panel_, k, rows[t + 1] - rows[t], columns,
-              how, rounds_ ? static_cast<void*>(static_cast<bfloat16*>(p_.out) + at) : sums_ + at, stride_);
+              a_ + gemm_.a_stride * (rows[t] - packed_row), b_ + j * panel_, k, rows[t + 1] - rows[t],
+              columns, how, rounds_ ? static_cast<void*>(static_cast<bfloat16*>(p_.out) + at) : sums_ + at,
+              stride_);
         }
       }
       if (next_k == 0) finish(first_row(t0), first_row(t1) - first_row(t0));
@@ -404,8 +406,8 @@ class Multiplication {
   // B is read in place, or A by dot products, or both are packed.
   enum class Way { packed, direct, dots } way_;
   std::int64_t some_rows_ = 0, dot_stride_ = 0;  // of A, for dot products at once; from row to row, packed
-  std::int64_t tiles_, together_, held_, panels_, panel_,
-      stride_;  // held_: tiles whose rows of A are packed at once
+  std::int64_t tiles_, together_, packed_tiles_, panels_, panel_,
+      stride_;  // packed_tiles_: tiles whose rows of A are packed at once
   std::int64_t slice_step_;
   std::int64_t a_size_, b_size_, bytes_;
   std::int64_t box_k_ = 0, box_columns_ = 0, box_size_ = 0;

@@ -210,8 +210,8 @@ RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& set
   RoutedTokens routed{Array(DType::int32, {tokens, k}), Array(settings.dtype, {tokens, k})};
   constexpr std::int64_t kTokens = 64;
   std::atomic<std::int64_t> ties = 0, done = 0;
-  const auto held = logits.random_access() ? nullptr : make_source(read_all(logits), logits.name());
-  const ArraySource& source = held ? *held : logits;
+  const auto resident = logits.random_access() ? nullptr : make_source(read_all(logits), logits.name());
+  const ArraySource& source = resident ? *resident : logits;
   core::parallel_for(
       core::ceil_div(tokens, kTokens), 64 * static_cast<double>(tokens) * static_cast<double>(experts),
       [&](std::int64_t piece) {

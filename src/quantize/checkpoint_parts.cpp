@@ -105,9 +105,9 @@ struct CheckpointParts::State {
   const Quantized& encoded(std::size_t tensor) {
     if (last == tensor) return made;
     last = SIZE_MAX;
-    QuantizeSettings of_tensor = settings;
-    of_tensor.global = global_of(tensor);
-    made = quantize_array(*tensors[tensor], of_tensor, {}, std::move(made));
+    QuantizeSettings tensor_settings = settings;
+    tensor_settings.global = global_of(tensor);
+    made = quantize_array(*tensors[tensor], tensor_settings, {}, std::move(made));
     last = tensor;
     if (std::exchange(is_counted[tensor], 1) == 0) {
       totals.elements += made.elements, totals.saturated += made.saturated, totals.nans += made.nans;

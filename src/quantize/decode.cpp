@@ -118,9 +118,9 @@ class DecodedSource final : public ForwardingSource {
     if (n == 0) return;
     const ArrayBox box{Shape(start.begin(), start.end()), Shape(count.begin(), count.end())};
     // Read at once what only one thread may read, else by each thread for its pieces.
-    std::vector<std::byte> held;
+    std::vector<std::byte> resident;
     std::optional<ArrayView> all;
-    if (!random_access()) all = bytes_in(box_of_bytes(box), held);
+    if (!random_access()) all = bytes_in(box_of_bytes(box), resident);
     const auto decode_part = [&](const ArrayBox& part, std::vector<std::byte>& buffer, float* to) {
       const ArrayBox bytes = box_of_bytes(part);
       ArrayView view;
@@ -448,9 +448,9 @@ void read_global(const QuantizedArrays& arrays, std::optional<GlobalScale> use, 
                         parts.shape.size() > 1 ? fmt::format(", or ({},)", parts.shape[0]) : "");
   parts.global_use = use.value_or(quantize::global_use(global.name()));
   const std::int64_t n = element_count(shape);
-  const Array held = read_all(global);
+  const Array resident = read_all(global);
   parts.global.resize(static_cast<std::size_t>(n));
-  core::load(held.dtype(), held.data(), size_of(held.dtype()), n, parts.global.data());
+  core::load(resident.dtype(), resident.data(), size_of(resident.dtype()), n, parts.global.data());
 }
 
 // "row", "128x128": the values of a scale.

@@ -138,12 +138,12 @@ class Floats {
   const arrays::BoxReader& reader() const { return reader_; }
 
   /// n elements of a box from `i` on: in place, or in `room`.
-  const float* of(const std::byte* box, std::int64_t i, std::int64_t n, float* room) const {
+  const float* of(const std::byte* box, std::int64_t i, std::int64_t n, float* buffer) const {
     const DType dtype = source_->dtype();
     const std::byte* const from = box + i * size_of(dtype);
     if (dtype == DType::float32) return reinterpret_cast<const float*>(from);
-    arrays::convert_elements(dtype, from, DType::float32, reinterpret_cast<std::byte*>(room), n);
-    return room;
+    arrays::convert_elements(dtype, from, DType::float32, reinterpret_cast<std::byte*>(buffer), n);
+    return buffer;
   }
 
  private:
@@ -371,13 +371,13 @@ class ArrayEncoder {
   // Of n elements of a box, from element `first` of all on: the largest magnitudes of blocks, or of all.
   void find_largest(const std::byte* box, std::int64_t first, std::int64_t n) {
     const kernels::Codes& codes = kernels::active().codes;
-    float room[kStep];
+    float buffer[kStep];
     if (settings_.scheme == Scheme::nvfp4 || grid_.is_one) {
       std::uint32_t all = 0;
       for (std::int64_t i = 0; i < n; i += kStep) {
         const std::int64_t some = std::min(kStep, n - i);
         std::uint32_t most = 0;
-        codes.largest(floats_.of(box, i, some, room), some, some, 0, true, &most);
+        codes.largest(floats_.of(box, i, some, buffer), some, some, 0, true, &most);
         all = std::max(all, most);
       }
       return raise(largest_[0], all);
@@ -385,7 +385,7 @@ class ArrayEncoder {
     std::uint32_t most[kStep + 1];
     for_each_step(grid_, first, first + n,
                   [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                    codes.largest(floats_.of(box, begin - first, end - begin, room), end - begin,
+                    codes.largest(floats_.of(box, begin - first, end - begin, buffer), end - begin,
                                   grid_.block_columns, within, true, most);
                     const std::int64_t blocks = core::ceil_div(within + end - begin, grid_.block_columns);
                     for (std::int64_t i = 0; i < blocks; ++i)
@@ -430,13 +430,13 @@ class ArrayEncoder {
     }
     for_each_step(grid_, first, first + n,
                   [&](std::int64_t begin, std::int64_t end, std::int64_t scale, std::int64_t within) {
-                    float room[kStep];
+                    float buffer[kStep];
                     std::uint8_t unpacked[kStep];
                     std::byte* const out = made_.values.data() + begin / row_.group_codes * row_.group_bytes;
                     const bool is_packed = row_.group_codes > 1;
                     auto* const codes = is_packed ? unpacked : reinterpret_cast<std::uint8_t*>(out);
-                    blocks.encode(floats_.of(elements, begin - first, end - begin, room), end - begin, within,
-                                  whole_ != WholeBlocks::in_step,
+                    blocks.encode(floats_.of(elements, begin - first, end - begin, buffer), end - begin,
+                                  within, whole_ != WholeBlocks::in_step,
                                   scales_.data() + scale * size_of(scales_.dtype()), codes, begin, part);
                     found.used.add(codes, end - begin);
                     if (is_packed) pack(row_, codes, end - begin, out);

@@ -27,8 +27,8 @@ const ArrayView& ScaleReader::view() const {
     if (mapped && (!is_tiled || mapped->is_c_contiguous())) {
       view_ = *mapped;
     } else {
-      held_ = read_all(*scales_);
-      view_ = held_.view();
+      resident_ = read_all(*scales_);
+      view_ = resident_.view();
     }
     // An axis of length 1, or a missing one, is repeated. Of one block there is no next: it has the step with which
     // rows that follow one another are one.

@@ -71,7 +71,7 @@ class ScaleReader {
   const float* numbers_;
   StoredGrid stored_;
   mutable std::once_flag once_;
-  mutable Array held_;
+  mutable Array resident_;
   mutable ArrayView view_;
   mutable Shape steps_;  // bytes along each axis, of linear scales; set by view()
 };

@@ -78,8 +78,8 @@ Array convert_scale_layout(const ArraySource& scales, ScaleLayout from, ScaleLay
                           to_string(shape), grid->rows, grid->columns, to_string(stored), name_of(from));
     }
   }
-  Array held = read_all(scales);
-  if (is_packable) held = e8m0_of(held, name);
+  Array resident = read_all(scales);
+  if (is_packable) resident = e8m0_of(resident, name);
   const StoredGrid old{from, grid->rows, grid->columns};
   const StoredGrid made{to, grid->rows, grid->columns};
   Array out(is_to_words ? DType::int32 : is_from_words ? DType::uint8 : dtype, stored_shape(to, result));
@@ -87,7 +87,7 @@ Array convert_scale_layout(const ArraySource& scales, ScaleLayout from, ScaleLay
   std::int64_t matrices = 1;
   for (std::size_t d = 0; d + 2 < result.size(); ++d) matrices *= result[d];
   for (std::int64_t m = 0; m < matrices; ++m) {
-    const std::byte* source = held.data() + m * old.codes();
+    const std::byte* source = resident.data() + m * old.codes();
     std::byte* target = out.data() + m * made.codes();
     for (std::int64_t r = 0; r < grid->rows; ++r)
       for (std::int64_t c = 0; c < grid->columns; ++c) target[made.offset(r, c)] = source[old.offset(r, c)];

@@ -163,7 +163,7 @@ std::string block_map(const BlockPicture& picture, const BlockCounts& counts, st
   std::vector<std::int64_t> counts_of_states;
   for (const CellState state : states_of(picture)) {
     names.push_back(printable(state_name(picture, state), kLongestName));
-    counts_of_states.push_back(counts.of_state[static_cast<std::size_t>(state)]);
+    counts_of_states.push_back(counts.by_state[static_cast<std::size_t>(state)]);
   }
 
   core::JsonWriter json(core::JsonStyle::stable);

@@ -34,8 +34,8 @@ struct SvgStyle {
 
 /// How many blocks are in each state, and not empty in each row and column.
 struct BlockCounts {
-  std::array<std::int64_t, 5> of_state{};  // by CellState; none is mixed
-  std::vector<std::int64_t> of_row, of_column;
+  std::array<std::int64_t, 5> by_state{};  // by CellState; none is mixed
+  std::vector<std::int64_t> by_row, by_column;
 };
 BlockCounts counts_of(const BlockPicture& picture);
 

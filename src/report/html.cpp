@@ -59,7 +59,7 @@ class PageWriter {
     // Where there is one picture it comes behind the first table, several of them at the end.
     std::vector<const Report::Item*> items, pictures;
     for (const Report::Item& item : report.items) {
-      if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_told(field->unit)) continue;
+      if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_shown(field->unit)) continue;
       (std::holds_alternative<BlockPicture>(item) ? pictures : items).push_back(&item);
     }
     if (pictures.size() == 1) {
@@ -101,7 +101,7 @@ class PageWriter {
 
  private:
   // Equal work gives an equal page, so it has no times unless requested.
-  bool is_told(Unit unit) const {
+  bool is_shown(Unit unit) const {
     return with_times_ ||
            (unit != Unit::seconds && unit != Unit::bytes_per_second && unit != Unit::flop_per_second);
   }
@@ -129,7 +129,7 @@ class PageWriter {
   void write_item(const Table& table, int level) {
     if (table.rows.empty()) return;
     const std::size_t columns = table.columns.size();
-    const auto shows = [&](std::size_t c) { return is_told(table.columns[c].unit); };
+    const auto shows = [&](std::size_t c) { return is_shown(table.columns[c].unit); };
     // Numbers and their heads are right-aligned.
     std::vector<bool> numeric(columns);
     std::vector<double> largest(columns);

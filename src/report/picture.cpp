@@ -43,13 +43,13 @@ CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t
   std::vector<std::uint8_t> seen(static_cast<std::size_t>(grid.rows * grid.columns), 0);
   for (std::int64_t r = 0; r < picture.rows(); ++r) {
     std::uint8_t* row = seen.data() + r / grid.rows_per_cell * grid.columns;
-    const IndexRange held = picture.states->run(r);
+    const IndexRange stored = picture.states->run(r);
     const std::uint8_t* state = picture.states->states(r).data();
     for (std::int64_t c = 0; c < grid.columns; ++c) {
       const std::int64_t begin = c * grid.columns_per_cell,
                          end = std::min(begin + grid.columns_per_cell, picture.columns());
-      if (begin < held.begin || end > held.end) row[c] |= 1u;
-      for (std::int64_t k = std::max(begin, held.begin); k < std::min(end, held.end); ++k)
+      if (begin < stored.begin || end > stored.end) row[c] |= 1u;
+      for (std::int64_t k = std::max(begin, stored.begin); k < std::min(end, stored.end); ++k)
         row[c] = static_cast<std::uint8_t>(row[c] | (1u << (*state++ & 3u)));
     }
   }
@@ -67,12 +67,12 @@ CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t
 BlockStates::BlockStates(std::int64_t columns, const std::vector<IndexRange>& runs) : columns_(columns) {
   std::int64_t end = 0;
   for (const IndexRange& run : runs) rows_.push_back({run.begin, end += run.end - run.begin});
-  held_.resize(static_cast<std::size_t>(end));
+  stored_.resize(static_cast<std::size_t>(end));
 }
 
 BlockStates::BlockStates(std::int64_t columns, std::vector<std::uint8_t> states)
-    : columns_(columns), held_(std::move(states)) {
-  for (std::int64_t end = columns; columns > 0 && end <= std::ssize(held_); end += columns)
+    : columns_(columns), stored_(std::move(states)) {
+  for (std::int64_t end = columns; columns > 0 && end <= std::ssize(stored_); end += columns)
     rows_.push_back({0, end});
 }
 

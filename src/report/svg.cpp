@@ -208,23 +208,23 @@ class Drawing {
 
   // Bars along the axes of the plot, scaled to the heaviest.
   void profiles() {
-    const auto bars = [&](bool of_rows) {
+    const auto bars = [&](bool by_rows) {
       const std::vector<double> shares =
-          of_rows ? profile(counts_.of_row, picture_.columns(), grid_.rows_per_cell)
-                  : profile(counts_.of_column, picture_.rows(), grid_.columns_per_cell);
+          by_rows ? profile(counts_.by_row, picture_.columns(), grid_.rows_per_cell)
+                  : profile(counts_.by_column, picture_.rows(), grid_.columns_per_cell);
       const double most = shares.empty() ? 0 : *std::max_element(shares.begin(), shares.end());
-      const double side = (of_rows ? height_ : width_) / static_cast<double>(shares.size());
+      const double side = (by_rows ? height_ : width_) / static_cast<double>(shares.size());
       std::string data;
       for (std::size_t i = 0; i < shares.size(); ++i) {
         const double length = most > 0 ? shares[i] / most * kProfile : 0;
         const double at = static_cast<double>(i) * side;
-        fmt::format_to(std::back_inserter(data), "{}{}{}{}{}", i == 0 ? "M0 0" : "", of_rows ? "H" : "V",
-                       number(length), of_rows ? "V" : "H", number(at + side));
+        fmt::format_to(std::back_inserter(data), "{}{}{}{}{}", i == 0 ? "M0 0" : "", by_rows ? "H" : "V",
+                       number(length), by_rows ? "V" : "H", number(at + side));
       }
-      if (!data.empty()) data += of_rows ? "H0z" : "V0z";
+      if (!data.empty()) data += by_rows ? "H0z" : "V0z";
       put(R"svg(<g transform="translate({} {})"><path class="profile" d="{}"><title>{}</title></path></g>)svg",
-          number(of_rows ? kLeft + width_ + 8 : kLeft), number(of_rows ? kTop : kTop + height_ + 8), data,
-          of_rows ? "blocks of each row that are not empty; at the most " + percent(most)
+          number(by_rows ? kLeft + width_ + 8 : kLeft), number(by_rows ? kTop : kTop + height_ + 8), data,
+          by_rows ? "blocks of each row that are not empty; at the most " + percent(most)
                   : "blocks of each column that are not empty; at the most " + percent(most));
     };
     bars(true);
@@ -249,7 +249,7 @@ class Drawing {
       const bool is_mixed = state == CellState::mixed;
       if (is_mixed && std::find(grid_.cells.begin(), grid_.cells.end(), state) == grid_.cells.end()) continue;
       std::string text = printable(state_name(picture_, state), kLongestName);
-      if (!is_mixed) text += " " + format_count(counts_.of_state[static_cast<std::size_t>(state)]);
+      if (!is_mixed) text += " " + format_count(counts_.by_state[static_cast<std::size_t>(state)]);
       const double width = 17 + text_width(text) + 14;
       if (x > kLeft && x + width > all_width) x = kLeft, ++line;
       all.push_back({state, std::move(text), x, line});
@@ -305,16 +305,16 @@ std::string cell_rules(const std::array<std::uint32_t, 5>& colors, std::string_v
 
 BlockCounts counts_of(const BlockPicture& picture) {
   BlockCounts counts;
-  counts.of_row.resize(static_cast<std::size_t>(picture.rows()));
-  counts.of_column.resize(static_cast<std::size_t>(picture.columns()));
+  counts.by_row.resize(static_cast<std::size_t>(picture.rows()));
+  counts.by_column.resize(static_cast<std::size_t>(picture.columns()));
   for (std::int64_t r = 0; r < picture.rows(); ++r) {
     std::int64_t c = picture.states->run(r).begin;
     for (const std::uint8_t state : picture.states->states(r)) {
-      ++counts.of_state[static_cast<std::size_t>(state_of(state))];
-      counts.of_row[static_cast<std::size_t>(r)] += state != 0;
-      counts.of_column[static_cast<std::size_t>(c++)] += state != 0;
+      ++counts.by_state[static_cast<std::size_t>(state_of(state))];
+      counts.by_row[static_cast<std::size_t>(r)] += state != 0;
+      counts.by_column[static_cast<std::size_t>(c++)] += state != 0;
     }
-    counts.of_state[0] += picture.columns() - std::ssize(picture.states->states(r));
+    counts.by_state[0] += picture.columns() - std::ssize(picture.states->states(r));
   }
   return counts;
 }

@@ -94,15 +94,15 @@ BinPacking bin_pack(const IntegerArray& lens, std::int64_t capacity, LongSequenc
     if (bucket == rows_by_capacity.end())
       bucket = rows_by_capacity.try_emplace(capacity, std::vector{packing.rows++}).first;
     const std::int64_t row = bucket->second.back();
-    std::int64_t room = bucket->first;
+    std::int64_t space = bucket->first;
     bucket->second.pop_back();
     if (bucket->second.empty()) rows_by_capacity.erase(bucket);
-    for (; next < pieces && packing.length[order[next]] == length && room >= length; ++next) {
+    for (; next < pieces && packing.length[order[next]] == length && space >= length; ++next) {
       packing.row[order[next]] = row;
-      packing.offset[order[next]] = capacity - room;
-      room -= length;
+      packing.offset[order[next]] = capacity - space;
+      space -= length;
     }
-    rows_by_capacity[room].push_back(row);
+    rows_by_capacity[space].push_back(row);
   }
   return packing;
 }

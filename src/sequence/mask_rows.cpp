@@ -23,26 +23,26 @@ namespace {
 template <class T>
 Error several_values(const ArraySource& mask, T known, std::int64_t row, std::int64_t column,
                      std::int64_t rows, std::int64_t columns, const std::byte* elements) {
-  std::vector<T> of_row;
+  std::vector<T> row_values;
   if (mask.random_access()) known = 0, row = column = 0, rows = mask.shape()[0], columns = mask.shape()[1];
   for (std::int64_t r = 0; r < rows; ++r) {
-    of_row.resize(static_cast<std::size_t>(columns));
+    row_values.resize(static_cast<std::size_t>(columns));
     if (mask.random_access())
-      mask.read(Shape{r, 0}, Shape{1, columns}, of_row.data());
+      mask.read(Shape{r, 0}, Shape{1, columns}, row_values.data());
     else
-      std::copy_n(reinterpret_cast<const T*>(elements) + r * columns, columns, of_row.data());
+      std::copy_n(reinterpret_cast<const T*>(elements) + r * columns, columns, row_values.data());
     for (std::int64_t c = 0; c < columns; ++c) {
-      const T value = of_row[static_cast<std::size_t>(c)];
+      const T value = row_values[static_cast<std::size_t>(c)];
       if (known == 0) known = value;
       if (value == 0 || value == known) continue;
-      std::span<const T> left(of_row);
+      std::span<const T> left(row_values);
       while (!left.empty() && left[0] == T{1}) left = left.subspan(1);  // left padding of position ids
       return {Error::Kind::input,
               fmt::format(
                   "{}: element [{}, {}] is {} and another is {}: a mask (batch, seq) of integers holds 0 and "
                   "one other value",
                   mask.name(), row + r, column + c, value, known),
-              core::are_positions<T>(left) || core::are_later_positions<T>(of_row)
+              core::are_positions<T>(left) || core::are_later_positions<T>(row_values)
                   ? Error::Code::position_ids
                   : Error::Code::segment_ids};
     }

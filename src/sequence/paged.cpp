@@ -145,14 +145,14 @@ PagedSequences read_block_table(const ArraySource& table, const ArraySource& len
   PagedSequences all;
   all.size = cache;
   if (by_head) all.tables = cache.heads;
-  const std::size_t of_requests_axis = by_head ? 1 : 0;
+  const std::size_t request_axis = by_head ? 1 : 0;
   const std::int64_t most = shape.back();
-  const std::vector<std::int64_t> of_requests = core::read_integers(lengths, "lengths of requests");
-  require_sequences(lengths, std::ssize(of_requests), table, shape[of_requests_axis]);
+  const std::vector<std::int64_t> request_lengths = core::read_integers(lengths, "lengths of requests");
+  require_sequences(lengths, std::ssize(request_lengths), table, shape[request_axis]);
   std::vector<std::int64_t> row;
   std::vector<std::byte> raw;
-  for (std::int64_t request = 0; request < std::ssize(of_requests); ++request) {
-    const std::int64_t length = of_requests[static_cast<std::size_t>(request)];
+  for (std::int64_t request = 0; request < std::ssize(request_lengths); ++request) {
+    const std::int64_t length = request_lengths[static_cast<std::size_t>(request)];
     if (length < 0) throw invalid("{}: the length of request {} is {}", lengths.name(), request, length);
     const std::int64_t needed = core::ceil_div(length, cache.page_size);
     if (needed > most)

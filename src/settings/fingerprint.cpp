@@ -134,13 +134,14 @@ Machine inspect_machine(const GpuQuery& gpus, const std::string& root) {
   utsname names{};
   if (uname(&names) == 0) machine.architecture = names.machine;
   const auto processor = first_processor(root);
-  const auto of_processor = [&](const char* key) {
+  const auto processor_field = [&](const char* key) {
     const auto at = processor.find(key);
     return at == processor.end() ? std::string() : at->second;
   };
-  machine.cpu = of_processor("model name");
+  machine.cpu = processor_field("model name");
   if (machine.cpu.empty()) machine.cpu = machine.architecture;
-  machine.vector_extensions = vector_extensions_in(of_processor("flags") + " " + of_processor("Features"));
+  machine.vector_extensions =
+      vector_extensions_in(processor_field("flags") + " " + processor_field("Features"));
   machine.cores = count_in_list(first_line(root + "/sys/devices/system/cpu/online"));
   if (machine.cores == 0) machine.cores = std::max<long>(sysconf(_SC_NPROCESSORS_ONLN), 1);
   machine.usable_cores = usable_cores(root);

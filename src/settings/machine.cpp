@@ -119,12 +119,12 @@ std::int64_t memory_limit(const std::string& root) {
 }
 
 MemoryUsage get_memory_usage(const std::string& root) {
-  const auto of_status = [&](const char* key) {
+  const auto status_bytes = [&](const char* key) {
     return number_after(root + "/proc/self/status", key).value_or(0) * 1024;
   };
   MemoryUsage usage;
-  usage.allocated_bytes = of_status("RssAnon") + of_status("VmSwap");
-  usage.reserved_bytes = std::max(of_status("VmData") + of_status("VmStk"), usage.allocated_bytes);
+  usage.allocated_bytes = status_bytes("RssAnon") + status_bytes("VmSwap");
+  usage.reserved_bytes = std::max(status_bytes("VmData") + status_bytes("VmStk"), usage.allocated_bytes);
   usage.limit_bytes = address_space();
   const auto limit_to = [&](std::optional<std::int64_t> bytes) {
     if (bytes) usage.limit_bytes = std::min(usage.limit_bytes, *bytes);
@@ -144,8 +144,8 @@ std::vector<std::string> instruction_sets() {
 }
 
 std::string instruction_set() {
-  if (const char* asked = std::getenv("EJK_ISA"); asked != nullptr && *asked != '\0')
-    kernels::row_named(asked);
+  if (const char* requested = std::getenv("EJK_ISA"); requested != nullptr && *requested != '\0')
+    kernels::row_named(requested);
   return kernels::active().name;
 }
 

@@ -205,15 +205,15 @@ std::int64_t shards_of(const SpecEntry& entry, const Mesh& mesh) {
 }
 
 // What keeps a dimension from being cut as asked.
-std::optional<SpecCorrection> fault_of(std::int64_t dimension, std::int64_t length, const SpecEntry& asked,
+std::optional<SpecCorrection> fault_of(std::int64_t dimension, std::int64_t length, const SpecEntry& entry,
                                        const Mesh& mesh) {
   using Reason = SpecCorrection::Reason;
-  const std::int64_t shards = shards_of(asked, mesh);
+  const std::int64_t shards = shards_of(entry, mesh);
   const auto fault = [&](Reason reason, const std::string& axis = "") {
-    return SpecCorrection{reason, dimension, asked, axis, shards};
+    return SpecCorrection{reason, dimension, entry, axis, shards};
   };
-  if (asked.kind == SpecEntry::Kind::unconstrained) return fault(Reason::unconstrained);
-  for (const std::string& axis : asked.axes)
+  if (entry.kind == SpecEntry::Kind::unconstrained) return fault(Reason::unconstrained);
+  for (const std::string& axis : entry.axes)
     if (!size_of_axis(mesh, axis)) return fault(Reason::unknown_axis, axis);
   if (length % shards != 0) return fault(Reason::not_divisible);
   return std::nullopt;
@@ -298,7 +298,7 @@ std::string to_string(const SpecCorrection& correction, const Sharding& sharding
     return fmt::format("the mesh has no axis {}", printable(correction.axis));
   if (correction.reason == Reason::not_divisible)
     return fmt::format("{} is not a multiple of {}", shape[static_cast<std::size_t>(correction.dimension)],
-                       axes_text(correction.asked, sharding.mesh));
+                       axes_text(correction.entry, sharding.mesh));
   if (correction.reason == Reason::unconstrained) return "neither an axis nor a tuple of axes";
   return fmt::format("the array has {} dimension{}", shape.size(), shape.size() == 1 ? "" : "s");
 }
@@ -373,11 +373,11 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
         wanted[d] == 0 ? 1 : static_cast<double>(sharding.local_shape[d]) / static_cast<double>(wanted[d]);
     if (corrected)
       remarks.push_back(
-          {fmt::format("Dimension {} is not cut by {}: {}{}.", d, printable(text_of(correction->asked)),
+          {fmt::format("Dimension {} is not cut by {}: {}{}.", d, printable(text_of(correction->entry)),
                        to_string(*correction, sharding),
                        more > 1 ? fmt::format("; a device holds {:.3g} times as much of it", more) : "")});
     dimensions.rows.push_back({static_cast<std::int64_t>(d), sharding.shape[d],
-                               printable(text_of(corrected ? correction->asked : kept)),
+                               printable(text_of(corrected ? correction->entry : kept)),
                                printable(text_of(kept)), shards_of(kept, sharding.mesh),
                                sharding.local_shape[d], more,
                                corrected ? ReportValue(to_string(*correction, sharding)) : ReportValue("")});
@@ -389,11 +389,11 @@ Report describe(const Sharding& sharding, std::optional<DType> dtype) {
       if (correction.reason != SpecCorrection::Reason::no_dimension) continue;
       json.object([&] {
         json.key("asked");
-        put(json, correction.asked);
+        put(json, correction.entry);
         json.key("dimension").put(correction.dimension);
       });
       remarks.push_back({fmt::format("Entry {}, {}, was omitted: {}.", correction.dimension,
-                                     printable(text_of(correction.asked)), to_string(correction, sharding))});
+                                     printable(text_of(correction.entry)), to_string(correction, sharding))});
     }
   }));
   for (Remark& remark : remarks) report.add(std::move(remark));

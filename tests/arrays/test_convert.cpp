@@ -242,8 +242,8 @@ TEST_CASE(
 TEST_CASE("8-bit floats are widened exactly, and rounded once from every type") {
   std::mt19937_64 random(8);
   constexpr std::int64_t kCount = 5000;  // more than one block
-  for (const DType small : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
-                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+  for (const DType small : kDTypes) {
+    if (!is_8_bit_float(small)) continue;
     CAPTURE(name_of(small));
     const auto bytes = [&](DType dtype) {
       Array x(dtype, {kCount});

@@ -206,8 +206,8 @@ TEST_CASE("distances in ulps are counted in the common type") {
 }
 
 TEST_CASE("8-bit floats are compared in their own units") {
-  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
-                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+  for (const DType dtype : kDTypes) {
+    if (!is_8_bit_float(dtype)) continue;
     CAPTURE(name_of(dtype));
     // Neighbours are one apart, from the least number to the largest; others as many as there are steps.
     const int count = dispatch(dtype, []<class T>(std::type_identity<T>) {

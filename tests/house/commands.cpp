@@ -32,6 +32,20 @@ std::string example_of(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("every element type is in the help of arrays and in the Python package, under its names") {
+  const std::string help = house::output_of(EJK_PROGRAM " help arrays").text,
+                    package = house::read_file(house::kRoot / "apps/python/ejk/__init__.py"),
+                    table = house::read_file(house::kRoot / "src/core/element_types.hpp");
+  static const std::regex row("element_type<[\\w:]+>\\(\"(\\w+)\", [^,]+, \"(\\w+)\"");
+  int types = 0;
+  for (std::sregex_iterator at(table.begin(), table.end(), row), end; at != end; ++at, ++types) {
+    const std::string name = (*at)[1], in_safetensors = (*at)[2];
+    CHECK_MESSAGE((name.find("int") != std::string::npos || help.find(name) != std::string::npos), name);
+    CHECK_MESSAGE(package.find("\"" + name + "\": \"" + in_safetensors + "\"") != std::string::npos, name);
+  }
+  CHECK(types >= 18);
+}
+
 TEST_CASE("the example of every command's help is run as it stands by a case") {
   CHECK(commands().contains("mask-info"));
   for (const std::string& name : commands()) {

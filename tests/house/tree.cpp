@@ -49,6 +49,11 @@ Parts parts_of(std::string_view code) {
     } else if (code.substr(i, 2) == "/*") {
       const auto end = code.find("*/", i + 2);
       i = end == std::string_view::npos ? code.size() : end + 2;
+    } else if (code.substr(i, 3) == "R\"(") {
+      const auto end = std::min(code.find(")\"", i), code.size());
+      parts.strings.emplace_back(code.substr(i + 3, end - i - 3));
+      parts.code += "\"\"";
+      i = end + 2;
     } else if (code[i] == '"') {
       const std::size_t begin = ++i;
       for (; i < code.size() && code[i] != '"' && code[i] != '\n'; ++i) i += code[i] == '\\' ? 1 : 0;

@@ -913,8 +913,8 @@ TEST_CASE("8-bit floats are distinguished by their fields, and powers of two are
   Folder folder;
   WriteOptions options;
   options.overwrite = true;
-  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2, DType::float8_e4m3fnuz,
-                            DType::float8_e5m2fnuz, DType::float8_e8m0fnu}) {
+  for (const DType dtype : kDTypes) {
+    if (!is_8_bit_float(dtype)) continue;
     CAPTURE(name_of(dtype));
     Array x(dtype, {256});
     for (int i = 0; i < 256; ++i) x.data()[i] = static_cast<std::byte>(i);

@@ -188,8 +188,8 @@ AttentionArrays read_whole(BufferedOperands& in, bool keep = false) {
   AttentionArrays arrays;
   const auto read = [&](const char*, auto& input, auto& view) {
     if (!input) return;
-    if (!keep) input->held = Array();
-    view = input->held.size() > 0 ? input->held.view() : input->view();
+    if (!keep) input->elements = Array();
+    view = input->elements.size() > 0 ? input->elements.view() : input->view();
   };
   for_each_operand(read, in, arrays);
   return arrays;
@@ -197,7 +197,7 @@ AttentionArrays read_whole(BufferedOperands& in, bool keep = false) {
 
 // The boxes of the inputs that a part takes. Those of the part before are released first.
 AttentionArrays read_boxes(BufferedOperands& in, const AttentionOperands<ArrayBox>& boxes) {
-  for (BufferedInput* input : pointers_to(in)) input->held = Array();
+  for (BufferedInput* input : pointers_to(in)) input->elements = Array();
   AttentionArrays arrays;
   const auto read = [](const char*, auto& input, const auto& box, auto& view) {
     if (box) view = input->view(*box);
@@ -235,16 +235,16 @@ AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& divi
   for (const AttentionPart& part : division.parts(job.comm.rank())) {
     const AttentionArrays arrays =
         job.phase(Phase::read, [&] { return read_boxes(in, division.needs(part)); });
-    std::vector<Array> held;
+    std::vector<Array> elements;
     std::vector<MutableArrayView> into;
     const std::vector<std::optional<ArrayBox>> boxes = division.makes(part);
     for (std::size_t n = 0; n < boxes.size(); ++n) {
-      held.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
-      into.push_back(held.back().mutable_view());
+      elements.push_back(boxes[n] ? Array(plan.results()[n].type.dtype, boxes[n]->count) : Array());
+      into.push_back(elements.back().mutable_view());
     }
     job.phase(Phase::compute, [&] { ranks.run(part, arrays, into, progress); });
     for (std::size_t n = 0; n < boxes.size(); ++n)
-      if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(held[n]))});
+      if (boxes[n]) made[n].push_back({*boxes[n], make_source(std::move(elements[n]))});
   }
   for (std::size_t n = 0; n < made.size(); ++n)
     outputs.push_back(output_in_parts(plan.results()[n].name, plan.results()[n].type, std::move(made[n])));
@@ -261,13 +261,13 @@ Tried tried_faults(const AttentionFlags& words, const Request& r, Job& job) {
 // Inputs with NaN, before what they account for.
 void warn_of_nans(const AttentionArrays& arrays, Report& report) {
   std::vector<std::string> warnings;
-  const auto look = [&](const std::string& name, const std::optional<ArrayView>& view) {
+  const auto count_nans = [&](const std::string& name, const std::optional<ArrayView>& view) {
     if (!view || !is_float(view->dtype) || name == "out" || name == "lse") return;
     if (const std::int64_t nans = statistics_of(*make_source(*view, name)).nans; nans > 0)
       warnings.push_back(fmt::format("{} has NaN: {} of {} elements", name, format_count(nans),
                                      format_count(element_count(view->shape))));
   };
-  for_each_operand(look, arrays);
+  for_each_operand(count_nans, arrays);
   report.warnings.insert(report.warnings.begin(), warnings.begin(), warnings.end());
 }
 
@@ -297,13 +297,13 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
   }
   if (words.against.given()) {
     job.phase(Phase::compute, [&] { warn_of_nans(arrays, report); });
-    std::vector<std::optional<ArrayView>> mine;
+    std::vector<std::optional<ArrayView>> actual;
     job.phase(Phase::read, [&] {
       for (BufferedInput& input : given)
-        mine.push_back(input.source ? std::optional(input.view()) : std::nullopt);
+        actual.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_results(plan, arrays, views, mine, words.against.explain, words.weights,
+      return compare_results(plan, arrays, views, actual, words.against.explain, words.weights,
                              tried_faults(words, r, job), words.against.tiles);
     });
     passed = passed && against.agrees();
@@ -320,9 +320,9 @@ void add_doubts(const Request& r, Report& report) {
   const AttentionSettings& s = r.settings;
   report.warnings.insert(report.warnings.end(), r.doubts.begin(), r.doubts.end());
   if (s.cu_seqlens_q_padded) {
-    const IntegerArray& of_keys = s.cu_seqlens_kv_padded;
+    const IntegerArray& key_begins = s.cu_seqlens_kv_padded;
     warn_of_tail(*s.cu_seqlens_q_padded, r.inputs.q->source->shape()[0], report);
-    if (of_keys) warn_of_tail(*of_keys, r.inputs.k->source->shape()[0], report);
+    if (key_begins) warn_of_tail(*key_begins, r.inputs.k->source->shape()[0], report);
   }
   for (std::string& text : r.masks.doubts()) report.warnings.push_back(std::move(text));
 }
@@ -449,7 +449,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
   std::vector<BufferedInput> given =
       job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
-  const std::int64_t always = 2 * kPieceBytes + r.masks.held_bytes;
+  const std::int64_t always = 2 * kPieceBytes + r.masks.resident_bytes;
   AttentionMemory memory = memory_of(words, plan, in, given);
   memory.boxes_keys = boxes_keys(words, plan, in, job);
   if (memory.boxes_keys) memory.read.k = memory.read.v = false;

@@ -122,7 +122,7 @@ Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks,
                whole = [page_size](std::int64_t keys) { return keys / page_size * page_size; };
   Tried tried;
   // Queries are at the end of `length` keys.
-  const auto of_lengths = [&](const char* text, const Length& length) {
+  const auto add_causal = [&](const char* text, const Length& length) {
     HeadMasks of;
     of.mask = [length](std::int64_t, std::int64_t, std::int64_t queries, std::int64_t keys) {
       return causal_mask(queries, keys, length(keys) - queries);
@@ -130,7 +130,7 @@ Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks,
     tried.masks.push_back({text, std::move(of)});
   };
   // Queries keep their positions, and only the first `length` keys are read.
-  const auto of_keys = [&](const char* text, const Length& length) {
+  const auto add_prefix = [&](const char* text, const Length& length) {
     std::vector<HeadMasks> parts = masks;
     parts.emplace_back().mask = [length](std::int64_t, std::int64_t, std::int64_t queries,
                                          std::int64_t keys) {
@@ -139,11 +139,11 @@ Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks,
     tried.masks.push_back({text, conjunction_of(std::move(parts))});
   };
   if (usual) {
-    of_lengths("that of lengths one page shorter", shorter);
-    of_lengths("that of lengths in whole pages, rounded down", whole);
+    add_causal("that of lengths one page shorter", shorter);
+    add_causal("that of lengths in whole pages, rounded down", whole);
   }
-  of_keys("without the last keys, as many as a page holds", shorter);
-  of_keys("without pages that are not full", whole);
+  add_prefix("without the last keys, as many as a page holds", shorter);
+  add_prefix("without pages that are not full", whole);
   constexpr std::int64_t kLongestPage = std::int64_t{1} << 30;
   if (page_size > kLongestPage) return tried;
   const auto keys_of = [pages](std::string text, PagedSequences of) {
@@ -152,15 +152,15 @@ Tried page_faults(const OpenedPages& pages, const std::vector<HeadMasks>& masks,
     return TriedKeys{std::move(text), paged_tokens(pages.k, pages.layout, sequences),
                      paged_tokens(pages.v, pages.layout, sequences), std::move(offsets)};
   };
-  const auto of_other_lengths = [&](const char* text, const Length& length) {
+  const auto add_lengths = [&](const char* text, const Length& length) {
     PagedSequences other = with_lengths(*pages.sequences, pages.table.get(), length);
     if (other.offsets != pages.sequences->offsets) tried.keys.push_back(keys_of(text, std::move(other)));
   };
-  of_other_lengths("sequences are taken for one page longer, where the table has it",
-                   [page_size](std::int64_t keys) { return keys + page_size; });
-  of_other_lengths("the lengths of sequences are rounded up to whole pages",
-                   [page_size](std::int64_t keys) { return (keys + page_size - 1) / page_size * page_size; });
-  of_other_lengths("sequences are taken for one token longer", [](std::int64_t keys) { return keys + 1; });
+  add_lengths("sequences are taken for one page longer, where the table has it",
+              [page_size](std::int64_t keys) { return keys + page_size; });
+  add_lengths("the lengths of sequences are rounded up to whole pages",
+              [page_size](std::int64_t keys) { return (keys + page_size - 1) / page_size * page_size; });
+  add_lengths("sequences are taken for one token longer", [](std::int64_t keys) { return keys + 1; });
   tried.pages = TriedPages{
       pages.sequences->size.pages, [pages, keys_of](const std::vector<std::int64_t>& last) {
         return keys_of(text_of_last_pages(*pages.sequences, last), with_last_pages(*pages.sequences, last));

@@ -252,8 +252,8 @@ Run declare_check_group_sizes(OptionSet& set) {
 // Given, or a number that `ejk group-metadata` wrote beside the arrays.
 std::optional<std::int64_t> stated(std::optional<std::int64_t> given, const char* name,
                                    const ArrayGroup& group) {
-  const auto said = group.attributes.find(name);
-  return given || said == group.attributes.end() ? given : parse_integer(said->second);
+  const auto attribute = group.attributes.find(name);
+  return given || attribute == group.attributes.end() ? given : parse_integer(attribute->second);
 }
 
 std::int64_t alignment_of(GroupLayout layout, std::optional<std::int64_t> given) {

@@ -86,16 +86,16 @@ PlannedRuns plan_runs(const RunsWords& words, Job& job, Report& head) {
   Table table{
       "planned", "", {{"run", "run"}, {"arrays", "arrays", Unit::count}, {"size", "bytes", Unit::bytes}}, {}};
   for (std::size_t r = 0; r < words.runs.size(); ++r) {
-    std::int64_t held = 0, bytes = 0;
+    std::int64_t arrays = 0, bytes = 0;
     for (const ArrayOfRuns& array : planned.arrays) {
       if (!array.sources[r]) continue;
-      ++held;
+      ++arrays;
       bytes += byte_count(array.sources[r]->shape(), array.sources[r]->dtype());
       planned.elements += element_count(array.sources[r]->shape());
     }
     planned.bytes += bytes;
     planned.names.push_back(printable(words.runs[r]));
-    table.rows.push_back({planned.names.back(), held, bytes});
+    table.rows.push_back({planned.names.back(), arrays, bytes});
   }
   for (const ArrayOfRuns& array : planned.arrays)
     planned.peak = std::max(planned.peak, runs_bytes(array.sources, words.options));

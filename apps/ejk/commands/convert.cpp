@@ -54,13 +54,13 @@ void check_overflow(const ConvertOptions& options) {
 // The same bits as another type.
 Source viewed(const Source& source, DType dtype) {
   if (size_of(source->dtype()) == size_of(dtype)) return view_array(source, dtype);
-  std::vector<std::string_view> of_size;
+  std::vector<std::string_view> same_size;
   for (const DType other : kDTypes)
-    if (size_of(other) == size_of(source->dtype())) of_size.push_back(name_of(other));
+    if (size_of(other) == size_of(source->dtype())) same_size.push_back(name_of(other));
   const auto bytes = [](DType d) { return fmt::format("{} byte{}", size_of(d), size_of(d) == 1 ? "" : "s"); };
   throw usage("--view {}: it has {}, and {} is {}, of {}", name_of(dtype), bytes(dtype),
               printable(source->name()), name_of(source->dtype()), bytes(source->dtype()))
-      .hint(fmt::format("--view takes {}; --dtype converts the numbers", fmt::join(of_size, ", ")));
+      .hint(fmt::format("--view takes {}; --dtype converts the numbers", fmt::join(same_size, ", ")));
 }
 
 Outcome run(const ConvertOptions& options, Job& job) {

@@ -93,14 +93,14 @@ Outcome run(const CpOrderOptions& options, Job& job) {
   if (find_indivisible(settings)) make_cp_order(settings);  // throws what cannot be divided
   report.add("order", "order", std::string(name_of(order))).add("tokens", "places", tokens, Unit::count);
   if (job.plan(report, peak + cp_order_bytes(tokens, sequences, options.ranks))) return Outcome::passed;
-  Report of_ranks;
+  Report rank_report;
   const CpTokens made = job.phase(Phase::compute, [&] {
-    if (work) of_ranks = describe_cp_work(rank_blocks(work->plan, settings, job), "pairs of the mask");
+    if (work) rank_report = describe_cp_work(rank_blocks(work->plan, settings, job), "pairs of the mask");
     CpTokens tokens_of_ranks = make_cp_order(settings);
-    if (!work) of_ranks = describe_cp_work(tokens_of_ranks.ranks);
+    if (!work) rank_report = describe_cp_work(tokens_of_ranks.ranks);
     return tokens_of_ranks;
   });
-  for (Report::Item& item : of_ranks.items) report.add(std::move(item));
+  for (Report::Item& item : rank_report.items) report.add(std::move(item));
   job.deliver(std::move(report), {{"order", make_source(made.order.view()), {}},
                                   {"inverse", make_source(made.inverse.view()), {}},
                                   {"rank_offsets", make_source(made.rank_offsets.view()), {}},

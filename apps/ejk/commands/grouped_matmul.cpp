@@ -59,7 +59,7 @@ T transposed(T matrix) {
   return matrix;
 }
 
-struct HeldProductInputs {
+struct BufferedProductInputs {
   BufferedInput lhs{"lhs", nullptr}, rhs{"rhs", nullptr}, existing{"existing_out", nullptr};
   Source groups;               // sizes, or the group of each row
   bool transpose_lhs = false;  // the plan's lhs is the transpose of what is stored
@@ -84,13 +84,13 @@ struct HeldProductInputs {
     return views;
   }
   void release() {
-    for (BufferedInput* input : {&lhs, &rhs, &existing}) input->held = Array();
+    for (BufferedInput* input : {&lhs, &rhs, &existing}) input->elements = Array();
   }
 };
 
 template <class Settings>
-HeldProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job, Report& report) {
-  HeldProductInputs inputs;
+BufferedProductInputs open_inputs(const ProductOptions<Settings>& options, Job& job, Report& report) {
+  BufferedProductInputs inputs;
   inputs.transpose_lhs = options.transpose_lhs;
   inputs.lhs.source = job.open_operand("lhs", options.lhs);
   inputs.rhs.source = job.open_operand("rhs", options.rhs);
@@ -145,9 +145,9 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
   }
   if (given.source) {
-    const ArrayView mine = job.phase(Phase::read, [&] { return given.view(); });
+    const ArrayView actual = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_results(plan, all.lhs, all.rhs, all.existing, out, mine, options.against.explain,
+      return compare_results(plan, all.lhs, all.rhs, all.existing, out, actual, options.against.explain,
                              job.progress(), options.against.tiles, options.accumulator);
     });
     passed = passed && against.agrees();
@@ -158,7 +158,7 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
 }
 
 template <class Settings>
-GroupedMatmulPlan plan_of(HeldProductInputs& inputs, const Settings& how) {
+GroupedMatmulPlan plan_of(BufferedProductInputs& inputs, const Settings& how) {
   std::optional<ArrayType> existing;
   if (inputs.existing.source) existing = type_of(*inputs.existing.source);
   return naming(inputs.all(), [&] {
@@ -174,7 +174,7 @@ GroupedMatmulPlan plan_of(HeldProductInputs& inputs, const Settings& how) {
 }
 
 // Computes this rank's boxes, from `all` or from what each box needs; adds the rate to the report.
-Output compute(const GroupedMatmulPlan& plan, HeldProductInputs& inputs, const std::optional<Views>& all,
+Output compute(const GroupedMatmulPlan& plan, BufferedProductInputs& inputs, const std::optional<Views>& all,
                Job& job, Report& report) {
   Output out = output_in_parts("out", plan.out(), {});
   const std::vector<ArrayBox> boxes = plan.divide(job.comm.size())[static_cast<std::size_t>(job.comm.rank())];
@@ -188,13 +188,13 @@ Output compute(const GroupedMatmulPlan& plan, HeldProductInputs& inputs, const s
     Array made(plan.out().dtype, box.count);
     const auto before = std::ssize(*out.parts), count = std::ssize(boxes);
     job.phase(Phase::compute, [&] {
-      const auto of_all = [&](std::int64_t done, std::int64_t of) {
+      const auto report_done = [&](std::int64_t done, std::int64_t of) {
         progress(before * of + done, count * of);
       };
       if (inputs.boxes_rhs)
-        plan.run(box, views.lhs, *inputs.rhs.source, views.existing, made.mutable_view(), of_all);
+        plan.run(box, views.lhs, *inputs.rhs.source, views.existing, made.mutable_view(), report_done);
       else
-        plan.run(box, views.lhs, views.rhs, views.existing, made.mutable_view(), of_all);
+        plan.run(box, views.lhs, views.rhs, views.existing, made.mutable_view(), report_done);
     });
     seconds += timer.seconds();
     if (!all) inputs.release();
@@ -224,7 +224,7 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
 
   Report read;
-  HeldProductInputs inputs = open_inputs(options, job, read);
+  BufferedProductInputs inputs = open_inputs(options, job, read);
   const GroupedMatmulPlan plan = plan_of(inputs, how);
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   Report report = describe(plan);
@@ -233,21 +233,21 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
     return open_actual(options.against, {{"out", plan.out()}}, job, report);
   })[0]);
 
-  GroupedMatmulRun of_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped()};
+  GroupedMatmulRun how_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped()};
   const std::int64_t check = options.check ? bytes_to_check(plan) : 0;
-  if (options.check) of_run.verdict = {0, check};
+  if (options.check) how_run.verdict = {0, check};
   if (given.source)
-    of_run.verdict = {
+    how_run.verdict = {
         type_of(*given.source).bytes(),
         given.bytes_to_buffer() + std::max(check, bytes_to_compare(plan, options.against.explain))};
   // Comparisons read all of rhs.
   constexpr bool kPlain = std::is_same_v<Settings, GroupedMatmulSettings>;
   const bool is_compared = options.check || given.source != nullptr;
-  inputs.boxes_rhs = of_run.boxes_rhs =
+  inputs.boxes_rhs = how_run.boxes_rhs =
       kPlain && !is_compared && !inputs.rhs.is_mapped() && inputs.rhs.source->random_access();
   const Division division = [&](std::int64_t ranks) {
-    std::vector<RankWork> work = plan.work(ranks, of_run);
-    for (RankWork& of_rank : work) of_rank.peak_bytes += piece_buffers(2, plan.out().bytes());
+    std::vector<RankWork> work = plan.work(ranks, how_run);
+    for (RankWork& rank : work) rank.peak_bytes += piece_buffers(2, plan.out().bytes());
     return work;
   };
   report.add("instruction_set", "instruction set", instruction_set());

@@ -39,9 +39,9 @@ Outcome run(const MergeOptions& options, Job& job) {
     const ArraySource& source = *inputs[n].source;
     return byte_count(source.shape(), dtype.value_or(source.dtype()));
   };
-  const std::int64_t held =
+  const std::int64_t resident =
       bytes + size_of_result(0, options.settings.dtype) + size_of_result(1, DType::float64);
-  const std::int64_t peak = held + piece_buffers(2, held);
+  const std::int64_t peak = resident + piece_buffers(2, resident);
   Report report;
   report.add("lse_base", "base of lse", std::string(name_of(options.settings.lse_base)));
   if (job.plan(report, peak)) return Outcome::passed;

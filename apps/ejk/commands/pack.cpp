@@ -67,8 +67,8 @@ Outcome run_pack(const PackOptions& options, Job& job) {
   Report report;
   report.add("padded", "padded", x->shape()).add("dtype", "dtype", std::string(name_of(x->dtype())));
   if (begins && !x->shape().empty()) warn_of_tail(*begins, x->shape()[0], report);
-  const std::int64_t of_places = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
-  if (job.plan(report, piece_buffers(2, type_of(*x).bytes()) + of_places + bytes_to_buffer(*x, job)))
+  const std::int64_t index_bytes = pack_bytes(type_of(*mask)) + (begins ? pack_bytes(type_of(*begins)) : 0);
+  if (job.plan(report, piece_buffers(2, type_of(*x).bytes()) + index_bytes + bytes_to_buffer(*x, job)))
     return Outcome::passed;
   const Packed p = job.phase(Phase::compute, [&] {
     return by_sequences ? pack_sequences(buffered(x, job), mask, begins) : pack(buffered(x, job), *mask);

@@ -190,8 +190,8 @@ Outcome run(const QuantizeOptions& options, const SharedOptions& shared, Job& jo
       .add("size", "size",
            types.values.bytes() + types.scales.bytes() + (how.scheme == QuantizationScheme::nvfp4 ? 4 : 0),
            Unit::bytes);
-  const std::int64_t held = types.values.bytes() + 3 * types.scales.bytes();
-  if (job.plan(planned, held + piece_buffers(2, type_of(*x).bytes()))) return Outcome::passed;
+  const std::int64_t resident = types.values.bytes() + 3 * types.scales.bytes();
+  if (job.plan(planned, resident + piece_buffers(2, type_of(*x).bytes()))) return Outcome::passed;
   const Quantized made = job.phase(Phase::compute, [&] { return quantize_array(*x, how, job.progress()); });
   std::vector<Output> outputs{{"values", make_source(made.values.view(), "values"), {}},
                               {"scales", stored(made.scales, shared.output), {}}};

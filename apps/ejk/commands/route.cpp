@@ -87,15 +87,15 @@ Outcome run(const RouteOptions& options, Job& job) {
   described.warnings.insert(described.warnings.end(), report.warnings.begin(), report.warnings.end());
   const std::string none = "TOPK_IDS is given";
   const bool has_logits = !options.logits.empty();
-  const auto of_logits = [&](const Array& array) {
+  const auto if_logits = [&](const Array& array) {
     return has_logits ? make_source(array.view()) : std::shared_ptr<const ArraySource>();
   };
   job.deliver(std::move(described), {{"group_sizes", make_source(route.group_sizes.view()), {}},
                                      {"order", make_source(route.order.view()), {}},
                                      {"inverse", make_source(route.inverse.view()), {}},
                                      {"token", make_source(route.token.view()), {}},
-                                     {"topk_ids", of_logits(routed.topk_ids), none},
-                                     {"topk_weights", of_logits(routed.topk_weights), none}});
+                                     {"topk_ids", if_logits(routed.topk_ids), none},
+                                     {"topk_weights", if_logits(routed.topk_weights), none}});
   return Outcome::passed;
 }
 

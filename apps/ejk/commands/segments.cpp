@@ -78,8 +78,8 @@ struct MaskOfIdsOptions {
 Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   const auto q = job.open(options.kv_ids.empty() ? "segment_ids" : "q_segment_ids", options.q_ids);
   const auto kv = options.kv_ids.empty() ? q : job.open("kv_segment_ids", options.kv_ids);
-  const std::int64_t held = segment_mask_bytes(type_of(*q), type_of(*kv));
-  job.require_memory(held);
+  const std::int64_t resident = segment_mask_bytes(type_of(*q), type_of(*kv));
+  job.require_memory(resident);
 
   // Also for a dry run: reading the ids checks shapes and dtypes.
   std::vector<std::string> references{options.q_ids}, warnings;
@@ -97,7 +97,8 @@ Outcome run_mask(const MaskOfIdsOptions& options, Job& job) {
   job.show_options(report);
   report.warnings = warnings;
   warn_of_positions(*q, report);
-  if (job.plan(report, piece_buffers(2, byte_count(shape, options.how.dtype)) + held)) return Outcome::passed;
+  if (job.plan(report, piece_buffers(2, byte_count(shape, options.how.dtype)) + resident))
+    return Outcome::passed;
   const auto of = [](const std::optional<Array>& a) { return a ? make_source(a->view()) : nullptr; };
   const std::string why = "--separate makes it";
   job.deliver(std::move(report), {{"attention_mask", mask.attention_mask, {}},

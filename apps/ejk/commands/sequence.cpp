@@ -129,11 +129,11 @@ Outcome run_token_chunks(const IdOptions& options, Job& job) {
   if (!options.convention_option->given.empty())
     throw usage("--convention excludes --grid tokens").hint("an empty sequence has no piece there");
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
-  const std::int64_t of_cu = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
-  job.require_memory(of_cu);
+  const std::int64_t cu_bytes = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
+  job.require_memory(cu_bytes);
   const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
   const SequenceCounts counts = count_sequences(*cu);
-  const std::int64_t peak = of_cu + token_chunks_bytes(counts, options.chunk_size);
+  const std::int64_t peak = cu_bytes + token_chunks_bytes(counts, options.chunk_size);
   job.require_memory(peak);
   const TokenChunks chunks =
       job.phase(Phase::compute, [&] { return prepare_token_chunks(*cu, options.chunk_size); });

@@ -52,7 +52,7 @@ Outcome run(const ShardingOptions& options, Job& job) {
     const SpecCorrection& first = sharding.corrections.front();
     const std::size_t others = sharding.corrections.size() - 1;
     throw usage("dimension {} cannot be cut by {}: {}{}", first.dimension,
-                printable(to_string({first.asked})), to_string(first, sharding),
+                printable(to_string({first.entry})), to_string(first, sharding),
                 others == 0 ? "" : fmt::format(" (and {} more)", others))
         .hint(fmt::format("without --strict the spec becomes {}", printable(to_string(sharding.spec))));
   }

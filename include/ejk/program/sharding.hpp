@@ -50,7 +50,7 @@ struct SpecCorrection {
   };
   Reason reason = Reason::unknown_axis;
   std::int64_t dimension = 0;
-  SpecEntry asked;
+  SpecEntry entry;
   std::string axis;
   std::int64_t shards = 1;  // the product of the sizes of its axes that the mesh has, at most 2^63 - 1
 };

@@ -274,19 +274,19 @@ class Hdf5Chunks::Decoding {
   }
   // Reads the chunk, which has so many stored bytes, and lets it be decoded and copied.
   void add(const Part& part, std::uint64_t stored) {
-    if (held_.size() == most_) finish();
-    Bytes room = chunks_.cache_.room(held_.size());
-    held_.push_back({part, static_cast<std::int64_t>(held_.size()), 0, std::move(room)});
-    Held& held = held_.back();
-    held.left_out = chunks_.read_stored(part.at, stored, held.bytes);
-    task_.push_back(&held);
+    if (in_flight_.size() == most_) finish();
+    Bytes buffer = chunks_.cache_.buffer(in_flight_.size());
+    in_flight_.push_back({part, static_cast<std::int64_t>(in_flight_.size()), 0, std::move(buffer)});
+    StoredChunk& chunk = in_flight_.back();
+    chunk.left_out = chunks_.read_stored(part.at, stored, chunk.bytes);
+    task_.push_back(&chunk);
     if (std::ssize(task_) * chunks_.chunk_bytes_ >= kTaskBytes) begin_task();
   }
   // Waits until all that were added are decoded, and keeps them. Throws what is wrong with one.
   void finish() {
     wait();
-    for (Held& held : held_) chunks_.cache_.put(held.part.chunk, std::move(held.bytes));
-    held_.clear();
+    for (StoredChunk& chunk : in_flight_) chunks_.cache_.put(chunk.part.chunk, std::move(chunk.bytes));
+    in_flight_.clear();
   }
   // The same where it is known that something is wrong: perhaps with an earlier chunk.
   void wait() {
@@ -296,7 +296,7 @@ class Hdf5Chunks::Decoding {
   }
 
  private:
-  struct Held {
+  struct StoredChunk {
     Part part;
     std::int64_t order = 0;
     std::uint32_t left_out = 0;
@@ -306,10 +306,10 @@ class Hdf5Chunks::Decoding {
   void begin_task() {
     if (task_.empty()) return;
     chunks_.helpers_->add([this, task = std::exchange(task_, {})] {
-      for (Held* held : task)
-        error_.run(held->order, [&] {
-          chunks_.decode(held->part.at, held->left_out, held->bytes);
-          copy(held->bytes, held->part);
+      for (StoredChunk* chunk : task)
+        error_.run(chunk->order, [&] {
+          chunks_.decode(chunk->part.at, chunk->left_out, chunk->bytes);
+          copy(chunk->bytes, chunk->part);
         });
     });
   }
@@ -318,8 +318,8 @@ class Hdf5Chunks::Decoding {
   const Shape from_strides_, to_strides_;
   std::byte* out_;
   std::size_t most_;
-  std::deque<Held> held_;
-  std::vector<Held*> task_;  // read, not yet assigned to a decoder
+  std::deque<StoredChunk> in_flight_;
+  std::vector<StoredChunk*> task_;  // read, not yet assigned to a decoder
   core::FirstError error_;
 };
 
@@ -333,7 +333,7 @@ void Hdf5Chunks::read(const Shape& start, const Shape& count, std::byte* out) {
       if (!found) check_absence(part.at);
       if (!found && !fill_.empty()) return decoding.fill(fill_, part);
       if (found && !filters_.empty()) return decoding.add(part, stored);
-      Bytes bytes = cache_.room(0);
+      Bytes bytes = cache_.buffer(0);
       copy_chunk(part.at, bytes);
       decoding.copy(cache_.put(part.chunk, std::move(bytes)), part);
     });

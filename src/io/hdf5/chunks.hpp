@@ -28,29 +28,29 @@ class ChunkCache {
 
   void enlarge(std::int64_t most) { most_ = std::max(most_, static_cast<std::size_t>(most)); }
   const Bytes* find(std::int64_t chunk) const {
-    const auto at = held_.find(chunk);
-    return at == held_.end() ? nullptr : &at->second;
+    const auto at = cached_.find(chunk);
+    return at == cached_.end() ? nullptr : &at->second;
   }
   /// Memory for a chunk while `others` are in flight: that of the oldest one if there would be too many.
-  Bytes room(std::size_t others) {
+  Bytes buffer(std::size_t others) {
     Bytes bytes;
-    if (order_.empty() || held_.size() + others < most_) return bytes;
-    const auto oldest = held_.find(order_.front());
+    if (order_.empty() || cached_.size() + others < most_) return bytes;
+    const auto oldest = cached_.find(order_.front());
     bytes = std::move(oldest->second);
-    held_.erase(oldest);
+    cached_.erase(oldest);
     order_.pop_front();
     return bytes;
   }
   const Bytes& put(std::int64_t chunk, Bytes&& bytes) {
-    // Each in `order_` is in `held_`, even where memory ends between the two.
-    const Bytes& kept = held_.emplace(chunk, std::move(bytes)).first->second;
+    // Each in `order_` is in `cached_`, even where memory ends between the two.
+    const Bytes& kept = cached_.emplace(chunk, std::move(bytes)).first->second;
     order_.push_back(chunk);
     return kept;
   }
 
  private:
   std::size_t most_ = 1;
-  std::unordered_map<std::int64_t, Bytes> held_;
+  std::unordered_map<std::int64_t, Bytes> cached_;
   std::deque<std::int64_t> order_;
 };
 

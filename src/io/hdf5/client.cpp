@@ -75,7 +75,7 @@ struct OpenedDataset {
   std::string everywhere;            // the one element that all are
   std::int64_t id = 0, process = 0;  // 0: in none
   // Bytes of a row of chunks, and what was taken to hold it.
-  std::int64_t row = 0, held = 0;
+  std::int64_t row = 0, granted = 0;
 };
 
 Error invalid_answer(const OpenedDataset& set) {
@@ -240,8 +240,8 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
       set = std::move(again);
       kept_open_.push_back(&set);
     }
-    if (set.row > set.held) take_memory(set);
-    call(request(Hdf5Call::read).put(set.id).put(set.held).put(start).put(count));
+    if (set.row > set.granted) take_memory(set);
+    call(request(Hdf5Call::read).put(set.id).put(set.granted).put(start).put(count));
     std::memcpy(out, process_->buffer(), static_cast<std::size_t>(byte_count(count, set.layout.dtype)));
   });
 }
@@ -249,13 +249,13 @@ void Hdf5File::read(OpenedDataset& set, const Shape& start, const Shape& count, 
 // For its row of chunks, from spare memory or datasets of this file read before; none if that is too little,
 // since a partial row is never reused.
 void Hdf5File::take_memory(OpenedDataset& set) const {
-  const auto holds = [&](const OpenedDataset* other) { return other != &set && other->held > 0; };
+  const auto holds = [&](const OpenedDataset* other) { return other != &set && other->granted > 0; };
   while (!memory_->take(set.row)) {
     const auto other = std::find_if(kept_open_.begin(), kept_open_.end(), holds);
     if (other == kept_open_.end()) return;
     close(**other);
   }
-  set.held = set.row;
+  set.granted = set.row;
 }
 
 void Hdf5File::keep_open(OpenedDataset& set) const {
@@ -270,7 +270,7 @@ void Hdf5File::forget(OpenedDataset& set) const noexcept {
 
 void Hdf5File::close(OpenedDataset& set) const noexcept {
   std::erase(kept_open_, &set);
-  memory_->add(std::exchange(set.held, 0));
+  memory_->add(std::exchange(set.granted, 0));
   if (!process_ || std::exchange(set.process, 0) != processes_) return;
   try {
     call(request(Hdf5Call::close).put(set.id));

@@ -63,8 +63,8 @@ struct Dataset {
   Handle id, type;
   ArrayLayout layout;
   std::optional<Hdf5Chunks> chunks;
-  std::int64_t held = 0;   // bytes of a row of chunks, where that may be held whole
-  std::string everywhere;  // the one element that all are, where nothing was ever written
+  std::int64_t granted = 0;  // bytes of a row of chunks, where that may be held whole
+  std::string everywhere;    // the one element that all are, where nothing was ever written
 };
 
 class Server {
@@ -692,8 +692,8 @@ class Server {
     const auto at = datasets_.find(request.integer());
     if (at == datasets_.end()) throw Error(Error::Kind::internal, "a dataset that is not open");
     Dataset& set = at->second;
-    if (const std::int64_t held = request.integer(); held > std::exchange(set.held, held)) {
-      allow_memory(memory_ + held + set.chunks->working_bytes(helpers_->count()));
+    if (const std::int64_t granted = request.integer(); granted > std::exchange(set.granted, granted)) {
+      allow_memory(memory_ + granted + set.chunks->working_bytes(helpers_->count()));
       set.chunks->hold_row();
     }
     if (!set.chunks || !set.chunks->decoded_here()) {
