@@ -64,18 +64,20 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
           "-o the report alone is printed.")
       .group("Comparison");
   add_flag(set, "--explain", into.explain, Explain::yes,
-           "with --against: say which usual mistake it is\n"
+           "say which usual mistake it is\n"
            "Mistakes are recomputed on some of the rows that are wrong, and named where both agree. Their "
            "shares are counted on all elements beyond the bound.")
+      .needs("--against")
       .group("Comparison");
-  add_word(
-      set, "--tiles", into.tiles, split_references, "A,B",
-      "with --against: the axes of the picture of what is beyond the bound\nNames, or their first letters: "
-      "query,head or q,c; column is that of the elements.")
+  add_word(set, "--tiles", into.tiles, split_references, "A,B",
+           "the axes of the picture of what is beyond the bound\nNames, or their first letters: "
+           "query,head or q,c; column is that of the elements.")
+      .needs("--against")
       .group("Comparison");
   add_flag(set, "--brief", into.detail, Detail::brief,
-           "with --against: the verdict, why, where and the worst elements alone\n"
+           "the verdict, why, where and the worst elements alone\n"
            "With --json on stderr, too, as text.")
+      .needs("--against")
       .group("Comparison");
 }
 
@@ -83,12 +85,6 @@ std::vector<BufferedInput> open_actual(const AgainstOptions& options,
                                        const std::vector<PlannedArray>& results, Job& job, Report& report) {
   std::vector<BufferedInput> given;
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
-  if (options.explain == Explain::yes && !options.given())
-    throw usage("--explain says why the result of --against differs, and none is given");
-  if (!options.tiles.empty() && !options.given())
-    throw usage("--tiles is about the result of --against, and none is given");
-  if (options.detail == Detail::brief && !options.given())
-    throw usage("--brief is about the result of --against, and none is given");
   if (!options.given()) return given;
   job.provenance.input("against", options.actual);
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.actual);

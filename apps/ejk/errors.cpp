@@ -21,7 +21,7 @@ constexpr Row kHints[] = {
     {Code::no_such_axis, "--{hint}"},
     {Code::not_integers, "whole numbers of a float type: ejk convert IN -o OUT --dtype int32"},
     {Code::transposed_rhs, "--transpose-rhs takes weights (groups, n, k)"},
-    {Code::plain_rhs, "weights (groups, k, n) go without --transpose-rhs"},
+    {Code::plain_rhs, "weights (groups, k, n) exclude --transpose-rhs"},
     {Code::transposed_lhs, "--transpose-lhs takes tokens (m, k)"},
     {Code::masks_of_heads, "one --mask serves all heads, else each head has its own"},
     {Code::padding_mask,

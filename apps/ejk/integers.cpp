@@ -354,12 +354,12 @@ void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report
   });
 }
 
-void add_groups_from(OptionSet& set, GroupsFrom& into) {
+Option& add_groups_from(OptionSet& set, GroupsFrom& into) {
   Option& option =
       add_choice(set, "--from", into, {{"sizes", GroupsFrom::sizes}, {"ends", GroupsFrom::ends}}, "WHAT",
                  "what GROUP_SIZES are\nBy default sizes, with a warning where they look like ends. Ends "
                  "are cumulative sums of sizes, the offs of torch's grouped products.");
-  option.recorded("from", [&option] { return report_value(option.given); });
+  return option.recorded("from", [&option] { return report_value(option.given); });
 }
 
 std::shared_ptr<const ArraySource> group_sizes_of(const ArraySource& input, GroupsFrom from,

@@ -70,7 +70,7 @@ void warn_of_tail(const ArraySource& padded, std::int64_t tokens, Report& report
 
 enum class GroupsFrom { automatic, sizes, ends };
 
-void add_groups_from(OptionSet& set, GroupsFrom& into);
+Option& add_groups_from(OptionSet& set, GroupsFrom& into);
 
 /// The group sizes, in memory. `m`: rows of all groups; absent: their sum. `matrices`: weight matrices, if
 /// any. Warns of likely ends or offsets, unless `from` is given. Throws Error{input} for offsets as ends.

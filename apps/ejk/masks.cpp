@@ -359,14 +359,14 @@ Masks resolve_masks(const MaskOptions& options, Job& job, const MaskSet::Given& 
   const AttentionMasks masks = open_masks(options, LeadingAxis::heads, opener(job, "mask", arrays),
                                           opener(job, "mask_array", named), job);
   std::optional<MaskSet::Given> given;
-  if (!options.shape.empty()) given = {options.shape, "--shape"};
+  if (!options.shape.empty()) given = {options.shape, options.shape_option};
   const auto has_lengths = [](const HeadMasks& part) { return part.q_length > 0; };
   const bool has_none = !given && std::none_of(masks.parts.begin(), masks.parts.end(), has_lengths);
   if (has_none && !lengths.shape.empty())
     given = lengths;
   else if (has_none)
-    throw usage("--shape is required: no array says how many queries and keys there are")
-        .hint("for example --shape 8x4096x4096 for 8 heads");
+    throw usage("{} is required: no array says how many queries and keys there are", options.shape_option)
+        .hint(options.shape_option == "--shape" ? "for example --shape 8x4096x4096 for 8 heads" : "");
   Masks result;
   PaddingDoubt doubt = doubt_of(masks.parts.front(), options.polarity, options.array);
   if (doubt.hint.empty()) doubt = doubt_of(named, options.polarity);

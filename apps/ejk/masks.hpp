@@ -19,7 +19,8 @@ namespace ejk::app {
 struct MaskOptions {
   std::string array;  // MASK; empty: none
   std::vector<MaskExpression> expressions;
-  Shape shape;  // --shape: (Q, K), (H, Q, K), or empty
+  Shape shape;  // (Q, K), (H, Q, K), or empty
+  std::string shape_option = "--shape";
   Polarity polarity = Polarity::keep;
 };
 

@@ -305,9 +305,13 @@ Option& Option::needs(std::string other) {
   return *this;
 }
 
-Option& Option::excludes(std::string other) {
-  add_to_summary(help, "; excludes " + other);
-  relations.push_back({std::move(other), false});
+Option& Option::excludes(const std::string& others) {
+  std::vector<std::string> all = split(others, ", ");
+  if (all.size() == 1)
+    add_to_summary(help, "; excludes " + others);
+  else
+    help += (help.find('\n') == std::string::npos ? "\nExcludes " : " Excludes ") + others + ".";
+  for (std::string& name : all) relations.push_back({std::move(name), false});
   return *this;
 }
 

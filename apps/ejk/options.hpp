@@ -108,9 +108,10 @@ struct Option {
   const std::string& name() const { return names.back(); }
 
   Option& required() { return is_required = true, *this; }
-  /// Relations to other options of the command: for OptionSet::broken_relation(), and in the summary of its help.
+  /// Relations to other options of the command: for OptionSet::broken_relation(), and in its help.
   Option& needs(std::string other);
-  Option& excludes(std::string other);
+  /// One or several: "--explain, --map".
+  Option& excludes(const std::string& others);
   Option& group(std::string title) { return heading = std::move(title), *this; }
   /// Its name in files and in JSON; by default its long name, "--head-shards" as "head_shards".
   Option& key(std::string text) { return record_key = std::move(text), *this; }

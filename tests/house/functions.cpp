@@ -15,9 +15,7 @@ constexpr int kMost = 70;
 
 // Functions that are longer, and how long they are. None is added, none grows.
 const std::map<std::string, int> kLonger{
-    {"apps/ejk/commands/attention.cpp: add_options", 78},
-    {"apps/ejk/commands/check.cpp: declare_check_group_metadata", 74},
-    {"apps/ejk/commands/convert.cpp: run", 71},
+    {"apps/ejk/commands/check.cpp: declare_check_group_metadata", 72},
     {"apps/ejk/commands/quantize.cpp: declare_quantize", 80},
     {"src/attention/arguments.cpp: check_arguments", 78},
     {"src/attention/decode.cpp: add_up", 154},
@@ -27,7 +25,7 @@ const std::map<std::string, int> kLonger{
     {"src/check/group_arrays.cpp: check_blocks", 72},
     {"src/check/permutation.cpp: check_permutation", 123},
     {"src/compare/runs.cpp: compare_runs", 78},
-    {"src/io/hdf5/server.cpp: read_type", 75},
+    {"src/io/hdf5/server.cpp: read_type", 73},
     {"src/io/pickle.cpp: step", 144},
     {"src/layouts/fa4_varlen.cpp: write_varlen", 72},
     {"src/mask/expression.cpp: kinds", 75},

@@ -126,9 +126,6 @@ Request open_request(const AttentionFlags& words, Job& job) {
   if (!packed && s.layout == AttentionLayout::thd)
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
-  if (!packed && !words.padded.q.empty())
-    throw usage(
-        "--cu-seqlens-padded says where sequences begin, and --cu-seqlens how long they are: give both");
   job.provenance.record("layout", std::string(name_of(s.layout)));
   const auto open = [&](const char* name, const auto& reference, auto& input) {
     if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
@@ -358,11 +355,8 @@ void check_flags(const AttentionFlags& words) {
   check_paged(words.paged, has_values || !words.values_of_keys.empty());
   if (!has_values && words.values_of_keys.empty() && !words.paged.are_combined())
     throw usage("V is required").hint(fmt::format("for example: {}", attention_command.example));
-  check_conventions(words.conventions, words.settings.softcap.has_value(),
-                    !words.inputs.lse || !words.inputs.lse->empty());
+  check_conventions(words.conventions, !words.inputs.lse || !words.inputs.lse->empty());
   if (words.duplicates == Duplicates::counted) check_duplicates(words);
-  if (words.inputs.out.value_or("").empty() != words.inputs.lse.value_or("").empty())
-    throw usage("--out and --lse must be given together: both come from one forward pass");
 }
 
 // What a run keeps in memory: inputs that are not mapped, and what --check and --against take.
@@ -553,8 +547,7 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
       "values are the columns A to B of K, and the third array is MASK\nAs of MLA's absorbed decoding: 0:512.");
 }
 
-void add_options(OptionSet& set, AttentionFlags& words) {
-  declare_attention_masks(set, words.masks);
+void add_packing(OptionSet& set, AttentionFlags& words) {
   add_word(
       set, "--cu-seqlens", words.cu_seqlens, read_two, "Q_REF[,K_REF]",
       "where packed sequences begin; the layout is then thd\n"
@@ -567,12 +560,18 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "Sequence i begins at token REF[i], the first one perhaps after 0, as in a jagged tensor with holes; "
       "--cu-seqlens then gives lengths alone. Padding is never read, results there are 0 and lse -inf. Of "
       "keys the same unless a second array gives them.")
+      .needs("--cu-seqlens")
       .group("Masks");
   add_word(set, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
            fmt::format("ids (batch, sequence): only equal ones attend, and not padding, -1\n"
                        "Of keys the same unless a second array gives them. In packed inputs (tokens,). {}",
                        kZeroIdRule))
       .group("Masks");
+}
+
+void add_options(OptionSet& set, AttentionFlags& words) {
+  declare_attention_masks(set, words.masks);
+  add_packing(set, words);
   add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()
       .otherwise("1/sqrt(D)");
@@ -676,9 +675,11 @@ Run declare_attention_grad(OptionSet& set) {
   add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it").required();
   add_options(set, *words);
   add_reference(set, "--out", words->inputs.out.emplace(),
-                "the output of a forward pass, with --lse\nWithout both the forward pass is run again.");
+                "the output of a forward pass\nWithout both the forward pass is run again.")
+      .needs("--lse");
   add_reference(set, "--lse", words->inputs.lse.emplace(),
-                "and its lse (batch, heads, queries), packed (heads, tokens)");
+                "and its lse (batch, heads, queries), packed (heads, tokens)")
+      .needs("--out");
   add_dtype(set, "--dtype", words->settings.dtype, "type of the gradients, by default that of each input",
             float_dtypes())
       .recorded();

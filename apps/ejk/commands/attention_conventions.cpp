@@ -41,6 +41,93 @@ class ExchangedSource final : public ForwardingSource {
   }
 };
 
+constexpr const char* kConventions = "Conventions";
+
+void declare_scores(OptionSet& set, ConventionFlags& words) {
+  add_reference(set, "--sinks", words.sinks,
+                "one more score for each head, without a value (heads,)\n"
+                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
+                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
+      .group(kConventions);
+  add_reference(set, "--alibi", words.alibi,
+                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
+                "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
+                "slope of 2 n heads.")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(set, "--alibi-form", words.alibi_form,
+             named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
+             "FORM",
+             "what slopes multiply\n"
+             "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
+      .needs("--alibi")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(
+      set, "--softcap-order", words.softcap_order,
+      named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
+      "ORDER", "when scores are capped, as to bias and ALiBi")
+      .needs("--softcap")
+      .recorded_by_command()
+      .group(kConventions);
+}
+
+void declare_row_ends(OptionSet& set, ConventionFlags& words) {
+  add_choice(set, "--lse-base", words.lse_base,
+             named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
+             "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(set, "--lse-empty", words.lse_empty,
+             named_choices<std::optional<LseEmpty>>(
+                 {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
+             "VALUE",
+             "lse of a query without a key\n"
+             "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(set, "--lse-sink", words.lse_sink,
+             named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
+             "whether lse counts the sink")
+      .needs("--sinks")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(
+      set, "--masked-rows", words.masked_rows,
+      named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
+      "out of a query without a key: 0, or the mean of V\n"
+      "With a sink it is 0. The mean adds dout / K to dv of each of K values, as jax.grad has it; the backward "
+      "pass of JAX's splash attention adds dout.")
+      .recorded_by_command()
+      .group(kConventions);
+  add_choice(
+      set, "--lse-layout", words.lse_layout,
+      named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
+      "axes of lse: heads, then queries, or the reverse\n"
+      "Of the one that is written, and of those that are read; hn by default. Reports name heads first.")
+      .recorded_by_command()
+      .group(kConventions);
+}
+
+void declare_libraries(OptionSet& set, ConventionFlags& words) {
+  std::vector<std::string> names;
+  for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
+  Option& as = take_word(
+      set, "--as",
+      [names, &words](const std::string& word) {
+        words.library = library_conventions()[read_choice(word, names)];
+      },
+      "LIBRARY",
+      help_of_choices("conventions of a library; options given win", names, "") +
+          "\nflashinfer: lse to base 2 with heads after queries, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
+          "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
+          "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
+          "have the defaults. Masks are not among them: flash attention's causal is --mask "
+          "'causal(align=bottom-right)'.");
+  as.choices = names;
+  as.group(kConventions);
+}
+
 }  // namespace
 
 Shape exchanged(Shape shape) {
@@ -65,90 +152,14 @@ Output exchanged(Output output) {
 }
 
 void declare_conventions(OptionSet& set, ConventionFlags& words) {
-  constexpr const char* kGroup = "Conventions";
-  add_reference(set, "--sinks", words.sinks,
-                "one more score for each head, without a value (heads,)\n"
-                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
-                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
-      .group(kGroup);
-  add_reference(set, "--alibi", words.alibi,
-                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
-                "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
-                "slope of 2 n heads.")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(set, "--alibi-form", words.alibi_form,
-             named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
-             "FORM",
-             "what slopes multiply\n"
-             "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(
-      set, "--softcap-order", words.softcap_order,
-      named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
-      "ORDER", "when scores are capped, as to bias and ALiBi")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(set, "--lse-base", words.lse_base,
-             named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
-             "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(set, "--lse-empty", words.lse_empty,
-             named_choices<std::optional<LseEmpty>>(
-                 {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
-             "VALUE",
-             "lse of a query without a key\n"
-             "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(set, "--lse-sink", words.lse_sink,
-             named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
-             "whether lse counts the sink")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(
-      set, "--masked-rows", words.masked_rows,
-      named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
-      "out of a query without a key: 0, or the mean of V\n"
-      "With a sink it is 0. The mean adds dout / K to dv of each of K values, as jax.grad has it; the backward "
-      "pass of JAX's splash attention adds dout.")
-      .recorded_by_command()
-      .group(kGroup);
-  add_choice(
-      set, "--lse-layout", words.lse_layout,
-      named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
-      "axes of lse: heads, then queries, or the reverse\n"
-      "Of the one that is written, and of those that are read; hn by default. Reports name heads first.")
-      .recorded_by_command()
-      .group(kGroup);
-  std::vector<std::string> names;
-  for (const LibraryConventions& library : library_conventions()) names.emplace_back(library.name);
-  Option& as = take_word(
-      set, "--as",
-      [names, &words](const std::string& word) {
-        words.library = library_conventions()[read_choice(word, names)];
-      },
-      "LIBRARY",
-      help_of_choices("conventions of a library; options given win", names, "") +
-          "\nflashinfer: lse to base 2 with heads after queries, a cap of bias and ALiBi, too, and ALiBi signed. fa2, flashmla: lse inf "
-          "without a key; flashmla: no sink in lse. torch: flex_attention; torch-sdpa, its CPU kernel: lse 0 "
-          "without a key. jax-splash: no scale; without a key the mean of V, and a finite lse. fa3, fa4 and cudnn "
-          "have the defaults. Masks are not among them: flash attention's causal is --mask "
-          "'causal(align=bottom-right)'.");
-  as.choices = names;
-  as.group(kGroup);
+  declare_scores(set, words);
+  declare_row_ends(set, words);
+  declare_libraries(set, words);
 }
 
-void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_lse) {
-  if (words.alibi_form && words.alibi.empty())
-    throw usage("--alibi-form is about --alibi, which is not given");
-  if (words.softcap_order && !has_softcap)
-    throw usage("--softcap-order is about --softcap, which is not given");
-  if (words.lse_sink && words.sinks.empty()) throw usage("--lse-sink is about --sinks, which are not given");
+void check_conventions(const ConventionFlags& words, bool has_lse) {
   if (!has_lse && (words.lse_base || words.lse_empty || words.lse_sink || words.lse_layout))
-    throw usage("--lse-base, --lse-empty, --lse-sink and --lse-layout are about --lse, which is not given");
+    throw usage("--lse-base, --lse-empty, --lse-sink and --lse-layout require --lse");
 }
 
 void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& s, Job& job) {

@@ -45,8 +45,8 @@ struct ConventionFlags {
 
 void declare_conventions(OptionSet& set, ConventionFlags& words);
 
-/// Throws Error{usage} for an option about another one that is not given. `has_lse`: lse is a result, or given.
-void check_conventions(const ConventionFlags& words, bool has_softcap, bool has_lse);
+/// Throws Error{usage} for options of lse without it. `has_lse`: lse is a result, or given.
+void check_conventions(const ConventionFlags& words, bool has_lse);
 
 /// Opens the sinks and the slopes of `heads` query heads, and records conventions that are not the default.
 void open_conventions(const ConventionFlags& words, std::int64_t heads, AttentionSettings& settings,

@@ -25,16 +25,23 @@ void declare_paged(OptionSet& set, PagedFlags& words) {
       "request's length are never read, nor are the slots of its last page. Decoding references, as mx(V, S), are "
       "decoded page by page. The mask is "
       "'causal(align=bottom-right)' unless one is given.")
+      .needs("--seq-lens")
+      .excludes("--kv-indptr")
       .group(kGroup);
   add_reference(set, "--seq-lens", words.seq_lens,
                 "keys of each request (requests,)\nWith those of its queries, the last of them.")
+      .needs("--block-table")
       .group(kGroup);
   add_reference(set, "--kv-indptr", words.indptr,
                 "or in flashinfer's form: where its pages begin (requests + 1,)\n"
                 "Several queries of a request, in both forms, are --cu-seqlens REF.")
+      .needs("--kv-indices")
       .group(kGroup);
-  add_reference(set, "--kv-indices", words.indices, "the pages of all requests").group(kGroup);
+  add_reference(set, "--kv-indices", words.indices, "the pages of all requests")
+      .needs("--last-page-len")
+      .group(kGroup);
   add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each (requests,)")
+      .needs("--kv-indptr")
       .group(kGroup);
   using Layout = PagedFlags::Layout;
   add_choice(
@@ -48,15 +55,7 @@ void declare_paged(OptionSet& set, PagedFlags& words) {
 }
 
 void check_paged(const PagedFlags& words, bool has_values) {
-  if (words.has_table() && words.has_indices())
-    throw usage("pages are given by --block-table or by --kv-indptr, not by both");
-  if (words.has_table() && (words.block_table.empty() || words.seq_lens.empty()))
-    throw usage("--block-table and --seq-lens are given together");
-  if (words.has_indices() && (words.indptr.empty() || words.indices.empty() || words.last_page_len.empty()))
-    throw usage("--kv-indptr, --kv-indices and --last-page-len are given together");
-  if (words.layout && !words.any())
-    throw usage("--cache-layout is about a paged cache, and no table of its pages is given")
-        .hint("--block-table REF --seq-lens REF");
+  if (words.layout && !words.any()) throw usage("--cache-layout requires --block-table or --kv-indptr");
   if (words.are_combined() && has_values)
     throw usage("--cache-layout jax: K holds keys and values, and V is given, too");
 }

@@ -218,9 +218,9 @@ Run declare_check_permutation(OptionSet& set) {
   return [words, masks](Job& job) {
     const auto& order = words->claims.order;
     if (order && is_by_work(*order) && !words->claims.block)
-      throw usage("--order {} needs --mask EXPR and --block QxK", name_of(*order));
+      throw usage("--order {} requires --mask EXPR and --block QxK", name_of(*order));
     if (order && is_by_sequence(*order) && words->second.empty())
-      throw usage("--order {} needs --cu-seqlens", name_of(*order));
+      throw usage("--order {} requires --cu-seqlens", name_of(*order));
     Inspection inspection(job, words->flags);
     const auto tokens = inspection.open("order", words->array);
     words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
@@ -282,7 +282,7 @@ Run declare_check_group_metadata(OptionSet& set) {
   add_word(set, "--m", claims.m, at_least(0), "M", "all rows");
   add_reference(set, "--group-sizes", words->second,
                 "rows of each group, which the offsets must be those of");
-  add_groups_from(set, words->from);
+  add_groups_from(set, words->from).needs("--group-sizes");
   add_reference(set, "--topk-ids", words->third,
                 "instead the experts of each token, (tokens, k)\nEach entry but -1 is a row of its expert.")
       .needs("--experts")
@@ -301,8 +301,6 @@ Run declare_check_group_metadata(OptionSet& set) {
   declare_check(set, "group-metadata", words->flags,
                 "Only the first num_tiles entries of the labels are checked: the others are unused.");
   return [words, align](Job& job) {
-    if (words->second.empty() && words->from != GroupsFrom::automatic)
-      throw usage("--from is the form of --group-sizes, which are not given");
     Inspection inspection(job, words->flags);
     std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
     for (const GroupLayout layout : kGroupLayouts)

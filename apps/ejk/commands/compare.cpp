@@ -182,8 +182,7 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   if (options.first && !is_whole)
     throw usage("--first goes through files, groups or folders of arrays, and {} is one array",
                 printable(actual.is_whole ? expected.name : actual.name))
-        .hint(fmt::format("two arrays go without it: ejk compare {} {}", printable(actual.name),
-                          printable(expected.name)));
+        .hint(fmt::format("two arrays: ejk compare {} {}", printable(actual.name), printable(expected.name)));
   if (is_whole && options.describes_one_array())
     throw usage(
         "--axes, --group-sizes, --cu-seqlens, --block and --tiles describe one array, and these are several")
@@ -276,58 +275,18 @@ Outcome run(const CompareOptions& options, Job& job) {
   return files.close ? Outcome::passed : Outcome::failed;
 }
 
-void check_modes(const CompareOptions& options) {
-  const Tolerance& tolerance = options.tolerance;
-  const bool has_tolerance = tolerance.rtol || tolerance.atol;
-  const bool lets_pass = options.allow_count || options.allow_fraction || !options.metric.empty();
-  const bool has_limits = lets_pass || options.at_least || options.at_most;
-  if (tolerance.has_hard_limit() && !lets_pass)
-    throw usage("--hard-rtol and --hard-atol limit what --allow-fraction, --allow-count or --metric let pass")
+void check_tolerance(const CompareOptions& options) {
+  if (options.tolerance.has_hard_limit() && !options.allow_count && !options.allow_fraction &&
+      options.metric.empty())
+    throw usage("--hard-rtol and --hard-atol require --allow-fraction, --allow-count or --metric")
         .hint("for example --allow-fraction 1e-4 --hard-rtol 0.1");
-  struct Given {
-    bool is;
-    const char* what;
-  };
-  const auto refuse = [&](const char* mode, std::initializer_list<Given> others, const std::string& hint) {
-    for (const Given& other : others)
-      if (other.is) throw usage("{} does not go with {}", other.what, mode).hint(hint);
-  };
-  const Given explain{options.explain, "--explain"},
-      names{options.describes_one_array(), "--axes, --group-sizes, --cu-seqlens, --block or --tiles"},
-      limits{has_limits, "--allow-fraction, --allow-count or --metric"},
-      ulps{tolerance.max_ulp.has_value(), "--max-ulp"}, nan{tolerance.nan == NanEqual::no, "--no-equal-nan"},
-      maps{!options.maps.empty(), "--map"}, decode{options.decode, "--decode"},
-      top_k{options.top_k.has_value(), "--top-k"};
-  if (options.runs)
-    refuse("--runs",
-           {{options.first, "--first"},
-            {options.routing, "--routing"},
-            explain,
-            limits,
-            ulps,
-            nan,
-            maps,
-            decode,
-            top_k},
-           fmt::format("two of them alone: ejk compare {} {}", printable(options.actual),
-                       printable(options.expected)));
-  else if (options.first)
-    refuse("--first", {{options.routing, "--routing"}, explain, names, top_k},
-           "of one array: ejk compare A.h5:/x B.h5:/x --explain");
-  else if (options.routing)
-    refuse("--routing",
-           {explain, names, limits, ulps, nan, maps, decode, {has_tolerance, "--rtol or --atol"}},
-           "choices of experts are compared exactly: ejk compare A B --routing");
   if (!options.runs && !options.more.empty())
     throw usage("unexpected argument '{}'", printable(options.more[0]))
         .hint("--runs compares more than two results of the same work");
 }
 
 std::optional<MetricLimit> metric_of(const CompareOptions& options) {
-  if (options.metric.empty()) {
-    if (options.at_least || options.at_most) throw usage("--at-least and --at-most are limits of --metric");
-    return std::nullopt;
-  }
+  if (options.metric.empty()) return std::nullopt;
   const bool most = options.metric == "rel";
   const std::optional<double>& limit = most ? options.at_most : options.at_least;
   if (!limit || (most ? options.at_least : options.at_most))
@@ -428,8 +387,10 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
       "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
       "one side is never close.");
-  add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr");
-  add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel");
+  add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr")
+      .needs("--metric");
+  add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel")
+      .needs("--metric");
 }
 
 void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
@@ -455,6 +416,9 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       "and whether what moves follows an axis, a group or a sequence. Equal is bit for bit: NaN of the same "
       "bits are equal, 0 and -0 are not. With --rtol or --atol each run is close that is within them of the "
       "first. Files of several arrays are compared by the names in there.")
+      .excludes(
+          "--first, --routing, --explain, --allow-fraction, --allow-count, --metric, --max-ulp, "
+          "--no-equal-nan, --map, --decode, --top-k")
       .group(modes);
   add_flag(
       set, "--first", options->first,
@@ -462,6 +426,7 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       "Natural order of names: layer.2 before layer.10. A line for each array: close or not, the largest "
       "difference, rel (as of --metric), and what the array adds, its rel less that of the array before it; "
       "the first that is out of tolerance, and the one that adds the most.")
+      .excludes("--routing, --explain, --axes, --group-sizes, --cu-seqlens, --block, --tiles")
       .group(modes);
   take_words(
       set, "--map",
@@ -483,6 +448,9 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
       "ACTUAL and EXPECTED are ids (tokens, k), in which -1 is no choice, or with --top-k scores (tokens, "
       "experts), one of them or both. Tokens that differ by a tie alone, the K-th and the next largest score "
       "being equal, are counted apart and are no difference. An expert twice for a token is a fault.")
+      .excludes(
+          "--explain, --axes, --group-sizes, --cu-seqlens, --block, --tiles, --allow-fraction, "
+          "--allow-count, --metric, --max-ulp, --no-equal-nan, --map, --decode, --rtol, --atol")
       .group(modes);
   add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts chosen of scores")
       .needs("--routing")
@@ -521,7 +489,7 @@ Run declare_compare(OptionSet& set) {
   declare_names(set, options);
   set_footer(set, kFooter);
   return [options](Job& job) {
-    check_modes(*options);
+    check_tolerance(*options);
     options->tolerance.metric = metric_of(*options);
     options->tolerance.allowed_count = options->allow_count.value_or(0);
     options->tolerance.allowed_share = options->allow_fraction.value_or(0);

@@ -168,7 +168,7 @@ Outcome compare_routings(const RoutingWords& words, Job& job) {
   }
   if (words.top_k && !any_scores)
     throw usage("--top-k requires scores, and both are ids ({})", name_of(actual->dtype()))
-        .hint("ids go without it: ejk compare A B --routing");
+        .hint("ids: ejk compare A B --routing");
   const std::int64_t peak = routing_bytes(*actual, *expected);
   Report plan;
   plan.add("actual_shape", "shape, actual", actual->shape())

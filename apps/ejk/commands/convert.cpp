@@ -65,7 +65,6 @@ Source viewed(const Source& source, DType dtype) {
 
 Outcome run(const ConvertOptions& options, Job& job) {
   check_overflow(options);
-  if (options.grid && !options.scale_layout) throw usage("--shape is the grid of scales of --scale-layout");
   if (options.scale_layout && options.scale_layout->from != ScaleLayout::linear && !options.grid)
     throw usage("--shape RxC is required: layout {} has padding", name_of(options.scale_layout->from))
         .hint("the rows and columns of scales: values (N, K) in blocks of 32 have --shape Nx(K / 32)");
@@ -178,7 +177,8 @@ Run declare_convert(OptionSet& set) {
         const Shape lengths = read_lengths(word, 2, 2, "RxC");
         options->grid = ScaleGridSize{lengths[0], lengths[1]};
       },
-      "RxC", "rows and columns of the scales that --scale-layout converts, where FROM is not linear");
+      "RxC", "rows and columns of the scales, where FROM is not linear")
+      .needs("--scale-layout");
   add_word(
       set, "--compression", set.shared().compression,
       [](const std::string& w) {

@@ -31,10 +31,14 @@ struct WorkOfBlocks {
   SparsityPlan plan;
 };
 
-WorkOfBlocks plan_blocks(const CpOrderOptions& options, std::int64_t tokens, Job& job) {
+// Without `tokens` arrays of the mask determine them.
+WorkOfBlocks plan_blocks(const CpOrderOptions& options, std::optional<std::int64_t> tokens, Job& job) {
   MaskOptions given = options.masks;
-  given.shape = {tokens, tokens};
+  given.shape_option = "--tokens";
+  if (tokens) given.shape = {*tokens, *tokens};
   Masks masks = job.phase(Phase::read, [&] { return resolve_masks(given, job); });
+  if (masks.q_length != masks.kv_length)
+    throw usage("--mask has {} queries and {} keys: tokens are both", masks.q_length, masks.kv_length);
   SparsityPlan plan = plan_of_masks(
       given, masks, [&] { return SparsityPlan(masks.heads, {*options.block}, {.ranks = options.ranks}); });
   return {std::move(masks), std::move(plan)};
@@ -58,18 +62,19 @@ Outcome run(const CpOrderOptions& options, Job& job) {
   const CpOrder order = *options.order;
   const bool has_sequences = !options.cu_seqlens.empty(), by_work = is_by_work(order);
   if (by_work == options.masks.expressions.empty() || by_work != options.block.has_value())
-    throw by_work ? usage("--order {} needs --mask EXPR and --block QxK", name_of(order))
-                  : usage("--mask and --block go with --order ptrr and balanced, not {}", name_of(order));
+    throw by_work ? usage("--order {} requires --mask EXPR and --block QxK", name_of(order))
+                  : usage("--mask and --block require --order ptrr or balanced, not {}", name_of(order));
   if (order == CpOrder::ptrr && options.block->q != options.block->kv)
     throw usage("--order ptrr has square blocks, not {}x{}", options.block->q, options.block->kv);
-  if (has_sequences == options.tokens.has_value())
-    throw usage(has_sequences ? "--cu-seqlens and --tokens both give the tokens" : "the tokens are not given")
-        .hint("--cu-seqlens CU is of packed sequences, --tokens T of one");
-  if (!has_sequences && is_by_sequence(order)) throw usage("--order {} needs --cu-seqlens", name_of(order));
+  if (!has_sequences && !options.tokens && !by_work)
+    throw usage("the tokens are not given").hint("--cu-seqlens CU is of packed sequences, --tokens T of one");
+  if (!has_sequences && is_by_sequence(order))
+    throw usage("--order {} requires --cu-seqlens", name_of(order));
   if (!options.padded.empty() && order != CpOrder::thd) throw usage("--padded requires --order thd");
 
   CpSettings settings{.order = order, .ranks = options.ranks, .tokens = options.tokens};
-  std::int64_t tokens = options.tokens.value_or(0), sequences = 1;
+  std::optional<std::int64_t> tokens = options.tokens;
+  std::int64_t sequences = 1;
   Report report;
   // The sequences determine the size of the result, so a dry run reads them.
   if (has_sequences) {
@@ -87,12 +92,14 @@ Outcome run(const CpOrderOptions& options, Job& job) {
   if (by_work) {
     settings.block = options.block->q;
     work = plan_blocks(options, tokens, job);
+    tokens = work->masks.q_length;
+    if (!has_sequences) settings.tokens = tokens;
     peak += work->plan.work_bytes();
     report.warnings = work->masks.warnings();
   }
   if (find_indivisible(settings)) make_cp_order(settings);  // throws what cannot be divided
-  report.add("order", "order", std::string(name_of(order))).add("tokens", "places", tokens, Unit::count);
-  if (job.plan(report, peak + cp_order_bytes(tokens, sequences, options.ranks))) return Outcome::passed;
+  report.add("order", "order", std::string(name_of(order))).add("tokens", "places", *tokens, Unit::count);
+  if (job.plan(report, peak + cp_order_bytes(*tokens, sequences, options.ranks))) return Outcome::passed;
   Report rank_report;
   const CpTokens made = job.phase(Phase::compute, [&] {
     if (work) rank_report = describe_cp_work(rank_blocks(work->plan, settings, job), "pairs of the mask");
@@ -117,7 +124,8 @@ Run declare_cp_order(OptionSet& set) {
   add_word(set, "--ranks", options->ranks, at_least(1), "N", "context-parallel ranks")
       .required()
       .recorded("ranks");
-  add_word(set, "--tokens", options->tokens, at_least(0), "T", "how many tokens there are, in one sequence");
+  add_word(set, "--tokens", options->tokens, at_least(0), "T", "how many tokens there are, in one sequence")
+      .excludes("--cu-seqlens");
   add_reference(set, "--cu-seqlens", options->cu_seqlens,
                 "instead where packed sequences begin, (sequences + 1,)");
   add_reference(set, "--padded", options->padded,
@@ -126,7 +134,7 @@ Run declare_cp_order(OptionSet& set) {
   add_mask_expressions(
       set, "--mask", options->masks.expressions,
       "of ptrr and balanced, whose work is shared: a rule, such as causal\n"
-      "Without --tokens and --cu-seqlens its arrays give the tokens. ejk mask-info --help lists the terms.");
+      "Without --tokens and --cu-seqlens its arrays determine the tokens. ejk mask-info --help lists the terms.");
   add_mask_kind(set, options->masks.polarity);
   add_word(set, "--block", options->block, read_block, "QxK",
            "of ptrr and balanced: queries and keys of a block")

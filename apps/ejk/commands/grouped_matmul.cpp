@@ -214,11 +214,7 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
     throw usage(options.group_sizes.empty() ? "GROUP_SIZES is missing"
                                             : "GROUP_SIZES and --row-groups both give the groups")
         .hint("either the rows of each group, or --row-groups REF, the group of each row");
-  if (!options.row_groups.empty() && options.from != GroupsFrom::automatic)
-    throw usage("--from is the form of GROUP_SIZES, which are not given");
   if (!options.row_groups.empty()) how.groups = GroupsGiven::row_groups;
-  if (how.tiling && !options.tiling_table.empty())
-    throw usage("--tiling and --tiling-table both specify the tiling");
   std::optional<TilingTable> table;
   if (!options.tiling_table.empty())
     how.tiling_table = &table.emplace(read_tiling_table(options.tiling_table));
@@ -278,7 +274,7 @@ void add_group_sizes(OptionSet& set, ProductOptions<Settings>& options) {
                 "rows of each group (groups,), any integers\n"
                 "Groups follow one another; their sizes sum to at most m. Rows after the last group "
                 "belong to no group.");
-  add_groups_from(set, options.from);
+  add_groups_from(set, options.from).needs("GROUP_SIZES");
   add_reference(
       set, "--row-groups", options.row_groups,
       "instead the group of each row (m,), -1 for none\n"
@@ -311,7 +307,8 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
       "FILE",
       "take the tiling from a table\n"
       "Lines \"m k n tm tk tn\"; * for m, k or n is any length, from # on is a comment. The first line that "
-      "fits is taken.");
+      "fits is taken.")
+      .excludes("--tiling");
   add_flag(set, "--strict", options.how.strict, "tm must divide m, and the sizes sum to m").recorded();
   add_flag(set, "--check", options.check,
            "compare with float64; exit with 1 where it differs too much\n"
@@ -322,8 +319,9 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
       set, "--accumulator", options.accumulator,
       {{"float32", Accumulator::float32}, {"fp8", Accumulator::fp8}, {"fp8-fast", Accumulator::fp8_fast}},
       "TYPE",
-      "with --against: how the kernel sums its products\nfp8: by Hopper's FP8 tensor cores, which keep 14 "
-      "bits, added in float32 after every 128; fp8-fast: in them alone (fast accumulation).");
+      "how the kernel sums its products\nfp8: by Hopper's FP8 tensor cores, which keep 14 "
+      "bits, added in float32 after every 128; fp8-fast: in them alone (fast accumulation).")
+      .needs("--against");
   // A comparison has a report; its own result goes where -o says, or nowhere.
   set.set_outputs([&set, &options] {
     const bool printed = set.shared().output.empty();
@@ -346,14 +344,11 @@ Run declare_grouped_matmul(OptionSet& set) {
         if (options->existing_out.empty()) return {};
         return options->how.existing == Existing::add ? "added" : "kept where nothing is computed";
       });
-  add_flag(set, "--accumulate", options->how.existing, Existing::add, "add to --existing-out, everywhere");
+  add_flag(set, "--accumulate", options->how.existing, Existing::add, "add to it, everywhere")
+      .needs("--existing-out");
   add_flag(set, "--transpose-rhs", options->how.transpose_rhs, "RHS is (groups, n, k)").recorded();
   add_common(set, *options);
-  return [options](Job& job) {
-    if (options->how.existing == Existing::add && options->existing_out.empty())
-      throw usage("--accumulate adds to --existing-out, which is not given");
-    return run(*options, job);
-  };
+  return [options](Job& job) { return run(*options, job); };
 }
 
 Run declare_transposed_grouped_matmul(OptionSet& set) {

@@ -30,25 +30,23 @@ std::shared_ptr<const ArraySource> buffered(const std::shared_ptr<const ArraySou
 struct PaddedWords {
   std::string cu_seqlens, padded;
 
-  // `other`: what says where tokens are otherwise.
+  // `other`: the positional argument in their place.
   bool given(const char* name, const std::string& other) const {
-    if (cu_seqlens.empty() != padded.empty())
-      throw usage(
-          "--cu-seqlens and --cu-seqlens-padded go together: how long sequences are, and where they begin");
     if (cu_seqlens.empty() && other.empty())
       throw usage("{} is required", name)
           .hint("sequences with padding behind each: --cu-seqlens REF --cu-seqlens-padded REF");
-    if (!cu_seqlens.empty() && !other.empty())
-      throw usage("{} and --cu-seqlens-padded both say where tokens are", name);
     return !cu_seqlens.empty();
   }
 };
 
-void add_padded(OptionSet& set, PaddedWords& words, const std::string& of) {
+void add_padded(OptionSet& set, PaddedWords& words, const char* other, const std::string& of) {
   add_reference(set, "--cu-seqlens", words.cu_seqlens,
-                "with --cu-seqlens-padded: how long sequences are\nSequence i is cu[i + 1] - cu[i] tokens.");
+                "how long sequences are\nSequence i is cu[i + 1] - cu[i] tokens.")
+      .needs("--cu-seqlens-padded")
+      .excludes(other);
   add_reference(set, "--cu-seqlens-padded", words.padded,
-                "at which tokens they begin, with padding behind each\n" + of);
+                "at which tokens they begin, with padding behind each\n" + of)
+      .needs("--cu-seqlens");
 }
 
 // --- pack
@@ -170,7 +168,7 @@ Run declare_pack(OptionSet& set) {
       "which elements are tokens (batch, seq), bool or integer\n"
       "Non-zero is a token, of integers one value beside 0: padding may be on the right, on the left and in between.");
   add_padded(
-      set, options->padded,
+      set, options->padded, "MASK",
       "As TransformerEngine's THD layout has it: sequence i is the first tokens of X from padded[i] on.");
   return [options](Job& job) { return run_pack(*options, job); };
 }
@@ -184,7 +182,7 @@ Run declare_unpack(OptionSet& set) {
       "Indices are those that pack writes, batch * seq, in any order. By cu_seqlens row i begins with "
       "sequence i: padding is on the right. Numbers that can be both, batch + 1 tokens in batch rows, are "
       "indices if they are int64 and refused otherwise.");
-  add_padded(set, options->padded,
+  add_padded(set, options->padded, "WHERE",
              "As TransformerEngine's THD layout has it: sequence i goes to the tokens from padded[i] on.");
   add_word(
       set, "--shape", options->shape, [](const std::string& w) { return read_lengths(w, 1, 2, "BxS", 0); },
