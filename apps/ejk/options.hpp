@@ -1,5 +1,6 @@
-// Declarations of options: how values are parsed, help, and names in reports and attributes of files. The
-// parser, help, manual pages and completion read them. CLI11, slow to compile, is in options.cpp alone.
+// Declarations of options: how values are parsed, which options one requires or excludes, help, and names in
+// reports and attributes of files. The parser, help, manual pages and completion read them. CLI11, slow to
+// compile, is in options.cpp alone.
 #pragma once
 
 #include <fmt/format.h>

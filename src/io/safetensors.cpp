@@ -1,5 +1,6 @@
 // safetensors files. The header is read value by value, then sorted by position and by name, which detects
-// holes, overlaps and duplicates in n log n. A writer knows all positions before it writes an element.
+// holes, overlaps and duplicates in n log n. A writer knows all positions before it writes an element. Names of
+// element types: core/element_types.hpp.
 // tests: tests/io/test_safetensors.cpp
 #include "io/safetensors.hpp"
 

@@ -1,5 +1,5 @@
 // Compressed rows of blocks: SciPy's bsr_array (indptr, indices, data), and FlashInfer's, whose elements are
-// bits.
+// bits. The rules of both: check_listed.cpp.
 //
 // Row i of blocks has the columns indices[indptr[i] : indptr[i + 1]]. SciPy stores the elements of each block.
 // FlashInfer stores those of a row of blocks query by query, over the keys of its blocks in order, as bits in

@@ -1,5 +1,6 @@
 // Sets of masks: the parts are broadcast to one number of entries, heads, queries and keys, created, and
-// combined. The cost is that of the distinct masks.
+// combined. The first of a stored mask's three axes is settled here: entries, or heads where their number alone
+// fits. The cost is that of the distinct masks.
 // tests: tests/mask/test_mask_set.cpp
 #include "ejk/mask_set.hpp"
 

@@ -1,4 +1,5 @@
-// Fault models of attention: a Variation of the reference predicts the rows of an array. Arrays are explained
+// Fault models of attention: a Variation of the reference (the catalogue: variations.cpp) predicts the rows of
+// an array. Arrays are explained
 // in turn: out before lse, dq before dk and dv, as a row of dq needs no other row. Accepted models are
 // counted by the library's kernels where these have the variation, else row by row.
 // tests: tests/verdict/attention/test_fault_models.cpp
