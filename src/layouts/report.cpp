@@ -267,27 +267,27 @@ Report describe(const MaskInfo& info) {
   return describe(made);
 }
 
-Report describe(const MaskArrays& made) {
+Report describe(const MaskArrays& arrays) {
   Report report;
-  const MaskLayoutSettings& how = made.settings;
-  const bool dkv = how.direction == Direction::dkv, has_walk = !made.unshrunk_grid.empty();
+  const MaskLayoutSettings& how = arrays.settings;
+  const bool dkv = how.direction == Direction::dkv, has_walk = !arrays.unshrunk_grid.empty();
   if (!has_walk) report.add("layout", "layout", std::string(name_of(how.layout)));
   if (has_walk || dkv) report.add("direction", "walk", std::string(dkv ? "dkv" : "forward"));
   const bool is_dynamic = has_walk && how.dynamic;
   if (has_walk)
     report.add("kind", "kind",
-               std::string(is_dynamic                         ? "dynamic"
-                           : has(made, AbsentArray::computed) ? "static, computable"
-                                                              : "static"));
-  add_shapes(report, made, has_blocks(how.layout));
+               std::string(is_dynamic                           ? "dynamic"
+                           : has(arrays, AbsentArray::computed) ? "static, computable"
+                                                                : "static"));
+  add_shapes(report, arrays, has_blocks(how.layout));
   if (how.head_shards > 1) report.add("head_shards", "head shards", how.head_shards);
   if (has_walk && how.q_seq_shards > 1) report.add("q_seq_shards", "query shards", how.q_seq_shards);
-  if (!has_walk) report.add("exact", "exact", made.differing == 0);
-  if (made.differing > 0)
-    report.add("differing_elements", "elements that differ", made.differing, Unit::count)
-        .add("first_difference", "the first (head, query, key)", made.first_difference);
-  add_alignments(report, made);
-  add_blocks(report, made, is_dynamic, dkv);
+  if (!has_walk) report.add("exact", "exact", arrays.differing == 0);
+  if (arrays.differing > 0)
+    report.add("differing_elements", "elements that differ", arrays.differing, Unit::count)
+        .add("first_difference", "the first (head, query, key)", arrays.first_difference);
+  add_alignments(report, arrays);
+  add_blocks(report, arrays, is_dynamic, dkv);
   return report;
 }
 

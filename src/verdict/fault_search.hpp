@@ -115,7 +115,7 @@ class FaultSearch {
     const FaultSearch& search;
     const std::vector<FaultModel>& models;
     std::vector<Agreement> agreements;
-    const Agreement& of(std::size_t model, std::size_t rows);
+    const Agreement& of(std::size_t h, std::size_t rows);
   };
   // Elements out of tolerance, by what was found: covered, in rows where it may hold, and the rows it covers.
   struct Counts {
