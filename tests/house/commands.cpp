@@ -36,12 +36,14 @@ TEST_CASE("every element type is in the help of arrays and in the Python package
   const std::string help = house::output_of(EJK_PROGRAM " help arrays").text,
                     package = house::read_file(house::kRoot / "apps/python/ejk/__init__.py"),
                     table = house::read_file(house::kRoot / "src/core/element_types.hpp");
-  static const std::regex row("element_type<[\\w:]+>\\(\"(\\w+)\", [^,]+, \"(\\w+)\"");
+  static const std::regex row(R"re(element_type<[\w:]+>\("(\w+)", [^,]+, "(\w+)")re");
   int types = 0;
   for (std::sregex_iterator at(table.begin(), table.end(), row), end; at != end; ++at, ++types) {
     const std::string name = (*at)[1], in_safetensors = (*at)[2];
     CHECK_MESSAGE((name.find("int") != std::string::npos || help.find(name) != std::string::npos), name);
-    CHECK_MESSAGE(package.find("\"" + name + "\": \"" + in_safetensors + "\"") != std::string::npos, name);
+    std::string entry("\"");
+    entry.append(name).append(R"(": ")").append(in_safetensors).append("\"");
+    CHECK_MESSAGE(package.find(entry) != std::string::npos, name);
   }
   CHECK(types >= 18);
 }

@@ -119,7 +119,7 @@ TEST_CASE("comments use the terms of the field") {
 
 TEST_CASE("identifiers use the terms of the field") {
   // In these folders. The glossary in CONTRIBUTING has the terms for these.
-  const std::regex banned("\\b(mine|k?told|is_told|asked|say|said|looks?|look_at\\w*|held_?|room|team)\\b",
+  const std::regex banned(R"(\b(mine|k?told|is_told|asked|say|said|looks?|look_at\w*|held_?|room|team)\b)",
                           std::regex::icase);
   REQUIRE(std::regex_search("Held held = mine;", banned));
   for (const char* folder : {"src/core", "src/io", "src/mask", "src/sequence", "src/arrays", "src/matmul",
