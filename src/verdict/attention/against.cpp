@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "attention/backward.hpp"
@@ -32,6 +33,103 @@ struct Right {
   Array sink_weights;
   bool is_own = false;  // the library's result, with its own error
   Reference::Saved saved;
+};
+
+// Reads a row of a view of some results.
+std::function<void(const Place&, double* values)> loader_of(const CheckedArguments& setup, const Rows& rows,
+                                                            Result which, const ArrayView& view) {
+  const ArrayView form = in_one_form(view, row_of(which).form, setup.layout);
+  return [&setup, &rows, which, form](const Place& place, double* values) {
+    if (which == Result::lse) {
+      *values = load_lse(form, rows.index_in_lse(place));
+      return;
+    }
+    const kernels::StridedMatrix matrix = setup.rows_of(form, place.entry, place.head, rows.offsets());
+    load_row(matrix, place.row, 0, form.shape[3], values);
+  };
+}
+
+// Tolerances of the rows of a result. `own`: bounds of the expected results where they have an error.
+class Tolerances {
+ public:
+  Tolerances(const ActualAttention& it, Result which, DType given, DType expected, const Right& right,
+             const Bounds& own)
+      : it_(it), which_(which), right_(right), own_(own), rows_(it.rows_of(which)) {
+    const auto add = [&](DType type, const Bounds& bounds) {
+      const Bounds::Rounding narrow = Bounds::rounding(type, it.plan.rounded_first);
+      relative_ += narrow.relative;
+      least_ += narrow.least;
+      if (which == Result::out) of_out_ += bounds.relative_of_out();
+    };
+    add(given, it.bounds);
+    if (right.is_own) add(expected, own);
+    const std::size_t at = index_of(it.setup, which);
+    if (at >= it.rounding.terms.size()) return;
+    terms_ = loader_of(it.setup, rows_, which, it.rounding.terms[at].view());
+    of_rounding_ = it.rounding.relative[at];
+  }
+
+  void row(const Place& place, std::int64_t columns, const double* values, double* allowed) const {
+    if (terms_)
+      terms_(place, allowed);
+    else
+      std::fill_n(allowed, columns, 0.0);
+    const std::vector<double> weights = weights_of(place, columns);
+    const double all = which_ == Result::dbias ? 0 : absolute(place, weights[0]);
+    // Of float32 results their own errors and those of the expected.
+    const double sides = right_.is_own ? 2 : 1;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0,
+                   narrow = least_ + relative_ * size,
+                   worst = (which_ == Result::dbias ? absolute(place, weights[static_cast<std::size_t>(c)])
+                                                    : all) +
+                           of_out_ * size;
+      if (!it_.rounding.is_of_float32())
+        allowed[c] += worst + of_rounding_ * size + narrow;
+      else if (allowed[c] > 0)
+        allowed[c] =
+            std::min(worst, sides * (allowed[c] + of_rounding_ * size) + kUnderflow * worst) + narrow;
+      else
+        allowed[c] = worst + narrow;
+    }
+  }
+
+ private:
+  static constexpr double kUnderflow = 0x1p-40;  // squares of terms smaller than this may be 0
+
+  // What the bounds of a row need; of dbias by column.
+  std::vector<double> weights_of(const Place& place, std::int64_t columns) const {
+    const CheckedArguments& setup = it_.setup;
+    if (which_ == Result::out || which_ == Result::lse)
+      return {setup.ends.lse.natural(load_lse(right_.results[1], rows_.index_in_lse(place)),
+                                     setup.ends.sink(place.head))};
+    if (which_ == Result::dsinks) return {load_lse(right_.sink_weights.view(), {place.head})};
+    std::vector<double> weights(which_ == Result::dbias ? static_cast<std::size_t>(columns) : 1);
+    if (which_ == Result::dbias)
+      load_row(setup.rows_of(with_four_axes(right_.weights.bias.view()), place.entry, place.head, {}),
+               place.row, 0, columns, weights.data());
+    else if (row_of(which_).form.rows == RowsOf::keys)
+      load_row(setup.rows_of(in_one_form(right_.weights.keys.view(), setup.layout), place.entry, place.head,
+                             rows_.offsets()),
+               place.row, 0, 1, weights.data());
+    return weights;
+  }
+
+  double absolute(const Place& place, double weight) const {
+    const auto of = [&](const Bounds& bounds) {
+      return which_ == Result::dbias ? bounds.of_bias(place.entry, place.head).of_dbias(weight)
+                                     : bounds.of(rows_, place).of(which_, weight);
+    };
+    return of(it_.bounds) + (right_.is_own ? of(own_) : 0);
+  }
+
+  const ActualAttention& it_;
+  Result which_;
+  const Right& right_;
+  const Bounds& own_;
+  const Rows& rows_;
+  double relative_ = 0, least_ = 0, of_out_ = 0, of_rounding_ = 0;
+  std::function<void(const Place&, double* values)> terms_;
 };
 
 verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const ArrayView& given,
@@ -70,68 +168,52 @@ verify::ResultRows rows_of(const ActualAttention& it, ActualArray& array, const 
   r.index = [&rows, which](std::int64_t row, std::int64_t column) {
     return which == Result::lse ? rows.index_in_lse(rows.at(row)) : rows.index_of(rows.at(row), column);
   };
-  const auto loader = [&setup, &rows, which](const ArrayView& view) {
-    const ArrayView form = in_one_form(view, row_of(which).form, setup.layout);
-    return [&setup, &rows, which, form](const Place& place, double* values) {
-      if (which == Result::lse) {
-        *values = load_lse(form, rows.index_in_lse(place));
-        return;
-      }
-      const kernels::StridedMatrix matrix = setup.rows_of(form, place.entry, place.head, rows.offsets());
-      load_row(matrix, place.row, 0, form.shape[3], values);
-    };
-  };
-  r.given = [&rows, load_given = loader(given)](std::int64_t row, double* values) {
-    load_given(rows.at(row), values);
+  r.given = [&rows, load = loader_of(setup, rows, which, given)](std::int64_t row, double* values) {
+    load(rows.at(row), values);
   };
   r.rounded_first = it.plan.rounded_first;
-  const Bounds::Rounding narrow = Bounds::rounding(given.dtype, r.rounded_first);
-  const Bounds::Rounding own_narrow =
-      right.is_own ? Bounds::rounding(expected.dtype, r.rounded_first) : Bounds::Rounding{};
-  const bool is_rounded = it.rounding.unit > 0 && which != Result::lse;
-  r.expected = [&it, &rows, &right, &own, which, narrow, own_narrow, columns = r.columns, is_rounded,
-                load_expected = loader(expected),
-                load_rounding =
-                    loader(is_rounded ? it.rounding.terms[index_of(setup, which)].view() : expected)](
+  r.expected = [&rows, columns = r.columns, load = loader_of(setup, rows, which, expected),
+                tolerances = Tolerances(it, which, given.dtype, expected.dtype, right, own)](
                    std::int64_t row, double* values, double* allowed) {
     const Place place = rows.at(row);
-    if (is_rounded)
-      load_rounding(place, allowed);
-    else
-      std::fill_n(allowed, columns, 0.0);
-    load_expected(place, values);
-    double of_row = 0;  // for Bounds::Part::of()
-    if (which == Result::out || which == Result::lse)
-      of_row = it.setup.ends.lse.natural(load_lse(right.results[1], rows.index_in_lse(place)),
-                                         it.setup.ends.sink(place.head));
-    if (which == Result::dsinks) of_row = load_lse(right.sink_weights.view(), {place.head});
-    if (row_of(which).form.rows == RowsOf::keys)
-      load_row(it.setup.rows_of(in_one_form(right.weights.keys.view(), it.setup.layout), place.entry,
-                                place.head, rows.offsets()),
-               place.row, 0, 1, &of_row);
-    std::vector<double> weights(which == Result::dbias ? static_cast<std::size_t>(columns) : 0);
-    if (which == Result::dbias)
-      load_row(it.setup.rows_of(with_four_axes(right.weights.bias.view()), place.entry, place.head, {}),
-               place.row, 0, columns, weights.data());
-    const auto absolute = [&](const Bounds& bounds, std::int64_t column) {
-      if (which == Result::dbias)
-        return bounds.of_bias(place.entry, place.head).of_dbias(weights[static_cast<std::size_t>(column)]);
-      return bounds.of(rows, place).of(which, of_row);
-    };
-    const auto more = [&](std::int64_t column) {
-      return absolute(it.bounds, column) + narrow.least +
-             (right.is_own ? absolute(own, column) + own_narrow.least : 0);
-    };
-    const double of_all = which == Result::dbias ? 0 : more(0);
-    const double relative =
-        narrow.relative + own_narrow.relative + (is_rounded ? it.rounding.unit : 0) +
-        (which == Result::out ? it.bounds.relative_of_out() + (right.is_own ? own.relative_of_out() : 0) : 0);
-    for (std::int64_t c = 0; c < columns; ++c) {
-      const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
-      allowed[c] += (which == Result::dbias ? more(c) : of_all) + relative * size;
-    }
+    load(place, values);
+    tolerances.row(place, columns, values, allowed);
   };
   return r;
+}
+
+Right right_of(const CheckedArguments& setup, const MaskPlan& blocks, const AttentionArrays& arrays,
+               const std::vector<ArrayView>& own, double effort) {
+  const Reference reference(setup, blocks);
+  Right right;
+  right.is_own = reference_work(setup) > effort;
+  if (right.is_own) {
+    right.results = own;
+    if (setup.gradients) {
+      right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
+      right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
+      right.sink_weights = Array(DType::float64, {std::ssize(setup.ends.sinks)});
+      for (std::int64_t h = 0; h < right.sink_weights.size(); ++h)
+        right.sink_weights.elements<double>()[static_cast<std::size_t>(h)] =
+            reference.sink(h, right.saved).weight;
+    }
+  } else if (setup.gradients) {
+    Reference::Backward made = reference.backward(*arrays.dout);
+    right.held.push_back(std::move(made.dq));
+    right.held.push_back(std::move(made.dk));
+    right.held.push_back(std::move(made.dv));
+    if (setup.bias) right.held.push_back(std::move(made.dbias));
+    if (setup.has_sinks()) right.held.push_back(std::move(made.dsinks));
+    right.sink_weights = std::move(made.sink_weights);
+    right.weights = {std::move(made.weights), std::move(made.bias_weights)};
+    right.saved = std::move(made.saved);
+  } else {
+    Reference::Forward made = reference.forward();
+    right.held.push_back(std::move(made.out));
+    right.held.push_back(std::move(made.lse));
+  }
+  for (const Array& array : right.held) right.results.push_back(array.view());
+  return right;
 }
 
 bool has_nan(const ArrayView& view) {
@@ -187,9 +269,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
   }
   const MaskPlan& blocks = plan.blocks();
-  const Reference reference(setup, blocks);
-  Right right;
-  right.is_own = reference_work(setup) > effort;
+  const Right right = right_of(setup, blocks, arrays, own, effort);
   const std::optional<ArrayView> dout = setup.gradients ? arrays.dout : std::nullopt;
   ActualAttention it{plan,
                      setup,
@@ -199,35 +279,11 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                      Rows(setup, RowsOf::bias),
                      Rows(setup, RowsOf::sinks),
                      Bounds(setup, blocks, arithmetic),
-                     rounding_of_weights(setup, blocks, weights, dout),
+                     {},
                      {}};
+  it.rounding = rounding_of_weights(setup, blocks, weights, dout);
+  if (it.rounding.terms.empty()) it.rounding = rounding_of_float32(setup, blocks, it.bounds, dout);
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
-  if (right.is_own) {
-    right.results = own;
-    if (setup.gradients) {
-      right.saved = *saved_by_kernels(setup, blocks, {}, *arrays.dout);
-      right.weights = summed_weights(setup, blocks, right.saved.lse, setup.bias.has_value());
-      right.sink_weights = Array(DType::float64, {std::ssize(setup.ends.sinks)});
-      for (std::int64_t h = 0; h < right.sink_weights.size(); ++h)
-        right.sink_weights.elements<double>()[static_cast<std::size_t>(h)] =
-            reference.sink(h, right.saved).weight;
-    }
-  } else if (setup.gradients) {
-    Reference::Backward made = reference.backward(*dout);
-    right.held.push_back(std::move(made.dq));
-    right.held.push_back(std::move(made.dk));
-    right.held.push_back(std::move(made.dv));
-    if (setup.bias) right.held.push_back(std::move(made.dbias));
-    if (setup.has_sinks()) right.held.push_back(std::move(made.dsinks));
-    right.sink_weights = std::move(made.sink_weights);
-    right.weights = {std::move(made.weights), std::move(made.bias_weights)};
-    right.saved = std::move(made.saved);
-  } else {
-    Reference::Forward made = reference.forward();
-    right.held.push_back(std::move(made.out));
-    right.held.push_back(std::move(made.lse));
-  }
-  for (const Array& array : right.held) right.results.push_back(array.view());
   if (setup.gradients)
     for (Bounds* bounds : {&it.bounds, &of_own}) {
       bounds->set(*arrays.dout, right.saved.lse);

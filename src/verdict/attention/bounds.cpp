@@ -63,6 +63,8 @@ Bounds::Bounds(const CheckedArguments& setup, const MaskPlan& plan, DType arithm
     part.k = k.most;
     part.v = setup.kept_factor * v.most;
     part.kept = setup.kept_factor;
+    part.longest_k = k.longest;
+    part.longest_v = setup.kept_factor * v.longest;
     part.scores = std::abs(setup.scale) * q.longest * k.longest;
   });
 }

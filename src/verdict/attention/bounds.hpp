@@ -23,6 +23,7 @@ class Bounds {
     double lse_unit = 1;                                  // of lse in results, 1 / ln of its base
     double q = 0, k = 0, v = 0;                           // the largest elements; of v with dropout's factor
     double kept = 1;                                      // that factor
+    double longest_k = 0, longest_v = 0;                  // Euclidean, likewise
     double scores = 0;                                    // the largest there may be
     double ds_floor = 0, dv_floor = 0, dsinks_floor = 0;  // of gradients; a sink's from all entries
     double dq_most = 0, dk_most = 0, dv_most = 0, dsinks_most = 0;

@@ -90,7 +90,7 @@ class FaultModels {
     const double nanoseconds = row_nanoseconds(array.which);
     verify::FaultSearch search(array.rows, array.counts, nanoseconds);
     if (nanoseconds > kLongest && !has_own_rows(array.which)) return search.report({}, against);
-    if (unit_of(array) > 0) search.set_most_left(0.5);
+    if (unit_of(array) > 0 || it_.rounding.is_of_float32()) search.set_most_left(0.5);
     search.report(run(array, search), against);
   }
 

@@ -1,5 +1,6 @@
 // Sums of squared terms by the kernels: softmax(2 s) v² is Σ P² v² up to a factor for each row
-// (SquaredFactors).
+// (SquaredFactors). In float32 the error of a weight goes with c of its query: rows of q and dout have it as a
+// factor in sums over queries, sums over keys afterwards.
 // tests: tests/verdict/attention/test_weights.cpp
 #include "verdict/attention/weights.hpp"
 
@@ -7,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -26,6 +28,9 @@ namespace {
 struct Unit {
   double relative = 0, least = 0;
 };
+
+constexpr Unit kFloat32{0x1p-24, 0};
+constexpr double kSummedError = 0.75;  // of a sum of n terms: times √n, in u
 
 Unit unit_of(DType weights) {
   if (weights == DType::bfloat16) return {0x1p-8, 0};
@@ -151,32 +156,45 @@ void multiply(float* row, std::int64_t columns, float factor) {
     for (std::int64_t c = 0; c < columns; ++c) row[c] *= factor;
 }
 
-// Those of equal keys are off together.
-void count_equal_keys(const CheckedArguments& setup, Squares& of_keys) {
+// f(entry, head, row, number of equal rows) of keys, or of queries among all heads that share a key.
+template <class F>
+void for_each_equal_key(const CheckedArguments& setup, F&& f) {
   for_each_head(setup, setup.shape.kv_heads, elements_of(setup.k),
                 [&](std::int64_t entry, std::int64_t head) {
                   Equals equals;
                   equals.add(setup.rows_of(setup.k, entry, head, setup.kv_offsets), setup.kv_length(entry),
                              setup.shape.head_size);
                   for (std::int64_t j = 0; j < setup.kv_length(entry); ++j)
-                    multiply(of_keys.row(entry, head, j), of_keys.columns(), equals.count(j));
+                    f(entry, head, j, equals.count(j));
                 });
 }
 
-// And those of equal queries of the heads that share a key.
-void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Squares*> of_queries) {
+template <class F>
+void for_each_equal_query(const CheckedArguments& setup, const ArrayView& array, F&& f) {
   const std::int64_t group = setup.group();
-  for_each_head(
-      setup, setup.shape.kv_heads, elements_of(setup.q), [&](std::int64_t entry, std::int64_t head) {
-        const std::int64_t rows = setup.q_length(entry);
-        Equals equals;
-        for (std::int64_t h = head * group; h < (head + 1) * group; ++h)
-          equals.add(setup.rows_of(setup.q, entry, h, setup.q_offsets), rows, setup.shape.head_size);
-        for (Squares* const squares : of_queries)
-          for (std::int64_t n = 0; n < rows * group; ++n)
-            multiply(squares->row(entry, head * group + n / rows, n % rows), squares->columns(),
-                     equals.count(n));
-      });
+  for_each_head(setup, setup.shape.kv_heads, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
+    const std::int64_t rows = setup.q_length(entry);
+    Equals equals;
+    for (std::int64_t h = head * group; h < (head + 1) * group; ++h)
+      equals.add(setup.rows_of(array, entry, h, setup.q_offsets), rows, array.shape[3]);
+    for (std::int64_t n = 0; n < rows * group; ++n)
+      f(entry, head * group + n / rows, n % rows, equals.count(n));
+  });
+}
+
+// Those of equal keys are off together.
+void count_equal_keys(const CheckedArguments& setup, Squares& of_keys) {
+  for_each_equal_key(setup, [&](std::int64_t entry, std::int64_t head, std::int64_t j, float count) {
+    multiply(of_keys.row(entry, head, j), of_keys.columns(), count);
+  });
+}
+
+void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Squares*> of_queries) {
+  for_each_equal_query(setup, setup.q,
+                       [&](std::int64_t entry, std::int64_t head, std::int64_t i, float count) {
+                         for (Squares* const squares : of_queries)
+                           multiply(squares->row(entry, head, i), squares->columns(), count);
+                       });
 }
 
 // Twice the scores: its weights are P² but for a factor of each row. Dropout's are squared, too.
@@ -236,7 +254,43 @@ void set_bound(float& element, double lambda, double squares, double factor, dou
   element = std::isfinite(bound) ? static_cast<float>(std::min(bound, 1e38)) : 0.0F;
 }
 
-Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit) {
+double length_of(const kernels::StridedMatrix& rows, std::int64_t row, std::int64_t columns) {
+  std::vector<double> values(static_cast<std::size_t>(columns));
+  load_row(rows, row, 0, columns, values.data());
+  return std::sqrt(std::inner_product(values.begin(), values.end(), values.begin(), 0.0));
+}
+
+// The largest score that a query may have.
+double largest_score(const CheckedArguments& setup, const Bounds& bounds, const Place& place) {
+  return std::abs(setup.scale) *
+         length_of(setup.problem(place.entry, place.head).q, place.row, setup.shape.head_size) *
+         bounds.of(Rows(setup, RowsOf::queries), place).longest_k;
+}
+
+// c of each query, in the order of lse: the error of its weights exp(score − lse) in u.
+std::vector<double> errors_of_weights(const CheckedArguments& setup, const Bounds& bounds, const float* lse) {
+  const Rows queries(setup, RowsOf::queries);
+  const double of_lse = std::max(1.0, std::sqrt(static_cast<double>(setup.shape.head_size)) / 4),
+               of_sum = kSummedError * std::sqrt(static_cast<double>(setup.longest_keys()));
+  std::vector<double> errors(static_cast<std::size_t>(element_count(setup.shape.lse)));
+  core::parallel_for(queries.count(), 3 * elements_of(setup.q), [&](std::int64_t n) {
+    const Place place = queries.at(n);
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const double size = std::isfinite(lse[at]) ? std::abs(static_cast<double>(lse[at])) : 0;
+    errors[at] = 2 + largest_score(setup, bounds, place) + of_lse * size + of_sum;
+  });
+  return errors;
+}
+
+Array zeros(const Shape& shape) {
+  Array array(DType::float32, shape);
+  std::fill_n(array.elements<float>().data(), array.size(), 0.0F);
+  return array;
+}
+
+// `bounds`: of float32 arithmetic, whose terms of lse follow; null: of rounded weights.
+std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit,
+                                const Bounds* bounds) {
   Squares v(setup, blocks, setup.v, RowsOf::keys);
   count_equal_keys(setup, v);
   Array bias;
@@ -248,89 +302,178 @@ Array terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit u
       setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
   const float *const lse = once.lse.elements<float>().data(), *const twice =
                                                                   squares.lse.elements<float>().data();
+  const std::vector<double> errors = bounds
+                                         ? errors_of_weights(setup, *bounds, lse)
+                                         : std::vector<double>(static_cast<std::size_t>(once.lse.size()), 1);
   for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
-    const auto at = setup.problem(place.entry, place.head).first_row + place.row;
-    const double factor =
-        std::exp(static_cast<double>(twice[at]) - 2 * static_cast<double>(lse[at]));  // Σ P² of the row
+    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+    const double u = unit.relative * errors[at],
+                 factor = std::exp(static_cast<double>(twice[at]) -
+                                   2 * static_cast<double>(lse[at]));  // Σ P² of the row
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(
           elements[c], kOffOfOut,
-          unit.relative * unit.relative * factor * static_cast<double>(elements[c]) +
+          u * u * factor * static_cast<double>(elements[c]) +
               std::pow(setup.kept_factor * unit.least, 2) * v.sum(place.entry, place.head / setup.group(), c),
           v.factor());
   });
-  return std::move(squares.out);
+  std::vector<Array> terms;
+  terms.push_back(std::move(squares.out));
+  if (!bounds) return terms;
+  Array& of_lse = terms.emplace_back(DType::float32, setup.shape.lse);
+  for (std::size_t n = 0; n < errors.size(); ++n)
+    set_bound(of_lse.elements<float>()[n], kOffOfOut, std::pow(unit.relative * errors[n], 2),
+              setup.ends.lse.unit);
+  return terms;
 }
 
-std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
-                                      const ArrayView& given_dout, const Reference::Saved* given) {
-  const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
-  const double of_keys_off = off_of_gradients(arguments.longest_keys()),
-               of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
-  const Scaled v(arguments, blocks, arguments.v, RowsOf::keys),
-      dout(arguments, blocks, in_one_form(given_dout, arguments.layout), RowsOf::queries);
-  CheckedArguments setup = arguments;
-  setup.v = v.view();
-  const ArrayView g = dout.view();
-  Squares q(setup, blocks, setup.q, RowsOf::queries), k(setup, blocks, setup.k, RowsOf::keys),
-      of_dout(setup, blocks, g, RowsOf::queries);
-  count_equal_keys(setup, k);
-  count_equal_queries(setup, {&q, &of_dout});
-  ForwardPass made = forward_of(setup, blocks, setup.v);
-  CheckedArguments undropped = setup;
-  undropped.dropout.reset();
-  const ForwardPass keys = forward_of(undropped, blocks, setup.k);
-  Array delta(DType::float32, setup.shape.lse), rows(DType::float32, setup.shape.lse),
-      of_delta(DType::float32, setup.shape.lse);  // δ; 2 δ² and what δ is off by, in u; that alone, its root
-  const ArrayView out = in_one_form(made.out.view(), setup.layout);
-  find_deltas(setup, setup.all_queries(), g, out, delta.data());
-  const double of_ds = v.factor() * dout.factor();  // dS and δ are divided by it
-  for (std::size_t n = 0; given && n < given->lse.size(); ++n) {
-    made.lse.elements<float>()[n] = static_cast<float>(given->lse[n]);
-    delta.elements<float>()[n] = static_cast<float>(given->delta[n] / of_ds);
-  }
-  const Rows queries(setup, RowsOf::queries), of_keys(setup, RowsOf::keys);
-  core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
-    const Place place = queries.at(n);
-    const auto size = static_cast<std::size_t>(setup.shape.value_size);
-    std::vector<float> a(size), b(size);
-    load_row(setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row, 0, setup.shape.value_size,
-             a.data());
-    load_row(setup.rows_of(out, place.entry, place.head, setup.q_offsets), place.row, 0,
-             setup.shape.value_size, b.data());
-    float sum = 0;
-    for (std::size_t c = 0; c < size; ++c) sum += a[c] * a[c] * b[c] * b[c];
-    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const float d = delta.elements<float>()[at];
-    rows.elements<float>()[at] = 2 * d * d + sum;
-    of_delta.elements<float>()[at] = std::sqrt(sum);
-  });
+// Factors of the squared terms of gradients, and what errors of δ are computed from.
+struct GradientParts {
+  Scaled v, dout;
+  CheckedArguments setup;  // of these values
+  Squares q, k, of_dout;
+  ForwardPass made, keys;  // keys: Σ P k of each query
+  Array delta, products;   // δ, and Σ dout² out²
+  double of_ds;            // dS and δ are divided by it
 
-  const double ds_least = least / of_ds * scale;
+  GradientParts(const CheckedArguments& arguments, const MaskPlan& blocks, const ArrayView& given_dout,
+                const Reference::Saved* given)
+      : v(arguments, blocks, arguments.v, RowsOf::keys),
+        dout(arguments, blocks, in_one_form(given_dout, arguments.layout), RowsOf::queries),
+        setup(with_values(arguments, v.view())),
+        q(setup, blocks, setup.q, RowsOf::queries),
+        k(setup, blocks, setup.k, RowsOf::keys),
+        of_dout(setup, blocks, dout.view(), RowsOf::queries),
+        made(forward_of(setup, blocks, setup.v)),
+        keys(forward_of(undropped(setup), blocks, setup.k)),
+        delta(zeros(setup.shape.lse)),
+        products(zeros(setup.shape.lse)),
+        of_ds(v.factor() * dout.factor()) {
+    count_equal_keys(setup, k);
+    count_equal_queries(setup, {&q, &of_dout});
+    const ArrayView out = in_one_form(made.out.view(), setup.layout), g = dout.view();
+    find_deltas(setup, setup.all_queries(), g, out, delta.data());
+    for (std::size_t n = 0; given && n < given->lse.size(); ++n) {
+      made.lse.elements<float>()[n] = static_cast<float>(given->lse[n]);
+      delta.elements<float>()[n] = static_cast<float>(given->delta[n] / of_ds);
+    }
+    const Rows queries(setup, RowsOf::queries);
+    core::parallel_for(queries.count(), 8 * elements_of(g), [&](std::int64_t n) {
+      const Place place = queries.at(n);
+      const std::int64_t size = setup.shape.value_size;
+      std::vector<float> a(static_cast<std::size_t>(size)), b(a.size());
+      load_row(setup.rows_of(g, place.entry, place.head, setup.q_offsets), place.row, 0, size, a.data());
+      load_row(setup.rows_of(out, place.entry, place.head, setup.q_offsets), place.row, 0, size, b.data());
+      float& sum = products.elements<float>()[at(place)];
+      for (std::size_t c = 0; c < a.size(); ++c) sum += a[c] * a[c] * b[c] * b[c];
+    });
+  }
+
+  std::size_t at(const Place& place) const {
+    return static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+  }
+  SquaredFactors factors(const Array& rows) const {
+    return {q.view(), k.view(), of_dout.view(), rows.data()};
+  }
+  Saved saved(const SquaredFactors& squared) const {
+    return {dout.view(), made.lse.data(), delta.data(), &squared};
+  }
+  // f(place, elements, Σ P k) of the gradient of each query.
+  template <class F>
+  void each_query(const Array& dq, F&& f) const {
+    const ArrayView means = in_one_form(keys.out.view(), setup.layout);
+    for_each_row(setup, Rows(setup, RowsOf::queries), dq, [&](const Place& place, float* elements) {
+      std::vector<double> mean(static_cast<std::size_t>(setup.shape.head_size));
+      load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
+               setup.shape.head_size, mean.data());
+      f(place, elements, mean.data());
+    });
+  }
+
+ private:
+  static CheckedArguments with_values(CheckedArguments setup, const ArrayView& values) {
+    setup.v = values;
+    return setup;
+  }
+  static CheckedArguments undropped(CheckedArguments setup) {
+    setup.dropout.reset();
+    return setup;
+  }
+};
+
+Array terms_of_bias(const GradientParts& parts, const MaskPlan& blocks, Unit unit, const Array& rows) {
+  const CheckedArguments& setup = parts.setup;
+  const double least = unit.least / parts.of_ds;
+  const Shape& all = setup.bias_shape;
+  Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
+  const SquaredFactors squared = parts.factors(rows);
+  backward_of_bias(setup, blocks, setup.whole_bias(), 1, parts.saved(squared),
+                   RowWriter(setup, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
+                             RowsOf::bias),
+                   {});
+  const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
+                        static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
+  const double off = off_of_gradients(static_cast<std::int64_t>(summed));
+  for (float& element : bias.elements<float>())
+    set_bound(element, off,
+              unit.relative * unit.relative * static_cast<double>(element) + least * least * summed,
+              parts.of_ds, off * unit.least);
+  return bias;
+}
+
+Array terms_of_sinks(const GradientParts& parts, Unit unit) {
+  const CheckedArguments& setup = parts.setup;
+  Array sinks(DType::float32, {setup.shape.heads});
+  for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
+    double squares = 0;
+    for (std::int64_t e = 0; e < setup.shape.entries && setup.ends.sink(h) != kNoSink; ++e)
+      for (std::int64_t i = 0; i < setup.q_length(e); ++i) {
+        const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+        const double weight = std::exp(setup.ends.sink(h) -
+                                       static_cast<double>(parts.made.lse.elements<float>()[at])),
+                     term = weight * weight * static_cast<double>(parts.products.elements<float>()[at]);
+        squares += std::isfinite(term) ? term : 0;
+      }
+    set_bound(sinks.elements<float>()[static_cast<std::size_t>(h)], off_of_gradients(setup.longest_queries()),
+              unit.relative * unit.relative * squares, parts.of_ds);
+  }
+  return sinks;
+}
+
+std::vector<Array> gradients_of_zeros(const CheckedArguments& setup) {
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   std::vector<Array> terms;
-  terms.emplace_back(DType::float32, of_q);
-  terms.emplace_back(DType::float32, in_layout(setup.k, setup.layout));
-  terms.emplace_back(DType::float32, in_layout(setup.v, setup.layout));
-  for (Array& array : terms) std::fill_n(array.elements<float>().data(), array.size(), 0.0F);
-  const SquaredFactors squared{q.view(), k.view(), of_dout.view(), rows.data()};
-  const Saved saved{g, made.lse.data(), delta.data(), &squared};
-  backward(setup, blocks, setup.all_keys(), 1, saved, RowWriter(setup, terms[0].mutable_view()),
-           RowWriter(setup, terms[1].mutable_view()), RowWriter(setup, terms[2].mutable_view()), {});
-  const ArrayView means = in_one_form(keys.out.view(), setup.layout);
-  for_each_row(setup, queries, terms[0], [&](const Place& place, float* elements) {
-    std::vector<float> mean(static_cast<std::size_t>(setup.shape.head_size));
-    load_row(setup.rows_of(means, place.entry, place.head, setup.q_offsets), place.row, 0,
-             setup.shape.head_size, mean.data());
-    const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double off = of_keys_off * u * scale * of_ds * static_cast<double>(of_delta.elements<float>()[at]);
+  for (const Shape& shape : {of_q, in_layout(setup.k, setup.layout), in_layout(setup.v, setup.layout)})
+    terms.push_back(zeros(shape));
+  return terms;
+}
+
+std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
+                                      const ArrayView& dout, const Reference::Saved* given) {
+  const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
+  const double of_keys_off = off_of_gradients(arguments.longest_keys()),
+               of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
+  const GradientParts parts(arguments, blocks, dout, given);
+  const CheckedArguments& setup = parts.setup;
+  const auto deltas = parts.delta.elements<float>(), products = parts.products.elements<float>();
+  Array rows(DType::float32, setup.shape.lse);  // 2 δ² and the squared error of δ, in u
+  for (std::size_t n = 0; n < deltas.size(); ++n)
+    rows.elements<float>()[n] = 2 * deltas[n] * deltas[n] + products[n];
+  const double of_ds = parts.of_ds, ds_least = least / of_ds * scale;
+  std::vector<Array> terms = gradients_of_zeros(setup);
+  const SquaredFactors squared = parts.factors(rows);
+  backward(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
+           RowWriter(setup, terms[0].mutable_view()), RowWriter(setup, terms[1].mutable_view()),
+           RowWriter(setup, terms[2].mutable_view()), {});
+  parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
+    const double off =
+        of_keys_off * u * scale * of_ds * std::sqrt(static_cast<double>(products[parts.at(place)]));
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
       set_bound(elements[c], of_keys_off,
                 u * u * static_cast<double>(elements[c]) +
-                    ds_least * ds_least * k.sum(place.entry, place.head / setup.group(), c),
-                of_ds * k.factor(),
-                off * std::abs(static_cast<double>(mean[static_cast<std::size_t>(c)])) + of_keys_off * least);
+                    ds_least * ds_least * parts.k.sum(place.entry, place.head / setup.group(), c),
+                of_ds * parts.k.factor(), off * std::abs(mean[c]) + of_keys_off * least);
   });
   const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
     double sum = 0;
@@ -339,7 +482,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
     return sum;
   };
   const auto bound_keys = [&](Array& result, const Squares& of, double of_least, double factor) {
-    for_each_row(setup, of_keys, result, [&](const Place& place, float* elements) {
+    for_each_row(setup, Rows(setup, RowsOf::keys), result, [&](const Place& place, float* elements) {
       for (std::int64_t c = 0; c < of.columns(); ++c)
         set_bound(elements[c], of_queries_off,
                   u * u * static_cast<double>(elements[c]) +
@@ -347,44 +490,93 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
                   factor, of_queries_off * least);
     });
   };
-  bound_keys(terms[1], q, ds_least, of_ds * q.factor());
-  bound_keys(terms[2], of_dout, setup.kept_factor * least, dout.factor());
-  const auto of_sinks = [&] {
-    Array sinks(DType::float32, {setup.shape.heads});
-    for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
-      double squares = 0;
-      for (std::int64_t e = 0; e < setup.shape.entries && setup.ends.sink(h) != kNoSink; ++e)
-        for (std::int64_t i = 0; i < setup.q_length(e); ++i) {
-          const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
-          const double term =
-              std::exp(setup.ends.sink(h) - static_cast<double>(made.lse.elements<float>()[at])) *
-              static_cast<double>(of_delta.elements<float>()[at]);
-          squares += std::isfinite(term) ? term * term : 0;
-        }
-      set_bound(sinks.elements<float>()[static_cast<std::size_t>(h)],
-                off_of_gradients(arguments.longest_queries()), u * u * squares, of_ds);
-    }
-    terms.push_back(std::move(sinks));
+  bound_keys(terms[1], parts.q, ds_least, of_ds * parts.q.factor());
+  bound_keys(terms[2], parts.of_dout, setup.kept_factor * least, parts.dout.factor());
+  if (setup.bias) terms.push_back(terms_of_bias(parts, blocks, unit, rows));
+  if (setup.has_sinks()) terms.push_back(terms_of_sinks(parts, unit));
+  return terms;
+}
+
+// Errors of one query in float32, in u: of its weights, of dS beside that of dP − δ, and the squares of those
+// of dP and of δ.
+struct QueryErrors {
+  double weights, ds, dp, delta;
+};
+
+std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Bounds& bounds) {
+  const CheckedArguments& setup = parts.setup;
+  const Rows queries(setup, RowsOf::queries);
+  const std::vector<double> of_weights =
+      errors_of_weights(setup, bounds, parts.made.lse.elements<float>().data());
+  const auto keys = static_cast<double>(setup.longest_keys()),
+             size = static_cast<double>(setup.shape.value_size);
+  std::vector<QueryErrors> errors(of_weights.size());
+  core::parallel_for(queries.count(), 3 * elements_of(parts.dout.view()), [&](std::int64_t n) {
+    const Place place = queries.at(n);
+    const Bounds::Part& bound = bounds.of(queries, place);
+    const std::size_t at = parts.at(place);
+    const auto delta = static_cast<double>(parts.delta.elements<float>()[at]),
+               products = static_cast<double>(parts.products.elements<float>()[at]);
+    const double longest =
+        length_of(setup.rows_of(parts.dout.view(), place.entry, place.head, setup.q_offsets), place.row,
+                  setup.shape.value_size) *
+        bound.longest_v / parts.v.factor();
+    double& ds = (errors[at] = {of_weights[at], of_weights[at], std::max(1.0, size / 64) * longest * longest,
+                                size / 8 * products + keys * delta * delta})
+                     .ds;
+    // The derivative of a soft cap is off by u, however small it is.
+    if (setup.softcap > 0)
+      ds += 2 * std::pow(std::cosh(largest_score(setup, bounds, place) / setup.softcap), 2);
+  });
+  return errors;
+}
+
+std::vector<Array> float32_terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks,
+                                              const Bounds& bounds, const ArrayView& dout,
+                                              double& largest_error) {
+  constexpr float kTogether = 16;  // equal rows of dout whose errors of dP count as one
+  GradientParts parts(arguments, blocks, dout, nullptr);
+  const CheckedArguments& setup = parts.setup;
+  const double off = kOffOfOut * kFloat32.relative, scale = std::abs(setup.scale),
+               of_sum =
+                   kSummedError * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
+  std::vector<QueryErrors> errors = errors_of_queries(parts, bounds);
+  for (const QueryErrors& e : errors) largest_error = std::max(largest_error, e.weights);
+  Array rows = zeros(setup.shape.lse), sums = zeros(setup.shape.lse);
+  const auto set_row = [&](std::size_t at, double squares, double error) {
+    rows.elements<float>()[at] = static_cast<float>(4 * squares / (error * error));
   };
-  if (!setup.bias) {
-    if (setup.has_sinks()) of_sinks();
-    return terms;
-  }
-  const Shape& all = setup.bias_shape;
-  Array bias(DType::float32, {all.end() - static_cast<std::ptrdiff_t>(setup.bias_rank), all.end()});
-  backward_of_bias(setup, blocks, setup.whole_bias(), 1, saved,
-                   RowWriter(setup, bias.mutable_view(), whole_box(bias.shape()), bias.shape(), std::nullopt,
-                             RowsOf::bias),
-                   {});
-  const double summed = static_cast<double>(setup.problems()) * static_cast<double>(setup.q.shape[2]) *
-                        static_cast<double>(setup.k.shape[2]) / static_cast<double>(bias.size());
-  const double of_pairs_off = off_of_gradients(static_cast<std::int64_t>(summed));
-  for (float& element : bias.elements<float>())
-    set_bound(element, of_pairs_off,
-              u * u * static_cast<double>(element) + least / of_ds * least / of_ds * summed, of_ds,
-              of_pairs_off * least);
-  terms.push_back(std::move(bias));
-  if (setup.has_sinks()) of_sinks();
+  for (std::size_t n = 0; n < errors.size(); ++n) set_row(n, errors[n].dp + errors[n].delta, errors[n].ds);
+  std::vector<Array> terms = gradients_of_zeros(setup);
+  SquaredFactors squared = parts.factors(rows);
+  squared.sums = sums.data();
+  backward_of_queries(setup, blocks, setup.all_queries(), 1, parts.saved(squared),
+                      RowWriter(setup, terms[0].mutable_view()), {});
+  parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
+    QueryErrors& e = errors[parts.at(place)];
+    if (scale > 0)
+      e.delta += e.ds * e.ds / scale / scale * static_cast<double>(sums.elements<float>()[parts.at(place)]);
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(elements[c], off, e.ds * e.ds / 4 * static_cast<double>(elements[c]),
+                parts.of_ds * parts.k.factor(),
+                off * std::sqrt(e.delta) * scale * parts.of_ds * std::abs(mean[c]));
+  });
+  for_each_equal_query(
+      setup, parts.dout.view(), [&](std::int64_t entry, std::int64_t head, std::int64_t i, float count) {
+        const std::size_t at = parts.at({entry, head, i});
+        const QueryErrors& e = errors[at];
+        set_row(at, static_cast<double>(std::max(1.0F, count / kTogether)) * e.dp + e.delta, e.ds + of_sum);
+        multiply(parts.q.row(entry, head, i), parts.q.columns(),
+                 static_cast<float>(std::pow(e.ds + of_sum, 2)));
+        multiply(parts.of_dout.row(entry, head, i), parts.of_dout.columns(),
+                 static_cast<float>(std::pow(e.weights + of_sum, 2)));
+      });
+  backward_of_keys(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
+                   RowWriter(setup, terms[1].mutable_view()), RowWriter(setup, terms[2].mutable_view()), {});
+  for (float& element : terms[1].elements<float>())
+    set_bound(element, off, static_cast<double>(element) / 4, parts.of_ds * parts.q.factor());
+  for (float& element : terms[2].elements<float>())
+    set_bound(element, off, static_cast<double>(element), parts.dout.factor());
   return terms;
 }
 
@@ -394,12 +586,24 @@ WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan
                                    const std::optional<ArrayView>& dout, const Reference::Saved* saved) {
   const Unit unit = unit_of(weights);
   if (unit.relative == 0 || setup.shape.arithmetic == DType::float64) return {};
-  WeightRounding rounding{unit.relative, {}};
-  if (dout)
-    rounding.terms = terms_of_gradients(setup, blocks, unit, *dout, saved);
-  else
-    rounding.terms.push_back(terms_of_out(setup, blocks, unit));
+  WeightRounding rounding{unit.relative,
+                          {},
+                          dout ? terms_of_gradients(setup, blocks, unit, *dout, saved)
+                               : terms_of_out(setup, blocks, unit, nullptr)};
+  rounding.relative.assign(rounding.terms.size(), unit.relative);
   return rounding;
+}
+
+WeightRounding rounding_of_float32(const CheckedArguments& setup, const MaskPlan& blocks,
+                                   const Bounds& bounds, const std::optional<ArrayView>& dout) {
+  if (setup.shape.arithmetic == DType::float64) return {};
+  const double u = kFloat32.relative, of_keys = 2 * std::sqrt(static_cast<double>(setup.longest_keys())),
+               of_queries = 2 * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
+  if (!dout) return {0, {u * (3 + of_keys), 0}, terms_of_out(setup, blocks, kFloat32, &bounds)};
+  double largest = 0;
+  std::vector<Array> terms = float32_terms_of_gradients(setup, blocks, bounds, *dout, largest);
+  const double of_key = u * (largest + of_queries);
+  return {0, {u * (largest + of_keys), of_key, of_key}, std::move(terms)};
 }
 
 double bytes_of_weight_rounding(const CheckedArguments& setup) {
@@ -408,7 +612,7 @@ double bytes_of_weight_rounding(const CheckedArguments& setup) {
                rows = static_cast<double>(element_count(setup.shape.lse)),
                bias = setup.bias ? static_cast<double>(element_count(setup.bias_shape)) : 0;
   return 4 *
-         (setup.gradients ? 3 * q + 2 * k + 2 * v + 4 * out + 5 * rows + bias : v + out + 3 * rows + bias);
+         (setup.gradients ? 3 * q + 2 * k + 2 * v + 4 * out + 16 * rows + bias : v + out + 6 * rows + bias);
 }
 
 }  // namespace ejk::attn
