@@ -1,8 +1,13 @@
 // Error bounds of rounded softmax weights: kernels (plain loops) that round them to 16 bits are within the
-// bounds, forward and backward, and larger errors are not.
+// bounds, forward and backward, and larger errors are not. The same of float32 loops over tiles.
 #include "verdict/attention/weights.hpp"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "attention/plan.hpp"
@@ -193,3 +198,190 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
 }
 
 }  // namespace rounded_weights
+
+namespace float32_loops {
+
+namespace {
+
+using plain::rounded;
+using Row = std::vector<float>;
+
+float to_tf32(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return std::bit_cast<float>((bits + 0xfff + ((bits >> 13) & 1)) & ~0x1fffU);
+}
+
+// One key head; (heads, positions, size) in a row.
+struct Inputs {
+  std::int64_t heads, queries, keys, size;
+  Row q, k, v, dout;
+
+  Inputs(std::int64_t heads_, std::int64_t queries_, std::int64_t keys_, std::int64_t size_,
+         plain::Random& random)
+      : heads(heads_), queries(queries_), keys(keys_), size(size_) {
+    std::normal_distribution<float> normal;
+    for (auto [row, count] :
+         {std::pair{&q, heads * queries}, {&k, keys}, {&v, keys}, {&dout, heads * queries}})
+      for (std::int64_t n = 0; n < count * size; ++n) row->push_back(normal(random));
+  }
+  std::int64_t offset() const { return std::max<std::int64_t>(0, keys - queries); }
+  bool attends(std::int64_t i, std::int64_t j) const { return j <= i + offset(); }
+};
+
+// A loop over tiles of keys in float32: exponentials relative to a running maximum, and P from lse again in the
+// backward pass.
+struct Loop {
+  std::int64_t tile = 32;
+  bool is_backwards = false, is_base_2 = false;
+  std::function<float(float)> factor = [](float x) { return x; };  // rounding of the factors of products
+  std::function<float(float)> sum = [](float x) { return x; };     // of accumulators
+};
+
+struct Results {
+  Row out, lse, dq, dk, dv;
+};
+
+Results by_tiles(const Inputs& in, const Loop& loop) {
+  const auto size = static_cast<std::size_t>(in.size);
+  const auto& f = loop.factor;
+  const float unit = loop.is_base_2 ? 1.44269504F : 1, scale = 1 / std::sqrt(static_cast<float>(in.size));
+  const auto power = [&](float x) { return loop.is_base_2 ? std::exp2(x) : std::exp(x); };
+  const auto dot = [&](const float* a, const float* b) {
+    float sum = 0;
+    for (std::size_t d = 0; d < size; ++d) sum = loop.sum(sum + f(a[d]) * f(b[d]));
+    return sum;
+  };
+  const auto add = [&](float factor, const float* row, float* to) {
+    for (std::size_t d = 0; d < size; ++d) to[d] = loop.sum(to[d] + f(factor) * f(row[d]));
+  };
+  std::vector<std::vector<std::int64_t>> tiles;
+  for (std::int64_t j = 0; j < in.keys; ++j) {
+    if (j % loop.tile == 0) tiles.emplace_back();
+    tiles.back().push_back(j);
+  }
+  if (loop.is_backwards) std::reverse(tiles.begin(), tiles.end());
+  Results r{Row(in.q.size()), {}, Row(in.q.size()), Row(in.k.size()), Row(in.k.size())};
+  for (std::int64_t n = 0; n < in.heads * in.queries; ++n) {
+    const float *const q = in.q.data() + n * in.size, *const dout = in.dout.data() + n * in.size;
+    float *const out = r.out.data() + n * in.size, *const dq = r.dq.data() + n * in.size;
+    const auto score = [&](std::int64_t j) {
+      return in.attends(n % in.queries, j) ? dot(q, in.k.data() + j * in.size) * (scale * unit)
+                                           : -std::numeric_limits<float>::infinity();
+    };
+    float most = -1e30F, sum = 0;
+    for (const auto& tile : tiles) {
+      float before = most;
+      for (const std::int64_t j : tile) most = std::max(most, score(j));
+      before = power(before - most);
+      sum *= before;
+      for (std::size_t d = 0; d < size; ++d) out[d] *= before;
+      for (const std::int64_t j : tile) {
+        const float weight = power(score(j) - most);
+        sum += weight;
+        add(weight, in.v.data() + j * in.size, out);
+      }
+    }
+    for (std::size_t d = 0; d < size; ++d) out[d] /= sum;
+    const float lse = most + (loop.is_base_2 ? std::log2(sum) : std::log(sum));
+    r.lse.push_back(lse / unit);
+    float delta = 0;
+    for (std::size_t d = 0; d < size; ++d) delta += dout[d] * out[d];
+    for (const auto& tile : tiles)
+      for (const std::int64_t j : tile) {
+        if (!in.attends(n % in.queries, j)) continue;
+        const float weight = power(score(j) - lse),
+                    ds = weight * (dot(dout, in.v.data() + j * in.size) - delta);
+        add(weight, dout, r.dv.data() + j * in.size);
+        add(ds, q, r.dk.data() + j * in.size);
+        add(ds, in.k.data() + j * in.size, dq);
+      }
+  }
+  for (Row* gradient : {&r.dq, &r.dk})
+    for (float& x : *gradient) x *= scale;
+  return r;
+}
+
+// The verdicts on out and lse, and on the gradients.
+std::pair<Against, Against> judged(const Inputs& in, const Results& given, double effort) {
+  const auto array = [](const Row& row, Shape shape) { return Array::from<float>(std::move(shape), row); };
+  const Shape of_q{1, in.heads, in.queries, in.size}, of_k{1, 1, in.keys, in.size};
+  const Array q = array(in.q, of_q), k = array(in.k, of_k), v = array(in.v, of_k),
+              dout = array(in.dout, of_q), out = array(given.out, of_q),
+              lse = array(given.lse, {1, in.heads, in.queries}), dq = array(given.dq, of_q),
+              dk = array(given.dk, of_k), dv = array(given.dv, of_k);
+  AttentionOptions options;
+  options.layout = AttentionLayout::bhsd;
+  options.masks.push_back(head_masks({causal_mask(in.queries, in.keys, in.offset())}));
+  const AttentionArrays forward{q.view(), k.view(), v.view()};
+  AttentionArrays backward = forward;
+  backward.dout = dout.view();
+  const Attention own = attention(q.view(), k.view(), v.view(), options);
+  const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
+  const attn::Plan plan(types_of(forward), options), of_gradients(types_of(backward), options);
+  return {attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {out.view(), lse.view()},
+                        DType::float32, Explain::no, effort),
+          attn::compare(of_gradients, backward, {g.dq.view(), g.dk.view(), g.dv.view()},
+                        {dq.view(), dk.view(), dv.view()}, DType::float32, Explain::no, effort)};
+}
+
+}  // namespace
+
+TEST_CASE("a loop over tiles in float32 is within the bound of float32, and not far below it") {
+  plain::Random random(93);
+  for (const auto& [queries, keys, size] : {std::array<std::int64_t, 3>{1, 1, 8},
+                                            {5, 40, 64},
+                                            {7, 1000, 16},
+                                            {300, 30, 32},
+                                            {90, 90, 128},
+                                            {3, 4000, 8}})
+    for (int kind = 0; kind < 5; ++kind) {
+      CAPTURE(queries);
+      CAPTURE(keys);
+      CAPTURE(kind);
+      Inputs in(2, queries, keys, size, random);
+      if (kind == 1)
+        for (float& x : in.v) x += 3;
+      if (kind == 2) std::fill(in.dout.begin(), in.dout.end(), 1.0F);
+      if (kind == 3)
+        for (float& x : in.q) x *= 6;
+      if (kind == 4) std::copy_n(in.k.begin(), in.keys / 2 * in.size, in.k.end() - in.keys / 2 * in.size);
+      double largest = 0;
+      for (const Loop& loop : {Loop{}, Loop{16, true, true}}) {
+        const Results given = by_tiles(in, loop);
+        for (const double effort : {attn::kCheckEffort, 0.5}) {
+          const auto [of_out, of_grad] = judged(in, given, effort);
+          CHECK(of_out.largest <= 1);
+          CHECK(of_grad.largest <= 1);
+          largest = std::max({largest, of_out.largest, of_grad.largest});
+        }
+      }
+      CHECK(largest > 0.02);
+    }
+}
+
+TEST_CASE("products of TF32, of 16 bits, sums of 16 bits and a small factor are beyond it") {
+  plain::Random random(94);
+  Loop tf32, bfloat, half, sums;
+  tf32.factor = to_tf32;
+  bfloat.factor = sums.sum = [](float x) { return static_cast<float>(rounded(x, DType::bfloat16)); };
+  half.factor = [](float x) { return static_cast<float>(rounded(x, DType::float16)); };
+  for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{16, 30}, {4, 700}, {200, 40}}) {
+    CAPTURE(keys);
+    const Inputs in(2, queries, keys, 64, random);
+    for (const Loop& loop : {tf32, bfloat, half, sums})
+      for (const double effort : {attn::kCheckEffort, 0.5}) {
+        const auto [of_out, of_grad] = judged(in, by_tiles(in, loop), effort);
+        for (const Against* verdict : {&of_out, &of_grad})
+          for (const Against::Compared& array : verdict->arrays) CHECK(array.beyond > 0);
+      }
+    Results off = by_tiles(in, {});
+    for (float& x : off.dk) x *= 1.003F;
+    const auto [of_out, of_grad] = judged(in, off, attn::kCheckEffort);
+    CHECK(of_out.agrees());
+    CHECK(of_grad.arrays[0].beyond == 0);
+    CHECK(10 * of_grad.arrays[1].beyond > 9 * of_grad.arrays[1].elements);
+    CHECK(of_grad.arrays[2].beyond == 0);
+  }
+}
+
+}  // namespace float32_loops
