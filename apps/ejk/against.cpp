@@ -60,8 +60,8 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
   add_reference(
       set, "--against", into.actual,
       "compare another program's result for these inputs; exit with 1 where it is wrong\n" + what +
-          " Every element is held to the bound of --check, with the rounding of its own type. Without "
-          "-o the report alone is printed.")
+          " Every element has its own bound, with the rounding of its own type. Without -o the report "
+          "alone is printed.")
       .group("Comparison");
   add_flag(set, "--explain", into.explain, Explain::yes,
            "say which usual mistake it is\n"

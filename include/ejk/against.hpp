@@ -5,9 +5,25 @@
 // matmul_check.hpp, with ε of their own dtype. Elements of larger ones are compared with the library's
 // result, within the sum of both bounds.
 //
+// Of attention in float32 with float32 weights, out, lse, dq, dk and dv have a smaller bound where it is
+// finite. With u = 2⁻²⁴, n keys, N queries of all heads that share a key, sizes D of q and Dv of v, the number
+// m_j of keys (queries) equal to key (query) j, and by query
+//   L  = |scale| ‖q‖ max‖k‖
+//   c  = 2 + L + max(1, √D / 4) |lse| + ¾ √n, the error of its weights; c' = c + 2 cosh²(L / softcap) of dS
+//   f² = Dv/8 Σ dout² out² + n δ², that of δ
+//   g² = max(1, Dv/64) ‖dout‖² max‖v‖², that of dP
+// it is ε |R| and u times
+//   out (3 + 2 √n) |R| + 4 c √(Σ_j m_j P² v²)
+//   lse 4 c
+//   dq  (max c + 2 √n) |R| + 4 √(Σ_j m_j (c'² dS² + p² (f² + g²)) k²) + 4 h |scale Σ_j P k|
+//   dk  (max c + 2 √N) |R| + 4 √(Σ_i m_i ((c' + ¾ √N)² dS² + p² (h² + max(1, m/16) g²)) q²)
+//   dv  (max c + 2 √N) |R| + 4 √(Σ_i m_i (c + ¾ √N)² P² dout²)
+// where p = scale P ds/ds₀, h² = f² + c'² Σ_j (dS / scale)², and m is the number of rows of dout equal to its
+// own. Errors of scores and of dP go with the lengths of their factors, those of sums of n terms with √n.
+//
 // Attention kernels with 16-bit inputs round P to that type before P·V, and in gradients dP, P and dS. With
-// its unit roundoff u (2⁻⁸ of bfloat16, 2⁻¹¹ of float16), half of its smallest number u₀ (2⁻²⁵ of float16,
-// else 0) and the number m_j of keys (queries) equal to key (query) j, the bound grows by
+// its unit roundoff u (2⁻⁸ of bfloat16, 2⁻¹¹ of float16) and half of its smallest number u₀ (2⁻²⁵ of float16,
+// else 0), the bound of attention_check.hpp grows by
 //   out    u |R| + 4 √(Σ_j m_j (u² P² + u₀²) v²)
 //   dv     u |R| + λ √(Σ_i m_i (u² P² + u₀²) dout²) + λ u₀
 //   dq     u |R| + λ √(Σ_j m_j (u² e² + u₀² scale²) k²) + λ u₀ + λ u √(Σ dout² out²) |scale Σ_j P k|

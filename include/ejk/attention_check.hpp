@@ -14,8 +14,8 @@
 // plus half of the smallest positive result. Maxima are those of a batch entry (or sequence) and key head,
 // for dbias of all that share it, over unmasked queries and keys and the compared rows of R; for out and lse,
 // |lse| is the row's own. A number where the reference is NaN or infinite, or the reverse, is wrong.
-// ejk/against.hpp has the tolerances of rounded weights. Source: the tolerances of the golden files, and the
-// effect of rounded scores.
+// Comparisons with another implementation have smaller bounds in float32, and larger ones where weights are
+// rounded (ejk/against.hpp). Source: the tolerances of the golden files, and the effect of rounded scores.
 #pragma once
 
 #include <cstdint>

@@ -619,8 +619,8 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "By default the type of V if it has 16 bits, or else that of Q (V may be quantised): flash kernels cast "
       "the weights before they multiply. A result may then differ by u times its size and by 4 u times the "
       "root of the sum of (P v)^2 over its "
-      "keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients accordingly. float32 is the strict bound "
-      "of --check.",
+      "keys, u = 2^-8 (bfloat16) or 2^-11 (float16), and gradients accordingly. float32 is the bound of "
+      "float32 products: u = 2^-24, times the size of the scores.",
       {DType::float32, DType::bfloat16, DType::float16})
       .needs("--against")
       .group("Comparison");
