@@ -10,7 +10,7 @@
 // m_j of keys (queries) equal to key (query) j, and by query
 //   L  = |scale| ‖q‖ max‖k‖
 //   c  = 2 + L + max(1, √D / 4) |lse| + ¾ √n, the error of its weights; c' = c + 2 cosh²(L / softcap) of dS
-//   f² = Dv/8 Σ dout² out² + n δ², that of δ
+//   f² = (Dv/8 + n/4) Σ dout² out² + n/4 δ², that of δ
 //   g² = max(1, Dv/64) ‖dout‖² max‖v‖², that of dP
 // it is ε |R| and u times
 //   out (3 + 2 √n) |R| + 4 c √(Σ_j m_j P² v²)

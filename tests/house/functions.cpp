@@ -33,10 +33,7 @@ const std::map<std::string, int> kLonger{
     {"src/settings/sharding.cpp: describe", 73},
     {"src/sparsity/sparsity.cpp: add_sizes", 72},
     {"src/verdict/against.cpp: compare_rows", 116},
-    {"src/verdict/attention/against.cpp: compare", 94},
-    {"src/verdict/attention/against.cpp: rows_of", 99},
     {"src/verdict/attention/check.cpp: check_gradients", 97},
-    {"src/verdict/attention/weights.cpp: terms_of_gradients", 125},
     {"src/verdict/matmul/check.cpp: check_problem", 71},
 };
 

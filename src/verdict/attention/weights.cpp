@@ -261,10 +261,9 @@ double length_of(const kernels::StridedMatrix& rows, std::int64_t row, std::int6
 }
 
 // The largest score that a query may have.
-double largest_score(const CheckedArguments& setup, const Bounds& bounds, const Place& place) {
-  return std::abs(setup.scale) *
-         length_of(setup.problem(place.entry, place.head).q, place.row, setup.shape.head_size) *
-         bounds.of(Rows(setup, RowsOf::queries), place).longest_k;
+double largest_score(const CheckedArguments& setup, const Bounds::Part& bound, const Place& place) {
+  return std::abs(setup.scale) * bound.longest_k *
+         length_of(setup.problem(place.entry, place.head).q, place.row, setup.shape.head_size);
 }
 
 // c of each query, in the order of lse: the error of its weights exp(score − lse) in u.
@@ -276,8 +275,10 @@ std::vector<double> errors_of_weights(const CheckedArguments& setup, const Bound
   core::parallel_for(queries.count(), 3 * elements_of(setup.q), [&](std::int64_t n) {
     const Place place = queries.at(n);
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double size = std::isfinite(lse[at]) ? std::abs(static_cast<double>(lse[at])) : 0;
-    errors[at] = 2 + largest_score(setup, bounds, place) + of_lse * size + of_sum;
+    errors[at] = 2 + of_sum;
+    if (std::isfinite(lse[at]))
+      errors[at] += largest_score(setup, bounds.of(queries, place), place) +
+                    of_lse * std::abs(static_cast<double>(lse[at]));
   });
   return errors;
 }
@@ -522,11 +523,11 @@ std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Bou
                   setup.shape.value_size) *
         bound.longest_v / parts.v.factor();
     double& ds = (errors[at] = {of_weights[at], of_weights[at], std::max(1.0, size / 64) * longest * longest,
-                                size / 8 * products + keys * delta * delta})
+                                size / 8 * products + keys / 4 * (products + delta * delta)})
                      .ds;
     // The derivative of a soft cap is off by u, however small it is.
     if (setup.softcap > 0)
-      ds += 2 * std::pow(std::cosh(largest_score(setup, bounds, place) / setup.softcap), 2);
+      ds += 2 * std::pow(std::cosh(largest_score(setup, bound, place) / setup.softcap), 2);
   });
   return errors;
 }
