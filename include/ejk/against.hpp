@@ -6,20 +6,23 @@
 // result, within the sum of both bounds.
 //
 // Of attention in float32 with float32 weights, out, lse, dq, dk and dv have a smaller bound where it is
-// finite. With u = 2⁻²⁴, n keys, N queries of all heads that share a key, sizes D of q and Dv of v, the number
-// m_j of keys (queries) equal to key (query) j, and by query
+// finite. With u = 2⁻²⁴, n keys, N queries of all heads that share a key, sizes D of q and Dv of v, the
+// number m_j of keys (queries) equal to key (query) j, and by query
 //   L  = |scale| ‖q‖ max‖k‖
 //   c  = 2 + L + max(1, √D / 4) |lse| + ¾ √n, the error of its weights; c' = c + 2 cosh²(L / softcap) of dS
-//   f² = (Dv/8 + n/4) Σ dout² out² + n/4 δ², that of δ
-//   g² = max(1, Dv/64) ‖dout‖² max‖v‖², that of dP
+//   g  = max(1, √Dv / 8) ‖dout‖ max‖v‖, that of dP
+//   x  = Σ P², h² = (Dv/8 + n/4) Σ dout² out² + n/4 δ² + x ((1 − x) c' ‖dout‖ max‖v‖ min(1, 4/√Dv))²,
+//        that of δ
 // it is ε |R| and u times
 //   out (3 + 2 √n) |R| + 4 c √(Σ_j m_j P² v²)
 //   lse 4 c
-//   dq  (max c + 2 √n) |R| + 4 √(Σ_j m_j (c'² dS² + p² (f² + g²)) k²) + 4 h |scale Σ_j P k|
-//   dk  (max c + 2 √N) |R| + 4 √(Σ_i m_i ((c' + ¾ √N)² dS² + p² (h² + max(1, m/16) g²)) q²)
+//   dq  (max c + 2 √n) |R| + 4 √(Σ_j m_j (c'² dS² + p² (g² + h²)) k²) + 4 h |scale Σ_j P k|
+//   dk  (max c + 2 √N) |R| + 4 √(Σ_i m_i t² (c'² dS² + p² (g² + h²)) q²)
+//         + |scale| max(g m / N) Σ_i P √(Σ q² / N)
 //   dv  (max c + 2 √N) |R| + 4 √(Σ_i m_i (c + ¾ √N)² P² dout²)
-// where p = scale P ds/ds₀, h² = f² + c'² Σ_j (dS / scale)², and m is the number of rows of dout equal to its
-// own. Errors of scores and of dP go with the lengths of their factors, those of sums of n terms with √n.
+// where p = scale P ds/ds₀, t = 1 + ¾ √N / c', and m > 1 queries have equal rows of dout, whose errors of dP
+// are the same. Errors of scores and of dP go with the lengths of their factors, those of sums of n terms with
+// √n.
 //
 // Attention kernels with 16-bit inputs round P to that type before P·V, and in gradients dP, P and dS. With
 // its unit roundoff u (2⁻⁸ of bfloat16, 2⁻¹¹ of float16) and half of its smallest number u₀ (2⁻²⁵ of float16,

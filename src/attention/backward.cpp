@@ -499,13 +499,9 @@ class Backward {
     p.dropout.apply_to_key(key, some, dp);
     softmax_.gradients(products, dp, columns.count(), t.lse + columns.begin, t.delta + columns.begin, slopes,
                        scale, products, dp);
-    if (saved_.squared) {
-      const std::int64_t first = p.first_row + queries.begin + columns.begin;
-      if (auto* const sums = static_cast<Real*>(saved_.squared->sums); sums && wanted_ == Wanted::queries)
-        for (std::int64_t i = 0; i < columns.count(); ++i) sums[first + i] += dp[i] * dp[i];
+    if (saved_.squared)
       square(products, dp, columns.count(), slopes, scale,
-             static_cast<const Real*>(saved_.squared->rows) + first);
-    }
+             static_cast<const Real*>(saved_.squared->rows) + p.first_row + queries.begin + columns.begin);
     p.dropout.apply_to_key(key, some, products);
     if (saved_.squared)
       std::transform(products, products + columns.count(), products,

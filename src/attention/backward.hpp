@@ -7,11 +7,10 @@
 namespace ejk::attn {
 
 /// Second factors for sums of squared terms of gradients: P becomes P² and dS becomes 4 dS² + (scale · ds/ds₀
-/// · P)² `rows` of its query. backward_of_queries() adds Σ dS² of each query to `sums`, unless null.
+/// · P)² `rows` of its query.
 struct SquaredFactors {
   ArrayView q, k, dout;
   const void* rows;
-  void* sums = nullptr;
 };
 
 /// What the backward pass begins with. dout is (B, heads, positions, elements); lse and δ are of the rows

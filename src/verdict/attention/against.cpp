@@ -282,7 +282,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                      {},
                      {}};
   it.rounding = rounding_of_weights(setup, blocks, weights, dout);
-  if (it.rounding.terms.empty()) it.rounding = rounding_of_float32(setup, blocks, it.bounds, dout);
+  if (it.rounding.terms.empty())
+    it.rounding = rounding_of_float32(setup, blocks, it.bounds, dout, right.weights.keys);
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
   if (setup.gradients)
     for (Bounds* bounds : {&it.bounds, &of_own}) {

@@ -267,7 +267,9 @@ double largest_score(const CheckedArguments& setup, const Bounds::Part& bound, c
 }
 
 // c of each query, in the order of lse: the error of its weights exp(score − lse) in u.
-std::vector<double> errors_of_weights(const CheckedArguments& setup, const Bounds& bounds, const float* lse) {
+std::vector<double> errors_of_weights(const CheckedArguments& setup, const Bounds& bounds,
+                                      const Array& lses) {
+  const auto lse = lses.elements<float>();
   const Rows queries(setup, RowsOf::queries);
   const double of_lse = std::max(1.0, std::sqrt(static_cast<double>(setup.shape.head_size)) / 4),
                of_sum = kSummedError * std::sqrt(static_cast<double>(setup.longest_keys()));
@@ -289,6 +291,22 @@ Array zeros(const Shape& shape) {
   return array;
 }
 
+// lse with values of zeros, of which one column is computed.
+Array lse_of(const CheckedArguments& setup, const MaskPlan& blocks) {
+  static constexpr float kZero = 0;
+  Shape one = setup.v.shape;
+  one.back() = 1;
+  return forward_of(setup, blocks,
+                    {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)})
+      .lse;
+}
+
+// Σ P² of a query.
+double squared_weights(const Array& twice, const Array& lse, std::size_t at) {
+  return std::exp(static_cast<double>(twice.elements<float>()[at]) -
+                  2 * static_cast<double>(lse.elements<float>()[at]));
+}
+
 // `bounds`: of float32 arithmetic, whose terms of lse follow; null: of rounded weights.
 std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit,
                                 const Bounds* bounds) {
@@ -296,21 +314,12 @@ std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& b
   count_equal_keys(setup, v);
   Array bias;
   ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
-  static constexpr float kZero = 0;
-  Shape one = setup.v.shape;
-  one.back() = 1;
-  const ForwardPass once = forward_of(
-      setup, blocks, {reinterpret_cast<const std::byte*>(&kZero), DType::float32, one, Shape(one.size(), 0)});
-  const float *const lse = once.lse.elements<float>().data(), *const twice =
-                                                                  squares.lse.elements<float>().data();
-  const std::vector<double> errors = bounds
-                                         ? errors_of_weights(setup, *bounds, lse)
-                                         : std::vector<double>(static_cast<std::size_t>(once.lse.size()), 1);
+  const Array lse = lse_of(setup, blocks);
+  const std::vector<double> errors = bounds ? errors_of_weights(setup, *bounds, lse)
+                                            : std::vector<double>(static_cast<std::size_t>(lse.size()), 1);
   for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double u = unit.relative * errors[at],
-                 factor = std::exp(static_cast<double>(twice[at]) -
-                                   2 * static_cast<double>(lse[at]));  // Σ P² of the row
+    const double u = unit.relative * errors[at], factor = squared_weights(squares.lse, lse, at);
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(
           elements[c], kOffOfOut,
@@ -372,6 +381,13 @@ struct GradientParts {
 
   std::size_t at(const Place& place) const {
     return static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
+  }
+  // Over the query heads of a key.
+  double sum_of_key(const Squares& squares, const Place& place, std::int64_t column) const {
+    double sum = 0;
+    for (std::int64_t h = place.head * setup.group(); h < (place.head + 1) * setup.group(); ++h)
+      sum += squares.sum(place.entry, h, column);
+    return sum;
   }
   SquaredFactors factors(const Array& rows) const {
     return {q.view(), k.view(), of_dout.view(), rows.data()};
@@ -476,18 +492,12 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
                     ds_least * ds_least * parts.k.sum(place.entry, place.head / setup.group(), c),
                 of_ds * parts.k.factor(), off * std::abs(mean[c]) + of_keys_off * least);
   });
-  const auto sum_of = [&](const Squares& squares, const Place& place, std::int64_t c) {
-    double sum = 0;
-    for (std::int64_t h = place.head * setup.group(); h < (place.head + 1) * setup.group(); ++h)
-      sum += squares.sum(place.entry, h, c);
-    return sum;
-  };
   const auto bound_keys = [&](Array& result, const Squares& of, double of_least, double factor) {
     for_each_row(setup, Rows(setup, RowsOf::keys), result, [&](const Place& place, float* elements) {
       for (std::int64_t c = 0; c < of.columns(); ++c)
         set_bound(elements[c], of_queries_off,
                   u * u * static_cast<double>(elements[c]) +
-                      (of_least > 0 ? of_least * of_least * sum_of(of, place, c) : 0),
+                      (of_least > 0 ? of_least * of_least * parts.sum_of_key(of, place, c) : 0),
                   factor, of_queries_off * least);
     });
   };
@@ -498,17 +508,18 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   return terms;
 }
 
-// Errors of one query in float32, in u: of its weights, of dS beside that of dP − δ, and the squares of those
-// of dP and of δ.
+// Errors of one query in float32, in u: of its weights, of dS beside that of dP − δ, and of dP and δ.
 struct QueryErrors {
   double weights, ds, dp, delta;
 };
 
-std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Bounds& bounds) {
+std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const MaskPlan& blocks,
+                                           const Bounds& bounds) {
   const CheckedArguments& setup = parts.setup;
   const Rows queries(setup, RowsOf::queries);
-  const std::vector<double> of_weights =
-      errors_of_weights(setup, bounds, parts.made.lse.elements<float>().data());
+  const std::vector<double> of_weights = errors_of_weights(setup, bounds, parts.made.lse);
+  Array bias;
+  const Array twice = lse_of(with_scores_doubled(setup, bias), blocks);
   const auto keys = static_cast<double>(setup.longest_keys()),
              size = static_cast<double>(setup.shape.value_size);
   std::vector<QueryErrors> errors(of_weights.size());
@@ -516,66 +527,88 @@ std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Bou
     const Place place = queries.at(n);
     const Bounds::Part& bound = bounds.of(queries, place);
     const std::size_t at = parts.at(place);
-    const auto delta = static_cast<double>(parts.delta.elements<float>()[at]),
-               products = static_cast<double>(parts.products.elements<float>()[at]);
+    QueryErrors& e = errors[at];
+    e.weights = e.ds = of_weights[at];
+    // The derivative of a soft cap is off by u, however small it is.
+    if (setup.softcap > 0)
+      e.ds += 2 * std::pow(std::cosh(largest_score(setup, bound, place) / setup.softcap), 2);
     const double longest =
         length_of(setup.rows_of(parts.dout.view(), place.entry, place.head, setup.q_offsets), place.row,
                   setup.shape.value_size) *
         bound.longest_v / parts.v.factor();
-    double& ds = (errors[at] = {of_weights[at], of_weights[at], std::max(1.0, size / 64) * longest * longest,
-                                size / 8 * products + keys / 4 * (products + delta * delta)})
-                     .ds;
-    // The derivative of a soft cap is off by u, however small it is.
-    if (setup.softcap > 0)
-      ds += 2 * std::pow(std::cosh(largest_score(setup, bound, place) / setup.softcap), 2);
+    e.dp = std::max(1.0, std::sqrt(size) / 8) * longest;
+    // δ changes with P by Σ P (dP − δ): about ‖dout‖ ‖v‖ 4 / √Dv, and less where one key has all the weight.
+    const auto delta = static_cast<double>(parts.delta.elements<float>()[at]),
+               products = static_cast<double>(parts.products.elements<float>()[at]),
+               squares = squared_weights(twice, parts.made.lse, at),
+               spread = longest * std::min(1.0, 4 / std::sqrt(size));
+    e.delta = std::sqrt(size / 8 * products + keys / 4 * (products + delta * delta) +
+                        squares * std::pow((1 - squares) * e.ds * spread, 2));
   });
   return errors;
 }
 
-std::vector<Array> float32_terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks,
-                                              const Bounds& bounds, const ArrayView& dout,
-                                              double& largest_error) {
-  constexpr float kTogether = 16;  // equal rows of dout whose errors of dP count as one
-  GradientParts parts(arguments, blocks, dout, nullptr);
+// By entry and key head: the largest error of dP that rows have in common as their dout is equal, by their share
+// of all.
+std::vector<double> common_errors(const GradientParts& parts, const std::vector<QueryErrors>& errors) {
   const CheckedArguments& setup = parts.setup;
-  const double off = kOffOfOut * kFloat32.relative, scale = std::abs(setup.scale),
-               of_sum =
-                   kSummedError * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
-  std::vector<QueryErrors> errors = errors_of_queries(parts, bounds);
-  for (const QueryErrors& e : errors) largest_error = std::max(largest_error, e.weights);
-  Array rows = zeros(setup.shape.lse), sums = zeros(setup.shape.lse);
-  const auto set_row = [&](std::size_t at, double squares, double error) {
-    rows.elements<float>()[at] = static_cast<float>(4 * squares / (error * error));
-  };
-  for (std::size_t n = 0; n < errors.size(); ++n) set_row(n, errors[n].dp + errors[n].delta, errors[n].ds);
-  std::vector<Array> terms = gradients_of_zeros(setup);
-  SquaredFactors squared = parts.factors(rows);
-  squared.sums = sums.data();
-  backward_of_queries(setup, blocks, setup.all_queries(), 1, parts.saved(squared),
-                      RowWriter(setup, terms[0].mutable_view()), {});
-  parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
-    QueryErrors& e = errors[parts.at(place)];
-    if (scale > 0)
-      e.delta += e.ds * e.ds / scale / scale * static_cast<double>(sums.elements<float>()[parts.at(place)]);
-    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
-      set_bound(elements[c], off, e.ds * e.ds / 4 * static_cast<double>(elements[c]),
-                parts.of_ds * parts.k.factor(),
-                off * std::sqrt(e.delta) * scale * parts.of_ds * std::abs(mean[c]));
-  });
+  std::vector<double> largest(static_cast<std::size_t>(setup.shape.entries * setup.shape.kv_heads));
   for_each_equal_query(
       setup, parts.dout.view(), [&](std::int64_t entry, std::int64_t head, std::int64_t i, float count) {
-        const std::size_t at = parts.at({entry, head, i});
-        const QueryErrors& e = errors[at];
-        set_row(at, static_cast<double>(std::max(1.0F, count / kTogether)) * e.dp + e.delta, e.ds + of_sum);
-        multiply(parts.q.row(entry, head, i), parts.q.columns(),
-                 static_cast<float>(std::pow(e.ds + of_sum, 2)));
-        multiply(parts.of_dout.row(entry, head, i), parts.of_dout.columns(),
-                 static_cast<float>(std::pow(e.weights + of_sum, 2)));
+        if (count < 2) return;
+        double& error =
+            largest[static_cast<std::size_t>(entry * setup.shape.kv_heads + head / setup.group())];
+        error = std::max(error, errors[parts.at({entry, head, i})].dp * static_cast<double>(count) /
+                                    static_cast<double>(setup.rows_of_key(entry)));
       });
-  backward_of_keys(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
-                   RowWriter(setup, terms[1].mutable_view()), RowWriter(setup, terms[2].mutable_view()), {});
-  for (float& element : terms[1].elements<float>())
-    set_bound(element, off, static_cast<double>(element) / 4, parts.of_ds * parts.q.factor());
+  return largest;
+}
+
+std::vector<Array> float32_terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks,
+                                              const Bounds& bounds, const ArrayView& dout,
+                                              const Array& weights_of_keys, double& largest_error) {
+  GradientParts parts(arguments, blocks, dout, nullptr);
+  const CheckedArguments& setup = parts.setup;
+  const double off = kOffOfOut * kFloat32.relative, of_ds = parts.of_ds, scale = std::abs(setup.scale),
+               of_sum =
+                   kSummedError * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
+  const std::vector<QueryErrors> errors = errors_of_queries(parts, blocks, bounds);
+  const std::vector<double> common = common_errors(parts, errors);
+  Array rows = zeros(setup.shape.lse);
+  const Rows queries(setup, RowsOf::queries), keys(setup, RowsOf::keys);
+  core::parallel_for(queries.count(), 3 * elements_of(setup.q), [&](std::int64_t n) {
+    const Place place = queries.at(n);
+    const QueryErrors& e = errors[parts.at(place)];
+    rows.elements<float>()[parts.at(place)] =
+        static_cast<float>(4 * (e.dp * e.dp + e.delta * e.delta) / (e.ds * e.ds));
+    multiply(parts.q.row(place.entry, place.head, place.row), parts.q.columns(),
+             static_cast<float>(std::pow(e.ds + of_sum, 2)));
+    multiply(parts.of_dout.row(place.entry, place.head, place.row), parts.of_dout.columns(),
+             static_cast<float>(std::pow(e.weights + of_sum, 2)));
+  });
+  for (const QueryErrors& e : errors) largest_error = std::max(largest_error, e.weights);
+  std::vector<Array> terms = gradients_of_zeros(setup);
+  const SquaredFactors squared = parts.factors(rows);
+  backward(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
+           RowWriter(setup, terms[0].mutable_view()), RowWriter(setup, terms[1].mutable_view()),
+           RowWriter(setup, terms[2].mutable_view()), {});
+  parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
+    const QueryErrors& e = errors[parts.at(place)];
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(elements[c], off, e.ds * e.ds / 4 * static_cast<double>(elements[c]),
+                of_ds * parts.k.factor(), off * e.delta * scale * of_ds * std::abs(mean[c]));
+  });
+  const ArrayView weights = in_one_form(weights_of_keys.view(), setup.layout);
+  for_each_row(setup, keys, terms[1], [&](const Place& place, float* elements) {
+    double weight = 0;  // Σ P
+    load_row(setup.rows_of(weights, place.entry, place.head, setup.kv_offsets), place.row, 0, 1, &weight);
+    const double together = off / 4 * common[keys.part_of(place)] * scale * of_ds * parts.q.factor() * weight;
+    for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
+      set_bound(elements[c], off, static_cast<double>(elements[c]) / 4, of_ds * parts.q.factor(),
+                together > 0 ? together * std::sqrt(parts.sum_of_key(parts.q, place, c) /
+                                                    static_cast<double>(setup.rows_of_key(place.entry)))
+                             : 0);
+  });
   for (float& element : terms[2].elements<float>())
     set_bound(element, off, static_cast<double>(element), parts.dout.factor());
   return terms;
@@ -596,13 +629,15 @@ WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan
 }
 
 WeightRounding rounding_of_float32(const CheckedArguments& setup, const MaskPlan& blocks,
-                                   const Bounds& bounds, const std::optional<ArrayView>& dout) {
+                                   const Bounds& bounds, const std::optional<ArrayView>& dout,
+                                   const Array& weights_of_keys) {
   if (setup.shape.arithmetic == DType::float64) return {};
   const double u = kFloat32.relative, of_keys = 2 * std::sqrt(static_cast<double>(setup.longest_keys())),
                of_queries = 2 * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
   if (!dout) return {0, {u * (3 + of_keys), 0}, terms_of_out(setup, blocks, kFloat32, &bounds)};
   double largest = 0;
-  std::vector<Array> terms = float32_terms_of_gradients(setup, blocks, bounds, *dout, largest);
+  std::vector<Array> terms =
+      float32_terms_of_gradients(setup, blocks, bounds, *dout, weights_of_keys, largest);
   const double of_key = u * (largest + of_queries);
   return {0, {u * (largest + of_keys), of_key, of_key}, std::move(terms)};
 }

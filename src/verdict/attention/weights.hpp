@@ -40,10 +40,11 @@ WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan
                                    const std::optional<ArrayView>& dout,
                                    const Reference::Saved* saved = nullptr);
 
-/// The whole error of float32 arithmetic; nothing for float64. `bounds`: of the same arguments. Cost: for
-/// gradients dP and the scores are computed once more than for rounded weights.
+/// The whole error of float32 arithmetic; nothing for float64. `bounds`: of the same arguments; Σ P of each key
+/// for gradients. Cost: for gradients the scores are computed once more than for rounded weights.
 WeightRounding rounding_of_float32(const CheckedArguments& setup, const MaskPlan& blocks,
-                                   const Bounds& bounds, const std::optional<ArrayView>& dout);
+                                   const Bounds& bounds, const std::optional<ArrayView>& dout,
+                                   const Array& weights_of_keys);
 
 double bytes_of_weight_rounding(const CheckedArguments& setup);
 
