@@ -21,7 +21,7 @@
 //         + |scale| max(g m / N) Σ_i P √(Σ q² / N)
 //   dv  (max c + 2 √N) |R| + 4 √(Σ_i m_i (c + ¾ √N)² P² dout²)
 // where p = scale P ds/ds₀, t = 1 + ¾ √N / c', and m > 1 queries have equal rows of dout, whose errors of dP
-// are the same. Errors of scores and of dP go with the lengths of their factors, those of sums of n terms with
+// are the same. Errors of scores and of dP go with the lengths of factors, those of sums of n terms with
 // √n.
 //
 // Attention kernels with 16-bit inputs round P to that type before P·V, and in gradients dP, P and dS. With
