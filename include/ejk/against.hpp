@@ -11,8 +11,8 @@
 //   L  = |scale| ‖q‖ max‖k‖
 //   c  = 2 + L + max(1, √D / 4) |lse| + ¾ √n, the error of its weights; c' = c + 2 cosh²(L / softcap) of dS
 //   g  = max(1, √Dv / 8) ‖dout‖ max‖v‖, that of dP
-//   x  = Σ P², h² = (Dv/8 + n/4) Σ dout² out² + n/4 δ² + x ((1 − x) c' ‖dout‖ max‖v‖ min(1, 4/√Dv))²,
-//        that of δ
+//   x  = Σ P², h² = (Dv/8 + n/4) Σ dout² out² + (n + lse²)/4 δ²
+//        + x ((1 − x) c' ‖dout‖ max‖v‖ min(1, 4/√Dv))², that of δ
 // it is ε |R| and u times
 //   out (3 + 2 √n) |R| + 4 c √(Σ_j m_j P² v²)
 //   lse 4 c

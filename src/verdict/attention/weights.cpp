@@ -532,6 +532,8 @@ std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Mas
     // The derivative of a soft cap is off by u, however small it is.
     if (setup.softcap > 0)
       e.ds += 2 * std::pow(std::cosh(largest_score(setup, bound, place) / setup.softcap), 2);
+    const auto lse = static_cast<double>(parts.made.lse.elements<float>()[at]);
+    if (!std::isfinite(lse)) return;
     const double longest =
         length_of(setup.rows_of(parts.dout.view(), place.entry, place.head, setup.q_offsets), place.row,
                   setup.shape.value_size) *
@@ -542,7 +544,7 @@ std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Mas
                products = static_cast<double>(parts.products.elements<float>()[at]),
                squares = squared_weights(twice, parts.made.lse, at),
                spread = longest * std::min(1.0, 4 / std::sqrt(size));
-    e.delta = std::sqrt(size / 8 * products + keys / 4 * (products + delta * delta) +
+    e.delta = std::sqrt((size / 8 + keys / 4) * products + (keys + lse * lse) / 4 * delta * delta +
                         squares * std::pow((1 - squares) * e.ds * spread, 2));
   });
   return errors;
