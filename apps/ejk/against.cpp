@@ -81,15 +81,22 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
       .group("Comparison");
 }
 
-std::vector<BufferedInput> open_actual(const AgainstOptions& options,
-                                       const std::vector<PlannedArray>& results, Job& job, Report& report) {
-  std::vector<BufferedInput> given;
+ActualArrays open_actual(const AgainstOptions& options, const std::vector<PlannedArray>& results,
+                         const std::vector<AbsentResult>& absent, Job& job, Report& report) {
+  ActualArrays actual;
+  std::vector<BufferedInput>& given = actual.results;
+  std::vector<std::string>& others = actual.others;
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
-  if (!options.given()) return given;
+  if (!options.given()) return actual;
   job.provenance.input("against", options.actual);
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.actual);
-  std::vector<std::string> others;
   for (NamedInput& input : arrays) {
+    for (const AbsentResult& result : absent)
+      if (result.name == input.name)
+        throw Error(Error::Kind::input,
+                    fmt::format("{}: {} is not among the results, and would not be compared",
+                                printable(options.actual), result.name))
+            .hint(result.hint);
     auto of = std::find_if(given.begin(), given.end(),
                            [&](const BufferedInput& g) { return g.argument == input.name; });
     std::shared_ptr<const ArraySource> source;
@@ -114,11 +121,12 @@ std::vector<BufferedInput> open_actual(const AgainstOptions& options,
   if (!others.empty())
     report.warnings.push_back(fmt::format("{}: not compared, as the results are {}: {}",
                                           printable(options.actual), names_of(results), all));
-  return given;
+  return actual;
 }
 
-void add_against(Report& report, const AgainstOptions& options, const Against& against,
-                 const std::string& hint, Job& job) {
+void add_against(Report& report, const AgainstOptions& options, Against against,
+                 const std::vector<std::string>& others, const std::string& hint, Job& job) {
+  against.not_compared = others;
   Report about = describe(against, options.detail);
   if (against.tried && !against.agrees() && against.explanations.empty()) about.add(Remark{hint});
   if (options.detail == Detail::brief) {

@@ -25,13 +25,24 @@ struct AgainstOptions {
 /// Declares --against, --explain, --tiles and --brief. `what` describes the reference.
 void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
 
-/// One entry for each result, without a source where it is not given. Throws Error{usage} for --explain alone
-/// and for an array that may be one of several results; Error{input} for no result and for another shape.
-std::vector<BufferedInput> open_actual(const AgainstOptions& options,
-                                       const std::vector<PlannedArray>& results, Job& job, Report& report);
+struct ActualArrays {
+  std::vector<BufferedInput> results;  // one for each, without a source where it is not given
+  std::vector<std::string> others;     // names of arrays that are no results
+};
 
-/// Adds the comparison, and a warning if it is out of tolerance. `hint`: what to try if no fault explains it.
-void add_against(Report& report, const AgainstOptions& options, const Against& against,
-                 const std::string& hint, Job& job);
+/// A result of the command that this run does not compute, and the option that computes it.
+struct AbsentResult {
+  std::string name, hint;
+};
+
+/// Throws Error{usage} for --explain alone and for an array that may be one of several results; Error{input}
+/// for no result, for another shape, and for one of `absent`, which would not be compared.
+ActualArrays open_actual(const AgainstOptions& options, const std::vector<PlannedArray>& results,
+                         const std::vector<AbsentResult>& absent, Job& job, Report& report);
+
+/// Adds the comparison, and a warning if it is out of tolerance. `others`: arrays that were not compared.
+/// `hint`: what to try if no fault explains it.
+void add_against(Report& report, const AgainstOptions& options, Against against,
+                 const std::vector<std::string>& others, const std::string& hint, Job& job);
 
 }  // namespace ejk::app

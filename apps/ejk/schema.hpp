@@ -89,6 +89,8 @@ against | section | comparison of the other result within error bounds | with --
   elements, beyond | integer | its elements; those out of tolerance
   beyond_share | share or null | beyond / elements
   largest | number or null | the largest error, in bounds; null where one is not a number
+  compared | string | the arrays that were compared | where others were not
+  not_compared | string | arrays of the other file that are no results | where there are some
   arrays | table | the arrays that were given | without --brief
     array | string | the array
     dtype | string | its element type

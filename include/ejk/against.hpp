@@ -114,7 +114,8 @@ struct Against {
   /// Of attention: the largest possible difference between two scores of a query.
   std::optional<double> score_range = {};
   std::vector<Compared> arrays;
-  std::vector<std::string> not_given;  // results without a given array
+  std::vector<std::string> not_given;     // results without a given array
+  std::vector<std::string> not_compared;  // given arrays that are no results
   std::vector<Part> parts;
   std::optional<NoGroup> no_group = {};
   std::vector<Indices> where;

@@ -97,6 +97,12 @@ Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays
                         const std::vector<std::string>& tiles = {});
 std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain);
 
+/// Adds the largest scores of heads: `given` (heads,), absent if it is not given, beside `own`, of run(). The
+/// bound is that of both as an lse to base e. If explanations were tried, a factor of the scale is.
+void compare_max_logits(const AttentionPlan& plan, const AttentionArrays& arrays,
+                        const std::vector<double>& own, const std::optional<ArrayView>& given,
+                        Against& against);
+
 /// Where arithmetic is float32, the type of v if it has 16 bits, or else that of q: values of a quantised cache
 /// are decoded to the type of the queries. Otherwise float32.
 DType weights_dtype(const AttentionPlan& plan);

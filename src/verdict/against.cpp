@@ -395,8 +395,16 @@ Report describe(const Against& against, Detail detail) {
         *against.score_range));
   if (against.score_range)
     report.add("score_range", "scores of a query differ by, at most", *against.score_range);
-  if (!against.not_given.empty())
-    report.add("not_given", "not given, not compared", fmt::format("{}", fmt::join(against.not_given, ", ")));
+  const auto add_names = [&](const char* key, const char* title, const std::vector<std::string>& names) {
+    if (!names.empty()) report.add(key, title, fmt::format("{}", fmt::join(names, ", ")));
+  };
+  if (!against.not_given.empty() || !against.not_compared.empty()) {
+    std::vector<std::string> names;
+    for (const Against::Compared& array : against.arrays) names.push_back(array.name);
+    add_names("compared", "compared", names);
+  }
+  add_names("not_given", "not given, not compared", against.not_given);
+  add_names("not_compared", "no results, not compared", against.not_compared);
   if (against.no_group) {
     const Against::NoGroup& none = *against.no_group;
     report.add(verify::no_group_section(none.rows, "beyond", none.elements, none.beyond, none.not_numbers,

@@ -269,9 +269,8 @@ void warn_of_nans(const AttentionArrays& arrays, Report& report) {
 }
 
 // --check and --against, by rank 0, which gathers the results. True if both pass.
-bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Request& r,
-                   std::vector<BufferedInput>& given, const std::vector<Output>& outputs, Report& report,
-                   Job& job) {
+bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Request& r, ActualArrays& given,
+                   const std::vector<Output>& outputs, const AttentionWork& work, Report& report, Job& job) {
   if (!words.check && !words.against.given()) return true;
   std::vector<Array> gathered;
   std::vector<ArrayView> views;
@@ -296,16 +295,20 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
     job.phase(Phase::compute, [&] { warn_of_nans(arrays, report); });
     std::vector<std::optional<ArrayView>> actual;
     job.phase(Phase::read, [&] {
-      for (BufferedInput& input : given)
+      for (BufferedInput& input : given.results)
         actual.push_back(input.source ? std::optional(input.view()) : std::nullopt);
     });
+    std::optional<ArrayView> max_logits;
+    if (r.settings.max_logits) max_logits = actual.back(), actual.pop_back();
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_results(plan, arrays, views, actual, words.against.explain, words.weights,
-                             tried_faults(words, r, job), words.against.tiles);
+      Against found = compare_results(plan, arrays, views, actual, words.against.explain, words.weights,
+                                      tried_faults(words, r, job), words.against.tiles);
+      if (r.settings.max_logits) compare_max_logits(plan, arrays, work.max_logits, max_logits, found);
+      return found;
     });
     passed = passed && against.agrees();
     add_against(
-        report, words.against, against,
+        report, words.against, against, given.others,
         "--try 'EXPR' tries a mask, such as 'causal & ~blocks(b.npy, 64x64)'; 'ejk compare MINE RESULT "
         "--explain' looks at the two arrays by themselves.",
         job);
@@ -403,17 +406,27 @@ void report_lse_layout(Report& report) {
 }
 
 // Results of another program; their lse has heads before queries from here on.
-std::vector<BufferedInput> open_given(const AttentionFlags& words, const AttentionPlan& plan, Job& job,
-                                      Report& report) {
+ActualArrays open_given(const AttentionFlags& words, const AttentionPlan& plan, Job& job, Report& report) {
   std::vector<PlannedArray> stored = plan.results();
+  if (words.settings.max_logits)
+    stored.push_back({"max_logits", ArrayType(stored[1].type.dtype, {stored[1].type.shape.rbegin()[1]})});
   const auto is_exchanged = [&](const std::string& name) {
     return name == "lse" && words.conventions.exchanges_lse();
   };
   for (PlannedArray& result : stored)
     if (is_exchanged(result.name)) result.type = ArrayType(result.type.dtype, exchanged(result.type.shape));
-  std::vector<BufferedInput> given = open_actual(words.against, stored, job, report);
-  for (std::size_t n = 0; n < given.size(); ++n)
-    if (given[n].source && is_exchanged(stored[n].name)) given[n].source = exchanged(given[n].source);
+  std::vector<AbsentResult> absent;
+  if (stored[0].name == "out") {
+    if (!words.settings.max_logits) absent.push_back({"max_logits", "--max-logits, which computes it"});
+  } else {
+    if (words.inputs.bias->empty()) absent.push_back({"dbias", "--bias REF, as in the forward pass"});
+    if (words.conventions.sinks.empty()) absent.push_back({"dsinks", "--sinks REF, as in the forward pass"});
+  }
+  ActualArrays given = open_actual(words.against, stored, absent, job, report);
+  for (std::size_t n = 0; n < stored.size(); ++n) {
+    Source& source = given.results[n].source;
+    if (source && is_exchanged(stored[n].name)) source = exchanged(source);
+  }
   return given;
 }
 
@@ -440,11 +453,10 @@ Outcome run(const AttentionFlags& words, Job& job) {
     report.warnings.push_back(fmt::format(
         "{}: the first of three axes is the batch, and there are as many heads; masks of heads are (1, H, Q, K)",
         printable(name)));
-  std::vector<BufferedInput> given =
-      job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
+  ActualArrays given = job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.resident_bytes;
-  AttentionMemory memory = memory_of(words, plan, in, given);
+  AttentionMemory memory = memory_of(words, plan, in, given.results);
   memory.boxes_keys = boxes_keys(words, plan, in, job);
   if (memory.boxes_keys) memory.read.k = memory.read.v = false;
   if (!job.comm.is_single()) job.require_memory(always + plan.mask_bytes());  // the masks decide the division
@@ -473,7 +485,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
                                                   : run_parts(plan, division, in, outputs, job);
   add_work(report, work, r.masks);
   add_times(report, work, plan.flop());
-  const bool passed = check_results(words, plan, r, given, outputs, report, job);
+  const bool passed = check_results(words, plan, r, given, outputs, work, report, job);
   if (in.dout && !in.bias) outputs.push_back({"dbias", nullptr, {}});
   if (in.dout && !r.settings.sinks) outputs.push_back({"dsinks", nullptr, {}});
   if (r.settings.max_logits) outputs.push_back({"max_logits", max_logits_of(plan, work), {}});
@@ -612,7 +624,7 @@ void add_options(OptionSet& set, AttentionFlags& words) {
   declare_against(
       set, words.against,
       "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
-      "are not compared. A single array of another name is the only result of its shape.");
+      "are not compared, max_logits with --max-logits alone. A single array of another name is the only result of its shape.");
   add_dtype(
       set, "--weights", words.weights,
       "type to which the other program rounds P and dS\n"
@@ -749,8 +761,8 @@ check | section | the comparison with float64 | with --check
 )";
 
 constexpr std::string_view kScoreKeys = R"(
-  score_range | number | largest difference between two scores of a query | where there are scores
   not_given | string | results that were not given | where one was not given
+  score_range | number | largest difference between two scores of a query | where there are scores
 )";
 
 }  // namespace

@@ -133,9 +133,10 @@ double longest(Communicator& comm, double seconds) {
 
 // --check and --against, on rank 0. The outcome does not depend on the number of ranks.
 template <class Settings>
-bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, BufferedInput& given,
+bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& options, ActualArrays& actual,
            const Views& all, const ArrayView& out, Job& job, Report& report) {
   bool passed = true;
+  BufferedInput& given = actual.results[0];
   if (options.check) {
     const MatmulCheck check = job.phase(Phase::compute, [&] {
       return check_results(plan, all.lhs, all.rhs, all.existing, out, job.progress());
@@ -145,13 +146,13 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
     if (!passed) report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
   }
   if (given.source) {
-    const ArrayView actual = job.phase(Phase::read, [&] { return given.view(); });
+    const ArrayView view = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_results(plan, all.lhs, all.rhs, all.existing, out, actual, options.against.explain,
+      return compare_results(plan, all.lhs, all.rhs, all.existing, out, view, options.against.explain,
                              job.progress(), options.against.tiles, options.accumulator);
     });
     passed = passed && against.agrees();
-    add_against(report, options.against, against,
+    add_against(report, options.against, against, actual.others,
                 "'ejk compare MINE RESULT --explain' looks at the two arrays by themselves.", job);
   }
   return passed;
@@ -225,9 +226,10 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
   if (plan.tiling()) job.provenance.record("tiling", to_string(*plan.tiling()));
   Report report = describe(plan);
   report.warnings.insert(report.warnings.begin(), read.warnings.begin(), read.warnings.end());
-  BufferedInput given = std::move(job.phase(Phase::read, [&] {
-    return open_actual(options.against, {{"out", plan.out()}}, job, report);
-  })[0]);
+  ActualArrays actual = job.phase(Phase::read, [&] {
+    return open_actual(options.against, {{"out", plan.out()}}, {}, job, report);
+  });
+  const BufferedInput& given = actual.results[0];
 
   GroupedMatmulRun how_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped()};
   const std::int64_t check = options.check ? bytes_to_check(plan) : 0;
@@ -257,7 +259,7 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
   if (is_compared) {
     const Array gathered = job.comm.is_single() ? Array() : gather_parts(job.comm, out);
     const ArrayView result = job.comm.is_single() ? *out.source->mapped() : gathered.view();
-    if (job.comm.is_first()) passed = judge(plan, options, given, *all, result, job, report);
+    if (job.comm.is_first()) passed = judge(plan, options, actual, *all, result, job, report);
   }
   job.deliver(std::move(report), {out});
   return passed ? Outcome::passed : Outcome::failed;
