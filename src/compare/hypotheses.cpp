@@ -55,6 +55,9 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// Unwritten elements are equal to any others that are.
+bool is_evidence(double actual) { return std::isfinite(actual) && actual != 0; }
+
 // A prediction must halve the difference of an element: agreement within a wide tolerance is no explanation.
 bool is_nearer(double actual, double expected, double predicted, const Agreement& agree) {
   const double was = std::abs(actual - expected), is = std::abs(actual - predicted);
@@ -668,7 +671,7 @@ Moves match_indices(const CrossLines& lines, const Agreement& agree) {
     double alike_shares = 0;  // of all indices, those with such a value: how likely chance is
     for (std::size_t p = 0; p < sorted.size(); ++p) {
       const double a = lines.actual[p][i];
-      if (!std::isfinite(a) || agree(a, lines.expected[p][i])) continue;
+      if (!is_evidence(a) || agree(a, lines.expected[p][i])) continue;
       const double reach = 2 * (agree.atol + agree.rtol * std::abs(a));
       auto at = std::lower_bound(sorted[p].begin(), sorted[p].end(),
                                  std::pair(a - reach, std::numeric_limits<std::int64_t>::min()));
@@ -827,7 +830,8 @@ MovedSource from_view(const Shape& shape, const std::vector<std::size_t>& axes) 
 HypothesisPtr find_transposed(const Evidence& e) {
   const Shape& shape = e.naming.shape;
   const std::size_t rank = shape.size();
-  const Samples samples = some_of(e, 512);
+  Samples samples = some_of(e, 512);
+  std::erase_if(samples, [](const Sample* s) { return !is_evidence(s->actual); });
   if (samples.size() < 2 * kFewestSamples) return nullptr;
   std::vector<std::vector<std::size_t>> orders;
   std::vector<std::size_t> plain(rank);
@@ -1023,7 +1027,8 @@ std::optional<Box> differing_part(const Evidence& e, const Box& box, double valu
       const double there = line[i];
       if (same(there, value) || e.agree(value, there)) continue;
       ++differing;
-      far += !(std::abs(value - there) <= 0.25 * std::max(std::abs(value), std::abs(there)));
+      far += std::isinf(value) ||
+             !(std::abs(value - there) <= 0.25 * std::max(std::abs(value), std::abs(there)));
       least_there = std::min(least_there, there);
       most_there = std::max(most_there, there);
       Shape index = at;

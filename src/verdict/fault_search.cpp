@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -353,7 +354,7 @@ std::vector<FaultSearch::Share> FaultSearch::shares_of(std::size_t axis, const S
       share.all += s.weight;
       if (agreement.agree[i] == 0) continue;
       ++share.rows_agreeing;
-      share.numbers += s.place.back() != zeros;
+      share.numbers += s.place.back() == numbers;
       share.agreeing += s.weight;
       share.elements += static_cast<int>(std::count(s.beyond.begin(), s.beyond.end(), true));
     }
@@ -565,6 +566,17 @@ std::string FaultSearch::where(const std::vector<std::vector<bool>>& flags, bool
   return text;
 }
 
+// -inf is lse's value before a kernel writes it, as 0 is that of out.
+const char* FaultSearch::text_of_not_numbers() const {
+  for (const Sample* sample : {&first_, &second_})
+    for (const Sampled& s : *sample)
+      for (std::size_t c = 0; c < s.given.size(); ++c)
+        if (s.left && s.beyond[c] && !std::isfinite(s.given[c]) &&
+            s.given[c] != -std::numeric_limits<double>::infinity())
+          return "NaN or an infinity stands there";
+  return "-inf stands there, as if never written";
+}
+
 std::optional<Found> FaultSearch::count_out(Contents contents) {
   const bool is_zeros = contents == zeros;
   bool& done = is_zeros ? skipped_.zeros : skipped_.not_numbers;
@@ -575,6 +587,7 @@ std::optional<Found> FaultSearch::count_out(Contents contents) {
     if (open_[r]) elements += counts[r], beyond += counts_.beyond[r];
   }
   if (done || elements == 0 || elements < 0.005 * beyond) return std::nullopt;
+  const char* const text = is_zeros ? "0 stands there, as if never written" : text_of_not_numbers();
   done = true;
   std::string place =
       where(flags_of([&](std::int64_t row) {
@@ -603,14 +616,14 @@ std::optional<Found> FaultSearch::count_out(Contents contents) {
   const double share = std::min(left_, elements / all);
   left_ -= share;
   accepted_.push_back({std::nullopt, {}, contents, true, true});
-  return Found{
-      {is_zeros ? "unwritten" : "not_numbers",
-       is_zeros ? (is_scattered ? "single elements are 0" : "0 stands there, as if never written")
-                : (is_scattered ? "single elements are NaN or infinite" : "NaN or an infinity stands there"),
-       share},
-      place,
-      std::nullopt,
-      accepted_.size() - 1};
+  return Found{{is_zeros ? "unwritten" : "not_numbers",
+                !is_scattered ? text
+                : is_zeros    ? "single elements are 0"
+                              : "single elements are NaN or infinite",
+                share},
+               place,
+               std::nullopt,
+               accepted_.size() - 1};
 }
 
 // Which columns of a row, all out of tolerance, an accepted model covers; false: none.
@@ -988,7 +1001,7 @@ std::optional<std::size_t> FaultSearch::best_everywhere(Tested& tested,
     for (std::size_t i = 0; i < first_.size(); ++i) {
       if (!first_[i].left || agreement.agree[i] == 0) continue;
       weight += first_[i].weight;
-      has_numbers = has_numbers || first_[i].place.back() != zeros;
+      has_numbers = has_numbers || first_[i].place.back() == numbers;
     }
     if (weight < kMost * open || !has_numbers) continue;
     const double contradictions = contradicted(tested.models[h], {}).same_parts;

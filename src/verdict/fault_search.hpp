@@ -31,8 +31,9 @@ struct FaultModel {
   bool by_columns = false;
   /// It changes little, or has a fitted number: at most half of the differences may remain in each row.
   bool is_subtle = false;
-  /// Rows of zeros alone do not prove it: unwritten rows agree with any that leaves them without terms.
-  bool needs_numbers = false;
+  /// Rows of zeros, NaN or infinities alone are no evidence: unwritten rows agree with any model that leaves
+  /// them without terms. False for a model of such values.
+  bool needs_numbers = true;
   /// The same for all rows in less time, called once before many are counted; may be empty.
   std::function<std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                    double* allowed)>()>
@@ -107,7 +108,7 @@ class FaultSearch {
   struct Share {
     double agreeing = 0, all = 0;
     int rows_agreeing = 0, rows = 0, elements = 0;
-    int numbers = 0;  // rows that agree and are not of zeros
+    int numbers = 0;  // rows of numbers that agree
   };
 
   // How the models of one call agree with the first sample, as far as was computed.
@@ -155,6 +156,7 @@ class FaultSearch {
                                 bool needs_numbers, double& explained) const;
   std::optional<Found> accept(const FaultModel& model, const Agreement& first, std::optional<Scope> scope);
   std::optional<Found> count_out(Contents contents);
+  const char* text_of_not_numbers() const;
   std::optional<std::size_t> best_everywhere(Tested& tested, const std::vector<bool>& refuted) const;
   double prepare_counting(const std::vector<Found>& found, std::int64_t rows);
   void count_row(std::int64_t row, const std::vector<Found>& found, std::span<const std::size_t> order,

@@ -866,3 +866,23 @@ TEST_CASE("differences past the last group are counted apart from those in group
     CHECK_FALSE(explained(actual, in_order).no_group);
   }
 }
+
+TEST_CASE("0, NaN and infinities that are equal to others are unwritten, and no evidence for moves") {
+  for (const float value : {0.0F, std::nanf(""), -std::numeric_limits<float>::infinity()}) {
+    CAPTURE(value);
+    Array expected = random_array({16, 64}, 7);
+    const At right{expected};
+    for_each({16, 64}, [&](const Shape& at) {
+      if (at[0] >= 8 || at[1] > at[0] + 40) right(at) = value;
+    });
+    Array actual = Array::copy_of(expected.view());
+    const At wrong{actual};
+    for_each({16, 64}, [&](const Shape& at) {
+      if (at[0] >= 3) wrong(at) = value;
+    });
+    const Explained found = explain_difference(*make_source(actual.view(), "a"),
+                                               *make_source(expected.view(), "e"), ExplainOptions{});
+    REQUIRE(!found.explanations.empty());
+    for (const Explanation& e : found.explanations) CHECK(e.kind == "unwritten");
+  }
+}

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "compare/float_type.hpp"
@@ -287,4 +288,41 @@ TEST_CASE("rounding to fewer bits is that of the narrower types") {
   }
   CHECK(verify::Rounding{}(0.1) == 0.1);
   CHECK(to_half(0) == 0);
+}
+
+TEST_CASE("rows of 0, NaN or infinities are no evidence for a model that predicts them") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double unwritten : {0.0, -kInfinity, kInfinity, std::nan("")}) {
+    CAPTURE(unwritten);
+    // Of a query without a key in heads 2 and 3, twice the value in the others.
+    FaultModel masked = times(2);
+    masked.text = "the mask";
+    masked.values = [unwritten](std::int64_t row, std::span<const std::int64_t> columns, double* values,
+                                double* allowed) {
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        values[c] = row / kQueries / 2 == 1 ? unwritten : 2 * value(row, columns[c]);
+        allowed[c] = 1e-6;
+      }
+      return true;
+    };
+    const auto text_of = [](const std::vector<verify::Found>& all) {
+      return all.empty() ? "" : all[0].explanation.text + all[0].where;
+    };
+    const auto is_unwritten = [](auto row) { return row / kQueries / 2 == 1; };
+    const auto alone = found([&](auto row, auto c) { return is_unwritten(row) ? unwritten : value(row, c); },
+                             {masked, times(3)});
+    REQUIRE(alone.size() == 1);
+    CHECK(text_of(alone) == (unwritten == 0            ? "0 stands there, as if never written in heads 2-3"
+                             : unwritten == -kInfinity ? "-inf stands there, as if never written in heads 2-3"
+                                                       : "NaN or an infinity stands there in heads 2-3"));
+    const auto with_numbers =
+        found([&](auto row, auto c) { return is_unwritten(row) ? unwritten : 2 * value(row, c); }, {masked});
+    REQUIRE(with_numbers.size() == 1);
+    CHECK(text_of(with_numbers) == "the mask");
+    masked.needs_numbers = false;
+    const auto declared =
+        found([&](auto row, auto c) { return is_unwritten(row) ? unwritten : value(row, c); }, {masked});
+    REQUIRE(!declared.empty());
+    CHECK(declared[0].explanation.text == "the mask");
+  }
 }

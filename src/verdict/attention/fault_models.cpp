@@ -568,19 +568,21 @@ class FaultModels {
       const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
       for (const LseFault& fault : faults) {
         if (base.apply && fault.kind == std::string_view("lse_empty")) continue;  // it changes nothing else
-        list.add({fault.kind, fault.text,
-                  [=, this, scale = v.scale, value = fault.value](
-                      std::int64_t n, std::span<const std::int64_t>, double* values, double* allowed) {
-                    const Place place = it_.queries.at(n);
-                    const ReferenceRow r =
-                        made->row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
-                    values[0] = value(r);
-                    const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
-                    allowed[0] =
-                        it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
-                        relative * size;
-                    return true;
-                  }});
+        FaultModel h{fault.kind, fault.text,
+                     [=, this, scale = v.scale, value = fault.value](
+                         std::int64_t n, std::span<const std::int64_t>, double* values, double* allowed) {
+                       const Place place = it_.queries.at(n);
+                       const ReferenceRow r = made->row(setup_.problem(place.entry, place.head), place.row,
+                                                        Reference::Wanted::lse);
+                       values[0] = value(r);
+                       const double size = std::isfinite(values[0]) ? std::abs(values[0]) : 0;
+                       allowed[0] =
+                           it_.bounds.of(it_.queries, place).of_lse(std::max(size, std::abs(r.most)), scale) +
+                           relative * size;
+                       return true;
+                     }};
+        h.needs_numbers = h.kind != "lse_empty";
+        list.add(std::move(h));
       }
     }
   }

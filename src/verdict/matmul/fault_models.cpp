@@ -132,6 +132,7 @@ class FaultModels {
     FaultModel made;
     made.by_columns = true;
     made.is_subtle = kind == "rounding";
+    made.needs_numbers = kind != "existing";
     made.kind = std::move(kind);
     made.text = std::move(text);
     made.values = [this, recipe = std::move(recipe)](std::int64_t row, std::span<const std::int64_t> columns,
@@ -295,17 +296,18 @@ class FaultModels {
       return by_rows ? g < 0 : p_.ranges[g].count() == 0;
     };
     const char* const what = by_rows ? "rows of no group" : "groups without rows";
-    list_.push_back(
-        {"unwritten", fmt::format("{} hold what was there before, as if never written", what),
-         [=, this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
-           if (!is_nothing(row)) return false;
-           for (std::size_t c = 0; c < columns.size(); ++c) {
-             Matrix{it_.given}.load_row(row, columns[c], 1, &values[c]);
-             allowed[c] = 0;
-           }
-           return true;
-         },
-         0});
+    FaultModel there{
+        "unwritten", fmt::format("{} hold what was there before, as if never written", what),
+        [=, this](std::int64_t row, std::span<const std::int64_t> columns, double* values, double* allowed) {
+          if (!is_nothing(row)) return false;
+          for (std::size_t c = 0; c < columns.size(); ++c) {
+            Matrix{it_.given}.load_row(row, columns[c], 1, &values[c]);
+            allowed[c] = 0;
+          }
+          return true;
+        }};
+    there.needs_numbers = false;
+    list_.push_back(std::move(there));
   }
 
   void of_both() {
