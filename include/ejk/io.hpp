@@ -143,8 +143,8 @@ std::string index_in_folder(const std::string& folder);
 std::vector<std::string> model_files_in_folder(const std::string& folder);
 
 /// All arrays of a container, in order: members of an .npz, tensors of a safetensors file by position and of
-/// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g"), the .npy files of a
-/// folder without suffix, one empty name for an .npy file. allow_external includes targets of links to other
+/// a model by its index, dataset paths ("/g/x") of an HDF5 file or group ("a.h5:/g") by creation where a group
+/// tracks it, the .npy files of a folder without suffix, one empty name for an .npy file. allow_external includes targets of links to other
 /// files. References to single arrays are not checked: open_array reports missing ones.
 std::vector<std::string> array_names(const std::string& path, const OpenOptions& options = {});
 

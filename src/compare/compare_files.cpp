@@ -88,6 +88,51 @@ std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& exp
   return all;
 }
 
+// Positions of names in a file; nothing where its arrays of each dtype are merely sorted by name.
+using Positions = std::map<std::string, std::size_t>;
+std::optional<Positions> own_order(const ArraySet& set, const std::map<std::string, DType>& dtypes) {
+  Positions positions;
+  bool is_sorted = true;
+  const std::string* before = nullptr;
+  for (const ArraySet::Member& array : set.arrays) {
+    positions.emplace(array.name, positions.size());
+    const auto dtype = dtypes.find(array.name);
+    if (dtype == dtypes.end()) continue;
+    if (before != nullptr && array.name < *before && dtypes.at(*before) == dtype->second) is_sorted = false;
+    before = &array.name;
+  }
+  if (is_sorted) return std::nullopt;
+  return positions;
+}
+
+// Sorts pairs in the order of layers; returns the file that has it, empty for that of names.
+std::string sort_in_layers(const ArraySet& actual, const ArraySet& expected, std::vector<ArrayPair>& pairs) {
+  const auto links = std::stable_partition(pairs.begin(), pairs.end(),
+                                           [](const ArrayPair& pair) { return !pair.is_link(); });
+  std::stable_sort(pairs.begin(), links,
+                   [](const ArrayPair& x, const ArrayPair& y) { return natural_less(x.name, y.name); });
+  std::map<std::string, DType> of_actual, of_expected;
+  for (const ArrayPair& pair : pairs)
+    if (pair.why.empty())
+      of_actual[pair.name] = pair.actual.dtype, of_expected[pair.expected_name] = pair.expected.dtype;
+  std::string ArrayPair::*name = &ArrayPair::expected_name;
+  auto positions = own_order(expected, of_expected);
+  const ArraySet* set = &expected;
+  if (!positions) {
+    positions = own_order(actual, of_actual);
+    name = &ArrayPair::name, set = &actual;
+  }
+  if (!positions) return "";
+  std::stable_sort(pairs.begin(), links, [&](const ArrayPair& x, const ArrayPair& y) {
+    const auto position = [&](const ArrayPair& pair) {
+      const auto found = positions->find(pair.*name);
+      return found == positions->end() ? positions->size() : found->second;
+    };
+    return position(x) < position(y);
+  });
+  return set->name;
+}
+
 // A link on one side only is no difference. Links with one outside target are compared where they are
 // followed.
 void add_different_links(const ArraySet& actual, const ArraySet& expected, bool follow,
@@ -406,9 +451,6 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
   const bool by_name = actual.is_whole && expected.is_whole;
   pairs_ =
       by_name ? pairs_by_name(actual, expected, options_.maps) : std::vector{single_pair(actual, expected)};
-  if (options_.in_layers)
-    std::stable_sort(pairs_.begin(), pairs_.end(),
-                     [](const ArrayPair& x, const ArrayPair& y) { return natural_less(x.name, y.name); });
   if (by_name) add_different_links(actual, expected, options_.follow_links, pairs_);
   for (ArrayPair& pair : pairs_) {
     if (!pair.why.empty()) continue;
@@ -427,11 +469,12 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
     bytes_ += pair.actual.bytes() + pair.expected.bytes();
     elements_ += element_count(pair.actual.shape);
   }
+  if (options_.in_layers) order_of_ = sort_in_layers(actual, expected, pairs_);
 }
 
 FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare,
                                const std::function<void(std::int64_t, std::int64_t)>& progress) const {
-  FilesComparison files{pairs_, {}};
+  FilesComparison files{pairs_, {}, true, order_of_};
   std::int64_t before = 0;
   for (const ArrayPair& pair : pairs_) {
     Explained& found = files.found.emplace_back();
@@ -485,6 +528,7 @@ Report describe_layers(const FilesComparison& files) {
   }
   const LayerErrors errors = layer_errors(in_order);
   Report report = summary_of(files);
+  if (!files.order_of.empty()) report.add("order_of", "in the order of", printable(files.order_of));
   add_layer(report, "first", "first out of tolerance", compared, in_order, errors, errors.first);
   add_layer(report, "most_added", "adds the most", compared, in_order, errors, errors.most_added);
   Table table = pairs_table(false);

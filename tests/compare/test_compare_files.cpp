@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <random>
 
 #include "ejk/array_math.hpp"
@@ -54,6 +55,37 @@ TEST_CASE("arrays of two sets are paired by name, by a map, in bytes' or in natu
   CHECK(files.found[1].comparison.largest_absolute->amount == 1);
   CHECK_FALSE(files.found[4].comparison.same_shape());
   CHECK(FilesPlan(a, a).run().close);
+}
+
+TEST_CASE("layers are in the order of a file that has one, or else in natural order of names") {
+  Array x = plain::filled(DType::float32, {3}, 1), other = plain::filled(DType::int32, {3}, 1);
+  const std::vector<std::pair<std::string, Array*>> forward{{"0.in", &x},  {"0.proj", &x},     {"0.out", &x},
+                                                            {"10.in", &x}, {"10.ids", &other}, {"2.in", &x}};
+  const auto sorted = [&](const std::vector<DType>& dtypes) {
+    auto all = forward;
+    std::sort(all.begin(), all.end(), [&](const auto& p, const auto& q) {
+      const auto key = [&](const auto& array) {
+        return std::pair(std::find(dtypes.begin(), dtypes.end(), array.second->dtype()), array.first);
+      };
+      return key(p) < key(q);
+    });
+    return all;
+  };
+  const auto plan = [](const ArraySet& a, const ArraySet& e) { return FilesPlan(a, e, {.in_layers = true}); };
+  const Names as_stored{"0.in", "0.proj", "0.out", "10.in", "10.ids", "2.in"},
+      natural{"0.in", "0.out", "0.proj", "2.in", "10.ids", "10.in"};
+  const auto by_name = sorted({}), by_dtype = sorted({DType::int32, DType::float32});
+  for (const auto& unordered : {by_name, by_dtype}) {
+    const FilesPlan none = plan(set_of("a", unordered), set_of("e", unordered));
+    CHECK(names_of(none) == natural);
+    CHECK(none.run().order_of.empty());
+    const FilesPlan of_expected = plan(set_of("a", unordered), set_of("e", forward));
+    CHECK(names_of(of_expected) == as_stored);
+    CHECK(of_expected.run().order_of == "e");
+    const FilesPlan of_actual = plan(set_of("a", forward), set_of("e", unordered));
+    CHECK(names_of(of_actual) == as_stored);
+    CHECK(of_actual.run().order_of == "a");
+  }
 }
 
 TEST_CASE("names that become one, maps without a match and one array beside several are errors") {

@@ -181,6 +181,22 @@ TEST_CASE("the names in a file come in order, and a lone dataset needs none") {
   CHECK(open_array(kFiles + "other.h5")->name() == kFiles + "other.h5:/y");
 }
 
+TEST_CASE("names are in the order of creation in groups that track it, of others in bytes' order") {
+  Folder folder;
+  const std::string path = folder / "order.h5";
+  for (const unsigned order : {0U, static_cast<unsigned>(H5P_CRT_ORDER_TRACKED),
+                               static_cast<unsigned>(H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED)}) {
+    const hid_t created = H5Pcreate(H5P_FILE_CREATE), space = H5Screate(H5S_SCALAR);
+    H5Pset_link_creation_order(created, order);
+    const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, created, H5P_DEFAULT);
+    for (const char* name : {"b", "l.10", "l.2", "a"})
+      H5Dclose(H5Dcreate2(file, name, H5T_NATIVE_INT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space), H5Pclose(created), H5Fclose(file);
+    CHECK(array_names(path) ==
+          (order == 0 ? Names{"/a", "/b", "/l.10", "/l.2"} : Names{"/b", "/l.10", "/l.2", "/a"}));
+  }
+}
+
 TEST_CASE("links are named with what they lead to, and none is followed") {
   const auto of = [](const std::string& path, const OpenOptions& options = {}) {
     Names words;

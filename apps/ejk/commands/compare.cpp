@@ -423,7 +423,9 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
   add_flag(
       set, "--first", options->first,
       "list the arrays of two files in the order of layers\n"
-      "Natural order of names: layer.2 before layer.10. A line for each array: close or not, the largest "
+      "That of the arrays in EXPECTED, or else in ACTUAL: .npz, .pt, .safetensors, and HDF5 groups that track "
+      "the order of creation. Where they are sorted by name (or by dtype and name, as the safetensors package "
+      "writes them), and in folders, the natural order of names: layer.2 before layer.10. A line for each array: close or not, the largest "
       "difference, rel (as of --metric), and what the array adds, its rel less that of the array before it; "
       "the first that is out of tolerance, and the one that adds the most.")
       .excludes("--routing, --explain, --axes, --group-sizes, --cu-seqlens, --block, --tiles")
@@ -607,6 +609,7 @@ explanations | table | what accounts for the differences | with --explain, where
   kind | string | factor, offset, exchanged, repeated, permuted, shifted, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
+order_of | string | the file whose order the arrays are in | with --first, unless it is that of names
 first | null | no array is out of tolerance | with --first, where there is none
 first | section | the first array that is out of tolerance | with --first
   name | string | its name

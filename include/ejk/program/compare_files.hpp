@@ -26,7 +26,9 @@ namespace ejk {
 
 // Errors of the layers of a model, in order: the first layer out of tolerance, and the one that adds most.
 //
-// Names are in natural order ("layer.2" before "layer.10"). The error of an array is rel, Σ (a − e)² / Σ (a²
+// The order is that of the arrays in EXPECTED, or else in ACTUAL, unless they are merely sorted by name (arrays
+// of each dtype by themselves, as safetensors' writer does): then the natural order of names, "layer.2" before
+// "layer.10". The error of an array is rel, Σ (a − e)² / Σ (a²
 // + e²) over finite pairs (DeepGEMM's calc_diff); a layer adds its error less that of the array before it.
 
 /// Whether x is before y. Equal numbers with different leading zeros are ordered by bytes.
@@ -58,6 +60,7 @@ struct LayerErrors {
 LayerErrors layer_errors(std::span<const Comparison> in_order);
 
 struct ArraySet {
+  /// In the order of the file.
   struct Member {
     std::string name;       // within the file, group or folder
     std::string reference;  // of this array alone, for messages
@@ -101,11 +104,12 @@ struct FilesComparison {
   std::vector<Explained>
       found;  // by pair; the comparison alone without explanations, empty where there is none
   bool close = true;
+  std::string order_of = {};  // the file whose order pairs have; empty: that of names
 };
 
 struct FilesOptions {
   std::vector<NameMap> maps = {};  // names of actual in expected: the first map that matches
-  bool in_layers = false;          // pairs in natural order of names
+  bool in_layers = false;          // pairs in the order of layers
   bool follow_links = false;       // links out of the file are followed: broken ones are no difference
   bool explain = false;
 };
@@ -128,6 +132,7 @@ class FilesPlan {
  private:
   FilesOptions options_;
   std::vector<ArrayPair> pairs_;
+  std::string order_of_;
   std::int64_t bytes_ = 0, peak_ = 0, elements_ = 0;
 };
 

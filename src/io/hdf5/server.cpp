@@ -291,6 +291,10 @@ class Server {
       };
       if (H5Literate(level.group.id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, note, &level.entries) < 0)
         throw failed();
+      const auto has_order = [](const Entry& entry) { return entry.link.corder_valid != 0; };
+      if (std::all_of(level.entries.begin(), level.entries.end(), has_order))  // that of creation
+        std::sort(level.entries.begin(), level.entries.end(),
+                  [](const Entry& x, const Entry& y) { return x.link.corder < y.link.corder; });
     };
     enter(std::move(top), group);
     while (!levels.empty()) {
