@@ -30,8 +30,10 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
     std::sort(is.begin(), is.end());
     std::sort(wanted.begin(), wanted.end());
     if (is == wanted)
-      error.hint(planned.name == "lse" ? "--lse-layout hn or nh says which of its axes has the heads"
-                                       : "its axes are in another order than those of the inputs");
+      error.hint(planned.name == "lse"
+                     ? "--lse-layout hn or nh says which of its axes has the heads; --layout bhsd is "
+                       "for inputs with heads before positions"
+                     : "its axes are in another order than those of the inputs");
     throw std::move(error);
   }
   if (!is_wide_float(source.dtype()))

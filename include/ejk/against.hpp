@@ -129,6 +129,9 @@ struct Against {
   };
   std::optional<Tiles> tiles = {};  // of the array with most such elements, where tiles differ
 
+  /// The option with which the result agrees, set by a program: "--layout bhsd".
+  std::string agrees_with = {};
+
   bool tried = false;  // explanations were searched for
   /// By array, the largest share first; `share_explained` is of the elements out of tolerance in that array.
   struct Explained : Explanation {

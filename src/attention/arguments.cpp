@@ -249,6 +249,17 @@ void check_gradients(const AttentionTypes& types, const Sizes& shape) {
   check_shape(*types.lse, "lse", shape.lse);
 }
 
+// Key/value heads that do not divide query heads, and are more than positions, are perhaps positions.
+void check_groups(const CheckedArguments& s, AttentionLayout layout) {
+  const std::int64_t heads = s.shape.heads, kv_heads = s.shape.kv_heads;
+  if (heads == 0 || (kv_heads != 0 && heads % kv_heads == 0)) return;
+  Error error =
+      invalid(fmt::format("{} query heads are not a multiple of {} key/value heads", heads, kv_heads));
+  if (layout == AttentionLayout::bshd && kv_heads > s.k.shape[kPositions])
+    error.hint("of (batch, heads, sequence, size) the layout is bhsd");
+  throw std::move(error);
+}
+
 }  // namespace
 
 ArrayView in_one_form(const ArrayView& array, AttentionLayout layout) {
@@ -297,9 +308,7 @@ CheckedArguments check_arguments(const AttentionTypes& types, const AttentionSet
   shape.kv_heads = s.k.shape[kHeads];
   shape.head_size = s.q.shape[kElements];
   shape.value_size = s.v.shape[kElements];
-  if (shape.heads > 0 && (shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0))
-    throw invalid(
-        fmt::format("{} query heads are not a multiple of {} key/value heads", shape.heads, shape.kv_heads));
+  check_groups(s, options.layout);
   if (shape.head_size == 0)
     throw invalid("q and k have heads of size 0: there is nothing to multiply").about("q");
   read_sequences(s, options);

@@ -385,6 +385,7 @@ Report describe(const Against& against, Detail detail) {
       .add("beyond", "beyond the bound", against.beyond, Unit::count)
       .add("beyond_share", "share of those", share_of(against.beyond, against.elements), Unit::share)
       .add("largest", "largest error, in bounds", against.largest);
+  if (!against.agrees_with.empty()) report.add("agrees_with", "it agrees with", against.agrees_with);
   if (against.proves_little())
     report.warnings.push_back(fmt::format(
         "{} of {} elements may differ by more than they are, as inputs hold values so large: this proves little",

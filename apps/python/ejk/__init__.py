@@ -62,7 +62,7 @@ _FOLDER = re.compile(r"ejk-[0-9]+-")
 _FILE = re.compile(r"^(\w+)\.safetensors(:\1(?!\w))?")
 # Options and command lines in messages. A value of an option is quoted, a file, a number or a placeholder, or a word
 # that has a digit or a hyphen, ends a clause, or is one of these.
-_CHOICES = "additive|causal|cos|count|drop|ends|hn|inf|keep|lens|mask|nan|nh|rel|saturate|sizes|split|thd|truncate"
+_CHOICES = "additive|bhsd|bshd|causal|cos|count|drop|ends|hn|inf|keep|lens|mask|nan|nh|rel|saturate|sizes|split|thd|truncate"
 _VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
           r"(?:[a-z]+[\d-][\w-]*|" + _CHOICES + r")(?![\w-])|[a-z]\w*(?=[;:,.)']|$)")
 _OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)

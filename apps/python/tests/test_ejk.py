@@ -43,6 +43,28 @@ def test_a_wrong_kernel_fails_with_the_cause(options, why):
         ejk.assert_attention(*attention(torch, **options), mask="causal")
 
 
+def test_tensors_with_heads_before_sequences_and_no_layout_are_named():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    for shape in ((1, 4, 96, 32), (2, 4, 96, 32), (1, 16, 8, 32)):
+        for dtype in (torch.float32, torch.bfloat16):
+            q, k, v, dout = (torch.randn(shape, dtype=dtype).requires_grad_() for _ in range(4))
+            out = attend(q, k, v, is_causal=True)
+            part = ", in batch entry 0" if shape[0] > 1 else ""
+            with pytest.raises(AssertionError, match=f'it agrees with +layout="bhsd"{part}\n'):
+                ejk.assert_attention(out, q, k, v, mask="causal")
+            with pytest.raises(AssertionError) as failed:
+                ejk.assert_attention(out * 2, q, k, v, mask="causal")
+            assert "agrees with" not in str(failed.value)
+            gradients = torch.autograd.grad(out, (q, k, v), dout)
+            with pytest.raises(AssertionError, match='it agrees with +layout="bhsd"'):
+                ejk.assert_attention_grad(*gradients, q, k, v, dout, mask="causal")
+    with pytest.raises(AssertionError) as failed:
+        ejk.assert_attention(out, q, k, v, mask="causal", layout="bshd")
+    assert "agrees with" not in str(failed.value)
+
+
 def test_gradients_of_autograd_pass_and_exchanged_ones_fail():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
@@ -394,7 +416,7 @@ def test_no_cap_is_a_cap_of_0():
 def test_messages_have_the_words_of_python():
     in_python = ejk._in_python
     for words, expected in (
-            ("--dtype int32", 'dtype="int32"'), ("--no-computable writes it", "computable=False writes it"),
+            ("--dtype int32", 'dtype="int32"'), ("--layout bhsd is for", 'layout="bhsd" is for'), ("--no-computable writes it", "computable=False writes it"),
             ("--transpose-rhs takes weights", "transpose_rhs takes weights"), ("--by: 0 is", "by: 0 is"),
             ("for example --shape 8x16x16 for 8 heads", "for example shape=(8, 16, 16) for 8 heads"),
             ("--from position-ids takes them", 'from_="position-ids" takes them'),
