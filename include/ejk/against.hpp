@@ -41,10 +41,10 @@
 //
 // Kinds of explanations: those of ejk/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
 // exchanged and repeated (elements of another part), shifted, factor, rounding.
-// Of attention: tried (a mask of the caller), mask, scale, pages, sequences, heads, softcap, bias, alibi,
-// sinks, no_key, uniform (equal weights), operands (keys and values of others), tile (a loop over tiles or
-// parts of keys), padding (keys of zeros that count), lse_base, lse_sign, lse_max, lse_empty; of gradients
-// also delta.
+// Of attention: tried (a mask of the caller), mask (its terms, edges and tiles), scale, pages, sequences,
+// heads, softcap, bias, alibi, sinks, no_key, uniform (equal weights), operands (keys and values of others),
+// tile (a loop over tiles or parts of keys), padding (keys of zeros that count), lse_base, lse_sign, lse_max,
+// lse_empty; of gradients also delta.
 // Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short, nibbles.
 //
 // An explanation names heads, batch entries, sequences or groups unless it holds in all out of tolerance. The

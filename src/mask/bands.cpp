@@ -224,6 +224,9 @@ std::vector<NearbyMask> LocalMask::nearby() const {
     add("the window has no right edge", left_, std::nullopt, offset_);
     add("the window's sides are exchanged", right_, left_, offset_);
   }
+  if (left_ && right_.value_or(0) == 0 && *left_ < kLongestMask)
+    all.push_back({"the window is chunks, which do not move with the query",
+                   chunked_mask(q_length(), kv_length(), *left_ + 1, offset_)});
   add_alignments(
       *this, offset_,
       [&](std::int64_t offset) { return local_mask(q_length(), kv_length(), left_, right_, offset); }, all);

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "blocks/scan.hpp"
 #include "compare/float_type.hpp"
 
 namespace ejk::attn {
@@ -57,6 +58,73 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
     without(fmt::format("of {} parts of the keys only the first is used", parts), part, true);
     without(fmt::format("of {} parts of the keys only the last is used", parts), part * (parts - 1), false);
     without(fmt::format("of {} parts of the keys the last is left out", parts), part * (parts - 1), true);
+  }
+}
+
+// A tile that a kernel visits, in its row of tiles.
+struct VisitedTile {
+  bool is_full, is_first, is_last;
+  bool is_cut_at_first;  // the first query of the row does not attend to the first key
+};
+
+// Tiles that a block-sparse kernel treats wrongly. It is not seen where a mask has no such tile.
+struct TileFault {
+  const char *subject, *text;
+  bool is_whole;  // all pairs of the tile attend; else none
+  bool (*has)(const VisitedTile& tile);
+};
+constexpr TileFault kTileFaults[] = {
+    // The mask is not evaluated. ROCm/aiter#5741
+    {"partial tiles", "are computed whole", true, [](const VisitedTile& t) { return !t.is_full; }},
+    // Lists of full and of partial tiles are apart. pytorch/pytorch#143534
+    {"full tiles", "are left out", false, [](const VisitedTile& t) { return t.is_full; }},
+    {"partial tiles", "are left out where they are the first of several in a row", false,
+     [](const VisitedTile& t) { return !t.is_full && t.is_first && !t.is_last; }},
+    // The begin of a loop is rounded up.
+    {"tiles", "are left out where the window of the first query begins within them", false,
+     [](const VisitedTile& t) { return t.is_first && t.is_cut_at_first; }},
+    // ROCm/rocMLIR#2165
+    {"tiles", "are left out where they are the last of a row", false,
+     [](const VisitedTile& t) { return t.is_last; }},
+};
+
+// The tiles of a fault, as an array (rows of tiles, columns) of bool.
+Array tiles_with(const TileFault& fault, const Mask& of, BlockShape tile, const BlockStates& states) {
+  Array all(DType::boolean, {states.rows(), states.columns()});
+  for (std::int64_t i = 0; i < states.rows(); ++i) {
+    const auto row = states.states(i);
+    const auto is_visited = [](std::uint8_t state) { return state != 0; };
+    const auto first = std::find_if(row.begin(), row.end(), is_visited);
+    const auto last = std::find_if(row.rbegin(), row.rend(), is_visited).base();  // after it
+    for (auto at = first; at < last; ++at) {
+      if (!is_visited(*at)) continue;
+      const std::int64_t column = states.run(i).begin + (at - row.begin());
+      VisitedTile visited{*at == static_cast<std::uint8_t>(mask::BlockState::full), at == first,
+                          at + 1 == last, false};
+      bool attends = true;
+      if (visited.is_first)
+        of.read(i * tile.q, i * tile.q + 1, column * tile.kv, column * tile.kv + 1, &attends);
+      visited.is_cut_at_first = !attends;
+      all.elements<bool>()[static_cast<std::size_t>(i * states.columns() + column)] = fault.has(visited);
+    }
+  }
+  return all;
+}
+
+void add_sparse_tile_masks(const Mask& of, BlockShape tile, std::vector<mask::NearbyMask>& all) {
+  constexpr double kMostTiles = 0x1p20;
+  const std::int64_t queries = of.q_length(), keys = of.kv_length();
+  const double tiles = std::ceil(static_cast<double>(queries) / static_cast<double>(tile.q)) *
+                       std::ceil(static_cast<double>(keys) / static_cast<double>(tile.kv));
+  if (tiles < 2 || tiles > kMostTiles) return;
+  const auto states = blocks::scan_mask(of, tile, nullptr).summary.states;
+  for (const TileFault& fault : kTileFaults) {
+    Array marked = tiles_with(fault, of, tile, *states);
+    const auto flags = marked.elements<bool>();
+    if (std::none_of(flags.begin(), flags.end(), [](bool flag) { return flag; })) continue;
+    const Mask changed = blocks_mask(make_source(std::move(marked), "tiles"), tile, queries, keys);
+    all.push_back({fmt::format("{} of {} {}", fault.subject, to_string(tile), fault.text),
+                   fault.is_whole ? of | changed : of & ~changed});
   }
 }
 
@@ -191,7 +259,12 @@ class NearbyMasks {
   void add_loops(const std::optional<Mask>& mask, const Problem& p, std::vector<mask::NearbyMask>& known) {
     const std::size_t before = known.size();
     add_tile_masks(mask, p.q_length, p.kv_length, known);
-    if (mask) add_document_masks(*mask, known);
+    if (mask) {
+      add_document_masks(*mask, known);
+      for (const std::int64_t tile : kTileSizes) add_sparse_tile_masks(*mask, {tile, tile}, known);
+      const BlockShape own = blocks_.work().block;
+      if (own.q != own.kv) add_sparse_tile_masks(*mask, own, known);
+    }
     for (std::size_t n = before; n < known.size(); ++n) of_loops_.insert(known[n].text);
   }
 
