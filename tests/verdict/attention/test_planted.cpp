@@ -1,6 +1,7 @@
 // Faults of kernels that process keys in tiles, planted in plain loops: each is out of tolerance in float32,
 // bfloat16 and float16, and named with its place and its fraction of the wrong elements.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
@@ -237,6 +238,136 @@ TEST_CASE("boundaries of documents that are off, and documents that are one, are
       CHECK(told({0, 20, 90, kTokens}) == "the documents that meet at token 47 are one");
       CHECK(told({0, 21, 48, 91, kTokens}) == "documents begin one token late");
     }
+}
+
+namespace {
+
+// Faults of kernels that visit the tiles of a mask: which pairs attend, for a tile and its row of tiles.
+using Pairs = std::vector<std::vector<bool>>;
+
+Pairs pairs_of(const Mask& mask) {
+  const auto bits = std::make_unique<bool[]>(kTokens * kTokens);
+  mask.read(0, kTokens, 0, kTokens, bits.get());
+  Pairs pairs(kTokens, std::vector<bool>(kTokens));
+  for (Index i = 0; i < kTokens; ++i)
+    for (Index j = 0; j < kTokens; ++j)
+      pairs[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)] =
+          bits[static_cast<std::size_t>(i * kTokens + j)];
+  return pairs;
+}
+
+enum class TileFault { partial_whole, full_left_out, first_left_out, last_left_out };
+
+Pairs with_fault(const Pairs& right, Index tile, TileFault fault) {
+  Pairs wrong = right;
+  const auto at = [](Pairs& pairs, Index i, Index j) -> std::vector<bool>::reference {
+    return pairs[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+  };
+  for (Index i = 0; i < kTokens; i += tile) {
+    std::vector<Index> visited, attending;  // tiles, and their pairs
+    for (Index j = 0; j < kTokens; j += tile) {
+      Index count = 0;
+      for (Index n = 0; n < tile * tile; ++n) count += at(wrong, i + n / tile, j + n % tile) ? 1 : 0;
+      if (count > 0) visited.push_back(j), attending.push_back(count);
+    }
+    for (std::size_t n = 0; n < visited.size(); ++n) {
+      const bool is_full = attending[n] == tile * tile, is_first = n == 0, is_last = n + 1 == visited.size();
+      const bool is_wrong = fault == TileFault::partial_whole    ? !is_full
+                            : fault == TileFault::full_left_out  ? is_full
+                            : fault == TileFault::first_left_out ? !is_full && is_first && !is_last
+                                                                 : is_last;
+      for (Index m = 0; m < tile * tile && is_wrong; ++m)
+        at(wrong, i + m / tile, visited[n] + m % tile) = fault == TileFault::partial_whole;
+    }
+  }
+  return wrong;
+}
+
+// Tiles of 32 that are empty, full or partial; those that are partial are of such tiles of 16.
+Mask stored_tiles(std::uint64_t seed) {
+  std::mt19937_64 engine(seed);
+  Array bits(DType::boolean, {kTokens, kTokens});
+  const std::function<void(Index, Index, Index)> fill = [&](Index i, Index j, Index tile) {
+    const auto state = engine() % 3;
+    if (state == 2 && tile > 16)
+      for (Index part = 0; part < 4; ++part) fill(i + part / 2 * tile / 2, j + part % 2 * tile / 2, tile / 2);
+    else
+      for (Index n = 0; n < tile * tile; ++n)
+        bits.elements<bool>()[static_cast<std::size_t>((i + n / tile) * kTokens + j + n % tile)] =
+            state == 1 || (state == 2 && engine() % 2 == 0);
+  };
+  for (Index i = 0; i < kTokens; i += 32)
+    for (Index j = 0; j < kTokens; j += 32) fill(i, j, 32);
+  return array_mask(make_source(std::move(bits)));
+}
+
+}  // namespace
+
+TEST_CASE("tiles of block-sparse kernels that are computed whole or left out are named") {
+  const Mask documents = documents_mask(IntegerArray(std::vector<Index>{0, 20, 47, 90, kTokens})) &
+                         causal_mask(kTokens, kTokens);
+  const std::vector<std::pair<Mask, std::vector<TileFault>>> masks{
+      {local_mask(kTokens, kTokens, 70, 10),
+       {TileFault::partial_whole, TileFault::full_left_out, TileFault::first_left_out,
+        TileFault::last_left_out}},
+      {stored_tiles(3),
+       {TileFault::partial_whole, TileFault::full_left_out, TileFault::first_left_out,
+        TileFault::last_left_out}},
+      {causal_mask(kTokens, kTokens), {TileFault::full_left_out}},
+      {documents, {TileFault::partial_whole}}};
+  for (const DType type : kTypes)
+    for (const auto& masked : masks) {
+      CAPTURE(name_of(type));
+      CAPTURE(masked.first.text());
+      const Problem problem(type, 15, masked.first);
+      const Pairs right = pairs_of(masked.first);
+      const auto made = [&](const Pairs& pairs) {
+        return problem.made([&](Kernel& kernel) {
+          set_mask(kernel, [&](Index i, Index j) {
+            return pairs[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+          });
+        });
+      };
+      CHECK(problem.against(made(right)).agrees());
+      for (const Index tile : {16, 32})
+        for (const TileFault fault : masked.second) {
+          const std::string of = fmt::format(" of {0}x{0} are ", tile);
+          const std::string wanted =
+              fault == TileFault::partial_whole   ? "partial tiles" + of + "computed whole"
+              : fault == TileFault::full_left_out ? "full tiles" + of + "left out"
+              : fault == TileFault::first_left_out
+                  ? "partial tiles" + of + "left out where they are the first of several in a row"
+                  : "tiles" + of + "left out where they are the last of a row";
+          CAPTURE(wanted);
+          const Against found = problem.against(made(with_fault(right, tile, fault)));
+          REQUIRE(found.explanations.size() >= 1);
+          CHECK(found.explanations[0].text == wanted);
+          CHECK(found.explanations[0].share_explained > 0.98);
+        }
+      Row noise = made(right);
+      std::mt19937_64 engine(16);
+      std::normal_distribution<double> normal;
+      for (double& x : noise) x += 0.2 * normal(engine);
+      CHECK(problem.against(noise).explanations.empty());
+    }
+}
+
+TEST_CASE("a loop that begins one tile late in a window, and chunks in the place of a window, are named") {
+  for (const DType type : kTypes) {
+    CAPTURE(name_of(type));
+    const Problem problem(type, 17, local_mask(kTokens, kTokens, 31, 0));
+    const auto told = [&](const std::function<bool(Index i, Index j)>& allowed) {
+      const Against found = problem.against(problem.made([&](Kernel& k) { set_mask(k, allowed); }));
+      return found.explanations.empty() ? std::string() : found.explanations[0].text;
+    };
+    const auto window = [](Index i, Index j) { return j <= i && j >= i - 31; };
+    CHECK(told([&](Index i, Index j) {
+            const Index first = std::max<Index>(i / 16 * 16 - 31, 0);
+            return window(i, j) && j >= (first + 15) / 16 * 16;
+          }) == "partial tiles of 16x16 are left out where they are the first of several in a row");
+    CHECK(told([&](Index i, Index j) { return j <= i && i / 32 == j / 32; }) ==
+          "the window is chunks, which do not move with the query");
+  }
 }
 
 TEST_CASE("rows that hold those of others, and other factors in each head, are named") {

@@ -2,10 +2,12 @@
 // out of tolerance in float32, bfloat16 and float16, and named with its place and its fraction of the wrong
 // elements.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "ejk/against.hpp"
 #include "ejk/attention.hpp"
@@ -76,6 +78,8 @@ std::vector<Planted> planted() {
   add_mask("the causal edge is one key short", [](Index i, Index j) { return j < i; });
   add_mask("the tile of 32 keys on the diagonal is left out",
            [](Index i, Index j) { return j / 32 < i / 32; });
+  add_mask("full tiles of 32x32 are left out", [](Index i, Index j) { return j <= i && j / 32 == i / 32; });
+  add_mask("full tiles of 16x16 are left out", [](Index i, Index j) { return j <= i && j / 16 == i / 16; });
   const std::string first = "only the first query head of each key head is counted, not their sum",
                     mean = "it is the mean over the query heads of a key head, not their sum",
                     other = "query head h is added to key head h mod G, not h / (H/G)";
@@ -132,6 +136,41 @@ TEST_CASE("right gradients agree, and planted mistakes of theirs are refused and
       }
     }
   }
+}
+
+TEST_CASE("tiles that both passes leave out or compute whole are named in all gradients") {
+  const auto in_window = [](Index i, Index j) { return j <= i && j >= i - 40; };
+  const auto has = [&](Index i, Index j, Index tile, bool wanted) {  // a pair of the tile that does so
+    for (Index n = 0; n < tile * tile; ++n)
+      if (in_window(i / tile * tile + n / tile, j / tile * tile + n % tile) == wanted) return true;
+    return false;
+  };
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const Index tile : {16, 32}) {
+      CAPTURE(name_of(type));
+      Kernel right = right_kernel(type);
+      right.options.masks = {head_masks({local_mask(kTokens, kTokens, 40, 0)})};
+      right.allowed = [&](Index, Index, Index i, Index j) { return in_window(i, j); };
+      const auto texts = [&](const std::function<bool(Index i, Index j)>& allowed) {
+        Kernel kernel = right;
+        kernel.weight = [type](double x) { return plain::rounded(x, type); };
+        kernel.allowed = [&](Index, Index, Index i, Index j) { return allowed(i, j); };
+        std::map<std::string, std::string> all;
+        for (const auto& e : right.compare(kernel.backward({}), type).explanations)
+          all.try_emplace(e.array, e.text);
+        return all;
+      };
+      CHECK(texts(in_window).empty());
+      const auto in_all = [](const std::string& text) {
+        return std::map<std::string, std::string>{{"dk", text}, {"dq", text}, {"dv", text}};
+      };
+      const std::string of = fmt::format(" of {0}x{0} are ", tile);
+      CHECK(texts([&](Index i, Index j) { return has(i, j, tile, true); }) ==
+            in_all("partial tiles" + of + "computed whole"));
+      if (tile == 16)
+        CHECK(texts([&](Index i, Index j) { return in_window(i, j) && has(i, j, tile, false); }) ==
+              in_all("full tiles" + of + "left out"));
+    }
 }
 
 }  // namespace planted_gradients
