@@ -33,6 +33,7 @@ class GridMask final : public MaskNode {
         text_(std::move(text)) {}
 
   std::string text() const override { return text_; }
+  std::optional<BlockShape> stored_block() const override { return grid_->block; }
   std::int64_t stored_bytes() const override { return elements_ ? 1 : 0; }
   const BlockGrid& grid() const { return *grid_; }
 

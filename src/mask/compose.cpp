@@ -184,6 +184,10 @@ class JoinMask final : public MaskNode {
     return all;
   }
   bool random_access() const override { return a_.node().random_access() && b_.node().random_access(); }
+  std::optional<BlockShape> stored_block() const override {
+    const auto block = a_.node().stored_block();
+    return block ? block : b_.node().stored_block();
+  }
   std::int64_t stored_bytes() const override { return a_.node().stored_bytes() + b_.node().stored_bytes(); }
   std::int64_t bands() const override { return bands_; }
   void band(std::int64_t n, IndexRange queries, IndexRange* out) const override {

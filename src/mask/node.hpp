@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -112,6 +113,9 @@ class MaskNode {
 
   /// fill() is thread-safe. If false: one thread, cheapest in row order and for whole rows.
   virtual bool random_access() const { return true; }
+
+  /// The shape of the blocks that it is stored in, if it is.
+  virtual std::optional<BlockShape> stored_block() const { return std::nullopt; }
 
   /// Bytes of inputs that fill() reads for each element, about; 0 if it computes them.
   virtual std::int64_t stored_bytes() const { return 0; }

@@ -262,7 +262,7 @@ class NearbyMasks {
     if (mask) {
       add_document_masks(*mask, known);
       for (const std::int64_t tile : kTileSizes) add_sparse_tile_masks(*mask, {tile, tile}, known);
-      const BlockShape own = blocks_.work().block;
+      const BlockShape own = mask->node().stored_block().value_or(blocks_.work().block);
       if (own.q != own.kv) add_sparse_tile_masks(*mask, own, known);
     }
     for (std::size_t n = before; n < known.size(); ++n) of_loops_.insert(known[n].text);
