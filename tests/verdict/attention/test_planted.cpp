@@ -1,8 +1,8 @@
 // Faults of kernels that process keys in tiles, planted in plain loops: each is out of tolerance in float32,
 // bfloat16 and float16, and named with its place and its fraction of the wrong elements.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -258,26 +258,27 @@ Pairs pairs_of(const Mask& mask) {
 
 enum class TileFault { partial_whole, full_left_out, first_left_out, last_left_out };
 
-Pairs with_fault(const Pairs& right, Index tile, TileFault fault) {
+Pairs with_fault(const Pairs& right, BlockShape tile, TileFault fault) {
   Pairs wrong = right;
-  const auto at = [](Pairs& pairs, Index i, Index j) -> std::vector<bool>::reference {
-    return pairs[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+  const auto at = [&wrong](Index i, Index j) -> std::vector<bool>::reference {
+    return wrong[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
   };
-  for (Index i = 0; i < kTokens; i += tile) {
+  const Index all = tile.q * tile.kv;
+  for (Index i = 0; i < kTokens; i += tile.q) {
     std::vector<Index> visited, attending;  // tiles, and their pairs
-    for (Index j = 0; j < kTokens; j += tile) {
+    for (Index j = 0; j < kTokens; j += tile.kv) {
       Index count = 0;
-      for (Index n = 0; n < tile * tile; ++n) count += at(wrong, i + n / tile, j + n % tile) ? 1 : 0;
+      for (Index n = 0; n < all; ++n) count += at(i + n / tile.kv, j + n % tile.kv) ? 1 : 0;
       if (count > 0) visited.push_back(j), attending.push_back(count);
     }
     for (std::size_t n = 0; n < visited.size(); ++n) {
-      const bool is_full = attending[n] == tile * tile, is_first = n == 0, is_last = n + 1 == visited.size();
+      const bool is_full = attending[n] == all, is_first = n == 0, is_last = n + 1 == visited.size();
       const bool is_wrong = fault == TileFault::partial_whole    ? !is_full
                             : fault == TileFault::full_left_out  ? is_full
                             : fault == TileFault::first_left_out ? !is_full && is_first && !is_last
                                                                  : is_last;
-      for (Index m = 0; m < tile * tile && is_wrong; ++m)
-        at(wrong, i + m / tile, visited[n] + m % tile) = fault == TileFault::partial_whole;
+      for (Index m = 0; m < all && is_wrong; ++m)
+        at(i + m / tile.kv, visited[n] + m % tile.kv) = fault == TileFault::partial_whole;
     }
   }
   return wrong;
@@ -306,21 +307,32 @@ Mask stored_tiles(std::uint64_t seed) {
 TEST_CASE("tiles of block-sparse kernels that are computed whole or left out are named") {
   const Mask documents = documents_mask(IntegerArray(std::vector<Index>{0, 20, 47, 90, kTokens})) &
                          causal_mask(kTokens, kTokens);
-  const std::vector<std::pair<Mask, std::vector<TileFault>>> masks{
-      {local_mask(kTokens, kTokens, 70, 10),
-       {TileFault::partial_whole, TileFault::full_left_out, TileFault::first_left_out,
-        TileFault::last_left_out}},
-      {stored_tiles(3),
-       {TileFault::partial_whole, TileFault::full_left_out, TileFault::first_left_out,
-        TileFault::last_left_out}},
-      {causal_mask(kTokens, kTokens), {TileFault::full_left_out}},
-      {documents, {TileFault::partial_whole}}};
+  const std::vector<TileFault> all{TileFault::partial_whole, TileFault::full_left_out,
+                                   TileFault::first_left_out, TileFault::last_left_out};
+  const std::vector<BlockShape> squares{{16, 16}, {32, 32}};
+  std::array<bool, 32> visited;
+  visited.fill(true);
+  for (const std::size_t block : {9U, 12U, 26U}) visited[block] = false;
+  const Mask blocks =
+      blocks_mask(make_source(Array::from<bool>({8, 4}, visited)), {16, 32}, kTokens, kTokens);
+  struct Case {
+    Mask mask;
+    std::vector<TileFault> faults;
+    std::vector<BlockShape> tiles;
+  };
+  const std::vector<Case> cases{{local_mask(kTokens, kTokens, 70, 10), all, squares},
+                                {stored_tiles(3), all, squares},
+                                {causal_mask(kTokens, kTokens), {TileFault::full_left_out}, squares},
+                                {documents, {TileFault::partial_whole}, squares},
+                                {blocks & causal_mask(kTokens, kTokens),
+                                 {TileFault::partial_whole, TileFault::full_left_out},
+                                 {{16, 32}}}};
   for (const DType type : kTypes)
-    for (const auto& masked : masks) {
+    for (const Case& masked : cases) {
       CAPTURE(name_of(type));
-      CAPTURE(masked.first.text());
-      const Problem problem(type, 15, masked.first);
-      const Pairs right = pairs_of(masked.first);
+      CAPTURE(masked.mask.text());
+      const Problem problem(type, 15, masked.mask);
+      const Pairs right = pairs_of(masked.mask);
       const auto made = [&](const Pairs& pairs) {
         return problem.made([&](Kernel& kernel) {
           set_mask(kernel, [&](Index i, Index j) {
@@ -329,9 +341,9 @@ TEST_CASE("tiles of block-sparse kernels that are computed whole or left out are
         });
       };
       CHECK(problem.against(made(right)).agrees());
-      for (const Index tile : {16, 32})
-        for (const TileFault fault : masked.second) {
-          const std::string of = fmt::format(" of {0}x{0} are ", tile);
+      for (const BlockShape tile : masked.tiles)
+        for (const TileFault fault : masked.faults) {
+          const std::string of = " of " + to_string(tile) + " are ";
           const std::string wanted =
               fault == TileFault::partial_whole   ? "partial tiles" + of + "computed whole"
               : fault == TileFault::full_left_out ? "full tiles" + of + "left out"
