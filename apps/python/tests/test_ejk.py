@@ -35,7 +35,7 @@ def test_a_right_kernel_passes():
 
 @pytest.mark.parametrize("options, why", [
     ({}, "the mask is ignored"),
-    ({"is_causal": True, "scale": 0.1}, "the scale is 0.1, not 0.125"),
+    ({"is_causal": True, "scale": 1 / 64}, "the scale is applied twice"),
 ])
 def test_a_wrong_kernel_fails_with_the_cause(options, why):
     torch = pytest.importorskip("torch")
