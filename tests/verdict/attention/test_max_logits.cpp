@@ -58,7 +58,7 @@ struct LargestScores {
 
 TEST_CASE("the largest scores of heads are compared, and a scale that is left out is named") {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
-    for (const std::uint64_t seed : {1, 2}) {
+    for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{2}}) {
       CAPTURE(name_of(dtype));
       const LargestScores p(dtype, seed);
       const Against right = p.verdict(p.scores(0.25));
