@@ -216,9 +216,9 @@ struct Inputs {
   std::int64_t heads, queries, keys, size;
   Row q, k, v, dout;
 
-  Inputs(std::int64_t heads_, std::int64_t queries_, std::int64_t keys_, std::int64_t size_,
+  Inputs(std::int64_t head_count, std::int64_t query_count, std::int64_t key_count, std::int64_t row_size,
          plain::Random& random)
-      : heads(heads_), queries(queries_), keys(keys_), size(size_) {
+      : heads(head_count), queries(query_count), keys(key_count), size(row_size) {
     std::normal_distribution<float> normal;
     for (auto [row, count] :
          {std::pair{&q, heads * queries}, {&k, keys}, {&v, keys}, {&dout, heads * queries}})
@@ -328,13 +328,14 @@ std::pair<Against, Against> judged(const Inputs& in, const Results& given, doubl
 
 TEST_CASE("a loop over tiles in float32 is within the bound of float32, and not far below it") {
   plain::Random random(93);
-  for (const auto& [queries, keys, size] : {std::array<std::int64_t, 3>{1, 1, 8},
-                                            {5, 40, 64},
-                                            {7, 1000, 16},
-                                            {300, 30, 32},
-                                            {40, 40, 128},
-                                            {2, 3000, 8}})
+  for (const auto& shape : {std::array<std::int64_t, 3>{1, 1, 8},
+                            {5, 40, 64},
+                            {7, 1000, 16},
+                            {300, 30, 32},
+                            {40, 40, 128},
+                            {2, 3000, 8}})
     for (int kind = 0; kind < 5; ++kind) {
+      const std::int64_t queries = shape[0], keys = shape[1], size = shape[2];
       CAPTURE(queries);
       CAPTURE(keys);
       CAPTURE(kind);
@@ -395,7 +396,8 @@ TEST_CASE("products of TF32, of 16 bits, sums of 16 bits and a small factor are 
   tf32.factor = to_tf32;
   bfloat.factor = sums.sum = [](float x) { return static_cast<float>(rounded(x, DType::bfloat16)); };
   half.factor = [](float x) { return static_cast<float>(rounded(x, DType::float16)); };
-  for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{16, 30}, {2, 300}, {100, 20}}) {
+  for (const auto& shape : {std::pair<std::int64_t, std::int64_t>{16, 30}, {2, 300}, {100, 20}}) {
+    const std::int64_t queries = shape.first, keys = shape.second;
     CAPTURE(keys);
     const Inputs in(2, queries, keys, 64, random);
     for (const Loop& loop : {tf32, bfloat, half, sums})
