@@ -573,8 +573,8 @@ const char* FaultSearch::text_of_not_numbers() const {
       for (std::size_t c = 0; c < s.given.size(); ++c)
         if (s.left && s.beyond[c] && !std::isfinite(s.given[c]) &&
             s.given[c] != -std::numeric_limits<double>::infinity())
-          return "NaN or an infinity stands there";
-  return "-inf stands there, as if never written";
+          return "elements are NaN or infinite";
+  return "elements are -inf, as if never written";
 }
 
 std::optional<Found> FaultSearch::count_out(Contents contents) {
@@ -587,7 +587,7 @@ std::optional<Found> FaultSearch::count_out(Contents contents) {
     if (open_[r]) elements += counts[r], beyond += counts_.beyond[r];
   }
   if (done || elements == 0 || elements < 0.005 * beyond) return std::nullopt;
-  const char* const text = is_zeros ? "0 stands there, as if never written" : text_of_not_numbers();
+  const char* const text = is_zeros ? "elements are 0, as if never written" : text_of_not_numbers();
   done = true;
   std::string place =
       where(flags_of([&](std::int64_t row) {

@@ -166,8 +166,8 @@ TEST_CASE("of many heads, those with mistakes of their own are found, each named
                  : head == 30 && row % kRows == 4 ? std::nan("")
                                                   : 3 * value(row, c);
         }) ==
-        "3 times; 0 stands there, as if never written in head 200, query 2; "
-        "NaN or an infinity stands there in head 30, query 4; ");
+        "3 times; elements are 0, as if never written in head 200, query 2; "
+        "elements are NaN or infinite in head 30, query 4; ");
 }
 
 TEST_CASE("what is accounted for already is in no other scope") {
@@ -312,9 +312,9 @@ TEST_CASE("rows of 0, NaN or infinities are no evidence for a model that predict
     const auto alone = found([&](auto row, auto c) { return is_unwritten(row) ? unwritten : value(row, c); },
                              {masked, times(3)});
     REQUIRE(alone.size() == 1);
-    CHECK(text_of(alone) == (unwritten == 0            ? "0 stands there, as if never written in heads 2-3"
-                             : unwritten == -kInfinity ? "-inf stands there, as if never written in heads 2-3"
-                                                       : "NaN or an infinity stands there in heads 2-3"));
+    CHECK(text_of(alone) == (unwritten == 0            ? "elements are 0, as if never written in heads 2-3"
+                             : unwritten == -kInfinity ? "elements are -inf, as if never written in heads 2-3"
+                                                       : "elements are NaN or infinite in heads 2-3"));
     const auto with_numbers =
         found([&](auto row, auto c) { return is_unwritten(row) ? unwritten : 2 * value(row, c); }, {masked});
     REQUIRE(with_numbers.size() == 1);

@@ -310,9 +310,9 @@ Against against_actual(const AttentionFlags& words, const AttentionPlan& plan, c
                        const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                        const std::vector<std::optional<ArrayView>>& actual, Job& job) {
   constexpr double kLittleFlop = 0x1p30;
+  const Tried tried = tried_faults(words, r, job);
   const auto compared = [&](Explain explain) {
-    return compare_results(plan, arrays, own, actual, explain, words.weights, tried_faults(words, r, job),
-                           words.against.tiles);
+    return compare_results(plan, arrays, own, actual, explain, words.weights, tried, words.against.tiles);
   };
   // Sequences are longer than heads are many, unless they are exchanged.
   const Shape& q = arrays.q->shape;
@@ -320,7 +320,11 @@ Against against_actual(const AttentionFlags& words, const AttentionPlan& plan, c
                            (q[1] <= q[2] || plan.flop() <= kLittleFlop);
   if (!is_doubtful) return compared(words.against.explain);
   Against found = compared(Explain::no);
-  if (!found.agrees()) found.agrees_with = agreeing_layout(words, r, arrays, actual, job);
+  if (found.agrees()) {
+    found.tried = words.against.explain == Explain::yes;
+    return found;
+  }
+  found.agrees_with = agreeing_layout(words, r, arrays, actual, job);
   return found.agrees_with.empty() && words.against.explain == Explain::yes ? compared(Explain::yes) : found;
 }
 

@@ -291,7 +291,7 @@ Array zeros(const Shape& shape) {
   return array;
 }
 
-// lse with values of zeros, of which one column is computed.
+// lse alone: a forward pass over one column of values, all 0.
 Array lse_of(const CheckedArguments& setup, const MaskPlan& blocks) {
   static constexpr float kZero = 0;
   Shape one = setup.v.shape;
@@ -457,12 +457,18 @@ Array terms_of_sinks(const GradientParts& parts, Unit unit) {
   return sinks;
 }
 
-std::vector<Array> gradients_of_zeros(const CheckedArguments& setup) {
+// dq, dk and dv of squared factors; `rows`: as in SquaredFactors.
+std::vector<Array> squared_gradients(const GradientParts& parts, const MaskPlan& blocks, const Array& rows) {
+  const CheckedArguments& setup = parts.setup;
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   std::vector<Array> terms;
   for (const Shape& shape : {of_q, in_layout(setup.k, setup.layout), in_layout(setup.v, setup.layout)})
     terms.push_back(zeros(shape));
+  const SquaredFactors squared = parts.factors(rows);
+  backward(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
+           RowWriter(setup, terms[0].mutable_view()), RowWriter(setup, terms[1].mutable_view()),
+           RowWriter(setup, terms[2].mutable_view()), {});
   return terms;
 }
 
@@ -478,11 +484,7 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   for (std::size_t n = 0; n < deltas.size(); ++n)
     rows.elements<float>()[n] = 2 * deltas[n] * deltas[n] + products[n];
   const double of_ds = parts.of_ds, ds_least = least / of_ds * scale;
-  std::vector<Array> terms = gradients_of_zeros(setup);
-  const SquaredFactors squared = parts.factors(rows);
-  backward(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
-           RowWriter(setup, terms[0].mutable_view()), RowWriter(setup, terms[1].mutable_view()),
-           RowWriter(setup, terms[2].mutable_view()), {});
+  std::vector<Array> terms = squared_gradients(parts, blocks, rows);
   parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
     const double off =
         of_keys_off * u * scale * of_ds * std::sqrt(static_cast<double>(products[parts.at(place)]));
@@ -589,11 +591,7 @@ std::vector<Array> float32_terms_of_gradients(const CheckedArguments& arguments,
              static_cast<float>(std::pow(e.weights + of_sum, 2)));
   });
   for (const QueryErrors& e : errors) largest_error = std::max(largest_error, e.weights);
-  std::vector<Array> terms = gradients_of_zeros(setup);
-  const SquaredFactors squared = parts.factors(rows);
-  backward(setup, blocks, setup.all_keys(), 1, parts.saved(squared),
-           RowWriter(setup, terms[0].mutable_view()), RowWriter(setup, terms[1].mutable_view()),
-           RowWriter(setup, terms[2].mutable_view()), {});
+  std::vector<Array> terms = squared_gradients(parts, blocks, rows);
   parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
     const QueryErrors& e = errors[parts.at(place)];
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)

@@ -26,8 +26,7 @@ struct Recipe {
   bool has_product = false;
   double factor = 1;
   double existing = 0;
-  Rounding factors = {}, sums = {}, result = {};
-  std::int64_t run = 1;          // of the contraction, between two roundings of sums
+  Rounding factors = {};
   bool exchanges_pairs = false;  // of b along the contraction
 };
 

@@ -193,7 +193,7 @@ TEST_CASE("masks and results of other heads and entries are recognized") {
       for (Index h = 0; h < 4; ++h)
         for (Index d = 0; d < 6; ++d) tile.out[Loops::at(b, i, h, d, 24, 4, 6)] = 0;
   const std::string two = a.explanation(tile, DType::float32);
-  CHECK(has(two, "unwritten: out: 0 stands there, as if never written in queries 8-15"));
+  CHECK(has(two, "unwritten: out: elements are 0, as if never written in queries 8-15"));
   CHECK(has(two, "hold the mask of head 0"));
 }
 
@@ -399,7 +399,7 @@ TEST_CASE("a tile of NaN is told with its place, beside a mistake in the rest") 
       for (Index i = 8; i < 16; ++i)
         for (Index d = 0; d < 6; ++d) made.out[Loops::at(b, i, 2, d, 24, 4, 6)] = std::nan("");
     const std::string explanation = a.explanation(made, DType::float32);
-    CHECK(has(explanation, "not_numbers: out: NaN or an infinity stands there in head 2, queries 8-15"));
+    CHECK(has(explanation, "not_numbers: out: elements are NaN or infinite in head 2, queries 8-15"));
     CHECK((explanation.find("the scale is left out") != std::string::npos) == both);
   }
 }

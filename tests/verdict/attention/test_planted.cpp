@@ -435,7 +435,7 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
     out = of_one;
     for (Index i = 32; i < 64; ++i) std::fill_n(out.begin() + row(i, 1), kSize, 0);
     CHECK(texts(out) ==
-          std::vector<std::string>{"0 stands there, as if never written in head 1, queries 32-63",
+          std::vector<std::string>{"elements are 0, as if never written in head 1, queries 32-63",
                                    "the scale is left out in head 0"});
   }
 }

@@ -92,7 +92,7 @@ std::vector<Planted> planted() {
     for (Index i = 0; i < kTokens; ++i)
       for (Index d = 0; d < kSize; ++d) std::swap(g.dq[at(i, 1, d, kHeads)], g.dq[at(i, 2, d, kHeads)]);
   });
-  add_after({"", "", "0 stands there, as if never written in key head 1, keys 32-63"}, [](Gradients& g) {
+  add_after({"", "", "elements are 0, as if never written in key head 1, keys 32-63"}, [](Gradients& g) {
     for (Index i = 32; i < 64; ++i)
       for (Index d = 0; d < kSize; ++d) g.dv[at(i, 1, d, kKeyHeads)] = 0;
   });

@@ -157,7 +157,7 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
     const std::string missing = told([&](std::int64_t i, std::int64_t j) {
       return it.group(i) == 1 && i >= it.begin(2) - 3 ? 0 : right(i, j);
     });
-    CHECK(has(missing, "unwritten: 0 stands there, as if never written in group 1, rows"));
+    CHECK(has(missing, "unwritten: elements are 0, as if never written in group 1, rows"));
     // Two mistakes at once: groups exchanged, and a tile of another one never written.
     const std::string both = told([&](std::int64_t i, std::int64_t j) {
       const std::int64_t g = it.group(i);
@@ -214,7 +214,7 @@ TEST_CASE("mistakes in a few of 256 groups are found, each in its groups") {
     });
     CHECK(has(all, "exchanged: groups 3 and 201 hold the weights of each other; "));
     CHECK(has(all, "one row late in group 77; "));
-    CHECK(has(all, "unwritten: 0 stands there, as if never written in group 140, rows "));
+    CHECK(has(all, "unwritten: elements are 0, as if never written in group 140, rows "));
     // The same in noise everywhere else.
     std::normal_distribution<double> normal;
     CHECK(told([&](auto i, auto g, auto j) {
