@@ -35,7 +35,7 @@ struct AbsentResult {
   std::string name, hint;
 };
 
-/// Throws Error{usage} for --explain alone and for an array that may be one of several results; Error{input}
+/// Throws Error{usage} for an array that may be one of several results; Error{input}
 /// for no result, for another shape, and for one of `absent`, which would not be compared.
 ActualArrays open_actual(const AgainstOptions& options, const std::vector<PlannedArray>& results,
                          const std::vector<AbsentResult>& absent, Job& job, Report& report);

@@ -16,11 +16,8 @@
 
 namespace ejk::app {
 
-Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts) {
-  const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
-    throw Error(Error::Kind::internal, name + ": no rank holds all of it");
-  };
-  return {name, generated_source(type, name, nothing), {}, std::move(parts)};
+Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<ArrayPart> parts) {
+  return {name, type_alone(type, name), {}, std::move(parts)};
 }
 
 void Outputs::declare(std::vector<std::string> names) {

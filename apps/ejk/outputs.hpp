@@ -20,12 +20,6 @@ namespace ejk::app {
 /// The hint for a target of one array.
 inline constexpr char kTargetsOfAll[] = "out.safetensors, out.h5, out.npz or out/ takes all";
 
-/// A box of an array, and its elements: a source of the shape box.count.
-struct OutputPart {
-  ArrayBox box;
-  std::shared_ptr<const ArraySource> elements;
-};
-
 /// A result array of a command, or the reason why there is none.
 struct Output {
   std::string name;
@@ -33,10 +27,10 @@ struct Output {
   std::shared_ptr<const ArraySource> source;
   std::string absent_because;
   /// The boxes of this rank, if ranks have parts: all parts together are the array, each element once.
-  std::optional<std::vector<OutputPart>> parts = {};
+  std::optional<std::vector<ArrayPart>> parts = {};
 };
 
-Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<OutputPart> parts);
+Output output_in_parts(const std::string& name, const ArrayType& type, std::vector<ArrayPart> parts);
 
 using Settings = std::map<std::string, std::string>;
 

@@ -73,9 +73,9 @@ std::shared_ptr<const ArraySource> part_of(const std::shared_ptr<const ArraySour
 }
 
 // What this rank writes: its parts, or its part of an array that all ranks can read.
-std::vector<OutputPart> own_parts(const Communicator& comm, const Output& output) {
+std::vector<ArrayPart> own_parts(const Communicator& comm, const Output& output) {
   if (output.parts) return *output.parts;
-  std::vector<OutputPart> parts;
+  std::vector<ArrayPart> parts;
   for (const ArrayBox& box : share_of(output.source->shape(), comm))
     parts.push_back({box, part_of(output.source, box)});
   return parts;
@@ -136,13 +136,13 @@ std::vector<std::vector<RankBox>> boxes_of_ranks(Communicator& comm, const std::
   for (const Output& output : arrays) {
     own.put(output.parts ? std::ssize(*output.parts) : std::ptrdiff_t{0});
     if (!output.parts) continue;
-    for (const OutputPart& part : *output.parts) own.put_all(part.box.start).put_all(part.box.count);
+    for (const ArrayPart& part : *output.parts) own.put_all(part.box.start).put_all(part.box.count);
   }
-  std::vector<std::vector<RankBox>> rank_box(arrays.size());
+  std::vector<std::vector<RankBox>> boxes(arrays.size());
   std::int64_t rank = 0;
   for (Bytes& bytes : comm.all_gather(own.bytes())) {
     RankMessage message(std::move(bytes));
-    for (std::vector<RankBox>& array_boxes : rank_box)
+    for (std::vector<RankBox>& array_boxes : boxes)
       for (std::ptrdiff_t n = message.take<std::ptrdiff_t>(), part = 0; part < n; ++part) {
         Shape start = message.take_all<std::int64_t>();
         array_boxes.push_back(
@@ -150,18 +150,18 @@ std::vector<std::vector<RankBox>> boxes_of_ranks(Communicator& comm, const std::
       }
     ++rank;
   }
-  return rank_box;
+  return boxes;
 }
 
 // All elements of an array of which ranks have parts, for rank 0. Boxes are requested in turn.
 class GatheredSource final : public ArraySource {
  public:
-  GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<RankBox> rank_box)
+  GatheredSource(Communicator& comm, const Output& output, std::size_t array, std::vector<RankBox> boxes)
       : ArraySource(type_of(*output.source), output.name),
         comm_(comm),
         parts_(*output.parts),
         array_(array),
-        boxes_(std::move(rank_box)) {}
+        boxes_(std::move(boxes)) {}
 
   void read(std::span<const std::int64_t> start, std::span<const std::int64_t> count,
             void* out) const override {
@@ -185,7 +185,7 @@ class GatheredSource final : public ArraySource {
     }
   }
 
-  static void read_part(const OutputPart& part, const ArrayBox& box, std::byte* out) {
+  static void read_part(const ArrayPart& part, const ArrayBox& box, std::byte* out) {
     Shape at = box.start;
     for (std::size_t d = 0; d < at.size(); ++d) at[d] -= part.box.start[d];
     part.elements->read(at, box.count, out);
@@ -193,7 +193,7 @@ class GatheredSource final : public ArraySource {
 
  private:
   Communicator& comm_;
-  const std::vector<OutputPart>& parts_;
+  const std::vector<ArrayPart>& parts_;
   std::size_t array_;
   std::vector<RankBox> boxes_;
 };
@@ -266,7 +266,7 @@ class Writing {
           temporary = share_temporary(place.path);
           write_own(array, place);
         } else {
-          const OutputPart& part = (*arrays_[array].parts)[request.take<std::size_t>()];
+          const ArrayPart& part = (*arrays_[array].parts)[request.take<std::size_t>()];
           ArrayBox box;
           box.start = request.take_all<std::int64_t>();
           box.count = request.take_all<std::int64_t>();
@@ -297,7 +297,7 @@ class Writing {
   void write_own(std::size_t array, const ElementRegion& place) {
     const Output& output = arrays_[array];
     try {
-      for (const OutputPart& part : own_parts(comm_, output))
+      for (const ArrayPart& part : own_parts(comm_, output))
         write_elements(place, output.source->shape(), part.box, *counted(part.elements, count_), sync_);
     } catch (Error& error) {
       if (!comm_.is_first()) error.at(fmt::format("rank {}", comm_.rank()));

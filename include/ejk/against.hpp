@@ -39,7 +39,7 @@
 // t²) as rarely as a normal number beyond 9 deviations. Equal keys have equal errors, as have all if all
 // weights are equal: u |R|. lse is not widened.
 //
-// Kinds of explanations: those of ejk/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
+// Kinds of explanations: those of ejk/program/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
 // exchanged and repeated (elements of another part), shifted, factor, rounding.
 // Of attention: tried (a mask of the caller), mask (its terms, edges and tiles), scale, pages, sequences,
 // heads, softcap, bias, alibi, sinks, no_key, uniform (equal weights), operands (keys and values of others),

@@ -280,6 +280,15 @@ std::shared_ptr<const ArraySource> generated_source(
     ArrayType type, std::string name, FillBox fill,
     ArrayAccess access = ArrayAccess(ArrayAccess::Order::any));
 
+/// A source that has a type alone, as its elements are on other ranks: reading throws Error{internal}.
+std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name);
+
+/// A box of an array, and its elements: a source of the shape box.count.
+struct ArrayPart {
+  ArrayBox box;
+  std::shared_ptr<const ArraySource> elements;
+};
+
 /// An array in memory as a source.
 std::shared_ptr<const ArraySource> make_source(Array array, std::string name = "array");
 

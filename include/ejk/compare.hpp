@@ -126,7 +126,7 @@ Report describe(const Comparison& comparison);
 
 bool proves_little(const Comparison& comparison);
 
-// Explanation of a difference, for two arrays (ejk/explain.hpp) and for a result beside its computation
+// Explanation of a difference, for two arrays (ejk/program/explain.hpp) and for a result beside its computation
 // (ejk/against.hpp).
 
 struct Explanation {

@@ -161,12 +161,6 @@ struct PlannedArray {
   ArrayType type;
 };
 
-/// A box of an array, and its elements: a source of the shape box.count.
-struct ArrayPart {
-  ArrayBox box;
-  std::shared_ptr<const ArraySource> elements;
-};
-
 /// The sparsity report.
 Report describe(const MaskInfo& info);
 

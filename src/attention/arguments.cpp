@@ -481,19 +481,20 @@ Problem CheckedArguments::problem(std::int64_t entry, std::int64_t head) const {
     const std::int64_t at = std::ssize(slopes) == shape.heads ? head : entry * shape.heads + head;
     p.bias.alibi = {slopes[static_cast<std::size_t>(at)], alibi_form, p.kv_length - p.q_length};
   }
-  p.first_row = first_row(row_steps, entry, head);
+  p.first_row = first_row(entry, head);
   return p;
 }
 
-RowSteps CheckedArguments::steps_of(const Region& queries) const {
+void CheckedArguments::hold_rows(const Region& queries) {
   if (packed()) {
     const Positions tokens = token_range(queries, q_offsets, q_lengths);
-    return {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
+    row_steps = {-(queries.heads.begin * tokens.count() + tokens.begin), 0, tokens.count()};
+    return;
   }
   const Positions some = queries.positions_of(q.shape[kPositions]);
   const std::int64_t of_entry = queries.heads.count() * some.count();
-  return {-(queries.entries.begin * of_entry + queries.heads.begin * some.count() + some.begin), of_entry,
-          some.count()};
+  row_steps = {-(queries.entries.begin * of_entry + queries.heads.begin * some.count() + some.begin),
+               of_entry, some.count()};
 }
 
 std::int64_t CheckedArguments::rows(const Region& queries) const {

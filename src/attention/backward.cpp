@@ -180,7 +180,7 @@ class Backward {
     for_each_block(setup_, queries_, query_block_,
                    [&](std::int64_t entry, std::int64_t head, Positions queries) {
                      const Problem p = setup_.problem(entry, head);
-                     store_queries(p, queries, dq_of(p) + queries.begin, p.q_length);
+                     store_queries(p, queries);
                    });
   }
 
@@ -357,7 +357,7 @@ class Backward {
 
     const std::int64_t turn = turn_of(p, queries), mine = keys.begin / key_block_;
     if (!turns_.wait(turn, mine)) return;
-    add_to_queries(p, queries, keys, finite_k, mask, t, dq_of(p) + queries.begin, p.q_length);
+    add_to_queries(p, queries, keys, finite_k, mask, t);
     turns_.pass(turn, next_keys(p, queries, mine + 1));
   }
 
@@ -462,11 +462,11 @@ class Backward {
     }
   }
 
-  // dqᵀ += kᵀ dSᵀ of a block; `dq_stride`: between rows of dq.
+  // dqᵀ += kᵀ dSᵀ of a block.
   void add_to_queries(const Problem& p, Positions queries, Positions keys,
-                      const NonFiniteRows<Real>& finite_k, const TileMask& mask, const Task& t, Real* dq,
-                      std::int64_t dq_stride) const {
-    const std::int64_t size = setup_.shape.head_size;
+                      const NonFiniteRows<Real>& finite_k, const TileMask& mask, const Task& t) {
+    const std::int64_t size = setup_.shape.head_size, dq_stride = p.q_length;
+    Real* const dq = dq_of(p) + queries.begin;
     for (std::int64_t d = 0; d < size; d += gemm_.mr)
       t.ds.add_range(t.k_transposed.group(d / gemm_.mr), 0, keys.count(), std::min(gemm_.mr, size - d), 0,
                      queries.count(), dq + d * dq_stride, dq_stride);
@@ -476,8 +476,9 @@ class Backward {
           finite_k.add(j, t.ds.template element<Real>(j, i), dq + i, dq_stride);
   }
 
-  void store_queries(const Problem& p, Positions queries, const Real* dq, std::int64_t dq_stride) const {
-    const std::int64_t size = setup_.shape.head_size;
+  void store_queries(const Problem& p, Positions queries) const {
+    const std::int64_t size = setup_.shape.head_size, dq_stride = p.q_length;
+    const Real* const dq = dq_of(p) + queries.begin;
     thread_local std::vector<Real> row;
     row.resize(static_cast<std::size_t>(size));
     for (std::int64_t i = 0; i < queries.count(); ++i) {
@@ -673,7 +674,7 @@ void gradient_of_sinks(const CheckedArguments& setup, const Region& queries, con
           const double sink = setup.ends.sink(head);
           double sum = 0;
           for (std::int64_t e = queries.entries.begin; e < queries.entries.end && sink != kNoSink; ++e) {
-            const std::int64_t first = setup.first_row(setup.row_steps, e, head);
+            const std::int64_t first = setup.first_row(e, head);
             for (std::int64_t i = 0; i < setup.q_length(e); ++i)
               sum -= std::exp(sink - static_cast<double>(lses[first + i])) *
                      static_cast<double>(deltas[first + i]);

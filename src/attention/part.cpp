@@ -97,7 +97,7 @@ template <class F>
 void for_each_rows(const CheckedArguments& setup, const Region& queries, F&& f) {
   for (std::int64_t e = queries.entries.begin; e < queries.entries.end; ++e)
     for (std::int64_t h = queries.heads.begin; h < queries.heads.end; ++h)
-      f(e, h, setup.first_row(setup.row_steps, e, h), queries.positions_of(setup.q_length(e)));
+      f(e, h, setup.first_row(e, h), queries.positions_of(setup.q_length(e)));
 }
 
 // Rows may lose all their keys to a bias of −∞, too. Their largest score is then −∞; so is lse, unless it has
@@ -280,8 +280,7 @@ class Run {
               if (to)
                 to->store(e, h, offsets, row, zeros.data(), std::ssize(zeros));
               else
-                store(&empty, 1, type,
-                      results_[r].data + (setup_.first_row(setup_.row_steps, e, h) + row) * size_of(type));
+                store(&empty, 1, type, results_[r].data + (setup_.first_row(e, h) + row) * size_of(type));
         };
         if (e == 0 && region.positions.begin == 0) write_rows(-offsets[0], 0);
         if (region.positions.end >= lengths[at]) write_rows(lengths[at], offsets[at + 1] - offsets[at]);
@@ -299,11 +298,16 @@ class Run {
     };
   }
 
-  // Counts the rows without a key.
+  // Rows without a key; of gradients the parts of heads count them.
+  void count_lost(const void* lse, const void* most) {
+    if (part_.makes == Makes::out || is_of_heads(part_))
+      count_lost_rows(setup_, boxes_.queries, lse, most, work_);
+  }
+
   void run_forward(const PairProgress& progress, const ForwardResults& results) {
     work_.forward_seconds =
         timed([&] { forward(setup_, plan_.blocks(), boxes_.queries, part_.share, results, progress); });
-    count_lost_rows(setup_, boxes_.queries, results.lse, results.most, work_);
+    count_lost(results.lse, results.most);
   }
 
   void run_out() {
@@ -350,8 +354,7 @@ class Run {
           if (setup_.ends.mean)
             mark_empty(setup_, boxes_.queries, largest, reinterpret_cast<Real*>(rows.lse.data()));
         });
-      count_lost_rows(setup_, boxes_.queries, rows.lse.data(), most.size() > 0 ? most.data() : nullptr,
-                      work_);
+      count_lost(rows.lse.data(), most.size() > 0 ? most.data() : nullptr);
     } else {
       const ArrayBox box = boxes_.of_queries(setup_.shape.value_size);
       out = Array(type, box.count);
@@ -372,10 +375,6 @@ class Run {
     const SavedRows rows = saved_rows();
     const Saved saved{dout_, rows.lse.data(), rows.delta.data()};
     const bool is_whole = part_.makes == Makes::all_gradients;
-    if (!is_of_heads(part_)) {  // the parts of heads count rows
-      work_.rows_without_key = work_.rows_not_finite = 0;
-      work_.first_row_without_key.clear(), work_.first_row_not_finite.clear();
-    }
     work_.backward_seconds += timed([&] {
       if (is_of_sinks(part_) || (is_whole && setup_.has_sinks()))
         gradient_of_sinks(setup_, boxes_.queries, saved.lse, saved.delta, writer(results_.size() - 1));

@@ -243,11 +243,10 @@ struct CheckedArguments {
   }
 
   /// From here on lse, and arrays with its rows, have only these queries.
-  void hold_rows(const Region& queries) { row_steps = steps_of(queries); }
-  RowSteps steps_of(const Region& queries) const;
-  std::int64_t first_row(const RowSteps& steps, std::int64_t entry, std::int64_t head) const {
-    return steps.first + head * steps.head +
-           (packed() ? q_offsets[static_cast<std::size_t>(entry)] : entry * steps.entry);
+  void hold_rows(const Region& queries);
+  std::int64_t first_row(std::int64_t entry, std::int64_t head) const {
+    return row_steps.first + head * row_steps.head +
+           (packed() ? q_offsets[static_cast<std::size_t>(entry)] : entry * row_steps.entry);
   }
   std::int64_t rows(const Region& queries) const;
 

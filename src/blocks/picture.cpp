@@ -46,11 +46,11 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
 
 }  // namespace
 
-BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary) {
+BlockPicture picture_of(BlockShape block, const MaskSummary& summary) {
   BlockPicture picture;
   picture.states = summary.states;
-  picture.row_axis = {"queries", block.q, mask.q_length()};
-  picture.column_axis = {"keys", block.kv, mask.kv_length()};
+  picture.row_axis = {"queries", block.q, summary.q_length};
+  picture.column_axis = {"keys", block.kv, summary.kv_length};
   BlockPicture plain = picture;  // shares the states
   picture.details = [plain = std::move(plain), cell_blocks = summary.cell_blocks,
                      elements = summary.partial_elements] {
@@ -75,7 +75,7 @@ std::int64_t side_of(const Mask& mask) {
 BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
   const std::int64_t side = side_of(mask);
   BlockPicture picture =
-      blocks::picture_of(mask, {side, side}, blocks::scan_mask(mask, {side, side}, nullptr).summary);
+      blocks::picture_of({side, side}, blocks::scan_mask(mask, {side, side}, nullptr).summary);
   picture.key = std::move(key);
   picture.title = std::move(title);
   picture.page_only = true;

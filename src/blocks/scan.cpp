@@ -567,24 +567,6 @@ HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
   return held;
 }
 
-namespace {
-
-// Workspace of a thread for a panel of this size, in bytes. Nothing if it exceeds any memory.
-std::optional<std::int64_t> part_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
-                                       Patterns patterns, std::int64_t panel_words) {
-  if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
-  const BlockShape whole = held(block, q_length, kv_length, patterns);
-  const auto one = core::checked_mul(whole.q, words_for(whole.kv));
-  if (!one || std::max(*one, panel_words) > std::int64_t{1} << 52) return std::nullopt;
-  const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *
-                             std::min(core::ceil_div(kv_length, block.kv), kMostCells);
-  // One block, a bit for each query and each key, a byte for each block column, the counts.
-  return 8 * (panel_words + *one + words_for(q_length) + words_for(kv_length) + 2) +
-         core::ceil_div(kv_length, block.kv) + cells;
-}
-
-}  // namespace
-
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {
   if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
@@ -592,9 +574,15 @@ std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_le
   const BlockShape whole = held(block, q_length, kv_length, patterns);
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
   if (!row || !one || *row > std::int64_t{1} << 52) return std::nullopt;
-  // A panel of bits, and another for an operand of a composed mask.
-  const auto part = [&](std::int64_t panel) {
-    return part_bytes(q_length, kv_length, block, patterns, 2 * panel + 16 * std::min(block.q, q_length));
+  const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *
+                             std::min(core::ceil_div(kv_length, block.kv), kMostCells);
+  // Of a thread: a panel of bits, and another for an operand of a composed mask; one block, a bit for each query and
+  // each key, a byte for each block column, the counts.
+  const auto part = [&](std::int64_t panel) -> std::optional<std::int64_t> {
+    const std::int64_t words = 2 * panel + 16 * std::min(block.q, q_length);
+    if (std::max(*one, words) > std::int64_t{1} << 52) return std::nullopt;
+    return 8 * (words + *one + words_for(q_length) + words_for(kv_length) + 2) +
+           core::ceil_div(kv_length, block.kv) + cells;
   };
   const auto of_panel = part(std::min(*row, std::max(kPanelWords, *one))), of_row = part(*row);
   const auto any_order = of_panel ? core::checked_mul(*of_panel, threads()) : std::nullopt;

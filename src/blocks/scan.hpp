@@ -61,9 +61,9 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
 BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternTable* table,
                    const std::function<void(std::int64_t blocks)>& done = {});
 
-/// The scanned states as a picture, with densities for a page. The caller sets key
-/// and title. It may outlive the arguments.
-BlockPicture picture_of(const Mask& mask, BlockShape block, const MaskSummary& summary);
+/// The scanned states as a picture, with densities for a page. The caller sets key and title. It may outlive the
+/// arguments.
+BlockPicture picture_of(BlockShape block, const MaskSummary& summary);
 
 /// The blocks whose states and ids a scan stores.
 struct HeldBlocks {

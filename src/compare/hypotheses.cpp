@@ -1,4 +1,4 @@
-// Hypotheses of ejk/explain.hpp: how each is fitted to a sample of the differences, and what it predicts. A
+// Hypotheses of ejk/program/explain.hpp: how each is fitted to a sample of the differences, and what it predicts. A
 // fit must be more than chance: a factor or an offset must exceed the tolerance well, and an index match
 // another one in more places than any would by chance. The test on all elements is in value_search.cpp.
 // tests: tests/compare/test_explain.cpp

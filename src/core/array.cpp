@@ -384,6 +384,13 @@ std::shared_ptr<const ArraySource> generated_source(ArrayType type, std::string 
                                            std::move(access));
 }
 
+std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name) {
+  const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
+    throw Error(Error::Kind::internal, name + ": its elements are on other ranks");
+  };
+  return generated_source(std::move(type), name, nothing);
+}
+
 Array read_all(const ArraySource& source) {
   Array all(source.dtype(), source.shape());
   core::poison(all.data(), all.bytes());

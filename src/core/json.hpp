@@ -1,4 +1,4 @@
-// JSON text, written value by value without white space. The reader is parse_json of ejk/json.hpp.
+// JSON text, written value by value without white space. The reader is parse_json of ejk/program/json.hpp.
 // tests: tests/settings/test_hash.cpp, tests/report/test_json.cpp
 #pragma once
 

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
@@ -55,8 +54,7 @@ bool LayoutCheck::open() {
 }
 
 std::optional<mask::BlockState> decided(std::span<const mask::Word> bits, std::int64_t elements) {
-  std::int64_t ones = 0;
-  for (const mask::Word word : bits) ones += std::popcount(word);
+  const std::int64_t ones = kernels::active().count_bits(bits.data(), std::ssize(bits));
   if (ones == 0) return mask::BlockState::empty;
   return ones == elements ? std::optional(mask::BlockState::full) : std::nullopt;
 }

@@ -22,7 +22,6 @@ namespace ejk::blocks {
 
 using namespace mask;  // bits, rectangles and states of blocks
 
-struct InfoPlan;
 struct MaskScans;
 struct ArraysMade;
 
@@ -43,8 +42,7 @@ struct StoredMaskLayout {
   std::span<const LayoutSetting> takes = {};
   /// Beginnings of names of arrays that the writer leaves out for another reason than that no block is partial.
   std::span<const std::pair<std::string_view, AbsentArray>> absent = {};
-  /// The arrays, at most, before the masks are read; of a layout whose scan ranks divide.
-  std::vector<PlannedArray> (InfoPlan::*planned)() const = nullptr;
+  bool is_divided = false;  // ranks share the scan, and the arrays are planned before the masks are read
 
   std::shared_ptr<const StoredMasks> open(const ArrayGroup& group, const StoredSettings& settings) const;
 };

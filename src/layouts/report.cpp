@@ -238,7 +238,7 @@ void add_blocks(Report& report, const MaskArrays& info, bool is_dynamic, bool dk
 
   constexpr std::size_t kScreens = 4;  // of distinct masks
   for (std::size_t u = 0; u < std::min<std::size_t>(kMostPictures, info.summaries.size()); ++u) {
-    BlockPicture picture = blocks::picture_of(info.masks[u], info.block, info.summaries[u]);
+    BlockPicture picture = blocks::picture_of(info.block, info.summaries[u]);
     picture.key = fmt::format("picture_{}", u);
     picture.title = fmt::format("blocks of mask {} (queries down, keys across)", u);
     picture.page_only = u >= kScreens;
@@ -311,7 +311,7 @@ Report describe(const MaskArraysPlan& plan) {
               "arrays, at most",
               {{"name", "array"}, {"shape", "shape"}, {"dtype", "dtype"}, {"size", "size", Unit::bytes}},
               {}};
-  for (const auto& [name, type] : (info.*layout.planned)())
+  for (const auto& [name, type] : info.arrays())
     table.rows.push_back({name, type.shape, std::string(name_of(type.dtype)), type.bytes()});
   report.add(std::move(table));
   return report;

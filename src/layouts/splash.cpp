@@ -408,7 +408,7 @@ const StoredMaskLayout kSplash{.name = "jax",
                                .write = write_splash,
                                .takes = kSplashSettings,
                                .absent = kSplashAbsent,
-                               .planned = &InfoPlan::arrays};
+                               .is_divided = true};
 
 }  // namespace ejk::blocks
 

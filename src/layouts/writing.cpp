@@ -93,8 +93,8 @@ ArraysPlan plan_of(std::vector<Mask> heads, BlockShape block, const MaskLayoutSe
   how.pad = settings.pad || !has_blocks(settings.layout) || settings.cu_seqlens_q;
   how.downcast = settings.downcast;
   how.computable = settings.computable && takes(settings.layout, "computable", settings.direction);
-  how.shrink_grid = settings.shrink_grid && layout.planned;
-  const bool is_dynamic = settings.dynamic && layout.planned;
+  how.shrink_grid = settings.shrink_grid && layout.is_divided;
+  const bool is_dynamic = settings.dynamic && layout.is_divided;
   InfoPlan plan = checked(std::move(heads), block, settings.direction,
                           is_dynamic ? MaskInfoKind::dynamic : MaskInfoKind::fixed, how);
   if (plan.layout.kv_blocks % settings.kv_seq_shards != 0)
@@ -129,7 +129,6 @@ void share_arrays(MaskArrays& made, Communicator& comm) {
     for (const MaskArray& array : own)
       if (array.name == made.arrays.back().name) made.arrays.back().parts = array.parts;
   }
-  made.absent.clear();
   for (std::ptrdiff_t n = 0; n < absent; ++n) {
     std::string name = message.take_text();
     made.absent.emplace_back(std::move(name), message.take<AbsentArray>());
@@ -264,13 +263,6 @@ SequenceOffsets sequences_in(const MaskLayoutSettings& how) {
   return read_sequences(*how.cu_seqlens_q, how.cu_seqlens_k ? *how.cu_seqlens_k : *how.cu_seqlens_q);
 }
 
-std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name) {
-  const auto nothing = [name](std::span<const std::int64_t>, std::span<const std::int64_t>, void*) {
-    throw Error(Error::Kind::internal, name + ": its elements are on other ranks");
-  };
-  return generated_source(std::move(type), name, nothing);
-}
-
 std::shared_ptr<const ArraySource> blocks_source(const char* name, std::vector<std::int32_t> blocks,
                                                  const MaskScans& scans, Direction direction) {
   const BlockShape block = scans.plan.block;
@@ -372,7 +364,7 @@ std::string_view name_of(WriteOrder order) {
 MaskArraysPlan::MaskArraysPlan(std::vector<Mask> heads, BlockShape block, const MaskLayoutSettings& settings)
     : plan_(std::make_shared<const blocks::ArraysPlan>(blocks::plan_of(std::move(heads), block, settings))) {}
 
-bool MaskArraysPlan::is_divided() const { return plan_->layout.planned != nullptr; }
+bool MaskArraysPlan::is_divided() const { return plan_->layout.is_divided; }
 
 std::int64_t MaskArraysPlan::work_bytes() const { return plan_->work_bytes(); }
 
@@ -397,8 +389,8 @@ MaskArrays MaskArraysPlan::run(Communicator& comm, const BlockProgress& progress
     const bool is_computed = info.is_left_to_kernel(scans.distinct);
     static_cast<ScannedMasks&>(made) = scanned_masks(info.block, std::move(scans));
     for (const std::string_view name : layout.arrays)
-      if (std::none_of(made.arrays.begin(), made.arrays.end(),
-                       [&](const MaskArray& array) { return array.name == name; }))
+      if (comm.is_first() && std::none_of(made.arrays.begin(), made.arrays.end(),
+                                          [&](const MaskArray& array) { return array.name == name; }))
         made.absent.emplace_back(name, blocks::why_absent(layout, name, is_computed));
   }
   if (!comm.is_single()) blocks::share_arrays(made, comm);
@@ -434,7 +426,7 @@ Shape lengths_of(const MaskLayoutSettings& settings) {
 std::int64_t blocks::ArraysPlan::work_bytes() const {
   const InfoPlan& plan = info;
   const BlockShape block = plan.block;
-  if (layout.planned) return plan.work_bytes();
+  if (layout.is_divided) return plan.work_bytes();
   const std::int64_t grid = plan.layout.grid(), rows = plan.head_count(), q = plan.q_length(),
                      kv = plan.kv_length();
   // Of flex five tables and a copy of the states; of the others at most that. Of pairs the ranges of a line.

@@ -90,9 +90,6 @@ struct ArraysPlan {
   std::int64_t work_bytes() const;
 };
 
-/// A source whose elements are on other ranks.
-std::shared_ptr<const ArraySource> type_alone(ArrayType type, const std::string& name);
-
 /// cu_seqlens of queries and of keys. Errors: those of read_sequences.
 SequenceOffsets sequences_in(const MaskLayoutSettings& how);
 

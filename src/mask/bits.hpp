@@ -41,7 +41,7 @@ inline Word get_bits(const Word* words, std::int64_t begin, std::int64_t count, 
   return value & low_bits(count);
 }
 
-/// Writes the bits [0, n) of `from` over zeros that begin at bit `begin`.
+/// ORs the bits [0, n) of `from` into those that begin at bit `begin`.
 inline void put_bits(Word* to, std::int64_t begin, const Word* from, std::int64_t n) {
   const std::int64_t shift = begin % 64;
   to += begin / 64;

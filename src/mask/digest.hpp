@@ -33,7 +33,7 @@ class Digester {
     return seed;
   }
 
-  Digester(std::int64_t words, const Seed& seed) : words_(words), seed_(seed) {
+  Digester(std::int64_t words, const Seed& seed) : words_(words) {
     std::seed_seq sequence(seed.begin(), seed.end());
     std::mt19937_64 random(sequence);
     for (auto& keys : keys_) {
@@ -43,8 +43,6 @@ class Digester {
     for (std::size_t n = 0; n < keys_.size(); ++n)
       for (std::size_t i = 0; i < keys_[n].size(); i += 2) zero_sums_[n] += product(n, i, 0, 0);
   }
-
-  const Seed& seed() const { return seed_; }
 
   Digest operator()(const Word* w) const {
     Sums sums{};
@@ -103,7 +101,6 @@ class Digester {
   }
 
   std::int64_t words_;
-  Seed seed_;
   std::array<std::vector<Word>, 2> keys_;
   Sums zero_sums_{};
 };

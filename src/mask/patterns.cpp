@@ -63,8 +63,7 @@ PatternTable PatternTable::part() const {
 }
 
 PatternTable PatternTable::beside(BlockShape block) const {
-  PatternTable table =
-      digester_ ? of_digests(block, max_bytes_, digester_->seed()) : PatternTable(block, max_bytes_, hash_);
+  PatternTable table(block, max_bytes_, hash_);
   table.used_bytes_ = used_bytes_;
   return table;
 }

@@ -137,7 +137,7 @@ class Floats {
   const Shape& shape() const { return source_->shape(); }
   const arrays::BoxReader& reader() const { return reader_; }
 
-  /// n elements of a box from `i` on: in place, or in `room`.
+  /// n elements of a box from `i` on: in place, or in `buffer`.
   const float* of(const std::byte* box, std::int64_t i, std::int64_t n, float* buffer) const {
     const DType dtype = source_->dtype();
     const std::byte* const from = box + i * size_of(dtype);

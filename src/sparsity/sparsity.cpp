@@ -9,13 +9,11 @@
 #include <algorithm>
 #include <functional>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "blocks/plan.hpp"
 #include "core/checked.hpp"
-#include "core/parallel.hpp"
 #include "core/require.hpp"
 #include "ejk/program/text.hpp"
 #include "mask/node.hpp"
@@ -91,7 +89,7 @@ BlockSizeCost cost_of(const InfoPlan& size, const blocks::DistinctMasks& distinc
     cost.metadata_bytes += array.type.bytes();
   if (std::ssize(scans) * first.states->blocks() <= BlockSizeCost::kMostDrawn)
     for (std::size_t u = 0; u < scans.size(); ++u) {
-      BlockPicture picture = blocks::picture_of(distinct.masks[u], block, scans[u].summary);
+      BlockPicture picture = blocks::picture_of(block, scans[u].summary);
       const std::string of = blocks::heads_with(distinct.of_head, static_cast<std::int64_t>(u));
       picture.title =
           fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(block), u,
@@ -370,9 +368,9 @@ Sparsity SparsityPlan::run(const BlockProgress& progress, std::int64_t max_patte
   Sparsity result;
   result.options = plan_->options;
   result.shape = {first.head_count(), first.q_length(), first.kv_length()};
-  const blocks::Digester::Seed seed = blocks::Digester::drawn_seed();
   for (const InfoPlan& size : plan_->sizes) {
-    PatternTable table = PatternTable::of_digests(size.block, max_pattern_bytes, seed);
+    PatternTable table =
+        PatternTable::of_digests(size.block, max_pattern_bytes, blocks::Digester::drawn_seed());
     std::vector<Scan> scans;  // of each mask
     std::vector<std::vector<std::int64_t>> visited;
     for (const Mask& mask : distinct.masks) {

@@ -19,7 +19,7 @@ using test::random_boxes;
 
 namespace {
 
-OutputPart part_of(const Array& whole, const ArrayBox& box) {
+ArrayPart part_of(const Array& whole, const ArrayBox& box) {
   return {box, make_source(Array::copy_of(box_of(whole.view(), box)))};
 }
 
@@ -31,7 +31,7 @@ bool same(const Array& a, const Array& b) {
 // What rank 0 gets of boxes that are dealt out in turn; nothing for the others.
 void check_gathered(const Array& whole, const std::vector<ArrayBox>& boxes, std::int64_t ranks) {
   const std::vector<Array> got = test::results_of_ranks(ranks, [&](Communicator& comm) {
-    std::vector<OutputPart> parts;
+    std::vector<ArrayPart> parts;
     for (std::size_t b = 0; b < boxes.size(); ++b)
       if (static_cast<std::int64_t>(b) % comm.size() == comm.rank())
         parts.push_back(part_of(whole, boxes[b]));

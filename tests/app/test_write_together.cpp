@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 
 using namespace ejk;
 using app::Output;
-using app::OutputPart;
 
 namespace {
 
@@ -55,7 +54,7 @@ TEST_CASE("what ranks hold in parts comes to the same files as what one process 
         for (std::size_t n = 0; n < arrays.size(); ++n) {
           outputs.push_back({whole[n].name, whole[n].source, {}, {}});
           if (n % 3 == 2) continue;  // that one all ranks can read
-          std::vector<OutputPart> parts;
+          std::vector<ArrayPart> parts;
           const auto dealt = dealt_out(arrays[n].shape(), ranks, static_cast<unsigned>(n));
           for (const ArrayBox& box : dealt[static_cast<std::size_t>(comm.rank())])
             parts.push_back({box, make_source(Array::copy_of(box_of(arrays[n].view(), box)))});

@@ -227,7 +227,7 @@ AttentionWork run_whole(const AttentionPlan& plan, BufferedOperands& in, bool bo
 AttentionWork run_parts(const AttentionPlan& plan, const AttentionDivision& division, BufferedOperands& in,
                         std::vector<Output>& outputs, Job& job) {
   AttentionRank ranks(division, job.comm);
-  std::vector<std::vector<OutputPart>> made(plan.results().size());  // of each result
+  std::vector<std::vector<ArrayPart>> made(plan.results().size());  // of each result
   const auto progress = job.progress();
   for (const AttentionPart& part : division.parts(job.comm.rank())) {
     const AttentionArrays arrays =

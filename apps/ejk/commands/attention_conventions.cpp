@@ -144,8 +144,8 @@ Output exchanged(Output output) {
     output.source = exchanged(output.source);
     return output;
   }
-  std::vector<OutputPart> parts;
-  for (const OutputPart& part : *output.parts)
+  std::vector<ArrayPart> parts;
+  for (const ArrayPart& part : *output.parts)
     parts.push_back({{exchanged(part.box.start), exchanged(part.box.count)}, exchanged(part.elements)});
   return output_in_parts(output.name, {output.source->dtype(), exchanged(output.source->shape())},
                          std::move(parts));

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>

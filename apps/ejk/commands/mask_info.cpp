@@ -96,12 +96,7 @@ const char* reason_of(AbsentArray why) {
 
 std::vector<Output> outputs_of(const MaskArrays& made) {
   std::vector<Output> outputs;
-  for (const MaskArray& array : made.arrays) {
-    Output& output = outputs.emplace_back(Output{array.name, array.elements, {}});
-    if (!array.parts) continue;
-    output.parts.emplace();
-    for (const ArrayPart& part : *array.parts) output.parts->push_back({part.box, part.elements});
-  }
+  for (const MaskArray& array : made.arrays) outputs.push_back({array.name, array.elements, {}, array.parts});
   for (const auto& [name, why] : made.absent) outputs.push_back({name, nullptr, reason_of(why)});
   return outputs;
 }

@@ -35,7 +35,7 @@ struct AttentionPart {
   IndexRange entries;
   IndexRange heads;      // query heads; of gradients: key/value heads; of dbias: the bias's own
   IndexRange positions;  // within each entry; clipped to its end
-  double share = 1;      // of the work of all parts of this kind
+  double share = 1;      // the rank's, of all work
 };
 
 /// Memory that a program needs beside the workspace of a plan.

@@ -158,7 +158,7 @@ Reference::BiasGradients zero_of_bias(const CheckedArguments& setup, const Place
   for (std::int64_t e = served.entries.begin; e < served.entries.end; ++e)
     for (std::int64_t h = served.heads.begin; h < served.heads.end; ++h)
       for (std::int64_t i = queries.begin; i < queries.end; ++i) {
-        const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+        const auto at = static_cast<std::size_t>(setup.first_row(e, h) + i);
         if (saved.lse[at] == RowEnd<double>::kEmpty) continue;
         if (!std::isfinite(saved.lse[at]) || !std::isfinite(saved.delta[at])) return {};
         right.weights[0] += 1;

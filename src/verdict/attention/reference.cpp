@@ -537,7 +537,7 @@ Reference::SinkGradient Reference::sink(std::int64_t head, const Saved& saved) c
   if (variation_.sizes) sum.terms.resize(1);
   const double sink = sink_of(head);
   for (std::int64_t e = 0; e < setup_.shape.entries && sink != kNoSink; ++e) {
-    const std::int64_t first = setup_.first_row(setup_.row_steps, e, head);
+    const std::int64_t first = setup_.first_row(e, head);
     for (std::int64_t i = 0; i < setup_.q_length(e); ++i) {
       const auto at = static_cast<std::size_t>(first + i);
       const double weight = std::exp(sink - variation_.lse * saved.lse[at]),

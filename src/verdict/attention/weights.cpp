@@ -445,7 +445,7 @@ Array terms_of_sinks(const GradientParts& parts, Unit unit) {
     double squares = 0;
     for (std::int64_t e = 0; e < setup.shape.entries && setup.ends.sink(h) != kNoSink; ++e)
       for (std::int64_t i = 0; i < setup.q_length(e); ++i) {
-        const auto at = static_cast<std::size_t>(setup.first_row(setup.row_steps, e, h) + i);
+        const auto at = static_cast<std::size_t>(setup.first_row(e, h) + i);
         const double weight = std::exp(setup.ends.sink(h) -
                                        static_cast<double>(parts.made.lse.elements<float>()[at])),
                      term = weight * weight * static_cast<double>(parts.products.elements<float>()[at]);
