@@ -178,6 +178,60 @@ def _has_buffer(value: Any) -> bool:
     return True
 
 
+def _is_block_mask(value: Any) -> bool:
+    """Whether a value is a BlockMask of torch's FlexAttention."""
+    return type(value).__name__ == "BlockMask" and type(value).__module__.startswith("torch.")
+
+
+_BLOCK_LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+                "full_q_num_blocks", "full_q_indices")
+
+
+def _block_lists(mask: Any) -> dict[str, Any]:
+    """The arrays of a BlockMask, those of batch entries as further heads: the layout flex of `ejk mask-info`."""
+    lists = {name: getattr(mask, name) for name in _BLOCK_LISTS}
+    lists = {name: array.flatten(0, 1)[None] for name, array in lists.items() if array is not None}
+    return lists | {"seq_lengths": [*mask.seq_lengths], "BLOCK_SIZE": [*mask.BLOCK_SIZE]}
+
+
+def _mask_mod_pairs(mask: Any) -> Any:
+    """The mask_mod of a BlockMask on all positions, a bool tensor (B, H, Q, K)."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    (entries, heads), lists = mask.kv_indices.shape[:2], mask.kv_indices
+    return create_mask(mask.mask_mod, entries, heads, *mask.seq_lengths, device=lists.device).expand(entries, heads, -1, -1)
+
+
+def _block_mask_pairs(mask: Any) -> Any:
+    """The pairs that a kernel computes of a BlockMask: full blocks whole, mask_mod in partial ones. A bool tensor
+    (B, H, Q, K), whose copies take 4 bytes an element at most."""
+    import torch
+
+    def listed(number: Any, indices: Any) -> Any:
+        (q_block, kv_block), (queries, keys) = mask.BLOCK_SIZE, mask.seq_lengths
+        columns = -(-keys // kv_block)
+        unused = torch.arange(indices.shape[-1], device=indices.device) >= number[..., None]
+        grid = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool, device=indices.device)
+        grid = grid.scatter(-1, indices.masked_fill(unused, columns).long(), True)[..., :columns]
+        return grid.repeat_interleave(q_block, -2)[..., :queries, :].repeat_interleave(kv_block, -1)[..., :keys]
+
+    pairs = _mask_mod_pairs(mask) & listed(mask.kv_num_blocks, mask.kv_indices)
+    if mask.full_kv_indices is not None:
+        pairs |= listed(mask.full_kv_num_blocks, mask.full_kv_indices)
+    return pairs
+
+
+def _as_check_takes(inputs: dict[str, Any], options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A BlockMask as its arrays, to be checked against its own mask_mod unless a mask is given, or it has none."""
+    masks = [value for value in inputs.values() if _is_block_mask(value)]
+    if len(masks) != 1:
+        return inputs, options
+    inputs = {name: _block_lists(value) if _is_block_mask(value) else value for name, value in inputs.items()}
+    if len(inputs) == 2 and "mask" not in options and getattr(masks[0].mask_mod, "__name__", "") != "noop_mask":
+        options = options | {"mask": _mask_mod_pairs(masks[0]).flatten(0, 1)}
+    return inputs, options
+
+
 def _number(value: Any) -> Any:
     """A Python number for a scalar of NumPy or torch; other values as they are."""
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
@@ -390,8 +444,8 @@ def _option(name: str, value: Any) -> Any:
 class _Call:
     """A command line whose arrays are files of a temporary folder."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, command: str):
+        self.folder, self.command = folder, command
         self.as_torch = False
 
     def file_of(self, name: str, arrays: Mapping[str, Any]) -> str:
@@ -406,6 +460,10 @@ class _Call:
             return self.quantized_word(name, value)
         if isinstance(value, Mapping):
             return self.file_of(name, value)
+        if _is_block_mask(value):
+            value = _block_mask_pairs(value)
+            if value.shape[0] == 1 and not self.command.startswith("attention"):
+                value = value[0]  # commands without a batch take (H, Q, K)
         if isinstance(value, tuple) or isinstance(value, list) and not _is_array(value):
             sizes = [_number(item) for item in value]
             if all(isinstance(size, int) for size in sizes):
@@ -436,9 +494,13 @@ class _Call:
             for i, text in enumerate(texts[key]):
                 for name, value in options.items() if isinstance(text, str) else ():
                     pattern = rf'(?<![\w./:"-]){re.escape(name)}(?![\w./:"(=-])'
-                    if name != key and _is_array(value) and re.search(pattern, text):
+                    is_file = _is_block_mask(value) or isinstance(value, Mapping)
+                    if name != key and (is_file or _is_array(value)) and re.search(pattern, text):
                         named.add(name)
-                        text = re.sub(pattern, lambda _, word=f'"{self.file_of(name, {name: value})}:{name}"': word, text)
+                        arrays = value if isinstance(value, Mapping) else {name: value}
+                        arrays = _block_lists(value) if _is_block_mask(value) else arrays
+                        word = f'"{self.file_of(name, arrays)}{"" if is_file else ":" + name}"'
+                        text = re.sub(pattern, lambda _, word=word: word, text)
                 texts[key][i] = text
         words = [self.word(name, value) for name, value in inputs.items()]
         for key, values in texts.items():
@@ -469,8 +531,10 @@ class _Call:
 
 def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
     __tracebackhide__ = True  # pytest shows the caller
+    if command == "check":
+        inputs, options = _as_check_takes({**inputs}, {**options})
     with _folder() as place:
-        call = _Call(place)
+        call = _Call(place, command)
         words = [command, *call.words(inputs, options)]
         results = call.folder / "results.safetensors"
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
@@ -487,7 +551,8 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     A value is what the command line takes, as a string or path; a number; True (`--flag`) or False (`--no-flag`); an
     array, also as a list of numbers, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a
     dtype of torch, NumPy or JAX; a dict of arrays, for a file of several; a list, to repeat the option. None is no option.
-    An array whose keyword occurs in a mask expression has that name there: `mask="documents(cu)", cu=cu`.
+    An array whose keyword occurs in a mask expression has that name there: `mask="documents(cu)", cu=cu`. A BlockMask of
+    FlexAttention is a mask: the pairs that a kernel computes of it. In `mask="visited(m)", m=block_mask` it is its blocks.
 
     Raises AssertionError with the report if the answer is no (exit status 1), else Error if the program fails.
 
@@ -554,7 +619,8 @@ def assert_close(actual: Any, expected: Any, **options: Any) -> Result:
 
 def check(kind: str, *inputs: Any, **options: Any) -> Result:
     """Asserts that arrays are a valid artefact of this kind: "cu-seqlens", "mask-info", "block-table", ...; see `ejk help
-    check`. The AssertionError lists the findings.
+    check`. The AssertionError lists the findings. check("mask-info", block_mask) holds the lists of FlexAttention's
+    BlockMask against its own mask_mod, or against `mask=...`.
 
     >>> check("cu-seqlens", memoryview(b"\\x00\\x03\\x07").cast("b"), tokens=7).report["result"]["errors"]
     0

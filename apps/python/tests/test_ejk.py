@@ -101,6 +101,44 @@ def test_elements_are_the_same_after_both_ways(dtype, shape):
         assert back.dtype == x.dtype and back.shape == x.shape and (back == x).all()
 
 
+def test_block_mask_of_flex_attention_is_a_mask():
+    torch = pytest.importorskip("torch")
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    documents = torch.tensor([0] * 20 + [1] * 30 + [2] * 50)
+
+    def mask_mod(b, h, q, k):
+        return (q >= k + h - b) & (documents[q] == documents[k])
+
+    queries = torch.arange(100)[:, None]
+    for entries, heads in ((1, 1), (1, 2), (2, 2)):
+        mask = flex.create_block_mask(mask_mod, entries, heads, 100, 100, device="cpu", BLOCK_SIZE=(16, 32))
+        pairs = torch.stack([torch.stack([mask_mod(b, h, queries, queries.t()) for h in range(heads)])
+                             for b in range(entries)])
+        if entries == 1:
+            assert torch.equal(ejk.run("mask", mask=mask)["mask"].expand(1, heads, -1, -1), pairs)
+        assert ejk.check("mask-info", mask).report["result"]["wrong_blocks"] == 0
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            q, k, v = (torch.randn(2, 2, 100, 32, dtype=dtype) for _ in range(3))
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=pairs).nan_to_num()
+            ejk.assert_attention(out, q, k, v, mask=mask, layout="bhsd")
+
+    lists = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
+    short = flex.BlockMask.from_kv_blocks(lists[0] - 1, *lists[1:], (16, 32), mask_mod, seq_lengths=(100, 100))
+    with pytest.raises(AssertionError, match="each pair of the mask is computed"):
+        ejk.check("mask-info", short)
+    with pytest.raises(AssertionError, match="within the error bound +no"):
+        ejk.assert_attention(out, q, k, v, mask=short, layout="bhsd")
+
+    # Without a mask_mod a BlockMask is its blocks: here the first two of each row.
+    two = torch.full((1, 1, 7), 2, dtype=torch.int32)
+    blocks = flex.BlockMask.from_kv_blocks(two, torch.arange(4, dtype=torch.int32).repeat(1, 1, 7, 1), BLOCK_SIZE=(16, 32),
+                                           seq_lengths=(100, 100))
+    expected = (torch.arange(100) < 64).expand(100, 100)
+    assert torch.equal(ejk.run("mask", mask=blocks)["mask"].squeeze(), expected)
+    assert torch.equal(ejk.run("mask", mask="visited(m)", m=blocks)["mask"].squeeze(), expected)
+    ejk.check("mask-info", blocks)
+
+
 def test_torch_tensors_come_back_as_tensors():
     torch = pytest.importorskip("torch")
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.bool):
