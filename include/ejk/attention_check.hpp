@@ -87,13 +87,19 @@ struct Tried {
   std::optional<TriedPages> pages;
 };
 
+/// Types to which another implementation rounds.
+struct SoftmaxTypes {
+  std::optional<DType> weights = {};  // P and dS; absent: weights_dtype(plan)
+  DType scores = DType::float32;      // q·k, before and after the scale
+};
+
 /// Compares every element of `given`, another implementation's results of any float dtype in the order of the
-/// plan's, absent ones empty; `own`: of run(). `weights`: the type to which P and dS were rounded; absent:
-/// weights_dtype(plan). Explain::yes tries those of `tried`, then known faults. `tiles`: two axes of the
-/// picture; absent: queries, or keys, and heads. Throws Error{input} about the result for other shapes.
+/// plan's, absent ones empty; `own`: of run(). Explain::yes tries those of `tried`, then known faults. `tiles`:
+/// two axes of the picture; absent: queries, or keys, and heads. Throws Error{input} about the result for other
+/// shapes.
 Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
                         const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
-                        Explain explain, std::optional<DType> weights = std::nullopt, const Tried& tried = {},
+                        Explain explain, const SoftmaxTypes& types = {}, const Tried& tried = {},
                         const std::vector<std::string>& tiles = {});
 std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain);
 

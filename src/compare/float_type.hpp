@@ -49,6 +49,8 @@ struct Rounding {
   const char* name = "";
 
   explicit operator bool() const { return bits > 0; }
+  /// The largest relative error.
+  double unit() const { return bits > 0 ? std::ldexp(truncates ? 2.0 : 1.0, -bits - 1) : 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
     // To nearest, ties to even. A carry goes to the exponent.

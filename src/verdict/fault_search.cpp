@@ -287,7 +287,7 @@ FaultSearch::Answer FaultSearch::answer(const FaultModel& model, const Sampled& 
     begin = end;
   }
   if (static_cast<double>(wrong) > (1 - kMost) * static_cast<double>(looked)) return Answer::no;
-  const double most_left = model.is_subtle ? std::min(most_left_, 0.5) : most_left_;
+  const double most_left = model.is_subtle ? model.most_left : most_left_;
   const bool is_better = after <= most_left * most_left * before;
   return is_bad && (explained == 0 || !is_better) ? Answer::no : Answer::yes;
 }

@@ -29,8 +29,10 @@ struct FaultModel {
   double nanoseconds = 0;
   /// Its time is proportional to the columns: a row is given up after a few that fail.
   bool by_columns = false;
-  /// It changes little, or has a fitted number: at most half of the differences may remain in each row.
+  /// It changes little, or has a fitted number: at most half of the differences may remain in each row (RMS),
   bool is_subtle = false;
+  /// or this fraction.
+  double most_left = 0.5;
   /// Rows of zeros, NaN or infinities alone are no evidence: unwritten rows agree with any model that leaves
   /// them without terms. False for a model of such values.
   bool needs_numbers = true;

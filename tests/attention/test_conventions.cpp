@@ -94,7 +94,7 @@ TEST_CASE("results in the conventions of each library are those of loops over al
     const Array out = plain::array_of(DType::float32, got.out.shape(), expected.out, r->options.layout),
                 lse = plain::array_of(DType::float32, got.lse.shape(), expected.lse.values);
     const Against against = compare_results(plan, arrays, {got.out.view(), got.lse.view()},
-                                            {out.view(), lse.view()}, Explain::no, DType::float32);
+                                            {out.view(), lse.view()}, Explain::no, {DType::float32});
     CHECK(against.agrees());
   }
   CHECK(empty > 50);
@@ -249,7 +249,7 @@ TEST_CASE("the mean of all values and its gradient are those of loops, also of k
     const DType type = r->v.dtype();
     const bool is_narrow = type == DType::bfloat16 || type == DType::float16;
     const auto rounded = [&](double x) { return is_narrow ? plain::rounded(x, type) : x; };
-    const plain::Expected e = plain::by_loops(*r, {rounded, rounded});
+    const plain::Expected e = plain::by_loops(*r, {rounded, rounded, {}});
     for (const double lse : e.lse.values) lost += lse == -plain::kInfinity;
     AttentionArrays arrays{q, k, v, r->options.bias, dout};
     const AttentionPlan plan(types_of(arrays), r->options);

@@ -103,9 +103,9 @@ TEST_CASE("results with dropout are those of loops, and within the bounds of eve
     for (const double effort : {attn::kCheckEffort, 0.5}) {
       CAPTURE(effort);
       CHECK(attn::compare(forward, arrays_of(*r, false), {got.out.view(), got.lse.view()},
-                          {right.out.view(), right.lse.view()}, DType::float32, Explain::no, effort)
+                          {right.out.view(), right.lse.view()}, {DType::float32}, Explain::no, effort)
                 .agrees());
-      CHECK(attn::compare(backward, arrays_of(*r, true), own, given, DType::float32, Explain::no, effort)
+      CHECK(attn::compare(backward, arrays_of(*r, true), own, given, {DType::float32}, Explain::no, effort)
                 .agrees());
     }
     // What a forward pass has left.

@@ -48,9 +48,9 @@ struct Expected {
   std::vector<double> dsinks = {};
 };
 
-/// What a kernel rounds: the weights, over the largest; out, of which delta is made; dS.
+/// What a kernel rounds: the weights, over the largest, and dS; out, of which delta is made; scores, after each step.
 struct LoopRounding {
-  std::function<double(double)> weight, out;
+  std::function<double(double)> weight, out, score;
 };
 
 /// Attention and its gradient by loops over all pairs, from the definition.
@@ -79,17 +79,18 @@ inline Expected by_loops(const RandomAttention& c, const LoopRounding& rounding 
           if (!c.allowed(b, h, i, j)) continue;
           double x = 0;
           for (std::int64_t d = 0; d < size; ++d) x += q.at(b, h, i, d) * k.at(b, g, j, d);
-          x *= c.scale;
+          const auto score = [&](double value) { return rounded(rounding.score, value); };
+          x = score(score(x) * c.scale);
           slope[at] = 1;
           double added = 0;
           if (c.bias_at) added += c.bias_at(b, h, i, j);
           if (c.alibi_at) added += c.alibi_at(b, h, i, j);
-          if (c.cap_is_last) x += added;
+          if (c.cap_is_last) x = score(x + added);
           if (c.softcap > 0) {
             slope[at] = 1 - std::pow(std::tanh(x / c.softcap), 2);
-            x = c.softcap * std::tanh(x / c.softcap);
+            x = score(c.softcap * score(std::tanh(score(x / c.softcap))));
           }
-          if (!c.cap_is_last) x += added;
+          if (!c.cap_is_last) x = score(x + added);
           s[at] = x;
           most = std::max(most, x);
         }

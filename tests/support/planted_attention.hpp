@@ -186,7 +186,7 @@ struct PlantedAttention {
     plan.run(arrays, into);
     std::vector<std::optional<ArrayView>> given;
     for (const auto& array : actual) given.push_back(array ? std::optional(array->view()) : std::nullopt);
-    return compare_results(plan, arrays, views, given, Explain::yes, weights);
+    return compare_results(plan, arrays, views, given, Explain::yes, {weights});
   }
   Against compare(const Gradient& made, DType result, std::optional<DType> weights = {}) const {
     std::vector<std::optional<Array>> actual;

@@ -582,7 +582,7 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
     """Asserts that `out`, and `lse` if given, are attention's results for q, k, v: every element within the error bound
     of a kernel that rounds softmax weights to the type of v. `out` may be what a kernel returns: (out, lse), or a dict
     of results by name. `options` are those of `ejk attention`: mask, scale,
-    softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, ...
+    softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, scores, ...
 
     The AssertionError has the verdict, where the result is wrong, and the fault that explains it.
     """

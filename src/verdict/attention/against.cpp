@@ -254,8 +254,8 @@ bool explain_by_nans(const AttentionArrays& arrays, Against& against) {
 }  // namespace
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const Tried& tried, const std::vector<std::string>& tiles) {
+                const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
+                Explain explain, double effort, const Tried& tried, const std::vector<std::string>& tiles) {
   const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
@@ -279,9 +279,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
                      Rows(setup, RowsOf::bias),
                      Rows(setup, RowsOf::sinks),
                      Bounds(setup, blocks, arithmetic),
-                     {},
-                     {}};
-  it.rounding = rounding_of_weights(setup, blocks, weights, dout);
+                     types,
+                     rounding_of_weights(setup, blocks, types, dout)};
   if (it.rounding.terms.empty())
     it.rounding = rounding_of_float32(setup, blocks, it.bounds, dout, right.weights.keys);
   Bounds of_own(setup, blocks, setup.shape.arithmetic);
@@ -362,9 +361,10 @@ namespace ejk {
 
 Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
                         const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
-                        Explain explain, std::optional<DType> weights, const Tried& tried,
+                        Explain explain, const SoftmaxTypes& types, const Tried& tried,
                         const std::vector<std::string>& tiles) {
-  return attn::compare(plan.internal(), arrays, own, given, weights.value_or(weights_dtype(plan)), explain,
+  return attn::compare(plan.internal(), arrays, own, given,
+                       {types.weights.value_or(weights_dtype(plan)), types.scores}, explain,
                        attn::kCheckEffort, tried, tiles);
 }
 

@@ -40,7 +40,8 @@ struct ActualAttention {
   const AttentionArrays& arrays;
   Rows queries, keys, bias, sinks;
   Bounds bounds;
-  WeightRounding rounding;                  // of the kernel's weights
+  SoftmaxTypes types;
+  WeightRounding rounding;                  // of the kernel's weights and scores
   const Reference::Saved* saved = nullptr;  // lse and δ of the expected forward pass; of gradients
 
   const Rows& rows_of(Result which) const {
@@ -50,8 +51,9 @@ struct ActualAttention {
 };
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                const std::vector<std::optional<ArrayView>>& given, DType weights, Explain explain,
-                double effort, const Tried& tried = {}, const std::vector<std::string>& tiles = {});
+                const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
+                Explain explain, double effort, const Tried& tried = {},
+                const std::vector<std::string>& tiles = {});
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 

@@ -100,6 +100,9 @@ class FaultModels {
   using RowValues =
       std::function<bool(std::int64_t row, std::span<const std::int64_t> columns, double*, double*)>;
 
+  static bool is_rounding(const Change& change) {
+    return change.kind == "rounding" || change.kind == "scores";
+  }
   // Results that the kernels compute row by row of queries or keys.
   static bool has_own_rows(Result which) { return which != Result::dbias && which != Result::dsinks; }
   static bool is_of_forward(const ActualArray& array) {
@@ -118,10 +121,6 @@ class FaultModels {
   // Unit roundoff of the weights that the kernel rounds; 0: they are not, or have no part in the array.
   double unit_of(const ActualArray& array) const {
     return array.which == Result::lse ? 0 : it_.rounding.unit;
-  }
-  DType weights() const {
-    const double unit = it_.rounding.unit;
-    return unit == 0 ? DType::float32 : unit == 0x1p-8 ? DType::bfloat16 : DType::float16;
   }
 
   // A row of a result: elements, terms of their sums (with Variation::sizes), and one tolerance or one each.
@@ -218,7 +217,7 @@ class FaultModels {
     const bool of_key = is_of_key(array), is_enough = search.is_enough_to_fit();
     const auto is_tried = [&](const Change& change) {
       return (!change.is_of_out || array.which == Result::out) && (!change.of_loop || is_enough) &&
-             (change.kind != "rounding" || (unit_of(array) == 0 && is_enough));
+             (change.kind != "rounding" || unit_of(array) == 0) && (!is_rounding(change) || is_enough);
     };
     const auto add = [&](const Change& change) {
       if (is_tried(change)) list.add(model(array, change, Pass::both), change);
@@ -242,6 +241,8 @@ class FaultModels {
     if (array.which == Result::lse) add_lse(array, list);
     add_other_arrays(array, list);
     if (is_of_forward(array) && is_enough) add_zero_keys(array, search, list);
+    if (array.which == Result::out && is_enough && rounding_of(array).relative <= 0x1p-23)
+      add_sums_of_16_bits(array, list);
     if (!of_key) add_masks_and_biases_of_others(array, search, list);
     return list;
   }
@@ -358,8 +359,8 @@ class FaultModels {
   }
 
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
-  double off_by(const ActualArray& array, double size, const Terms& terms, std::size_t at) const {
-    const double unit = it_.rounding.unit;
+  double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
+                std::size_t at) const {
     if (array.which == Result::out) return unit * (size + kOffOfOut * std::sqrt(terms.squares[at]));
     const std::int64_t summed =
         array.which == Result::dq ? setup_.longest_keys() : setup_.longest_queries() * setup_.group();
@@ -367,9 +368,10 @@ class FaultModels {
   }
 
   FaultModel model(const ActualArray& array, const Change& change, Pass pass) const {
-    const double unit = unit_of(array);
     Variation v;
     if (change.apply) change.apply(v);
+    // A loop over tiles rounds weights over another maximum: the errors of those remain, but not those of inputs.
+    const double unit = array.which == Result::lse ? 0 : std::max(unit_of(array), v.weights.unit());
     v.sizes = unit > 0 || array.which == Result::out;
     const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
     const double relative =
@@ -377,7 +379,8 @@ class FaultModels {
     const bool saved = pass == Pass::backward;
     const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
     FaultModel h{change.kind, change.text, {}};
-    h.is_subtle = change.kind == "rounding";
+    h.is_subtle = is_rounding(change);
+    if (h.is_subtle) h.most_left = 0.9;  // more remains where a difference is not of this rounding
     h.needs_numbers = change.kind != "no_key";
     if (has_own_rows(array.which))
       h.of_all = [=, this, &array, text = change.text] { return by_kernels(array, text, v, made, saved); };
@@ -392,7 +395,7 @@ class FaultModels {
         values[c] = row.values[at];
         const double size = std::isfinite(values[c]) ? std::abs(values[c]) : 0;
         allowed[c] = row.absolute[row.absolute.size() > 1 ? at : 0] + least + relative * size +
-                     (unit > 0 ? off_by(array, size, row.terms, at) : 0);
+                     (unit > 0 ? off_by(array, unit, size, row.terms, at) : 0);
       }
       return true;
     };
@@ -414,8 +417,8 @@ class FaultModels {
     if (const auto key = std::pair(text, is_saved); !by_kernels_ || by_kernels_->first != key) {
       const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
       auto results = of_forward
-                         ? forward_by_kernels(it_.setup, blocks_, v, weights())
-                         : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout, weights());
+                         ? forward_by_kernels(it_.setup, blocks_, v, it_.types)
+                         : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout, it_.types);
       by_kernels_.emplace(key, results ? std::make_shared<const ByKernels>(std::move(*results)) : nullptr);
     }
     const std::shared_ptr<const ByKernels> made = by_kernels_->second;
@@ -458,6 +461,35 @@ class FaultModels {
           largest = std::max(largest, most_finite(row));
         }
     return setup_.kept_factor * largest;
+  }
+
+  // A loop over tiles keeps Σ e^(s − most) v in 16 bits: results times Σ e^(s − most) are numbers of that type,
+  // whatever the tiles are. ikawrakow/ik_llama.cpp#2151
+  void add_sums_of_16_bits(const ActualArray& array, Candidates& list) const {
+    constexpr double kNear = 0x1p-19;  // beside a spacing of 2^-11 or more
+    for (const verify::Rounding& to : verify::kRoundings) {
+      if (to.truncates) continue;
+      FaultModel made{
+          "rounding",
+          fmt::format("the sums of a loop over keys are kept in {}", to.bits == 7 ? "bfloat16" : "float16"),
+          {}};
+      made.is_subtle = true;
+      made.values = [=, this, &array](std::int64_t n, std::span<const std::int64_t> columns, double* values,
+                                      double* allowed) {
+        const Place place = it_.queries.at(n);
+        const ReferenceRow right =
+            right_.row(setup_.problem(place.entry, place.head), place.row, Reference::Wanted::lse);
+        std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
+        array.rows.given(n, given.data());
+        const double sum = std::exp(right.lse - right.most);
+        for (std::size_t c = 0; c < columns.size(); ++c) {
+          values[c] = to(given[static_cast<std::size_t>(columns[c])] * sum) / sum;
+          allowed[c] = kNear * std::abs(values[c]);
+        }
+        return std::isfinite(sum);
+      };
+      list.add(std::move(made));
+    }
   }
 
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.

@@ -235,7 +235,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   const Cap order = c > 0 ? cap_order() : Cap::none;
   const double bias =
       (variation_.bias == 0 ? 0 : variation_.bias * p.bias.of_array(i, j)) + p.bias.alibi.at(i, j);
-  const double s = setup_.scale * variation_.scale * product;
+  const double s = variation_.scores(setup_.scale * variation_.scale * variation_.scores(product));
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);
     return Score{c * t, 1 - t * t};

@@ -38,7 +38,7 @@ struct Variation {
   std::function<const Mask*(const Problem& problem)> mask;
   bool one_sequence = false;  // packed: all keys belong to all queries
   NoKey no_key = NoKey::own;
-  verify::Rounding inputs, weights;
+  verify::Rounding inputs, weights, scores;  // scores: before and after the scale
 
   // Of the forward pass alone:
   std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own

@@ -49,7 +49,7 @@ std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const Mas
   const bool has_other_bias =
       setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
   using Cap = Variation::Cap;
-  if (v.inputs || v.weights || v.interleaved || has_other_operands || has_other_bias ||
+  if (v.inputs || v.weights || v.scores || v.interleaved || has_other_operands || has_other_bias ||
       v.no_key != Variation::NoKey::own || !v.alibi_is_shifted || v.loop != Variation::Loop::right)
     return std::nullopt;
   Varied varied{setup, {}};
@@ -110,11 +110,11 @@ constexpr float kZeroValue = 0, kOneValue = 1;
 }  // namespace
 
 std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                            const Variation& variation, DType weights) {
+                                            const Variation& variation, const SoftmaxTypes& types) {
   if (variation.one_sequence || setup.ends.mean) return std::nullopt;
   auto varied = varied_by_kernels(setup, plan, variation);
   if (!varied) return std::nullopt;
-  ByKernels made{{}, rounding_of_weights(varied->setup, varied_blocks(*varied, plan), weights, std::nullopt)};
+  ByKernels made{{}, rounding_of_weights(varied->setup, varied_blocks(*varied, plan), types, std::nullopt)};
   const LseForm& form = varied->setup.ends.lse;
   varied->setup.ends.lse_of_keys = !form.has_sink;
   made.results = forward_of(*varied, plan);
@@ -140,7 +140,7 @@ std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, 
 std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                               const Variation& v,
                                               const std::function<const Reference::Saved*()>& saved,
-                                              const ArrayView& dout, DType weights) {
+                                              const ArrayView& dout, const SoftmaxTypes& types) {
   if (v.one_sequence || v.heads != Variation::Heads::all || !v.slope || setup.ends.mean) return std::nullopt;
   const auto varied = varied_by_kernels(setup, plan, v);
   const Reference::Saved* const given = varied ? saved() : nullptr;
@@ -156,7 +156,7 @@ std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, con
   Shape of_q = setup.shape.out;
   of_q.back() = setup.shape.head_size;
   ByKernels made{{},
-                 rounding_of_weights(own, masks, weights, dout, &used),
+                 rounding_of_weights(own, masks, types, dout, &used),
                  summed_weights(own, masks, used.lse, false).keys,
                  v.scale_of_gradient};
   std::vector<RowWriter> writers;

@@ -25,13 +25,13 @@ struct ByKernels {
   double factor = 1;           // that dq, dk and their rounding are still to be multiplied by
 };
 std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
-                                            const Variation& variation, DType weights);
+                                            const Variation& variation, const SoftmaxTypes& types);
 
 /// The same of gradients, for lse and δ of `saved`, called once; nothing where it returns null.
 std::optional<ByKernels> gradients_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                               const Variation& variation,
                                               const std::function<const Reference::Saved*()>& saved,
-                                              const ArrayView& dout, DType weights);
+                                              const ArrayView& dout, const SoftmaxTypes& types);
 
 /// Σ P of each key (k's shape with a last axis of 1) and, with `of_bias`, of each element of a bias
 /// (float64).

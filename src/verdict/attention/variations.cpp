@@ -449,6 +449,13 @@ void add_roundings(const CheckedArguments& setup, ChangeList& list) {
   const auto add = [&](const char* what, const verify::Rounding& to, std::function<void(Variation&)> apply) {
     list.push_back({"rounding", fmt::format("{} are rounded to {}", what, to.name), std::move(apply)});
   };
+  // lucidrains/memory-efficient-attention-pytorch#9, meta-pytorch/attention-gym#131
+  if (setup.q.dtype == DType::bfloat16 || setup.q.dtype == DType::float16) {
+    const bool is_bfloat16 = setup.q.dtype == DType::bfloat16;
+    const verify::Rounding to{is_bfloat16 ? 7 : 10, false, is_bfloat16 ? "bfloat16" : "float16"};
+    add("the scores", to, set(&Variation::scores, to));
+    list.back().kind = "scores";
+  }
   for (const verify::Rounding& to : verify::kRoundings)
     if (is_wider(to)) add("the inputs", to, set(&Variation::inputs, to));
   for (const verify::Rounding& to : verify::kRoundings) {

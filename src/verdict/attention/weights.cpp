@@ -197,32 +197,32 @@ void count_equal_queries(const CheckedArguments& setup, std::initializer_list<Sq
                        });
 }
 
-// Twice the scores: its weights are P² but for a factor of each row. Dropout's are squared, too.
-CheckedArguments with_scores_doubled(const CheckedArguments& setup, Array& bias) {
-  CheckedArguments twice = setup;
-  twice.scale *= 2;
-  twice.softcap *= 2;
-  twice.kept_factor *= twice.kept_factor;
-  for (std::vector<double>* numbers : {&twice.slopes, &twice.ends.sinks})
-    for (double& number : *numbers) number *= 2;
-  if (!setup.bias) return twice;
+// The scores times a factor. Of 2 the weights are P² but for a factor of each row; dropout's are squared, too.
+CheckedArguments with_scores_times(float factor, const CheckedArguments& setup, Array& bias) {
+  CheckedArguments times = setup;
+  times.scale *= factor;
+  times.softcap *= factor;
+  times.kept_factor *= times.kept_factor;
+  for (std::vector<double>* numbers : {&times.slopes, &times.ends.sinks})
+    for (double& number : *numbers) number *= factor;
+  if (!setup.bias) return times;
   bias = Array(DType::float32, setup.bias_shape);
   ArrayView own = *setup.bias;
   own.shape = setup.bias_shape;
   auto* to = bias.elements<float>().data();
-  if (bias.size() == 0) return twice;
+  if (bias.size() == 0) return times;
   for (std::int64_t n = 0; n < bias.size() / own.shape[3]; ++n, to += own.shape[3]) {
     const std::int64_t at = n / own.shape[2] / own.shape[1] * own.strides[0] +
                             n / own.shape[2] % own.shape[1] * own.strides[1] +
                             n % own.shape[2] * own.strides[2];
     load(own.dtype, own.data + at, own.strides[3], own.shape[3], to);
-    for (std::int64_t c = 0; c < own.shape[3]; ++c) to[c] *= 2;
+    for (std::int64_t c = 0; c < own.shape[3]; ++c) to[c] *= factor;
   }
-  twice.bias = bias.view();
-  twice.bias->shape = setup.bias->shape;
+  times.bias = bias.view();
+  times.bias->shape = setup.bias->shape;
   for (std::size_t a = 0; a < 4; ++a)
-    if (setup.bias->strides[a] == 0) twice.bias->strides[a] = 0;
-  return twice;
+    if (setup.bias->strides[a] == 0) times.bias->strides[a] = 0;
+  return times;
 }
 
 struct ForwardPass {
@@ -307,19 +307,59 @@ double squared_weights(const Array& twice, const Array& lse, std::size_t at) {
                   2 * static_cast<double>(lse.elements<float>()[at]));
 }
 
-// `bounds`: of float32 arithmetic, whose terms of lse follow; null: of rounded weights.
+// Rounded weights and scores: u is the larger of their units.
+struct Roundings {
+  Unit unit;
+  double weights = 0, scores = 0;  // units
+
+  explicit Roundings(const CheckedArguments& setup, const SoftmaxTypes& types) {
+    if (setup.shape.arithmetic == DType::float64) return;
+    const Unit of_weights = unit_of(types.weights.value_or(DType::float32)),
+               of_scores = unit_of(types.scores);
+    weights = of_weights.relative, scores = of_scores.relative;
+    unit = {std::max(weights, scores), std::max(of_weights.least, of_scores.least)};
+  }
+};
+
+// c of each query, in the order of lse: the error of its weights in u. A score s that is rounded r times is off by
+// √r u s. Of s² the mean by P² is needed: lse of k s has Σ P^k s / Σ P^k as its first derivative at k, and the
+// variance of s as its second.
+std::vector<double> errors_of_rounding(const CheckedArguments& setup, const MaskPlan& blocks,
+                                       const Roundings& roundings) {
+  std::vector<double> errors(static_cast<std::size_t>(element_count(setup.shape.lse)), 1);
+  if (roundings.scores == 0) return errors;
+  constexpr double kStep = 0.5;
+  const auto lse_times = [&](double factor) {
+    Array bias;
+    return lse_of(with_scores_times(static_cast<float>(factor), setup, bias), blocks);
+  };
+  const Array less = lse_times(2 - kStep), lse = lse_times(2), more = lse_times(2 + kStep);
+  // Before and after the scale; around the tanh of a soft cap; with a bias added.
+  const double times = 2 + (setup.softcap > 0 ? 3 : 0) + (setup.bias || !setup.slopes.empty() ? 1 : 0),
+               of_scores = times * std::pow(roundings.scores / roundings.unit.relative, 2),
+               of_weights = std::pow(roundings.weights / roundings.unit.relative, 2);
+  for (std::size_t n = 0; n < errors.size(); ++n) {
+    const auto a = static_cast<double>(less.elements<float>()[n]),
+               b = static_cast<double>(lse.elements<float>()[n]),
+               c = static_cast<double>(more.elements<float>()[n]);
+    if (!std::isfinite(a + b + c)) continue;
+    const double mean = (c - a) / (2 * kStep), variance = std::max(0.0, (a - 2 * b + c) / (kStep * kStep));
+    errors[n] = std::sqrt(of_weights + of_scores * (mean * mean + variance));
+  }
+  return errors;
+}
+
+// `errors`: c of each query. Terms of lse follow if it is rounded, too.
 std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& blocks, Unit unit,
-                                const Bounds* bounds) {
+                                const Array& lse, const std::vector<double>& errors, bool is_of_lse) {
   Squares v(setup, blocks, setup.v, RowsOf::keys);
   count_equal_keys(setup, v);
   Array bias;
-  ForwardPass squares = forward_of(with_scores_doubled(setup, bias), blocks, v.view());
-  const Array lse = lse_of(setup, blocks);
-  const std::vector<double> errors = bounds ? errors_of_weights(setup, *bounds, lse)
-                                            : std::vector<double>(static_cast<std::size_t>(lse.size()), 1);
+  ForwardPass squares = forward_of(with_scores_times(2, setup, bias), blocks, v.view());
+  const auto weights = [&](std::size_t at) { return squared_weights(squares.lse, lse, at); };
   for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double u = unit.relative * errors[at], factor = squared_weights(squares.lse, lse, at);
+    const double u = unit.relative * errors[at], factor = weights(at);
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(
           elements[c], kOffOfOut,
@@ -329,7 +369,7 @@ std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& b
   });
   std::vector<Array> terms;
   terms.push_back(std::move(squares.out));
-  if (!bounds) return terms;
+  if (!is_of_lse) return terms;
   Array& of_lse = terms.emplace_back(DType::float32, setup.shape.lse);
   for (std::size_t n = 0; n < errors.size(); ++n)
     set_bound(of_lse.elements<float>()[n], kOffOfOut, std::pow(unit.relative * errors[n], 2),
@@ -438,7 +478,7 @@ Array terms_of_bias(const GradientParts& parts, const MaskPlan& blocks, Unit uni
   return bias;
 }
 
-Array terms_of_sinks(const GradientParts& parts, Unit unit) {
+Array terms_of_sinks(const GradientParts& parts, Unit unit, const std::vector<double>& errors) {
   const CheckedArguments& setup = parts.setup;
   Array sinks(DType::float32, {setup.shape.heads});
   for (std::int64_t h = 0; h < setup.shape.heads; ++h) {
@@ -448,7 +488,8 @@ Array terms_of_sinks(const GradientParts& parts, Unit unit) {
         const auto at = static_cast<std::size_t>(setup.first_row(e, h) + i);
         const double weight = std::exp(setup.ends.sink(h) -
                                        static_cast<double>(parts.made.lse.elements<float>()[at])),
-                     term = weight * weight * static_cast<double>(parts.products.elements<float>()[at]);
+                     term = std::pow(weight * errors[at], 2) *
+                            static_cast<double>(parts.products.elements<float>()[at]);
         squares += std::isfinite(term) ? term : 0;
       }
     set_bound(sinks.elements<float>()[static_cast<std::size_t>(h)], off_of_gradients(setup.longest_queries()),
@@ -472,13 +513,21 @@ std::vector<Array> squared_gradients(const GradientParts& parts, const MaskPlan&
   return terms;
 }
 
+// `errors`: c of each query.
 std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const MaskPlan& blocks, Unit unit,
-                                      const ArrayView& dout, const Reference::Saved* given) {
+                                      const std::vector<double>& errors, const ArrayView& dout,
+                                      const Reference::Saved* given) {
   const double u = unit.relative, least = unit.least, scale = std::abs(arguments.scale);
   const double of_keys_off = off_of_gradients(arguments.longest_keys()),
                of_queries_off = off_of_gradients(arguments.longest_queries() * arguments.group());
-  const GradientParts parts(arguments, blocks, dout, given);
+  GradientParts parts(arguments, blocks, dout, given);
   const CheckedArguments& setup = parts.setup;
+  for_each_head(setup, setup.shape.heads, elements_of(setup.q), [&](std::int64_t entry, std::int64_t head) {
+    for (std::int64_t i = 0; i < setup.q_length(entry); ++i)
+      for (Squares* const squares : {&parts.q, &parts.of_dout})
+        multiply(squares->row(entry, head, i), squares->columns(),
+                 static_cast<float>(std::pow(errors[parts.at({entry, head, i})], 2)));
+  });
   const auto deltas = parts.delta.elements<float>(), products = parts.products.elements<float>();
   Array rows(DType::float32, setup.shape.lse);  // 2 δ² and the squared error of δ, in u
   for (std::size_t n = 0; n < deltas.size(); ++n)
@@ -486,11 +535,12 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   const double of_ds = parts.of_ds, ds_least = least / of_ds * scale;
   std::vector<Array> terms = squared_gradients(parts, blocks, rows);
   parts.each_query(terms[0], [&](const Place& place, float* elements, const double* mean) {
-    const double off =
-        of_keys_off * u * scale * of_ds * std::sqrt(static_cast<double>(products[parts.at(place)]));
+    const double of_query = u * errors[parts.at(place)],
+                 off = of_keys_off * of_query * scale * of_ds *
+                       std::sqrt(static_cast<double>(products[parts.at(place)]));
     for (std::int64_t c = 0; c < setup.shape.head_size; ++c)
       set_bound(elements[c], of_keys_off,
-                u * u * static_cast<double>(elements[c]) +
+                of_query * of_query * static_cast<double>(elements[c]) +
                     ds_least * ds_least * parts.k.sum(place.entry, place.head / setup.group(), c),
                 of_ds * parts.k.factor(), off * std::abs(mean[c]) + of_keys_off * least);
   });
@@ -505,8 +555,11 @@ std::vector<Array> terms_of_gradients(const CheckedArguments& arguments, const M
   };
   bound_keys(terms[1], parts.q, ds_least, of_ds * parts.q.factor());
   bound_keys(terms[2], parts.of_dout, setup.kept_factor * least, parts.dout.factor());
-  if (setup.bias) terms.push_back(terms_of_bias(parts, blocks, unit, rows));
-  if (setup.has_sinks()) terms.push_back(terms_of_sinks(parts, unit));
+  if (setup.bias) {
+    const double most = errors.empty() ? 1 : *std::max_element(errors.begin(), errors.end());
+    terms.push_back(terms_of_bias(parts, blocks, {most * u, least}, rows));
+  }
+  if (setup.has_sinks()) terms.push_back(terms_of_sinks(parts, unit, errors));
   return terms;
 }
 
@@ -521,7 +574,7 @@ std::vector<QueryErrors> errors_of_queries(const GradientParts& parts, const Mas
   const Rows queries(setup, RowsOf::queries);
   const std::vector<double> of_weights = errors_of_weights(setup, bounds, parts.made.lse);
   Array bias;
-  const Array twice = lse_of(with_scores_doubled(setup, bias), blocks);
+  const Array twice = lse_of(with_scores_times(2, setup, bias), blocks);
   const auto keys = static_cast<double>(setup.longest_keys()),
              size = static_cast<double>(setup.shape.value_size);
   std::vector<QueryErrors> errors(of_weights.size());
@@ -616,16 +669,21 @@ std::vector<Array> float32_terms_of_gradients(const CheckedArguments& arguments,
 
 }  // namespace
 
-WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks, DType weights,
-                                   const std::optional<ArrayView>& dout, const Reference::Saved* saved) {
-  const Unit unit = unit_of(weights);
-  if (unit.relative == 0 || setup.shape.arithmetic == DType::float64) return {};
-  WeightRounding rounding{unit.relative,
-                          {},
-                          dout ? terms_of_gradients(setup, blocks, unit, *dout, saved)
-                               : terms_of_out(setup, blocks, unit, nullptr)};
-  rounding.relative.assign(rounding.terms.size(), unit.relative);
-  return rounding;
+WeightRounding rounding_of_weights(const CheckedArguments& setup, const MaskPlan& blocks,
+                                   const SoftmaxTypes& types, const std::optional<ArrayView>& dout,
+                                   const Reference::Saved* saved) {
+  const Roundings roundings(setup, types);
+  const Unit unit = roundings.unit;
+  if (unit.relative == 0) return {};
+  const std::vector<double> errors = errors_of_rounding(setup, blocks, roundings);
+  if (dout) {
+    WeightRounding rounding{unit.relative, {}, terms_of_gradients(setup, blocks, unit, errors, *dout, saved)};
+    rounding.relative.assign(rounding.terms.size(), unit.relative);
+    return rounding;
+  }
+  return {unit.relative,
+          {unit.relative, 0},
+          terms_of_out(setup, blocks, unit, lse_of(setup, blocks), errors, roundings.scores > 0)};
 }
 
 WeightRounding rounding_of_float32(const CheckedArguments& setup, const MaskPlan& blocks,
@@ -634,7 +692,12 @@ WeightRounding rounding_of_float32(const CheckedArguments& setup, const MaskPlan
   if (setup.shape.arithmetic == DType::float64) return {};
   const double u = kFloat32.relative, of_keys = 2 * std::sqrt(static_cast<double>(setup.longest_keys())),
                of_queries = 2 * std::sqrt(static_cast<double>(setup.longest_queries() * setup.group()));
-  if (!dout) return {0, {u * (3 + of_keys), 0}, terms_of_out(setup, blocks, kFloat32, &bounds)};
+  if (!dout) {
+    const Array lse = lse_of(setup, blocks);
+    return {0,
+            {u * (3 + of_keys), 0},
+            terms_of_out(setup, blocks, kFloat32, lse, errors_of_weights(setup, bounds, lse), true)};
+  }
   double largest = 0;
   std::vector<Array> terms =
       float32_terms_of_gradients(setup, blocks, bounds, *dout, weights_of_keys, largest);

@@ -20,7 +20,7 @@ Against compared(const AttentionArrays& arrays, const AttentionOptions& options,
                  const std::vector<ArrayView>& own, const Given& given, double effort,
                  Explain explain = Explain::no) {
   const attn::Plan plan(types_of(arrays), options);
-  return attn::compare(plan, arrays, own, given, DType::float32, explain, effort);
+  return attn::compare(plan, arrays, own, given, {DType::float32}, explain, effort);
 }
 
 Given all(const std::vector<ArrayView>& views) { return {views.begin(), views.end()}; }

@@ -31,7 +31,7 @@ TEST_CASE("right results of attention pass the check, and agree by float64 and b
       CHECK((padded || forward.elements == a.out.size() + a.lse.size()));
       const auto compared = [&](const attn::Plan& plan, const AttentionArrays& arrays,
                                 const std::vector<ArrayView>& own) {
-        return attn::compare(plan, arrays, own, {own.begin(), own.end()}, DType::float32, Explain::no,
+        return attn::compare(plan, arrays, own, {own.begin(), own.end()}, {DType::float32}, Explain::no,
                              effort);
       };
       const Against of_forward = compared(forward_plan, forward_arrays, outs);
@@ -89,7 +89,7 @@ TEST_CASE("one wrong element of a bias's gradient fails the check and the compar
       const Against against = attn::compare(attn::Plan(types_of(arrays), options), arrays,
                                             {g.dq.view(), g.dk.view(), g.dv.view(), right.view()},
                                             {std::nullopt, std::nullopt, std::nullopt, g.dbias->view()},
-                                            DType::float32, Explain::no, effort);
+                                            {DType::float32}, Explain::no, effort);
       CHECK(against.beyond == 1);
       CHECK(against.elements == right.size());
     }
@@ -183,7 +183,7 @@ TEST_CASE("gradients that are rounded to two types may be off by both, and no mo
       const auto agrees = [&](double effort) {
         const std::vector<ArrayView> own{g.dq.view(), g.dk.view(), g.dv.view()};
         const Against against =
-            attn::compare(plan, arrays, own, {own[0], own[1], own[2]}, DType::float32, Explain::no, effort);
+            attn::compare(plan, arrays, own, {own[0], own[1], own[2]}, {DType::float32}, Explain::no, effort);
         return std::pair(attn::check(plan, arrays, own, effort).passed(), against.agrees());
       };
       for (const double effort : {attn::kCheckEffort, 1.0}) CHECK(agrees(effort) == std::pair(true, true));

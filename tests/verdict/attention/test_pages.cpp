@@ -83,9 +83,8 @@ struct Paged {
     const AttentionArrays arrays{q.view(), keys.view(), values.view()};
     const AttentionPlan plan(types_of(arrays), how);
     const Attention own = attention_of(right), given = attention_of(of);
-    const Against against =
-        compare_results(plan, arrays, {own.out.view(), own.lse.view()}, {given.out.view(), given.lse.view()},
-                        Explain::yes, std::nullopt, tried());
+    const Against against = compare_results(plan, arrays, {own.out.view(), own.lse.view()},
+                                            {given.out.view(), given.lse.view()}, Explain::yes, {}, tried());
     if (against.agrees()) return "agrees";
     std::string all;
     for (const auto& e : against.explanations) {

@@ -147,8 +147,8 @@ TEST_CASE(
         const ArrayView dout = p.dout.view();
         const attn::Reference right(setup, plan.blocks()), varied(setup, plan.blocks(), v);
         const attn::Reference::Saved saved = (is_given ? right : varied).saved(dout);
-        const auto got = attn::gradients_by_kernels(
-            setup, plan.blocks(), v, [&] { return &saved; }, dout, DType::bfloat16);
+        const auto got = attn::gradients_by_kernels(setup, plan.blocks(), v, [&] { return &saved; }, dout,
+                                                    {DType::bfloat16});
         REQUIRE(got);
         const Array &got_dq = got->results[0], &got_dk = got->results[1], &got_dv = got->results[2];
         CHECK(got->factor == v.scale_of_gradient);
@@ -159,7 +159,7 @@ TEST_CASE(
         if (v.lse == 1) CHECK(is_near(got->weights, plain::doubles(expected.weights.view())));
         // What 16 bits may change them by does not depend on who saved lse and delta.
         if (v.delta != 1 || v.lse != 1 || v.scale != 1 || v.mask) continue;
-        const auto rounding = attn::rounding_of_weights(setup, plan.blocks(), DType::bfloat16, dout);
+        const auto rounding = attn::rounding_of_weights(setup, plan.blocks(), {DType::bfloat16}, dout);
         for (std::size_t n = 0; n < 3; ++n)
           CHECK(is_near(got->rounding.terms[n], plain::doubles(rounding.terms[n].view())));
       }

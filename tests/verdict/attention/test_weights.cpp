@@ -27,10 +27,11 @@ using Row = std::vector<double>;
 struct Kernel {
   Array out, dq, dk, dv, dsinks;
 };
-Kernel made_by_kernel(const plain::RandomAttention& r, DType weights) {
+Kernel made_by_kernel(const plain::RandomAttention& r, DType weights, DType scores = DType::float64) {
   const DType type = r.q.dtype();
   const plain::Expected e = plain::by_loops(r, {[=](double x) { return plain::rounded(x, weights); },
-                                                [=](double x) { return plain::rounded(x, type); }});
+                                                [=](double x) { return plain::rounded(x, type); },
+                                                [=](double x) { return plain::rounded(x, scores); }});
   const auto array = [&](const Array& like, const plain::Heads& heads) {
     return plain::array_of(type, like.shape(), heads, r.options.layout);
   };
@@ -63,15 +64,16 @@ TEST_CASE(
     const attn::Plan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
     for (const double effort : {attn::kCheckEffort, 0.5}) {
       CAPTURE(effort);
-      const Against of_out = attn::compare(plan, forward, {own.out.view(), own.lse.view()},
-                                           {given.out.view(), own.lse.view()}, weights, Explain::no, effort);
+      const Against of_out =
+          attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), own.lse.view()},
+                        {weights}, Explain::no, effort);
       CHECK(of_out.largest <= 1);
       const Against of_grad =
-          attn::compare(of_gradients, backward, own_gradients, gradients, weights, Explain::no, effort);
+          attn::compare(of_gradients, backward, own_gradients, gradients, {weights}, Explain::no, effort);
       CHECK(of_grad.largest <= 1);
       const Against strict =
           attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), own.lse.view()},
-                        DType::float32, Explain::no, effort);
+                        {DType::float32}, Explain::no, effort);
       refused += !strict.agrees();
       ++bounds;
     }
@@ -84,10 +86,48 @@ TEST_CASE(
     *largest *= 1.1;
     wrong = plain::array_of(weights, wrong.shape(), values);
     CHECK(attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {wrong.view(), own.lse.view()},
-                        weights, Explain::no, attn::kCheckEffort)
+                        {weights}, Explain::no, attn::kCheckEffort)
               .beyond == 1);
   }
   CHECK(2 * refused > bounds);
+}
+
+TEST_CASE("results of rounded scores agree where these are stated, and often not elsewhere") {
+  plain::Random random(93);
+  int refused = 0, tried = 0;
+  double largest = 0;
+  for (int n = 0; n < 150; ++n) {
+    CAPTURE(n);
+    const auto r = plain::random_attention(random, {DType::bfloat16, DType::float16});
+    if (r->v.shape().back() == 0) continue;
+    r->scale *= 4;
+    r->options.scale = r->scale;
+    const DType weights = r->v.dtype(), scores = r->q.dtype();
+    const ArrayView q = r->q.view(), k = r->k.view(), v = r->v.view(), dout = r->dout.view();
+    const AttentionArrays forward{q, k, v, r->options.bias}, backward{q, k, v, r->options.bias, dout};
+    const Kernel given = made_by_kernel(*r, weights, scores);
+    const Attention own = attention(q, k, v, r->options);
+    const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
+    std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
+    std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
+    if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
+    if (g.dsinks) own_gradients.push_back(g.dsinks->view()), gradients.emplace_back(given.dsinks.view());
+    const AttentionPlan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
+    const auto compared = [&](const SoftmaxTypes& types) {
+      return std::array{
+          compare_results(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), std::nullopt},
+                          Explain::no, types),
+          compare_results(of_gradients, backward, own_gradients, gradients, Explain::no, types)};
+    };
+    for (const Against& against : compared({weights, scores})) {
+      CHECK(against.largest <= 1);
+      largest = std::max(largest, against.largest);
+    }
+    refused += !compared({weights})[0].agrees();
+    ++tried;
+  }
+  CHECK(4 * refused > tried);
+  CHECK(largest > 0.2);
 }
 
 TEST_CASE("the weights of decoded values are those of 16-bit queries") {
@@ -129,7 +169,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
     const AttentionArrays arrays{q.view(), k.view(), v.view()};
     const attn::Plan plan(types_of(arrays), {});
     const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
-    const attn::WeightRounding made = attn::rounding_of_weights(setup, plan.blocks(), type, {});
+    const attn::WeightRounding made = attn::rounding_of_weights(setup, plan.blocks(), {type}, {});
     REQUIRE(made.terms.size() == 1);
     CHECK(made.unit == u);
     const Row queries = plain::doubles(q.view()), values = plain::doubles(v.view());
@@ -172,7 +212,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
       const attn::Plan plan(types_of(arrays), options);
       const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
       Row all;
-      for (const Array& array : attn::rounding_of_weights(setup, plan.blocks(), type, arrays.dout).terms)
+      for (const Array& array : attn::rounding_of_weights(setup, plan.blocks(), {type}, arrays.dout).terms)
         for (const double x : plain::doubles(array.view())) all.push_back(x);
       return all;
     };
@@ -194,7 +234,7 @@ TEST_CASE("the bound of a sum goes by the squares of its terms, those of equal k
   const AttentionArrays arrays{x.view(), x.view(), x.view()};
   const attn::Plan plan(types_of(arrays), {});
   const attn::CheckedArguments setup = attn::bound(plan.setup, plan.types, arrays);
-  CHECK(attn::rounding_of_weights(setup, plan.blocks(), DType::float32, {}).terms.empty());
+  CHECK(attn::rounding_of_weights(setup, plan.blocks(), {DType::float32}, {}).terms.empty());
 }
 
 }  // namespace rounded_weights
@@ -319,9 +359,9 @@ std::pair<Against, Against> judged(const Inputs& in, const Results& given, doubl
   const AttentionGradients g = attention_grad(q.view(), k.view(), v.view(), dout.view(), options);
   const attn::Plan plan(types_of(forward), options), of_gradients(types_of(backward), options);
   return {attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {out.view(), lse.view()},
-                        DType::float32, Explain::no, effort),
+                        {DType::float32}, Explain::no, effort),
           attn::compare(of_gradients, backward, {g.dq.view(), g.dk.view(), g.dv.view()},
-                        {dq.view(), dk.view(), dv.view()}, DType::float32, Explain::no, effort)};
+                        {dq.view(), dk.view(), dv.view()}, {DType::float32}, Explain::no, effort)};
 }
 
 }  // namespace
@@ -381,10 +421,10 @@ TEST_CASE("the library's float32 results are within it, in every layout and with
     const auto given = [](const std::vector<ArrayView>& views) {
       return std::vector<std::optional<ArrayView>>(views.begin(), views.end());
     };
-    CHECK(
-        attn::compare(plan, forward, results, given(results), DType::float32, Explain::no, attn::kCheckEffort)
-            .largest <= 1);
-    CHECK(attn::compare(of_gradients, backward, gradients, given(gradients), DType::float32, Explain::no,
+    CHECK(attn::compare(plan, forward, results, given(results), {DType::float32}, Explain::no,
+                        attn::kCheckEffort)
+              .largest <= 1);
+    CHECK(attn::compare(of_gradients, backward, gradients, given(gradients), {DType::float32}, Explain::no,
                         attn::kCheckEffort)
               .largest <= 1);
   }
