@@ -76,9 +76,7 @@ void declare_against(OptionSet& set, AgainstOptions& into, const std::string& wh
            "query,head or q,c; column is that of the elements.")
       .needs("--against")
       .group("Comparison");
-  add_flag(set, "--brief", into.detail, Detail::brief,
-           "the verdict, why, where and the worst elements alone\n"
-           "With --json on stderr, too, as text.")
+  add_flag(set, "--brief", into.brief, "with --json: the verdict as text, too, on stderr")
       .needs("--against")
       .group("Comparison");
 }
@@ -129,20 +127,23 @@ ActualArrays open_actual(const AgainstOptions& options, const std::vector<Planne
 void add_against(Report& report, const AgainstOptions& options, Against against,
                  const std::vector<std::string>& others, const std::string& hint, Job& job) {
   against.not_compared = others;
-  Report about = describe(against, options.detail);
-  if (against.tried && !against.agrees() && against.explanations.empty()) about.add(Remark{hint});
-  if (options.detail == Detail::brief) {
-    report.items.clear();
-    if (job.json()) job.print(about);
-  }
-  report.items.insert(report.items.begin(), Section{"against", "against " + printable(options.actual),
-                                                    std::make_shared<Report>(about)});
+  Report about = describe(against);
+  if (against.tried && !against.agrees() && against.explanations.empty() && against.agrees_with.empty())
+    about.add(Remark{hint});
+  if (!against.tried && !against.agrees()) about.add(Remark{"--explain says which usual mistake it is."});
+  if (options.brief && job.json()) job.print(about);
+  // What else is known of the run are details beside the verdict.
+  report.move_to_details([](const Report::Item& item) {
+    const auto* const section = std::get_if<Section>(&item);
+    return section != nullptr && section->key == "check";
+  });
+  const Report::Item verdict = about.items.front();
+  about.items.erase(about.items.begin());
+  report.items.insert(
+      report.items.begin(),
+      {verdict, Section{"against", "against " + printable(options.actual), std::make_shared<Report>(about)}});
   for (const std::string& warning : about.warnings)
     report.warnings.push_back(fmt::format("against {}: {}", printable(options.actual), warning));
-  if (!against.agrees())
-    report.warnings.push_back(fmt::format("{} is beyond the error bound in {} of {} elements",
-                                          printable(options.actual), format_count(against.beyond),
-                                          format_count(against.elements)));
 }
 
 }  // namespace ejk::app

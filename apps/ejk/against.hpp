@@ -16,7 +16,7 @@ namespace ejk::app {
 struct AgainstOptions {
   std::string actual;
   Explain explain = Explain::no;
-  Detail detail = Detail::all;
+  bool brief = false;
   std::vector<std::string> tiles;
 
   bool given() const { return !actual.empty(); }

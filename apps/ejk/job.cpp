@@ -45,6 +45,7 @@ void require_one_instruction_set(Communicator& comm) {
 
 void append(Report& report, Report more) {
   for (Report::Item& item : more.items) report.add(std::move(item));
+  std::move(more.details.begin(), more.details.end(), std::back_inserter(report.details));
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
   report.pictures_left_out += more.pictures_left_out;
 }

@@ -238,6 +238,10 @@ void declare_shared(OptionSet& set, const Command& command) {
       "flush written files to disk\nSuccess is reported after files and their names are stored: see 'ejk "
       "help arrays'."));
   shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
+  shared(add_flag(
+      set, "-v,--verbose", into.verbose,
+      "the whole report, where it is short by default\nVerdicts are: --json and --html have all of it "
+      "in any case."));
   shared(add_choice(
       set, "--progress", into.progress, kWhen, "WHEN",
       "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is dumb."));

@@ -49,7 +49,8 @@ struct SharedOptions {
   bool allow_external = false;
   bool json = false;
   bool quiet = false;
-  std::string html;  // the report as a page
+  bool verbose = false;  // details of the report, too
+  std::string html;      // the report as a page
   std::string picture;
   bool has_picture = false;  // the command's report has block pictures
   When progress = When::automatic;

@@ -148,9 +148,16 @@ void Reporter::add_statistics(Report& report, const RunStatistics& statistics, C
   report.add(Section{"stats", "statistics", section});
 }
 
+TextStyle Reporter::style(std::FILE* stream) const {
+  TextStyle style = text_style(stream, shared_.color);
+  style.details = shared_.verbose;
+  style.left_out = "--verbose adds where, by how much, and what was compared.";
+  return style;
+}
+
 void Reporter::print_text(const Report& report) const {
   if (bar_) bar_->clear();
-  if (!shared_.quiet) print_error(to_text(report, text_style(stderr, shared_.color)));
+  if (!shared_.quiet) print_error(to_text(report, style(stderr)));
 }
 
 void Reporter::warn(const Report& report) {
@@ -170,8 +177,7 @@ void Reporter::print(const Report& report, bool on_stderr) {
   }
   warn(report);
   if (shared_.quiet) return;
-  const std::string text =
-      shared_.json ? to_json(report, envelope()) : to_text(report, text_style(stream, shared_.color));
+  const std::string text = shared_.json ? to_json(report, envelope()) : to_text(report, style(stream));
   if (on_stderr)
     print_error(text);
   else

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -55,6 +56,7 @@ class Reporter {
   void print(const Report& report, bool on_stderr);
 
  private:
+  TextStyle style(std::FILE* stream) const;
   ReportEnvelope envelope() const;
 
   const Command& command_;

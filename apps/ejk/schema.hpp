@@ -83,6 +83,7 @@ unreadable | table | inputs that cannot be read | where there are such
 )";
 /// Of results of other programs (--against).
 inline constexpr std::string_view kAgainstKeys = R"(
+verdict | string | which results are wrong, in which share of their elements, and why | with --against
 against | section | comparison of the other result within error bounds | with --against
   agrees | boolean | whether every element is within its error bound
   method | string | what every element was compared with: float64 or the own result
@@ -91,13 +92,13 @@ against | section | comparison of the other result within error bounds | with --
   largest | number or null | the largest error, in bounds; null where one is not a number
   compared | string | the arrays that were compared | where others were not
   not_compared | string | arrays of the other file that are no results | where there are some
-  arrays | table | the arrays that were given | without --brief
+  arrays | table | the arrays that were given
     array | string | the array
     dtype | string | its element type
     elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
     zeros, not_numbers | integer | of these, zeros; NaN and infinities where a number is expected
-  parts | table | heads, batch entries, sequences or groups with elements out of tolerance | without --brief
+  parts | table | heads, batch entries, sequences or groups with elements out of tolerance
     array | string | the array
     axis | string | head, key head, batch entry, sequence or group
     index | integer or null | which; null: rows of no group
@@ -109,7 +110,7 @@ against | section | comparison of the other result within error bounds | with --
     axis | string | heads, batch entries, queries, groups, rows and so on
     count, length | integer | how many have such elements, of how many
     indices | string | which: 0-3, 7
-  tiles | picture | where nothing, some or everything is out of tolerance, in the array with the most such elements | without --brief, where tiles are not all alike
+  tiles | picture | where nothing, some or everything is out of tolerance, in the array with the most such elements | where tiles are not all alike
   worst | table | the elements furthest out of tolerance, from a few rows
     array | string | the array
     difference, allowed | number or null | the difference, and the bound there

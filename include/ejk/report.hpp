@@ -193,6 +193,7 @@ struct Report {
   using Item = std::variant<Field, Table, BlockPicture, Section, Remark, JsonField, Line>;
 
   std::vector<Item> items;
+  std::vector<Item> details = {};      // behind the items; text may leave them out
   std::vector<std::string> warnings;   // in text on stderr, in JSON under "warnings"
   bool without_text = false;           // the text is empty: the exit status says it all
   std::int64_t pictures_left_out = 0;  // block pictures that it would have, were they not so many or large
@@ -202,15 +203,21 @@ struct Report {
     return *this;
   }
   Report& add(Item item) { return items.push_back(std::move(item)), *this; }
+  /// Items of which `is_brief` is false become details, in front of those that there are.
+  void move_to_details(const std::function<bool(const Item&)>& is_brief);
 };
 
 struct TextStyle {
   int width = 80;  // of which 40 are taken at least
   bool color = false;
   bool unicode = true;  // block characters in pictures, else letters
+  bool details = true;
+  std::string left_out = {};  // the last line where details were left out
 };
 
 std::string to_text(const Report& report, const TextStyle& style = {});
+/// "1.5 GiB", "97.3 %"
+std::string to_text(const ReportValue& value, Unit unit);
 
 /// What surrounds a report in JSON and on a page.
 struct ReportEnvelope {

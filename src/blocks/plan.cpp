@@ -16,9 +16,7 @@
 #include "mask/node.hpp"
 #include "mask/patterns.hpp"
 
-namespace ejk {
-
-namespace blocks {
+namespace ejk::blocks {
 
 namespace {
 
@@ -300,6 +298,4 @@ InfoPlan checked(std::vector<Mask> heads, BlockShape block, Direction direction,
   return plan;
 }
 
-}  // namespace blocks
-
-}  // namespace ejk
+}  // namespace ejk::blocks

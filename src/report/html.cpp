@@ -58,10 +58,12 @@ class PageWriter {
   void write(const Report& report, int level) {
     // Where there is one picture it comes behind the first table, several of them at the end.
     std::vector<const Report::Item*> items, pictures;
-    for (const Report::Item& item : report.items) {
-      if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_shown(field->unit)) continue;
-      (std::holds_alternative<BlockPicture>(item) ? pictures : items).push_back(&item);
-    }
+    for (const auto* all : {&report.items, &report.details})
+      for (const Report::Item& item : *all) {
+        if (const auto* field = std::get_if<Field>(&item); field != nullptr && !is_shown(field->unit))
+          continue;
+        (std::holds_alternative<BlockPicture>(item) ? pictures : items).push_back(&item);
+      }
     if (pictures.size() == 1) {
       auto at = std::find_if(items.begin(), items.end(),
                              [](const auto* item) { return std::holds_alternative<Table>(*item); });
@@ -119,7 +121,7 @@ class PageWriter {
   }
 
   void write_item(const Section& section, int level) {
-    if (!section.content || section.content->items.empty()) return;
+    if (!section.content || (section.content->items.empty() && section.content->details.empty())) return;
     put("<section>\n");
     heading(section.title, level);
     write(*section.content, level + 1);
@@ -238,11 +240,12 @@ std::string style_sheet() {
 
 std::vector<const BlockPicture*> pictures_of(const Report& report) {
   std::vector<const BlockPicture*> pictures;
-  for (const Report::Item& item : report.items) {
-    if (const auto* picture = std::get_if<BlockPicture>(&item)) pictures.push_back(picture);
-    if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
-      for (const BlockPicture* inner : pictures_of(*section->content)) pictures.push_back(inner);
-  }
+  for (const auto* items : {&report.items, &report.details})
+    for (const Report::Item& item : *items) {
+      if (const auto* picture = std::get_if<BlockPicture>(&item)) pictures.push_back(picture);
+      if (const auto* section = std::get_if<Section>(&item); section != nullptr && section->content)
+        for (const BlockPicture* inner : pictures_of(*section->content)) pictures.push_back(inner);
+    }
   return pictures;
 }
 

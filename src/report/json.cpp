@@ -100,7 +100,8 @@ struct ReportJson {
   }
 
   void add_all(const Report& report) {
-    for (const Report::Item& item : report.items) std::visit([&](const auto& part) { add(part); }, item);
+    for (const auto* items : {&report.items, &report.details})
+      for (const Report::Item& item : *items) std::visit([&](const auto& part) { add(part); }, item);
   }
 };
 

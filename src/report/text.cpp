@@ -163,21 +163,34 @@ class TextWriter {
   explicit TextWriter(const TextStyle& style) : style_(style) {}
 
   void write(const Report& report, std::size_t indent) {
-    for (std::size_t i = 0; i < report.items.size();) {
-      if (std::holds_alternative<Field>(report.items[i])) {
+    write(report.items, indent);
+    if (style_.details)
+      write(report.details, indent);
+    else
+      has_left_out_ = has_left_out_ || !report.details.empty();
+  }
+
+  std::string take() {
+    if (has_left_out_ && !style_.left_out.empty()) write_item(Remark{style_.left_out}, 0);
+    return std::move(out_);
+  }
+
+ private:
+  using Items = std::vector<Report::Item>;
+
+  void write(const Items& items, std::size_t indent) {
+    for (std::size_t i = 0; i < items.size();) {
+      if (std::holds_alternative<Field>(items[i])) {
         std::size_t end = i;
-        while (end < report.items.size() && std::holds_alternative<Field>(report.items[end])) ++end;
-        fields(report, i, end, indent);
+        while (end < items.size() && std::holds_alternative<Field>(items[end])) ++end;
+        fields(items, i, end, indent);
         i = end;
       } else {
-        std::visit([&](const auto& item) { write_item(item, indent); }, report.items[i++]);
+        std::visit([&](const auto& item) { write_item(item, indent); }, items[i++]);
       }
     }
   }
 
-  std::string take() { return std::move(out_); }
-
- private:
   void line(std::size_t indent, std::string_view text) {
     while (text.ends_with(' ')) text.remove_suffix(1);
     if (!text.empty()) out_.append(indent, ' ').append(text);
@@ -204,13 +217,13 @@ class TextWriter {
     return width > indent + 20 ? width - indent : 20;
   }
 
-  void fields(const Report& report, std::size_t begin, std::size_t end, std::size_t indent) {
+  void fields(const Items& items, std::size_t begin, std::size_t end, std::size_t indent) {
     gap();
     std::size_t label_width = 0;
     for (std::size_t i = begin; i < end; ++i)
-      label_width = std::max(label_width, width_of(std::get<Field>(report.items[i]).label));
+      label_width = std::max(label_width, width_of(std::get<Field>(items[i]).label));
     for (std::size_t i = begin; i < end; ++i) {
-      const Field& field = std::get<Field>(report.items[i]);
+      const Field& field = std::get<Field>(items[i]);
       const std::string label = left(field.label, label_width);
       const std::string value = report::with_unit(field.value, field.unit);
       const std::size_t behind = indent + label_width + 2;
@@ -224,11 +237,14 @@ class TextWriter {
   void write_item(const Field&, std::size_t) {}  // fields come in runs, see above
 
   void write_item(const Section& section, std::size_t indent) {
-    if (!section.content || section.content->items.empty()) return;
+    if (!section.content) return;
+    const Report& content = *section.content;
+    has_left_out_ = has_left_out_ || (!style_.details && !content.details.empty());
+    if (content.items.empty() && (!style_.details || content.details.empty())) return;
     gap();
     title(indent, section.title);
     fresh_ = !section.title.empty();
-    write(*section.content, indent + 2);
+    write(content, indent + 2);
     fresh_ = false;
   }
 
@@ -425,10 +441,18 @@ class TextWriter {
 
   const TextStyle& style_;
   std::string out_;
-  bool fresh_ = false;
+  bool fresh_ = false, has_left_out_ = false;
 };
 
 }  // namespace
+
+void Report::move_to_details(const std::function<bool(const Item&)>& is_brief) {
+  const auto rest = std::stable_partition(items.begin(), items.end(), is_brief);
+  details.insert(details.begin(), std::make_move_iterator(rest), std::make_move_iterator(items.end()));
+  items.erase(rest, items.end());
+}
+
+std::string to_text(const ReportValue& value, Unit unit) { return report::with_unit(value, unit); }
 
 std::string to_text(const Report& report, const TextStyle& style) {
   TextWriter writer(style);

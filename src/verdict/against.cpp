@@ -374,10 +374,74 @@ Table table_of(const std::vector<Against::Unexplained>& unexplained) {
   return table;
 }
 
+std::string text_of(const ReportValue& share) { return to_text(share, Unit::share); }
+
+// Why an array is wrong: its first cause, and how many more there are. Empty where nothing was tried.
+std::string cause_of(const Against& against, const std::string& array) {
+  if (!against.agrees_with.empty()) return "it agrees with " + against.agrees_with;
+  std::vector<const Against::Explained*> causes;
+  for (const Against::Explained& cause : against.explanations)
+    if (cause.array == array) causes.push_back(&cause);
+  if (causes.empty()) return against.tried ? "no usual mistake accounts for it" : "";
+  constexpr double kAll = 0.995;
+  std::string text = causes[0]->text;
+  if (causes[0]->share_explained < kAll)
+    text += fmt::format(" ({} of it)", text_of(causes[0]->share_explained));
+  if (const std::size_t more = causes.size() - 1; more > 0)
+    text += fmt::format(", and {} more cause{}", more, more == 1 ? "" : "s");
+  return text;
+}
+
+// "out and lse are wrong in 97.3 % and 100 %: the scale is applied twice; not compared: dq".
+std::string verdict_of(const Against& against) {
+  struct Group {
+    std::vector<std::string> names, shares;
+    std::string cause;
+  };
+  std::vector<Group> wrong;
+  Group right;
+  for (const Against::Compared& array : against.arrays) {
+    if (array.beyond == 0) {
+      right.names.push_back(array.name);
+      continue;
+    }
+    const std::string cause = cause_of(against, array.name);
+    if (wrong.empty() || wrong.back().cause != cause) wrong.push_back({{}, {}, cause});
+    wrong.back().names.push_back(array.name);
+    wrong.back().shares.push_back(text_of(share_of(array.beyond, array.elements)));
+  }
+  const auto listed = [](const std::vector<std::string>& all) {
+    const std::size_t n = all.size();
+    const std::string first = fmt::format("{}", fmt::join(all.begin(), all.end() - (n > 1 ? 1 : 0), ", "));
+    return n > 1 ? first + " and " + all.back() : first;
+  };
+  std::vector<std::string> parts;
+  for (const Group& group : wrong) {
+    const bool is_one =
+        std::count(group.shares.begin(), group.shares.end(), group.shares[0]) == std::ssize(group.shares);
+    parts.push_back(fmt::format(
+        "{} {} wrong in {}{}{}", listed(group.names), group.names.size() > 1 ? "are" : "is",
+        is_one ? group.shares[0] : listed(group.shares), group.cause.empty() ? "" : ": ", group.cause));
+  }
+  if (!right.names.empty())
+    parts.push_back(
+        fmt::format("{} {} right{}", listed(right.names), right.names.size() > 1 ? "are" : "is",
+                    wrong.empty() ? fmt::format(", within {:.2g} of the error bound", against.largest) : ""));
+  if (!against.not_given.empty()) parts.push_back("not compared: " + listed(against.not_given));
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+bool is_brief(const Report::Item& item) {
+  if (const auto* table = std::get_if<Table>(&item))
+    return table->key == "explanations" || table->key == "unexplained";
+  return std::holds_alternative<Line>(item) || std::holds_alternative<Remark>(item);
+}
+
 }  // namespace
 
-Report describe(const Against& against, Detail detail) {
+Report describe(const Against& against) {
   Report report;
+  report.add(Line{"verdict", verdict_of(against)});
   report.add("agrees", "within the error bound", against.agrees())
       .add("method", "every element compared with",
            std::string(against.method == Against::Method::float64 ? "float64" : "the own result"))
@@ -413,14 +477,11 @@ Report describe(const Against& against, Detail detail) {
   }
   if (against.tried) {
     report.add(table_of(against.explanations)).add(table_of(against.unexplained));
-    if (!against.agrees() && against.explanations.empty())
-      report.add(Remark{"None of the usual mistakes accounts for it."});
     if (against.counted_rows < against.wrong_rows)
       report.add(Remark{fmt::format("Shares are estimates: they were counted on {} of {} rows.",
                                     format_count(against.counted_rows), format_count(against.wrong_rows))});
   }
   report.add(table_of(against.where)).add(table_of(against.worst));
-  if (detail == Detail::brief) return report;
   if (against.tiles) {
     const Against::Tiles& t = *against.tiles;
     BlockPicture picture{"tiles",
@@ -432,6 +493,14 @@ Report describe(const Against& against, Detail detail) {
     report.add(std::move(picture));
   }
   report.add(table_of(against.arrays)).add(table_of(against.parts));
+  // The verdict has the cause where there is only one.
+  const bool is_told =
+      against.unexplained.empty() &&
+      std::all_of(against.explanations.begin(), against.explanations.end(),
+                  [&](const auto& cause) { return cause.text == against.explanations[0].text; });
+  report.move_to_details([is_told](const Report::Item& item) {
+    return is_brief(item) && !(is_told && std::holds_alternative<Table>(item));
+  });
   return report;
 }
 

@@ -54,6 +54,27 @@ TEST_CASE("a count beyond what a double tells apart stays a double, below zero a
   CHECK(std::get<std::int64_t>(whole_number(-3)) == -3);
 }
 
+TEST_CASE("details are behind the items, and left out with a line that says so") {
+  auto inner = std::make_shared<Report>();
+  inner->add("b", "b", std::int64_t{2});
+  inner->move_to_details([](const Report::Item&) { return false; });
+  Report report;
+  report.add("x", "x", std::int64_t{3})
+      .add(Line{"verdict", "all is right"})
+      .add(Section{"s", "a section", inner});
+  CHECK(to_text(report) == "x  3\n\nall is right\n\na section\n  b  2\n");
+  report.move_to_details([](const Report::Item& item) { return !std::holds_alternative<Field>(item); });
+  CHECK(to_text(report) == "all is right\n\na section\n  b  2\n\nx  3\n");
+  TextStyle brief;
+  brief.details = false;
+  CHECK(to_text(report, brief) == "all is right\n");
+  brief.left_out = "There is more.";
+  CHECK(to_text(report, brief) == "all is right\n\nThere is more.\n");
+  CHECK(to_json(report, {"c"}).find(R"("result":{"verdict":"all is right","s":{"b":2},"x":3})") !=
+        std::string::npos);
+  CHECK(to_html(report, {"c"}).find("all is right") < to_html(report, {"c"}).find(">x<"));
+}
+
 TEST_CASE("sections are titled and indented, with an empty line between them") {
   Report report;
   report.add("a", "a", std::int64_t{1});

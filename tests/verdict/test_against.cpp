@@ -90,14 +90,34 @@ TEST_CASE("ranges of flags, as many as asked for") {
   CHECK(verify::ranges_of({}) == "");
 }
 
-TEST_CASE("a report that explanations were looked for in says where there are none") {
+TEST_CASE("the first line is the verdict: arrays, shares and causes") {
   Against a;
-  a.beyond = 1;
-  CHECK(to_text(describe(a)).find("None of") == std::string::npos);
+  a.arrays = {{"out", DType::float32, 1000, 0}, {"lse", DType::float32, 100, 0}};
+  a.largest = 0.34;
+  const auto first_line = [&a] {
+    const std::string text = to_text(describe(a));
+    return text.substr(0, text.find('\n'));
+  };
+  CHECK(first_line() == "out and lse are right, within 0.34 of the error bound");
+  a.not_given = {"max_logits"};
+  a.beyond = a.arrays[0].beyond = 973;
+  CHECK(first_line() == "out is wrong in 97.3 %; lse is right; not compared: max_logits");
+  a.not_given = {};
   a.tried = true;
-  CHECK(to_text(describe(a)).find("None of the usual mistakes") != std::string::npos);
+  CHECK(first_line() == "out is wrong in 97.3 %: no usual mistake accounts for it; lse is right");
   a.explanations.push_back({{"scale", "the scale is left out", 1}, "out"});
-  CHECK(to_text(describe(a)).find("the scale is left out") != std::string::npos);
+  CHECK(first_line() == "out is wrong in 97.3 %: the scale is left out; lse is right");
+  a.arrays[1].beyond = 100;
+  a.explanations.push_back({{"scale", "the scale is left out", 1}, "lse"});
+  CHECK(first_line() == "out and lse are wrong in 97.3 % and 100 %: the scale is left out");
+  a.explanations[1].share_explained = 0.5;
+  a.explanations.push_back({{"lse_sign", "lse has the wrong sign", 0.25}, "lse"});
+  CHECK(first_line() ==
+        "out is wrong in 97.3 %: the scale is left out; "
+        "lse is wrong in 100 %: the scale is left out (50 % of it), and 1 more cause");
+  a.explanations.clear();
+  a.agrees_with = "--layout bhsd";
+  CHECK(first_line() == "out and lse are wrong in 97.3 % and 100 %: it agrees with --layout bhsd");
 }
 
 TEST_CASE("a bound that is wider than what it is for proves little, and says so") {

@@ -751,10 +751,9 @@ Run declare_attention(OptionSet& set) {
                       "\n\nA wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:\n"
                       "  ejk generate attention-inputs --std 1 --dtype bfloat16 -o in.h5\n"
                       "  ejk attention in.h5:/query in.h5:/key in.h5:/value --mask causal \\\n"
-                      "    --against mine.npy --explain --brief\n"
-                      "of a kernel whose loop ends one tile early prints, among others,\n"
-                      "  array  kind  share  what it is\n"
-                      "  out    mask  100 %  the tile of 64 keys on the diagonal is left out\n"
+                      "    --against mine.npy --explain\n"
+                      "of a kernel whose loop ends one tile early prints\n"
+                      "  out is wrong in 97.3 %: the tile of 64 keys on the diagonal is left out\n"
                       "Weights may be rounded to bfloat16, as --weights says. What no usual mistake\n"
                       "explains can be stated as a mask: --try 'causal & ~visited(info.h5)'.");
   return [words](Job& job) {

@@ -540,8 +540,9 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
         done = call.run([*words, "--json", *to_results])
         if done.returncode == 1:
-            # The report as text: --brief prints it beside the JSON.
-            raise AssertionError(_in_python(done.stderr if options.get("brief") else call.run(words).stdout).rstrip())
+            # The report as text: --brief prints the verdict beside the JSON.
+            is_printed = options.get("brief") and not options.get("verbose")
+            raise AssertionError(_in_python(done.stderr if is_printed else call.run(words).stdout).rstrip())
         return Result(_read(results, call.as_torch) if results.exists() else {}, json.loads(done.stdout))
 
 
@@ -584,7 +585,8 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
     of results by name. `options` are those of `ejk attention`: mask, scale,
     softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, scores, ...
 
-    The AssertionError has the verdict, where the result is wrong, and the fault that explains it.
+    The AssertionError begins with the verdict: which array is wrong, in which share of its elements, and why.
+    verbose=True adds where, by how much, and what was compared.
     """
     __tracebackhide__ = True
     return _run("attention", {"q": q, "k": k, "v": v}, _AGAINST | options | {"against": _results_of(out, lse)})
