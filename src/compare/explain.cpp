@@ -142,13 +142,20 @@ std::optional<NoGroupDifferences> past_groups(const ArraySource& actual, const A
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
                              const ExplainOptions& options,
                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return explain_difference(actual, expected, compare_arrays(actual, expected, options.tolerance, progress),
+                            options, progress);
+}
+
+Explained explain_difference(const ArraySource& actual, const ArraySource& expected, Comparison comparison,
+                             const ExplainOptions& options,
+                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const Shape& shape = expected.shape();
   const bool alike = actual.shape() == shape;
   const Naming naming = alike ? naming_of(shape, options) : Naming{};
   const TileGrid grid =
       alike ? grid_of(shape, options.tile, verify::tile_axes_of(naming, options.tile_axes)) : TileGrid{};
   Explained explained;
-  explained.comparison = compare_arrays(actual, expected, options.tolerance, progress);
+  explained.comparison = std::move(comparison);
   const Comparison& c = explained.comparison;
   if (!alike) explained.permuted = permuted_axes(actual, expected, options.tolerance);
   if (explained.permuted && !explained.permuted->comparison.close) {

@@ -608,6 +608,10 @@ explanations | table | what accounts for the differences | with --explain, where
   kind | string | factor, offset, exchanged, repeated, permuted, shifted, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
+moved_arrays | table | arrays of ACTUAL that are close to another one of EXPECTED, as exchanged experts are | of two files, groups or folders, with --explain, where there are any
+  kind | string | exchanged; permuted: the other holds a third; repeated: the other is where it belongs
+  count | integer | how many; of exchanged ones of both
+  text | string | which, with # for numbers and * for what their names have in common
 order_of | string | the file whose order the arrays are in | with --first, unless it is that of names
 first | null | no array is out of tolerance | with --first, where there is none
 first | section | the first array that is out of tolerance | with --first

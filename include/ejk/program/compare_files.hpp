@@ -99,12 +99,18 @@ struct ArrayPair {
 /// leave 10, a factor of 2 leaves 0 or 6.
 double quantization_snr(ElementFormat element);
 
+/// The actual array of `pair` is close to the expected one of another pair, `from`.
+struct ArrayMove {
+  std::size_t pair, from;
+};
+
 struct FilesComparison {
   std::vector<ArrayPair> pairs;
   std::vector<Explained>
       found;  // by pair; the comparison alone without explanations, empty where there is none
   bool close = true;
-  std::string order_of = {};  // the file whose order pairs have; empty: that of names
+  std::string order_of = {};          // the file whose order pairs have; empty: that of names
+  std::vector<ArrayMove> moves = {};  // with explanations, of pairs that differ
 };
 
 struct FilesOptions {

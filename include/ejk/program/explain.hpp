@@ -108,6 +108,11 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
                              const ExplainOptions& options = {},
                              const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
+/// The same of arrays that were compared with options.tolerance.
+Explained explain_difference(const ArraySource& actual, const ArraySource& expected, Comparison comparison,
+                             const ExplainOptions& options,
+                             const std::function<void(std::int64_t done, std::int64_t all)>& progress);
+
 /// Memory of explain_difference beside the sources' own, at most.
 std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expected);
 
