@@ -201,12 +201,15 @@ Comparison compare_pair(const ArrayPair& pair, const ArraySource& a, const Array
 }
 
 // Of numbers beside the same ones quantised explanations hold within the rounding of elements.
-Explained explain_pair(const ArrayPair& pair, const ArraySource& a, const ArraySource& e, Comparison c,
+Explained explain_pair(const ArrayPair& pair, const ArraySource& a, const ArraySource& e,
                        const ExplainOptions& options,
                        const std::function<void(std::int64_t, std::int64_t)>& counted) {
   const auto element = pair.rounded_to();
-  if (!element || !is_default(options.tolerance) || !c.same_shape() || !c.rms || !c.snr)
-    return explain_difference(a, e, std::move(c), options, counted);
+  if (!element || !is_default(options.tolerance)) return explain_difference(a, e, options, counted);
+  Explained found;
+  found.comparison = compare_pair(pair, a, e, options.tolerance, counted);
+  const Comparison& c = found.comparison;
+  if (c.close || !c.same_shape() || !c.rms || !c.snr) return found;
   ExplainOptions within = options;
   within.tolerance = rounding_of(*element, *c.rms * std::pow(10, *c.snr / 20));
   within.tolerance.nan = options.tolerance.nan;
@@ -523,30 +526,54 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
   const auto counted = [&](std::int64_t done, std::int64_t) {
     if (progress) progress(before + done, elements_);
   };
+  const auto explained = [&](const ArrayPair& pair) {
+    return explain_pair(pair, *at_hand(pair.open_actual(), spare), *at_hand(pair.open_expected(), spare),
+                        options, counted);
+  };
+  const bool is_alone = pairs_.size() == 1;
   for (const ArrayPair& pair : pairs_) {
     Explained& found = files.found.emplace_back();
     if (pair.why.empty()) {
-      found.comparison =
-          compare_pair(pair, *pair.open_actual(), *pair.open_expected(), options.tolerance, counted);
+      if (options_.explain && is_alone)
+        found = explained(pair);
+      else
+        found.comparison =
+            compare_pair(pair, *pair.open_actual(), *pair.open_expected(), options.tolerance, counted);
       before += found.comparison.elements;
     }
     files.close = files.close && found.comparison.close;
   }
-  if (!options_.explain || files.close) return files;
-  if (pairs_.size() > 1) files.moves = close_moves(files, options.tolerance);
+  if (!options_.explain || is_alone || files.close) return files;
+  files.moves = close_moves(files, options.tolerance);
   std::vector<bool> is_moved(pairs_.size());
   for (const ArrayMove& move : files.moves) is_moved[move.pair] = true;
   before = 0;
   for (std::size_t p = 0; p < pairs_.size(); ++p) {
     Explained& found = files.found[p];
-    const std::int64_t elements = found.comparison.elements;
-    if (pairs_[p].why.empty() && !found.comparison.close && !is_moved[p])
-      found = explain_pair(pairs_[p], *at_hand(pairs_[p].open_actual(), spare),
-                           *at_hand(pairs_[p].open_expected(), spare), std::move(found.comparison), options,
-                           counted);
-    before += elements;
+    if (pairs_[p].why.empty() && !found.comparison.close && !is_moved[p]) found = explained(pairs_[p]);
+    before += found.comparison.elements;
   }
   return files;
+}
+
+void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions& options, std::int64_t spare,
+                     Explained& found) {
+  if (pair.rounded_to() || found.axes.empty() || !found.explanations.empty() ||
+      !is_default(options.tolerance))
+    return;
+  pair.actual_element = element;
+  Explained within = explain_pair(pair, *at_hand(pair.open_actual(), spare),
+                                  *at_hand(pair.open_expected(), spare), options, {});
+  if (within.comparison.close) {
+    found.explanations = {{"rounding", fmt::format("rounded to {} with scales", name_of(element)), 1}};
+    found.share_explained = 1;
+    return;
+  }
+  if (within.explanations.empty()) return;
+  for (Explanation& one : within.explanations)
+    one.text += fmt::format(", within the rounding of {}", name_of(element));
+  within.comparison = std::move(found.comparison);
+  found = std::move(within);
 }
 
 Report describe(const FilesComparison& files, ListedPairs listed) {

@@ -142,6 +142,12 @@ class FilesPlan {
   std::int64_t bytes_ = 0, peak_ = 0, elements_ = 0;
 };
 
+/// Of an array that was decoded and compared without a tolerance: where nothing explains the differences, the other
+/// one may be the numbers before they were quantised, and explanations that hold within the rounding of elements are
+/// added.
+void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions& options, std::int64_t spare,
+                     Explained& found);
+
 enum class ListedPairs { differing, all };
 Report describe(const FilesComparison& files, ListedPairs listed = ListedPairs::differing);
 Report describe_layers(const FilesComparison& files);
