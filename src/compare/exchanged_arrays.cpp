@@ -66,14 +66,12 @@ struct NameChange {
 };
 
 NameChange change_of(const std::string& to, const std::string& from) {
-  const auto is_dot = [](char c) { return c == '.' || c == '/'; };
+  constexpr std::string_view kBetween = "./";
   std::size_t begin = 0;  // of the first part that differs
   for (std::size_t i = 0; i < std::min(to.size(), from.size()) && to[i] == from[i]; ++i)
-    if (is_dot(to[i])) begin = i + 1;
+    if (kBetween.find(to[i]) != std::string_view::npos) begin = i + 1;
   const auto part = [&](const std::string& name) {
-    return name.substr(begin,
-                       std::find_if(name.begin() + static_cast<std::ptrdiff_t>(begin), name.end(), is_dot) -
-                           name.begin() - static_cast<std::ptrdiff_t>(begin));
+    return name.substr(begin, std::min(name.find_first_of(kBetween, begin), name.size()) - begin);
   };
   NameChange change{to.substr(0, begin), part(to), part(from), ""};
   change.behind = to.substr(begin + change.to.size());
@@ -164,6 +162,9 @@ Table table_of(const std::vector<ArrayMove>& moves, const std::vector<ArrayPair>
               "arrays that hold what belongs to others",
               {{"kind", "kind"}, {"count", "arrays", Unit::count}, {"text", "what it is"}},
               {}};
+  std::stable_sort(order.begin(), order.end(), [&](const Key& x, const Key& y) {
+    return natural_less(rows.at(x).name(x[2]), rows.at(y).name(y[2]));
+  });
   for (const Key& key : order) {
     const auto& [pattern, kind, to, from] = key;
     const MovedNames& row = rows.at(key);

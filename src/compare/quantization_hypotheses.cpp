@@ -458,17 +458,20 @@ HypothesisPtr find_cut_off(const Evidence& e) {
   }
   if (static_cast<double>(cut) < kNearlyAll * static_cast<double>(tried)) return nullptr;
   std::int64_t elements = 0, blocks = 0;
+  double largest = 0;
   Shape at(shape.size());
   do {
     e.actual.line(at, shape.back(), raw, a.data());
     e.expected.line(at, shape.back(), raw, x.data());
     for (std::int64_t i = 0; i < shape.back(); i += kBlock) {
       const double most = largest_of(a.data() + i);
+      largest = std::max(largest, most);
       const auto larger = std::count_if(x.begin() + i, x.begin() + i + kBlock,
                                         [&](double value) { return std::abs(value) > most; });
       if (fraction_of(most) == fraction) elements += larger, blocks += larger > 0;
     }
   } while (next_line(at, Shape(shape.size()), shape));
+  if (largest == std::abs(e.samples[0].actual)) return nullptr;  // all are cut off there
   HypothesisPtr hypothesis = hypothesis_of(
       e,
       [agree = e.agree, largest_of](const Scope& scope, const ComparedLine& line, Scratch& scratch) {

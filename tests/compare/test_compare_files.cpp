@@ -208,7 +208,7 @@ TEST_CASE(
     faults.push_back({"misused-scales", "reciprocal", settings, reciprocal});
     faults.push_back({"misused-scales", "left out", settings, left_out});
   }
-  for (const std::uint64_t seed : {1, 2})
+  for (const std::uint64_t seed : {1U, 2U})
     for (const Fault& fault : faults) {
       const FilesComparison found = quantised_beside_original(fault.settings, fault.change, true, {}, seed);
       CHECK_FALSE(found.close);
@@ -221,7 +221,7 @@ TEST_CASE(
 
 TEST_CASE(
     "of a decoded array that is compared exactly explanations hold within the rounding of its elements") {
-  for (const std::uint64_t seed : {1, 2}) {
+  for (const std::uint64_t seed : {1U, 2U}) {
     std::mt19937_64 engine(seed);
     const Array x = plain::random(DType::float32, {64, 256}, engine);
     const Quantized q = quantize_array(*make_source(x.view()),

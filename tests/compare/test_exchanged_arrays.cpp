@@ -110,7 +110,7 @@ TEST_CASE("exchanged experts, layers and projections are named with their counts
        {{"layers.0", "layers.1"}, {"layers.1", "layers.0"}}}};
   const QuantizeSettings mxfp4{.scheme = QuantizationScheme::mx, .element = ElementFormat::e2m1},
       mxfp8{.scheme = QuantizationScheme::mx, .element = ElementFormat::e4m3};
-  for (const std::uint64_t seed : {1, 2})
+  for (const std::uint64_t seed : {1U, 2U})
     for (const DType dtype : {DType::float32, DType::bfloat16})
       for (const QuantizeSettings* quantised :
            {static_cast<const QuantizeSettings*>(nullptr), &mxfp4, &mxfp8}) {
@@ -131,7 +131,7 @@ TEST_CASE("exchanged experts, layers and projections are named with their counts
 }
 
 TEST_CASE("arrays of another model, arrays that are equal and those that differ in an element are no moves") {
-  for (const std::uint64_t seed : {1, 2}) {
+  for (const std::uint64_t seed : {1U, 2U}) {
     Model model(DType::float32, seed), other(DType::float32, seed + 10);
     const auto same = [](std::string name) { return name; };
     CHECK(compared(model.set(same), other.set(same)).moves.empty());

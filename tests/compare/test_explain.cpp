@@ -567,6 +567,13 @@ TEST_CASE("noise gets no explanation") {
   CHECK(with_differences > 120);
 }
 
+TEST_CASE("elements that are cut off at one number everywhere are not those of scales") {
+  const Array expected = random_array({48, 256}, 3);
+  Array actual = Array::copy_of(expected.view());
+  for (float& x : actual.elements<float>()) x = std::clamp(x, -1.75F, 1.75F);
+  CHECK_FALSE(says(explain(actual, expected, DType::float32, {}), "cut-off", ""));
+}
+
 TEST_CASE("codes that are replaced by others get no explanation") {
   constexpr float kCodes[] = {0.5F, 1, 1.5F, 2, 3, 4, 6};
   for (int round = 0; round < 100; ++round) {
@@ -711,7 +718,7 @@ TEST_CASE("elements that are nearly the same tell neither a factor nor an offset
 }
 
 TEST_CASE("of a few elements a factor that all have is named, and noise is not") {
-  for (const std::uint64_t seed : {1, 2})
+  for (const std::uint64_t seed : {1U, 2U})
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
       for (std::int64_t n = 3; n < 8; ++n) {
         const Array expected = random_array({n}, seed + static_cast<std::uint64_t>(n));
