@@ -1,5 +1,6 @@
 // Arrays that hold what belongs to others. Of each array 64 elements are compared with those of all arrays of its
 // shape, at most until they are too far apart: a row of elements for each array, no second array in memory.
+// Gate and up in either order: alibaba/rtp-llm#756.
 // tests: tests/compare/test_exchanged_arrays.cpp
 #include "compare/exchanged_arrays.hpp"
 

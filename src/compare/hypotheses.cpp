@@ -1286,7 +1286,7 @@ std::span<const HypothesisKind> hypothesis_kinds() {
       {"offset", find_offset},
       // Comfy-Org/comfy-kitchen#41 (neighbours), kekzl/imp#567 (halves of a block)
       {"nibbles", find_nibbles, nullptr, true},
-      // the rows of gpt-oss' gate and up projections: ROCm/aiter#3871
+      // the rows of gpt-oss' gate and up projections: ROCm/aiter#3871, vllm-project/vllm#29273
       {"interleaved-rows", nullptr, find_interleaved, true},
       // BobMcDear/attorch#14, onnx/onnx#7274, ikawrakow/ik_llama.cpp#2437
       {"exchanged, repeated, shifted, permuted", nullptr, find_moved, true, kMostIndices},
