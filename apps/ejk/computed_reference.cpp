@@ -56,8 +56,8 @@ constexpr SettingRow kSettings[] = {
      }},
     {"nibbles",
      [](const std::string& value, DecodeSettings& into) {
-       into.nibbles =
-           value_among<NibbleOrder>(value, {{"low", NibbleOrder::low}, {"high", NibbleOrder::high}});
+       constexpr NibbleOrder kOrders[] = {NibbleOrder::low, NibbleOrder::high, NibbleOrder::split};
+       into.nibbles = value_among(value, named_choices<NibbleOrder>(kOrders));
      }},
     {"axis",
      [](const std::string& value, DecodeSettings& into) { into.axis = read_integer(value, INT64_MIN); }},

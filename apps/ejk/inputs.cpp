@@ -281,6 +281,16 @@ void Inputs::note_decoded(const std::string& operand, const std::string& array, 
   one.arrays.insert(array);
 }
 
+std::optional<ElementFormat> Inputs::decoded_element() const {
+  constexpr std::string_view kOfType = "float8_";
+  if (decoded_.size() != 1) return std::nullopt;
+  std::string_view name = decoded_[0].taken.element;
+  if (name.starts_with(kOfType)) name.remove_prefix(kOfType.size());
+  for (const ElementFormat format : kElementFormats)
+    if (name.starts_with(name_of(format))) return format;
+  return std::nullopt;
+}
+
 void Inputs::add_decoded(Report& report) const {
   if (decoded_.empty()) return;
   Table table{"decoded",

@@ -79,6 +79,8 @@ class Inputs {
 
   /// Notes what an array of an operand was decoded as; those of references are noted as they are opened.
   void note_decoded(const std::string& operand, const std::string& array, const DecodedAs& taken);
+  /// The format of elements of the operand that was decoded; none where there are several.
+  std::optional<ElementFormat> decoded_element() const;
   /// Adds what operands were decoded as, the key `decoded`, below the lines at the top of a report.
   void add_decoded(Report& report) const;
 

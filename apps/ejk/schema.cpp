@@ -115,7 +115,7 @@ decoded | table | what quantised operands were decoded as | of such operands
   block | string | the values of a scale: all elements, row, column, matrix, or lengths (128x128, 1x16)
   axis | integer or null | the axis that is packed and scaled in blocks, of mx, nvfp4 and gptoss
   scale_layout | string | the layout of the scales: linear, 128x4, 8x4 or deepgemm
-  nibbles | string or null | the half of a byte with the even element, low or high, of 4-bit elements
+  nibbles | string or null | the half of a byte with the even element, low or high, or split, of 4-bit elements
   global | string or null | multiplies or divides, of the global scale of nvfp4
 peak_bytes, max_memory_bytes | integer | estimated peak memory, and the limit | plan
 stats | section | time and memory | with --stats

@@ -64,7 +64,8 @@ Quantised arrays
                                    the name weight_global_scale implies)
     gptoss(BLOCKS, SCALES)         MXFP4 as gpt-oss stores it
   More options: layout=linear, 128x4, 8x4 or deepgemm (of the scales), nibbles=
-  low or high (where the even element is), axis=K (packed and scaled along it).
+  low or high (where the even element is) or split (of blocks of 32 as in GGML:
+  elements 0 to 15 low, 16 to 31 high), axis=K (packed and scaled along it).
     ejk compare 'mx(q.npz:values, q.npz:scales)' w.npy --rtol 0.1
   'ejk quantize' writes such arrays. Reports print how each was decoded.
 

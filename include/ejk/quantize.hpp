@@ -54,10 +54,11 @@ enum class QuantizationScheme : std::uint8_t {
 /// "fp8", "mx", "nvfp4", "gptoss".
 std::string_view name_of(QuantizationScheme scheme);
 
-/// Which half of a byte holds the element with the even index.
-enum class NibbleOrder : std::uint8_t { low, high };
+/// Which half of a byte holds the element with the even index; split, of blocks of 32 as GGML stores them: byte j
+/// of a block has element j in its low half and j + 16 in its high one.
+enum class NibbleOrder : std::uint8_t { low, high, split };
 
-/// "low", "high".
+/// "low", "high", "split".
 std::string_view name_of(NibbleOrder order);
 
 enum class GlobalScale : std::uint8_t { multiplies, divides };

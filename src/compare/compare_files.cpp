@@ -15,6 +15,7 @@
 #include <set>
 #include <utility>
 
+#include "compare/exchanged_arrays.hpp"
 #include "compare/report_parts.hpp"
 #include "core/require.hpp"
 #include "ejk/error.hpp"
@@ -188,23 +189,52 @@ Tolerance rounding_of(ElementFormat element, double rms) {
   return tolerance;
 }
 
-// Numbers beside the same ones quantised. Explanations hold within the rounding of elements.
-Explained compare_rounded(ElementFormat element, const Source& a, const Source& e, bool explain,
-                          const ExplainOptions& options, std::int64_t spare,
-                          const std::function<void(std::int64_t, std::int64_t)>& counted) {
+// Of numbers beside the same ones quantised the signal to noise decides.
+Comparison compare_pair(const ArrayPair& pair, const ArraySource& a, const ArraySource& e,
+                        const Tolerance& tolerance,
+                        const std::function<void(std::int64_t, std::int64_t)>& counted) {
+  const auto element = pair.rounded_to();
+  if (!element || !is_default(tolerance)) return compare_arrays(a, e, tolerance, counted);
+  Tolerance by_snr = tolerance;
+  by_snr.metric = MetricLimit{Metric::snr, quantization_snr(*element)};
+  return compare_arrays(a, e, by_snr, counted);
+}
+
+// Of numbers beside the same ones quantised explanations hold within the rounding of elements.
+Explained explain_pair(const ArrayPair& pair, const ArraySource& a, const ArraySource& e,
+                       const ExplainOptions& options,
+                       const std::function<void(std::int64_t, std::int64_t)>& counted) {
+  const auto element = pair.rounded_to();
+  if (!element || !is_default(options.tolerance)) return explain_difference(a, e, options, counted);
   Explained found;
-  Tolerance by_snr = options.tolerance;
-  by_snr.metric = MetricLimit{Metric::snr, quantization_snr(element)};
-  found.comparison = compare_arrays(*a, *e, by_snr, counted);
+  found.comparison = compare_pair(pair, a, e, options.tolerance, counted);
   const Comparison& c = found.comparison;
-  if (c.close || !explain || !c.same_shape() || !c.rms || !c.snr) return found;
+  if (c.close || !c.same_shape() || !c.rms || !c.snr) return found;
   ExplainOptions within = options;
-  within.tolerance = rounding_of(element, *c.rms * std::pow(10, *c.snr / 20));
+  within.tolerance = rounding_of(*element, *c.rms * std::pow(10, *c.snr / 20));
   within.tolerance.nan = options.tolerance.nan;
-  Explained explained = explain_difference(*at_hand(a, spare), *at_hand(e, spare), within, counted);
+  Explained explained = explain_difference(a, e, within, counted);
   explained.comparison.close = false;
   explained.comparison.failed = c.failed;
   return explained;
+}
+
+// The moves among those that resemble another array which are within the tolerance.
+std::vector<ArrayMove> close_moves(const FilesComparison& files, const Tolerance& tolerance) {
+  const auto differs = [](const ArrayPair& pair, const Comparison& c) {
+    return pair.why.empty() && !c.close && c.same_shape();
+  };
+  std::vector<bool> differing;
+  for (std::size_t p = 0; p < files.pairs.size(); ++p)
+    differing.push_back(differs(files.pairs[p], files.found[p].comparison));
+  std::vector<ArrayMove> moves = verify::resembling_arrays(files.pairs, differing);
+  std::erase_if(moves, [&](const ArrayMove& move) {
+    ArrayPair pair = files.pairs[move.pair];
+    pair.open_expected = files.pairs[move.from].open_expected;
+    pair.expected_element = files.pairs[move.from].expected_element;
+    return !compare_pair(pair, *pair.open_actual(), *pair.open_expected(), tolerance, {}).close;
+  });
+  return moves;
 }
 
 std::string dtypes_of(const Comparison& c) {
@@ -397,6 +427,22 @@ Report summary_of(const FilesComparison& files) {
   return report;
 }
 
+// Which arrays nothing accounts for.
+void add_unexplained(const FilesComparison& files, Report& report) {
+  constexpr std::size_t kNamed = 4;
+  std::vector<std::string> names;
+  std::size_t unexplained = 0;
+  for (std::size_t p = 0; p < files.pairs.size(); ++p) {
+    const Explained& found = files.found[p];
+    if (found.axes.empty() || !found.explanations.empty()) continue;
+    if (unexplained++ < kNamed) names.push_back(printable(files.pairs[p].name));
+  }
+  if (unexplained == 0) return;
+  const std::string more = unexplained > kNamed ? fmt::format(" and {} more", unexplained - kNamed) : "";
+  report.add(Remark{fmt::format("Nothing that was tried accounts for the differences of {}{}.",
+                                fmt::join(names, ", "), more)});
+}
+
 // Tables of the explanations of all pairs, each row with the name of its array in front.
 void add_explanations(const FilesComparison& files, Report& report) {
   for (const char* const key : {"axes", "explanations"}) {
@@ -469,6 +515,7 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
     bytes_ += pair.actual.bytes() + pair.expected.bytes();
     elements_ += element_count(pair.actual.shape);
   }
+  if (options_.explain) peak_ += verify::resemblance_bytes(pairs_);
   if (options_.in_layers) order_of_ = sort_in_layers(actual, expected, pairs_);
 }
 
@@ -476,24 +523,57 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
                                const std::function<void(std::int64_t, std::int64_t)>& progress) const {
   FilesComparison files{pairs_, {}, true, order_of_};
   std::int64_t before = 0;
+  const auto counted = [&](std::int64_t done, std::int64_t) {
+    if (progress) progress(before + done, elements_);
+  };
+  const auto explained = [&](const ArrayPair& pair) {
+    return explain_pair(pair, *at_hand(pair.open_actual(), spare), *at_hand(pair.open_expected(), spare),
+                        options, counted);
+  };
+  const bool is_alone = pairs_.size() == 1;
   for (const ArrayPair& pair : pairs_) {
     Explained& found = files.found.emplace_back();
     if (pair.why.empty()) {
-      const Source a = pair.open_actual(), e = pair.open_expected();
-      const auto counted = [&](std::int64_t done, std::int64_t) {
-        if (progress) progress(before + done, elements_);
-      };
-      if (const auto element = pair.rounded_to(); element && is_default(options.tolerance))
-        found = compare_rounded(*element, a, e, options_.explain, options, spare, counted);
-      else if (options_.explain)
-        found = explain_difference(*at_hand(a, spare), *at_hand(e, spare), options, counted);
+      if (options_.explain && is_alone)
+        found = explained(pair);
       else
-        found.comparison = compare_arrays(*a, *e, options.tolerance, counted);
+        found.comparison =
+            compare_pair(pair, *pair.open_actual(), *pair.open_expected(), options.tolerance, counted);
       before += found.comparison.elements;
     }
     files.close = files.close && found.comparison.close;
   }
+  if (!options_.explain || is_alone || files.close) return files;
+  files.moves = close_moves(files, options.tolerance);
+  std::vector<bool> is_moved(pairs_.size());
+  for (const ArrayMove& move : files.moves) is_moved[move.pair] = true;
+  before = 0;
+  for (std::size_t p = 0; p < pairs_.size(); ++p) {
+    Explained& found = files.found[p];
+    if (pairs_[p].why.empty() && !found.comparison.close && !is_moved[p]) found = explained(pairs_[p]);
+    before += found.comparison.elements;
+  }
   return files;
+}
+
+void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions& options, std::int64_t spare,
+                     Explained& found) {
+  if (pair.rounded_to() || found.axes.empty() || !found.explanations.empty() ||
+      !is_default(options.tolerance))
+    return;
+  pair.actual_element = element;
+  Explained within = explain_pair(pair, *at_hand(pair.open_actual(), spare),
+                                  *at_hand(pair.open_expected(), spare), options, {});
+  if (within.comparison.close) {
+    found.explanations = {{"rounding", fmt::format("rounded to {} with scales", name_of(element)), 1}};
+    found.share_explained = 1;
+    return;
+  }
+  if (within.explanations.empty()) return;
+  for (Explanation& one : within.explanations)
+    one.text += fmt::format(", within the rounding of {}", name_of(element));
+  within.comparison = std::move(found.comparison);
+  found = std::move(within);
 }
 
 Report describe(const FilesComparison& files, ListedPairs listed) {
@@ -514,7 +594,9 @@ Report describe(const FilesComparison& files, ListedPairs listed) {
     if (const Comparison& c = files.found[p].comparison; !c.close || listed == ListedPairs::all)
       table.rows.push_back(row_of(files.pairs[p], c, decoded));
   report.add(std::move(table));
+  if (!files.moves.empty()) report.add(verify::table_of(files.moves, files.pairs));
   add_explanations(files, report);
+  add_unexplained(files, report);
   return report;
 }
 

@@ -7,6 +7,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -137,6 +139,30 @@ std::optional<NoGroupDifferences> past_groups(const ArraySource& actual, const A
   return std::nullopt;
 }
 
+// Of differences that are too few for a fit: a factor of few digits that all have, to a unit in the last place.
+std::optional<Explanation> factor_of_few(const std::vector<verify::Sample>& samples, DType dtype) {
+  constexpr std::size_t kFewest = 3, kMost = 7;
+  std::set<double> sizes;
+  for (const verify::Sample& s : samples)
+    if (std::isfinite(s.actual) && std::isfinite(s.expected)) sizes.insert(std::abs(s.expected));
+  if (!is_float(dtype) || samples.size() > kMost || sizes.size() < kFewest || sizes.contains(0))
+    return std::nullopt;
+  const verify::FloatType type = verify::float_type(dtype);
+  for (int digits = 1; digits < 6; ++digits) {
+    const double factor =
+        std::strtod(fmt::format("{:.{}g}", samples[0].actual / samples[0].expected, digits).c_str(), nullptr);
+    if (std::all_of(samples.begin(), samples.end(), [&](const verify::Sample& s) {
+          return std::abs(s.actual - factor * s.expected) <= type.spacing_at(s.actual);
+        }))
+      return Explanation{
+          "factor",
+          fmt::format("{:g} times what it should be, to a unit in the last place: all {} that differ", factor,
+                      samples.size()),
+          1};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Explained explain_difference(const ArraySource& actual, const ArraySource& expected,
@@ -182,6 +208,11 @@ Explained explain_difference(const ArraySource& actual, const ArraySource& expec
     explained.explanations.push_back({std::move(explanation.kind), std::move(explanation.text),
                                       static_cast<double>(explanation.elements) / all});
   if (all > 0) explained.share_explained = (all - static_cast<double>(found.left)) / all;
+  if (explained.explanations.empty() && std::ssize(samples) == search.all())
+    if (auto factor = factor_of_few(samples, actual.dtype())) {
+      explained.explanations = {std::move(*factor)};
+      explained.share_explained = 1;
+    }
   explained.not_tried = std::move(found.not_tried);
   return explained;
 }

@@ -1276,24 +1276,30 @@ std::span<const HypothesisKind> hypothesis_kinds() {
   static constexpr HypothesisKind kKinds[] = {
       // vllm-project/vllm#7210
       {"fnuz", find_fnuz},
-      // ejkernel writes exponents as int8, the MX specification as E8M0
+      // tile-ai/tilelang#2748
       {"e8m0-int8", find_e8m0_as_int8},
+      // NVIDIA/TransformerEngine#477 (reciprocals), unslothai/unsloth#6978 (left out)
+      {"misused-scales", find_misused_scales, nullptr, true},
       // ROCm/composable_kernel#526, flagos-ai/FlagGems#424
       {"factor", find_factor},
       // ROCm/rocm-libraries#12227
       {"offset", find_offset},
-      // kekzl/imp#567
+      // Comfy-Org/comfy-kitchen#41 (neighbours), kekzl/imp#567 (halves of a block)
       {"nibbles", find_nibbles, nullptr, true},
-      // the rows of gpt-oss' gate and up projections: ROCm/aiter#3871
+      // the rows of gpt-oss' gate and up projections: ROCm/aiter#3871, vllm-project/vllm#29273
       {"interleaved-rows", nullptr, find_interleaved, true},
       // BobMcDear/attorch#14, onnx/onnx#7274, ikawrakow/ik_llama.cpp#2437
       {"exchanged, repeated, shifted, permuted", nullptr, find_moved, true, kMostIndices},
+      // local-inference-lab/b12x#388
+      {"subnormal-scales", find_subnormal_scales, nullptr, true},
       // NVIDIA/cutlass#3394, vllm-project/vllm#50085
       {"scales, scale-layout", find_block_scales, nullptr, true},
       // pytorch/pytorch#130059, flashinfer-ai/flashinfer#4979
       {"factor", find_factors},
       // ml-explore/mlx#4353
       {"scale-step", find_scale_step, nullptr, true},
+      // ml-explore/mlx#4353, vllm-project/vllm#43557
+      {"cut-off", find_cut_off, nullptr, true},
       // ROCm/rocm-libraries#12227
       {"offset", find_offsets},
       // Dao-AILab/flash-attention#2552

@@ -102,6 +102,9 @@ HypothesisPtr find_fnuz(const Evidence& evidence);
 HypothesisPtr find_e8m0_as_int8(const Evidence& evidence);
 HypothesisPtr find_nibbles(const Evidence& evidence);
 HypothesisPtr find_interleaved(const Evidence& evidence, std::size_t axis);
+HypothesisPtr find_misused_scales(const Evidence& evidence);
+HypothesisPtr find_subnormal_scales(const Evidence& evidence);
+HypothesisPtr find_cut_off(const Evidence& evidence);
 HypothesisPtr find_scale_step(const Evidence& evidence);
 HypothesisPtr find_block_scales(const Evidence& evidence);
 

@@ -11,8 +11,10 @@
 #include <set>
 #include <vector>
 
+#include "compare/float_type.hpp"
 #include "compare/hypothesis.hpp"
 #include "ejk/quantize.hpp"
+#include "quantize/elements.hpp"
 #include "quantize/scale_grid.hpp"
 
 namespace ejk::verify {
@@ -82,11 +84,17 @@ double any_factor(double c) { return c; }
 // 2 or 1/2 of blocks that differ by about as much; 1 of the others.
 double twice(double c) { return c > std::sqrt(2) && c < std::sqrt(8) ? 2 : 1; }
 double half(double c) { return 1 / twice(1 / c); }
+// Of e4m3 scales m 2^-9 read as (8 + m) 2^-10.
+double with_a_leading_one(double c) {
+  for (int m = 1; m < 8; ++m)
+    if (const double factor = (8.0 + m) / (2 * m); std::abs(c / factor - 1) < 0.01) return factor;
+  return 1;
+}
 
-// The factors of blocks with differences; none if fewer than nine of ten fit with one.
-std::vector<double> fitted_factors(const Evidence& e, std::int64_t block) {
+// f(first element, actual, expected) for blocks with differences, 64 at most; returns how many.
+template <class F>
+std::size_t for_each_sampled_block(const Evidence& e, std::int64_t block, F&& f) {
   constexpr std::size_t kMostBlocks = 64;
-  std::vector<double> factors;
   std::set<Shape> blocks;
   std::vector<std::byte> raw;
   std::vector<double> a(static_cast<std::size_t>(block)), x = a;
@@ -97,15 +105,49 @@ std::vector<double> fitted_factors(const Evidence& e, std::int64_t block) {
     if (!blocks.insert(at).second) continue;
     e.actual.line(at, block, raw, a.data());
     e.expected.line(at, block, raw, x.data());
-    const double c = factor_of_block(a.data(), x.data(), block);
-    const Agreement agree = scaled_by(e.agree.at(at), c);
-    std::int64_t holds = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) holds += agree(a[i], c * x[i]);
-    if (c > 0 && std::isfinite(c) && static_cast<double>(holds) >= kNearlyAll * static_cast<double>(block))
-      factors.push_back(c);
+    f(at, a, x);
   }
-  if (factors.size() < 8 || 10 * factors.size() < 9 * blocks.size()) factors.clear();
+  return blocks.size();
+}
+
+// Whether c times the expected elements of a block are the actual ones, nearly all.
+bool is_factor_of(const Evidence& e, const Shape& at, double c, const std::vector<double>& a,
+                  const std::vector<double>& x) {
+  const Agreement agree = scaled_by(e.agree.at(at), c);
+  std::int64_t holds = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) holds += agree(a[i], c * x[i]);
+  return c > 0 && std::isfinite(c) &&
+         static_cast<double>(holds) >= kNearlyAll * static_cast<double>(a.size());
+}
+
+// The factors of blocks with differences; none of fewer blocks, or if fewer than nine of ten fit with one.
+std::vector<double> fitted_factors(const Evidence& e, std::int64_t block, std::size_t fewest = 8) {
+  std::vector<double> factors;
+  const std::size_t blocks =
+      for_each_sampled_block(e, block, [&](const Shape& at, const auto& a, const auto& x) {
+        const double c = factor_of_block(a.data(), x.data(), block);
+        if (is_factor_of(e, at, c, a, x)) factors.push_back(c);
+      });
+  if (factors.size() < fewest || 10 * factors.size() < 9 * blocks) factors.clear();
   return factors;
+}
+
+// Whether numbers are codes of one of the formats of elements, up to its largest ones, within a fraction of their
+// spacing that three of ten other numbers are within.
+bool are_codes(const std::vector<double>& numbers) {
+  double most = 0;
+  for (const double y : numbers) most = std::max(most, std::abs(y));
+  return std::any_of(std::begin(quantize::kElements), std::end(quantize::kElements), [&](const auto& row) {
+    const FloatFormat& format = *row.format;
+    if (most > 1.05 * format.largest || most < format.largest / 8) return false;
+    const FloatType type{format.mantissa_bits, format.least_exponent(), 0};
+    std::size_t all = 0, codes = 0;
+    for (const double y : numbers) {
+      const double spacing = type.spacing_at(y);
+      if (y != 0) ++all, codes += std::abs(std::remainder(y, spacing)) <= 0.15 * spacing;
+    }
+    return 10 * codes >= 9 * all;
+  });
 }
 
 // Whether nine of ten factors are about 2, or 1/2: which of the two.
@@ -288,13 +330,30 @@ HypothesisPtr find_e8m0_as_int8(const Evidence& e) {
 }
 
 HypothesisPtr find_nibbles(const Evidence& e) {
+  constexpr std::int64_t kBlock = quantize::kMxBlock, kHalf = kBlock / 2;
   const std::size_t last = e.naming.shape.size() - 1;
   const std::int64_t length = e.naming.shape[last];
+  const std::string& axis = e.naming.axes[last];
   if (length < 8 || length % 2 != 0) return nullptr;
-  return moved_by(
-      e, last, [](std::int64_t i) { return i ^ 1; },
-      fmt::format("neighbours along {} are exchanged, as the elements in the two halves of a byte are",
-                  e.naming.axes[last]));
+  if (auto found = moved_by(
+          e, last, [](std::int64_t i) { return i ^ 1; },
+          fmt::format("neighbours along {} are exchanged, as the elements in the two halves of a byte are",
+                      axis)))
+    return found;
+  if (length % kBlock != 0 || length == kBlock) return nullptr;  // one block: halves of the axis
+  auto found = moved_by(
+      e, last, [](std::int64_t i) { return i - i % kBlock + i % kBlock / 2 + i % 2 * kHalf; },
+      fmt::format(
+          "bytes with elements j and j + 16 of blocks of 32 along {} were read as pairs of neighbours "
+          "(nibbles=split)",
+          axis));
+  if (!found)
+    found = moved_by(
+        e, last, [](std::int64_t i) { return i - i % kBlock + i % kHalf * 2 + i % kBlock / kHalf; },
+        fmt::format("bytes with neighbours along {} were read as elements j and j + 16 of blocks of 32",
+                    axis));
+  if (found) found->named_axes = {last};
+  return found;
 }
 
 HypothesisPtr find_interleaved(const Evidence& e, std::size_t axis) {
@@ -325,6 +384,114 @@ HypothesisPtr find_scale_step(const Evidence& e) {
                                        block, e.naming.axes.back(), *step == twice ? "twice" : "half of"));
   }
   return nullptr;
+}
+
+HypothesisPtr find_misused_scales(const Evidence& e) {
+  struct Use {
+    double power;  // of the factor: the scale
+    const char* text;
+  };
+  const std::int64_t length = e.naming.shape.back();
+  for (const std::int64_t block : {128, 32, 16}) {
+    if (length % block != 0 || fitted_factors(e, block).empty()) continue;
+    for (const Use& use :
+         {Use{-0.5, "each scale is used as its reciprocal: code / scale in place of code * scale"},
+          Use{-1, "the scales are left out: the codes alone"}}) {
+      std::size_t blocks = 0, large = 0;
+      const std::size_t all = for_each_sampled_block(e, block, [&](const Shape&, auto a, const auto& x) {
+        const double c = factor_of_block(a.data(), x.data(), block), scale = std::pow(c, use.power);
+        if (use.power > -1)
+          for (double& number : a) number *= scale;
+        blocks += are_codes(a);
+        large += c > 16;  // scales of other blocks are nearer to each other
+      });
+      if (10 * blocks >= 9 * all && 10 * large >= 9 * all)
+        return block_factors(e, block, any_factor, use.text);
+    }
+  }
+  return nullptr;
+}
+
+HypothesisPtr find_subnormal_scales(const Evidence& e) {
+  constexpr std::int64_t kBlock = quantize::kNvfp4Block;
+  if (e.naming.shape.back() % kBlock != 0) return nullptr;
+  std::set<double> kinds;
+  for (const double c : fitted_factors(e, kBlock, 4)) {
+    if (with_a_leading_one(c) == 1) return nullptr;
+    kinds.insert(with_a_leading_one(c));
+  }
+  if (kinds.size() < 3) return nullptr;
+  return block_factors(
+      e, kBlock, with_a_leading_one,
+      fmt::format("blocks of {} along {} are (8 + m) / 2m times what they should be: subnormal e4m3 "
+                  "scales, below 2^-6, were read as if they had a leading 1",
+                  kBlock, e.naming.axes.back()));
+}
+
+HypothesisPtr find_cut_off(const Evidence& e) {
+  constexpr std::int64_t kBlock = quantize::kMxBlock;
+  const Shape& shape = e.naming.shape;
+  if (shape.back() % kBlock != 0 || e.samples.size() < kFewestOfFaults / 2) return nullptr;
+  const auto largest_of = [](const double* a) {
+    double most = 0;
+    for (std::int64_t i = 0; i < kBlock; ++i) most = std::max(most, std::abs(a[i]));
+    return most;
+  };
+  const auto fraction_of = [](double x) {
+    int exponent = 0;
+    return std::frexp(std::abs(x), &exponent);
+  };
+  // The largest elements of all formats but e2m3 are 0.875 or 0.75 times a power of two.
+  const double fraction = fraction_of(e.samples[0].actual);
+  if (fraction != 0.875 && fraction != 0.75) return nullptr;
+  std::vector<std::byte> raw;
+  std::vector<double> a(static_cast<std::size_t>(shape.back())), x = a;
+  std::size_t tried = 0, cut = 0;
+  const std::size_t step = 1 + e.samples.size() / 64;
+  for (std::size_t s = 0; s < e.samples.size(); s += step, ++tried) {
+    const Sample& sample = e.samples[s];
+    Shape at = sample.at;
+    at.back() -= at.back() % kBlock;
+    e.actual.line(at, kBlock, raw, a.data());
+    cut += std::abs(sample.actual) < std::abs(sample.expected) && sample.actual * sample.expected > 0 &&
+           std::abs(sample.actual) == largest_of(a.data()) && fraction_of(sample.actual) == fraction;
+  }
+  if (static_cast<double>(cut) < kNearlyAll * static_cast<double>(tried)) return nullptr;
+  std::int64_t elements = 0, blocks = 0;
+  double largest = 0;
+  Shape at(shape.size());
+  do {
+    e.actual.line(at, shape.back(), raw, a.data());
+    e.expected.line(at, shape.back(), raw, x.data());
+    for (std::int64_t i = 0; i < shape.back(); i += kBlock) {
+      const double most = largest_of(a.data() + i);
+      largest = std::max(largest, most);
+      const auto larger = std::count_if(x.begin() + i, x.begin() + i + kBlock,
+                                        [&](double value) { return std::abs(value) > most; });
+      if (fraction_of(most) == fraction) elements += larger, blocks += larger > 0;
+    }
+  } while (next_line(at, Shape(shape.size()), shape));
+  if (largest == std::abs(e.samples[0].actual)) return nullptr;  // all are cut off there
+  HypothesisPtr hypothesis = hypothesis_of(
+      e,
+      [agree = e.agree, largest_of](const Scope& scope, const ComparedLine& line, Scratch& scratch) {
+        if (!scope.mark(line.at, line.n, line.in_scope)) return false;
+        scratch.values.assign(line.expected, line.expected + line.n);
+        for_each_block(line, kBlock, [&](std::int64_t i, std::int64_t n) {
+          if (n < kBlock) return;
+          const double most = largest_of(line.actual + i);
+          for (std::int64_t k = i; k < i + n; ++k)
+            scratch.values[static_cast<std::size_t>(k)] = std::clamp(line.expected[k], -most, most);
+        });
+        mark_predicted(line, agree.at(line.at), scratch.values.data());
+        return true;
+      },
+      fmt::format(
+          "{} elements of {} of {} blocks of {} along {} are cut off at the largest code times the scale: "
+          "scales one step (a factor of 2) too small",
+          elements, blocks, element_count(shape) / kBlock, kBlock, e.naming.axes.back()));
+  for (std::size_t d = 0; d < shape.size(); ++d) hypothesis->scope.axes[d] = {{0, shape[d]}};
+  return hypothesis;
 }
 
 HypothesisPtr find_block_scales(const Evidence& e) {

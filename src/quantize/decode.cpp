@@ -47,7 +47,14 @@ struct Packing {
                             std::uint8_t* __restrict codes) const {
     const std::int64_t groups = core::ceil_div(within + n, group_codes);
     const bool low_first = nibbles == NibbleOrder::low;  // a copy: stores of codes may alias anything
-    if (group_codes == 2)
+    if (nibbles == NibbleOrder::split)
+      for (std::int64_t i = 0; i < groups; ++i)
+        for (std::int64_t j = 0; j < group_bytes; ++j) {
+          const std::uint8_t byte = bytes[group_bytes * i + j];
+          codes[group_codes * i + j] = byte;
+          codes[group_codes * i + group_bytes + j] = static_cast<std::uint8_t>(byte >> 4);
+        }
+    else if (group_codes == 2)
       for (std::int64_t i = 0; i < groups; ++i) {
         const auto low = bytes[i], high = static_cast<std::uint8_t>(bytes[i] >> 4);
         codes[2 * i] = low_first ? low : high;
@@ -65,6 +72,12 @@ struct Packing {
   /// Code `within` of each of n groups, whose bytes are `stride` apart.
   const std::uint8_t* across(const std::uint8_t* bytes, std::int64_t stride, std::int64_t within,
                              std::int64_t n, std::uint8_t* __restrict codes) const {
+    if (nibbles == NibbleOrder::split) {
+      const int shift = within < group_bytes ? 0 : 4;
+      bytes += within % group_bytes * stride;
+      for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(bytes[i] >> shift);
+      return codes;
+    }
     if (group_codes == 2) {
       const int shift = (within == 0) == (nibbles == NibbleOrder::low) ? 0 : 4;
       for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(bytes[i] >> shift);
@@ -238,7 +251,7 @@ class DecodedSource final : public ForwardingSource {
     const float global = global_of(index);
     const bool divides = !parts_.global.empty() && parts_.global_use == GlobalScale::divides;
     float scales[kRun + 1];
-    std::uint8_t unpacked[kRun + 8];
+    std::uint8_t unpacked[kRun + 2 * kMxBlock];
     for (std::int64_t begin = 0; begin < length; begin += kRun) {
       const std::int64_t n = std::min(kRun, length - begin), first = (start + begin) % block;
       if (rank > 0) grid.back() = (start + begin) / block;
@@ -475,7 +488,7 @@ DecodedAs decoded_as(QuantizationScheme scheme, const ElementRow* row, const Par
                   block_text(parts, is_fp8)};
   if (!is_fp8) taken.axis = static_cast<std::int64_t>(parts.axis);
   taken.layout = parts.layout;
-  if (parts.packing.group_codes == 2) taken.nibbles = parts.packing.nibbles;
+  if (row != nullptr && row->group_codes == 2) taken.nibbles = parts.packing.nibbles;
   if (scheme == QuantizationScheme::nvfp4) taken.global = parts.global_use;
   return taken;
 }
@@ -515,6 +528,11 @@ std::shared_ptr<const ArraySource> decoded_array(const QuantizedArrays& arrays,
   parts.packing.nibbles = settings.nibbles;
   if (settings.nibbles != NibbleOrder::low && parts.packing.group_codes != 2)
     throw core::usage("nibbles is of 4-bit elements");
+  if (settings.nibbles == NibbleOrder::split) {
+    if (arrays.scheme == Scheme::nvfp4)
+      throw core::usage("nibbles=split is of blocks of {}: mx and gptoss", kMxBlock);
+    parts.packing.group_codes = kMxBlock, parts.packing.group_bytes = kMxBlock / 2;
+  }
   if (!is_fp8 && parts.values->shape().empty())
     throw core::invalid("{}: a scalar has no blocks", parts.values->name());
   read_shape(row, settings, parts);

@@ -31,7 +31,10 @@ std::string_view name_of(ElementRounding rounding) {
   return kNames[static_cast<std::size_t>(rounding)];
 }
 
-std::string_view name_of(NibbleOrder order) { return order == NibbleOrder::low ? "low" : "high"; }
+std::string_view name_of(NibbleOrder order) {
+  constexpr std::string_view kNames[] = {"low", "high", "split"};
+  return kNames[static_cast<std::size_t>(order)];
+}
 
 std::string_view name_of(GlobalScale use) {
   return use == GlobalScale::multiplies ? "multiplies" : "divides";
@@ -50,7 +53,10 @@ std::string to_string(const DecodedAs& decoded) {
   if (decoded.axis) block += fmt::format(" along axis {}", *decoded.axis);
   std::string text = fmt::format("{} {}, {}, layout {}", name_of(decoded.scheme), decoded.element, block,
                                  name_of(decoded.layout));
-  if (decoded.nibbles) text += fmt::format(", {} nibble first", name_of(*decoded.nibbles));
+  if (decoded.nibbles)
+    text += *decoded.nibbles == NibbleOrder::split
+                ? ", low nibbles the first half of a block"
+                : fmt::format(", {} nibble first", name_of(*decoded.nibbles));
   if (decoded.global) text += fmt::format(", global {}", name_of(*decoded.global));
   return text;
 }

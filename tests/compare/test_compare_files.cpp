@@ -133,8 +133,9 @@ namespace {
 using Change = std::function<void(Quantized&, DecodeSettings&)>;
 
 FilesComparison quantised_beside_original(const QuantizeSettings& settings, const Change& change,
-                                          bool explain, const Tolerance& tolerance = {}) {
-  std::mt19937_64 engine(5);
+                                          bool explain, const Tolerance& tolerance = {},
+                                          std::uint64_t seed = 5) {
+  std::mt19937_64 engine(seed);
   const Array x = plain::random(DType::bfloat16, {256, 512}, engine);
   Quantized q = quantize_array(*make_source(x.view()), settings);
   DecodeSettings decode;
@@ -175,6 +176,82 @@ void twice_in_some_blocks(Quantized& q, DecodeSettings&) {
 }
 
 }  // namespace
+
+TEST_CASE(
+    "scales that are used as their reciprocals, or not, and halves of blocks are named beside the originals") {
+  const Change reciprocal = [](Quantized& q, DecodeSettings&) {
+    if (q.scales.dtype() == DType::float32)
+      for (float& scale : q.scales.elements<float>()) scale = 1 / scale;
+    else
+      for (std::int64_t i = 0; i < q.scales.size(); ++i)
+        q.scales.data()[i] = static_cast<std::byte>(254 - static_cast<int>(q.scales.data()[i]));
+  };
+  const Change left_out = [](Quantized& q, DecodeSettings&) {
+    if (q.scales.dtype() == DType::float32)
+      for (float& scale : q.scales.elements<float>()) scale = 1;
+    else
+      std::fill_n(q.scales.data(), q.scales.size(), std::byte{127});
+  };
+  const Change split = [](Quantized&, DecodeSettings& decode) { decode.nibbles = NibbleOrder::split; };
+  const QuantizeSettings tensor{.scheme = QuantizationScheme::fp8},
+      rows{.scheme = QuantizationScheme::fp8, .block = ScaleBlock{1, 512}},
+      blocks{.scheme = QuantizationScheme::fp8, .block = ScaleBlock{128, 128}},
+      mxfp8{.scheme = QuantizationScheme::mx, .element = ElementFormat::e4m3},
+      mxfp4{.scheme = QuantizationScheme::mx, .element = ElementFormat::e2m1};
+  struct Fault {
+    const char *kind, *text;
+    QuantizeSettings settings;
+    Change change;
+  };
+  std::vector<Fault> faults{{"nibbles", "bytes with neighbours along axis 1", mxfp4, split}};
+  for (const QuantizeSettings& settings : {tensor, rows, blocks, mxfp8}) {
+    faults.push_back({"misused-scales", "reciprocal", settings, reciprocal});
+    faults.push_back({"misused-scales", "left out", settings, left_out});
+  }
+  for (const std::uint64_t seed : {1U, 2U})
+    for (const Fault& fault : faults) {
+      const FilesComparison found = quantised_beside_original(fault.settings, fault.change, true, {}, seed);
+      CHECK_FALSE(found.close);
+      REQUIRE(found.found[0].explanations.size() == 1);
+      CHECK(found.found[0].explanations[0].kind == fault.kind);
+      CHECK(test::contains(found.found[0].explanations[0].text, fault.text));
+      CHECK(found.found[0].share_explained > 0.95);
+    }
+}
+
+TEST_CASE(
+    "of a decoded array that is compared exactly explanations hold within the rounding of its elements") {
+  for (const std::uint64_t seed : {1U, 2U}) {
+    std::mt19937_64 engine(seed);
+    const Array x = plain::random(DType::float32, {64, 256}, engine);
+    const Quantized q = quantize_array(*make_source(x.view()),
+                                       {.scheme = QuantizationScheme::mx, .element = ElementFormat::e2m1});
+    const auto decoded = [&](NibbleOrder nibbles) {
+      DecodeSettings settings;
+      settings.element = ElementFormat::e2m1, settings.nibbles = nibbles;
+      return decoded_array({q.settings.scheme, make_source(q.values.view()), make_source(q.scales.view())},
+                           settings);
+    };
+    for (const NibbleOrder nibbles : {NibbleOrder::low, NibbleOrder::split}) {
+      const ArraySet a{"q", false, {{"w", "q", [&] { return decoded(nibbles); }}}},
+          e{"o", false, {{"w", "o", [&] { return make_source(x.view()); }}}};
+      const FilesPlan plan(a, e, {.explain = true});
+      FilesComparison files = plan.run({}, std::int64_t{1} << 30);
+      Explained& found = files.found[0];
+      CHECK(found.explanations.empty());
+      const std::int64_t differing = found.comparison.differing;
+      explain_decoded(plan.pairs()[0], ElementFormat::e2m1, {}, std::int64_t{1} << 30, found);
+      CHECK(found.comparison.differing == differing);
+      REQUIRE(found.explanations.size() == 1);
+      CHECK(found.explanations[0].text ==
+            (nibbles == NibbleOrder::low
+                 ? "rounded to e2m1 with scales"
+                 : "bytes with neighbours along axis 1 were read as elements j and j + 16 of "
+                   "blocks of 32, within the rounding of e2m1"));
+      CHECK(found.share_explained > 0.95);
+    }
+  }
+}
 
 TEST_CASE("scales of other blocks are named") {
   const QuantizeSettings mx{.scheme = QuantizationScheme::mx, .element = ElementFormat::e2m1},

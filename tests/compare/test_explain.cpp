@@ -2,6 +2,7 @@
 #include "ejk/program/explain.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -119,6 +120,19 @@ const Shape kOut{2, 96, 4, 32};  // attention's batch, queries, heads, head_dim
 // The factor of each block of the last axis, by row and block.
 Fault scaled(std::int64_t block, const std::function<float(const Shape&, std::int64_t)>& factor) {
   return each([=](const At& e, const Shape& i) { return e(i) * factor(i, i.back() / block); });
+}
+
+// Elements larger than the largest code times the scale of their block of 32, a power of two rounded to nearest.
+Fault cut_off(float largest) {
+  return [=](Array& actual, const Array& expected) {
+    const auto x = expected.elements<float>();
+    for (std::size_t i = 0; i < x.size(); i += 32) {
+      float most = 0;
+      for (std::size_t j = i; j < i + 32; ++j) most = std::max(most, std::abs(x[j]));
+      const float limit = largest * std::exp2(std::round(std::log2(most / largest)));
+      for (std::size_t j = i; j < i + 32; ++j) actual.elements<float>()[j] = std::clamp(x[j], -limit, limit);
+    }
+  };
 }
 
 // Scales in proportion to the largest magnitudes of blocks of 16, read from other places: of block p(b) for
@@ -269,6 +283,25 @@ std::vector<Planted> planted() {
        {60, 64},
        moved(1, [](auto i) { return i ^ 1; }),
        {{"nibbles", "axis 1"}}},
+      {"bytes of halves of a block read as pairs",
+       {60, 128},
+       moved(1, [](auto i) { return i / 32 * 32 + i % 32 / 2 + i % 2 * 16; }),
+       {{"nibbles", "bytes with elements j and j + 16 of blocks of 32 along axis 1 were read as pairs"}}},
+      {"bytes of pairs read as halves of a block",
+       {60, 128},
+       moved(1, [](auto i) { return i / 32 * 32 + i % 16 * 2 + i % 32 / 16; }),
+       {{"nibbles", "bytes with neighbours along axis 1 were read as elements j and j + 16"}}},
+      {"subnormal scales with a leading 1",
+       {48, 256},
+       scaled(16,
+              [](const Shape& i, auto b) {
+                const auto m = static_cast<float>((i[0] * 5 + b * 3) % 20);
+                return m >= 1 && m <= 7 ? (8 + m) / (2 * m) : 1.0F;
+              }),
+       {{"subnormal-scales", "blocks of 16 along axis 1 are (8 + m) / 2m times"}}},
+      {"scales rounded down", {48, 256}, cut_off(448), {{"cut-off", "384 blocks of 32"}}, {}, f32},
+      {"the same in bfloat16", {48, 256}, cut_off(448), {{"cut-off", "384 blocks"}}, {}, {DType::bfloat16}},
+      {"the same of codes of 4 bits", {48, 256}, cut_off(6), {{"cut-off", "384 blocks"}}, {}, f32},
       {"gate and up rows interleaved",
        {64, 40},
        moved(0, [](auto i) { return i % 2 * 32 + i / 2; }),
@@ -534,6 +567,32 @@ TEST_CASE("noise gets no explanation") {
   CHECK(with_differences > 120);
 }
 
+TEST_CASE("elements that are cut off at one number everywhere are not those of scales") {
+  const Array expected = random_array({48, 256}, 3);
+  Array actual = Array::copy_of(expected.view());
+  for (float& x : actual.elements<float>()) x = std::clamp(x, -1.75F, 1.75F);
+  CHECK_FALSE(says(explain(actual, expected, DType::float32, {}), "cut-off", ""));
+}
+
+TEST_CASE("codes that are replaced by others get no explanation") {
+  constexpr float kCodes[] = {0.5F, 1, 1.5F, 2, 3, 4, 6};
+  for (int round = 0; round < 100; ++round) {
+    CAPTURE(round);
+    std::mt19937_64 random(static_cast<std::uint64_t>(round));
+    const auto code = [&] { return kCodes[random() % 7] * (random() % 2 == 0 ? 1.0F : -1.0F); };
+    Array expected(DType::float32, {24, 128}), actual(DType::float32, {24, 128});
+    const std::uint64_t some = round % 3 == 0 ? 1 : round % 3 == 1 ? 4 : 50;
+    for (std::size_t i = 0; i < 24 * 128; ++i) {
+      const float scale = std::ldexp(1.0F, static_cast<int>(i / 32 * 7 % 5) - 8);
+      expected.elements<float>()[i] = scale * code();
+      actual.elements<float>()[i] = random() % some == 0 ? scale * code() : expected.elements<float>()[i];
+    }
+    const Explained found = explain(actual, expected, DType::float32, {});
+    CAPTURE(said(found));
+    CHECK(found.explanations.empty());
+  }
+}
+
 TEST_CASE("noise in structured arrays gets no explanation") {
   std::mt19937_64 random(17);
   std::normal_distribution<float> normal;
@@ -656,6 +715,26 @@ TEST_CASE("elements that are nearly the same tell neither a factor nor an offset
   const Explained found = explain(actual, expected, DType::float32, {});
   CAPTURE(said(found));
   CHECK(found.explanations.empty());
+}
+
+TEST_CASE("of a few elements a factor that all have is named, and noise is not") {
+  for (const std::uint64_t seed : {1U, 2U})
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+      for (std::int64_t n = 3; n < 8; ++n) {
+        const Array expected = random_array({n}, seed + static_cast<std::uint64_t>(n));
+        for (const float factor : {4.0F, 0.25F, -1.0F, 0.125F}) {
+          Array actual = Array::copy_of(expected.view());
+          for (float& x : actual.elements<float>()) x *= factor;
+          const Explained found = explain(actual, expected, dtype, {});
+          CHECK(says(
+              found, "factor",
+              fmt::format("{:g} times what it should be, to a unit in the last place: all {}", factor, n)));
+          CHECK(found.share_explained == 1);
+          actual.elements<float>()[0] *= 1.1F;
+          CHECK(explain(actual, expected, dtype, {}).explanations.empty());
+        }
+        CHECK(explain(random_array({n}, 77 + seed), expected, dtype, {}).explanations.empty());
+      }
 }
 
 TEST_CASE("integers that are off by one are told, and shuffled masks are not") {

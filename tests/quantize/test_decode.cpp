@@ -160,6 +160,35 @@ TEST_CASE("mx: the type of the values is that of the elements, and packed uint8 
                                  {.nibbles = NibbleOrder::high})) == std::vector<float>{-1, 6, .5f, 0});
 }
 
+TEST_CASE("a byte has elements j and j + 16 of a block of 32, along any axis and in any box") {
+  std::mt19937_64 engine(7);
+  for (const std::int64_t axis : {0, 1}) {
+    const Shape packed = axis == 0 ? Shape{48, 5} : Shape{5, 48},
+                blocks = axis == 0 ? Shape{3, 5} : Shape{5, 3};
+    const Array v = random_bytes(DType::uint8, packed, engine),
+                s = random_bytes(DType::uint8, blocks, engine, 255);
+    const Source x = decoded_array({Scheme::mx, source_of(v, "v"), source_of(s, "s")},
+                                   {.nibbles = NibbleOrder::split, .axis = axis});
+    const auto got = floats_of(*x);
+    for (std::int64_t line = 0; line < 5; ++line)
+      for (std::int64_t i = 0; i < 96; ++i) {
+        const std::int64_t byte = i / 32 * 16 + i % 16, block = i / 32;
+        const auto code = static_cast<unsigned>(v.data()[axis == 0 ? byte * 5 + line : line * 48 + byte]) >>
+                              (i % 32 < 16 ? 0 : 4) &
+                          15U;
+        const auto scale = static_cast<int>(s.data()[axis == 0 ? block * 5 + line : line * 3 + block]);
+        CHECK(got[static_cast<std::size_t>(axis == 0 ? i * 5 + line : line * 96 + i)] ==
+              static_cast<float>(std::ldexp(number_of(kFloat4E2M1, code), scale - 127)));
+      }
+    CHECK(boxes_agree(*x, engine));
+  }
+  const Array blocks = random_bytes(DType::uint8, {3, 2, 16}, engine),
+              scales = bytes_of({3, 2}, {127, 127, 127, 127, 127, 127});
+  const auto x = floats_of(*decoded_array({Scheme::gptoss, source_of(blocks, "v"), source_of(scales, "s")},
+                                          {.nibbles = NibbleOrder::split}));
+  CHECK(x[32 + 21] == number_of(kFloat4E2M1, static_cast<unsigned>(blocks.data()[16 + 5]) >> 4));
+}
+
 TEST_CASE("nvfp4: the documented example, and a number is rounded once") {
   const Array v = bytes_of({1, 8}, {0xA7, 0, 0, 0, 0, 0, 0, 0});
   const Array s = bytes_of({1, 1}, {0x76}, DType::float8_e4m3fn);
@@ -482,4 +511,6 @@ TEST_CASE("wrong arrays and settings are named, with what fits") {
   CHECK(failure(Scheme::mx, u, codes({4, 4}), {.axis = 2}) ==
         "v.npy of shape (4, 64) has no axis 2 | axis is one of -2 to 1");
   CHECK(failure(Scheme::fp8, e4m3, f, {.nibbles = NibbleOrder::high}) == "nibbles is of 4-bit elements");
+  CHECK(failure(Scheme::nvfp4, u, e4m3, {.nibbles = NibbleOrder::split}) ==
+        "nibbles=split is of blocks of 32: mx and gptoss");
 }

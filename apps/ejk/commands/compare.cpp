@@ -247,7 +247,11 @@ Outcome run(const CompareOptions& options, Job& job) {
   if (!options.group_sizes.empty()) explain.group_sizes = job.open("group_sizes", options.group_sizes);
   if (!options.cu_seqlens.empty()) explain.cu_seqlens = job.open("cu_seqlens", options.cu_seqlens);
   const FilesComparison files = job.phase(Phase::compute, [&] {
-    return plan.run(explain, (job.budget.bytes() - plan.peak_bytes()) / 2, job.progress());
+    const std::int64_t spare = (job.budget.bytes() - plan.peak_bytes()) / 2;
+    FilesComparison found = plan.run(explain, spare, job.progress());
+    if (const auto element = job.inputs.decoded_element(); element && !planned.is_whole && options.explains())
+      explain_decoded(plan.pairs()[0], *element, explain, spare, found.found[0]);
+    return found;
   });
   if (!planned.is_whole)
     append(report, describe(files.found[0]));
@@ -605,9 +609,13 @@ share_explained | share | of the differences, the share that the explanations ac
 not_tried | string | what was not tested, and why | with --explain, where something could not be
 explanations | table | what accounts for the differences | with --explain, where arrays of one shape differ
   array | string | the array | of two files, groups or folders
-  kind | string | factor, offset, exchanged, repeated, permuted, shifted, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, e8m0-int8, fnuz
+  kind | string | factor, offset, exchanged, repeated, permuted, shifted, transposed, unwritten, rounding; of quantised arrays nibbles, interleaved-rows, scale-step, scale-layout, scales, misused-scales, subnormal-scales, cut-off, e8m0-int8, fnuz
   share_explained | share | of the differences, the share that it accounts for
   text | string | what it is
+moved_arrays | table | arrays of ACTUAL that are close to another one of EXPECTED, as exchanged experts are | of two files, groups or folders, with --explain, where there are any
+  kind | string | exchanged; permuted: the other holds a third; repeated: the other is where it belongs
+  count | integer | how many; of exchanged ones of both
+  text | string | which, with # for numbers and * for what their names have in common
 order_of | string | the file whose order the arrays are in | with --first, unless it is that of names
 first | null | no array is out of tolerance | with --first, where there is none
 first | section | the first array that is out of tolerance | with --first

@@ -121,7 +121,8 @@ def fp8(values: Any, scales: Any, **options: Any) -> Quantized:
 def mx(values: Any, scales: Any, **options: Any) -> Quantized:
     """Blocks of 32 along the last axis, with scales float8_e8m0fnu or uint8. Options: element ("e4m3", "e5m2", "e2m3",
     "e3m2", "e2m1"; by default the type of the values, and e2m1 for bytes), axis, layout ("linear", "128x4", "8x4",
-    "deepgemm"), nibbles ("low", "high": where the even element is). Two e2m1 are a byte, four 6-bit floats three.
+    "deepgemm"), nibbles ("low", "high": where the even element is; "split": elements j and j + 16 of a block, as GGML).
+    Two e2m1 are a byte, four 6-bit floats three.
 
     >>> codes = memoryview(bytes([0x21] * 16)).cast("B", (1, 16))
     >>> run("convert", mx(codes, memoryview(bytes([128])).cast("B", (1, 1))))["values"].tolist()[0][:4]

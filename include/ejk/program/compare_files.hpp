@@ -99,12 +99,18 @@ struct ArrayPair {
 /// leave 10, a factor of 2 leaves 0 or 6.
 double quantization_snr(ElementFormat element);
 
+/// The actual array of `pair` is close to the expected one of another pair, `from`.
+struct ArrayMove {
+  std::size_t pair, from;
+};
+
 struct FilesComparison {
   std::vector<ArrayPair> pairs;
   std::vector<Explained>
       found;  // by pair; the comparison alone without explanations, empty where there is none
   bool close = true;
-  std::string order_of = {};  // the file whose order pairs have; empty: that of names
+  std::string order_of = {};          // the file whose order pairs have; empty: that of names
+  std::vector<ArrayMove> moves = {};  // with explanations, of pairs that differ
 };
 
 struct FilesOptions {
@@ -135,6 +141,12 @@ class FilesPlan {
   std::string order_of_;
   std::int64_t bytes_ = 0, peak_ = 0, elements_ = 0;
 };
+
+/// Of an array that was decoded and compared without a tolerance: where nothing explains the differences, the other
+/// one may be the numbers before they were quantised, and explanations that hold within the rounding of elements are
+/// added.
+void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions& options, std::int64_t spare,
+                     Explained& found);
 
 enum class ListedPairs { differing, all };
 Report describe(const FilesComparison& files, ListedPairs listed = ListedPairs::differing);

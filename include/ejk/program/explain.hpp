@@ -2,7 +2,8 @@
 //
 // Where: by index of each axis, group or sequence, and tile. Why: hypotheses, tried in this order; with `a`
 // the actual and `e` the expected array, in some region:
-//   factor      a = c · e with one c, or one for each index of an axis, group or sequence
+//   factor      a = c · e with one c, or one for each index of an axis, group or sequence; of 3 to 7 differences
+//               to a unit in the last place
 //   offset      a = e + c, likewise
 //   exchanged   indices of an axis hold the elements of others: swapped in pairs, repeated or permuted
 //   shifted     elements shifted by a few positions along an axis
@@ -10,11 +11,15 @@
 //   unwritten   boxes (ranges of indices) with one value: 0, NaN, or one that the kernel left unwritten
 //   rounding    a = e rounded to a narrower float type
 // and for quantised arrays, from decoded values alone:
-//   nibbles           neighbours along the last axis are swapped, as are the two elements of a byte
+//   nibbles           neighbours along the last axis are swapped, as are the two elements of a byte, or a byte has
+//                     elements j and j + 16 of a block of 32
 //   interleaved-rows  two halves of an axis are interleaved in one array and consecutive in the other
 //   scale-step        blocks of the last axis are off by a factor of 2, as with another scale rule
 //   scale-layout      scales of blocks of 16 or 32 were read in another layout
 //   scales            blocks of 16, 32 or 128 have each a factor, as with the scales of other blocks
+//   misused-scales    scales of blocks or arrays were used as their reciprocals, or left out
+//   subnormal-scales  e4m3 scales below 2^-6 were read as if they were normal numbers
+//   cut-off           elements above the largest code of a block of 32, whose scale is a step too small
 //   e8m0-int8         E8M0 scales were read as signed exponents, or vice versa
 //   fnuz              8-bit floats were read with the other exponent bias (fnuz, OCP)
 // A hypothesis is fitted to a sample and tested on all elements: it must explain 95 % of the differences in
