@@ -980,8 +980,10 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
                              const std::string& many, const std::string& what) {
   constexpr std::size_t kTold = 6;
   std::vector<std::string> words;
-  // All of the same one, or all shifted by as many.
+  // All of the same one, or all shifted by as many; where each part is, from one end to the other.
   std::vector<bool> flags(from.size());
+  const bool is_whole = from.size() > 2 && std::find(from.begin(), from.end(), -1) == from.end();
+  const std::int64_t turn = is_whole ? std::ssize(from) : std::numeric_limits<std::int64_t>::max();
   std::int64_t same = -1, step = 0;
   bool all_same = true, all_shifted = true;
   for (std::size_t part = 0; part < from.size(); ++part) {
@@ -989,7 +991,8 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
     const std::int64_t by = from[part] - static_cast<std::int64_t>(part);
     if (same < 0) same = from[part], step = by;
     all_same = all_same && from[part] == same;
-    all_shifted = all_shifted && by == step;
+    all_shifted = all_shifted && (by - step) % turn == 0;
+    if (std::abs(by) < std::abs(step)) step = by;
     flags[part] = true;
   }
   const std::int64_t count = std::count(flags.begin(), flags.end(), true);

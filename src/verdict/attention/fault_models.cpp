@@ -6,6 +6,7 @@
 #include "verdict/attention/against.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -574,16 +575,18 @@ class FaultModels {
   void add_sinks(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
     const std::map<std::int64_t, double> fitted = fitted_sinks(array, search);
     if (fitted.empty()) return;
+    constexpr std::int64_t kMostNamed = 8;
     std::vector<double> sinks;
-    std::string numbers;
+    std::vector<std::string> numbers;
     for (std::int64_t h = 0; h < setup_.shape.heads; ++h) {
       const auto at = fitted.find(h);
       sinks.push_back(at == fitted.end() ? setup_.ends.sink(h) : std::log(at->second));
-      if (h < 8 && sinks.back() != kNoSink)
-        numbers += fmt::format("{}{:.4g}", h > 0 ? ", " : "", sinks.back());
+      if (h < kMostNamed)
+        numbers.push_back(sinks.back() == kNoSink ? "none" : fmt::format("{:.3g}", sinks.back()));
     }
     Change change{"sinks",
-                  fmt::format("it is as if sinks were {}{}", numbers, setup_.shape.heads > 8 ? ", ..." : ""),
+                  fmt::format("it is as if sinks were {}{}", fmt::join(numbers, ", "),
+                              setup_.shape.heads > kMostNamed ? ", ..." : ""),
                   [sinks](Variation& v) { v.other_sinks = sinks; }};
     FaultModel fitted_model = model(array, change, Pass::both);
     fitted_model.is_subtle = true;
@@ -640,6 +643,7 @@ class FaultModels {
                           Candidates& list) const {
     constexpr std::size_t kRows = 6;
     constexpr double kRange = 10, kStep = 0.5;  // of log2
+    constexpr double kNearOne = 0.005;
     std::vector<std::pair<Place, std::vector<double>>> rows;
     for (const std::int64_t n : search.some_rows(kRows)) {
       rows.emplace_back(it_.queries.at(n), std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
@@ -674,9 +678,9 @@ class FaultModels {
         if (const double l = left(power); l < least) least = l, best = power;
     left(best);
     const double scale = std::exp2(best);
-    if (rows.empty() || !std::isfinite(least * factor)) return;
+    if (rows.empty() || !std::isfinite(least * factor) || std::abs(scale - 1) < kNearOne) return;
     Change change{"scale",
-                  std::abs(factor - 1) < 0.005
+                  std::abs(factor - 1) < kNearOne
                       ? fmt::format("scores are {:.3g} times what they should be", scale)
                       : fmt::format("scores are {:.3g} times and values {:.3g} times what they should be, as "
                                     "where scales of {:.3g} and {:.3g} are left out",

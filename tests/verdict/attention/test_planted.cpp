@@ -133,7 +133,7 @@ std::vector<Planted> planted() {
       [](Kernel& k) { k.loop = no_rescaling(false, true); });
   add("the accumulator is not rescaled at a new maximum, in tiles of 32 keys",
       [](Kernel& k) { k.loop = no_rescaling(true, false); });
-  add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.zero_keys = 24; });
+  add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.more = [](Index) { return 24.0; }; });
   add("heads 0 and 1 hold the values of each other",
       [](Kernel& k) { k.value_head = [](Index h) { return 1 - h; }; });
   add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
