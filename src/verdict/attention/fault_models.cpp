@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -637,55 +638,67 @@ class FaultModels {
     list.add(model(array, change, Pass::both), change);
   }
 
-  // The scale of scores with which rows are nearest, out but for a factor of its own: what a cache's scales
-  // leave where they are not applied. flashinfer-ai/flashinfer#4979
+  struct RowsOfResult {
+    Result which = Result::out;
+    std::vector<std::pair<Place, std::vector<double>>> rows = {};
+  };
+  struct ScaleFit {
+    double factor = 1;  // of values
+    double left = 0;    // of the squares
+  };
+  // What is left of rows of out or lse with this scale of scores, and out a factor.
+  ScaleFit fit_of_scale(const RowsOfResult& given, double scale) const {
+    const bool is_out = given.which == Result::out;
+    Variation v;
+    v.scale = scale;
+    const Reference made(setup_, blocks_, v);
+    double products = 0, squares = 0, all = 0;
+    for (const auto& [place, values] : given.rows) {
+      ReferenceRow r = made.row(setup_.problem(place.entry, place.head), place.row,
+                                is_out ? Reference::Wanted::out : Reference::Wanted::lse);
+      if (!is_out) r.out = {made.given_lse(r)};
+      for (std::size_t c = 0; c < values.size(); ++c) {
+        products += values[c] * r.out[c];
+        squares += r.out[c] * r.out[c];
+        all += values[c] * values[c];
+      }
+    }
+    const double factor = is_out ? products / squares : 1;
+    return {factor, 1 + factor * (factor * squares - 2 * products) / all};
+  }
+
+  // The scale of scores with which some rows are nearest, out but for a factor: what scales of a cache leave
+  // where they are not applied. flashinfer-ai/flashinfer#4979
   void add_operand_scales(const ActualArray& array, const verify::FaultSearch& search,
                           Candidates& list) const {
-    constexpr std::size_t kRows = 6;
-    constexpr double kRange = 10, kStep = 0.5;  // of log2
+    constexpr double kRange = 10, kStep = 0.5, kFinest = 1e-9, kCoarse = 0.01;  // of log2
+    constexpr double kMostLeft = 0.05;                                          // with a scale nearly right
     constexpr double kNearOne = 0.005;
-    std::vector<std::pair<Place, std::vector<double>>> rows;
-    for (const std::int64_t n : search.some_rows(kRows)) {
-      rows.emplace_back(it_.queries.at(n), std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
-      array.rows.given(n, rows.back().second.data());
+    RowsOfResult given{array.which};
+    for (const std::int64_t n : search.some_rows(6)) {
+      given.rows.emplace_back(it_.queries.at(n),
+                              std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
+      array.rows.given(n, given.rows.back().second.data());
     }
-    const bool is_out = array.which == Result::out;
-    const auto wanted = is_out ? Reference::Wanted::out : Reference::Wanted::lse;
-    double factor = 1;
-    // What remains of the squares, for a scale of 2 to this power.
-    const auto left = [&](double power) {
-      Variation v;
-      v.scale = std::exp2(power);
-      const Reference made(setup_, blocks_, v);
-      double products = 0, squares = 0, all = 0;
-      for (const auto& [place, given] : rows) {
-        ReferenceRow r = made.row(setup_.problem(place.entry, place.head), place.row, wanted);
-        if (!is_out) r.out = {made.given_lse(r)};
-        for (std::size_t c = 0; c < given.size(); ++c) {
-          products += given[c] * r.out[c];
-          squares += r.out[c] * r.out[c];
-          all += given[c] * given[c];
-        }
-      }
-      if (is_out) factor = products / squares;
-      return (all + factor * (factor * squares - 2 * products)) / all;
+    double best = 0, least = std::numeric_limits<double>::infinity();
+    const auto look_at = [&](double power) {
+      if (const double left = fit_of_scale(given, std::exp2(power)).left; left < least)
+        least = left, best = power;
     };
-    double best = 0, least = 1;
-    for (double power = -kRange; power <= kRange; power += kStep)
-      if (const double l = left(power); l < least) least = l, best = power;
-    for (double step = kStep / 2; step > 1e-9; step /= 2)
-      for (const double power : {best - step, best + step})
-        if (const double l = left(power); l < least) least = l, best = power;
-    left(best);
-    const double scale = std::exp2(best);
-    if (rows.empty() || !std::isfinite(least * factor) || std::abs(scale - 1) < kNearOne) return;
-    Change change{"scale",
-                  std::abs(factor - 1) < kNearOne
-                      ? fmt::format("scores are {:.3g} times what they should be", scale)
-                      : fmt::format("scores are {:.3g} times and values {:.3g} times what they should be, as "
-                                    "where scales of {:.3g} and {:.3g} are left out",
-                                    scale, factor, 1 / scale, 1 / factor),
+    for (double power = -kRange; power <= kRange; power += kStep) look_at(power);
+    for (double step = kStep / 2; step > kFinest; step /= 2) {
+      if (step < kCoarse && !(least < kMostLeft)) return;
+      for (const double power : {best - step, best + step}) look_at(power);
+    }
+    const double scale = std::exp2(best), factor = fit_of_scale(given, scale).factor;
+    if (!std::isfinite(factor) || std::abs(scale - 1) < kNearOne) return;
+    Change change{"scale", fmt::format("scores are {:.3g} times what they should be", scale),
                   [=](Variation& v) { v.scale = scale, v.value_scale = factor; }};
+    if (std::abs(factor - 1) >= kNearOne)
+      change.text = fmt::format(
+          "scores are {:.3g} times and values {:.3g} times what they should be, as where scales of {:.3g} and "
+          "{:.3g} are left out",
+          scale, factor, 1 / scale, 1 / factor);
     FaultModel fitted = model(array, change, Pass::both);
     fitted.is_subtle = true;
     list.add(std::move(fitted), change);
