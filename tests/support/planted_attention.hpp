@@ -134,6 +134,7 @@ struct PlantedAttention {
     double delta = 1, lse = 1, dq_scale = 1, dk_scale = 1;  // factors
     std::function<double(Index h)> counts = [](Index) { return 1.0; };  // how often a head is added
     std::function<Index(Index h)> key_head = {};  // that dk and dv of a head are added to
+    bool has_delta_of_first = false;              // of entry 0, for all
   };
   Gradient backward(const Backward& how) const {
     const PlantedAttention& of = how.right ? *how.right : *this;
@@ -143,10 +144,11 @@ struct PlantedAttention {
     for (Index b = 0; b < batch; ++b)
       for (Index h = 0; h < heads; ++h)
         for (Index i = 0; i < queries; ++i) {
+          const Index delta_entry = how.has_delta_of_first ? 0 : b;
           double delta = 0;
           for (Index d = 0; d < value_size; ++d)
-            delta += gs[at(b, i, h, d, queries, heads, value_size)] *
-                     made.out[at(b, i, h, d, queries, heads, value_size)];
+            delta += gs[at(delta_entry, i, h, d, queries, heads, value_size)] *
+                     made.out[at(delta_entry, i, h, d, queries, heads, value_size)];
           for (Index j = 0; j < keys; ++j) {
             if (!allowed(b, h, i, j)) continue;
             const double p =

@@ -132,9 +132,9 @@ class FaultModels {
     std::vector<double> absolute;
   };
 
-  // A row under a variation of `made`. lse and δ: of `saved` for sums over queries, else of `backward`.
+  // A row under a variation of `made`. lse and δ of gradients: of `saved`, or of the row itself (null).
   RowOf row_of(Result which, const Place& place, const Reference& made, const Variation& v,
-               const Reference::Saved* saved, const Reference& backward) const {
+               const Reference::Saved* saved) const {
     if (which == Result::dbias) {
       const auto r =
           made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, *saved);
@@ -167,8 +167,9 @@ class FaultModels {
     }
     const auto g =
         setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
-    const ReferenceRow forward = &backward == &made ? ReferenceRow{} : backward.row(p, place.row);
-    const auto statistics = backward.statistics(&backward == &made ? r : forward, g, place.row);
+    const auto at = static_cast<std::size_t>(p.first_row + place.row);
+    const auto statistics =
+        saved ? Reference::Statistics{saved->lse[at], saved->delta[at]} : made.statistics(r, g, place.row);
     RowOf row{{}, {}, {bound.of(which, 0)}};
     row.values = made.dq(p, r, statistics, g, place.row, v.sizes ? &row.terms : nullptr);
     return row;
@@ -364,6 +365,20 @@ class FaultModels {
     return known;
   }
 
+  // lse and δ of the reference, δ of one entry where a variation has it.
+  const Reference::Saved* right_saved(const Variation& v) const {
+    if (v.delta_entry < 0) return it_.saved;
+    if (!of_entry_) {
+      of_entry_ = std::make_unique<Reference::Saved>(*it_.saved);
+      for (std::int64_t n = 0; n < setup_.problems(); ++n) {
+        const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+        std::copy_n(it_.saved->delta.begin() + setup_.first_row(v.delta_entry, p.head), p.q_length,
+                    of_entry_->delta.begin() + p.first_row);
+      }
+    }
+    return of_entry_.get();
+  }
+
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
   double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
                 std::size_t at) const {
@@ -382,7 +397,7 @@ class FaultModels {
     const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
     const double relative =
         rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const bool saved = pass == Pass::backward;
+    const Reference::Saved* const saved = pass == Pass::backward ? right_saved(v) : nullptr;
     const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = is_rounding(change);
@@ -392,10 +407,9 @@ class FaultModels {
       h.of_all = [=, this, &array, text = change.text] { return by_kernels(array, text, v, made, saved); };
     h.values = [=, this, &array, least = rounding_of(array).least](
                    std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? it_.saved : nullptr;
+      const Reference::Saved* const statistics = own ? own->get() : saved;
       if (is_of_key(array) && statistics == nullptr) return false;
-      const RowOf row =
-          row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics, saved ? right_ : *made);
+      const RowOf row = row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics);
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = row.values[at];
@@ -417,11 +431,12 @@ class FaultModels {
 
   // All rows by the kernels, with bounds twice as wide. Empty where they have no such variation.
   RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
-                       const std::shared_ptr<const Reference>& reference, bool is_saved) const {
+                       const std::shared_ptr<const Reference>& reference,
+                       const Reference::Saved* right_saved) const {
     const double unit = unit_of(array);
     const bool of_forward = is_of_forward(array);
-    if (const auto key = std::pair(text, is_saved); !by_kernels_ || by_kernels_->first != key) {
-      const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
+    if (const auto key = std::pair(text, right_saved != nullptr); !by_kernels_ || by_kernels_->first != key) {
+      const auto saved = [&] { return right_saved ? right_saved : saved_of(text, v, reference)->get(); };
       auto results = of_forward
                          ? forward_by_kernels(it_.setup, blocks_, v, it_.types)
                          : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout, it_.types);
@@ -898,6 +913,7 @@ class FaultModels {
   std::vector<Change> tried_, found_;  // masks and keys of the caller; faults of the arrays before
   std::optional<TriedPages> pages_;
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
+  mutable std::unique_ptr<Reference::Saved> of_entry_;  // with δ of one entry
   mutable std::optional<std::pair<std::pair<std::string, bool>, std::shared_ptr<const ByKernels>>>
       by_kernels_;  // the latest
 };

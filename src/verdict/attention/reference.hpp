@@ -68,12 +68,13 @@ struct Variation {
   std::int64_t tile = 0;           // keys of a tile, or of a part
   bool is_split_at_query = false;  // parts: keys before the first query, and the others
 
-  double delta = 1;              // times δ
-  double lse = 1;                // times lse
-  double scale_of_gradient = 1;  // times the scale of dq and dk
-  bool slope = true;             // the derivative of the soft cap
-  Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
-  bool sizes = false;            // compute the terms of sums, too
+  double delta = 1;               // times δ
+  std::int64_t delta_entry = -1;  // whose δ; −1: its own
+  double lse = 1;                 // times lse
+  double scale_of_gradient = 1;   // times the scale of dq and dk
+  bool slope = true;              // the derivative of the soft cap
+  Heads heads = Heads::all;       // of the query heads that share a key, those that dk and dv are summed over
+  bool sizes = false;             // compute the terms of sums, too
 };
 
 /// Of the terms of the sum of each element: the sum of their absolute values, and of their squares.

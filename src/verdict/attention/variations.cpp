@@ -552,6 +552,10 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
               {{0, "delta = rowsum(dout out) is left out"},
                {-1, "delta is added, not subtracted"},
                {2, "delta is subtracted twice"}});
+  // NVIDIA/TransformerEngine#3216, Dao-AILab/flash-attention#2552
+  if (!setup.packed() && setup.shape.entries > 1)
+    list.push_back(
+        {"delta", "delta is that of batch entry 0", set(&Variation::delta_entry, std::int64_t{0})});
   add_factors(list, "lse_base", &Variation::lse,
               {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2"},
                {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e"}});
