@@ -108,7 +108,7 @@ struct Function {
 };
 
 constexpr Function kFunctions[] = {
-    {"fp8", QuantizationScheme::fp8, 2, "fp8(VALUES, SCALES)"},
+    {"fp8", QuantizationScheme::fp8, 2, "fp8(VALUES, SCALES); SCALES may be a number"},
     {"mx", QuantizationScheme::mx, 2, "mx(VALUES, SCALES)"},
     {"nvfp4", QuantizationScheme::nvfp4, 3,
      "nvfp4(VALUES, SCALES, GLOBAL); GLOBAL may be a number, 1 without a global scale"},
@@ -138,7 +138,8 @@ ComputedReference parse(const Function& function, std::string_view inside) {
   if (parsed.arrays.size() != function.arrays)
     throw usage("{} takes {} arrays, not {}", function.name, function.arrays, parsed.arrays.size())
         .hint(function.form);
-  if (function.scheme == QuantizationScheme::nvfp4) parsed.global = number_in(parsed.arrays.back());
+  if (function.scheme == QuantizationScheme::nvfp4 || function.scheme == QuantizationScheme::fp8)
+    parsed.number = number_in(parsed.arrays.back());
   return parsed;
 }
 

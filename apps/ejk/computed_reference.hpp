@@ -23,7 +23,7 @@ inline constexpr std::array kScaleLayouts{ScaleLayout::linear, ScaleLayout::tile
 struct ComputedReference {
   std::optional<QuantizationScheme> scheme;  // without: rows
   std::vector<std::string> arrays;           // references
-  std::optional<float> global;               // of nvfp4, where the last one is a number
+  std::optional<float> number;               // of fp8 and nvfp4, where the last one is a number
   DecodeSettings settings;
   std::string slice;  // "[0,:]"; empty: everything
 };

@@ -124,8 +124,8 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
   const UntypedBytes untyped_parts = computed->scheme ? UntypedBytes::read : untyped;
   std::vector<std::shared_ptr<const ArraySource>> arrays;
   for (const std::string& word : computed->arrays)
-    arrays.push_back(computed->global && arrays.size() == 2
-                         ? make_source(Array::from<float>({}, std::span(&*computed->global, 1)), word)
+    arrays.push_back(computed->number && arrays.size() + 1 == computed->arrays.size()
+                         ? make_source(Array::from<float>({}, std::span(&*computed->number, 1)), word)
                          : open(word, untyped_parts, bytes));
   if (!computed->scheme) {
     const auto require = [&](std::size_t n, std::int64_t bytes_needed) {

@@ -50,7 +50,8 @@ Naming an array
 
 Quantised arrays
   Wherever an input is named, one of these may stand. It is decoded to float32
-  as it is read; VALUES, SCALES and GLOBAL are references, GLOBAL also a number.
+  as it is read; VALUES, SCALES and GLOBAL are references, GLOBAL and the SCALES
+  of fp8 also a number.
     fp8(VALUES, SCALES)            8-bit floats; one scale, or scales of rows (also
                                    (rows,) and (experts, rows)), columns, experts
                                    or blocks: block=128x128, which a name ending

@@ -47,12 +47,17 @@ struct Rounding {
   int bits = 0;  // of the fraction; 0: unchanged
   bool truncates = false;
   const char* name = "";
+  int least_exponent = -1022;  // below 2 to this, numbers are subnormal
 
   explicit operator bool() const { return bits > 0; }
   /// The largest relative error.
   double unit() const { return bits > 0 ? std::ldexp(truncates ? 2.0 : 1.0, -bits - 1) : 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
+    if (std::abs(value) < std::ldexp(1.0, least_exponent)) {
+      const double step = std::ldexp(1.0, least_exponent - bits);
+      return std::nearbyint(value / step) * step;
+    }
     // To nearest, ties to even. A carry goes to the exponent.
     const auto pattern = std::bit_cast<std::uint64_t>(value);
     const int cut = 52 - bits;
@@ -64,5 +69,8 @@ struct Rounding {
 
 inline constexpr Rounding kRoundings[] = {
     {7, false, "bfloat16"}, {10, false, "float16 or TF32"}, {10, true, "TF32, by cutting bits off"}};
+// Of weights up to 1.
+inline constexpr Rounding kFloat8Roundings[] = {{3, false, "float8_e4m3fn", -6},
+                                                {3, false, "float8_e4m3fn, 256 times", -14}};
 
 }  // namespace ejk::verify

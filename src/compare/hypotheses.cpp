@@ -134,10 +134,9 @@ double apply(Constant kind, double expected, double constant) {
   return kind == Constant::factor ? expected * constant : expected + constant;
 }
 
-// How many times the tolerance of the expected elements that of the results may be.
-double scale_of(Constant kind, double constant) {
-  return kind == Constant::factor ? std::max(1.0, std::abs(constant)) : 1;
-}
+// How many times the tolerance of the expected elements that of the results may be: their errors have the
+// factor, too.
+double scale_of(Constant kind, double constant) { return kind == Constant::factor ? std::abs(constant) : 1; }
 
 Agreement scaled(Agreement agree, double scale) {
   agree.atol *= scale;
@@ -1149,7 +1148,7 @@ std::string any_index(const std::string& axis) {
 }
 
 Agreement scaled_by(const Agreement& agree, double factor) {
-  return scaled(agree, scale_of(Constant::factor, factor));
+  return scaled(agree, std::max(1.0, std::abs(factor)));
 }
 
 HypothesisPtr times_factor(const Evidence& e, double factor, std::string text) {

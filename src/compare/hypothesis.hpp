@@ -121,7 +121,8 @@ HypothesisPtr times_factor(const Evidence& evidence, double factor, std::string 
 /// expected ones.
 void mark_predicted(const ComparedLine& line, const Agreement& agree, const double* predicted);
 
-/// The tolerance of a prediction of `factor` times the expected elements.
+/// The tolerance of a prediction of `factor` times the expected elements: not less than theirs, as blocks with
+/// a tiny scale are rounded to subnormal numbers.
 Agreement scaled_by(const Agreement& agree, double factor);
 
 /// Index i of an axis holds the elements of index from(i), which nearly all samples confirm; null if not.

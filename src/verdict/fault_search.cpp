@@ -35,6 +35,17 @@ constexpr double kCounting = 2.5e9;         // of one thread: to count what was 
 constexpr int kFewestElements = 4;          // elements that a model in some parts has to make agree
 constexpr int kFewestElementsOfSubtle = 32;  // and a subtle one anywhere
 
+// Whether an element is so near its reference that an unrelated number of that size often agrees.
+bool is_near(const Row& it, std::size_t column) {
+  constexpr double kNear = 16;  // bounds
+  return std::abs(it.value[column] - it.expected[column]) < kNear * it.allowed[column];
+}
+
+bool is_minority_nearby(std::int64_t covered, std::int64_t near, std::int64_t left, std::int64_t elements) {
+  return 2 * covered < elements && 2 * near > covered &&
+         static_cast<double>(left) > (1 - kMost) * static_cast<double>(elements);
+}
+
 std::uint64_t shuffled(std::int64_t n) { return core::splitmix64(static_cast<std::uint64_t>(n)); }
 
 // Of each part, by the partners of some: the same, the same distance, the inverse.
@@ -651,19 +662,18 @@ bool FaultSearch::covers(const Accepted& accepted, std::int64_t row, const std::
   return true;
 }
 
-Against::Element FaultSearch::worst_of(const std::vector<std::uint8_t>& elements) const {
-  WorstElement worst;
+// f(loaded row, its number, column) of the flagged elements.
+template <class F>
+void FaultSearch::for_each_flagged(const std::vector<std::uint8_t>& elements, F&& f) const {
   Row it(result_.columns);
-  const FloatType type = float_type(result_.dtype);
   for (std::int64_t row = 0; row < result_.rows; ++row) {
     const auto flags =
         std::span(elements).subspan(static_cast<std::size_t>(row * result_.columns), it.value.size());
     if (std::none_of(flags.begin(), flags.end(), [](std::uint8_t flag) { return flag != 0; })) continue;
     it.load(result_, row);
     for (std::size_t c = 0; c < flags.size(); ++c)
-      if (flags[c] != 0) worst.see(result_, type, it, row, c);
+      if (flags[c] != 0) f(it, row, c);
   }
-  return worst.element;
 }
 
 // Replaces models by those of all rows where these take less time; returns the time of a row.
@@ -707,7 +717,10 @@ void FaultSearch::count_row(std::int64_t row, const std::vector<Found>& found,
     counts.rows[f].push_back(row);
     std::size_t kept = 0;
     for (std::size_t c = 0; c < columns.size(); ++c)
-      if (covered[c] == 0) columns[kept++] = columns[c];
+      if (covered[c] == 0)
+        columns[kept++] = columns[c];
+      else
+        counts.near[f] += is_near(it, static_cast<std::size_t>(columns[c]));
     columns.resize(kept);
   }
   counts.left += std::ssize(columns);
@@ -741,6 +754,7 @@ FaultSearch::Counts FaultSearch::count(const std::vector<Found>& found, const st
     for (std::size_t f = 0; f < found.size(); ++f) {
       all.covered[f] += part.covered[f];
       all.looked[f] += part.looked[f];
+      all.near[f] += part.near[f];
       all.rows[f].insert(all.rows[f].end(), part.rows[f].begin(), part.rows[f].end());
     }
     if (part.worst.bounds > all.worst.bounds) all.worst = std::move(part.worst);
@@ -748,13 +762,40 @@ FaultSearch::Counts FaultSearch::count(const std::vector<Found>& found, const st
   return all;
 }
 
-// Few rows, or few elements of them, are chance while most are unexplained.
+// Few rows, or few elements of them, are chance while most are unexplained. A minority near the reference is
+// chance while any part is unexplained: one number may describe what is wrong in a head, as that of a sink
+// does, and of a hundred models with a number of their own some is as near.
 bool FaultSearch::is_chance(const Counts& counts, std::size_t f) {
   constexpr double kChance = 0.01;
   constexpr std::ptrdiff_t kDecodeRows = 4;
-  return 2 * counts.left > counts.elements &&
-         static_cast<double>(counts.covered[f]) < kChance * static_cast<double>(counts.elements) &&
-         (2 * counts.covered[f] < counts.looked[f] || std::ssize(counts.rows[f]) <= kDecodeRows);
+  return (2 * counts.left > counts.elements &&
+          static_cast<double>(counts.covered[f]) < kChance * static_cast<double>(counts.elements) &&
+          (2 * counts.covered[f] < counts.looked[f] || std::ssize(counts.rows[f]) <= kDecodeRows)) ||
+         is_minority_nearby(counts.covered[f], counts.near[f], counts.left, counts.elements);
+}
+
+// Explanations of the elements that no model covers, by values alone.
+void FaultSearch::explain_by_values(std::vector<std::uint8_t> open, std::int64_t elements,
+                                    Against::Unexplained& left,
+                                    std::vector<Against::Explained>& explained) const {
+  std::vector<std::uint8_t> covered = open;
+  const ValueExplanations values = explain_rows(result_, open);
+  if (values.explanations.empty()) return;
+  std::transform(covered.begin(), covered.end(), open.begin(), covered.begin(), std::minus<>());
+  std::int64_t near = 0;
+  for_each_flagged(covered, [&](const Row& it, std::int64_t, std::size_t c) { near += is_near(it, c); });
+  const std::int64_t all = std::count(covered.begin(), covered.end(), 1);
+  if (is_minority_nearby(all, near, left.elements - all, elements)) return;
+  for (const ValueExplanation& value : values.explanations) {
+    const double share = static_cast<double>(value.elements) / static_cast<double>(elements);
+    explained.push_back({{value.kind, value.text, share}, result_.name});
+    left.elements -= value.elements;
+  }
+  WorstElement worst;
+  const FloatType type = float_type(result_.dtype);
+  for_each_flagged(
+      open, [&](const Row& it, std::int64_t row, std::size_t c) { worst.see(result_, type, it, row, c); });
+  left.worst = std::move(worst.element);
 }
 
 void FaultSearch::report(std::vector<Found> found, Against& against) {
@@ -788,14 +829,8 @@ void FaultSearch::report(std::vector<Found> found, Against& against) {
     e.text += found[f].where;
     explained.push_back({std::move(e), result_.name});
   }
-  if (are_values_tried && left.elements > 0) {
-    const ValueExplanations values = explain_rows(result_, open);
-    for (const ValueExplanation& value : values.explanations) {
-      explained.push_back({{value.kind, value.text, share_of(value.elements)}, result_.name});
-      left.elements -= value.elements;
-    }
-    if (!values.explanations.empty()) left.worst = worst_of(open);
-  }
+  if (are_values_tried && left.elements > 0)
+    explain_by_values(std::move(open), counts.elements, left, explained);
   std::stable_sort(explained.begin(), explained.end(), [](const Explanation& a, const Explanation& b) {
     return a.share_explained > b.share_explained;
   });
@@ -945,8 +980,10 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
                              const std::string& many, const std::string& what) {
   constexpr std::size_t kTold = 6;
   std::vector<std::string> words;
-  // All of the same one, or all shifted by as many.
+  // All of the same one, or all shifted by as many; where each part is, from one end to the other.
   std::vector<bool> flags(from.size());
+  const bool is_whole = from.size() > 2 && std::find(from.begin(), from.end(), -1) == from.end();
+  const std::int64_t turn = is_whole ? std::ssize(from) : std::numeric_limits<std::int64_t>::max();
   std::int64_t same = -1, step = 0;
   bool all_same = true, all_shifted = true;
   for (std::size_t part = 0; part < from.size(); ++part) {
@@ -954,7 +991,8 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
     const std::int64_t by = from[part] - static_cast<std::int64_t>(part);
     if (same < 0) same = from[part], step = by;
     all_same = all_same && from[part] == same;
-    all_shifted = all_shifted && by == step;
+    all_shifted = all_shifted && (by - step) % turn == 0;
+    if (std::abs(by) < std::abs(step)) step = by;
     flags[part] = true;
   }
   const std::int64_t count = std::count(flags.begin(), flags.end(), true);

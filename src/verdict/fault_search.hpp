@@ -120,14 +120,15 @@ class FaultSearch {
     std::vector<Agreement> agreements;
     const Agreement& of(std::size_t h, std::size_t rows);
   };
-  // Elements out of tolerance, by what was found: covered, in rows where it may hold, and the rows it covers.
+  // Elements out of tolerance, by what was found: covered, of these near the reference, in rows where it may
+  // hold, and the rows it covers.
   struct Counts {
-    std::vector<std::int64_t> covered, looked;
+    std::vector<std::int64_t> covered, near, looked;
     std::vector<std::vector<std::int64_t>> rows;
     std::int64_t elements = 0, left = 0;
     WorstElement worst = {};
 
-    explicit Counts(std::size_t found) : covered(found), looked(found), rows(found) {}
+    explicit Counts(std::size_t found) : covered(found), near(found), looked(found), rows(found) {}
   };
 
   void place_of(std::int64_t row, std::vector<std::int64_t>& place) const;
@@ -150,7 +151,10 @@ class FaultSearch {
   Contradicted contradicted(const FaultModel& model, const Scope& scope) const;
   bool is_off_by_factor(const FaultModel& model, const Sample& sample, const Agreement& agreement,
                         const Scope& scope) const;
-  Against::Element worst_of(const std::vector<std::uint8_t>& elements) const;
+  template <class F>
+  void for_each_flagged(const std::vector<std::uint8_t>& elements, F&& f) const;
+  void explain_by_values(std::vector<std::uint8_t> open, std::int64_t elements, Against::Unexplained& left,
+                         std::vector<Against::Explained>& explained) const;
   std::vector<Share> shares_of(std::size_t axis, const Scope& scope, const Agreement& first,
                                const Agreement* second) const;
   Scope without_failing(const Agreement& first, const Agreement& second) const;

@@ -38,12 +38,16 @@ TEST_CASE("a reference names its arrays, and settings by their names") {
 
   const auto nvfp4 = computed_reference("nvfp4(m.h5:/w, m.h5:/s, 0.25, global=divide)");
   REQUIRE(nvfp4);
-  CHECK(nvfp4->global == 0.25F);
+  CHECK(nvfp4->number == 0.25F);
   CHECK(nvfp4->settings.global == GlobalScale::divides);
   const auto with_array = computed_reference("nvfp4(v.npy, s.npy, g.npy)");
   REQUIRE(with_array);
   CHECK(with_array->arrays.at(2) == "g.npy");
-  CHECK(!with_array->global);
+  CHECK(!with_array->number);
+
+  const auto with_number = computed_reference("fp8(v.npy, 0.5)");
+  REQUIRE(with_number);
+  CHECK(with_number->number == 0.5F);
 
   const auto fp8 = computed_reference("fp8(v.npy,s.npy,block=128x64)");
   REQUIRE(fp8);

@@ -42,7 +42,14 @@ struct PlantedAttention {
   std::function<Index(Index h)> value_head = [](Index h) { return h; };  // of a head of keys
   // Factors of a loop over tiles: of the accumulator and of the sum, by key; and keys of zeros.
   std::function<void(const Row& scores, Row& of_out, Row& of_sum)> loop = [](const Row&, Row&, Row&) {};
-  double zero_keys = 0;
+  std::function<double(Index h)> more = [](Index) {
+    return 0.0;
+  };  // e^score of a head's sink, of keys of zeros
+  std::function<double(Index h, Index i, Index j)> alibi = [](Index, Index, Index) { return 0.0; };
+  std::function<Index(Index b)> kv_entry = [](Index b) { return b; };
+  // Masked pairs have a score, or their own and no weight.
+  std::optional<double> masked_score;
+  bool masks_weights = false;
   std::function<double(double most, double sum)> lse = [](double most, double sum) {
     return most + std::log(sum);
   };
@@ -71,8 +78,9 @@ struct PlantedAttention {
   double raw_score(Index b, Index h, Index i, Index j) const {
     double dot = 0;
     for (Index d = 0; d < size; ++d)
-      dot += qs[at(b, i, h, d, queries, heads, size)] * ks[at(b, j, kv_head(h), d, keys, kv_heads, size)];
-    return score(dot, bias_at(b, h, i, j));
+      dot += qs[at(b, i, h, d, queries, heads, size)] *
+             ks[at(kv_entry(b), j, kv_head(h), d, keys, kv_heads, size)];
+    return score(dot, bias_at(b, h, i, j)) + alibi(h, i, j);
   }
 
   struct Made {
@@ -88,20 +96,23 @@ struct PlantedAttention {
           l = -HUGE_VAL;
           Row s(static_cast<std::size_t>(keys), -HUGE_VAL), of_out(s.size(), 1), of_sum(s.size(), 1);
           for (Index j = 0; j < keys; ++j)
-            if (allowed(b, h, i, j)) s[static_cast<std::size_t>(j)] = raw_score(b, h, i, j);
+            if (allowed(b, h, i, j) || masks_weights)
+              s[static_cast<std::size_t>(j)] = raw_score(b, h, i, j);
+            else if (masked_score)
+              s[static_cast<std::size_t>(j)] = *masked_score;
           const double most = *std::max_element(s.begin(), s.end());
           if (most == -HUGE_VAL) continue;
           loop(s, of_out, of_sum);
-          double sum = zero_keys * std::exp(-most);
+          double sum = more(h) * std::exp(-most);
           for (std::size_t j = 0; j < s.size(); ++j) sum += std::exp(s[j] - most) * of_sum[j];
           l = lse(most, sum);
           for (Index j = 0; j < keys; ++j) {
             const auto n = static_cast<std::size_t>(j);
-            if (s[n] == -HUGE_VAL) continue;
+            if (s[n] == -HUGE_VAL || (masks_weights && !allowed(b, h, i, j))) continue;
             const double p = weight(std::exp(s[n] - most)) * of_out[n] / sum;
             for (Index d = 0; d < value_size; ++d)
               made.out[at(b, i, h, d, queries, heads, value_size)] +=
-                  p * vs[at(b, j, value_head(kv_head(h)), d, keys, kv_heads, value_size)];
+                  p * vs[at(kv_entry(b), j, value_head(kv_head(h)), d, keys, kv_heads, value_size)];
           }
         }
     return made;
@@ -123,6 +134,7 @@ struct PlantedAttention {
     double delta = 1, lse = 1, dq_scale = 1, dk_scale = 1;  // factors
     std::function<double(Index h)> counts = [](Index) { return 1.0; };  // how often a head is added
     std::function<Index(Index h)> key_head = {};  // that dk and dv of a head are added to
+    bool has_delta_of_first = false;              // of entry 0, for all
   };
   Gradient backward(const Backward& how) const {
     const PlantedAttention& of = how.right ? *how.right : *this;
@@ -132,10 +144,11 @@ struct PlantedAttention {
     for (Index b = 0; b < batch; ++b)
       for (Index h = 0; h < heads; ++h)
         for (Index i = 0; i < queries; ++i) {
+          const Index delta_entry = how.has_delta_of_first ? 0 : b;
           double delta = 0;
           for (Index d = 0; d < value_size; ++d)
-            delta += gs[at(b, i, h, d, queries, heads, value_size)] *
-                     made.out[at(b, i, h, d, queries, heads, value_size)];
+            delta += gs[at(delta_entry, i, h, d, queries, heads, value_size)] *
+                     made.out[at(delta_entry, i, h, d, queries, heads, value_size)];
           for (Index j = 0; j < keys; ++j) {
             if (!allowed(b, h, i, j)) continue;
             const double p =

@@ -6,11 +6,13 @@
 #include "verdict/attention/against.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -130,9 +132,9 @@ class FaultModels {
     std::vector<double> absolute;
   };
 
-  // A row under a variation of `made`. lse and δ: of `saved` for sums over queries, else of `backward`.
+  // A row under a variation of `made`. lse and δ of gradients: of `saved`, or of the row itself (null).
   RowOf row_of(Result which, const Place& place, const Reference& made, const Variation& v,
-               const Reference::Saved* saved, const Reference& backward) const {
+               const Reference::Saved* saved) const {
     if (which == Result::dbias) {
       const auto r =
           made.bias(place.entry, place.head, place.row, {0, setup_.bias_shape[3]}, *wide_.dout, *saved);
@@ -157,7 +159,7 @@ class FaultModels {
         made.row(p, place.row, which == Result::lse ? Reference::Wanted::lse : Reference::Wanted::out);
     if (which == Result::lse) return {{made.given_lse(r)}, {}, {bound.of(which, r.lse, v.scale)}};
     if (which == Result::out) {
-      if (v.reads_other_values()) bound.v = 0;  // its own values take no part
+      bound.v *= v.reads_other_values() ? 0 : std::abs(v.value_scale);  // else its own take no part
       // The values that a mask should exclude may be larger than all others.
       const double largest =
           r.terms.sizes.empty() ? 0 : *std::max_element(r.terms.sizes.begin(), r.terms.sizes.end());
@@ -165,8 +167,9 @@ class FaultModels {
     }
     const auto g =
         setup_.rows_of(in_one_form(*wide_.dout, setup_.layout), place.entry, place.head, setup_.q_offsets);
-    const ReferenceRow forward = &backward == &made ? ReferenceRow{} : backward.row(p, place.row);
-    const auto statistics = backward.statistics(&backward == &made ? r : forward, g, place.row);
+    const auto at = static_cast<std::size_t>(p.first_row + place.row);
+    const auto statistics =
+        saved ? Reference::Statistics{saved->lse[at], saved->delta[at]} : made.statistics(r, g, place.row);
     RowOf row{{}, {}, {bound.of(which, 0)}};
     row.values = made.dq(p, r, statistics, g, place.row, v.sizes ? &row.terms : nullptr);
     return row;
@@ -204,6 +207,7 @@ class FaultModels {
     if (!search.is_open() || !is_of_forward(array) || !search.is_enough_to_fit()) return all;
     list = {};
     add_operands_of_others(array, search, list);
+    add_operand_scales(array, search, list);
     add_last_pages(array, search, list);
     std::vector<verify::Found> more = search.run(list.models);
     remember(more, list);
@@ -217,7 +221,8 @@ class FaultModels {
     const bool of_key = is_of_key(array), is_enough = search.is_enough_to_fit();
     const auto is_tried = [&](const Change& change) {
       return (!change.is_of_out || array.which == Result::out) && (!change.of_loop || is_enough) &&
-             (change.kind != "rounding" || unit_of(array) == 0) && (!is_rounding(change) || is_enough);
+             (change.kind != "rounding" || change.is_coarse || unit_of(array) == 0) &&
+             (!is_rounding(change) || is_enough);
     };
     const auto add = [&](const Change& change) {
       if (is_tried(change)) list.add(model(array, change, Pass::both), change);
@@ -243,7 +248,9 @@ class FaultModels {
     if (is_of_forward(array) && is_enough) add_zero_keys(array, search, list);
     if (array.which == Result::out && is_enough && rounding_of(array).relative <= 0x1p-23)
       add_sums_of_16_bits(array, list);
+    if (array.which == Result::out) add_keys_of_unwritten(array, list);
     if (!of_key) add_masks_and_biases_of_others(array, search, list);
+    if (is_of_forward(array) && is_enough) add_sinks(array, search, list);
     return list;
   }
 
@@ -358,6 +365,20 @@ class FaultModels {
     return known;
   }
 
+  // lse and δ of the reference, δ of one entry where a variation has it.
+  const Reference::Saved* right_saved(const Variation& v) const {
+    if (v.delta_entry < 0) return it_.saved;
+    if (!of_entry_) {
+      of_entry_ = std::make_unique<Reference::Saved>(*it_.saved);
+      for (std::int64_t n = 0; n < setup_.problems(); ++n) {
+        const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
+        std::copy_n(it_.saved->delta.begin() + setup_.first_row(v.delta_entry, p.head), p.q_length,
+                    of_entry_->delta.begin() + p.first_row);
+      }
+    }
+    return of_entry_.get();
+  }
+
   // What rounded weights may change an element by, of this size and these terms; of gradients those of dS.
   double off_by(const ActualArray& array, double unit, double size, const Terms& terms,
                 std::size_t at) const {
@@ -376,7 +397,7 @@ class FaultModels {
     const auto made = std::make_shared<const Reference>(setup_, blocks_, v);
     const double relative =
         rounding_of(array).relative + (array.which == Result::out ? it_.bounds.relative_of_out() : 0);
-    const bool saved = pass == Pass::backward;
+    const Reference::Saved* const saved = pass == Pass::backward ? right_saved(v) : nullptr;
     const auto own = saved || !is_of_key(array) ? nullptr : saved_of(change.text, v, made);
     FaultModel h{change.kind, change.text, {}};
     h.is_subtle = is_rounding(change);
@@ -386,10 +407,9 @@ class FaultModels {
       h.of_all = [=, this, &array, text = change.text] { return by_kernels(array, text, v, made, saved); };
     h.values = [=, this, &array, least = rounding_of(array).least](
                    std::int64_t n, std::span<const std::int64_t> columns, double* values, double* allowed) {
-      const Reference::Saved* const statistics = own ? own->get() : is_of_key(array) ? it_.saved : nullptr;
+      const Reference::Saved* const statistics = own ? own->get() : saved;
       if (is_of_key(array) && statistics == nullptr) return false;
-      const RowOf row =
-          row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics, saved ? right_ : *made);
+      const RowOf row = row_of(array.which, it_.rows_of(array.which).at(n), *made, v, statistics);
       for (std::size_t c = 0; c < columns.size(); ++c) {
         const auto at = static_cast<std::size_t>(columns[c]);
         values[c] = row.values[at];
@@ -411,11 +431,12 @@ class FaultModels {
 
   // All rows by the kernels, with bounds twice as wide. Empty where they have no such variation.
   RowValues by_kernels(const ActualArray& array, const std::string& text, const Variation& v,
-                       const std::shared_ptr<const Reference>& reference, bool is_saved) const {
+                       const std::shared_ptr<const Reference>& reference,
+                       const Reference::Saved* right_saved) const {
     const double unit = unit_of(array);
     const bool of_forward = is_of_forward(array);
-    if (const auto key = std::pair(text, is_saved); !by_kernels_ || by_kernels_->first != key) {
-      const auto saved = [&] { return is_saved ? it_.saved : saved_of(text, v, reference)->get(); };
+    if (const auto key = std::pair(text, right_saved != nullptr); !by_kernels_ || by_kernels_->first != key) {
+      const auto saved = [&] { return right_saved ? right_saved : saved_of(text, v, reference)->get(); };
       auto results = of_forward
                          ? forward_by_kernels(it_.setup, blocks_, v, it_.types)
                          : gradients_by_kernels(it_.setup, blocks_, v, saved, *it_.arrays.dout, it_.types);
@@ -492,6 +513,17 @@ class FaultModels {
     }
   }
 
+  // What a larger sum of weights multiplies a row of out by, or takes from lse.
+  double ratio_of(const ActualArray& array, const Place& place, const ReferenceRow& right,
+                  const std::vector<double>& given) const {
+    if (array.which == Result::lse)
+      return std::exp(right.lse - setup_.ends.lse.natural(given[0], setup_.ends.sink(place.head)));
+    double product = 0, square = 0;
+    for (std::size_t c = 0; c < given.size(); ++c)
+      product += given[c] * right.out[c], square += right.out[c] * right.out[c];
+    return product / square;
+  }
+
   // Keys of zeros that count with a score of 0: their number follows from the factor of a row.
   // flashinfer-ai/flashinfer#5090, pytorch/pytorch#159247
   void add_zero_keys(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
@@ -502,17 +534,7 @@ class FaultModels {
       const ReferenceRow right = right_.row(setup_.problem(place.entry, place.head), place.row);
       std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
       array.rows.given(row, given.data());
-      double ratio =
-          array.which == Result::lse
-              ? std::exp(right.lse - setup_.ends.lse.natural(given[0], setup_.ends.sink(place.head)))
-              : 0;
-      if (array.which == Result::out) {
-        double product = 0, square = 0;
-        for (std::size_t c = 0; c < given.size(); ++c)
-          product += given[c] * right.out[c], square += right.out[c] * right.out[c];
-        ratio = product / square;
-      }
-      const double count = (1 / ratio - 1) * std::exp(right.lse);
+      const double count = (1 / ratio_of(array, place, right, given) - 1) * std::exp(right.lse);
       if (count > 0.5 && count < kMost) counts.push_back(std::llround(count));
     }
     if (counts.empty()) return;
@@ -533,6 +555,168 @@ class FaultModels {
       fitted.is_subtle = true;
       list.add(std::move(fitted), change);
     }
+  }
+
+  // e^sink of each head whose rows are as if it had one: the mean over some rows, by the accuracy that they
+  // determine it with.
+  std::map<std::int64_t, double> fitted_sinks(const ActualArray& array,
+                                              const verify::FaultSearch& search) const {
+    constexpr int kRows = 5;  // of a head
+    struct Sum {
+      int rows = 0;
+      double weights = 0, products = 0;
+    };
+    std::map<std::int64_t, Sum> sums;
+    std::vector<double> given(static_cast<std::size_t>(array.rows.columns));
+    for (const std::int64_t n : search.some_rows(1024)) {
+      const Place place = it_.queries.at(n);
+      Sum& sum = sums[place.head];
+      if (sum.rows == kRows) continue;
+      const ReferenceRow right = right_.row(setup_.problem(place.entry, place.head), place.row);
+      array.rows.given(n, given.data());
+      const auto ratio = ratio_of(array, place, right, given);
+      if (!(ratio > 0) || !std::isfinite(ratio)) continue;
+      const double weight = std::pow(ratio / std::exp(right.lse), 2);
+      ++sum.rows;
+      sum.weights += weight;
+      sum.products += weight * (std::exp(right.lse) / ratio - std::exp(right.lse_of_keys));
+    }
+    std::map<std::int64_t, double> sinks;
+    for (const auto& [head, sum] : sums)
+      if (sum.rows > 1 && sum.products > 0) sinks[head] = sum.products / sum.weights;
+    return sinks;
+  }
+
+  // Sinks that are none of the arguments'. verl-project/verl#4551, ROCm/rocm-libraries#12227
+  void add_sinks(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
+    const std::map<std::int64_t, double> fitted = fitted_sinks(array, search);
+    if (fitted.empty()) return;
+    constexpr std::int64_t kMostNamed = 8;
+    std::vector<double> sinks;
+    std::vector<std::string> numbers;
+    for (std::int64_t h = 0; h < setup_.shape.heads; ++h) {
+      const auto at = fitted.find(h);
+      sinks.push_back(at == fitted.end() ? setup_.ends.sink(h) : std::log(at->second));
+      if (h < kMostNamed)
+        numbers.push_back(sinks.back() == kNoSink ? "none" : fmt::format("{:.3g}", sinks.back()));
+    }
+    Change change{"sinks",
+                  fmt::format("it is as if sinks were {}{}", fmt::join(numbers, ", "),
+                              setup_.shape.heads > kMostNamed ? ", ..." : ""),
+                  [sinks](Variation& v) { v.other_sinks = sinks; }};
+    FaultModel fitted_model = model(array, change, Pass::both);
+    fitted_model.is_subtle = true;
+    list.add(std::move(fitted_model), change);
+  }
+
+  // The mask of a problem without some keys, of (entry, key).
+  Mask mask_without(const Problem& p,
+                    const std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>& some) const {
+    std::vector<std::int64_t> queries(static_cast<std::size_t>(p.q_length), 1),
+        keys(static_cast<std::size_t>(p.kv_length), 1);
+    for (const auto& [key, count] : some)
+      if (key.first == p.entry) keys[static_cast<std::size_t>(key.second)] = 2;
+    const Mask others = segments_mask(IntegerArray(std::move(queries)), IntegerArray(std::move(keys)));
+    const MaskTiles* const tiles = blocks_.of(p);
+    return tiles ? *tiles->mask & others : others;
+  }
+
+  // Padding of a rank that begins too early: queries are not written, and none attends to their keys.
+  // NVIDIA/TransformerEngine#1929, NVIDIA/TransformerEngine#1930
+  void add_keys_of_unwritten(const ActualArray& array, Candidates& list) const {
+    std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> heads;  // without a row, by entry and key
+    for (std::int64_t n = 0; n < array.rows.rows; ++n) {
+      const auto at = static_cast<std::size_t>(n);
+      if (array.counts.beyond[at] == 0 || array.counts.zeros[at] != array.counts.beyond[at]) continue;
+      const Place place = it_.queries.at(n);
+      const std::int64_t key = place.row + setup_.kv_length(place.entry) - setup_.q_length(place.entry);
+      ++heads[{place.entry, key}];
+    }
+    std::erase_if(heads,
+                  [&](const auto& key) { return key.second < setup_.shape.heads || key.first.second < 0; });
+    if (heads.empty()) return;
+    struct Masks {
+      std::map<std::pair<std::int64_t, std::int64_t>, Mask> made;  // by entry and distinct mask
+      std::mutex mutex;
+    };
+    Change change{"mask", "the keys of the queries that were never written are left out",
+                  [this, heads, masks = std::make_shared<Masks>()](Variation& v) {
+                    v.mask = [=, this](const Problem& p) -> const Mask* {
+                      if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+                      const std::scoped_lock lock(masks->mutex);
+                      const auto [at, is_new] = masks->made.try_emplace(
+                          {p.entry, blocks_.index_of(p.entry, p.head)}, full_mask(p.q_length, p.kv_length));
+                      if (is_new) at->second = mask_without(p, heads);
+                      return &at->second;
+                    };
+                  }};
+    list.add(model(array, change, Pass::both), change);
+  }
+
+  struct RowsOfResult {
+    Result which = Result::out;
+    std::vector<std::pair<Place, std::vector<double>>> rows = {};
+  };
+  struct ScaleFit {
+    double factor = 1;  // of values
+    double left = 0;    // of the squares
+  };
+  // What is left of rows of out or lse with this scale of scores, and out a factor.
+  ScaleFit fit_of_scale(const RowsOfResult& given, double scale) const {
+    const bool is_out = given.which == Result::out;
+    Variation v;
+    v.scale = scale;
+    const Reference made(setup_, blocks_, v);
+    double products = 0, squares = 0, all = 0;
+    for (const auto& [place, values] : given.rows) {
+      ReferenceRow r = made.row(setup_.problem(place.entry, place.head), place.row,
+                                is_out ? Reference::Wanted::out : Reference::Wanted::lse);
+      if (!is_out) r.out = {made.given_lse(r)};
+      for (std::size_t c = 0; c < values.size(); ++c) {
+        products += values[c] * r.out[c];
+        squares += r.out[c] * r.out[c];
+        all += values[c] * values[c];
+      }
+    }
+    const double factor = is_out ? products / squares : 1;
+    return {factor, 1 + factor * (factor * squares - 2 * products) / all};
+  }
+
+  // The scale of scores with which some rows are nearest, out but for a factor: what scales of a cache leave
+  // where they are not applied. flashinfer-ai/flashinfer#4979
+  void add_operand_scales(const ActualArray& array, const verify::FaultSearch& search,
+                          Candidates& list) const {
+    constexpr double kRange = 10, kStep = 0.5, kFinest = 1e-9, kCoarse = 0.01;  // of log2
+    constexpr double kMostLeft = 0.05;                                          // with a scale nearly right
+    constexpr double kNearOne = 0.005;
+    RowsOfResult given{array.which};
+    for (const std::int64_t n : search.some_rows(6)) {
+      given.rows.emplace_back(it_.queries.at(n),
+                              std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
+      array.rows.given(n, given.rows.back().second.data());
+    }
+    double best = 0, least = std::numeric_limits<double>::infinity();
+    const auto look_at = [&](double power) {
+      if (const double left = fit_of_scale(given, std::exp2(power)).left; left < least)
+        least = left, best = power;
+    };
+    for (double power = -kRange; power <= kRange; power += kStep) look_at(power);
+    for (double step = kStep / 2; step > kFinest; step /= 2) {
+      if (step < kCoarse && !(least < kMostLeft)) return;
+      for (const double power : {best - step, best + step}) look_at(power);
+    }
+    const double scale = std::exp2(best), factor = fit_of_scale(given, scale).factor;
+    if (!std::isfinite(factor) || std::abs(scale - 1) < kNearOne) return;
+    Change change{"scale", fmt::format("scores are {:.3g} times what they should be", scale),
+                  [=](Variation& v) { v.scale = scale, v.value_scale = factor; }};
+    if (std::abs(factor - 1) >= kNearOne)
+      change.text = fmt::format(
+          "scores are {:.3g} times and values {:.3g} times what they should be, as where scales of {:.3g} and "
+          "{:.3g} are left out",
+          scale, factor, 1 / scale, 1 / factor);
+    FaultModel fitted = model(array, change, Pass::both);
+    fitted.is_subtle = true;
+    list.add(std::move(fitted), change);
   }
 
   // The number in place of the expected one: some kernels write 0, or the number with which they mask scores.
@@ -686,6 +870,13 @@ class FaultModels {
       };
     };
     add_parts_of_others(array, search, "the mask", differs, take_mask, list);
+    const auto of_heads = [](bool has) { return [has](std::size_t axis) { return has && axis == 0; }; };
+    // bigscience-workshop/Megatron-DeepSpeed#227, flashinfer-ai/flashinfer#1606
+    add_parts_of_others(array, search, "the ALiBi slope", of_heads(!setup_.slopes.empty()),
+                        take(&Variation::alibi_head, &Variation::alibi_head), list);
+    // ROCm/rocm-libraries#12227, NovaSky-AI/SkyRL#558
+    add_parts_of_others(array, search, "the sink", of_heads(setup_.has_sinks()),
+                        take(&Variation::sink_head, &Variation::sink_head), list);
     if (!setup_.bias) return;
     add_parts_of_others(
         array, search, "the bias",
@@ -702,6 +893,14 @@ class FaultModels {
     add_parts_of_others(
         array, search, "the keys", [](std::size_t) { return true; },
         take(&Variation::key_head, &Variation::key_entry), list);
+    add_parts_of_others(
+        array, search, "the keys and values", [&](std::size_t) { return array.which == Result::out; },
+        [](std::size_t axis, std::int64_t other) {
+          return [=](Variation& v) {
+            (axis == 0 ? v.key_head : v.key_entry) = (axis == 0 ? v.value_head : v.value_entry) = other;
+          };
+        },
+        list);
   }
 
   const ActualAttention& it_;
@@ -714,6 +913,7 @@ class FaultModels {
   std::vector<Change> tried_, found_;  // masks and keys of the caller; faults of the arrays before
   std::optional<TriedPages> pages_;
   mutable std::map<std::string, std::shared_ptr<SavedOf>> saved_;
+  mutable std::unique_ptr<Reference::Saved> of_entry_;  // with δ of one entry
   mutable std::optional<std::pair<std::pair<std::string, bool>, std::shared_ptr<const ByKernels>>>
       by_kernels_;  // the latest
 };

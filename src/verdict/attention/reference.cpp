@@ -173,6 +173,8 @@ Problem Reference::varied(const Problem& problem) const {
   read_from(setup_.k, variation_.key_head, later < 0 ? variation_.key_entry : later, p.k);
   read_from(setup_.v, variation_.value_head, later < 0 ? variation_.value_entry : later, p.v);
   if (variation_.other) p = variation_.other->taken_by(p, kv_head_of(p.head));
+  if (variation_.alibi_head >= 0)
+    p.bias.alibi.slope = setup_.problem(p.entry, variation_.alibi_head).bias.alibi.slope;
   p.bias.alibi.slope *= variation_.alibi;
   p.bias.alibi.form = variation_.alibi_form.value_or(p.bias.alibi.form);
   if (!variation_.alibi_is_shifted) p.bias.alibi.shift = 0;
@@ -185,7 +187,8 @@ Problem Reference::varied(const Problem& problem) const {
 }
 
 double Reference::sink_of(std::int64_t head) const {
-  const double sink = setup_.ends.sink(head);
+  if (!variation_.other_sinks.empty()) return variation_.other_sinks[static_cast<std::size_t>(head)];
+  const double sink = setup_.ends.sink(variation_.sink_head >= 0 ? variation_.sink_head : head);
   if (sink == kNoSink || variation_.sinks == 0) return kNoSink;
   return sink * variation_.sink_scale + std::log(variation_.sinks);
 }
@@ -251,24 +254,35 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   return result;
 }
 
+// Joins parts of the keys, each with a softmax of its own, and sets the lse.
+void Reference::join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const {
+  const bool is_mean = variation_.loop == Variation::Loop::parts_by_mean;
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double sum = 0;
+  for (std::size_t begin = 0, end = 0; begin < weights.size(); begin = end) {
+    end = !variation_.is_split_at_query   ? begin + static_cast<std::size_t>(variation_.tile)
+          : begin == 0 && first_query > 0 ? static_cast<std::size_t>(first_query)
+                                          : weights.size();
+    const auto part = std::span(weights).subspan(begin, std::min(end, weights.size()) - begin);
+    const double own = std::accumulate(part.begin(), part.end(), 0.0);
+    if (own == 0) continue;
+    const double joined = is_mean ? all : std::exp(std::log2(own));
+    for (double& weight : part) weight *= joined / own;
+    sum += joined;
+  }
+  r.lse_of_keys = is_mean ? r.most + std::log(all) : r.most / std::log(2) + std::log(sum);
+  for (double& weight : weights) weight *= std::exp(r.lse_of_keys - r.most) / sum;
+}
+
 // Applies a faulty loop over tiles to the weights exp(s − most) of a row, and sets its lse.
-void Reference::weigh(ReferenceRow& r, std::vector<double>& weights) const {
+void Reference::weigh(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const {
   using Loop = Variation::Loop;
+  if (variation_.loop == Loop::parts_by_lse_base_2 || variation_.loop == Loop::parts_by_mean)
+    return join_parts(r, weights, first_query);
   const std::size_t n = weights.size(),
                     length = variation_.tile > 0 ? static_cast<std::size_t>(variation_.tile) : n;
-  double sum = variation_.zero_keys > 0 ? static_cast<double>(variation_.zero_keys) * std::exp(-r.most) : 0;
-  if (variation_.loop == Loop::parts_by_lse_base_2) {
-    for (std::size_t begin = 0; begin < n; begin += length) {
-      const auto part = std::span(weights).subspan(begin, std::min(length, n - begin));
-      const double own = std::accumulate(part.begin(), part.end(), 0.0);
-      if (own == 0) continue;
-      const double joined = std::exp(std::log2(own));
-      for (double& weight : part) weight *= joined / own;
-      sum += joined;
-    }
-    r.lse_of_keys = r.most + std::log(sum);
-    return;
-  }
+  const double sum =
+      variation_.zero_keys > 0 ? static_cast<double>(variation_.zero_keys) * std::exp(-r.most) : 0;
   // Without rescaling, the sums before a tile keep the factor that the new maximum should remove.
   const bool of_sum = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_sum,
              of_out = variation_.loop == Loop::no_rescaling || variation_.loop == Loop::no_rescaling_of_out;
@@ -311,8 +325,10 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {
     const auto at = static_cast<std::size_t>(j);
-    if (!attends[at]) continue;
-    const Score s = score(p, dot(q.data(), keys.first(j), q.size()), query, j);
+    if (!attends[at] && !variation_.masked_score && !variation_.masks_weights) continue;
+    const Score s = !attends[at] && variation_.masked_score
+                        ? Score{*variation_.masked_score, 0}
+                        : score(p, dot(q.data(), keys.first(j), q.size()), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -329,7 +345,9 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   std::vector<double> weights(r.scores.size());
   for (std::size_t j = 0; j < weights.size(); ++j)
     if (r.scores[j] != kNothing) weights[j] = std::exp(r.scores[j] - most);
-  weigh(r, weights);
+  weigh(r, weights, p.kv_length - p.q_length);
+  for (std::size_t j = 0; j < weights.size() && variation_.masks_weights; ++j)
+    if (!attends[j]) weights[j] = 0;
   r.lse = with_sink(r.lse_of_keys, sink);
   if (wanted == Wanted::lse) return r;
   const double sum = std::exp(r.lse - most);
@@ -338,7 +356,8 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     const double kept = p.dropout.factor_at(query, j);
     if (r.scores[at] == kNothing || kept == 0) continue;
     const double* const v = keys.second(j);
-    const double weight = sum == 0 ? 0 : kept * variation_.weights(weights[at]) / sum;
+    const double weight =
+        sum == 0 ? 0 : variation_.value_scale * kept * variation_.weights(weights[at]) / sum;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }

@@ -31,8 +31,11 @@ struct Variation {
   double alibi = 1;                     // times the slopes
   std::optional<AlibiForm> alibi_form;  // another one
   bool alibi_is_shifted = true;         // by keys − queries
+  std::int64_t alibi_head = -1;         // whose slope; −1: its own
   double sinks = 1;                     // how often a sink is counted
   double sink_scale = 1;                // times the sinks
+  std::int64_t sink_head = -1;          // whose sink; −1: its own
+  std::vector<double> other_sinks;      // in place of those; empty: none
   bool interleaved = false;             // query head h uses key/value head h mod G
   /// The mask of a problem; empty: its own. Null: all pairs attend.
   std::function<const Mask*(const Problem& problem)> mask;
@@ -47,23 +50,31 @@ struct Variation {
   std::shared_ptr<const OtherKeys> other;          // keys and values in place of the arguments'
   bool reads_other_values() const { return other || value_head >= 0 || value_entry >= 0 || entry_step != 0; }
   std::int64_t zero_keys = 0;  // keys and values of zeros after the others, with a score of 0
+  double value_scale = 1;      // times the values
+  /// What masked pairs have: a score, or their own one and a weight of 0 after the softmax.
+  std::optional<double> masked_score;
+  bool masks_weights = false;
   /// A loop over tiles of keys, and what goes wrong in it.
   enum class Loop {
     right,
     no_rescaling,  // sum and accumulator keep the old maximum where a tile has a new one
     no_rescaling_of_sum,
     no_rescaling_of_out,
-    parts_by_lse_base_2,  // parts are divided by their own sums, and joined by e^lse, lse to base 2
+    // Parts are divided by their own sums, and joined:
+    parts_by_lse_base_2,  // by e^lse, lse to base 2
+    parts_by_mean,
   };
   Loop loop = Loop::right;
-  std::int64_t tile = 0;  // keys of a tile
+  std::int64_t tile = 0;           // keys of a tile, or of a part
+  bool is_split_at_query = false;  // parts: keys before the first query, and the others
 
-  double delta = 1;              // times δ
-  double lse = 1;                // times lse
-  double scale_of_gradient = 1;  // times the scale of dq and dk
-  bool slope = true;             // the derivative of the soft cap
-  Heads heads = Heads::all;      // of the query heads that share a key, those that dk and dv are summed over
-  bool sizes = false;            // compute the terms of sums, too
+  double delta = 1;               // times δ
+  std::int64_t delta_entry = -1;  // whose δ; −1: its own
+  double lse = 1;                 // times lse
+  double scale_of_gradient = 1;   // times the scale of dq and dk
+  bool slope = true;              // the derivative of the soft cap
+  Heads heads = Heads::all;       // of the query heads that share a key, those that dk and dv are summed over
+  bool sizes = false;             // compute the terms of sums, too
 };
 
 /// Of the terms of the sum of each element: the sum of their absolute values, and of their squares.
@@ -180,7 +191,8 @@ class Reference {
   struct Score {
     double value, slope;
   };
-  void weigh(ReferenceRow& r, std::vector<double>& weights) const;
+  void weigh(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const;
+  void join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const;
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
   template <class F>
   void each_query(double work, F&& f) const;

@@ -59,6 +59,8 @@ void add_tile_masks(const std::optional<Mask>& masked, std::int64_t queries, std
     without(fmt::format("of {} parts of the keys only the last is used", parts), part * (parts - 1), false);
     without(fmt::format("of {} parts of the keys the last is left out", parts), part * (parts - 1), true);
   }
+  without("the keys before the first query are left out", keys - queries, false);
+  without("the keys from the first query on are left out", keys - queries, true);
 }
 
 // A tile that a kernel visits, in its row of tiles.
@@ -465,6 +467,28 @@ void add_roundings(const CheckedArguments& setup, ChangeList& list) {
   }
 }
 
+// Kernels that sum unrounded weights, and round them for the product: in e4m3's range, or times 256.
+// flashinfer-ai/flashinfer#5020, ROCm/aiter#5642
+void add_float8_weights(ChangeList& list) {
+  for (const verify::Rounding& to : verify::kFloat8Roundings)
+    list.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
+                    set(&Variation::weights, to), true, false, true});
+}
+
+// Masked pairs that take part: by a score, which a product with the mask makes 0
+// (georg-wolflein/good-features#1), a fill of -1e-9 nearly (awslabs/gluonts#1401), and a soft cap after the mask
+// -cap (Dao-AILab/flash-attention#1025), or in the sum of a softmax before the mask
+// (huggingface/pytorch-image-models#2236, lucidrains/memory-compressed-attention#2).
+void add_masked_pairs(const Plan& plan, const CheckedArguments& setup, ChangeList& list) {
+  if (!plan.blocks().has_masks()) return;
+  std::vector<double> scores{0, -10};
+  if (setup.softcap > 0) scores.push_back(-setup.softcap);
+  for (const double score : scores)
+    list.push_back({"mask", fmt::format("masked pairs have a score of {}, not -inf", score),
+                    set(&Variation::masked_score, std::optional(score))});
+  list.push_back({"mask", "the mask comes after the softmax", set(&Variation::masks_weights, true)});
+}
+
 void add_forward(const CheckedArguments& setup, ChangeList& list) {
   const auto add = [&](const char* kind, std::string text, std::function<void(Variation&)> apply,
                        bool of_out = false) {
@@ -481,6 +505,8 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
     add("operands", "keys and values are those of the first sequence",
         [](Variation& v) { v.key_entry = v.value_entry = 0; });
   }
+  if (setup.shape.kv_heads > 1)  // BobMcDear/attorch#14
+    add("heads", "all query heads use key/value head 0", [](Variation& v) { v.key_head = v.value_head = 0; });
   using Loop = Variation::Loop;
   const auto loop = [&](Loop how, std::int64_t tile, std::string text, bool of_out) {
     add(
@@ -493,7 +519,19 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
     // sgl-project/sglang#40903, vllm-project/vllm#52796
     loop(Loop::parts_by_lse_base_2, part,
          fmt::format("{} parts of the keys are joined with an lse to base 2 that is taken for base e", parts),
-         true);
+         false);
+    loop(Loop::parts_by_mean, part, fmt::format("of {} parts of the keys the mean is taken", parts), true);
+  }
+  if (setup.longest_keys() > setup.longest_queries()) {
+    const auto split = [&](Loop how, const char* text, bool of_out) {
+      add(
+          "tile", text, [how](Variation& v) { v.loop = how, v.is_split_at_query = true; }, of_out);
+    };
+    split(
+        Loop::parts_by_lse_base_2,
+        "keys before the first query and the others are joined with an lse to base 2 that is taken for base e",
+        false);
+    split(Loop::parts_by_mean, "of the keys before the first query and the others the mean is taken", true);
   }
   for (const std::int64_t tile : kTileSizes) {
     if (tile >= keys) break;
@@ -514,6 +552,10 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
               {{0, "delta = rowsum(dout out) is left out"},
                {-1, "delta is added, not subtracted"},
                {2, "delta is subtracted twice"}});
+  // NVIDIA/TransformerEngine#3216, Dao-AILab/flash-attention#2552
+  if (!setup.packed() && setup.shape.entries > 1)
+    list.push_back(
+        {"delta", "delta is that of batch entry 0", set(&Variation::delta_entry, std::int64_t{0})});
   add_factors(list, "lse_base", &Variation::lse,
               {{kLn2, "lse is a logarithm to base e, and is taken for one to base 2"},
                {1 / kLn2, "lse is a logarithm to base 2, and is taken for one to base e"}});
@@ -538,6 +580,8 @@ Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
   add_caps_and_biases(setup, of_scores);
   add_roundings(setup, of_scores);
   add_forward(setup, of_forward);
+  add_masked_pairs(plan, setup, of_forward);
+  add_float8_weights(of_forward);
   add_gradients(setup, of_gradients);
 }
 

@@ -20,6 +20,7 @@ struct Change {
   std::function<void(Variation&)> apply;
   bool is_of_out = false;  // it changes nothing but out
   bool of_loop = false;    // of a loop over tiles of keys in the forward pass: not tried for a few elements
+  bool is_coarse = false;  // a rounding that 16-bit weights show, too
 };
 
 inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};

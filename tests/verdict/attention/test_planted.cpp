@@ -133,7 +133,7 @@ std::vector<Planted> planted() {
       [](Kernel& k) { k.loop = no_rescaling(false, true); });
   add("the accumulator is not rescaled at a new maximum, in tiles of 32 keys",
       [](Kernel& k) { k.loop = no_rescaling(true, false); });
-  add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.zero_keys = 24; });
+  add("24 keys of zeros behind the last are counted", [](Kernel& k) { k.more = [](Index) { return 24.0; }; });
   add("heads 0 and 1 hold the values of each other",
       [](Kernel& k) { k.value_head = [](Index h) { return 1 - h; }; });
   add("all weights are equal", [](Kernel& k) { k.score = [](double, double) { return 0.0; }; });
@@ -438,6 +438,28 @@ TEST_CASE("scales that differ by head, and a scale beside rows that are moved or
           std::vector<std::string>{"elements are 0, as if never written in head 1, queries 32-63",
                                    "the scale is left out in head 0"});
   }
+}
+
+TEST_CASE("a factor that fits a minority within wide bounds is no explanation of it") {
+  for (const std::uint64_t seed : {18U, 19U})
+    for (const auto& [type, is_named] : {std::pair{DType::float32, true}, {DType::bfloat16, false}}) {
+      CAPTURE(name_of(type));
+      const Problem problem(type, seed);
+      Row out = problem.made();
+      std::mt19937_64 engine(seed);
+      std::normal_distribution<double> normal;
+      for (std::size_t e = 0; e < out.size(); ++e) {
+        const Index query = static_cast<Index>(e) / kSize / kHeads;
+        out[e] = query >= 64 && query < 96 ? 1.03 * out[e] : out[e] + 0.3 * normal(engine);
+      }
+      const Against found = problem.against(out);
+      REQUIRE(found.explanations.empty() != is_named);
+      if (is_named) CHECK(found.explanations[0].text == "query 64 to 95: 1.03 times what it should be");
+      // Of numbers that are small and have little to do with the reference.
+      out = problem.made();
+      for (double& x : out) x *= 0.03 * (1 + 0.3 * normal(engine));
+      CHECK(problem.against(out).explanations.empty());
+    }
 }
 
 TEST_CASE("noise gets no explanation") {

@@ -31,14 +31,14 @@ std::size_t at(Index i, Index h, Index d, Index heads) {
   return static_cast<std::size_t>((i * heads + h) * kSize + d);
 }
 
-Kernel right_kernel(DType type) {
+Kernel right_kernel(DType type, Index batch = 1, std::uint64_t seed = 31) {
   Kernel kernel;
-  kernel.batch = 1;
+  kernel.batch = batch;
   kernel.queries = kernel.keys = kTokens;
   kernel.size = kernel.value_size = kSize;
   kernel.type = type;
   kernel.options.masks.push_back(head_masks({causal_mask(kTokens, kTokens)}));
-  kernel.make(31);
+  kernel.make(seed);
   kernel.allowed = [](Index, Index, Index i, Index j) { return j <= i; };
   return kernel;
 }
@@ -136,6 +136,24 @@ TEST_CASE("right gradients agree, and planted mistakes of theirs are refused and
       }
     }
   }
+}
+
+TEST_CASE("delta of another batch entry is named") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::uint64_t seed : {32U, 33U}) {
+      CAPTURE(name_of(type));
+      const Kernel right = right_kernel(type, 2, seed);
+      Kernel kernel = right;
+      kernel.weight = [type](double x) { return plain::rounded(x, type); };
+      CHECK(right.compare(kernel.backward({}), type).agrees());
+      const Against found = right.compare(kernel.backward({.has_delta_of_first = true}), type);
+      REQUIRE(found.explanations.size() == 2);
+      for (const auto& e : found.explanations) {
+        CHECK(e.array != "dv");
+        CHECK(e.text == "delta is that of batch entry 0");
+        CHECK(e.share_explained > 0.98);
+      }
+    }
 }
 
 TEST_CASE("tiles that both passes leave out or compute whole are named in all gradients") {

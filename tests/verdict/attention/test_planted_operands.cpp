@@ -1,0 +1,191 @@
+// Faults of what a kernel reads and of how it masks and joins, planted in plain loops: each is named in float32,
+// bfloat16 and float16, with its place and its fraction of the wrong elements.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "ejk/against.hpp"
+#include "ejk/attention.hpp"
+#include "support/planted_attention.hpp"
+
+using namespace ejk;
+
+namespace planted_operands {
+
+namespace {
+
+using plain::Index;
+using plain::Row;
+using Kernel = plain::PlantedAttention;
+
+constexpr Index kQueries = 40, kKeys = 100, kHeads = 4;
+
+enum class With { mask, sinks, alibi, softcap, no_mask };
+
+const std::vector<float> kNumbers{1.5F, -0.5F, 0.75F, 2.25F};  // sinks, or slopes of ALiBi
+
+void set_sinks(Kernel& kernel, const std::function<double(Index h)>& sink) {
+  kernel.more = [sink](Index h) { return std::exp(sink(h)); };
+}
+void set_slopes(Kernel& kernel, const std::function<double(Index h)>& slope) {
+  kernel.alibi = [slope](Index h, Index i, Index j) {
+    return -slope(h) * std::abs(static_cast<double>(i + kKeys - kQueries - j));
+  };
+}
+double number(Index h) { return static_cast<double>(kNumbers[static_cast<std::size_t>(h)]); }
+
+// The softmax of the keys up to `cut` and of the others, and what these are joined with.
+std::function<void(const Row&, Row&, Row&)> joined(Index cut,
+                                                   const std::function<double(double own)>& weight) {
+  return [=](const Row& scores, Row& of_out, Row&) {
+    const double most = *std::max_element(scores.begin(), scores.end());
+    double own[2] = {0, 0};
+    const auto part = [cut](std::size_t j) { return static_cast<Index>(j) < cut ? 0 : 1; };
+    for (std::size_t j = 0; j < scores.size(); ++j) own[part(j)] += std::exp(scores[j] - most);
+    double all = 0;
+    for (const double x : own) all += x > 0 ? weight(x) : 0;
+    for (std::size_t j = 0; j < scores.size(); ++j)
+      of_out[j] = (own[0] + own[1]) * weight(own[part(j)]) / own[part(j)] / all;
+  };
+}
+
+double to_e4m3(double x) {
+  return static_cast<double>(static_cast<float>(float8_e4m3fn(static_cast<float>(x))));
+}
+
+struct Planted {
+  std::string wanted;
+  std::function<void(Kernel&)> change;
+  With with = With::mask;
+};
+
+const std::vector<Planted>& planted() {
+  static const std::vector<Planted> all{
+      {"batch entry 1 holds the keys and values of batch entry 0",
+       [](Kernel& k) { k.kv_entry = [](Index) { return 0; }; }},
+      {"all query heads use key/value head 0", [](Kernel& k) { k.kv_head = [](Index) { return 0; }; }},
+      {"masked pairs have a score of 0, not -inf", [](Kernel& k) { k.masked_score = 0; }},
+      {"masked pairs have a score of -2, not -inf", [](Kernel& k) { k.masked_score = -2; }, With::softcap},
+      {"the mask comes after the softmax", [](Kernel& k) { k.masks_weights = true; }},
+      {"heads 2-3 hold the sink of the head 2 before them",
+       [](Kernel& k) { set_sinks(k, [](Index h) { return number(h % 2); }); }, With::sinks},
+      {"heads 0-3 hold the sink of the head just after them",
+       [](Kernel& k) { set_sinks(k, [](Index h) { return number((h + 1) % kHeads); }); }, With::sinks},
+      {"it is as if sinks were 1.5", [](Kernel& k) { set_sinks(k, number); }},
+      {"heads 2-3 hold the ALiBi slope of the head 2 before them",
+       [](Kernel& k) { set_slopes(k, [](Index h) { return 0.1 * number(h % 2); }); }, With::alibi},
+      {"keys before the first query and the others are joined with an lse to base 2 that is taken for base e",
+       [](Kernel& k) { k.loop = joined(kKeys - kQueries, [](double x) { return std::exp(std::log2(x)); }); }},
+      {"of the keys before the first query and the others the mean is taken",
+       [](Kernel& k) { k.loop = joined(kKeys - kQueries, [](double) { return 1.0; }); }},
+      {"of 2 parts of the keys the mean is taken",
+       [](Kernel& k) { k.loop = joined(kKeys / 2, [](double) { return 1.0; }); }, With::no_mask},
+      {"the keys before the first query are left out",
+       [](Kernel& k) {
+         k.allowed = [](Index, Index, Index i, Index j) {
+           return j >= kKeys - kQueries && j <= i + kKeys - kQueries;
+         };
+       }},
+      {"scores are 3.33 times and values 1.67 times what they should be, as where scales of 0.3 and 0.6 are left out",
+       [](Kernel& k) {
+         k.score = [s = k.scale](double dot, double) { return s / 0.3 * dot; };
+         k.weight = [own = k.weight](double p) { return own(p) / 0.6; };
+       }},
+      {"scores are 1.2 times what they should be",
+       [](Kernel& k) { k.score = [s = k.scale](double dot, double) { return 1.2 * s * dot; }; }},
+      {"the weights are rounded to float8_e4m3fn", [](Kernel& k) { k.weight = to_e4m3; }},
+  };
+  return all;
+}
+
+Kernel problem(DType type, std::uint64_t seed, With with) {
+  Kernel right;
+  right.heads = kHeads;
+  right.queries = kQueries;
+  right.keys = kKeys;
+  right.size = right.value_size = 16;
+  right.type = type;
+  if (with != With::no_mask) {
+    right.options.masks.push_back(head_masks({causal_mask(kQueries, kKeys, kKeys - kQueries)}));
+    right.allowed = [](Index, Index, Index i, Index j) { return j <= i + kKeys - kQueries; };
+  }
+  if (with == With::softcap) right.options.softcap = 2;
+  const auto numbers = [](float factor) {
+    std::vector<float> all = kNumbers;
+    for (float& x : all) x *= factor;
+    return make_source(Array::from<float>({kHeads}, all));
+  };
+  if (with == With::sinks) right.options.sinks = numbers(1);
+  if (with == With::alibi) right.options.alibi = numbers(0.1F);
+  right.make(seed);
+  right.weight = [type](double p) { return plain::rounded(p, type); };
+  if (with == With::sinks) set_sinks(right, number);
+  if (with == With::alibi) set_slopes(right, [](Index h) { return 0.1 * number(h); });
+  return right;
+}
+
+Against against(const Kernel& right, const Row& out) {
+  std::vector<std::optional<Array>> actual(2);
+  actual[0] = plain::array_of(right.type, right.dout->shape(), out);
+  return right.compare(actual);
+}
+
+}  // namespace
+
+TEST_CASE("faults of operands, masked pairs, sinks and parts are named in every type") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::uint64_t seed : {21U, 22U})
+      for (const Planted& p : planted()) {
+        CAPTURE(name_of(type));
+        CAPTURE(p.wanted);
+        const Kernel right = problem(type, seed, p.with);
+        CHECK(against(right, right.forward().out).agrees());
+        Kernel wrong = right;
+        p.change(wrong);
+        const Against found = against(right, wrong.forward().out);
+        CHECK_FALSE(found.agrees());
+        REQUIRE(found.explanations.size() == 1);
+        CHECK(found.explanations[0].text.starts_with(p.wanted));
+        CHECK(found.explanations[0].share_explained > 0.98);
+      }
+}
+
+TEST_CASE("keys of queries that were never written, which no other query attends to, are named") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::uint64_t seed : {23U, 24U}) {
+      CAPTURE(name_of(type));
+      const Kernel right = problem(type, seed, With::mask);
+      Kernel wrong = right;
+      const auto is_padding = [](Index b, Index i) { return b == 1 && i >= 10 && i < 14; };
+      wrong.allowed = [&](Index b, Index, Index i, Index j) {
+        const Index own = j - (kKeys - kQueries);
+        return own <= i && !is_padding(b, own) && !is_padding(b, i);
+      };
+      const Against found = against(right, wrong.forward().out);
+      REQUIRE(found.explanations.size() == 2);
+      double share = 0;
+      for (const auto& e : found.explanations) {
+        share += e.share_explained;
+        CHECK((e.text == "elements are 0, as if never written in batch entry 1, queries 10-13" ||
+               e.text.starts_with("the keys of the queries that were never written are left out")));
+      }
+      CHECK(share > 0.98);
+    }
+}
+
+TEST_CASE("sinks that are those of no head, in one head, are no other fault within wide bounds") {
+  for (const DType type : {DType::bfloat16, DType::float16})
+    for (std::uint64_t seed = 30; seed < 36; ++seed) {
+      CAPTURE(name_of(type));
+      const Kernel right = problem(type, seed, With::sinks);
+      std::mt19937_64 engine(seed);
+      std::normal_distribution<double> normal;
+      Kernel wrong = right;
+      set_sinks(wrong, [&](Index h) { return number(h) + 0.3 * normal(engine); });  // another one in each row
+      CHECK(against(right, wrong.forward().out).explanations.empty());
+    }
+}
+
+}  // namespace planted_operands
