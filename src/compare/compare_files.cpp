@@ -379,6 +379,41 @@ Table patterns_table(const FilesComparison& files) {
   return table;
 }
 
+// "2 of 12 arrays differ, the first layer.0.out: 50 % of the elements differ, ...; 1 is only in ACTUAL".
+std::string verdict_of(const FilesComparison& files) {
+  std::int64_t compared = 0, differing = 0, only_actual = 0, only_expected = 0, others = 0;
+  std::string first;
+  for (std::size_t p = 0; p < files.pairs.size(); ++p) {
+    const ArrayPair& pair = files.pairs[p];
+    if (!pair.why.empty()) {
+      ++(pair.is_link() || (pair.open_actual && pair.open_expected) ? others
+         : pair.open_actual                                         ? only_actual
+                                                                    : only_expected);
+      continue;
+    }
+    ++compared;
+    if (files.found[p].comparison.close) continue;
+    if (differing++ == 0)
+      first = fmt::format("{}: {}", printable(pair.name), verify::verdict_of(files.found[p]));
+  }
+  std::vector<std::string> parts;
+  if (differing == 0 && compared > 0)
+    parts.push_back(compared == 1 ? "the array is close"
+                                  : fmt::format("all {} arrays are close", format_count(compared)));
+  if (differing > 0)
+    parts.push_back(fmt::format("{} of {} array{} differ{}{} {}", format_count(differing),
+                                format_count(compared), compared == 1 ? "" : "s", differing == 1 ? "s" : "",
+                                differing == 1 ? "," : ", the first", first));
+  const auto add = [&](std::int64_t count, const char* what) {
+    if (count > 0)
+      parts.push_back(fmt::format("{} {} {}", format_count(count), count == 1 ? "is" : "are", what));
+  };
+  add(only_actual, "only in ACTUAL");
+  add(only_expected, "only in EXPECTED");
+  add(others, "not compared");
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 Report summary_of(const FilesComparison& files) {
   std::int64_t arrays = 0, differing = 0, only_actual = 0, only_expected = 0, links = 0, elements = 0,
                zeros = 0;
@@ -449,8 +484,9 @@ void add_explanations(const FilesComparison& files, Report& report) {
     Table all;
     for (std::size_t p = 0; p < files.pairs.size(); ++p) {
       if (files.found[p].axes.empty()) continue;
-      const Report described = describe(files.found[p]);
-      for (const Report::Item& item : described.items) {
+      Report described = describe(files.found[p]);
+      described.move_to_details([](const Report::Item&) { return false; });
+      for (const Report::Item& item : described.details) {
         const auto* const table = std::get_if<Table>(&item);
         if (table == nullptr || table->key != key) continue;
         if (all.columns.empty()) {
@@ -578,6 +614,7 @@ void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions
 
 Report describe(const FilesComparison& files, ListedPairs listed) {
   Report report = summary_of(files);
+  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(files)});
   const bool decoded = is_any_decoded(files.pairs);
   std::vector<std::size_t> order(files.pairs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -597,6 +634,7 @@ Report describe(const FilesComparison& files, ListedPairs listed) {
   if (!files.moves.empty()) report.add(verify::table_of(files.moves, files.pairs));
   add_explanations(files, report);
   add_unexplained(files, report);
+  verify::keep_brief(report, {"patterns", "arrays", "moved_arrays", "explanations"});
   return report;
 }
 
@@ -610,6 +648,7 @@ Report describe_layers(const FilesComparison& files) {
   }
   const LayerErrors errors = layer_errors(in_order);
   Report report = summary_of(files);
+  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(files)});
   if (!files.order_of.empty()) report.add("order_of", "in the order of", printable(files.order_of));
   add_layer(report, "first", "first out of tolerance", compared, in_order, errors, errors.first);
   add_layer(report, "most_added", "adds the most", compared, in_order, errors, errors.most_added);
@@ -638,6 +677,7 @@ Report describe_layers(const FilesComparison& files) {
   table.columns.insert(table.columns.begin() + 1,
                        {"expected_name", "in EXPECTED", Unit::none, !has_other_names || has_why});
   report.add(std::move(table));
+  report.move_to_details([](const Report::Item& item) { return !std::holds_alternative<Field>(item); });
   return report;
 }
 

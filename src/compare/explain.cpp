@@ -233,6 +233,7 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
 
 Report describe(const Explained& explained) {
   Report comparison = describe(explained.comparison);
+  comparison.items.insert(comparison.items.begin(), Line{"verdict", verify::verdict_of(explained)});
   if (explained.permuted) {
     const PermutedAxes& p = *explained.permuted;
     const std::string order = fmt::format("{}", fmt::join(p.axes, ", "));
@@ -244,6 +245,7 @@ Report describe(const Explained& explained) {
   }
   if (explained.axes.empty()) {
     if (!explained.not_tried.empty()) comparison.add("not_tried", "not tried", explained.not_tried);
+    verify::keep_brief(comparison, {});
     return comparison;
   }
   // Where and why precede the tables of single elements.
@@ -266,14 +268,16 @@ Report describe(const Explained& explained) {
   }
   report.add("share_explained", "accounted for", explained.share_explained, Unit::share);
   report.add(table_of(explained.explanations));
-  if (explained.explanations.empty())
-    report.add(Remark{"Nothing that was tried accounts for the differences."});
   if (!explained.not_tried.empty()) report.add("not_tried", "not tried", explained.not_tried);
   if (explained.tiles)
     if (auto picture = verify::picture_of(*explained.tiles, explained.axes,
                                           {"nothing differs", "something differs", "everything differs"}))
       report.add(*std::move(picture));
   std::move(tables, comparison.items.end(), std::back_inserter(report.items));
+  if (explained.explanations.size() > 1)
+    verify::keep_brief(report, {"explanations"});
+  else
+    verify::keep_brief(report, {});  // the verdict has the cause
   return report;
 }
 

@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
+#include <variant>
 
 #include "ejk/compare.hpp"
 #include "ejk/program/text.hpp"
@@ -55,6 +57,46 @@ Section no_group_section(std::int64_t rows, const char* counted, std::int64_t el
             "them, or they must be set to 0."
           : "Rows of no group are wrong, as many kernels leave them uninitialised, and rows of groups are, too."});
   return {"no_group", "rows of no group", std::make_shared<Report>(std::move(report))};
+}
+
+std::string verdict_of(const Explained& explained) {
+  const Comparison& c = explained.comparison;
+  if (c.close) return "close";
+  if (!c.same_shape()) {
+    const std::string text =
+        fmt::format("the shapes differ, {} and {}", to_string(c.actual_shape), to_string(c.expected_shape));
+    return !explained.permuted
+               ? text
+               : fmt::format("{}: the axes are in another order{}", text,
+                             explained.permuted->comparison.close ? "" : ", and elements differ then");
+  }
+  std::string text =
+      fmt::format("{} of the elements differ", to_text(share_of(c.differing, c.elements), Unit::share));
+  if (c.largest_absolute)
+    text += fmt::format(", by up to {:.3g} at {}", c.largest_absolute->amount,
+                        to_string(c.largest_absolute->index));
+  else if (c.differing > 0)
+    text += ", all of them NaN or infinite on one side";
+  if (std::find(c.failed.begin(), c.failed.end(), "metric") != c.failed.end())
+    text += "; the metric is out of its limit";
+  if (explained.axes.empty()) return text;  // no explanation was tried
+  if (explained.explanations.empty()) return text + ": nothing that was tried accounts for it";
+  constexpr double kAll = 0.995;
+  const Explanation& first = explained.explanations[0];
+  text += ": " + first.text;
+  if (first.share_explained < kAll)
+    text += fmt::format(" ({} of it)", to_text(first.share_explained, Unit::share));
+  if (const std::size_t more = explained.explanations.size() - 1; more > 0)
+    text += fmt::format(", and {} more cause{}", more, more == 1 ? "" : "s");
+  return text;
+}
+
+void keep_brief(Report& report, std::initializer_list<std::string_view> tables) {
+  report.move_to_details([tables](const Report::Item& item) {
+    if (const auto* table = std::get_if<Table>(&item))
+      return std::find(tables.begin(), tables.end(), table->key) != tables.end();
+    return std::holds_alternative<Line>(item) || std::holds_alternative<Remark>(item);
+  });
 }
 
 }  // namespace ejk::verify

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "ejk/program/explain.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk::verify {
@@ -33,5 +36,11 @@ void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::
 /// `wrong`, elements.
 Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
                          std::int64_t not_numbers, bool groups_agree);
+
+/// "12.5 % of the elements differ, by up to 2.98 at (0, 0, 1, 31): times 2", or "close".
+std::string verdict_of(const Explained& explained);
+
+/// Lines, remarks and tables of these keys stay, the rest are details.
+void keep_brief(Report& report, std::initializer_list<std::string_view> tables);
 
 }  // namespace ejk::verify

@@ -253,6 +253,8 @@ Outcome run(const CompareOptions& options, Job& job) {
       explain_decoded(plan.pairs()[0], *element, explain, spare, found.found[0]);
     return found;
   });
+  // What is known of the run is behind the verdict.
+  report.move_to_details([](const Report::Item&) { return false; });
   if (!planned.is_whole)
     append(report, describe(files.found[0]));
   else if (options.first)
@@ -527,6 +529,7 @@ extern const Command compare_command{
     .keys = R"(
 reference | string | EXPECTED | without --runs and --routing
 equal_nan | boolean | whether NaN equals NaN | without --runs and --routing
+verdict | string | how much differs, and why where --explain says so; of several arrays that of the first | without --runs and --routing
 close | boolean | whether all elements are close | done
 failed | string | those that failed: elements, hard limit, metric | of two arrays that are not close, with several conditions
 rtol, atol | number | the relative and the absolute tolerance | of two arrays, but for --max-ulp alone
