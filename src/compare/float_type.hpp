@@ -71,6 +71,6 @@ inline constexpr Rounding kRoundings[] = {
     {7, false, "bfloat16"}, {10, false, "float16 or TF32"}, {10, true, "TF32, by cutting bits off"}};
 // Of weights up to 1.
 inline constexpr Rounding kFloat8Roundings[] = {{3, false, "float8_e4m3fn", -6},
-                                                {3, false, "float8_e4m3fn, 256 times", -14}};
+                                                {3, false, "float8_e4m3fn after a factor of 256", -14}};
 
 }  // namespace ejk::verify

@@ -113,8 +113,9 @@ class Quantized:
 
 
 def fp8(values: Any, scales: Any, **options: Any) -> Quantized:
-    """8-bit floats times their scales: one, or one of a row, column or block. Options: block=(128, 128), needed where
-    the shapes do not tell blocks of a power of two; layout. Arrays may also be references to files, as text."""
+    """8-bit floats times their scales: one, also a number, or one of a row, column or block. Options: block=(128, 128),
+    needed where the shapes do not tell blocks of a power of two; layout. Arrays may also be references to files, as
+    text."""
     return Quantized("fp8", {"values": values, "scales": scales}, options)
 
 

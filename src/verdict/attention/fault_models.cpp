@@ -696,14 +696,14 @@ class FaultModels {
       array.rows.given(n, given.rows.back().second.data());
     }
     double best = 0, least = std::numeric_limits<double>::infinity();
-    const auto look_at = [&](double power) {
+    const auto try_scale = [&](double power) {
       if (const double left = fit_of_scale(given, std::exp2(power)).left; left < least)
         least = left, best = power;
     };
-    for (double power = -kRange; power <= kRange; power += kStep) look_at(power);
+    for (double power = -kRange; power <= kRange; power += kStep) try_scale(power);
     for (double step = kStep / 2; step > kFinest; step /= 2) {
       if (step < kCoarse && !(least < kMostLeft)) return;
-      for (const double power : {best - step, best + step}) look_at(power);
+      for (const double power : {best - step, best + step}) try_scale(power);
     }
     const double scale = std::exp2(best), factor = fit_of_scale(given, scale).factor;
     if (!std::isfinite(factor) || std::abs(scale - 1) < kNearOne) return;

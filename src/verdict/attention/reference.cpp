@@ -254,6 +254,20 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   return result;
 }
 
+// Rounds weights as a loop over tiles does: over the largest score so far.
+void Reference::round(const ReferenceRow& r, std::vector<double>& weights) const {
+  const std::size_t n = weights.size(),
+                    length = variation_.tile > 0 ? static_cast<std::size_t>(variation_.tile) : n;
+  double most = kNothing;
+  for (std::size_t begin = 0; begin < n; begin += length) {
+    const std::size_t end = std::min(n, begin + length);
+    for (std::size_t j = begin; j < end; ++j) most = std::max(most, r.scores[j]);
+    const double scale = std::exp(most - r.most);
+    for (std::size_t j = begin; j < end && scale > 0; ++j)
+      weights[j] = scale * variation_.weights(weights[j] / scale);
+  }
+}
+
 // Joins parts of the keys, each with a softmax of its own, and sets the lse.
 void Reference::join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const {
   const bool is_mean = variation_.loop == Variation::Loop::parts_by_mean;
@@ -346,6 +360,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   for (std::size_t j = 0; j < weights.size(); ++j)
     if (r.scores[j] != kNothing) weights[j] = std::exp(r.scores[j] - most);
   weigh(r, weights, p.kv_length - p.q_length);
+  if (variation_.weights) round(r, weights);
   for (std::size_t j = 0; j < weights.size() && variation_.masks_weights; ++j)
     if (!attends[j]) weights[j] = 0;
   r.lse = with_sink(r.lse_of_keys, sink);
@@ -356,8 +371,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     const double kept = p.dropout.factor_at(query, j);
     if (r.scores[at] == kNothing || kept == 0) continue;
     const double* const v = keys.second(j);
-    const double weight =
-        sum == 0 ? 0 : variation_.value_scale * kept * variation_.weights(weights[at]) / sum;
+    const double weight = sum == 0 ? 0 : variation_.value_scale * kept * weights[at] / sum;
     add(r.out, weight, v);
     if (variation_.sizes) r.terms.add(weight, v);
   }

@@ -65,7 +65,7 @@ struct Variation {
     parts_by_mean,
   };
   Loop loop = Loop::right;
-  std::int64_t tile = 0;           // keys of a tile, or of a part
+  std::int64_t tile = 0;           // keys of a tile, or of a part; of weights that are rounded in tiles
   bool is_split_at_query = false;  // parts: keys before the first query, and the others
 
   double delta = 1;               // times δ
@@ -192,6 +192,7 @@ class Reference {
     double value, slope;
   };
   void weigh(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const;
+  void round(const ReferenceRow& r, std::vector<double>& weights) const;
   void join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const;
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
   template <class F>

@@ -469,10 +469,15 @@ void add_roundings(const CheckedArguments& setup, ChangeList& list) {
 
 // Kernels that sum unrounded weights, and round them for the product: in e4m3's range, or times 256.
 // flashinfer-ai/flashinfer#5020, ROCm/aiter#5642
-void add_float8_weights(ChangeList& list) {
-  for (const verify::Rounding& to : verify::kFloat8Roundings)
-    list.push_back({"rounding", fmt::format("the weights are rounded to {}", to.name),
-                    set(&Variation::weights, to), true, false, true});
+void add_float8_weights(const CheckedArguments& setup, ChangeList& list) {
+  for (const verify::Rounding& to : verify::kFloat8Roundings) {
+    const std::string text = fmt::format("the weights are rounded to {}", to.name);
+    list.push_back({"rounding", text, set(&Variation::weights, to), true, false, true});
+    for (const std::int64_t tile : kTileSizes)
+      if (tile < setup.longest_keys())
+        list.push_back({"rounding", fmt::format("{} in tiles of {} keys", text, tile),
+                        [to, tile](Variation& v) { v.weights = to, v.tile = tile; }, true, false, true});
+  }
 }
 
 // Masked pairs that take part: by a score, which a product with the mask makes 0
@@ -581,7 +586,7 @@ Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
   add_roundings(setup, of_scores);
   add_forward(setup, of_forward);
   add_masked_pairs(plan, setup, of_forward);
-  add_float8_weights(of_forward);
+  add_float8_weights(setup, of_forward);
   add_gradients(setup, of_gradients);
 }
 

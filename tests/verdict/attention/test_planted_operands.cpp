@@ -152,6 +152,32 @@ TEST_CASE("faults of operands, masked pairs, sinks and parts are named in every 
       }
 }
 
+TEST_CASE("weights that a loop over tiles rounds to float8 are named with the tile") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const std::uint64_t seed : {25U, 26U}) {
+      CAPTURE(name_of(type));
+      const Kernel right = problem(type, seed, With::no_mask);
+      Kernel wrong = right;
+      wrong.loop = [](const Row& scores, Row& of_out, Row&) {
+        const double all = *std::max_element(scores.begin(), scores.end());
+        double most = -HUGE_VAL;
+        for (std::size_t j = 0; j < scores.size(); ++j) {
+          if (j % 32 == 0)
+            most = std::max(
+                most, *std::max_element(scores.begin() + static_cast<std::ptrdiff_t>(j),
+                                        scores.begin() + std::min<std::ptrdiff_t>(
+                                                             static_cast<std::ptrdiff_t>(j) + 32, kKeys)));
+          of_out[j] = to_e4m3(std::exp(scores[j] - most)) * std::exp(most - all) / std::exp(scores[j] - all);
+        }
+      };
+      wrong.weight = [](double p) { return p; };
+      const Against found = against(right, wrong.forward().out);
+      REQUIRE(found.explanations.size() == 1);
+      CHECK(found.explanations[0].text == "the weights are rounded to float8_e4m3fn in tiles of 32 keys");
+      CHECK(found.explanations[0].share_explained > 0.98);
+    }
+}
+
 TEST_CASE("keys of queries that were never written, which no other query attends to, are named") {
   for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
     for (const std::uint64_t seed : {23U, 24U}) {
