@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/report.hpp"
@@ -59,6 +61,21 @@ struct RoutedTokens {
 /// range, Error{input} for another shape or type of logits and bias, and NaN.
 RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
+
+/// Weights (tokens, k) of the same choices that are wrong in a known way: "the weights are those with the bias".
+struct OtherWeights {
+  std::string text;
+  Array weights;  // float64
+};
+
+/// The right weights of some choices (tokens, k) by these settings, float64, and others. −1 has the weight 0. Throws as
+/// choose_experts(), and Error{input} for ids that are no experts.
+struct WeightsOfChoices {
+  Array right;
+  std::vector<OtherWeights> others;
+};
+WeightsOfChoices weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                                    const ArraySource& topk_ids);
 
 struct CombineSettings {
   /// (tokens, k), or (tokens,) for k = 1, of a float type. Null: each is 1.

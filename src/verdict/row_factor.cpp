@@ -42,10 +42,10 @@ std::optional<FaultModel> factor_of_each_row(const ResultRows& result, const Fau
     const auto [other, is_new] = last.emplace(std::move(place), *fit);
     if (is_new) continue;
     ++pairs;
-    different += std::abs(fit->value - other->second.value) > 6 * (fit->deviation + other->second.deviation);
+    different += std::abs(fit->value - other->second.value) > 3 * (fit->deviation + other->second.deviation);
     other->second = *fit;
   }
-  if (pairs == 0 || 4 * different < 3 * pairs) return std::nullopt;
+  if (pairs == 0 || 3 * different < 2 * pairs) return std::nullopt;
   FaultModel model;
   model.kind = "factor";
   model.text = fmt::format("each {} has a factor of its own, of some {}s from {:.3g} to {:.3g}", one, one,

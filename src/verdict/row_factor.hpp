@@ -8,8 +8,8 @@
 
 namespace ejk::verify {
 
-/// Rows that are multiplied by factors, each fitted to the row: of `one` and `many` of them. None where rows of
-/// a part, such as a group, have the same factor: explain_rows names these. `result` outlives the model.
+/// Rows that are multiplied by factors, each fitted to the row; `one`: what a row is. None where rows of a part, such
+/// as a group, have the same factor: explain_rows names these. `result` outlives the model.
 std::optional<FaultModel> factor_of_each_row(const ResultRows& result, const FaultSearch& search,
                                              const std::string& one, double row_nanoseconds);
 

@@ -9,10 +9,14 @@
 #include <array>
 #include <optional>
 
+#include "against.hpp"
 #include "commands.hpp"
 #include "ejk/groups.hpp"
+#include "ejk/moe_check.hpp"
+#include "ejk/program/routing.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "router.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -20,20 +24,69 @@ namespace ejk::app {
 namespace {
 
 struct RouteOptions {
-  std::string topk_ids, logits, bias;
-  std::optional<std::int64_t> experts, top_k, groups, top_groups;
-  std::optional<RouterScore> score;
-  bool renormalize = false;
+  std::string topk_ids;
+  std::optional<std::int64_t> experts;
+  RouterOptions router;
   std::optional<DType> dtype;
   std::int64_t ranks = 1;
+  AgainstOptions against;
 };
 
+}  // namespace
+
+RouterSettings RouterOptions::settings(Job& job) const {
+  RouterSettings settings;
+  settings.top_k = *top_k;
+  settings.score = score.value_or(RouterScore::softmax);
+  if (!bias.empty()) settings.bias = job.open("bias", bias);
+  settings.groups = groups.value_or(1);
+  settings.top_groups = top_groups.value_or(1);
+  settings.renormalize = renormalize;
+  return settings;
+}
+
+void declare_router(OptionSet& set, RouterOptions& into, const char* group) {
+  add_reference(set, "--logits", into.logits, "scores of a router (tokens, experts)")
+      .needs("--top-k")
+      .group(group);
+  add_word(set, "--top-k", into.top_k, at_least(1), "K", "experts of a token")
+      .recorded()
+      .needs("--logits")
+      .group(group);
+  add_choice(set, "--score", into.score,
+             named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
+             "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
+      .needs("--logits")
+      .group(group);
+  add_reference(
+      set, "--bias", into.bias,
+      "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
+      .needs("--logits")
+      .group(group);
+  add_word(set, "--groups", into.groups, at_least(1), "G", "experts are in G groups of equal size")
+      .needs("--logits")
+      .needs("--top-groups")
+      .needs("--groups")
+      .group(group);
+  add_word(
+      set, "--top-groups", into.top_groups, at_least(1), "T",
+      "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
+      "largest.")
+      .needs("--logits")
+      .group(group);
+  add_flag(set, "--renormalize", into.renormalize, "the weights of a token sum to 1")
+      .needs("--logits")
+      .group(group);
+}
+
+namespace {
+
 void check_words(const RouteOptions& options) {
-  if (options.topk_ids.empty() == options.logits.empty())
-    throw usage(options.logits.empty() ? "TOPK_IDS is missing"
-                                       : "TOPK_IDS and --logits both give the experts")
+  if (options.topk_ids.empty() != options.router.given())
+    throw usage(options.router.given() ? "TOPK_IDS and --logits both give the experts"
+                                       : "TOPK_IDS is missing")
         .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
-  if (options.logits.empty() && !options.experts)
+  if (!options.router.given() && !options.experts)
     throw usage("--experts N is missing: ids do not say how many experts there are");
 }
 
@@ -43,19 +96,13 @@ Outcome run(const RouteOptions& options, Job& job) {
   std::shared_ptr<const ArraySource> ids;
   Report report;
   std::int64_t experts = 0;
-  if (!options.logits.empty()) {
-    const auto logits = job.open("logits", options.logits);
+  if (options.router.given()) {
+    const auto logits = job.open("logits", options.router.logits);
     experts = logits->shape().size() == 2 ? logits->shape()[1] : 0;
     if (options.experts && *options.experts != experts)
       throw Error(Error::Kind::input, fmt::format("{} has logits of {} experts, not {}",
                                                   printable(logits->name()), experts, *options.experts));
-    RouterSettings settings;
-    settings.top_k = *options.top_k;
-    settings.score = options.score.value_or(RouterScore::softmax);
-    if (!options.bias.empty()) settings.bias = job.open("bias", options.bias);
-    settings.groups = options.groups.value_or(1);
-    settings.top_groups = options.top_groups.value_or(1);
-    settings.renormalize = options.renormalize;
+    RouterSettings settings = options.router.settings(job);
     settings.dtype = options.dtype.value_or(DType::float32);
     const std::int64_t tokens = logits->shape().empty() ? 0 : logits->shape()[0];
     const std::int64_t bytes = 40 * tokens * settings.top_k + 12 * experts + type_of(*logits).bytes();
@@ -86,7 +133,7 @@ Outcome run(const RouteOptions& options, Job& job) {
   described.items.insert(described.items.end(), report.items.begin(), report.items.end());
   described.warnings.insert(described.warnings.end(), report.warnings.begin(), report.warnings.end());
   const std::string none = "TOPK_IDS is given";
-  const bool has_logits = !options.logits.empty();
+  const bool has_logits = options.router.given();
   const auto if_logits = [&](const Array& array) {
     return has_logits ? make_source(array.view()) : std::shared_ptr<const ArraySource>();
   };
@@ -107,37 +154,7 @@ Run declare_route(OptionSet& set) {
   add_word(set, "--ranks", options->ranks, at_least(1), "N",
            "the load of N expert-parallel ranks, with as many consecutive experts each");
   const char* const group = "Instead of TOPK_IDS";
-  add_reference(set, "--logits", options->logits, "scores of a router (tokens, experts)")
-      .needs("--top-k")
-      .group(group);
-  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts of a token")
-      .recorded()
-      .needs("--logits")
-      .group(group);
-  add_choice(set, "--score", options->score,
-             named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
-             "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
-      .needs("--logits")
-      .group(group);
-  add_reference(
-      set, "--bias", options->bias,
-      "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
-      .needs("--logits")
-      .group(group);
-  add_word(set, "--groups", options->groups, at_least(1), "G", "experts are in G groups of equal size")
-      .needs("--logits")
-      .needs("--top-groups")
-      .needs("--groups")
-      .group(group);
-  add_word(
-      set, "--top-groups", options->top_groups, at_least(1), "T",
-      "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
-      "largest.")
-      .needs("--logits")
-      .group(group);
-  add_flag(set, "--renormalize", options->renormalize, "the weights of a token sum to 1")
-      .needs("--logits")
-      .group(group);
+  declare_router(set, options->router, group);
   add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
       .needs("--logits")
       .group(group);
