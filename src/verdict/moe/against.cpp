@@ -150,7 +150,11 @@ std::int64_t bytes_of_token(const MoeTypes& types) {
 }  // namespace
 
 ActualLayer::ActualLayer(const MoeOperands& of, Activation act, const ArrayView& result)
-    : operands(of), activation(act), given(result), sums(sums_of(of, result.dtype)) {}
+    : operands(of),
+      activation(act),
+      given(result),
+      sums(sums_of(of, result.dtype)),
+      squared_down(squares_of(of.down)) {}
 
 std::vector<double> numbers_of(const ArrayView& weights) {
   const Array all = Array::copy_of(weights);
@@ -159,20 +163,17 @@ std::vector<double> numbers_of(const ArrayView& weights) {
   return numbers;
 }
 
-Expected ActualLayer::expected(
-    const matmul::MoeSteps& steps, const MoeProgress& progress,
-    const std::function<void(IndexRange tokens, matmul::ExpertRows rows)>& keep) const {
+Expected ActualLayer::expected(const matmul::MoeSteps& steps, const MoeProgress& progress) const {
   const auto elements = static_cast<std::size_t>(tokens() * hidden());
   Expected all{std::vector<double>(elements), std::vector<double>(elements)};
   const Unit unit = unit_of(operands, given.dtype);
   std::vector<double> weights = numbers_of(operands.topk_weights);
   if (!steps.weighs_output) std::fill(weights.begin(), weights.end(), 1.0);
-  const Array squared_down = squares_of(operands.down);
   const std::int64_t step = matmul::tokens_at_once(types_of(operands), bytes_of_token(types_of(operands)));
   const std::int64_t k = choices();
   for (std::int64_t begin = 0; begin < tokens(); begin += step) {
     const IndexRange some{begin, std::min(tokens(), begin + step)};
-    matmul::ExpertRows rows = matmul::expert_rows(operands, some, sums, steps);
+    const matmul::ExpertRows rows = matmul::expert_rows(operands, some, sums, steps);
     Array squares(DType::float32, rows.h.shape());
     if (sums == DType::float64)
       squared_errors<double>(*this, rows, unit, squares);
@@ -199,7 +200,6 @@ Expected ActualLayer::expected(
                            sum.finish(out, std::span(all.allowed).subspan(at, n));
                          }
                        });
-    if (keep) keep(some, std::move(rows));
     if (progress) progress(some.end, tokens());
   }
   return all;

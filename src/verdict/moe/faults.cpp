@@ -22,6 +22,31 @@ namespace {
 
 using verify::FaultModel;
 
+// The operands of some tokens.
+struct SomeTokens {
+  std::vector<std::int64_t> tokens;
+  Array x, ids, weights;
+  MoeOperands operands;
+
+  SomeTokens(const MoeOperands& of, const std::vector<std::int64_t>& which)
+      : tokens(which),
+        x(rows_of(of.x)),
+        ids(rows_of(of.topk_ids)),
+        weights(rows_of(of.topk_weights)),
+        operands(of) {
+    operands.x = x.view(), operands.topk_ids = ids.view(), operands.topk_weights = weights.view();
+  }
+
+ private:
+  Array rows_of(const ArrayView& all) const {
+    Array some(all.dtype, {std::ssize(tokens), all.shape[1]});
+    const std::int64_t bytes = all.shape[1] * size_of(all.dtype);
+    for (std::size_t t = 0; t < tokens.size(); ++t)
+      copy_elements(all[tokens[t]], some.data() + static_cast<std::int64_t>(t) * bytes);
+    return some;
+  }
+};
+
 class Faults {
  public:
   Faults(const ActualLayer& it, const Expected& right, const verify::ResultRows& rows,
@@ -36,7 +61,6 @@ class Faults {
         y_(it.sums, {it.tokens() * k_, it.hidden()}),
         first_(ids_.size(), -1),
         inverse_(ids_.size()) {
-    keep_rows();
     const Route route =
         make_route(make_source(Array::copy_of(it.operands.topk_ids)), it.operands.gate.shape[0]);
     choices_ = route.choices;
@@ -96,8 +120,11 @@ class Faults {
     return all;
   }
 
-  // The whole layer again, with one step changed; `is_open`: whether another one is needed.
-  void try_steps(const std::function<bool(const FaultModel& model)>& is_open) const {
+  // The whole layer again, with one step changed, if it is likely by some tokens; `is_open`: whether another one is
+  // needed.
+  void try_steps(const std::vector<std::int64_t>& tokens,
+                 const std::function<bool(const FaultModel& model)>& is_open) const {
+    const SomeTokens some(it_.operands, tokens);
     struct Changed {
       std::string text;
       matmul::MoeSteps steps;
@@ -119,7 +146,7 @@ class Faults {
       if (other != own)
         all.push_back({fmt::format("the activation is {}, not {}", name_of(other), name_of(own)), {other}});
     for (Changed& one : all)
-      if (!is_open(with_steps(std::move(one.text), one.steps))) return;
+      if (is_likely(one.steps, some) && !is_open(with_steps(std::move(one.text), one.steps))) return;
   }
 
  private:
@@ -127,17 +154,19 @@ class Faults {
 
   // Rows of y sorted by expert over all tokens: chunks of tokens have rows of their own.
   void keep_rows() {
-    const Route all =
-        make_route(make_source(Array::copy_of(it_.operands.topk_ids)), it_.operands.gate.shape[0]);
     const std::int64_t bytes = it_.hidden() * size_of(it_.sums);
-    it_.expected({it_.activation}, {}, [&](IndexRange tokens, const matmul::ExpertRows& rows) {
-      for (std::int64_t f = tokens.begin * k_; f < tokens.end * k_; ++f)
-        std::copy_n(
-            rows.y.data() +
-                bytes * rows.route.inverse
-                            .elements<std::int32_t>()[static_cast<std::size_t>(f - tokens.begin * k_)],
-            bytes, y_.data() + bytes * all.inverse.elements<std::int32_t>()[static_cast<std::size_t>(f)]);
-    });
+    const MoeTypes types = types_of(it_.operands);
+    const std::int64_t step = matmul::tokens_at_once(types, matmul::bytes_of_token(types, 8));
+    for (std::int64_t begin = 0; begin < it_.tokens(); begin += step) {
+      const IndexRange tokens{begin, std::min(it_.tokens(), begin + step)};
+      const matmul::ExpertRows rows = matmul::expert_rows(it_.operands, tokens, it_.sums, {it_.activation});
+      for (std::int64_t f = tokens.begin * k_; f < tokens.end * k_; ++f) {
+        const std::int32_t from =
+            rows.route.inverse.elements<std::int32_t>()[static_cast<std::size_t>(f - tokens.begin * k_)];
+        std::copy_n(rows.y.data() + bytes * from, bytes,
+                    y_.data() + bytes * inverse_[static_cast<std::size_t>(f)]);
+      }
+    }
   }
 
   void load(std::int64_t row, std::vector<double>& out) const {
@@ -314,6 +343,36 @@ class Faults {
     return model;
   }
 
+  // Whether the step halves the differences of some of the tokens.
+  bool is_likely(const matmul::MoeSteps& steps, const SomeTokens& some) const {
+    const matmul::ExpertRows rows =
+        matmul::expert_rows(some.operands, {0, std::ssize(some.tokens)}, it_.sums, steps);
+    std::vector<double> given(static_cast<std::size_t>(it_.hidden())), sums(given), y(given);
+    std::int64_t better = 0;
+    for (std::int64_t t = 0; t < std::ssize(some.tokens); ++t) {
+      const std::int64_t token = some.tokens[static_cast<std::size_t>(t)];
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (std::int64_t j = 0; j < k_; ++j) {
+        const std::int64_t row =
+            rows.route.inverse.elements<std::int32_t>()[static_cast<std::size_t>(t * k_ + j)];
+        if (row >= rows.route.choices) continue;
+        core::load(it_.sums, rows.y.data() + row * it_.hidden() * size_of(it_.sums), size_of(it_.sums),
+                   it_.hidden(), y.data());
+        const double weight = steps.weighs_output ? weights_[static_cast<std::size_t>(token * k_ + j)] : 1;
+        for (std::size_t c = 0; c < y.size(); ++c) sums[c] += weight * y[c];
+      }
+      rows_.given(token, given.data());
+      double before = 0, after = 0;
+      for (std::size_t c = 0; c < given.size(); ++c) {
+        const double right = right_.out[static_cast<std::size_t>(token * it_.hidden()) + c];
+        before += (given[c] - right) * (given[c] - right);
+        after += (given[c] - sums[c]) * (given[c] - sums[c]);
+      }
+      better += 4 * after < before;
+    }
+    return better >= std::clamp<std::int64_t>(std::ssize(some.tokens), 1, 3);
+  }
+
   FaultModel with_steps(std::string text, const matmul::MoeSteps& steps) const {
     auto values = std::make_shared<const Expected>(it_.expected(steps));
     FaultModel model{"layer", std::move(text),
@@ -356,7 +415,7 @@ void explain(const ActualLayer& it, const Expected& right, const std::vector<Oth
   };
   run(faults.of_weights(others));
   if (search.is_open())
-    faults.try_steps([&](const FaultModel& model) {
+    faults.try_steps(search.some_rows(64), [&](const FaultModel& model) {
       run({model});
       return search.is_open();
     });

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,7 +23,8 @@ struct ActualLayer {
   const MoeOperands& operands;
   Activation activation;
   const ArrayView& given;
-  DType sums;  // of the reference
+  DType sums;          // of the reference
+  Array squared_down;  // float32
 
   ActualLayer(const MoeOperands& of, Activation act, const ArrayView& result);
 
@@ -33,9 +33,8 @@ struct ActualLayer {
   std::int64_t choices() const { return operands.topk_ids.shape[1]; }  // of a token
   std::int64_t inter() const { return operands.gate.shape[2]; }
 
-  /// With the steps of a fault, and `keep` called with the rows of each chunk of tokens.
-  Expected expected(const matmul::MoeSteps& steps, const MoeProgress& progress = {},
-                    const std::function<void(IndexRange tokens, matmul::ExpertRows rows)>& keep = {}) const;
+  /// With the steps of a fault.
+  Expected expected(const matmul::MoeSteps& steps, const MoeProgress& progress = {}) const;
 };
 
 /// (tokens k,) in C order.
