@@ -69,6 +69,7 @@ class Faults {
       if (inverse_[f] < choices_)
         first_[static_cast<std::size_t>(inverse_[f])] = static_cast<std::int64_t>(f);
     }
+    keep_rows();
   }
 
   // Of weights: sums of the same rows.

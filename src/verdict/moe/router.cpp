@@ -39,6 +39,7 @@ Against compare_weights(const ArraySource& logits, const RouterSettings& setting
   rows.array_axes = {0};
   rows.column = "choice";
   rows.columns_name = "choices";
+  rows.tiles = {"token", "column"};
   rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row; };
   rows.index = [](std::int64_t row, std::int64_t column) { return Shape{row, column}; };
   rows.given = [&](std::int64_t row, double* values) {
