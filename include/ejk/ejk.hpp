@@ -22,8 +22,6 @@
 #include "ejk/mask_set.hpp"
 #include "ejk/matmul_check.hpp"
 #include "ejk/merge_states.hpp"
-#include "ejk/moe.hpp"
-#include "ejk/moe_check.hpp"
 #include "ejk/pack.hpp"
 #include "ejk/paged.hpp"
 #include "ejk/quantize.hpp"

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "ejk/moe.hpp"
 #include "ejk/route.hpp"
 
 namespace ejk::matmul {

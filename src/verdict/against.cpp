@@ -244,7 +244,6 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
   }
   for (std::size_t a = 0; a < axes; ++a) {
     const RowAxis& axis = result.axes[a];
-    against.has_parts = against.has_parts || axis.kind == RowAxis::Kind::part;
     if (axis.length == 1 && axis.kind == RowAxis::Kind::part && sums[a].back().beyond == 0) continue;
     if (const Sum& none = sums[a].back(); none.beyond > 0 && !axis.none.empty())
       against.no_group = {none.rows, none.rows * result.columns, none.beyond, none.not_numbers};

@@ -1,5 +1,5 @@
 // A layer of experts against plain loops, in any strides and with choices of no expert.
-#include "ejk/moe.hpp"
+#include "ejk/route.hpp"
 
 #include <doctest/doctest.h>
 

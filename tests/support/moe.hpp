@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "ejk/moe.hpp"
+#include "ejk/route.hpp"
 #include "support/arrays.hpp"
 
 namespace plain {

@@ -1,12 +1,12 @@
 // ejk moe: a layer of experts, and the verdict on another implementation's result.
 // tests: tests/cli/moe/
-#include "ejk/moe.hpp"
+#include "ejk/route.hpp"
 
 #include <array>
 
 #include "against.hpp"
 #include "commands.hpp"
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "job.hpp"
 #include "router.hpp"
 #include "schema.hpp"

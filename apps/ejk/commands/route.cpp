@@ -12,7 +12,7 @@
 #include "against.hpp"
 #include "commands.hpp"
 #include "ejk/groups.hpp"
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "ejk/program/routing.hpp"
 #include "job.hpp"
 #include "options.hpp"

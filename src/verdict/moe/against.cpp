@@ -235,6 +235,7 @@ Against compare_moe(const MoeOperands& operands, Activation activation, const Ar
     std::copy_n(right.allowed.begin() + row * it.hidden(), it.hidden(), allowed);
   };
   Against against;
+  against.has_parts = false;
   against.method = it.sums == DType::float64 ? Against::Method::float64 : Against::Method::own_result;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
   if (explain == Explain::yes) {

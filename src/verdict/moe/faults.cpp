@@ -176,7 +176,7 @@ class Faults {
                out.data());
   }
 
-  // The row of the same expert `step` from that, around its end; kNone: there is no other.
+  // The row `step` from that, of the same expert; at its end itself.
   std::int64_t neighbour(std::int64_t row, std::int64_t step) const {
     const auto expert = [&](std::int64_t r) {
       return ids_[static_cast<std::size_t>(first_[static_cast<std::size_t>(r)])];
@@ -312,11 +312,15 @@ class Faults {
       capacities.insert(first[e]);
       are_last = are_last && n == last[e] - first[e];
     }
-    const std::string text =
+    std::string text =
         fmt::format(" in {} {}", count.size() == 1 ? "expert" : "experts", verify::ranges_of(experts, 6));
     if (!are_last || capacities.size() != 1) return text;
     const std::int64_t capacity = *capacities.begin();
-    return text + (capacity == 0 ? ", all of them" : fmt::format(", after {} rows: its capacity", capacity));
+    if (capacity == 0) return text + ", all of them";
+    const bool is_of_all = std::all_of(last.begin(), last.end(), [&](const auto& e) {
+      return e.second <= capacity || count.contains(e.first);
+    });
+    return text + fmt::format(", after {} rows{}", capacity, is_of_all ? ": its capacity" : "");
   }
 
   std::optional<FaultModel> with_other_rows(std::function<std::int64_t(std::int64_t row)> other,

@@ -1,5 +1,5 @@
 // A given result of a layer of experts beside its reference: the rows of all choices, sums of tokens with any
-// weights, and their tolerances (derived in ejk/moe.hpp).
+// weights, and their tolerances (derived in ejk/route.hpp).
 // tests: tests/verdict/moe/test_against.cpp
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/elements.hpp"
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "matmul/moe.hpp"
 #include "verdict/against.hpp"
 

@@ -7,7 +7,7 @@
 
 #include "compare/float_type.hpp"
 #include "core/elements.hpp"
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "verdict/against.hpp"
 #include "verdict/fault_search.hpp"
 
@@ -54,6 +54,7 @@ Against compare_weights(const ArraySource& logits, const RouterSettings& setting
     for (std::int64_t c = 0; c < k; ++c) load(weights.right, row, c, values[c], allowed[c]);
   };
   Against against;
+  against.has_parts = false;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
   against.tried = explain == Explain::yes;
   if (explain == Explain::no || against.agrees()) return against;

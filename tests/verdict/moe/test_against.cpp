@@ -1,7 +1,7 @@
 // Right layers of experts are within the bound, three times their error is not.
 #include <doctest/doctest.h>
 
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "support/moe.hpp"
 
 using namespace ejk;

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "support/moe.hpp"
 
 using namespace ejk;

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "ejk/moe_check.hpp"
+#include "ejk/matmul_check.hpp"
 #include "support/arrays.hpp"
 
 using namespace ejk;
