@@ -117,7 +117,7 @@ struct Against {
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;     // results without a given array
   std::vector<std::string> not_compared;  // given arrays that are no results
-  bool has_parts = false;                 // some array has heads, batch entries, sequences or groups
+  bool has_parts = true;                  // arrays have heads, batch entries, sequences or groups
   std::vector<Part> parts;
   std::optional<NoGroup> no_group = {};
   std::vector<Indices> where;
