@@ -198,10 +198,9 @@ Run declare_moe(OptionSet& set) {
     const bool printed = set.shared().output.empty();
     return options->against.given() && printed ? std::vector<std::string>() : std::vector<std::string>{"out"};
   });
-  set_footer(
-      set,
-      "Products and the activation are float32, sums of a token float64, and rounded once. A right kernel may "
-      "round each step to the type of X, and sum in any order: the bound allows for it.");
+  set_footer(set,
+             "Products and the activation are float32, a token is summed in float64 and\nrounded once. "
+             "A right kernel may round each step\nto the type of X, and sum in any order.");
   return [options](Job& job) { return run(*options, job); };
 }
 
@@ -211,7 +210,7 @@ extern const Command moe_command{
     .name = "moe",
     .group = "Groups",
     .summary = "a layer of experts, from tokens to tokens",
-    .example = "ejk moe x.npy w13.npy w2.npy --logits scores.npy --top-k 2 --renormalize -o out.npy",
+    .example = "ejk moe x.npy w13.npy w2.npy --logits scores.npy --top-k 2 -o out.npy",
     .outputs = {{"out", "(tokens, hidden) of --dtype",
                  "sum of weights[t, j] * ((act(x @ gate) * (x @ up)) @ down) over the experts of token t"}},
     .use = R"(out = np.load("out.npy"))",
