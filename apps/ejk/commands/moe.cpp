@@ -123,6 +123,7 @@ Outcome run(const MoeOptions& options, Job& job) {
                     ? "TOPK_IDS and --logits both give the experts"
                     : "the experts of tokens are missing: TOPK_IDS with --weights, or --logits")
         .hint("for example: ejk moe x.npy w13.npy w2.npy r.h5:/topk_ids --weights r.h5:/topk_weights");
+  if (!options.against.tiles.empty()) throw usage("--tiles: the picture is of tokens and columns");
   MoeInputs inputs(options, job);
   const MoeTypes types = inputs.types();
   const ArrayType out{options.dtype.value_or(types.x.dtype), types.x.shape};

@@ -92,6 +92,7 @@ void check_words(const RouteOptions& options) {
   if (options.against.given() && !options.router.given())
     throw usage("--against compares the choice of experts by logits: --logits is missing")
         .hint("ids beside ids: ejk compare A B --routing");
+  if (!options.against.tiles.empty()) throw usage("--tiles: the picture is of tokens and choices");
 }
 
 // Another router's experts and weights; those of its own where it has weights alone.
