@@ -36,23 +36,28 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
                      : "its axes are in another order than those of the inputs");
     throw std::move(error);
   }
-  if (!is_wide_float(source.dtype()))
+  if (is_integer(planned.type.dtype) ? is_integer(source.dtype()) : is_wide_float(source.dtype())) return;
+  if (is_integer(planned.type.dtype))
+    throw Error(Error::Kind::input, fmt::format("{}: {} is {}, not of an integer type", source.name(),
+                                                planned.name, name_of(source.dtype())));
+  else
     throw Error(Error::Kind::input, fmt::format("{}: {} is {}, not of a float type of 16 bits or more",
                                                 source.name(), planned.name, name_of(source.dtype())));
 }
 
 // The only result of the shape of an array of another name; without one the first, for the error.
 std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
+  const auto is_like = [&](const PlannedArray& result) {
+    return result.type.shape == source.shape() && is_integer(result.type.dtype) == is_integer(source.dtype());
+  };
   std::vector<PlannedArray> alike;
   for (const PlannedArray& result : results)
-    if (result.type.shape == source.shape()) alike.push_back(result);
+    if (is_like(result)) alike.push_back(result);
   if (alike.size() > 1)
     throw usage("--against: {} may be any of {}, which have the same shape", source.name(), names_of(alike))
         .hint(fmt::format("a file or an array of the name says which it is: {}.npy, FILE.npz:{}",
                           alike[0].name, alike[0].name));
-  const auto found = std::find_if(results.begin(), results.end(), [&](const PlannedArray& result) {
-    return result.type.shape == source.shape();
-  });
+  const auto found = std::find_if(results.begin(), results.end(), is_like);
   return found == results.end() ? 0 : found - results.begin();
 }
 

@@ -98,13 +98,6 @@ against | section | comparison of the other result within error bounds | with --
     elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
     zeros, not_numbers | integer | of these, zeros; NaN and infinities where a number is expected
-  parts | table | heads, batch entries, sequences or groups with elements out of tolerance
-    array | string | the array
-    axis | string | head, key head, batch entry, sequence or group
-    index | integer or null | which; null: rows of no group
-    elements, beyond | integer | its elements; those out of tolerance
-    beyond_share | share or null | beyond / elements
-    worst | number or null | the largest error, in bounds
   where | table | the indices with elements out of tolerance, axis by axis
     array | string | the array
     axis | string | heads, batch entries, queries, groups, rows and so on
@@ -128,6 +121,17 @@ against | section | comparison of the other result within error bounds | with --
     difference | number or null | of the worst of them
     index | shape | where that is
     value, expected | number or null | the actual and the expected value
+)";
+
+// The rest of kAgainstKeys, of results with heads, batch entries, sequences or groups.
+inline constexpr std::string_view kAgainstPartsKeys = R"(
+  parts | table | heads, batch entries, sequences or groups with elements out of tolerance
+    array | string | the array
+    axis | string | head, key head, batch entry, sequence or group
+    index | integer or null | which; null: rows of no group
+    elements, beyond | integer | its elements; those out of tolerance
+    beyond_share | share or null | beyond / elements
+    worst | number or null | the largest error, in bounds
 )";
 /// Of lengths: sequences, tokens and the longest, under a condition.
 std::string count_keys(std::string_view when = "");

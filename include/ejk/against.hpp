@@ -49,7 +49,8 @@
 // heads, softcap, bias, alibi, sinks, no_key, uniform (equal weights), operands (keys and values of others),
 // tile (a loop over tiles or parts of keys), padding (keys of zeros that count), lse_base, lse_sign, lse_max,
 // lse_empty; of gradients also delta.
-// Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short, nibbles.
+// Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short, nibbles; of layers of
+// experts: weights, dropped, layer (one of its steps).
 //
 // An explanation names heads, batch entries, sequences or groups unless it holds in all out of tolerance. The
 // shares of an array and its unexplained share sum to 1.
@@ -120,6 +121,7 @@ struct Against {
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;     // results without a given array
   std::vector<std::string> not_compared;  // given arrays that are no results
+  bool has_parts = true;                  // arrays have heads, batch entries, sequences or groups
   std::vector<Part> parts;
   std::optional<NoGroup> no_group = {};
   std::vector<Indices> where;

@@ -10,6 +10,18 @@
 // is NaN, an infinity where the reference is the same or, within the tolerance, overflows; where X overflows
 // the arithmetic, sums may. Rows without a product equal 0 or existing_out exactly. Source: the standard
 // bound on the rounding of sums; spec of the golden files.
+//
+// Of a layer of experts (ejk/route.hpp), u is the unit roundoff of x or of the result, the larger one (2⁻⁸ of bfloat16,
+// 2⁻¹¹ of float16, 2⁻²⁴ of float32), u₀ half of its smallest number, v = 2⁻²⁴ that of sums. With the products g and l
+// with gate and up, h = activation(g) l and y = h · down of each of the k choices of a token, and
+//   G² = u² g² + u₀² + v² hidden/4 (2 g² + mean g²), L² of l alike
+//   E² = (activation'(g) l)² G² + activation(g)² L² + 3 (u² h² + u₀²) + v² (3 + |g|)² h²
+//   Y² = Σ (E² + v² inter/4 h²) down² + v² (inter/4 + 64) y²
+// an element is right if its error is at most ε |out| + 2 k u₀, half of the smallest result, and
+//   4 √(Σ w² Y²) + min(4 u √(3 Σ w² y² + (k − 1)/2 (Σ w² y² + out²)), (k + 2) u Σ |w y|)
+// for kernels that round products, activations and weighted rows to the type, and sum in it, in any order. Rounding
+// errors are independent: a sum of terms t is off by more than 4 u √(Σ t²) as rarely as a normal number beyond 9
+// deviations.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +33,7 @@
 #include "ejk/array.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/report.hpp"
+#include "ejk/route.hpp"
 
 namespace ejk {
 
@@ -83,5 +96,17 @@ Against compare_results(const GroupedMatmulPlan& plan, const ArrayView& lhs, con
 std::int64_t bytes_to_compare(const GroupedMatmulPlan& plan, Explain explain);
 
 Report describe(const MatmulCheck& check);
+
+/// `given`: of another implementation, (tokens, hidden) of any float type. `others` are tried besides the known
+/// faults. The reference is float64, of large 16-bit layers float32.
+Against compare_moe(const MoeOperands& operands, Activation activation, const ArrayView& given,
+                    const std::vector<OtherWeights>& others, Explain explain,
+                    const MoeProgress& progress = {});
+std::int64_t bytes_to_compare_moe(const MoeTypes& types, Explain explain);
+
+/// `given`: weights (tokens, k) of another router for the choices `topk_ids`. They are right within 32 · 2⁻²⁴, as of
+/// scores in float32, and the rounding of their own type.
+Against compare_weights(const ArraySource& logits, const RouterSettings& settings,
+                        const ArraySource& topk_ids, const ArrayView& given, Explain explain);
 
 }  // namespace ejk

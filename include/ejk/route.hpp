@@ -4,12 +4,17 @@
 // Choice f of topk_ids (tokens, k), flattened in C order, belongs to token f / k. Sorted by expert, stably,
 // choices become rows: row r is choice order[r], so that x[token] are the rows of a grouped product of x, and
 // its result y gives those of the choices as y[inverse]. Choices of -1 come last and belong to no group.
+//
+// A layer of experts is
+//   out[t] = Σ_j weights[t, j] · (activation(x[t] · gate[e]) ∘ (x[t] · up[e])) · down[e], e = topk_ids[t, j]
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/report.hpp"
@@ -60,6 +65,21 @@ struct RoutedTokens {
 RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
+/// Weights (tokens, k) of the same choices that are wrong in a known way: "the weights are those with the bias".
+struct OtherWeights {
+  std::string text;
+  Array weights;  // float64
+};
+
+/// The right weights of some choices (tokens, k) by these settings, float64, and others. −1 has the weight 0. Throws as
+/// choose_experts(), and Error{input} for ids that are no experts.
+struct WeightsOfChoices {
+  Array right;
+  std::vector<OtherWeights> others;
+};
+WeightsOfChoices weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                                    const ArraySource& topk_ids);
+
 struct CombineSettings {
   /// (tokens, k), or (tokens,) for k = 1, of a float type. Null: each is 1.
   std::shared_ptr<const ArraySource> weights = nullptr;
@@ -79,5 +99,38 @@ Array combine_experts(const ArrayView& y, const IntegerArray& inverse, const Com
 /// Load of the experts, and of `ranks` expert-parallel ranks with as many consecutive experts each. Throws
 /// Error{usage} if they do not divide the experts.
 Report describe(const Route& route, std::int64_t ranks = 1);
+
+enum class Activation : std::uint8_t { silu, gelu, gelu_tanh };
+/// "silu", "gelu", "gelu-tanh".
+std::string_view name_of(Activation activation);
+
+struct MoeOperands {
+  ArrayView x;             // (tokens, hidden)
+  ArrayView gate, up;      // (experts, hidden, inter); any strides
+  ArrayView down;          // (experts, inter, hidden)
+  ArrayView topk_ids;      // (tokens, k) int32; −1 is no expert
+  ArrayView topk_weights;  // (tokens, k) of a float type
+};
+
+/// The halves of the last axis of (experts, hidden, 2 inter).
+struct GateAndUp {
+  ArrayView gate, up;
+};
+GateAndUp split_gate_and_up(const ArrayView& both);
+
+using MoeProgress = std::function<void(std::int64_t done, std::int64_t all)>;
+
+/// (tokens, hidden) of `dtype`. Products and the activation are float32, or float64 where x is; the sums of a token
+/// float64, rounded once. Throws Error{input} about the operand for shapes and types that do not fit.
+Array moe(const MoeOperands& operands, Activation activation, DType dtype, const MoeProgress& progress = {});
+
+/// Shapes and types, for plans; k of topk_ids.
+struct MoeTypes {
+  ArrayType x, gate, down;
+  std::int64_t top_k = 1;
+};
+/// Throws as moe(); operands without elements will do.
+MoeTypes types_of(const MoeOperands& operands);
+std::int64_t moe_bytes(const MoeTypes& types, DType dtype);
 
 }  // namespace ejk

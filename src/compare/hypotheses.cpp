@@ -156,25 +156,13 @@ struct ConstantFit {
   }
 };
 
-// The median of the best conditioned half of the samples, then least squares of those near it, each by its
-// tolerance.
-ConstantFit fit_to(Constant kind, const Samples& samples, const Agreement& agree) {
-  struct Term {
-    double x, y, difference;  // y = c x, in units of the tolerance
-  };
-  std::vector<Term> terms;
-  for (const Sample* s : samples) {
-    if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
-    const Agreement here = agree.at(s->at);
-    const double size = std::abs(s->expected), difference = s->actual - s->expected;
-    const double tolerance =
-        std::max(here.atol + here.rtol * size, 1e-12 * std::max(size, std::abs(s->actual)));
-    if (!(tolerance > 0)) continue;
-    if (kind == Constant::factor)
-      terms.push_back({s->expected / tolerance, s->actual / tolerance, difference / tolerance});
-    else
-      terms.push_back({1 / tolerance, difference / tolerance, difference / tolerance});
-  }
+// y = c x, in units of the tolerance.
+struct Term {
+  double x, y, difference;
+};
+
+// The median of the best conditioned half of the terms, then least squares of those near it.
+ConstantFit fit_terms(Constant kind, std::vector<Term> terms) {
   if (terms.empty()) return {};
   const auto half = terms.begin() + std::ssize(terms) / 2;
   std::nth_element(terms.begin(), half, terms.end(),
@@ -203,6 +191,40 @@ ConstantFit fit_to(Constant kind, const Samples& samples, const Agreement& agree
   }
   return fit;
 }
+
+ConstantFit fit_to(Constant kind, const Samples& samples, const Agreement& agree) {
+  std::vector<Term> terms;
+  for (const Sample* s : samples) {
+    if (!std::isfinite(s->actual) || !std::isfinite(s->expected)) continue;
+    const Agreement here = agree.at(s->at);
+    const double size = std::abs(s->expected), difference = s->actual - s->expected;
+    const double tolerance =
+        std::max(here.atol + here.rtol * size, 1e-12 * std::max(size, std::abs(s->actual)));
+    if (!(tolerance > 0)) continue;
+    if (kind == Constant::factor)
+      terms.push_back({s->expected / tolerance, s->actual / tolerance, difference / tolerance});
+    else
+      terms.push_back({1 / tolerance, difference / tolerance, difference / tolerance});
+  }
+  return fit_terms(kind, std::move(terms));
+}
+
+}  // namespace
+
+std::optional<FittedFactor> fit_factor(std::span<const double> actual, std::span<const double> expected,
+                                       std::span<const double> allowed) {
+  std::vector<Term> terms;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    if (std::isfinite(actual[i]) && std::isfinite(expected[i]) && std::isfinite(allowed[i]) && allowed[i] > 0)
+      terms.push_back(
+          {expected[i] / allowed[i], actual[i] / allowed[i], (actual[i] - expected[i]) / allowed[i]});
+  const ConstantFit fit = fit_terms(Constant::factor, std::move(terms));
+  if (fit.elements < kFewestSamples) return std::nullopt;
+  // Errors have the factor, too.
+  return FittedFactor{fit.c, fit.deviation * std::min(1.0, std::abs(fit.c))};
+}
+
+namespace {
 
 std::optional<ConstantFit> fit_one(Constant kind, const Samples& samples, const Agreement& agree) {
   const ConstantFit fit = fit_to(kind, samples, agree);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -131,6 +132,15 @@ HypothesisPtr moved_by(const Evidence& evidence, std::size_t axis,
 
 /// "query i", "index i of axis 0".
 std::string any_index(const std::string& axis);
+
+/// A factor between elements and the expected ones, and its standard deviation.
+struct FittedFactor {
+  double value = 0, deviation = 0;
+};
+
+/// By least squares, weighted by the tolerances; none of too few elements.
+std::optional<FittedFactor> fit_factor(std::span<const double> actual, std::span<const double> expected,
+                                       std::span<const double> allowed);
 
 std::int64_t fitting_bytes(const Shape& shape);
 

@@ -36,6 +36,19 @@ void require_experts(std::int64_t experts) {
     throw core::usage("there are {} experts; from 0 to {} are possible", experts, kMostChoices);
 }
 
+std::vector<std::int64_t> read_ids(const ArraySource& source, std::int64_t experts) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(element_count(source.shape())));
+  std::vector<std::byte> raw;
+  core::read_integer_box(source, Shape(source.shape().size(), 0), source.shape(), raw, ids.data());
+  for (std::size_t f = 0; f < ids.size(); ++f)
+    if (ids[f] < -1 || ids[f] >= experts)
+      throw core::invalid(
+          "element {} is {}; {}", to_string(core::index_of(source.shape(), static_cast<std::int64_t>(f))),
+          ids[f], ids[f] < 0 ? "below -1, which is no expert" : fmt::format("there are {} experts", experts))
+          .at(source.name());
+  return ids;
+}
+
 // The eligible experts of a token, best first, and whether a tie decided.
 class TokenRouter {
  public:
@@ -65,6 +78,20 @@ class TokenRouter {
     if (settings_.renormalize && sum > 0)
       for (std::size_t i = 0; i < k; ++i) weights[i] /= sum;
     return tied;
+  }
+
+  // Weights of given experts, of which −1 has none; with `adds_bias` those that choose.
+  void weigh(const double* logits, const std::int64_t* ids, bool adds_bias, double* weights) {
+    score(logits);
+    const auto k = static_cast<std::size_t>(settings_.top_k);
+    double sum = 0;
+    for (std::size_t i = 0; i < k; ++i) {
+      const auto e = static_cast<std::size_t>(ids[i]);
+      weights[i] = ids[i] < 0 ? 0 : scores_[e] + (adds_bias ? bias_[e] : 0);
+      sum += weights[i];
+    }
+    if (settings_.renormalize && sum > 0)
+      for (std::size_t i = 0; i < k; ++i) weights[i] /= sum;
   }
 
  private:
@@ -134,6 +161,37 @@ void require_router(const RouterSettings& settings, std::int64_t experts) {
           fmt::format("weights are of a float type, not {}", name_of(settings.dtype)));
 }
 
+void require_logits(const ArraySource& logits) {
+  if (!is_float(logits.dtype()) || logits.shape().size() != 2)
+    throw core::invalid("it is {} {}; logits are (tokens, experts) of a float type", name_of(logits.dtype()),
+                        to_string(logits.shape()))
+        .at(logits.name());
+}
+
+constexpr std::int64_t kTokens = 64;
+
+// Calls f(first token, tokens, their logits) in parallel.
+template <class F>
+void for_each_piece(const ArraySource& logits, F&& f) {
+  const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1];
+  const auto resident = logits.random_access() ? nullptr : make_source(read_all(logits), logits.name());
+  const ArraySource& source = resident ? *resident : logits;
+  core::parallel_for(
+      core::ceil_div(tokens, kTokens), 64 * static_cast<double>(tokens) * static_cast<double>(experts),
+      [&](std::int64_t piece) {
+        const std::int64_t first = piece * kTokens, n = std::min(kTokens, tokens - first);
+        std::vector<std::byte> raw(static_cast<std::size_t>(n * experts * size_of(logits.dtype())));
+        std::vector<double> numbers(static_cast<std::size_t>(n * experts));
+        source.read(Shape{first, 0}, Shape{n, experts}, raw.data());
+        core::load(logits.dtype(), raw.data(), size_of(logits.dtype()), n * experts, numbers.data());
+        for (std::int64_t i = 0; i < n * experts; ++i)
+          if (std::isnan(numbers[static_cast<std::size_t>(i)]))
+            throw core::invalid("element {} is NaN", to_string(Shape{first + i / experts, i % experts}))
+                .at(logits.name());
+        f(first, n, numbers.data());
+      });
+}
+
 std::vector<double> bias_of(const ArraySource& bias, std::int64_t experts) {
   if (bias.shape() != Shape{experts} || !is_float(bias.dtype()))
     throw core::invalid("it is {} {}; a bias is ({},) of a float type", name_of(bias.dtype()),
@@ -160,23 +218,15 @@ Route make_route(const IntegerArray& topk_ids, std::int64_t experts) {
         .at(source.name());
   const std::int64_t n = element_count(source.shape()), k = experts_of_token(source);
   if (n > kMostChoices) throw core::invalid("{} choices are more than int32 counts", n).at(source.name());
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(n));
-  std::vector<std::byte> raw;
-  core::read_integer_box(source, Shape(source.shape().size(), 0), source.shape(), raw, ids.data());
+  const std::vector<std::int64_t> ids = read_ids(source, experts);
 
   Route route{Array(DType::int32, {experts}), Array(DType::int32, {n}), Array(DType::int32, {n}),
               Array(DType::int32, {n})};
   route.tokens = k == 0 ? element_count(std::span(source.shape()).first(source.shape().size() - 1)) : n / k;
   const auto sizes = route.group_sizes.elements<std::int32_t>();
   std::fill(sizes.begin(), sizes.end(), 0);
-  for (std::size_t f = 0; f < ids.size(); ++f) {
-    if (ids[f] < -1 || ids[f] >= experts)
-      throw core::invalid(
-          "element {} is {}; {}", to_string(core::index_of(source.shape(), static_cast<std::int64_t>(f))),
-          ids[f], ids[f] < 0 ? "below -1, which is no expert" : fmt::format("there are {} experts", experts))
-          .at(source.name());
-    if (ids[f] >= 0) ++sizes[static_cast<std::size_t>(ids[f])], ++route.choices;
-  }
+  for (const std::int64_t id : ids)
+    if (id >= 0) ++sizes[static_cast<std::size_t>(id)], ++route.choices;
   // The next row of each expert; the last one is that of no expert.
   std::vector<std::int64_t> next(static_cast<std::size_t>(experts) + 1, 0);
   for (std::size_t e = 0; e < sizes.size(); ++e) next[e + 1] = next[e] + sizes[e];
@@ -199,46 +249,65 @@ std::int64_t route_bytes(const ArraySource& topk_ids, std::int64_t experts) {
 
 RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  if (!is_float(logits.dtype()) || logits.shape().size() != 2)
-    throw core::invalid("it is {} {}; logits are (tokens, experts) of a float type", name_of(logits.dtype()),
-                        to_string(logits.shape()))
-        .at(logits.name());
+  require_logits(logits);
   const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], k = settings.top_k;
   require_experts(experts);
   require_router(settings, experts);
   const std::vector<double> bias = settings.bias ? bias_of(*settings.bias, experts) : std::vector<double>();
   RoutedTokens routed{Array(DType::int32, {tokens, k}), Array(settings.dtype, {tokens, k})};
-  constexpr std::int64_t kTokens = 64;
   std::atomic<std::int64_t> ties = 0, done = 0;
-  const auto resident = logits.random_access() ? nullptr : make_source(read_all(logits), logits.name());
-  const ArraySource& source = resident ? *resident : logits;
-  core::parallel_for(
-      core::ceil_div(tokens, kTokens), 64 * static_cast<double>(tokens) * static_cast<double>(experts),
-      [&](std::int64_t piece) {
-        const std::int64_t first = piece * kTokens, n = std::min(kTokens, tokens - first);
-        std::vector<std::byte> raw(static_cast<std::size_t>(n * experts * size_of(logits.dtype())));
-        std::vector<double> numbers(static_cast<std::size_t>(n * experts)),
-            weights(static_cast<std::size_t>(n * k));
-        source.read(Shape{first, 0}, Shape{n, experts}, raw.data());
-        core::load(logits.dtype(), raw.data(), size_of(logits.dtype()), n * experts, numbers.data());
-        for (std::int64_t i = 0; i < n * experts; ++i)
-          if (std::isnan(numbers[static_cast<std::size_t>(i)]))
-            throw core::invalid("element {} is NaN", to_string(Shape{first + i / experts, i % experts}))
-                .at(logits.name());
-        TokenRouter router(settings, bias, experts);
-        std::int64_t tied = 0;
-        for (std::int64_t t = 0; t < n; ++t)
-          tied += router.route(numbers.data() + t * experts,
-                               routed.topk_ids.elements<std::int32_t>().data() + (first + t) * k,
-                               weights.data() + t * k);
-        core::store(settings.dtype, weights.data(), n * k,
-                    routed.topk_weights.data() + first * k * size_of(settings.dtype));
-        ties += tied;
-        done += n;
-        if (progress && piece % 64 == 0) progress(done, tokens);
-      });
+  for_each_piece(logits, [&](std::int64_t first, std::int64_t n, const double* numbers) {
+    std::vector<double> weights(static_cast<std::size_t>(n * k));
+    TokenRouter router(settings, bias, experts);
+    std::int64_t tied = 0;
+    for (std::int64_t t = 0; t < n; ++t)
+      tied += router.route(numbers + t * experts,
+                           routed.topk_ids.elements<std::int32_t>().data() + (first + t) * k,
+                           weights.data() + t * k);
+    core::store(settings.dtype, weights.data(), n * k,
+                routed.topk_weights.data() + first * k * size_of(settings.dtype));
+    ties += tied;
+    done += n;
+    if (progress && first % (64 * kTokens) == 0) progress(done, tokens);
+  });
   routed.ties = ties;
   return routed;
+}
+
+WeightsOfChoices weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                                    const ArraySource& topk_ids) {
+  require_logits(logits);
+  const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], k = settings.top_k;
+  if (topk_ids.shape() != Shape{tokens, k} || !is_integer(topk_ids.dtype()))
+    throw core::invalid("it is {} {}; ids are ({}, {}) of an integer type", name_of(topk_ids.dtype()),
+                        to_string(topk_ids.shape()), tokens, k)
+        .at(topk_ids.name());
+  const std::vector<std::int64_t> ids = read_ids(topk_ids, experts);
+  const std::vector<double> bias = settings.bias ? bias_of(*settings.bias, experts) : std::vector<double>();
+  const auto weights = [&](const RouterSettings& how, bool adds_bias) {
+    Array all(DType::float64, {tokens, k});
+    for_each_piece(logits, [&](std::int64_t first, std::int64_t n, const double* numbers) {
+      TokenRouter router(how, bias, experts);
+      for (std::int64_t t = 0; t < n; ++t)
+        router.weigh(numbers + t * experts, ids.data() + (first + t) * k, adds_bias,
+                     all.elements<double>().data() + (first + t) * k);
+    });
+    return all;
+  };
+  WeightsOfChoices all{weights(settings, false), {}};
+  // huggingface/transformers#39581, MetaX-MACA/vLLM-metax#284
+  if (!bias.empty()) all.others.push_back({"the weights are those with the bias", weights(settings, true)});
+  // pytorch/torchtitan#1448
+  RouterSettings changed = settings;
+  changed.renormalize = !settings.renormalize;
+  all.others.push_back({settings.renormalize ? "the weights of a token are not renormalised to 1"
+                                             : "the weights of a token are renormalised to 1",
+                        weights(changed, false)});
+  changed = settings;
+  changed.score = settings.score == RouterScore::softmax ? RouterScore::sigmoid : RouterScore::softmax;
+  all.others.push_back(
+      {fmt::format("the weights are those of {} scores", name_of(changed.score)), weights(changed, false)});
+  return all;
 }
 
 Report describe(const Route& route, std::int64_t ranks) {

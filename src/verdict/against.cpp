@@ -492,7 +492,8 @@ Report describe(const Against& against) {
     picture.block_name = "tile";
     report.add(std::move(picture));
   }
-  report.add(table_of(against.arrays)).add(table_of(against.parts));
+  report.add(table_of(against.arrays));
+  if (against.has_parts) report.add(table_of(against.parts));
   // The verdict has the cause where there is only one.
   const bool is_told =
       against.unexplained.empty() &&

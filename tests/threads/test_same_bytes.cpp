@@ -19,6 +19,7 @@
 #include "ejk/program/routing.hpp"
 #include "ejk/program/runs.hpp"
 #include "ejk/report.hpp"
+#include "ejk/route.hpp"
 #include "ejk/segments.hpp"
 #include "ejk/sequence.hpp"
 #include "ejk/sparsity.hpp"
@@ -287,6 +288,27 @@ TEST_CASE("grouped products: NaN and infinities give the same bytes on any numbe
         return arrays;
       });
     }
+  }
+}
+
+TEST_CASE("layers of experts: the same bytes on any number of threads") {
+  Random random(107);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+    CAPTURE(name_of(dtype));
+    const Array x = random_troubled(dtype, {70, 40}, random, 3000),
+                both = random_troubled(dtype, {6, 40, 48}, random, 3000),
+                down = random_troubled(dtype, {6, 24, 40}, random, 3000);
+    std::vector<double> ids;
+    for (int f = 0; f < 140; ++f) ids.push_back(static_cast<double>(between(random, -1, 5)));
+    const Array topk_ids = plain::array_of(DType::int32, {70, 2}, ids),
+                weights = plain::array_of(DType::float32, {70, 2}, std::vector<double>(140, 0.5));
+    const GateAndUp halves = split_gate_and_up(both.view());
+    check_on_all(1, [&](int) {
+      Arrays arrays;
+      arrays.push_back(moe({x.view(), halves.gate, halves.up, down.view(), topk_ids.view(), weights.view()},
+                           Activation::silu, dtype));
+      return arrays;
+    });
   }
 }
 

@@ -9,10 +9,15 @@
 #include <array>
 #include <optional>
 
+#include "against.hpp"
 #include "commands.hpp"
 #include "ejk/groups.hpp"
+#include "ejk/matmul_check.hpp"
+#include "ejk/program/routing.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "router.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -20,22 +25,136 @@ namespace ejk::app {
 namespace {
 
 struct RouteOptions {
-  std::string topk_ids, logits, bias;
-  std::optional<std::int64_t> experts, top_k, groups, top_groups;
-  std::optional<RouterScore> score;
-  bool renormalize = false;
+  std::string topk_ids;
+  std::optional<std::int64_t> experts;
+  RouterOptions router;
   std::optional<DType> dtype;
   std::int64_t ranks = 1;
+  AgainstOptions against;
 };
 
-void check_words(const RouteOptions& options) {
-  if (options.topk_ids.empty() == options.logits.empty())
-    throw usage(options.logits.empty() ? "TOPK_IDS is missing"
-                                       : "TOPK_IDS and --logits both give the experts")
-        .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
-  if (options.logits.empty() && !options.experts)
-    throw usage("--experts N is missing: ids do not say how many experts there are");
+}  // namespace
+
+RouterSettings RouterOptions::settings(Job& job) const {
+  RouterSettings settings;
+  settings.top_k = *top_k;
+  settings.score = score.value_or(RouterScore::softmax);
+  if (!bias.empty()) settings.bias = job.open("bias", bias);
+  settings.groups = groups.value_or(1);
+  settings.top_groups = top_groups.value_or(1);
+  settings.renormalize = renormalize;
+  return settings;
 }
+
+void declare_router(OptionSet& set, RouterOptions& into, const char* group) {
+  add_reference(set, "--logits", into.logits, "scores of a router (tokens, experts)")
+      .needs("--top-k")
+      .group(group);
+  add_word(set, "--top-k", into.top_k, at_least(1), "K", "experts of a token")
+      .recorded()
+      .needs("--logits")
+      .group(group);
+  add_choice(set, "--score", into.score,
+             named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
+             "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
+      .needs("--logits")
+      .group(group);
+  add_reference(
+      set, "--bias", into.bias,
+      "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
+      .needs("--logits")
+      .group(group);
+  add_word(set, "--groups", into.groups, at_least(1), "G", "experts are in G groups of equal size")
+      .needs("--logits")
+      .needs("--top-groups")
+      .needs("--groups")
+      .group(group);
+  add_word(
+      set, "--top-groups", into.top_groups, at_least(1), "T",
+      "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
+      "largest.")
+      .needs("--logits")
+      .group(group);
+  add_flag(set, "--renormalize", into.renormalize, "the weights of a token sum to 1")
+      .needs("--logits")
+      .group(group);
+}
+
+namespace {
+
+void check_words(const RouteOptions& options) {
+  if (options.topk_ids.empty() != options.router.given())
+    throw usage(options.router.given() ? "TOPK_IDS and --logits both give the experts"
+                                       : "TOPK_IDS is missing")
+        .hint("ids: ejk route topk_ids.npy --experts 8; scores: ejk route --logits scores.npy --top-k 2");
+  if (!options.router.given() && !options.experts)
+    throw usage("--experts N is missing: ids do not say how many experts there are");
+  if (options.against.given() && !options.router.given())
+    throw usage("--against compares the choice of experts by logits: --logits is missing")
+        .hint("ids beside ids: ejk compare A B --routing");
+  if (!options.against.tiles.empty()) throw usage("--tiles: the picture is of tokens and choices");
+}
+
+// Another router's experts and weights; those of its own where it has weights alone.
+class ActualRouter {
+ public:
+  ActualRouter(const RouteOptions& options, const ArraySource& logits, const RouterSettings& settings,
+               Job& job, Report& report)
+      : options_(options), logits_(logits), settings_(settings) {
+    const Shape choices{logits.shape()[0], settings.top_k};
+    actual_ = open_actual(
+        options.against, {{"topk_ids", {DType::int32, choices}}, {"topk_weights", {settings.dtype, choices}}},
+        {}, job, report);
+  }
+  std::int64_t bytes() const {
+    const std::int64_t choices = logits_.shape()[0] * settings_.top_k;
+    return options_.against.given() ? type_of(logits_).bytes() + 64 * choices : 0;
+  }
+  bool judge(const RoutedTokens& own, Job& job, Report& report) {
+    const auto own_ids = make_source(own.topk_ids.view(), "topk_ids");
+    const ArraySource& ids = actual_.results[0].source ? *actual_.results[0].source : *own_ids;
+    bool passed = true;
+    if (BufferedInput& weights = actual_.results[1]; weights.source) {
+      const Against against =
+          compare_weights(logits_, settings_, ids, weights.view(), options_.against.explain);
+      passed = against.agrees();
+      add_against(report, options_.against, against, actual_.others,
+                  "'ejk compare MINE RESULT --explain' looks at the two arrays by themselves.", job);
+    }
+    if (actual_.results[0].source) {
+      // Ties are of equal logits, where nothing else chooses.
+      const bool by_logits = settings_.bias == nullptr && settings_.groups == 1;
+      const RoutingComparison found =
+          by_logits ? compare_routing(ids, logits_, settings_.top_k) : compare_routing(ids, *own_ids);
+      passed = passed && found.close;
+      add_routing(found, report);
+    }
+    return passed;
+  }
+
+ private:
+  static void add_routing(const RoutingComparison& found, Report& report) {
+    auto about = std::make_shared<Report>();
+    const auto list = [&](const std::vector<std::int64_t>& ids) {
+      return found.first_token ? ReportValue(ids) : ReportValue();
+    };
+    about->add("close", "agree, but for ties", found.close)
+        .add("tokens_equal", "tokens with the same experts", share_of(found.tokens_equal, found.tokens),
+             Unit::share)
+        .add("tokens_tied", "that differ by a tie alone", found.tokens_tied, Unit::count)
+        .add("first_token", "first that differs",
+             found.first_token ? ReportValue(*found.first_token) : ReportValue())
+        .add("first_actual", "its experts, actual", list(found.first_actual))
+        .add("first_expected", "its experts, expected", list(found.first_expected));
+    if (!found.close) report.warnings.emplace_back("the experts of tokens differ");
+    report.items.insert(report.items.begin(), Section{"routing", "topk_ids, in any order", std::move(about)});
+  }
+
+  const RouteOptions& options_;
+  const ArraySource& logits_;
+  const RouterSettings& settings_;
+  ActualArrays actual_;
+};
 
 Outcome run(const RouteOptions& options, Job& job) {
   check_words(options);
@@ -43,28 +162,28 @@ Outcome run(const RouteOptions& options, Job& job) {
   std::shared_ptr<const ArraySource> ids;
   Report report;
   std::int64_t experts = 0;
-  if (!options.logits.empty()) {
-    const auto logits = job.open("logits", options.logits);
+  bool passed = true;
+  if (options.router.given()) {
+    const auto logits = job.open("logits", options.router.logits);
     experts = logits->shape().size() == 2 ? logits->shape()[1] : 0;
     if (options.experts && *options.experts != experts)
       throw Error(Error::Kind::input, fmt::format("{} has logits of {} experts, not {}",
                                                   printable(logits->name()), experts, *options.experts));
-    RouterSettings settings;
-    settings.top_k = *options.top_k;
-    settings.score = options.score.value_or(RouterScore::softmax);
-    if (!options.bias.empty()) settings.bias = job.open("bias", options.bias);
-    settings.groups = options.groups.value_or(1);
-    settings.top_groups = options.top_groups.value_or(1);
-    settings.renormalize = options.renormalize;
+    RouterSettings settings = options.router.settings(job);
     settings.dtype = options.dtype.value_or(DType::float32);
     const std::int64_t tokens = logits->shape().empty() ? 0 : logits->shape()[0];
     const std::int64_t bytes = 40 * tokens * settings.top_k + 12 * experts + type_of(*logits).bytes();
     Report plan;
     plan.add("tokens", "tokens", tokens, Unit::count).add("experts", "experts", experts, Unit::count);
-    if (job.plan(std::move(plan), bytes)) return Outcome::passed;
+    std::optional<ActualRouter> actual;
+    if (options.against.given()) actual.emplace(options, *logits, settings, job, report);
+    if (job.plan(std::move(plan), bytes + (actual ? actual->bytes() : 0))) return Outcome::passed;
     routed = job.phase(Phase::compute, [&] { return choose_experts(*logits, settings, job.progress()); });
     ids = make_source(routed.topk_ids.view(), "topk_ids");
-    report.add("ties", "tokens decided by a tie", routed.ties, Unit::count);
+    if (actual) passed = job.phase(Phase::compute, [&] { return actual->judge(routed, job, report); });
+    // Beside a verdict the rest are details.
+    (options.against.given() ? report.details : report.items)
+        .emplace_back(Field{"ties", "tokens decided by a tie", routed.ties, Unit::count});
     if (routed.ties > 0)
       report.warnings.push_back(
           fmt::format("{} tokens have equal scores at the limit; the lower expert was chosen",
@@ -83,10 +202,10 @@ Outcome run(const RouteOptions& options, Job& job) {
   }
   const Route route = job.phase(Phase::compute, [&] { return make_route(ids, experts); });
   Report described = describe(route, options.ranks);
-  described.items.insert(described.items.end(), report.items.begin(), report.items.end());
-  described.warnings.insert(described.warnings.end(), report.warnings.begin(), report.warnings.end());
+  if (options.against.given()) described.move_to_details([](const Report::Item&) { return false; });
+  append(described, std::move(report));
   const std::string none = "TOPK_IDS is given";
-  const bool has_logits = !options.logits.empty();
+  const bool has_logits = options.router.given();
   const auto if_logits = [&](const Array& array) {
     return has_logits ? make_source(array.view()) : std::shared_ptr<const ArraySource>();
   };
@@ -96,7 +215,7 @@ Outcome run(const RouteOptions& options, Job& job) {
                                      {"token", make_source(route.token.view()), {}},
                                      {"topk_ids", if_logits(routed.topk_ids), none},
                                      {"topk_weights", if_logits(routed.topk_weights), none}});
-  return Outcome::passed;
+  return passed ? Outcome::passed : Outcome::failed;
 }
 
 Run declare_route(OptionSet& set) {
@@ -107,40 +226,12 @@ Run declare_route(OptionSet& set) {
   add_word(set, "--ranks", options->ranks, at_least(1), "N",
            "the load of N expert-parallel ranks, with as many consecutive experts each");
   const char* const group = "Instead of TOPK_IDS";
-  add_reference(set, "--logits", options->logits, "scores of a router (tokens, experts)")
-      .needs("--top-k")
-      .group(group);
-  add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts of a token")
-      .recorded()
-      .needs("--logits")
-      .group(group);
-  add_choice(set, "--score", options->score,
-             named_choices<std::optional<RouterScore>>({RouterScore::softmax, RouterScore::sigmoid}), "F",
-             "the weight of an expert, softmax by default\nOf all experts, before the best are chosen.")
-      .needs("--logits")
-      .group(group);
-  add_reference(
-      set, "--bias", options->bias,
-      "numbers (experts,) that are added to the scores\nThey choose experts; weights are without them.")
-      .needs("--logits")
-      .group(group);
-  add_word(set, "--groups", options->groups, at_least(1), "G", "experts are in G groups of equal size")
-      .needs("--logits")
-      .needs("--top-groups")
-      .needs("--groups")
-      .group(group);
-  add_word(
-      set, "--top-groups", options->top_groups, at_least(1), "T",
-      "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
-      "largest.")
-      .needs("--logits")
-      .group(group);
-  add_flag(set, "--renormalize", options->renormalize, "the weights of a token sum to 1")
-      .needs("--logits")
-      .group(group);
+  declare_router(set, options->router, group);
   add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
       .needs("--logits")
       .group(group);
+  declare_against(set, options->against,
+                  "With --logits: topk_ids, topk_weights or both, as arrays of a file.");
   set_footer(set,
              "The layer of a mixture of experts\n"
              "  ejk route --logits scores.npy --top-k 2 --renormalize -o r.h5\n"
@@ -234,7 +325,7 @@ extern const Command route_command{
     .use = R"(with h5py.File("route.h5") as f: r = {k: f[k][()] for k in f}
 rows = x[r["token"]]  # ejk grouped-matmul rows.npy w.npy route.h5:/group_sizes -o y.npy
 out = y[r["inverse"]].reshape(len(x), k, -1).sum(1))",
-    .keys = R"(
+    .keys = joined({R"(
 tokens, experts | integer | tokens; experts
 choices | integer | entries of the ids that are of an expert | done
 no_expert | integer | choices of -1, which come last | done
@@ -244,7 +335,14 @@ ranks | integer | expert-parallel ranks | with --ranks
 empty_ranks, largest_rank, largest_rank_index | integer | the same of ranks | with --ranks
 rank_max_over_mean | number or null | largest / mean | with --ranks
 ties | integer | tokens decided by a tie | with --logits
+routing | section | the experts of tokens in the other file, in any order | with --against, where it has topk_ids
+  close | boolean | whether they are the same, but for ties
+  tokens_equal | share or null | tokens with the same experts
+  tokens_tied | integer | tokens with other experts that a tie accounts for
+  first_token | integer or null | the first token that differs, ties apart
+  first_actual, first_expected | shape or null | its experts on each side
 )",
+                    kAgainstKeys}),
     .declare = declare_route,
 };
 

@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any, Iterator, Mapping
 
 __all__ = ["Error", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "check", "fp8", "gptoss", "mx", "nvfp4", "program", "run"]
+           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
@@ -608,6 +608,18 @@ def assert_grouped_matmul(out: Any, lhs: Any, rhs: Any, group_sizes: Any, **opti
     __tracebackhide__ = True
     inputs = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes}
     return _run("grouped-matmul", inputs, _AGAINST | options | {"against": out})
+
+
+def assert_moe(out: Any, x: Any, gate_up: Any, down: Any, topk_ids: Any = None, weights: Any = None,
+               **options: Any) -> Result:
+    """Asserts that `out` (tokens, hidden) is the layer of experts of x (tokens, hidden), gate_up (experts, hidden,
+    2 inter), down (experts, inter, hidden) and the choices and weights (tokens, k) of a router, or its logits:
+    `logits=..., top_k=...`. Other options of `ejk moe`: transpose_weights=True for matrices (experts, out, in), up,
+    activation, score, renormalize, bias, ...
+    """
+    __tracebackhide__ = True
+    inputs = {"x": x, "gate": gate_up, "down": down} | ({} if topk_ids is None else {"topk_ids": topk_ids})
+    return _run("moe", inputs, _AGAINST | {"weights": weights} | options | {"against": out})
 
 
 def assert_close(actual: Any, expected: Any, **options: Any) -> Result:

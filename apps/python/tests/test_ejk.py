@@ -88,6 +88,33 @@ def test_grouped_products():
         ejk.assert_grouped_matmul(np.concatenate([lhs[:5] @ rhs[1], lhs[5:] @ rhs[2]]), lhs, rhs, sizes)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_layers_of_experts(dtype):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    dtype = getattr(torch, dtype)
+    x, logits = torch.randn(48, 32).to(dtype), torch.randn(48, 6)
+    gate_up, down = (torch.randn(6, 40, 32) / 6).to(dtype), (torch.randn(6, 32, 20) / 5).to(dtype)
+    weights, ids = torch.topk(torch.softmax(logits, 1), 2)
+
+    def layer(weights):
+        out = torch.zeros_like(x)
+        for e in range(6):
+            token, choice = torch.where(ids == e)
+            gate, up = (x[token] @ gate_up[e].T).chunk(2, 1)
+            rows = (torch.nn.functional.silu(gate) * up) @ down[e].T
+            out.index_add_(0, token, rows * weights[token, choice, None].to(dtype))
+        return out
+
+    ejk.assert_moe(layer(weights), x, gate_up, down, ids, weights, transpose_weights=True)
+    router = {"logits": logits, "top_k": 2, "transpose_weights": True}
+    ejk.assert_moe(layer(weights), x, gate_up, down, **router)
+    with pytest.raises(AssertionError, match="the weights of a token are renormalised"):
+        ejk.assert_moe(layer(weights / weights.sum(1, keepdim=True)), x, gate_up, down, **router)
+    with pytest.raises(AssertionError, match="the weights are applied twice"):
+        ejk.assert_moe(layer(weights**2), x, gate_up, down, ids, weights, transpose_weights=True)
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
                                    "float16", "float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (5, 4)])

@@ -11,6 +11,7 @@
 
 #include "compare/float_type.hpp"
 #include "verdict/fault_search.hpp"
+#include "verdict/row_factor.hpp"
 
 namespace ejk::matmul {
 
@@ -348,7 +349,11 @@ void explain(const ActualProduct& given, const verify::ResultRows& rows, const v
           : static_cast<double>(p.m) / static_cast<double>(std::max<std::int64_t>(p.groups, 1));
   verify::FaultSearch search(rows, counts, 300 + 150 * depth);
   FaultModels models(given, search);
-  search.report(search.run(models.all()), against);
+  std::vector<verify::Found> found = search.run(models.all());
+  // Weights of tokens that are applied here, too: vllm-project/vllm#43694
+  if (const auto factors = verify::factor_of_each_row(rows, search, "row", depth * static_cast<double>(p.n)))
+    for (verify::Found& one : search.run({*factors})) found.push_back(std::move(one));
+  search.report(std::move(found), against);
 }
 
 }  // namespace ejk::matmul

@@ -185,6 +185,33 @@ TEST_CASE("mistakes of grouped products are named, in several shapes and types")
   }
 }
 
+TEST_CASE("a factor of each row is named in every type, not one of a group") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (std::uint64_t seed = 71; seed < 76; ++seed) {
+      CAPTURE(name_of(type));
+      CAPTURE(seed);
+      const Made it = make(type, {33, 40, 0, 60, 8, 21}, 48, 40, seed);
+      std::mt19937_64 engine(seed);
+      std::uniform_real_distribution<double> uniform(0, 1);
+      std::vector<double> factors, scales;
+      for (std::int64_t i = 0; i < it.m; ++i) {
+        factors.push_back(2 * uniform(engine));
+        scales.push_back(0.006 + 0.002 * uniform(engine));
+      }
+      const auto right = [&](std::int64_t i, std::int64_t j) { return it.element(i, it.group(i), j); };
+      for (const auto& of : {factors, scales}) {
+        const std::string told = explanation(
+            it, type, [&](auto i, auto j) { return right(i, j) * of[static_cast<std::size_t>(i)]; });
+        CHECK(has(told, "factor: each row has a factor of its own, of some rows from "));
+        CHECK(told.find("; ") == told.size() - 2);
+      }
+      CHECK(
+          has(explanation(it, type,
+                          [&](auto i, auto j) { return right(i, j) * static_cast<double>(2 + it.group(i)); }),
+              "factor: each group has a factor of its own"));
+    }
+}
+
 TEST_CASE("mistakes in a few of 256 groups are found, each in its groups") {
   for (const DType type : {DType::float32, DType::bfloat16}) {
     CAPTURE(name_of(type));
