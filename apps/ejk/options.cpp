@@ -178,9 +178,40 @@ Option& add_references(OptionSet& set, const std::string& name, std::vector<std:
 
 namespace {
 
+void shared(Option& option) { option.group(kSharedGroup); }
+
+// What is printed, and where the report goes.
+void declare_report(OptionSet& set, SharedOptions& into) {
+  shared(add_flag(
+      set, "--json", into.json,
+      "print the report as one JSON object\nOn stdout, with -o - on stderr; no array is printed. 'ejk help "
+      "json COMMAND' lists its keys."));
+  shared(add_word(set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
+                  "write the report as one page, FILE.html\nIt is self-contained, with block pictures."));
+  if (into.has_picture)
+    shared(add_word(
+        set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
+        "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; above 4096 a side one "
+        "for several, mixed where these differ. Several masks, at most 16, go to FILE-0.png, FILE-1.png, "
+        "... An SVG has axes and a legend."));
+  shared(add_flag(
+      set, "--sync", into.sync,
+      "flush written files to disk\nSuccess is reported after files and their names are stored: see 'ejk "
+      "help arrays'."));
+  shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
+  shared(add_flag(
+      set, "-v,--verbose", into.verbose,
+      "the whole report, where it is short by default\nVerdicts are: --json and --html have all of it "
+      "in any case."));
+  shared(add_choice(
+      set, "--progress", into.progress, kWhen, "WHEN",
+      "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is dumb."));
+  shared(add_choice(set, "--color", into.color, kWhen, "WHEN",
+                    "color\nauto uses it on terminals, unless NO_COLOR is set or TERM is dumb."));
+}
+
 void declare_shared(OptionSet& set, const Command& command) {
   SharedOptions& into = set.shared();
-  const auto shared = [](Option& option) { option.group(kSharedGroup); };
   const std::vector<std::string> names = command.output_names();
   into.has_field = names.size() > 1;
   if (!names.empty())
@@ -221,32 +252,7 @@ void declare_shared(OptionSet& set, const Command& command) {
   shared(add_flag(set, "--stats", into.stats,
                   "add times, bytes and peak memory to the report\nWall seconds of reading, computing and "
                   "writing. Mapped inputs are read while computing."));
-  shared(add_flag(
-      set, "--json", into.json,
-      "print the report as one JSON object\nOn stdout, with -o - on stderr; no array is printed. 'ejk help "
-      "json COMMAND' lists its keys."));
-  shared(add_word(set, "--html", into.html, with_suffix({".html", ".htm"}, "page"), "FILE",
-                  "write the report as one page, FILE.html\nIt is self-contained, with block pictures."));
-  if (into.has_picture)
-    shared(add_word(
-        set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
-        "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; above 4096 a side one "
-        "for several, mixed where these differ. Several masks, at most 16, go to FILE-0.png, FILE-1.png, "
-        "... An SVG has axes and a legend."));
-  shared(add_flag(
-      set, "--sync", into.sync,
-      "flush written files to disk\nSuccess is reported after files and their names are stored: see 'ejk "
-      "help arrays'."));
-  shared(add_flag(set, "-q,--quiet", into.quiet, "no report and no progress bar"));
-  shared(add_flag(
-      set, "-v,--verbose", into.verbose,
-      "the whole report, where it is short by default\nVerdicts are: --json and --html have all of it "
-      "in any case."));
-  shared(add_choice(
-      set, "--progress", into.progress, kWhen, "WHEN",
-      "progress bar\nauto draws it on stderr after two seconds if that is a terminal, unless TERM is dumb."));
-  shared(add_choice(set, "--color", into.color, kWhen, "WHEN",
-                    "color\nauto uses it on terminals, unless NO_COLOR is set or TERM is dumb."));
+  declare_report(set, into);
   shared(add_flag(
       set, "--allow-external", into.allow_external,
       "let HDF5 files refer to other files\nOtherwise external storage, virtual datasets, plug-in filters and "

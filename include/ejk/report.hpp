@@ -108,10 +108,10 @@ class BlockStates {
     return {r.column, r.column + r.end - begin_of(row)};
   }
   std::span<std::uint8_t> states(std::int64_t row) {
-    return held().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
+    return stored().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
   }
   std::span<const std::uint8_t> states(std::int64_t row) const {
-    return held().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
+    return stored().subspan(static_cast<std::size_t>(begin_of(row)), length_of(row));
   }
   std::uint8_t at(std::int64_t row, std::int64_t column) const {
     const IndexRange columns = run(row);
@@ -120,8 +120,8 @@ class BlockStates {
   }
 
   /// All stored states, row by row, and the offset of a row.
-  std::span<std::uint8_t> held() { return stored_; }
-  std::span<const std::uint8_t> held() const { return stored_; }
+  std::span<std::uint8_t> stored() { return stored_; }
+  std::span<const std::uint8_t> stored() const { return stored_; }
   std::int64_t begin_of(std::int64_t row) const {
     return row == 0 ? 0 : rows_[static_cast<std::size_t>(row - 1)].end;
   }

@@ -29,8 +29,8 @@ class OrderedAccumulation {
 
   void begin(std::int64_t block, std::int64_t first) { at(block).store(first, std::memory_order_relaxed); }
   /// False when another task failed, which may be the one that is waited for.
-  bool wait(std::int64_t block, std::int64_t mine) const {
-    while (at(block).load(std::memory_order_acquire) != mine) {
+  bool wait(std::int64_t block, std::int64_t own) const {
+    while (at(block).load(std::memory_order_acquire) != own) {
       if (failed_.load(std::memory_order_relaxed)) return false;
       std::this_thread::yield();
     }
@@ -280,7 +280,7 @@ class Backward {
       memory.add(dv, keys * dv_stride);
       memory.add(few, b.decode_rows_ * b.few_.stride());
       const std::int64_t keys_together = b.decode_rows_ == 0 ? 0 : std::min(b.group_, keys);
-      memory.add(room, keys_together * moved_stride(b.setup_.shape.head_size));
+      memory.add(buffer, keys_together * moved_stride(b.setup_.shape.head_size));
       memory.add(products, b.decode_rows_ * b.products_stride());
       memory.take();
     }
@@ -291,7 +291,7 @@ class Backward {
     Real *weights = nullptr, *gradients = nullptr;  // of a group of keys, in the form of a left factor
     Real *lse = nullptr, *delta = nullptr, *bias = nullptr, *slopes = nullptr;  // of a block of queries
     Real *dk = nullptr, *dv = nullptr;
-    Real *few = nullptr, *room = nullptr,
+    Real *few = nullptr, *buffer = nullptr,
          *products = nullptr;  // few queries; keys and products of a group of keys with them
     double* sums = nullptr;    // of a block's dS, by key and by query
     std::int64_t by_key = 0, by_query = 0;
@@ -355,10 +355,10 @@ class Backward {
     differentiate_block(p, queries, keys, mask, t);
     if (wanted_ == Wanted::keys) return;
 
-    const std::int64_t turn = turn_of(p, queries), mine = keys.begin / key_block_;
-    if (!turns_.wait(turn, mine)) return;
+    const std::int64_t turn = turn_of(p, queries), own = keys.begin / key_block_;
+    if (!turns_.wait(turn, own)) return;
     add_to_queries(p, queries, keys, finite_k, mask, t);
-    turns_.pass(turn, next_keys(p, queries, mine + 1));
+    turns_.pass(turn, next_keys(p, queries, own + 1));
   }
 
   // Whether a pair adds to gradients where a factor of its own is not finite.
@@ -433,7 +433,7 @@ class Backward {
   // Products of some keys with few queries, as the forward pass has them, to t.weights.
   void multiply_few(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
                     std::int64_t queries, std::int64_t stride, Task& t) const {
-    few_.run(entry, t.few, {0, queries}, few_.keys(entry, k, keys, t.room), keys, t.products,
+    few_.run(entry, t.few, {0, queries}, few_.keys(entry, k, keys, t.buffer), keys, t.products,
              products_stride(), {});
     for (std::int64_t j = 0; j < keys; ++j)
       for (std::int64_t i = 0; i < queries; ++i)

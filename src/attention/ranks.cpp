@@ -38,14 +38,14 @@ void AttentionRank::run(const AttentionPart& part, const AttentionArrays& arrays
 AttentionWork AttentionRank::work() {
   State& s = *state_;
   AttentionWork all = s.plan().blocks().work();
-  RankMessage mine;
-  mine.put(s.work.rows_without_key).put(s.work.rows_not_finite);
-  mine.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
-  mine.put_all(s.work.max_logits);
-  mine.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
+  RankMessage own;
+  own.put(s.work.rows_without_key).put(s.work.rows_not_finite);
+  own.put_all(s.work.first_row_without_key).put_all(s.work.first_row_not_finite);
+  own.put_all(s.work.max_logits);
+  own.put(all.mask_seconds).put(s.work.forward_seconds).put(s.work.backward_seconds);
   AttentionPasses sum;
   double mask_seconds = 0, forward_seconds = 0, backward_seconds = 0;
-  for (Bytes& bytes : s.comm.all_gather(mine.bytes())) {
+  for (Bytes& bytes : s.comm.all_gather(own.bytes())) {
     RankMessage message(std::move(bytes));
     AttentionPasses one;
     one.rows_without_key = message.take<std::int64_t>();

@@ -18,19 +18,19 @@ inline constexpr std::int64_t kWholeRow = 16;  // elements: rows of so many are 
 /// Row stride, in elements, of rows that were copied.
 inline std::int64_t moved_stride(std::int64_t size) { return core::round_up(size, kWholeRow); }
 
-/// Rows of `size` elements with contiguous elements; else copied to `room`.
+/// Rows of `size` elements with contiguous elements; else copied to `buffer`.
 template <class Real>
 kernels::StridedMatrix side_by_side(const CheckedArguments& setup, const kernels::StridedMatrix& from,
-                                    std::int64_t rows, std::int64_t size, Real* room) {
+                                    std::int64_t rows, std::int64_t size, Real* buffer) {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
   if (from.column_stride == size_of(from.dtype)) return from;
   const std::int64_t stride = moved_stride(size);
   if (from.row_stride == size_of(from.dtype)) {
-    kernels::active().products.turn_rows(from, rows, size, room, stride * kSize);
-    return {room, from.dtype, stride * kSize, size_of(from.dtype)};
+    kernels::active().products.turn_rows(from, rows, size, buffer, stride * kSize);
+    return {buffer, from.dtype, stride * kSize, size_of(from.dtype)};
   }
-  for (std::int64_t r = 0; r < rows; ++r) load_row(from, r, 0, size, room + r * stride);
-  return {room, setup.shape.arithmetic, stride * kSize, kSize};
+  for (std::int64_t r = 0; r < rows; ++r) load_row(from, r, 0, size, buffer + r * stride);
+  return {buffer, setup.shape.arithmetic, stride * kSize, kSize};
 }
 
 /// Few queries as factors, row by row or in panels; dtypes and shapes choose, as last bits differ.
@@ -67,11 +67,11 @@ class RowProducts {
     }
   }
 
-  /// Keys in the form of run(); copied to `room`, keys × moved_stride(head size), where they have another.
+  /// Keys in the form of run(); copied to `buffer`, keys × moved_stride(head size), where they have another.
   kernels::StridedMatrix keys(std::int64_t entry, const kernels::StridedMatrix& k, std::int64_t keys,
-                              Real* room) const {
+                              Real* buffer) const {
     if (k.row_stride == size_of(k.dtype) && !in_panels(entry)) return k;
-    return side_by_side(setup_, k, keys, setup_.shape.head_size, room);
+    return side_by_side(setup_, k, keys, setup_.shape.head_size, buffer);
   }
 
   /// out[r, j] = query r · key j of the rows [begin, end), in panels also of those before. out has columns up

@@ -272,7 +272,7 @@ std::int64_t largest_coordinate(const Layout& layout, const std::vector<const Bl
 std::uint8_t largest_state(const std::vector<const BlockStates*>& grids) {
   std::uint8_t largest = 0;
   for (const BlockStates* grid : grids)
-    for (const std::uint8_t state : grid->held()) largest = std::max(largest, state);
+    for (const std::uint8_t state : grid->stored()) largest = std::max(largest, state);
   return largest;
 }
 
@@ -306,7 +306,7 @@ IndexArrays index_arrays(const Layout& layout, const std::vector<RowGrid>& rows,
   arrays.block_mask = Array(types.block_mask, types.shape);
   if (patterns > 0) arrays.mask_next = Array(types.mask_next, types.shape);
   const std::int64_t blocks =
-      shrink ? std::ssize(rows.front().states->held()) : layout.rows_per_shard() * layout.grid();
+      shrink ? std::ssize(rows.front().states->stored()) : layout.rows_per_shard() * layout.grid();
   const double work = 2 * static_cast<double>(blocks) / static_cast<double>(layout.q_shards);
   for (std::int64_t s = 0; s < layout.head_shards; ++s)
     for (std::int64_t t = 0; t < layout.q_shards; ++t) {

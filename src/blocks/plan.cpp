@@ -124,19 +124,19 @@ std::int64_t InfoPlan::work_bytes() const {
     return core::checked_mul(a, b).value_or(core::kMostBytes);
   };
   std::int64_t bytes = core::sum_of_bytes({4 * q_length(), scan.value_or(core::kMostBytes)});
-  HeldBlocks held;
+  HeldBlocks stored;
   for (const Mask& mask : known.masks) {
-    held = held_blocks(mask, block);
+    stored = held_blocks(mask, block);
     bytes = core::sum_of_bytes(
-        {bytes, times(kOfBlock, held.all), kOfLine * (layout.q_blocks + layout.kv_blocks)});
+        {bytes, times(kOfBlock, stored.all), kOfLine * (layout.q_blocks + layout.kv_blocks)});
   }
   std::int64_t places = layout.grid();
   if (!is_dynamic() && settings.shrink_grid && known.masks.size() == 1)
-    places =
-        direction == Direction::forward
-            ? layout.q_blocks * std::max<std::int64_t>(1, held.widest)
-            : times(layout.q_shards * std::clamp<std::int64_t>(held.tallest, 1, layout.q_blocks_per_shard()),
-                    layout.kv_blocks);
+    places = direction == Direction::forward
+                 ? layout.q_blocks * std::max<std::int64_t>(1, stored.widest)
+                 : times(layout.q_shards *
+                             std::clamp<std::int64_t>(stored.tallest, 1, layout.q_blocks_per_shard()),
+                         layout.kv_blocks);
   const IndexBounds most = bounds(known);
   // Arrays of dynamic masks are computed in 32 bits, and narrowed one at a time.
   const std::int64_t of_place = is_dynamic() ? 4 * 4
@@ -182,9 +182,9 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
   const std::int64_t length = masks[0].q_length(), longest = core::ceil_div(length, comm.size());
   const std::int64_t first = std::min(length, comm.rank() * longest),
                      last = std::min(length, first + longest);
-  const auto agreed = [&](std::span<const std::uint64_t> mine) {
+  const auto agreed = [&](std::span<const std::uint64_t> own) {
     std::vector<std::vector<std::uint64_t>> all;
-    for (Bytes& bytes : comm.all_gather(RankMessage().put_all(mine).bytes()))
+    for (Bytes& bytes : comm.all_gather(RankMessage().put_all(own).bytes()))
       all.push_back(RankMessage(std::move(bytes)).take_all<std::uint64_t>());
     return all;
   };
@@ -202,9 +202,9 @@ DistinctMasks distinct_masks(const std::vector<Mask>& heads, Communicator& comm)
       if (with_hash[hashes[u]] > 2) open.push_back(u);
     if (open.empty()) break;
     const IndexRange rows{std::min(last, first + at), std::min(last, first + at + step)};
-    std::vector<std::uint64_t> mine;
-    for (const std::size_t u : open) mine.push_back(masks[u].node().stored_hash(rows));
-    for (const auto& of_rank : agreed(mine))
+    std::vector<std::uint64_t> own;
+    for (const std::size_t u : open) own.push_back(masks[u].node().stored_hash(rows));
+    for (const auto& of_rank : agreed(own))
       for (std::size_t n = 0; n < open.size(); ++n) {
         const Word both[] = {hashes[open[n]], of_rank[n]};
         hashes[open[n]] = hash_words(both, std::ssize(both));

@@ -27,19 +27,19 @@ std::vector<Digest> digests_of(const PatternTable& table, const Digester& digest
   return digests;
 }
 
-Bytes message_of(const std::optional<BandScan>& mine) {
+Bytes message_of(const std::optional<BandScan>& own) {
   RankMessage message;
-  if (!mine) return {};
-  const MaskSummary& s = mine->summary;
-  const std::span<const std::uint8_t> states = s.states->held();
-  message.put(mine->rows).put(s.empty_blocks).put(s.partial_blocks).put(s.full_blocks).put(s.true_elements);
+  if (!own) return {};
+  const MaskSummary& s = own->summary;
+  const std::span<const std::uint8_t> states = s.states->stored();
+  message.put(own->rows).put(s.empty_blocks).put(s.partial_blocks).put(s.full_blocks).put(s.true_elements);
   message.put_all(states);
   std::vector<std::int32_t> ids;
-  const auto all_ids = mine->pattern_ids.elements<std::int32_t>();
+  const auto all_ids = own->pattern_ids.elements<std::int32_t>();
   for (std::size_t b = 0; b < all_ids.size(); ++b)
     if (states[b] == kPartial) ids.push_back(all_ids[b]);
   message.put_all(ids);
-  message.put_all(mine->rows_seen).put_all(mine->keys_seen).put_all(s.partial_elements);
+  message.put_all(own->rows_seen).put_all(own->keys_seen).put_all(s.partial_elements);
   const auto bytes = message.bytes();
   return {bytes.begin(), bytes.end()};
 }
@@ -60,7 +60,7 @@ void add(BandScan& all, RankMessage message, const std::vector<std::int32_t>* id
   s.true_elements += message.take<std::int64_t>();
   const auto states = message.take_all<std::uint8_t>();
   const std::int64_t first = s.states->begin_of(rows.begin);
-  std::copy(states.begin(), states.end(), s.states->held().begin() + first);
+  std::copy(states.begin(), states.end(), s.states->stored().begin() + first);
   const auto found = message.take_all<std::int32_t>();
   if (ids != nullptr) {
     const auto to = all.pattern_ids.elements<std::int32_t>().subspan(static_cast<std::size_t>(first));
@@ -110,8 +110,8 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
   constexpr std::int64_t kAskedRows = 1024, kAskedBlocks = std::int64_t{1} << 22;
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
                      columns = core::ceil_div(mask.kv_length(), block.kv),
-                     asked = std::clamp<std::int64_t>(kAskedBlocks / columns, 1, kAskedRows),
-                     step = core::ceil_div(rows, asked);
+                     requested = std::clamp<std::int64_t>(kAskedBlocks / columns, 1, kAskedRows),
+                     step = core::ceil_div(rows, requested);
   const auto classifier = mask.node().classifier(block.q, block.kv);
   std::vector<BlockState> states;
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -135,8 +135,8 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
 RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
   RankPatterns patterns;
   PatternTable numbers = PatternTable::of_digests(table.block(), 0, drawn_seed(comm));
-  const std::vector<Digest> mine = digests_of(table, numbers.digester());
-  std::vector<Bytes> found = comm.gather(RankMessage().put_all(mine).bytes());
+  const std::vector<Digest> own_digests = digests_of(table, numbers.digester());
+  std::vector<Bytes> found = comm.gather(RankMessage().put_all(own_digests).bytes());
   if (!comm.is_first()) {
     RankMessage answer(comm.receive(0));
     patterns.count = answer.take<std::int64_t>();
@@ -153,13 +153,13 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
   for (Bytes& bytes : found) {
     const auto digests = RankMessage(std::exchange(bytes, {})).take_all<Digest>();
     std::vector<std::int32_t>& ids = patterns.ids.emplace_back();
-    std::vector<std::int32_t>& held = own_there.emplace_back();
+    std::vector<std::int32_t>& places = own_there.emplace_back();
     ids.reserve(digests.size());
     const std::int64_t first = numbers.size();
     for (const Digest& digest : digests) {
       const std::int64_t known = numbers.size();
       const std::int32_t id = numbers.find_or_add(digest);
-      if (id == known) held.push_back(static_cast<std::int32_t>(std::ssize(ids)));
+      if (id == known) places.push_back(static_cast<std::int32_t>(std::ssize(ids)));
       ids.push_back(id);
     }
     own.push_back({first, numbers.size()});
@@ -173,18 +173,18 @@ RankPatterns number_patterns(const PatternTable& table, Communicator& comm) {
   return patterns;
 }
 
-std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
+std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> own,
                            const RankPatterns* patterns, Communicator& comm) {
-  const Bytes message = message_of(mine);
-  mine.reset();
+  const Bytes message = message_of(own);
+  own.reset();
   std::vector<Bytes> found = comm.gather(message);
   if (!comm.is_first()) return std::nullopt;
   return completed(sum_of(mask, block, std::move(found), patterns), patterns ? patterns->count : 0);
 }
 
-Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm) {
-  const Bytes message = message_of(mine);
-  mine.reset();
+Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> own, Communicator& comm) {
+  const Bytes message = message_of(own);
+  own.reset();
   return completed(sum_of(mask, block, comm.all_gather(message), nullptr), 0);
 }
 

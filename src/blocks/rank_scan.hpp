@@ -46,9 +46,9 @@ struct RankPatterns {
 RankPatterns number_patterns(const PatternTable& table, Communicator& comm);
 
 /// On rank 0 the scan of a mask from the ranks' scans of their block rows, if any. `patterns` may be null.
-std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> mine,
+std::optional<Scan> joined(const Mask& mask, BlockShape block, std::optional<BandScan> own,
                            const RankPatterns* patterns, Communicator& comm);
 
-Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> mine, Communicator& comm);
+Scan joined_by_all(const Mask& mask, BlockShape block, std::optional<BandScan> own, Communicator& comm);
 
 }  // namespace ejk::blocks

@@ -82,7 +82,7 @@ class Scanner {
   Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexRange rows);
 
   std::int64_t kv_blocks() const { return kv_blocks_; }
-  BlockShape held() const { return held_; }
+  BlockShape stored_block() const { return stored_block_; }
 
   Part make_part() const;
   // Classifies the blocks of row `i` without reading elements.
@@ -121,7 +121,7 @@ class Scanner {
   BlockShape block_;
   PatternTable* table_;
   std::int64_t kv_blocks_;
-  BlockShape held_;
+  BlockShape stored_block_;
   std::int64_t row_words_, pattern_words_;
   std::int64_t cell_blocks_ = 1, cell_rows_ = 0, cell_columns_ = 0;
   std::unique_ptr<BlockClassifier> classifier_;
@@ -130,7 +130,7 @@ class Scanner {
   Part all_;
 };
 
-BlockShape held(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
+BlockShape stored_block(BlockShape block, std::int64_t q_length, std::int64_t kv_length, Patterns patterns) {
   if (patterns == Patterns::kept) return block;
   return {std::min(block.q, q_length), std::min(block.kv, kv_length)};
 }
@@ -165,10 +165,10 @@ Scanner::Scanner(const Mask& mask, BlockShape block, PatternTable* table, IndexR
       block_(block),
       table_(table),
       kv_blocks_(core::ceil_div(mask.kv_length(), block.kv)),
-      held_(
-          blocks::held(block, mask.q_length(), mask.kv_length(), table ? Patterns::kept : Patterns::dropped)),
-      row_words_(words_for(held_.kv)),
-      pattern_words_(core::checked_mul(held_.q, row_words_).value_or(INT64_MAX)),
+      stored_block_(blocks::stored_block(block, mask.q_length(), mask.kv_length(),
+                                         table ? Patterns::kept : Patterns::dropped)),
+      row_words_(words_for(stored_block_.kv)),
+      pattern_words_(core::checked_mul(stored_block_.q, row_words_).value_or(INT64_MAX)),
       classifier_(node_.classifier(block.q, block.kv)) {
   if (!scan_bytes(mask.q_length(), mask.kv_length(), block, table ? Patterns::kept : Patterns::dropped,
                   Reading::any_order))
@@ -247,9 +247,10 @@ void Scanner::scan(Part& part, std::int64_t i) {
     return panel;
   };
   if (node_.random_access()) {
-    for_each_open_run(i, at_most(64 * kPanelWords, held_.q, held_.kv), [&](std::int64_t j, std::int64_t end) {
-      classify_run(part, fill(j, end), i, {j, end}, j * block_.kv);
-    });
+    for_each_open_run(i, at_most(64 * kPanelWords, stored_block_.q, stored_block_.kv),
+                      [&](std::int64_t j, std::int64_t end) {
+                        classify_run(part, fill(j, end), i, {j, end}, j * block_.kv);
+                      });
   } else {
     // Across decided blocks, so that a sequential source is read in order.
     std::int64_t first = kv_blocks_, last = 0;
@@ -451,7 +452,7 @@ void Scanner::join(Part& part) {
                        last = states.begin_of(rows.end - scan_.rows.begin);
     for (auto at = static_cast<std::size_t>(first); at < static_cast<std::size_t>(last); ++at) {
       std::int32_t& slot = pattern_ids()[at];
-      if (states.held()[at] == kPartial) slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
+      if (states.stored()[at] == kPartial) slot = slot < 0 ? ~slot : slots[static_cast<std::size_t>(slot)];
     }
   }
 }
@@ -465,7 +466,7 @@ BandScan Scanner::finish() {
   scan_.rows_seen = std::move(all_.rows_seen);
   scan_.keys_seen = std::move(all_.keys_seen);
   if (table_ != nullptr && !keeps_ids()) table_->number_all();
-  if (keeps_ids()) table_->number(scan_.summary.states->held(), pattern_ids());
+  if (keeps_ids()) table_->number(scan_.summary.states->stored(), pattern_ids());
   return std::move(scan_);
 }
 
@@ -481,7 +482,7 @@ BandScan begun_scan(const Mask& mask, BlockShape block, IndexRange rows, Pattern
   s.kv_length = mask.kv_length();
   s.states = std::make_shared<BlockStates>(kv_blocks, runs_of(mask, block, rows));
   while (core::ceil_div(std::max(q_blocks, kv_blocks), s.cell_blocks) > kMostCells) s.cell_blocks *= 2;
-  if (patterns == Patterns::kept) scan.pattern_ids = Array(DType::int32, {std::ssize(s.states->held())});
+  if (patterns == Patterns::kept) scan.pattern_ids = Array(DType::int32, {std::ssize(s.states->stored())});
   return scan;
 }
 
@@ -493,7 +494,7 @@ Scan completed(BandScan all, std::int64_t patterns) {
   for_each_run(all.keys_seen, s.kv_length, false, [&](std::int64_t begin, std::int64_t end) {
     s.keys_without_row.push_back({begin, end});
   });
-  const auto states = s.states->held();
+  const auto states = s.states->stored();
   const auto ids = all.pattern_ids.elements<std::int32_t>();
   std::vector<bool> own(static_cast<std::size_t>(patterns));
   for (std::size_t b = 0; b < ids.size(); ++b) {
@@ -508,7 +509,7 @@ BandScan scan_band(const Mask& mask, BlockShape block, IndexRange rows, PatternT
                    const std::function<void(std::int64_t)>& done) {
   kernels::active();  // an unsupported instruction set is an error for masks without elements too
   Scanner scanner(mask, block, table, rows);
-  const std::int64_t rows_at_once = at_most(kTaskElements, scanner.held().q, mask.kv_length());
+  const std::int64_t rows_at_once = at_most(kTaskElements, scanner.stored_block().q, mask.kv_length());
   const std::int64_t tasks = core::ceil_div(rows.count(), rows_at_once);
   const std::int64_t queries = std::min(rows.end * block.q, mask.q_length()) - rows.begin * block.q;
   const double work = static_cast<double>(queries) * static_cast<double>(mask.kv_length()) / 8;
@@ -542,9 +543,9 @@ Scan scan_mask(const Mask& mask, BlockShape block, PatternTable* table,
   if (table != nullptr)
     throw Error(Error::Kind::internal, "scan_mask: patterns of several ranks are not joined here");
   const IndexRange rows = RowPartition(comm.size(), {RowCosts(mask, block)}).rows(comm.rank(), 0);
-  std::optional<BandScan> mine;
-  if (rows.begin < rows.end) mine = scan_band(mask, block, rows, nullptr, done);
-  return joined_by_all(mask, block, std::move(mine), comm);
+  std::optional<BandScan> own;
+  if (rows.begin < rows.end) own = scan_band(mask, block, rows, nullptr, done);
+  return joined_by_all(mask, block, std::move(own), comm);
 }
 
 HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
@@ -553,25 +554,25 @@ HeldBlocks held_blocks(const Mask& mask, BlockShape block) {
                      columns = core::ceil_div(mask.kv_length(), block.kv);
   if (rows > kMostRows || columns > kMostRows)
     return {core::checked_mul(rows, columns).value_or(core::kMostBytes), columns, rows};
-  HeldBlocks held;
+  HeldBlocks stored;
   std::vector<std::int64_t> steps(
       static_cast<std::size_t>(columns + 1));  // changes of the rows that store a column
   for (const IndexRange& run : runs_of(mask, block, {0, rows})) {
-    held.all += run.count();
-    held.widest = std::max(held.widest, run.count());
+    stored.all += run.count();
+    stored.widest = std::max(stored.widest, run.count());
     ++steps[static_cast<std::size_t>(run.begin)];
     --steps[static_cast<std::size_t>(run.end)];
   }
   std::int64_t here = 0;
-  for (const std::int64_t step : steps) held.tallest = std::max(held.tallest, here += step);
-  return held;
+  for (const std::int64_t step : steps) stored.tallest = std::max(stored.tallest, here += step);
+  return stored;
 }
 
 std::optional<std::int64_t> scan_bytes(std::int64_t q_length, std::int64_t kv_length, BlockShape block,
                                        Patterns patterns, Reading reading) {
   if (std::max(q_length, kv_length) > kLongestMask) return std::nullopt;
   const auto row = core::checked_mul(std::min(block.q, q_length), words_for(kv_length));
-  const BlockShape whole = held(block, q_length, kv_length, patterns);
+  const BlockShape whole = stored_block(block, q_length, kv_length, patterns);
   const auto one = core::checked_mul(whole.q, words_for(whole.kv));
   if (!row || !one || *row > std::int64_t{1} << 52) return std::nullopt;
   const std::int64_t cells = 8 * std::min(core::ceil_div(q_length, block.q), kMostCells) *

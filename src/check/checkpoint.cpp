@@ -716,9 +716,9 @@ void check_cache_scales(const Tensors& tensors, FoundList& found) {
     std::string_view other_end;
     std::string stem;
     for (const auto& [keys, values] : kPairs)
-      for (const auto& [mine, theirs] : {std::pair(keys, values), std::pair(values, keys)})
-        if (const auto before = stem_before(mine); before && other_end.empty())
-          stem = *before, other_end = theirs;
+      for (const auto& [own, other] : {std::pair(keys, values), std::pair(values, keys)})
+        if (const auto before = stem_before(own); before && other_end.empty())
+          stem = *before, other_end = other;
     if (other_end.empty()) continue;
     std::string fault;
     ReportValue value;

@@ -133,10 +133,10 @@ Findings check_cu_seqlens(const IntegerArray& cu_seqlens, const CuSeqlensClaims&
       const std::int64_t i = first + static_cast<std::int64_t>(k);
       const auto length = real.see(i, values[k]);
       if (k >= beside.size()) continue;
-      const auto room = padded.see(i, beside[k]);
-      if (length && room && *length > *room)
+      const auto capacity = padded.see(i, beside[k]);
+      if (length && capacity && *length > *capacity)
         check::add(found, "longer", i - 1, "cu_seqlens", {i - 1}, static_cast<std::int64_t>(*length), [&] {
-          return fmt::format("sequence {} has {} tokens, and {} with its padding", i - 1, *length, *room);
+          return fmt::format("sequence {} has {} tokens, and {} with its padding", i - 1, *length, *capacity);
         });
     }
   });

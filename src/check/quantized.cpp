@@ -195,9 +195,9 @@ std::shared_ptr<const ArraySource> transposed(std::shared_ptr<const ArraySource>
                                                              std::span<const std::int64_t> count, void* out) {
                             Shape from(start.begin(), start.end()), some(count.begin(), count.end());
                             std::swap(from[last - 1], from[last]), std::swap(some[last - 1], some[last]);
-                            Array held(source->dtype(), some);
-                            source->read(from, some, held.data());
-                            ArrayView view = held.view();
+                            Array sample(source->dtype(), some);
+                            source->read(from, some, sample.data());
+                            ArrayView view = sample.view();
                             std::swap(view.shape[last - 1], view.shape[last]);
                             std::swap(view.strides[last - 1], view.strides[last]);
                             copy_elements(view, out);

@@ -244,7 +244,7 @@ class Floats {
   }
 
   // Everything, of numbers of any kind.
-  void look(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
+  void compare_range(const V* a, const V* e, std::int64_t n, std::int64_t at, Part& part) const {
     for (std::int64_t i = 0; i < n; ++i) {
       const V x = a[i], y = e[i];
       const bool x_nan = x != x, y_nan = y != y, x_infinite = std::isinf(x), y_infinite = std::isinf(y);
@@ -337,7 +337,7 @@ struct Integers {
   }
 
   template <class A, class E>
-  void look(const A* a, const E* e, std::int64_t n, std::int64_t at, Part& part) const {
+  void compare_range(const A* a, const E* e, std::int64_t n, std::int64_t at, Part& part) const {
     part.finite += n;
     for (std::int64_t i = 0; i < n; ++i) {
       const A x = a[i];
@@ -498,7 +498,7 @@ class Comparer {
       const auto stats = floats.stats(reinterpret_cast<const S*>(p), reinterpret_cast<const S*>(q), m,
                                       static_cast<V>(std::max(relative.measure, 0.0)));
       if (!stats.finite) {
-        as_wide(begin, m, [&](const V* v, const V* w) { floats.look(v, w, m, at + begin, part); });
+        as_wide(begin, m, [&](const V* v, const V* w) { floats.compare_range(v, w, m, at + begin, part); });
         return;
       }
       part.finite += m;
@@ -564,7 +564,7 @@ class Comparer {
         return;
       }
       as_integers(actual_, expected_, x, y, m, workspace,
-                  [&](const auto* p, const auto* q) { integers.look(p, q, m, at + begin, part); });
+                  [&](const auto* p, const auto* q) { integers.compare_range(p, q, m, at + begin, part); });
     });
   }
 

@@ -81,7 +81,8 @@ std::string verdict_of(const Explained& explained) {
     text += "; the metric is out of its limit";
   if (explained.axes.empty()) return text;  // no explanation was tried
   if (explained.explanations.empty()) return text + ": nothing that was tried accounts for it";
-  constexpr double kAll = 0.995;
+  constexpr double kAll = 0.995, kMost = 0.5;
+  if (explained.share_explained < kMost) return text + ": nothing that was tried accounts for most of it";
   const Explanation& first = explained.explanations[0];
   text += ": " + first.text;
   if (first.share_explained < kAll)
@@ -95,7 +96,7 @@ void keep_brief(Report& report, std::initializer_list<std::string_view> tables) 
   report.move_to_details([tables](const Report::Item& item) {
     if (const auto* table = std::get_if<Table>(&item))
       return std::find(tables.begin(), tables.end(), table->key) != tables.end();
-    return std::holds_alternative<Line>(item) || std::holds_alternative<Remark>(item);
+    return !std::holds_alternative<Field>(item) && !std::holds_alternative<BlockPicture>(item);
   });
 }
 

@@ -77,35 +77,35 @@ class Router {
   const ArraySource& source() const { return source_; }
 
   // Tokens `begin` up to `end`.
-  void read(std::int64_t begin, std::int64_t end, RoutingBuffers& room) const {
+  void read(std::int64_t begin, std::int64_t end, RoutingBuffers& buffers) const {
     const auto n = static_cast<std::size_t>((end - begin) * width_);
-    room.ids.resize(has_scores_ ? 0 : n);
-    room.scores.resize(has_scores_ ? n : 0);
+    buffers.ids.resize(has_scores_ ? 0 : n);
+    buffers.scores.resize(has_scores_ ? n : 0);
     std::int64_t at = 0;
     core::for_each_box(
         source_.shape(), begin * width_, end * width_, [&](const Shape& start, const Shape& count) {
           const std::int64_t elements = element_count(count);
           if (has_scores_) {
-            room.raw.resize(static_cast<std::size_t>(elements * size_of(source_.dtype())));
-            source_.read(start, count, room.raw.data());
-            arrays::convert_elements(source_.dtype(), room.raw.data(), DType::float64,
-                                     reinterpret_cast<std::byte*>(room.scores.data() + at), elements);
+            buffers.raw.resize(static_cast<std::size_t>(elements * size_of(source_.dtype())));
+            source_.read(start, count, buffers.raw.data());
+            arrays::convert_elements(source_.dtype(), buffers.raw.data(), DType::float64,
+                                     reinterpret_cast<std::byte*>(buffers.scores.data() + at), elements);
           } else {
-            core::read_integer_box(source_, start, count, room.raw, room.ids.data() + at);
+            core::read_integer_box(source_, start, count, buffers.raw, buffers.ids.data() + at);
           }
           at += elements;
         });
   }
 
   // The choice of token `begin` + i. `experts`: their number, if known.
-  void choose(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts, RoutingBuffers& room,
-              Choice& choice) const {
+  void choose(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts,
+              RoutingBuffers& buffers, Choice& choice) const {
     choice.chosen.clear(), choice.must.clear(), choice.may.clear();
     choice.is_tied = choice.has_duplicate = false;
     if (has_scores_)
-      choose_by_score(begin, i, room, choice);
+      choose_by_score(begin, i, buffers, choice);
     else
-      choose_by_id(begin, i, experts, room, choice);
+      choose_by_id(begin, i, experts, buffers, choice);
   }
 
  private:
@@ -115,9 +115,9 @@ class Router {
   }
 
   void choose_by_id(std::int64_t begin, std::int64_t i, std::optional<std::int64_t> experts,
-                    RoutingBuffers& room, Choice& choice) const {
+                    RoutingBuffers& buffers, Choice& choice) const {
     for (std::int64_t c = 0; c < width_; ++c) {
-      const std::int64_t id = room.ids[static_cast<std::size_t>(i * width_ + c)];
+      const std::int64_t id = buffers.ids[static_cast<std::size_t>(i * width_ + c)];
       if (id == -1) continue;
       if (id < 0 || id == std::numeric_limits<std::int64_t>::max() || (experts && id >= *experts))
         throw invalid(id < 0
@@ -133,16 +133,16 @@ class Router {
     choice.chosen.erase(end, choice.chosen.end());
   }
 
-  void choose_by_score(std::int64_t begin, std::int64_t i, RoutingBuffers& room, Choice& choice) const {
+  void choose_by_score(std::int64_t begin, std::int64_t i, RoutingBuffers& buffers, Choice& choice) const {
     const std::span<const double> scores =
-        std::span(room.scores)
+        std::span(buffers.scores)
             .subspan(static_cast<std::size_t>(i * width_), static_cast<std::size_t>(width_));
     for (std::size_t e = 0; e < scores.size(); ++e)
       if (std::isnan(scores[e]))
         throw invalid(fmt::format("the score of expert {} for token {} is NaN", e, begin + i));
-    room.sorted.assign(scores.begin(), scores.end());
-    const auto least = room.sorted.begin() + (k_ - 1);
-    std::nth_element(room.sorted.begin(), least, room.sorted.end(), std::greater<>());
+    buffers.sorted.assign(scores.begin(), scores.end());
+    const auto least = buffers.sorted.begin() + (k_ - 1);
+    std::nth_element(buffers.sorted.begin(), least, buffers.sorted.end(), std::greater<>());
     const double threshold = *least;
     for (std::size_t e = 0; e < scores.size(); ++e) {
       if (scores[e] > threshold) choice.must.push_back(static_cast<std::int64_t>(e));

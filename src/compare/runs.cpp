@@ -135,7 +135,7 @@ class RunsPass {
         [&](RunsPart& part, std::int64_t box) {
           for (std::size_t r = 0; r < readers_.size(); ++r)
             part.data[r] = readers_[r].acquire(boxes, box, part.buffers[r]);
-          look_at_box(boxes, box, part);
+          compare_box(boxes, box, part);
           for (const arrays::BoxReader& reader : readers_) reader.release(boxes, box);
           progress.add(boxes.elements(box));
         },
@@ -156,7 +156,7 @@ class RunsPass {
     return threads;
   }
 
-  void look_at_box(const arrays::Boxes& boxes, std::int64_t box, RunsPart& part) const {
+  void compare_box(const arrays::Boxes& boxes, std::int64_t box, RunsPart& part) const {
     const auto b = static_cast<std::size_t>(box);
     const std::int64_t n = boxes.elements(box), size = size_of(dtype_);
     if (n == 0) return;
@@ -176,11 +176,11 @@ class RunsPass {
     part.firsts = meet(part.firsts, firsts);
     part.moves.assign(static_cast<std::size_t>(n), 0);
     for (std::int64_t begin = 0; begin < n; begin += kBlockOfRuns)
-      look_at_block(kinds, begin, std::min(kBlockOfRuns, n - begin), boxes.before[b], part);
+      compare_block(kinds, begin, std::min(kBlockOfRuns, n - begin), boxes.before[b], part);
     count_by_index(boxes.starts[b], boxes.counts[b], part);
   }
 
-  void look_at_block(const std::vector<Kind>& kinds, std::int64_t begin, std::int64_t n, std::int64_t before,
+  void compare_block(const std::vector<Kind>& kinds, std::int64_t begin, std::int64_t n, std::int64_t before,
                      RunsPart& part) const {
     const std::int64_t size = size_of(dtype_);
     std::uint8_t* moves = part.moves.data() + begin;
@@ -210,13 +210,13 @@ class RunsPass {
     if (!any) return;
     dispatch(dtype_, [&]<class T>(std::type_identity<T>) {
       for (std::int64_t i = 0; i < n; ++i)
-        if (moves[i] != 0) look_at_element<T>(kinds, begin + i, before + begin + i, part);
+        if (moves[i] != 0) compare_element<T>(kinds, begin + i, before + begin + i, part);
     });
   }
 
   // Element i of a box, which is element `at` of the array.
   template <class T>
-  void look_at_element(const std::vector<Kind>& kinds, std::int64_t i, std::int64_t at,
+  void compare_element(const std::vector<Kind>& kinds, std::int64_t i, std::int64_t at,
                        RunsPart& part) const {
     using W = arrays::Wide<T>;
     const auto value_in = [i](const Kind& kind) {

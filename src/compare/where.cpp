@@ -149,8 +149,8 @@ TileDifferences tiles_of(const Shape& shape, const PositionCounts& counts) {
 }
 
 bool has_contrast(const BlockStates& states) {
-  const auto held = states.held();
-  return std::adjacent_find(held.begin(), held.end(), std::not_equal_to<>()) != held.end();
+  const auto all = states.stored();
+  return std::adjacent_find(all.begin(), all.end(), std::not_equal_to<>()) != all.end();
 }
 
 std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::vector<AxisDifferences>& axes,

@@ -213,7 +213,8 @@ struct Halves {
 
 // Compares n pairs. The last lanes are padded with 0, which is close.
 template <class Pairs, class How>
-Pairs look(const typename Pairs::Element* a, const typename Pairs::Element* e, std::int64_t n, How how) {
+Pairs compare_pairs(const typename Pairs::Element* a, const typename Pairs::Element* e, std::int64_t n,
+                    How how) {
   using Element = typename Pairs::Element;
   constexpr int kLanes = Pairs::kLanes, kLines = kLanes * static_cast<int>(sizeof(Element)) / 64;
   Pairs pairs;
@@ -266,13 +267,13 @@ PairStats<typename Pairs::Value> pair_stats(const typename Pairs::Element* a,
   using V = typename Pairs::Value;
   using U = typename SameSize<V>::Unsigned;
   if (same_bytes(a, e, n * static_cast<std::int64_t>(sizeof *a))) {
-    return stats_of(look<Pairs>(a, a, n, Same{}), n, true);
+    return stats_of(compare_pairs<Pairs>(a, a, n, Same{}), n, true);
   }
   const V apart = surely_within<Pairs>(known), limit = apart < rtol ? apart : rtol;
-  Pairs pairs = look<Pairs>(a, e, n, Quickly<V>{limit});
+  Pairs pairs = compare_pairs<Pairs>(a, e, n, Quickly<V>{limit});
   if (any_top_bit(pairs.sizes.far) ||
       most_of(pairs.sizes.small) > U{0} - __builtin_bit_cast(U, smallest_normal(V{0})))
-    pairs = look<Pairs>(a, e, n, Thoroughly<V>{rtol, atol});
+    pairs = compare_pairs<Pairs>(a, e, n, Thoroughly<V>{rtol, atol});
   return stats_of(pairs, n);
 }
 

@@ -72,7 +72,7 @@ const Rows& table() {
   return made;
 }
 
-const char* asked() {
+const char* requested() {
   const char* name = std::getenv("EJK_ISA");
   return name != nullptr && *name != '\0' ? name : nullptr;
 }
@@ -83,7 +83,8 @@ const Kernels* best_from(const Kernels* row) {
 }
 
 std::atomic<const Kernels*>& chosen_row() {
-  static std::atomic<const Kernels*> row{asked() != nullptr ? &row_named(asked()) : best_from(table().rows)};
+  static std::atomic<const Kernels*> row{requested() != nullptr ? &row_named(requested())
+                                                                : best_from(table().rows)};
   return row;
 }
 
@@ -93,7 +94,7 @@ std::atomic<const Kernels*> forced_row{nullptr};
 bool tiles_are_ours() {
   if (request_tiles()) return true;
   const Kernels& row = *chosen_row();
-  if (asked() != nullptr)
+  if (requested() != nullptr)
     throw Error(Error::Kind::usage, std::string("EJK_ISA: the system refuses this process ") + row.name);
   chosen_row() = best_from(&row + 1);
   return false;

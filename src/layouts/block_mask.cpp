@@ -144,12 +144,11 @@ bool GridMask::same_as(const MaskNode& other, IndexRange queries) const {
   const BlockShape block = grid_->block;
   if (block.q != o.grid_->block.q || block.kv != o.grid_->block.kv) return false;
   if (queries.begin >= queries.end) return true;
-  BitBuffer mine, theirs;
+  BitBuffer own, theirs;
   const auto same = [&](std::int64_t i, std::int64_t column) {
     const Rectangle where{i * block.q, std::min((i + 1) * block.q, q_length()), column * block.kv,
                           std::min((column + 1) * block.kv, kv_length())};
-    const BitRows a = mine.rows(where.rows(), where.columns()),
-                  b = theirs.rows(where.rows(), where.columns());
+    const BitRows a = own.rows(where.rows(), where.columns()), b = theirs.rows(where.rows(), where.columns());
     fill(where, a);
     o.fill(where, b);
     return std::equal(a.words, a.words + a.rows * a.row_words, b.words);

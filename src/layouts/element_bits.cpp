@@ -62,12 +62,12 @@ void ElementBits::read(const Shape& block, std::int64_t row, std::int64_t rows, 
 }
 
 BitRows ElementBits::held_rows() const {
-  return {held_.elements<Word>().data(), words_for(columns_), held_.shape()[0], columns_};
+  return {bits_.elements<Word>().data(), words_for(columns_), bits_.shape()[0], columns_};
 }
 
 void ElementBits::hold() const {
   const std::int64_t blocks = element_count(leading_);
-  held_ = Array(DType::uint64, {blocks * rows_, words_for(columns_)});
+  bits_ = Array(DType::uint64, {blocks * rows_, words_for(columns_)});
   const BitRows to = held_rows();
   std::vector<std::byte> raw(static_cast<std::size_t>(rows_ * columns_));
   Shape start(leading_.size() + 2, 0), count(leading_.size(), 1);

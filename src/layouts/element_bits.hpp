@@ -27,7 +27,7 @@ class ElementBits {
   std::int64_t rows_ = 0, columns_ = 0;
   Shape leading_;
   mutable std::once_flag once_;
-  mutable Array held_;
+  mutable Array bits_;
 };
 
 }  // namespace ejk::blocks

@@ -232,17 +232,17 @@ class MagiRule final : public PairRule {
     std::multimap<std::int64_t, std::int64_t> here;  // first key, slice
     std::int64_t longest = 0;                        // keys of a slice
     for (const std::int64_t n : order) {
-      const Slice mine = slice(n);
-      if (mine.q.begin >= mine.q.end || mine.k.begin >= mine.k.end) continue;
+      const Slice own = slice(n);
+      if (own.q.begin >= own.q.end || own.k.begin >= own.k.end) continue;
       bool is_free = true;
-      for (auto at = here.lower_bound(mine.k.begin - longest);
-           is_free && at != here.end() && at->first < mine.k.end;) {
+      for (auto at = here.lower_bound(own.k.begin - longest);
+           is_free && at != here.end() && at->first < own.k.end;) {
         const Slice other = slice(at->second);
-        if (other.q.end <= mine.q.begin) {
+        if (other.q.end <= own.q.begin) {
           at = here.erase(at);
           continue;
         }
-        if (overlap(mine, other)) {
+        if (overlap(own, other)) {
           is_free = false;
           to.fault("twice", {q_ranges_.name, 2 * n}, q_ranges_[2 * n],
                    fmt::format("slices {} and {} have pairs in common", std::min(n, at->second),
@@ -251,8 +251,8 @@ class MagiRule final : public PairRule {
         ++at;
       }
       if (!is_free) continue;
-      here.emplace(mine.k.begin, n);
-      longest = std::max(longest, mine.k.count());
+      here.emplace(own.k.begin, n);
+      longest = std::max(longest, own.k.count());
     }
   }
 

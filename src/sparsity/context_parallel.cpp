@@ -64,7 +64,7 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
   std::int64_t extra = blocks % ranks;
   using Load = std::pair<std::int64_t, std::int64_t>;  // and rank
   std::priority_queue<Load, std::vector<Load>, std::greater<>> below, at_most;
-  std::vector<std::int64_t> held(static_cast<std::size_t>(ranks));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(ranks));
   for (std::int64_t r = 0; r < ranks; ++r) (most > 0 ? below : at_most).emplace(0, r);
   for (const std::size_t block : heaviest_first(work)) {
     const bool is_extra = below.empty() || (extra > 0 && !at_most.empty() && at_most.top() < below.top());
@@ -72,9 +72,9 @@ std::vector<std::int64_t> balanced(const QueryRuns& runs, std::int64_t q_block, 
     const auto [load, rank] = from.top();
     from.pop();
     extra -= is_extra ? 1 : 0;
-    if (++held[static_cast<std::size_t>(rank)] <= most) {
+    if (++counts[static_cast<std::size_t>(rank)] <= most) {
       const Load more{load + work[block], rank};
-      (held[static_cast<std::size_t>(rank)] < most ? below : at_most).push(more);
+      (counts[static_cast<std::size_t>(rank)] < most ? below : at_most).push(more);
     }
     rank_of[block] = rank;
   }
@@ -128,7 +128,7 @@ RankLoad load_of(const QueryRuns& runs, const std::vector<std::int64_t>& compute
     return static_cast<std::int64_t>(Exact{query} * kv_length / runs.bounds.back());
   };
   RankLoad load;
-  std::vector<Word> held(seen.size());
+  std::vector<Word> keys(seen.size());
   for (const std::int64_t r : of) {
     const auto at = static_cast<std::size_t>(r);
     load.queries += runs.bounds[at + 1] - runs.bounds[at];
@@ -136,9 +136,9 @@ RankLoad load_of(const QueryRuns& runs, const std::vector<std::int64_t>& compute
     load.pairs_computed += computed[at];
     const std::int64_t k_begin = key_at(runs.bounds[at]), k_end = key_at(runs.bounds[at + 1]);
     load.keys_held += k_end - k_begin;
-    set_bits(held.data(), k_begin, k_end);
+    set_bits(keys.data(), k_begin, k_end);
   }
-  for (std::size_t w = 0; w < seen.size(); ++w) seen[w] &= ~held[w];
+  for (std::size_t w = 0; w < seen.size(); ++w) seen[w] &= ~keys[w];
   load.keys_received = kernels::active().count_bits(seen.data(), runs.row_words);
   return load;
 }

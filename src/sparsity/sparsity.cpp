@@ -155,8 +155,8 @@ void choose(Sparsity& sparsity) {
 ReportValue imbalance(const std::vector<RankLoad>& ranks, std::int64_t RankLoad::*pairs) {
   double most = 0, all = 0;
   for (const RankLoad& rank : ranks) {
-    const auto mine = static_cast<double>(rank.*pairs);
-    most = std::max(most, mine), all += mine;
+    const auto own = static_cast<double>(rank.*pairs);
+    most = std::max(most, own), all += own;
   }
   return ratio(most, all / static_cast<double>(ranks.size()));
 }

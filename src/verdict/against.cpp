@@ -260,10 +260,10 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
     const std::int64_t count = std::count(flags.begin(), flags.end(), true);
     if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
   }
-  const std::int64_t told = std::count(beyond_columns.begin(), beyond_columns.end(), true);
-  if (!result.column.empty() && told > 0 && told < result.columns)
+  const std::int64_t count = std::count(beyond_columns.begin(), beyond_columns.end(), true);
+  if (!result.column.empty() && count > 0 && count < result.columns)
     against.where.push_back(
-        {result.name, result.columns_name, ranges_of(beyond_columns), told, result.columns});
+        {result.name, result.columns_name, ranges_of(beyond_columns), count, result.columns});
   const bool is_worst = std::all_of(against.arrays.begin(), against.arrays.end(),
                                     [&](const auto& other) { return other.beyond < all.beyond; });
   if (is_worst && all.beyond > 0) against.tiles = picture_of(result, counts);
@@ -383,7 +383,10 @@ std::string cause_of(const Against& against, const std::string& array) {
   for (const Against::Explained& cause : against.explanations)
     if (cause.array == array) causes.push_back(&cause);
   if (causes.empty()) return against.tried ? "no usual mistake accounts for it" : "";
-  constexpr double kAll = 0.995;
+  constexpr double kAll = 0.995, kMost = 0.5;
+  double share = 0;
+  for (const Against::Explained* cause : causes) share += cause->share_explained;
+  if (share < kMost) return "no usual mistake accounts for most of it";
   std::string text = causes[0]->text;
   if (causes[0]->share_explained < kAll)
     text += fmt::format(" ({} of it)", text_of(causes[0]->share_explained));
@@ -434,7 +437,7 @@ std::string verdict_of(const Against& against) {
 bool is_brief(const Report::Item& item) {
   if (const auto* table = std::get_if<Table>(&item))
     return table->key == "explanations" || table->key == "unexplained";
-  return std::holds_alternative<Line>(item) || std::holds_alternative<Remark>(item);
+  return !std::holds_alternative<Field>(item) && !std::holds_alternative<BlockPicture>(item);
 }
 
 }  // namespace
@@ -495,12 +498,12 @@ Report describe(const Against& against) {
   report.add(table_of(against.arrays));
   if (against.has_parts) report.add(table_of(against.parts));
   // The verdict has the cause where there is only one.
-  const bool is_told =
+  const bool is_in_verdict =
       against.unexplained.empty() &&
       std::all_of(against.explanations.begin(), against.explanations.end(),
                   [&](const auto& cause) { return cause.text == against.explanations[0].text; });
-  report.move_to_details([is_told](const Report::Item& item) {
-    return is_brief(item) && !(is_told && std::holds_alternative<Table>(item));
+  report.move_to_details([is_in_verdict](const Report::Item& item) {
+    return is_brief(item) && !(is_in_verdict && std::holds_alternative<Table>(item));
   });
   return report;
 }

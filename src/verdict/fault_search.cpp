@@ -329,13 +329,13 @@ FaultSearch::Contradicted FaultSearch::contradicted(const FaultModel& model, con
 }
 
 // Of the rows that are left and in the scope; nothing more than `first` of them where none of those agrees.
-void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
-                       Agreement& agreement) const {
+void FaultSearch::try_rows(const FaultModel& model, const Sample& sample, const Scope& scope,
+                           std::size_t first, Agreement& agreement) const {
   agreement.agree.assign(sample.size(), 0);
   std::vector<std::size_t> rows;
   for (std::size_t i = 0; i < sample.size(); ++i)
     if (sample[i].left && scope.holds(sample[i].place)) rows.push_back(i);
-  const auto look_at = [&](std::size_t begin, std::size_t end) {
+  const auto try_range = [&](std::size_t begin, std::size_t end) {
     core::parallel_for(static_cast<std::int64_t>(end - begin),
                        row_nanoseconds_ * static_cast<double>(end - begin), [&](std::int64_t n) {
                          const std::size_t i = rows[begin + static_cast<std::size_t>(n)];
@@ -343,12 +343,12 @@ void FaultSearch::look(const FaultModel& model, const Sample& sample, const Scop
                        });
   };
   agreement.looked = std::min(first, rows.size());
-  look_at(0, agreement.looked);
+  try_range(0, agreement.looked);
   agreement.whole = agreement.looked == rows.size();
   if (agreement.whole ||
       std::none_of(agreement.agree.begin(), agreement.agree.end(), [](char a) { return a; }))
     return;
-  look_at(agreement.looked, rows.size());
+  try_range(agreement.looked, rows.size());
   agreement.whole = true;
 }
 
@@ -461,7 +461,7 @@ bool FaultSearch::is_off_by_factor(const FaultModel& model, const Sample& sample
 std::optional<Found> FaultSearch::accept(const FaultModel& model, const Agreement& first,
                                          std::optional<Scope> scope) {
   Agreement second;
-  look(model, second_, scope.value_or(Scope{}), kFirst, second);
+  try_rows(model, second_, scope.value_or(Scope{}), kFirst, second);
   double explained = 0;
   scope = scope ? scope_of(first, &second, *scope, model.needs_numbers, explained)
                 : without_failing(first, second);
@@ -878,9 +878,9 @@ std::vector<std::int64_t> FaultSearch::partners(
     const FaultModel it = model(candidate);
     bool yes = false;
     for (const Sampled* s : rows[part]) {
-      const Answer said = answer(it, *s, {true, true});
-      if (said == Answer::no) return false;
-      yes = yes || said == Answer::yes;
+      const Answer found = answer(it, *s, {true, true});
+      if (found == Answer::no) return false;
+      yes = yes || found == Answer::yes;
     }
     return yes;
   };
@@ -978,7 +978,7 @@ bool is_exchange(const std::vector<std::int64_t>& from) {
 
 std::string text_of_partners(const std::vector<std::int64_t>& from, const std::string& one,
                              const std::string& many, const std::string& what) {
-  constexpr std::size_t kTold = 6;
+  constexpr std::size_t kMostNamed = 6;
   std::vector<std::string> words;
   // All of the same one, or all shifted by as many; where each part is, from one end to the other.
   std::vector<bool> flags(from.size());
@@ -1006,7 +1006,7 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
   for (std::size_t part = 0; part < from.size(); ++part) {
     const std::int64_t other = from[part];
     if (other < 0) continue;
-    if (words.size() == kTold) {
+    if (words.size() == kMostNamed) {
       words.emplace_back("...");
       break;
     }
@@ -1021,7 +1021,8 @@ std::string text_of_partners(const std::vector<std::int64_t>& from, const std::s
 
 const FaultSearch::Agreement& FaultSearch::Tested::of(std::size_t h, std::size_t rows) {
   Agreement& agreement = agreements[h];
-  if (!agreement.whole && agreement.looked < rows) search.look(models[h], search.first_, {}, rows, agreement);
+  if (!agreement.whole && agreement.looked < rows)
+    search.try_rows(models[h], search.first_, {}, rows, agreement);
   return agreement;
 }
 

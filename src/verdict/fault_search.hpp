@@ -143,8 +143,8 @@ class FaultSearch {
                 std::int64_t seed) const;
   Sampled sampled(std::int64_t row, std::int64_t seed) const;
   Answer answer(const FaultModel& model, const Sampled& sampled, Skipped skipped) const;
-  void look(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
-            Agreement& agreement) const;
+  void try_rows(const FaultModel& model, const Sample& sample, const Scope& scope, std::size_t first,
+                Agreement& agreement) const;
   struct Contradicted {
     double same_parts = 0, other_parts = 0;
   };

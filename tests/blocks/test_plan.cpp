@@ -204,7 +204,7 @@ TEST_CASE("what is known to be empty takes no memory, and little time") {
                                               blocks::Reading::any_order);  // on all threads that there are
       CHECK(plan.work_bytes() - *working < kSide * 1000);
       const MaskInfo info = plain::processed({mask}, {64, 64}, {direction, MaskInfoKind::fixed, {}});
-      CHECK(std::ssize(info.summaries[0].states->held()) <= 3 * kSide);
+      CHECK(std::ssize(info.summaries[0].states->stored()) <= 3 * kSide);
       CHECK(info.summaries[0].empty_blocks >= kSide * (kSide - 3));
       CHECK(info.block_mask.size() <= 3 * kSide);
       describe(info);

@@ -787,7 +787,7 @@ TEST_CASE("where: indices of axes, groups and tiles that hold differences") {
   REQUIRE(found.tiles);
   CHECK(found.tiles->rows == 5);
   CHECK(found.tiles->columns == 4);
-  for (std::size_t t = 0; t < 20; ++t) CHECK(found.tiles->states->held()[t] == (t == 5 ? 1 : 0));
+  for (std::size_t t = 0; t < 20; ++t) CHECK(found.tiles->states->stored()[t] == (t == 5 ? 1 : 0));
 }
 
 TEST_CASE(
@@ -890,7 +890,7 @@ TEST_CASE("the picture of tiles has the axes that are wanted") {
     CHECK(tiles.columns == 4);
     for (std::int64_t q = 0; q < 6; ++q)
       for (std::int64_t b = 0; b < 4; ++b)
-        CHECK(tiles.states->held()[static_cast<std::size_t>(q * 4 + b)] == (q == 5 && b == 2 ? 1 : 0));
+        CHECK(tiles.states->stored()[static_cast<std::size_t>(q * 4 + b)] == (q == 5 && b == 2 ? 1 : 0));
   }
   // The last axis down.
   const TileDifferences turned = picture({"d", "q"}, {1, 2});
@@ -898,10 +898,10 @@ TEST_CASE("the picture of tiles has the axes that are wanted") {
   CHECK(turned.columns == 3);
   for (std::int64_t d = 0; d < 8; ++d)
     for (std::int64_t q = 0; q < 3; ++q)
-      CHECK(turned.states->held()[static_cast<std::size_t>(d * 3 + q)] == (d == 1 && q == 2 ? 1 : 0));
+      CHECK(turned.states->stored()[static_cast<std::size_t>(d * 3 + q)] == (d == 1 && q == 2 ? 1 : 0));
   const TileDifferences wide = picture({"b", "d"}, {2, 4});
   CHECK(wide.rows == 2);
-  CHECK(wide.states->held()[2] == 1);
+  CHECK(wide.states->stored()[2] == 1);
   CHECK_THROWS_AS(picture({"b", "b"}, {}), Error);
   CHECK_THROWS_AS(picture({"b"}, {}), Error);
   CHECK_THROWS_AS(picture({"b", "x"}, {}), Error);

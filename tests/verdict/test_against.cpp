@@ -115,6 +115,8 @@ TEST_CASE("the first line is the verdict: arrays, shares and causes") {
   CHECK(first_line() ==
         "out is wrong in 97.3 %: the scale is left out; "
         "lse is wrong in 100 %: the scale is left out (50 % of it), and 1 more cause");
+  a.explanations = {{{"unwritten", "head 3 was never written", 0.06}, "out"}};
+  CHECK(first_line().starts_with("out is wrong in 97.3 %: no usual mistake accounts for most of it; "));
   a.explanations.clear();
   a.agrees_with = "--layout bhsd";
   CHECK(first_line() == "out and lse are wrong in 97.3 % and 100 %: it agrees with --layout bhsd");
@@ -148,7 +150,7 @@ TEST_CASE("the picture has the tiles of two axes, of rows or of columns") {
     return a.tiles;
   };
   const auto state = [](const Against::Tiles& t, std::int64_t row, std::int64_t column) {
-    return t.states->held()[static_cast<std::size_t>(row * t.states->columns() + column)];
+    return t.states->stored()[static_cast<std::size_t>(row * t.states->columns() + column)];
   };
   for (const auto& words : {std::vector<std::string>{"query", "head"}, {"q", "heads"}}) {
     const auto tiles = picture(words);

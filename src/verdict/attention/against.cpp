@@ -27,7 +27,7 @@ namespace {
 
 // What results should be: views in the layout, and what their bounds need.
 struct Right {
-  std::vector<Array> held;
+  std::vector<Array> owned;
   std::vector<ArrayView> results;
   SummedWeights weights;  // of gradients
   Array sink_weights;
@@ -199,20 +199,20 @@ Right right_of(const CheckedArguments& setup, const MaskPlan& blocks, const Atte
     }
   } else if (setup.gradients) {
     Reference::Backward made = reference.backward(*arrays.dout);
-    right.held.push_back(std::move(made.dq));
-    right.held.push_back(std::move(made.dk));
-    right.held.push_back(std::move(made.dv));
-    if (setup.bias) right.held.push_back(std::move(made.dbias));
-    if (setup.has_sinks()) right.held.push_back(std::move(made.dsinks));
+    right.owned.push_back(std::move(made.dq));
+    right.owned.push_back(std::move(made.dk));
+    right.owned.push_back(std::move(made.dv));
+    if (setup.bias) right.owned.push_back(std::move(made.dbias));
+    if (setup.has_sinks()) right.owned.push_back(std::move(made.dsinks));
     right.sink_weights = std::move(made.sink_weights);
     right.weights = {std::move(made.weights), std::move(made.bias_weights)};
     right.saved = std::move(made.saved);
   } else {
     Reference::Forward made = reference.forward();
-    right.held.push_back(std::move(made.out));
-    right.held.push_back(std::move(made.lse));
+    right.owned.push_back(std::move(made.out));
+    right.owned.push_back(std::move(made.lse));
   }
-  for (const Array& array : right.held) right.results.push_back(array.view());
+  for (const Array& array : right.owned) right.results.push_back(array.view());
   return right;
 }
 
@@ -234,11 +234,11 @@ bool explain_by_nans(const AttentionArrays& arrays, Against& against) {
   for (const Against::Compared& compared : against.arrays)
     if (compared.not_numbers != compared.beyond) return false;
   std::vector<std::string> names;
-  const auto look = [&](const char* name, const std::optional<ArrayView>& view) {
+  const auto add_if_nan = [&](const char* name, const std::optional<ArrayView>& view) {
     if (view && is_float(view->dtype) && has_nan(*view)) names.emplace_back(name);
   };
-  look("q", arrays.q), look("k", arrays.k), look("v", arrays.v);
-  look("bias", arrays.bias), look("dout", arrays.dout);
+  add_if_nan("q", arrays.q), add_if_nan("k", arrays.k), add_if_nan("v", arrays.v);
+  add_if_nan("bias", arrays.bias), add_if_nan("dout", arrays.dout);
   if (names.empty()) return false;
   for (const Against::Compared& compared : against.arrays) {
     if (compared.beyond == 0) continue;

@@ -44,7 +44,7 @@ void load_expected(const verify::ResultRows& rows, std::int64_t n, std::span<con
 
 // The same arguments, their rows as float64: models read them hundreds of times.
 struct WideArguments {
-  std::vector<Array> held;
+  std::vector<Array> owned;
   CheckedArguments setup;
   std::optional<ArrayView> dout;
 
@@ -52,8 +52,8 @@ struct WideArguments {
       : setup(of), dout(gradient) {
     if (bytes(of) > kMost) return;
     const auto widen = [&](ArrayView& view) {
-      held.push_back(identity_dtype_convert_backward(view, DType::float64));
-      view = held.back().view();
+      owned.push_back(identity_dtype_convert_backward(view, DType::float64));
+      view = owned.back().view();
     };
     for (ArrayView* view : {&setup.q, &setup.k, &setup.v}) widen(*view);
     if (dout) widen(*dout);

@@ -56,8 +56,8 @@ class Scaled {
         offsets_(of == RowsOf::keys ? setup.kv_offsets : setup.q_offsets),
         heads_(array.shape[1]),
         columns_(array.shape[3]),
-        held_(DType::float32, array.shape) {
-    std::fill_n(held_.elements<float>().data(), held_.size(), 0.0F);
+        elements_(DType::float32, array.shape) {
+    std::fill_n(elements_.elements<float>().data(), elements_.size(), 0.0F);
     std::vector<float> most(static_cast<std::size_t>(setup.shape.entries * heads_));
     for_each_head(setup, heads_, elements_of(array), [&](std::int64_t entry, std::int64_t head) {
       const kernels::StridedMatrix from = setup.rows_of(array, entry, head, offsets_);
@@ -81,20 +81,20 @@ class Scaled {
     if (all == 0) return;
     factor_ = std::ldexp(1.0, std::ilogb(all));
     const auto inverse = std::ldexp(1.0, -std::ilogb(all));
-    for (float& x : held_.elements<float>()) x = static_cast<float>(static_cast<double>(x) * inverse);
+    for (float& x : elements_.elements<float>()) x = static_cast<float>(static_cast<double>(x) * inverse);
   }
 
-  ArrayView view() const { return held_.view(); }
+  ArrayView view() const { return elements_.view(); }
   double factor() const { return factor_; }
   std::int64_t columns() const { return columns_; }
   std::int64_t heads() const { return heads_; }
   float* row(std::int64_t entry, std::int64_t head, std::int64_t position) {
-    const kernels::StridedMatrix rows = setup_.rows_of(held_.view(), entry, head, offsets_);
+    const kernels::StridedMatrix rows = setup_.rows_of(elements_.view(), entry, head, offsets_);
     return reinterpret_cast<float*>(const_cast<std::byte*>(static_cast<const std::byte*>(rows.data)) +
                                     position * rows.row_stride);
   }
   void square() {
-    for (float& x : held_.elements<float>()) x *= x;
+    for (float& x : elements_.elements<float>()) x *= x;
   }
 
  private:
@@ -102,7 +102,7 @@ class Scaled {
   const std::vector<std::int64_t>& offsets_;
   std::int64_t heads_, columns_;
   double factor_ = 1;
-  Array held_;
+  Array elements_;
 };
 
 class Squares : public Scaled {
