@@ -152,7 +152,8 @@ std::string program_help() {
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
   out += fmt::format("\nTopics: 'ejk help {}'\n", fmt::join(topics(), "|"));
   out +=
-      "\n'ejk help COMMAND' describes a command, 'ejk COMMAND -h' in short,\n"
+      "\n'ejk help symptoms' leads from what is seen to the command that shows why.\n"
+      "'ejk help COMMAND' describes a command, 'ejk COMMAND -h' in short,\n"
       "'ejk --version --verbose' how this program was built. 'ejk help --completion\n"
       "bash' (zsh, fish) prints a script for that shell, 'ejk help --man [COMMAND]'\n"
       "a manual page.\n";

@@ -40,6 +40,8 @@ const std::vector<std::string>& topics();
 /// The text of a topic; the first line is its title.
 std::string topic_help(std::string_view topic);
 
+std::string symptoms_help();
+
 // --- manual pages, in the language of man
 
 /// ejk(1), ejk-COMMAND(1) and ejk-mpi(1).

@@ -114,7 +114,8 @@ std::string manual_page() {
     out += fmt::format(".TP\n.BR ejk\\-{} (1)\n{}\n", roff(command->name), roff(command->summary));
   }
   out += options_of(Parser(*find_command("mask-info")).set, kSharedGroup);
-  for (const char* topic : {"arrays", "masks", "json"}) {  // the first line of a topic is its title
+  for (const char* topic :
+       {"symptoms", "arrays", "masks", "json"}) {  // the first line of a topic is its title
     const std::string text = topic_help(topic);
     const std::size_t end = text.find('\n');
     out += section(text.substr(0, end)) + verbatim(text.substr(end + 2));

@@ -251,12 +251,14 @@ Slurm
 }  // namespace
 
 const std::vector<std::string>& topics() {
-  static const std::vector<std::string> names{"arrays", "masks", "layouts", "json", "mpi", "options"};
+  static const std::vector<std::string> names{"arrays", "symptoms", "masks",  "layouts",
+                                              "json",   "mpi",      "options"};
   return names;
 }
 
 std::string topic_help(std::string_view topic) {
   if (topic == "arrays") return std::string(kArrays);
+  if (topic == "symptoms") return symptoms_help();
   if (topic == "masks") return std::string(kMasks) + kMaskHelp + std::string(kMoreOfMasks);
   if (topic == "json") return std::string(kJson) + keys_help();
   if (topic == "mpi") return std::string(kMpi);

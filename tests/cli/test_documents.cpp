@@ -119,7 +119,8 @@ TEST_CASE("manual pages are read without a complaint, and say what the help says
       CHECK(text.find("EXAMPLE") != std::string::npos);
       CHECK(text.find("--max-memory") != std::string::npos);
     } else {
-      for (const char* said : {"--max-memory SIZE", "a.h5:/group/name", "documents(REF)", "ejk_version"})
+      for (const char* said : {"--max-memory SIZE", "a.h5:/group/name", "documents(REF)", "ejk_version",
+                               "NaN rows: queries without a key"})
         CHECK_MESSAGE(text.find(said) != std::string::npos, said);
     }
     for (const std::string& other : pages)
