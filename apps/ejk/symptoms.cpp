@@ -98,7 +98,7 @@ constexpr Symptom kSymptoms[] = {
 
     {kModelSymptoms, "a checkpoint talks nonsense", "scales are missing, NaN or inverted",
      "ejk check checkpoint model/"},
-    {kModelSymptoms, "it does so with plausible scales", "scales are in another layout or order",
+    {kModelSymptoms, "nonsense, although scales are valid", "they are in another layout or order",
      "ejk compare model/ original/ --decode --explain"},
     {kModelSymptoms, "fp8 is off by a factor", "a scale is left out, applied twice or inverted",
      "ejk compare out.npy expected.npy --explain"},

@@ -37,7 +37,8 @@ ejk convert in.npz:key[:,:,:2] -o k.npy; ejk convert in.npz:value[:,:,:2] -o v.n
 ejk convert '[0, 60, 61, 150, 200]' -o cu.npy
 ejk convert '[[3, 7, 6], [5, 2, 0]]' -o block_table.npy; ejk convert '[40, 20]' -o seq_lens.npy
 e=$DATA/experts.h5
-ejk convert $e:/tokens -o x.npy; ejk convert $e:/experts -o w.npy; ejk convert $e:/group_sizes -o group_sizes.npy
+ejk convert $e:/tokens -o x.npy; ejk convert $e:/experts -o w.npy
+ejk convert $e:/group_sizes -o group_sizes.npy
 attention() { ejk attention q.npy k.npy v.npy "$@"; }
 )";
 
@@ -76,7 +77,8 @@ constexpr Fault kFaults[] = {
     {"weights are flat, or one key takes all", "attention --scale 0.0625 -o out.npy --field out",
      "the scale is applied twice"},
     {"NaN rows",
-     "ejk mask --mask 'causal(offset=-2)' --shape 200x200 -o mask.npy; attention mask.npy -o out.npy --field out; "
+     "ejk mask --mask 'causal(offset=-2)' --shape 200x200 -o mask.npy; "
+     "attention mask.npy -o out.npy --field out; "
      "for at in 128 51328; do head -c 512 /dev/zero | tr '\\000' '\\377' | "
      "dd of=out.npy bs=1 seek=$at conv=notrunc; done",
      "queries without a key are NaN"},
@@ -87,8 +89,8 @@ constexpr Fault kFaults[] = {
      "ejk attention q.npy k.npy[:,:,:1] v.npy[:,:,:1] --mask causal -o out.npy --field out",
      "all query heads use key/value head 0"},
     {"batch entry 0 alone is right",
-     "ejk convert '[0, 0]' -o 0.npy; ejk attention q.npy 'rows(k.npy, 0.npy)' 'rows(v.npy, 0.npy)' --mask causal "
-     "-o out.npy --field out",
+     "ejk convert '[0, 0]' -o 0.npy; ejk attention q.npy 'rows(k.npy, 0.npy)' 'rows(v.npy, 0.npy)' "
+     "--mask causal -o out.npy --field out",
      "batch entry 1 holds the keys and values of batch entry 0"},
     {"lse is 1.4427 times as large", "attention --mask causal --lse-base 2 -o out.npz",
      "lse is a logarithm to base 2"},
@@ -125,7 +127,8 @@ constexpr Fault kFaults[] = {
     {"new tokens are forgotten", "ejk convert '[55, 36]' -o slots.npy", "position 39 of sequence 0 is at"},
 
     {"tokens get another expert's output",
-     "ejk convert '[2, 1, 0, 3]' -o p.npy; ejk grouped-matmul x.npy 'rows(w.npy, p.npy)' group_sizes.npy -o y.npy",
+     "ejk convert '[2, 1, 0, 3]' -o p.npy; "
+     "ejk grouped-matmul x.npy 'rows(w.npy, p.npy)' group_sizes.npy -o y.npy",
      "groups 0 and 2 hold the weights of each other"},
     {"the first or last row of experts is wrong", "ejk grouped-matmul x.npy w.npy '[10, 0, 17, 5]' -o y.npy",
      "the end of a group is one row late"},
@@ -141,7 +144,7 @@ constexpr Fault kFaults[] = {
      "mkdir model; ejk convert $DATA/model-nvfp4.safetensors:model.layers.0.mlp.experts.0.up_proj.weight "
      "-o model/up_proj.weight_packed.npy",
      "scale-missing  error"},
-    {"it does so with plausible scales",
+    {"nonsense, although scales are valid",
      "mkdir model original; cp $DATA/model-nvfp4.safetensors model; cp $DATA/model-bf16.safetensors original",
      "in layout 128x4 were read as linear"},
     {"fp8 is off by a factor",
