@@ -89,6 +89,8 @@ constexpr Symptom kSymptoms[] = {
      "ejk grouped-matmul x.npy w.npy group_sizes.npy --against y.npy --explain"},
     {kExpertSymptoms, "the first or last row of experts is wrong", "a group's end is one row off",
      "ejk grouped-matmul x.npy w.npy group_sizes.npy --against y.npy --explain"},
+    {kExpertSymptoms, "a layer is wrong, its products right", "router weights, or gate and up exchanged",
+     "ejk moe x.npy w13.npy w2.npy --logits logits.npy --top-k 2 --renormalize --against y.npy --explain"},
     {kExpertSymptoms, "rows are multiplied several times", "ends of groups are given as sizes",
      "ejk check group-sizes group_sizes.npy --m 16384"},
     {kExpertSymptoms, "prefill and decoding disagree", "the router chooses other experts",
@@ -115,12 +117,12 @@ constexpr Symptom kSymptoms[] = {
      "ejk compare out.npy expected.npy --explain"},
 };
 
-// Lines of at most 80 columns, which a shell joins.
+// A command in lines of at most 80 columns, which a shell joins.
 std::string command_lines(std::string_view command) {
-  constexpr std::size_t most = 80 - 4 - 2;
-  if (command.size() <= most + 2) return fmt::format("    {}\n", command);
-  const std::size_t end = command.rfind(" --", most - 1);
-  return fmt::format("    {} \\\n      {}\n", command.substr(0, end), command.substr(end + 1));
+  constexpr std::size_t most = 76;
+  if (command.size() <= most) return fmt::format("    {}\n", command);
+  const std::size_t end = command.rfind(" --", most - 2);
+  return fmt::format("    {} \\\n    {}\n", command.substr(0, end), command.substr(end));
 }
 
 }  // namespace

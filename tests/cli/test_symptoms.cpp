@@ -132,6 +132,11 @@ constexpr Fault kFaults[] = {
      "groups 0 and 2 hold the weights of each other"},
     {"the first or last row of experts is wrong", "ejk grouped-matmul x.npy w.npy '[10, 0, 17, 5]' -o y.npy",
      "the end of a group is one row late"},
+    {"a layer is wrong, its products right",
+     "ejk convert $e:/tokens[:,4:8] -o logits.npy; ejk convert $e:/tokens[:,:4] -o x.npy; "
+     "ejk convert $e:/experts[:,:4] -o w13.npy; ejk convert $e:/experts[:,4:8,:4] -o w2.npy; "
+     "ejk moe x.npy w13.npy w2.npy --logits logits.npy --top-k 2 -o y.npy",
+     "the weights of a token are not renormalised"},
     {"rows are multiplied several times", "ejk convert '[50, 120, 16384]' -o group_sizes.npy",
      "ends of groups?"},
     {"prefill and decoding disagree",
