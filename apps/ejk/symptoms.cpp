@@ -122,7 +122,7 @@ std::string command_lines(std::string_view command) {
   constexpr std::size_t most = 76;
   if (command.size() <= most) return fmt::format("    {}\n", command);
   const std::size_t end = command.rfind(" --", most - 2);
-  return fmt::format("    {} \\\n    {}\n", command.substr(0, end), command.substr(end));
+  return fmt::format("    {} \\\n     {}\n", command.substr(0, end), command.substr(end));
 }
 
 }  // namespace
