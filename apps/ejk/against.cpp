@@ -135,7 +135,8 @@ void add_against(Report& report, const AgainstOptions& options, Against against,
   Report about = describe(against);
   if (against.tried && !against.agrees() && against.explanations.empty() && against.agrees_with.empty())
     about.add(Remark{hint});
-  if (!against.tried && !against.agrees()) about.add(Remark{"--explain says which usual mistake it is."});
+  if (options.explain == Explain::no && !against.agrees() && against.agrees_with.empty())
+    about.add(Remark{"--explain says which usual mistake it is."});
   if (options.brief && job.json()) job.print(about);
   // What else is known of the run are details beside the verdict.
   report.move_to_details([](const Report::Item& item) {
