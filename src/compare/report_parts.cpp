@@ -59,6 +59,15 @@ Section no_group_section(std::int64_t rows, const char* counted, std::int64_t el
   return {"no_group", "rows of no group", std::make_shared<Report>(std::move(report))};
 }
 
+std::string text_of_causes(const Explanation& first, std::size_t others) {
+  constexpr double kAll = 0.995;
+  std::string text = first.text;
+  if (first.share_explained < kAll)
+    text += fmt::format(" ({} of it)", to_text(first.share_explained, Unit::share));
+  if (others > 0) text += fmt::format(", and {} more cause{}", others, others == 1 ? "" : "s");
+  return text;
+}
+
 std::string verdict_of(const Explained& explained) {
   const Comparison& c = explained.comparison;
   if (c.close) return "close";
@@ -81,15 +90,9 @@ std::string verdict_of(const Explained& explained) {
     text += "; the metric is out of its limit";
   if (explained.axes.empty()) return text;  // no explanation was tried
   if (explained.explanations.empty()) return text + ": nothing that was tried accounts for it";
-  constexpr double kAll = 0.995, kMost = 0.5;
+  constexpr double kMost = 0.5;
   if (explained.share_explained < kMost) return text + ": nothing that was tried accounts for most of it";
-  const Explanation& first = explained.explanations[0];
-  text += ": " + first.text;
-  if (first.share_explained < kAll)
-    text += fmt::format(" ({} of it)", to_text(first.share_explained, Unit::share));
-  if (const std::size_t more = explained.explanations.size() - 1; more > 0)
-    text += fmt::format(", and {} more cause{}", more, more == 1 ? "" : "s");
-  return text;
+  return text + ": " + text_of_causes(explained.explanations[0], explained.explanations.size() - 1);
 }
 
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables) {

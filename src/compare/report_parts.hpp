@@ -37,6 +37,9 @@ void warn_if_vacuous(Report& report, bool computed, std::int64_t compared, std::
 Section no_group_section(std::int64_t rows, const char* counted, std::int64_t elements, std::int64_t wrong,
                          std::int64_t not_numbers, bool groups_agree);
 
+/// The text of the first cause, its share unless that is all, and how many others there are.
+std::string text_of_causes(const Explanation& first, std::size_t others);
+
 /// "12.5 % of the elements differ, by up to 2.98 at (0, 0, 1, 31): times 2", or "close".
 std::string verdict_of(const Explained& explained);
 

@@ -383,16 +383,11 @@ std::string cause_of(const Against& against, const std::string& array) {
   for (const Against::Explained& cause : against.explanations)
     if (cause.array == array) causes.push_back(&cause);
   if (causes.empty()) return against.tried ? "no usual mistake accounts for it" : "";
-  constexpr double kAll = 0.995, kMost = 0.5;
+  constexpr double kMost = 0.5;
   double share = 0;
   for (const Against::Explained* cause : causes) share += cause->share_explained;
   if (share < kMost) return "no usual mistake accounts for most of it";
-  std::string text = causes[0]->text;
-  if (causes[0]->share_explained < kAll)
-    text += fmt::format(" ({} of it)", text_of(causes[0]->share_explained));
-  if (const std::size_t more = causes.size() - 1; more > 0)
-    text += fmt::format(", and {} more cause{}", more, more == 1 ? "" : "s");
-  return text;
+  return verify::text_of_causes(*causes[0], causes.size() - 1);
 }
 
 // "out and lse are wrong in 97.3 % and 100 %: the scale is applied twice; not compared: dq".

@@ -13,7 +13,7 @@ TEST_CASE("a layer of experts is that of plain loops") {
     CAPTURE(name_of(type));
     const plain::MoeLayer layer = plain::moe_layer(type, 37, 3, 5);
     const std::vector<double> expected =
-        plain::doubles(layer.combined(layer.expert_rows(), layer.weights_).view());
+        plain::doubles(layer.combined(layer.expert_rows(), layer.weight_values).view());
     const auto near = [&](const Array& out) {
       const std::vector<double> values = plain::doubles(out.view());
       double most = 0;
@@ -40,12 +40,12 @@ TEST_CASE("choices of no expert add nothing, and none is a row of zeros") {
   const auto ids = layer.ids.elements<std::int32_t>();
   ids[0] = ids[1] = ids[5] = -1;
   const Array out = moe(layer.operands(), Activation::gelu, DType::float32);
-  layer.weights_[0] = layer.weights_[1] = layer.weights_[5] = 0;
+  layer.weight_values[0] = layer.weight_values[1] = layer.weight_values[5] = 0;
   const auto rows = layer.expert_rows([](auto, auto) {
     return plain::MoeLayer::Expert{[](double g) { return g * 0.5 * std::erfc(-g / std::sqrt(2.0)); }, false,
                                    1};
   });
-  const auto expected = plain::doubles(layer.combined(rows, layer.weights_).view());
+  const auto expected = plain::doubles(layer.combined(rows, layer.weight_values).view());
   for (std::size_t i = 0; i < expected.size(); ++i)
     CHECK(out.elements<float>()[i] == doctest::Approx(expected[i]).epsilon(1e-4));
   CHECK(out.elements<float>()[0] == 0);

@@ -15,20 +15,22 @@ struct MoeLayer {
   DType dtype = DType::float32;
   std::int64_t tokens = 0, hidden = 0, inter = 0, experts = 0, k = 0;
   Array x, gate_up, down, ids, weights;
-  std::vector<double> x_, gate_up_, down_, weights_;
-  std::vector<std::int64_t> ids_;
+  std::vector<double> x_values, gate_up_values, down_values, weight_values;
+  std::vector<std::int64_t> id_values;
 
   ejk::MoeOperands operands() const {
     const ejk::GateAndUp halves = ejk::split_gate_and_up(gate_up.view());
     return {x.view(), halves.gate, halves.up, down.view(), ids.view(), weights.view()};
   }
   std::size_t choice(std::int64_t t, std::int64_t j) const { return static_cast<std::size_t>(t * k + j); }
-  double x_at(std::int64_t t, std::int64_t p) const { return x_[static_cast<std::size_t>(t * hidden + p)]; }
+  double x_at(std::int64_t t, std::int64_t p) const {
+    return x_values[static_cast<std::size_t>(t * hidden + p)];
+  }
   double gate_at(std::int64_t e, std::int64_t p, std::int64_t i) const {
-    return gate_up_[static_cast<std::size_t>((e * hidden + p) * 2 * inter + i)];
+    return gate_up_values[static_cast<std::size_t>((e * hidden + p) * 2 * inter + i)];
   }
   double down_at(std::int64_t e, std::int64_t i, std::int64_t c) const {
-    return down_[static_cast<std::size_t>((e * inter + i) * hidden + c)];
+    return down_values[static_cast<std::size_t>((e * inter + i) * hidden + c)];
   }
 
   using Row = std::vector<double>;
@@ -65,7 +67,7 @@ struct MoeLayer {
     std::vector<Row> rows;
     for (std::int64_t t = 0; t < tokens; ++t)
       for (std::int64_t j = 0; j < k; ++j)
-        rows.push_back(expert(t, ids_[choice(t, j)], how ? how(t, j) : Expert{}));
+        rows.push_back(expert(t, id_values[choice(t, j)], how ? how(t, j) : Expert{}));
     return rows;
   }
   /// Sums of a token's rows in the type.
@@ -106,15 +108,15 @@ inline MoeLayer moe_layer(DType dtype, std::int64_t tokens, std::int64_t k, std:
     for (std::int64_t j = 0; j < k; ++j) own.push_back(std::exp(normal(engine))), sum += own.back();
     std::sort(own.rbegin(), own.rend());
     for (std::int64_t j = 0; j < k; ++j) {
-      layer.ids_.push_back(all[static_cast<std::size_t>(j)]);
-      layer.weights_.push_back(rounded(own[static_cast<std::size_t>(j)] / sum, DType::float32));
+      layer.id_values.push_back(all[static_cast<std::size_t>(j)]);
+      layer.weight_values.push_back(rounded(own[static_cast<std::size_t>(j)] / sum, DType::float32));
     }
   }
-  std::vector<double> ids(layer.ids_.begin(), layer.ids_.end());
+  std::vector<double> ids(layer.id_values.begin(), layer.id_values.end());
   layer.ids = array_of(DType::int32, {tokens, k}, ids);
-  layer.weights = array_of(DType::float32, {tokens, k}, layer.weights_);
-  layer.x_ = doubles(layer.x.view()), layer.gate_up_ = doubles(layer.gate_up.view()),
-  layer.down_ = doubles(layer.down.view());
+  layer.weights = array_of(DType::float32, {tokens, k}, layer.weight_values);
+  layer.x_values = doubles(layer.x.view()), layer.gate_up_values = doubles(layer.gate_up.view()),
+  layer.down_values = doubles(layer.down.view());
   return layer;
 }
 

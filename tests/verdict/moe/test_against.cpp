@@ -14,7 +14,7 @@ TEST_CASE("layers that round each step to their type are right, three times the 
       CAPTURE(seed);
       const auto k = static_cast<std::int64_t>(1 + seed % 4);
       const plain::MoeLayer layer = plain::moe_layer(type, 21, k, seed, 48, 32);
-      const Array out = layer.combined(layer.expert_rows(), layer.weights_);
+      const Array out = layer.combined(layer.expert_rows(), layer.weight_values);
       const Against against = compare_moe(layer.operands(), Activation::silu, out.view(), {}, Explain::yes);
       CHECK(against.agrees());
       CHECK(against.arrays.size() == 1);
@@ -33,7 +33,8 @@ TEST_CASE("noise in a layer gets no explanation") {
   for (const DType type : {DType::float32, DType::bfloat16}) {
     const plain::MoeLayer layer = plain::moe_layer(type, 40, 2, 9);
     for (const double size : {0.1, 1.0}) {
-      std::vector<double> values = plain::doubles(layer.combined(layer.expert_rows(), layer.weights_).view());
+      std::vector<double> values =
+          plain::doubles(layer.combined(layer.expert_rows(), layer.weight_values).view());
       for (double& value : values) value += size * normal(engine);
       const Array out = plain::array_of(type, {40, 40}, values);
       const Against against = compare_moe(layer.operands(), Activation::silu, out.view(), {}, Explain::yes);

@@ -29,7 +29,7 @@ void check_named(const plain::MoeLayer& layer, const Rows& rows, const std::vect
 // The choices of each expert, in the order of tokens.
 std::map<std::int64_t, std::vector<std::size_t>> rows_of_experts(const plain::MoeLayer& layer) {
   std::map<std::int64_t, std::vector<std::size_t>> rows;
-  for (std::size_t f = 0; f < layer.ids_.size(); ++f) rows[layer.ids_[f]].push_back(f);
+  for (std::size_t f = 0; f < layer.id_values.size(); ++f) rows[layer.id_values[f]].push_back(f);
   return rows;
 }
 
@@ -37,7 +37,7 @@ std::map<std::int64_t, std::vector<std::size_t>> rows_of_experts(const plain::Mo
 
 TEST_CASE("faults of a layer of experts are named, in every type") {
   for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
-    for (const std::uint64_t seed : {11, 12}) {
+    for (const std::uint64_t seed : {11U, 12U}) {
       CAPTURE(name_of(type));
       CAPTURE(seed);
       const plain::MoeLayer layer = plain::moe_layer(type, 60, seed == 11 ? 2 : 3, seed);
@@ -45,10 +45,10 @@ TEST_CASE("faults of a layer of experts are named, in every type") {
       const Rows right = layer.expert_rows();
       const auto weights = [&](const std::function<double(std::size_t f)>& of) {
         std::vector<double> all;
-        for (std::size_t f = 0; f < layer.weights_.size(); ++f) all.push_back(of(f));
+        for (std::size_t f = 0; f < layer.weight_values.size(); ++f) all.push_back(of(f));
         return all;
       };
-      const std::vector<double>& w = layer.weights_;
+      const std::vector<double>& w = layer.weight_values;
       check_named(layer, right, weights([&](auto f) { return w[f] * w[f]; }),
                   "the weights are applied twice");
       check_named(layer, right, weights([&](auto) { return 1; }), "the weights are not applied");
@@ -58,7 +58,7 @@ TEST_CASE("faults of a layer of experts are named, in every type") {
                   weights([&](auto f) { return w[f] * (0.4 + 0.5 / (1 + static_cast<double>(f / n % 7))); }),
                   "each token has a factor of its own, of some tokens from ");
       const auto biased =
-          weights([&](auto f) { return 0.5 * w[f] + 0.1 * static_cast<double>(layer.ids_[f] + 1); });
+          weights([&](auto f) { return 0.5 * w[f] + 0.1 * static_cast<double>(layer.id_values[f] + 1); });
       std::vector<OtherWeights> others;
       others.push_back({"the weights are those with the bias",
                         plain::array_of(DType::float64, {layer.tokens, layer.k}, biased)});

@@ -9,7 +9,7 @@
 using namespace ejk;
 
 TEST_CASE("weights of a router are right in every type, and those with the bias are named") {
-  for (const std::uint64_t seed : {1, 2}) {
+  for (const std::uint64_t seed : {1U, 2U}) {
     std::mt19937_64 engine(seed);
     const Array logits = plain::random(DType::float32, {90, 16}, engine),
                 bias = plain::random(DType::float32, {16}, engine);
