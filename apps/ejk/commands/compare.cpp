@@ -266,8 +266,8 @@ Outcome run(const CompareOptions& options, Job& job) {
       one == nullptr || one->share_explained > 0.95 || (one->permuted && one->permuted->comparison.close);
   if (options.explains() && !files.close && !has_cause)
     report.add(Remark{
-        "attention, attention-grad, grouped-matmul and transposed-grouped-matmul try more: with the inputs, "
-        "--against ACTUAL and --explain."});
+        "attention, grouped-matmul, their gradients, moe and route try more: with the inputs, --against ACTUAL and "
+        "--explain."});
   if (planned.is_whole && !options.decode && !files.close &&
       std::any_of(files.pairs.begin(), files.pairs.end(), [](const ArrayPair& pair) {
         return !(pair.open_actual && pair.open_expected) && is_scale_name(pair.name);

@@ -177,7 +177,8 @@ Run declare_moe(OptionSet& set) {
       set, "GATE", options->gate,
       "gate and up, halves of the last axis (experts, hidden, 2 * inter)\nWith --up the gate alone.")
       .required();
-  add_reference(set, "DOWN", options->down, "the way back (experts, inter, hidden)").required();
+  add_reference(set, "DOWN", options->down, "matrices of the second product (experts, inter, hidden)")
+      .required();
   add_reference(set, "TOPK_IDS", options->topk_ids,
                 "the experts of each token (tokens, k)\nIntegers; -1 is no expert.")
       .needs("--weights");

@@ -67,13 +67,13 @@ void declare_router(OptionSet& set, RouterOptions& into, const char* group) {
   add_word(set, "--groups", into.groups, at_least(1), "G", "experts are in G groups of equal size")
       .needs("--logits")
       .needs("--top-groups")
-      .needs("--groups")
       .group(group);
   add_word(
       set, "--top-groups", into.top_groups, at_least(1), "T",
       "experts are of the T best groups alone\nBy the largest score of a group; with --bias by the sum of the two "
       "largest.")
       .needs("--logits")
+      .needs("--groups")
       .group(group);
   add_flag(set, "--renormalize", into.renormalize, "the weights of a token sum to 1")
       .needs("--logits")
