@@ -65,20 +65,18 @@ struct RoutedTokens {
 RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& settings,
                             const std::function<void(std::int64_t done, std::int64_t all)>& progress = {});
 
-/// Weights (tokens, k) of the same choices that are wrong in a known way: "the weights are those with the bias".
+/// The weights (tokens, k) of given choices by these settings, float64; 0 for −1. Throws as choose_experts(), and
+/// Error{input} for ids that are no experts.
+Array weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                         const ArraySource& topk_ids);
+
+/// Weights of the same choices that are wrong in a known way: "the weights are those with the bias".
 struct OtherWeights {
   std::string text;
-  Array weights;  // float64
+  Array weights;  // (tokens, k) float64
 };
-
-/// The right weights of some choices (tokens, k) by these settings, float64, and others. −1 has the weight 0. Throws as
-/// choose_experts(), and Error{input} for ids that are no experts.
-struct WeightsOfChoices {
-  Array right;
-  std::vector<OtherWeights> others;
-};
-WeightsOfChoices weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
-                                    const ArraySource& topk_ids);
+std::vector<OtherWeights> wrong_weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                                                   const ArraySource& topk_ids);
 
 struct CombineSettings {
   /// (tokens, k), or (tokens,) for k = 1, of a float type. Null: each is 1.

@@ -70,6 +70,8 @@ Array product(const ArrayView& rows, const ArrayView& matrices, const Route& rou
                 static_cast<std::size_t>(part.bytes()));
     begin += count;
   }
+  const std::int64_t used = begin * matrices.shape[2] * size_of(sums);
+  std::memset(out.data() + used, 0, static_cast<std::size_t>(out.bytes() - used));
   return out;
 }
 
@@ -87,6 +89,13 @@ void activate_rows(const MoeSteps& steps, const Array& gate, const Array& up, Ar
 }
 
 }  // namespace
+
+std::vector<double> numbers_of(const ArrayView& array) {
+  const Array all = Array::copy_of(array);
+  std::vector<double> numbers(static_cast<std::size_t>(all.size()));
+  core::load(all.dtype(), all.data(), size_of(all.dtype()), all.size(), numbers.data());
+  return numbers;
+}
 
 double activate(Activation activation, double x) {
   switch (activation) {
@@ -122,11 +131,7 @@ ExpertRows expert_rows(const MoeOperands& o, IndexRange tokens, DType sums, cons
   const Array ids = Array::copy_of(rows_of(o.topk_ids, tokens));
   rows.route = make_route(make_source(ids.view(), "topk_ids"), o.gate.shape[0]);
   std::vector<double> weights;
-  if (steps.weighs_input) {
-    const Array own = Array::copy_of(rows_of(o.topk_weights, tokens));
-    weights.resize(static_cast<std::size_t>(own.size()));
-    core::load(own.dtype(), own.data(), size_of(own.dtype()), own.size(), weights.data());
-  }
+  if (steps.weighs_input) weights = numbers_of(rows_of(o.topk_weights, tokens));
   const DType type = sums == DType::float64 || steps.weighs_input ? sums : o.x.dtype;
   {
     const Array x =

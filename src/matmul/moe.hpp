@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "ejk/route.hpp"
 
@@ -24,8 +25,11 @@ struct MoeSteps {
   std::int64_t expert_step = 0;  // the matrices of expert e + expert_step, modulo the experts
 };
 
-/// Of tokens [first, first + count); `sums`: float32 or float64.
+/// `sums`: float32 or float64.
 ExpertRows expert_rows(const MoeOperands& operands, IndexRange tokens, DType sums, const MoeSteps& steps);
+
+/// The elements in C order.
+std::vector<double> numbers_of(const ArrayView& array);
 
 double activate(Activation activation, double x);
 double activation_slope(Activation activation, double x);

@@ -80,7 +80,7 @@ class TokenRouter {
     return tied;
   }
 
-  // Weights of given experts, of which −1 has none; with `adds_bias` those that choose.
+  // The weights of the experts `ids`, 0 for −1; `adds_bias`: with the bias, which selects experts only.
   void weigh(const double* logits, const std::int64_t* ids, bool adds_bias, double* weights) {
     score(logits);
     const auto k = static_cast<std::size_t>(settings_.top_k);
@@ -205,6 +205,39 @@ std::vector<double> bias_of(const ArraySource& bias, std::int64_t experts) {
   return numbers;
 }
 
+// The weights of some choices (tokens, k), float64, by several settings.
+class ChoiceWeights {
+ public:
+  ChoiceWeights(const ArraySource& logits, const ArraySource& topk_ids, const RouterSettings& settings)
+      : logits_(logits) {
+    require_logits(logits);
+    const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], k = settings.top_k;
+    if (topk_ids.shape() != Shape{tokens, k} || !is_integer(topk_ids.dtype()))
+      throw core::invalid("it is {} {}; ids are ({}, {}) of an integer type", name_of(topk_ids.dtype()),
+                          to_string(topk_ids.shape()), tokens, k)
+          .at(topk_ids.name());
+    ids_ = read_ids(topk_ids, experts);
+    if (settings.bias) bias_ = bias_of(*settings.bias, experts);
+  }
+
+  Array by(const RouterSettings& settings, bool adds_bias) const {
+    const std::int64_t experts = logits_.shape()[1], k = settings.top_k;
+    Array all(DType::float64, {logits_.shape()[0], k});
+    for_each_piece(logits_, [&](std::int64_t first, std::int64_t n, const double* numbers) {
+      TokenRouter router(settings, bias_, experts);
+      for (std::int64_t t = 0; t < n; ++t)
+        router.weigh(numbers + t * experts, ids_.data() + (first + t) * k, adds_bias,
+                     all.elements<double>().data() + (first + t) * k);
+    });
+    return all;
+  }
+
+ private:
+  const ArraySource& logits_;
+  std::vector<std::int64_t> ids_;
+  std::vector<double> bias_;
+};
+
 }  // namespace
 
 std::string_view name_of(RouterScore score) { return score == RouterScore::softmax ? "softmax" : "sigmoid"; }
@@ -274,39 +307,27 @@ RoutedTokens choose_experts(const ArraySource& logits, const RouterSettings& set
   return routed;
 }
 
-WeightsOfChoices weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
-                                    const ArraySource& topk_ids) {
-  require_logits(logits);
-  const std::int64_t tokens = logits.shape()[0], experts = logits.shape()[1], k = settings.top_k;
-  if (topk_ids.shape() != Shape{tokens, k} || !is_integer(topk_ids.dtype()))
-    throw core::invalid("it is {} {}; ids are ({}, {}) of an integer type", name_of(topk_ids.dtype()),
-                        to_string(topk_ids.shape()), tokens, k)
-        .at(topk_ids.name());
-  const std::vector<std::int64_t> ids = read_ids(topk_ids, experts);
-  const std::vector<double> bias = settings.bias ? bias_of(*settings.bias, experts) : std::vector<double>();
-  const auto weights = [&](const RouterSettings& how, bool adds_bias) {
-    Array all(DType::float64, {tokens, k});
-    for_each_piece(logits, [&](std::int64_t first, std::int64_t n, const double* numbers) {
-      TokenRouter router(how, bias, experts);
-      for (std::int64_t t = 0; t < n; ++t)
-        router.weigh(numbers + t * experts, ids.data() + (first + t) * k, adds_bias,
-                     all.elements<double>().data() + (first + t) * k);
-    });
-    return all;
-  };
-  WeightsOfChoices all{weights(settings, false), {}};
+Array weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                         const ArraySource& topk_ids) {
+  return ChoiceWeights(logits, topk_ids, settings).by(settings, false);
+}
+
+std::vector<OtherWeights> wrong_weights_of_choices(const ArraySource& logits, const RouterSettings& settings,
+                                                   const ArraySource& topk_ids) {
+  const ChoiceWeights weights(logits, topk_ids, settings);
+  std::vector<OtherWeights> all;
   // huggingface/transformers#39581, MetaX-MACA/vLLM-metax#284
-  if (!bias.empty()) all.others.push_back({"the weights are those with the bias", weights(settings, true)});
+  if (settings.bias) all.push_back({"the weights are those with the bias", weights.by(settings, true)});
   // pytorch/torchtitan#1448
   RouterSettings changed = settings;
   changed.renormalize = !settings.renormalize;
-  all.others.push_back({settings.renormalize ? "the weights of a token are not renormalised to 1"
-                                             : "the weights of a token are renormalised to 1",
-                        weights(changed, false)});
+  all.push_back({settings.renormalize ? "the weights of a token are not renormalised to 1"
+                                      : "the weights of a token are renormalised to 1",
+                 weights.by(changed, false)});
   changed = settings;
   changed.score = settings.score == RouterScore::softmax ? RouterScore::sigmoid : RouterScore::softmax;
-  all.others.push_back(
-      {fmt::format("the weights are those of {} scores", name_of(changed.score)), weights(changed, false)});
+  all.push_back({fmt::format("the weights are those of {} scores", name_of(changed.score)),
+                 weights.by(changed, false)});
   return all;
 }
 

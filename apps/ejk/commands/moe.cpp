@@ -97,7 +97,7 @@ class MoeInputs {
   bool has_logits() const { return logits_ != nullptr; }
   std::vector<OtherWeights> other_weights() const {
     if (!logits_) return {};
-    return weights_of_choices(*logits_, settings_, *make_source(routed_.topk_ids.view(), "topk_ids")).others;
+    return wrong_weights_of_choices(*logits_, settings_, *make_source(routed_.topk_ids.view(), "topk_ids"));
   }
   std::int64_t bytes() const {
     std::int64_t bytes =
@@ -159,8 +159,10 @@ Outcome run(const MoeOptions& options, Job& job) {
   if (given.source) {
     const ArrayView view = job.phase(Phase::read, [&] { return given.view(); });
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_moe(operands, options.activation, view, inputs.other_weights(), options.against.explain,
-                         job.progress());
+      const Explain explain = options.against.explain;
+      return compare_moe(operands, options.activation, view,
+                         explain == Explain::yes ? inputs.other_weights() : std::vector<OtherWeights>(),
+                         explain, job.progress());
     });
     passed = against.agrees();
     add_against(report, options.against, against, actual.others,

@@ -149,6 +149,26 @@ std::int64_t bytes_of_token(const MoeTypes& types) {
 
 }  // namespace
 
+verify::ResultRows rows_of_tokens(const char* name, const ArrayView& given, const char* column,
+                                  const char* columns) {
+  verify::ResultRows rows;
+  rows.name = name;
+  rows.dtype = given.dtype;
+  rows.rows = given.shape[0];
+  rows.columns = given.shape[1];
+  rows.axes = {{"token", "tokens", rows.rows, verify::RowAxis::Kind::position}};
+  rows.array_axes = {0};
+  rows.column = column;
+  rows.columns_name = columns;
+  rows.tiles = {"token", "column"};
+  rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row; };
+  rows.index = [](std::int64_t row, std::int64_t at) { return Shape{row, at}; };
+  rows.given = [given](std::int64_t row, double* values) {
+    core::load(given.dtype, given.data + row * given.strides[0], given.strides[1], given.shape[1], values);
+  };
+  return rows;
+}
+
 ActualLayer::ActualLayer(const MoeOperands& of, Activation act, const ArrayView& result)
     : operands(of),
       activation(act),
@@ -156,18 +176,11 @@ ActualLayer::ActualLayer(const MoeOperands& of, Activation act, const ArrayView&
       sums(sums_of(of, result.dtype)),
       squared_down(squares_of(of.down)) {}
 
-std::vector<double> numbers_of(const ArrayView& weights) {
-  const Array all = Array::copy_of(weights);
-  std::vector<double> numbers(static_cast<std::size_t>(all.size()));
-  core::load(all.dtype(), all.data(), size_of(all.dtype()), all.size(), numbers.data());
-  return numbers;
-}
-
 Expected ActualLayer::expected(const matmul::MoeSteps& steps, const MoeProgress& progress) const {
   const auto elements = static_cast<std::size_t>(tokens() * hidden());
   Expected all{std::vector<double>(elements), std::vector<double>(elements)};
   const Unit unit = unit_of(operands, given.dtype);
-  std::vector<double> weights = numbers_of(operands.topk_weights);
+  std::vector<double> weights = matmul::numbers_of(operands.topk_weights);
   if (!steps.weighs_output) std::fill(weights.begin(), weights.end(), 1.0);
   const std::int64_t step = matmul::tokens_at_once(types_of(operands), bytes_of_token(types_of(operands)));
   const std::int64_t k = choices();
@@ -215,27 +228,12 @@ Against compare_moe(const MoeOperands& operands, Activation activation, const Ar
   verify::require_given(given, operands.x.shape, "result", "given");
   const moe_verdict::ActualLayer it(operands, activation, given);
   const moe_verdict::Expected right = it.expected({activation}, progress);
-  verify::ResultRows rows;
-  rows.name = "out";
-  rows.dtype = given.dtype;
-  rows.rows = it.tokens();
-  rows.columns = it.hidden();
-  rows.axes = {{"token", "tokens", it.tokens(), verify::RowAxis::Kind::position}};
-  rows.array_axes = {0};
-  rows.column = "column";
-  rows.columns_name = "columns";
-  rows.tiles = {"token", "column"};
-  rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row; };
-  rows.index = [](std::int64_t row, std::int64_t column) { return Shape{row, column}; };
-  rows.given = [&](std::int64_t row, double* values) {
-    core::load(given.dtype, given.data + row * given.strides[0], given.strides[1], it.hidden(), values);
-  };
+  verify::ResultRows rows = moe_verdict::rows_of_tokens("out", given, "column", "columns");
   rows.expected = [&](std::int64_t row, double* values, double* allowed) {
     std::copy_n(right.out.begin() + row * it.hidden(), it.hidden(), values);
     std::copy_n(right.allowed.begin() + row * it.hidden(), it.hidden(), allowed);
   };
   Against against;
-  against.has_parts = false;
   against.method = it.sums == DType::float64 ? Against::Method::float64 : Against::Method::own_result;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
   if (explain == Explain::yes) {

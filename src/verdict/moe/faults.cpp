@@ -56,8 +56,8 @@ class Faults {
         rows_(rows),
         counts_(counts),
         k_(it.choices()),
-        ids_(numbers_of(it.operands.topk_ids)),
-        weights_(numbers_of(it.operands.topk_weights)),
+        ids_(matmul::numbers_of(it.operands.topk_ids)),
+        weights_(matmul::numbers_of(it.operands.topk_weights)),
         y_(it.sums, {it.tokens() * k_, it.hidden()}),
         first_(ids_.size(), -1),
         inverse_(ids_.size()) {
@@ -78,7 +78,7 @@ class Faults {
     const auto add = [&](std::string text, std::vector<double> weights) {
       if (weights != weights_) all.push_back(with_weights(std::move(text), std::move(weights)));
     };
-    for (const OtherWeights& other : others) add(other.text, numbers_of(other.weights.view()));
+    for (const OtherWeights& other : others) add(other.text, matmul::numbers_of(other.weights.view()));
     const auto changed = [&](auto weight_of) {
       std::vector<double> weights;
       for (std::size_t f = 0; f < weights_.size(); ++f) weights.push_back(weight_of(f));

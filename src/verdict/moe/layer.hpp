@@ -37,8 +37,9 @@ struct ActualLayer {
   Expected expected(const matmul::MoeSteps& steps, const MoeProgress& progress = {}) const;
 };
 
-/// (tokens k,) in C order.
-std::vector<double> numbers_of(const ArrayView& weights);
+/// The rows of `given` (tokens, columns) without what they should be; `column` and `columns` name an element of a row.
+verify::ResultRows rows_of_tokens(const char* name, const ArrayView& given, const char* column,
+                                  const char* columns);
 
 /// Adds explanations by known faults.
 void explain(const ActualLayer& it, const Expected& right, const std::vector<OtherWeights>& others,

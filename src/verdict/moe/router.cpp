@@ -10,6 +10,7 @@
 #include "ejk/matmul_check.hpp"
 #include "verdict/against.hpp"
 #include "verdict/fault_search.hpp"
+#include "verdict/moe/layer.hpp"
 
 namespace ejk {
 
@@ -28,40 +29,26 @@ double allowed_of(DType dtype, double weight) {
 Against compare_weights(const ArraySource& logits, const RouterSettings& settings,
                         const ArraySource& topk_ids, const ArrayView& given, Explain explain) {
   verify::require_given(given, topk_ids.shape(), "topk_weights", "given");
-  const WeightsOfChoices weights = weights_of_choices(logits, settings, topk_ids);
+  const Array right = weights_of_choices(logits, settings, topk_ids);
   const std::int64_t k = settings.top_k;
-  verify::ResultRows rows;
-  rows.name = "topk_weights";
-  rows.dtype = given.dtype;
-  rows.rows = given.shape[0];
-  rows.columns = k;
-  rows.axes = {{"token", "tokens", given.shape[0], verify::RowAxis::Kind::position}};
-  rows.array_axes = {0};
-  rows.column = "choice";
-  rows.columns_name = "choices";
-  rows.tiles = {"token", "column"};
-  rows.place = [](std::int64_t row, std::int64_t* at) { at[0] = row; };
-  rows.index = [](std::int64_t row, std::int64_t column) { return Shape{row, column}; };
-  rows.given = [&](std::int64_t row, double* values) {
-    core::load(given.dtype, given.data + row * given.strides[0], given.strides[1], k, values);
-  };
+  verify::ResultRows rows = moe_verdict::rows_of_tokens("topk_weights", given, "choice", "choices");
   const auto load = [&](const Array& from, std::int64_t row, std::int64_t column, double& value,
                         double& allowed) {
     value = from.elements<double>()[static_cast<std::size_t>(row * k + column)];
     allowed = allowed_of(given.dtype, value);
   };
   rows.expected = [&](std::int64_t row, double* values, double* allowed) {
-    for (std::int64_t c = 0; c < k; ++c) load(weights.right, row, c, values[c], allowed[c]);
+    for (std::int64_t c = 0; c < k; ++c) load(right, row, c, values[c], allowed[c]);
   };
   Against against;
-  against.has_parts = false;
   const verify::RowCounts counts = verify::compare_rows(rows, against, 0);
   against.tried = explain == Explain::yes;
   if (explain == Explain::no || against.agrees()) return against;
   const double nanoseconds = 20 * static_cast<double>(k);
   verify::FaultSearch search(rows, counts, nanoseconds);
+  const std::vector<OtherWeights> others = wrong_weights_of_choices(logits, settings, topk_ids);
   std::vector<verify::FaultModel> models;
-  for (const OtherWeights& other : weights.others)
+  for (const OtherWeights& other : others)
     models.push_back({"weights", other.text,
                       [&load, &other](std::int64_t row, std::span<const std::int64_t> columns, double* values,
                                       double* allowed) {

@@ -30,9 +30,9 @@ TEST_CASE("weights of a router are right in every type, and those with the bias 
             return compare_weights(*source, settings, *ids, weights.view(), Explain::yes);
           };
           CHECK(judged(right.topk_weights).agrees());
-          const WeightsOfChoices weights = weights_of_choices(*source, settings, *ids);
-          REQUIRE(weights.others.size() == 3);
-          for (const OtherWeights& other : weights.others) {
+          const std::vector<OtherWeights> others = wrong_weights_of_choices(*source, settings, *ids);
+          REQUIRE(others.size() == 3);
+          for (const OtherWeights& other : others) {
             const Array wrong = plain::array_of(type, {90, 4}, plain::doubles(other.weights.view()));
             const Against against = judged(wrong);
             CHECK_FALSE(against.agrees());
