@@ -39,16 +39,16 @@
 // t²) as rarely as a normal number beyond 9 deviations. Equal keys have equal errors, as have all if all
 // weights are equal: u |R|. lse is not widened.
 //
-// A program that keeps scores s in 16 bits, as eager attention does, rounds them r times: q·k, after the scale, thrice
-// around a soft cap, once with a bias or ALiBi. The terms of a query above are then times √(1 + r S), S = Σ P² s² / Σ
-// P², and the bound of lse grows by 4 u √(Σ P² (1 + r S)).
+// A program that keeps scores s in 16 bits, as eager attention does, rounds them r times: q·k, the product with
+// the scale, three times around a soft cap, once with a bias or ALiBi. The terms of a query above are then
+// times √(1 + r S), S = Σ P² s² / Σ P², and the bound of lse grows by 4 u √(Σ P² (1 + r S)).
 //
 // Kinds of explanations: those of ejk/program/explain.hpp, unwritten, not_numbers (NaN or infinities for numbers),
 // exchanged and repeated (elements of another part), shifted, factor, rounding.
-// Of attention: tried (a mask of the caller), mask (its terms, edges and tiles), scale, scores (rounded), pages, sequences,
-// heads, softcap, bias, alibi, sinks, no_key, uniform (equal weights), operands (keys and values of others),
-// tile (a loop over tiles or parts of keys), padding (keys of zeros that count), lse_base, lse_sign, lse_max,
-// lse_empty; of gradients also delta.
+// Of attention: tried (a mask of the caller), mask (its terms, edges and tiles), scale, scores (rounded),
+// pages, sequences, heads, softcap, bias, alibi, sinks, no_key, uniform (equal weights), operands (keys and
+// values of others), tile (a loop over tiles or parts of keys), padding (keys of zeros that count), lse_base,
+// lse_sign, lse_max, lse_empty; of gradients also delta.
 // Of grouped products: boundary, transposed, group_offset, existing, accumulated, cut_short, nibbles; of layers of
 // experts: weights, dropped, layer (one of its steps).
 //
@@ -121,7 +121,7 @@ struct Against {
   std::vector<Compared> arrays;
   std::vector<std::string> not_given;     // results without a given array
   std::vector<std::string> not_compared;  // given arrays that are no results
-  bool has_parts = true;                  // arrays have heads, batch entries, sequences or groups
+  bool has_parts = false;                 // arrays have heads, batch entries, sequences or groups
   std::vector<Part> parts;
   std::optional<NoGroup> no_group = {};
   std::vector<Indices> where;

@@ -203,8 +203,8 @@ struct Report {
     return *this;
   }
   Report& add(Item item) { return items.push_back(std::move(item)), *this; }
-  /// Items of which `is_brief` is false become details, in front of those that there are.
-  void move_to_details(const std::function<bool(const Item&)>& is_brief);
+  /// Moves the items for which `is_brief` returns false, by default all, to the front of `details`.
+  void move_to_details(const std::function<bool(const Item&)>& is_brief = [](const Item&) { return false; });
 };
 
 struct TextStyle {

@@ -107,10 +107,10 @@ RowCosts::RowCosts(const Mask& mask, BlockShape block)
     : stored_bytes(static_cast<double>(mask.node().stored_bytes())) {
   // In bytes read: classifying and recording a block, and filling and testing an element.
   constexpr double kBlockBytes = 16, kElementBytes = 0.25;
-  constexpr std::int64_t kAskedRows = 1024, kAskedBlocks = std::int64_t{1} << 22;
+  constexpr std::int64_t kMostRows = 1024, kMostBlocks = std::int64_t{1} << 22;
   const std::int64_t rows = core::ceil_div(mask.q_length(), block.q),
                      columns = core::ceil_div(mask.kv_length(), block.kv),
-                     requested = std::clamp<std::int64_t>(kAskedBlocks / columns, 1, kAskedRows),
+                     requested = std::clamp<std::int64_t>(kMostBlocks / columns, 1, kMostRows),
                      step = core::ceil_div(rows, requested);
   const auto classifier = mask.node().classifier(block.q, block.kv);
   std::vector<BlockState> states;

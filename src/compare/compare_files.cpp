@@ -221,12 +221,11 @@ Explained explain_pair(const ArrayPair& pair, const ArraySource& a, const ArrayS
 
 // The moves among those that resemble another array which are within the tolerance.
 std::vector<ArrayMove> close_moves(const FilesComparison& files, const Tolerance& tolerance) {
-  const auto differs = [](const ArrayPair& pair, const Comparison& c) {
-    return pair.why.empty() && !c.close && c.same_shape();
-  };
   std::vector<bool> differing;
-  for (std::size_t p = 0; p < files.pairs.size(); ++p)
-    differing.push_back(differs(files.pairs[p], files.found[p].comparison));
+  for (std::size_t p = 0; p < files.pairs.size(); ++p) {
+    const Comparison& c = files.found[p].comparison;
+    differing.push_back(files.pairs[p].why.empty() && !c.close && c.same_shape());
+  }
   std::vector<ArrayMove> moves = verify::resembling_arrays(files.pairs, differing);
   std::erase_if(moves, [&](const ArrayMove& move) {
     ArrayPair pair = files.pairs[move.pair];
@@ -421,6 +420,7 @@ Report summary_of(const FilesComparison& files) {
   const ArrayPair* of_worst = nullptr;
   std::vector<std::string> dtypes;
   Report report;
+  report.add(Line{"verdict", verdict_of(files)});
   for (std::size_t p = 0; p < files.pairs.size(); ++p) {
     const ArrayPair& pair = files.pairs[p];
     const Comparison& c = files.found[p].comparison;
@@ -485,7 +485,7 @@ void add_explanations(const FilesComparison& files, Report& report) {
     for (std::size_t p = 0; p < files.pairs.size(); ++p) {
       if (files.found[p].axes.empty()) continue;
       Report described = describe(files.found[p]);
-      described.move_to_details([](const Report::Item&) { return false; });
+      described.move_to_details();
       for (const Report::Item& item : described.details) {
         const auto* const table = std::get_if<Table>(&item);
         if (table == nullptr || table->key != key) continue;
@@ -614,7 +614,6 @@ void explain_decoded(ArrayPair pair, ElementFormat element, const ExplainOptions
 
 Report describe(const FilesComparison& files, ListedPairs listed) {
   Report report = summary_of(files);
-  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(files)});
   const bool decoded = is_any_decoded(files.pairs);
   std::vector<std::size_t> order(files.pairs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -648,7 +647,6 @@ Report describe_layers(const FilesComparison& files) {
   }
   const LayerErrors errors = layer_errors(in_order);
   Report report = summary_of(files);
-  report.items.insert(report.items.begin(), Line{"verdict", verdict_of(files)});
   if (!files.order_of.empty()) report.add("order_of", "in the order of", printable(files.order_of));
   add_layer(report, "first", "first out of tolerance", compared, in_order, errors, errors.first);
   add_layer(report, "most_added", "adds the most", compared, in_order, errors, errors.most_added);

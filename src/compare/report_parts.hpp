@@ -43,7 +43,7 @@ std::string text_of_causes(const Explanation& first, std::size_t others);
 /// "12.5 % of the elements differ, by up to 2.98 at (0, 0, 1, 31): times 2", or "close".
 std::string verdict_of(const Explained& explained);
 
-/// Lines, remarks and tables of these keys stay, the rest are details.
+/// Fields, pictures and tables become details, but for tables of these keys.
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables);
 
 }  // namespace ejk::verify

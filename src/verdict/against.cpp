@@ -160,6 +160,36 @@ void require_tiles(std::span<const ResultRows* const> results, const std::vector
                     fmt::join(names, ", "));
 }
 
+namespace {
+
+struct Sum {
+  std::int64_t rows = 0, beyond = 0, not_numbers = 0;
+  float worst = 0;
+};
+
+// The indices of an axis with elements out of tolerance. `sums`: by index; the last one of rows that are on none.
+void add_axis(const ResultRows& result, const RowAxis& axis, const std::vector<Sum>& sums, Against& against) {
+  const bool is_part = axis.kind == RowAxis::Kind::part;
+  against.has_parts = against.has_parts || is_part;
+  if (axis.length == 1 && is_part && sums.back().beyond == 0) return;
+  if (const Sum& none = sums.back(); none.beyond > 0 && !axis.none.empty())
+    against.no_group = {none.rows, none.rows * result.columns, none.beyond, none.not_numbers};
+  std::vector<bool> flags(static_cast<std::size_t>(axis.length));
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const Sum& sum = sums[i];
+    if (sum.beyond == 0) continue;
+    if (i < flags.size()) flags[i] = true;
+    if (is_part)
+      against.parts.push_back({result.name, axis.name,
+                               i < flags.size() ? static_cast<std::int64_t>(i) : std::int64_t{-1},
+                               sum.rows * result.columns, sum.beyond, static_cast<double>(sum.worst)});
+  }
+  const std::int64_t count = std::count(flags.begin(), flags.end(), true);
+  if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
+}
+
+}  // namespace
+
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t)>& progress) {
   const auto rows = static_cast<std::size_t>(result.rows);
@@ -213,12 +243,8 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
                        if (progress) progress(done += end - part * at_once);
                      });
 
-  struct Sum {
-    std::int64_t rows = 0, beyond = 0, not_numbers = 0;
-    float worst = 0;
-  };
   const std::size_t axes = result.axes.size();
-  std::vector<std::vector<Sum>> sums(axes);  // the last one of an axis: rows that are on none of its indices
+  std::vector<std::vector<Sum>> sums(axes);
   for (std::size_t a = 0; a < axes; ++a) sums[a].resize(static_cast<std::size_t>(result.axes[a].length) + 1);
   std::vector<std::int64_t> at(axes), order;
   for (std::size_t r = 0; r < rows; ++r) {
@@ -242,24 +268,7 @@ RowCounts compare_rows(const ResultRows& result, Against& against, double nanose
     order.insert(place, static_cast<std::int64_t>(r));
     if (order.size() > kWorst) order.pop_back();
   }
-  for (std::size_t a = 0; a < axes; ++a) {
-    const RowAxis& axis = result.axes[a];
-    if (axis.length == 1 && axis.kind == RowAxis::Kind::part && sums[a].back().beyond == 0) continue;
-    if (const Sum& none = sums[a].back(); none.beyond > 0 && !axis.none.empty())
-      against.no_group = {none.rows, none.rows * result.columns, none.beyond, none.not_numbers};
-    std::vector<bool> flags(static_cast<std::size_t>(axis.length));
-    for (std::size_t i = 0; i < sums[a].size(); ++i) {
-      const Sum& sum = sums[a][i];
-      if (sum.beyond == 0) continue;
-      if (i < flags.size()) flags[i] = true;
-      if (axis.kind == RowAxis::Kind::part)
-        against.parts.push_back({result.name, axis.name,
-                                 i < flags.size() ? static_cast<std::int64_t>(i) : std::int64_t{-1},
-                                 sum.rows * result.columns, sum.beyond, static_cast<double>(sum.worst)});
-    }
-    const std::int64_t count = std::count(flags.begin(), flags.end(), true);
-    if (count > 0) against.where.push_back({result.name, axis.plural, ranges_of(flags), count, axis.length});
-  }
+  for (std::size_t a = 0; a < axes; ++a) add_axis(result, result.axes[a], sums[a], against);
   const std::int64_t count = std::count(beyond_columns.begin(), beyond_columns.end(), true);
   if (!result.column.empty() && count > 0 && count < result.columns)
     against.where.push_back(
@@ -374,8 +383,6 @@ Table table_of(const std::vector<Against::Unexplained>& unexplained) {
   return table;
 }
 
-std::string text_of(const ReportValue& share) { return to_text(share, Unit::share); }
-
 // Why an array is wrong: its first cause, and how many more there are. Empty where nothing was tried.
 std::string cause_of(const Against& against, const std::string& array) {
   if (!against.agrees_with.empty()) return "it agrees with " + against.agrees_with;
@@ -406,7 +413,7 @@ std::string verdict_of(const Against& against) {
     const std::string cause = cause_of(against, array.name);
     if (wrong.empty() || wrong.back().cause != cause) wrong.push_back({{}, {}, cause});
     wrong.back().names.push_back(array.name);
-    wrong.back().shares.push_back(text_of(share_of(array.beyond, array.elements)));
+    wrong.back().shares.push_back(to_text(share_of(array.beyond, array.elements), Unit::share));
   }
   const auto listed = [](const std::vector<std::string>& all) {
     const std::size_t n = all.size();
@@ -427,12 +434,6 @@ std::string verdict_of(const Against& against) {
                     wrong.empty() ? fmt::format(", within {:.2g} of the error bound", against.largest) : ""));
   if (!against.not_given.empty()) parts.push_back("not compared: " + listed(against.not_given));
   return fmt::format("{}", fmt::join(parts, "; "));
-}
-
-bool is_brief(const Report::Item& item) {
-  if (const auto* table = std::get_if<Table>(&item))
-    return table->key == "explanations" || table->key == "unexplained";
-  return !std::holds_alternative<Field>(item) && !std::holds_alternative<BlockPicture>(item);
 }
 
 }  // namespace
@@ -497,9 +498,10 @@ Report describe(const Against& against) {
       against.unexplained.empty() &&
       std::all_of(against.explanations.begin(), against.explanations.end(),
                   [&](const auto& cause) { return cause.text == against.explanations[0].text; });
-  report.move_to_details([is_in_verdict](const Report::Item& item) {
-    return is_brief(item) && !(is_in_verdict && std::holds_alternative<Table>(item));
-  });
+  if (is_in_verdict)
+    verify::keep_brief(report, {});
+  else
+    verify::keep_brief(report, {"explanations", "unexplained"});
   return report;
 }
 

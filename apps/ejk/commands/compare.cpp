@@ -254,7 +254,7 @@ Outcome run(const CompareOptions& options, Job& job) {
     return found;
   });
   // What is known of the run is behind the verdict.
-  report.move_to_details([](const Report::Item&) { return false; });
+  report.move_to_details();
   if (!planned.is_whole)
     append(report, describe(files.found[0]));
   else if (options.first)

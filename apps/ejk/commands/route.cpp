@@ -202,7 +202,7 @@ Outcome run(const RouteOptions& options, Job& job) {
   }
   const Route route = job.phase(Phase::compute, [&] { return make_route(ids, experts); });
   Report described = describe(route, options.ranks);
-  if (options.against.given()) described.move_to_details([](const Report::Item&) { return false; });
+  if (options.against.given()) described.move_to_details();
   append(described, std::move(report));
   const std::string none = "TOPK_IDS is given";
   const bool has_logits = options.router.given();

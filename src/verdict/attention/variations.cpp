@@ -472,11 +472,14 @@ void add_roundings(const CheckedArguments& setup, ChangeList& list) {
 void add_float8_weights(const CheckedArguments& setup, ChangeList& list) {
   for (const verify::Rounding& to : verify::kFloat8Roundings) {
     const std::string text = fmt::format("the weights are rounded to {}", to.name);
-    list.push_back({"rounding", text, set(&Variation::weights, to), true, false, true});
+    const auto add = [&](std::string what, std::int64_t tile) {
+      Change change{"rounding", std::move(what), [to, tile](Variation& v) { v.weights = to, v.tile = tile; }};
+      change.is_of_out = change.is_coarse = true;
+      list.push_back(std::move(change));
+    };
+    add(text, 0);
     for (const std::int64_t tile : kTileSizes)
-      if (tile < setup.longest_keys())
-        list.push_back({"rounding", fmt::format("{} in tiles of {} keys", text, tile),
-                        [to, tile](Variation& v) { v.weights = to, v.tile = tile; }, true, false, true});
+      if (tile < setup.longest_keys()) add(fmt::format("{} in tiles of {} keys", text, tile), tile);
   }
 }
 

@@ -312,7 +312,7 @@ struct Roundings {
   Unit unit;
   double weights = 0, scores = 0;  // units
 
-  explicit Roundings(const CheckedArguments& setup, const SoftmaxTypes& types) {
+  Roundings(const CheckedArguments& setup, const SoftmaxTypes& types) {
     if (setup.shape.arithmetic == DType::float64) return;
     const Unit of_weights = unit_of(types.weights.value_or(DType::float32)),
                of_scores = unit_of(types.scores);
@@ -322,8 +322,8 @@ struct Roundings {
 };
 
 // c of each query, in the order of lse: the error of its weights in u. A score s that is rounded r times is off by
-// √r u s. Of s² the mean by P² is needed: lse of k s has Σ P^k s / Σ P^k as its first derivative at k, and the
-// variance of s as its second.
+// √r u s. The mean of s² by P² follows from lse of k s at k = 2: its first derivative is the mean of s by P^k, its
+// second the variance.
 std::vector<double> errors_of_rounding(const CheckedArguments& setup, const MaskPlan& blocks,
                                        const Roundings& roundings) {
   std::vector<double> errors(static_cast<std::size_t>(element_count(setup.shape.lse)), 1);
@@ -356,10 +356,9 @@ std::vector<Array> terms_of_out(const CheckedArguments& setup, const MaskPlan& b
   count_equal_keys(setup, v);
   Array bias;
   ForwardPass squares = forward_of(with_scores_times(2, setup, bias), blocks, v.view());
-  const auto weights = [&](std::size_t at) { return squared_weights(squares.lse, lse, at); };
   for_each_row(setup, Rows(setup, RowsOf::queries), squares.out, [&](const Place& place, float* elements) {
     const auto at = static_cast<std::size_t>(setup.problem(place.entry, place.head).first_row + place.row);
-    const double u = unit.relative * errors[at], factor = weights(at);
+    const double u = unit.relative * errors[at], factor = squared_weights(squares.lse, lse, at);
     for (std::int64_t c = 0; c < setup.shape.value_size; ++c)
       set_bound(
           elements[c], kOffOfOut,

@@ -39,6 +39,19 @@ Kernel made_by_kernel(const plain::RandomAttention& r, DType weights, DType scor
           plain::array_of(type, {std::ssize(e.dsinks)}, e.dsinks)};
 }
 
+// Those of the library, and of the kernel without dbias, in the order of a plan's results.
+struct Gradients {
+  std::vector<ArrayView> own;
+  std::vector<std::optional<ArrayView>> given;
+};
+Gradients gradients_of(const AttentionGradients& own, const Kernel& given) {
+  Gradients all{{own.dq.view(), own.dk.view(), own.dv.view()},
+                {given.dq.view(), given.dk.view(), given.dv.view()}};
+  if (own.dbias) all.own.push_back(own.dbias->view()), all.given.emplace_back();
+  if (own.dsinks) all.own.push_back(own.dsinks->view()), all.given.emplace_back(given.dsinks.view());
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -57,10 +70,7 @@ TEST_CASE(
     const Kernel given = made_by_kernel(*r, weights);
     const Attention own = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
-    std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
-    std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
-    if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
-    if (g.dsinks) own_gradients.push_back(g.dsinks->view()), gradients.emplace_back(given.dsinks.view());
+    const Gradients both = gradients_of(g, given);
     const attn::Plan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
     for (const double effort : {attn::kCheckEffort, 0.5}) {
       CAPTURE(effort);
@@ -69,7 +79,7 @@ TEST_CASE(
                         {weights}, Explain::no, effort);
       CHECK(of_out.largest <= 1);
       const Against of_grad =
-          attn::compare(of_gradients, backward, own_gradients, gradients, {weights}, Explain::no, effort);
+          attn::compare(of_gradients, backward, both.own, both.given, {weights}, Explain::no, effort);
       CHECK(of_grad.largest <= 1);
       const Against strict =
           attn::compare(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), own.lse.view()},
@@ -108,16 +118,12 @@ TEST_CASE("results of rounded scores agree where these are stated, and often not
     const Kernel given = made_by_kernel(*r, weights, scores);
     const Attention own = attention(q, k, v, r->options);
     const AttentionGradients g = attention_grad(q, k, v, dout, r->options);
-    std::vector<ArrayView> own_gradients{g.dq.view(), g.dk.view(), g.dv.view()};
-    std::vector<std::optional<ArrayView>> gradients{given.dq.view(), given.dk.view(), given.dv.view()};
-    if (g.dbias) own_gradients.push_back(g.dbias->view()), gradients.emplace_back();
-    if (g.dsinks) own_gradients.push_back(g.dsinks->view()), gradients.emplace_back(given.dsinks.view());
+    const Gradients both = gradients_of(g, given);
     const AttentionPlan plan(types_of(forward), r->options), of_gradients(types_of(backward), r->options);
     const auto compared = [&](const SoftmaxTypes& types) {
-      return std::array{
-          compare_results(plan, forward, {own.out.view(), own.lse.view()}, {given.out.view(), std::nullopt},
-                          Explain::no, types),
-          compare_results(of_gradients, backward, own_gradients, gradients, Explain::no, types)};
+      return std::array{compare_results(plan, forward, {own.out.view(), own.lse.view()},
+                                        {given.out.view(), std::nullopt}, Explain::no, types),
+                        compare_results(of_gradients, backward, both.own, both.given, Explain::no, types)};
     };
     for (const Against& against : compared({weights, scores})) {
       CHECK(against.largest <= 1);
