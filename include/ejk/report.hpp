@@ -58,7 +58,8 @@ struct TableColumn {
   bool json_only = false;  // text leaves it out: a window is 80 columns wide
 };
 
-/// In text at most `text_rows` rows and a line that counts the others; in JSON a list of objects, all rows.
+/// In text at most `text_rows` rows and a line that counts the others; in JSON a list of objects, all rows. Without a
+/// key it is not in the JSON.
 struct Table {
   std::string key;
   std::string title;

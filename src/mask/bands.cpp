@@ -123,6 +123,7 @@ class CausalMask final : public BandMask {
     return offset_ == static_cast<const CausalMask&>(other).offset_;
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
+  std::optional<Pattern> pattern() const override { return Pattern{.right = 0, .offset = offset_}; }
   std::string text() const override {
     return offset_ == 0 ? "causal" : fmt::format("causal(offset={})", offset_);
   }
@@ -180,6 +181,7 @@ class LocalMask final : public BandMask {
     return left_ == o.left_ && right_ == o.right_ && offset_ == o.offset_;
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
+  std::optional<Pattern> pattern() const override { return Pattern{left_, right_, offset_}; }
   std::string text() const override {
     const auto side = [](const std::optional<std::int64_t>& n) { return n ? fmt::format("{}", *n) : "none"; };
     return fmt::format("local(left={},right={}{})", side(left_), side(right_),
@@ -246,6 +248,9 @@ class ChunkedMask final : public BandMask {
     return chunk_ == o.chunk_ && offset_ == o.offset_;
   }
   void add_offsets(std::set<std::int64_t>& offsets) const override { offsets.insert(offset_); }
+  std::optional<Pattern> pattern() const override {
+    return Pattern{.right = 0, .offset = offset_, .chunk = chunk_};
+  }
   std::string text() const override {
     return offset_ == 0 ? fmt::format("chunked({})", chunk_)
                         : fmt::format("chunked({},offset={})", chunk_, offset_);
@@ -291,6 +296,7 @@ class DocumentsMask final : public BandMask {
   bool same_as(const MaskNode& other, IndexRange) const override {
     return offsets_ == static_cast<const DocumentsMask&>(other).offsets_;
   }
+  std::vector<std::int64_t> documents() const override { return offsets_; }
   std::string text() const override { return fmt::format("documents({})", name_); }
   void narrow(std::vector<Rectangle>& where) const override {
     std::vector<Rectangle> left;

@@ -59,6 +59,7 @@ class NotMask final : public MaskNode {
   void add_bounds(std::span<const Rectangle> where, std::vector<MaskBound>& bounds) const override {
     of_.node().add_bounds(where, bounds);
   }
+  std::optional<Mask> with(const Change&) const override { return std::nullopt; }
   std::vector<NearbyMask> nearby() const override {
     std::vector<NearbyMask> all{{"'" + of_.text() + "' is not negated", of_}};
     for (NearbyMask& other : of_.node().nearby()) all.push_back({std::move(other.text), ~other.mask});
@@ -164,12 +165,15 @@ class JoinMask final : public MaskNode {
     b_.node().narrow(where);
   }
   std::vector<NearbyMask> nearby() const override {
-    const auto with = [](const Mask& a, const Mask& b) { return join == Join::both ? a & b : a | b; };
     std::vector<NearbyMask> all{{"'" + b_.text() + "' is left out", a_},
                                 {"'" + a_.text() + "' is left out", b_}};
-    for (NearbyMask& other : a_.node().nearby()) all.push_back({std::move(other.text), with(other.mask, b_)});
-    for (NearbyMask& other : b_.node().nearby()) all.push_back({std::move(other.text), with(a_, other.mask)});
+    for (NearbyMask& other : a_.node().nearby()) all.push_back({std::move(other.text), of(other.mask, b_)});
+    for (NearbyMask& other : b_.node().nearby()) all.push_back({std::move(other.text), of(a_, other.mask)});
     return all;
+  }
+  std::optional<Mask> with(const Change& change) const override {
+    const std::optional<Mask> a = a_.node().with(change), b = b_.node().with(change);
+    return a || b ? std::optional(of(a.value_or(a_), b.value_or(b_))) : std::nullopt;
   }
   std::vector<Mask> factors() const override {
     std::vector<Mask> all;
@@ -244,6 +248,7 @@ class JoinMask final : public MaskNode {
   }
 
  private:
+  static Mask of(const Mask& a, const Mask& b) { return join == Join::both ? a & b : a | b; }
   static std::int64_t bands_of(std::int64_t a, std::int64_t b) {
     const std::int64_t both = a == 0 || b == 0 ? 0 : join == Join::both ? a * b : a + b;
     return both <= mask::kMostBands ? both : 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -40,6 +41,14 @@ inline constexpr std::int64_t kMostBands = 4;
 struct NearbyMask {
   std::string text;
   Mask mask;
+};
+
+/// Keys at a distance from their query: with p = q + offset those from p − left to p + right, of a chunk those of p's
+/// chunk among them. A causal mask has no left side, and a right one of 0.
+struct Pattern {
+  std::optional<std::int64_t> left = {}, right = {};
+  std::int64_t offset = 0;
+  std::int64_t chunk = 0;  // 0: no chunks
 };
 
 /// Classifies the blocks of one mask at one block size; the last block of a row or column may be cut short.
@@ -93,6 +102,15 @@ class MaskNode {
 
   /// The masks whose intersection this is; none if it is not composed so.
   virtual std::vector<Mask> factors() const { return {}; }
+
+  /// The pattern that it is; nothing for others, and for compositions.
+  virtual std::optional<mask::Pattern> pattern() const { return std::nullopt; }
+  /// cu_seqlens of documents(...), without empty ones; none for others.
+  virtual std::vector<std::int64_t> documents() const { return {}; }
+
+  /// The mask with other operands of & and | where `change` has one; nothing if no operand changes.
+  using Change = std::function<std::optional<Mask>(const MaskNode& operand)>;
+  virtual std::optional<Mask> with(const Change& change) const { return change(*this); }
 
   virtual std::string text() const = 0;
   /// How tightly text() binds: 3 an atom or ~, 2 &, 1 |.

@@ -51,6 +51,7 @@ struct ReportJson {
   }
 
   void add(const Table& table) {
+    if (table.key.empty()) return;
     out.key(table.key).list([&] {
       for (const auto& row : table.rows)
         out.object([&] {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "attention/backward.hpp"
@@ -251,40 +252,28 @@ bool explain_by_nans(const AttentionArrays& arrays, Against& against) {
   return true;
 }
 
-}  // namespace
-
-Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
-                Explain explain, double effort, const Tried& tried, const std::vector<std::string>& tiles) {
-  const CheckedArguments setup = bound(plan.setup, plan.types, arrays, SavedResults::ignored);
-  if (given.size() != plan.results.size() || own.size() != plan.results.size())
-    throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
-                        plan.results.size());
-  // A result that is not float64 may have been computed in float32, whatever the arguments are.
-  DType arithmetic = setup.shape.arithmetic;
-  for (std::size_t r = 0; r < given.size(); ++r) {
-    if (!given[r]) continue;
-    const PlannedArray& planned = plan.results[r];
-    verify::require_given(*given[r], planned.type.shape, planned.name, planned.name);
-    if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
-  }
-  const MaskPlan& blocks = plan.blocks();
-  const Right right = right_of(setup, blocks, arrays, own, effort);
-  const std::optional<ArrayView> dout = setup.gradients ? arrays.dout : std::nullopt;
-  ActualAttention it{plan,
-                     setup,
-                     arrays,
-                     Rows(setup, RowsOf::queries),
-                     Rows(setup, RowsOf::keys),
-                     Rows(setup, RowsOf::bias),
-                     Rows(setup, RowsOf::sinks),
-                     Bounds(setup, blocks, arithmetic),
-                     types,
-                     rounding_of_weights(setup, blocks, types, dout)};
-  if (it.rounding.terms.empty())
-    it.rounding = rounding_of_float32(setup, blocks, it.bounds, dout, right.weights.keys);
-  Bounds of_own(setup, blocks, setup.shape.arithmetic);
-  if (setup.gradients)
+// What results should be, with the bounds of results that were computed in `arithmetic`.
+struct Expected {
+  Expected(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+           DType arithmetic, const SoftmaxTypes& types, double effort)
+      : setup(bound(plan.setup, plan.types, arrays, SavedResults::ignored)),
+        right(right_of(setup, plan.blocks(), arrays, own, effort)),
+        it{plan,
+           setup,
+           arrays,
+           Rows(setup, RowsOf::queries),
+           Rows(setup, RowsOf::keys),
+           Rows(setup, RowsOf::bias),
+           Rows(setup, RowsOf::sinks),
+           Bounds(setup, plan.blocks(), arithmetic),
+           types,
+           rounding_of_weights(setup, plan.blocks(), types, setup.gradients ? arrays.dout : std::nullopt)},
+        of_own(setup, plan.blocks(), setup.shape.arithmetic) {
+    if (it.rounding.terms.empty())
+      it.rounding = rounding_of_float32(setup, plan.blocks(), it.bounds,
+                                        setup.gradients ? arrays.dout : std::nullopt, right.weights.keys);
+    it.saved = &right.saved;
+    if (!setup.gradients) return;
     for (Bounds* bounds : {&it.bounds, &of_own}) {
       bounds->set(*arrays.dout, right.saved.lse);
       bounds->set_most(&Bounds::Part::dq_most, RowsOf::queries, right.results[0]);
@@ -293,11 +282,43 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       if (setup.bias) bounds->set_most_of_bias(right.results[3]);
       if (setup.has_sinks()) bounds->set_most_of_sinks(right.results.back());
     }
-  it.saved = &right.saved;
+  }
+  Expected(const Expected&) = delete;
+  Expected& operator=(const Expected&) = delete;
 
+  std::unique_ptr<ActualArray> array(std::size_t result, const ArrayView& given) const {
+    auto made = std::make_unique<ActualArray>();
+    made->which = result_at(setup, result);
+    made->rows = rows_of(it, *made, given, right, right.results[result], of_own);
+    return made;
+  }
+
+  CheckedArguments setup;
+  Right right;
+  ActualAttention it;
+  Bounds of_own;
+};
+
+}  // namespace
+
+Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
+                const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
+                Explain explain, double effort, const Tried& tried, const std::vector<std::string>& tiles) {
+  if (given.size() != plan.results.size() || own.size() != plan.results.size())
+    throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
+                        plan.results.size());
+  // A result that is not float64 may have been computed in float32, whatever the arguments are.
+  DType arithmetic = plan.setup.shape.arithmetic;
+  for (std::size_t r = 0; r < given.size(); ++r) {
+    if (!given[r]) continue;
+    const PlannedArray& planned = plan.results[r];
+    verify::require_given(*given[r], planned.type.shape, planned.name, planned.name);
+    if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
+  }
+  const Expected expected(plan, arrays, own, arithmetic, types, effort);
   Against against;
-  against.score_range = it.bounds.score_range();
-  against.method = right.is_own ? Against::Method::own_result : Against::Method::float64;
+  against.score_range = expected.it.bounds.score_range();
+  against.method = expected.right.is_own ? Against::Method::own_result : Against::Method::float64;
   std::vector<std::unique_ptr<ActualArray>> compared;
   std::vector<const verify::ResultRows*> compared_rows;
   for (std::size_t r = 0; r < given.size(); ++r) {
@@ -305,9 +326,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
       against.not_given.push_back(plan.results[r].name);
       continue;
     }
-    auto array = std::make_unique<ActualArray>();
-    array->which = result_at(setup, r);
-    array->rows = rows_of(it, *array, *given[r], right, right.results[r], of_own);
+    auto array = expected.array(r, *given[r]);
     array->rows.tiles = tiles;
     compared_rows.push_back(&array->rows);
     if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
@@ -317,9 +336,31 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
   for (const auto& array : compared) array->counts = verify::compare_rows(array->rows, against, 0);
   if (explain == Explain::yes) {
     against.tried = true;
-    if (!against.agrees() && !explain_by_nans(arrays, against)) attn::explain(it, compared, tried, against);
+    if (!against.agrees() && !explain_by_nans(arrays, against))
+      attn::explain(expected.it, compared, tried, against);
   }
   return against;
+}
+
+struct ExpectedRows::State {
+  State(const Plan& plan, const AttentionArrays& arrays, DType dtype, const SoftmaxTypes& types)
+      : expected(plan, arrays, {}, dtype == DType::float64 ? plan.setup.shape.arithmetic : DType::float32,
+                 types, std::numeric_limits<double>::infinity()),
+        given(dtype, expected.right.results[0].shape),
+        out(expected.array(0, given.view())) {}
+
+  Expected expected;
+  Array given;  // of that type alone
+  std::unique_ptr<ActualArray> out;
+};
+
+ExpectedRows::ExpectedRows(const Plan& plan, const AttentionArrays& arrays, DType dtype,
+                           const SoftmaxTypes& types)
+    : state_(std::make_unique<State>(plan, arrays, dtype, types)) {}
+ExpectedRows::~ExpectedRows() = default;
+
+void ExpectedRows::row(std::int64_t row, double* values, double* allowed) const {
+  state_->out->rows.expected(row, values, allowed);
 }
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort) {

@@ -57,6 +57,21 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 
+/// The reference of `out` in float64 with the bounds of results of a type, by the rows of Rows. Cost: the reference.
+class ExpectedRows {
+ public:
+  ExpectedRows(const Plan& plan, const AttentionArrays& arrays, DType dtype, const SoftmaxTypes& types);
+  ~ExpectedRows();
+  ExpectedRows(const ExpectedRows&) = delete;
+  ExpectedRows& operator=(const ExpectedRows&) = delete;
+
+  void row(std::int64_t row, double* values, double* allowed) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// Adds explanations of the elements out of tolerance by fault models. `arrays`: all results; `tried`: tried
 /// first.
 void explain(const ActualAttention& given, const std::vector<std::unique_ptr<ActualArray>>& arrays,

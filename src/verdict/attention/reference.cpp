@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numbers>
 #include <numeric>
 #include <span>
 
@@ -254,6 +255,21 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   return result;
 }
 
+double Reference::product(const double* q, const double* k) const {
+  const auto size = static_cast<std::size_t>(setup_.shape.head_size);
+  if (!variation_.scaled_keys) return dot(q, k, size);
+  const double factor = setup_.scale * std::numbers::log2e;
+  double sum = 0;
+  for (std::size_t d = 0; d < size; ++d) sum += q[d] * variation_.scaled_keys(factor * k[d]);
+  return sum / factor;
+}
+
+void Reference::products(const Problem& problem, std::int64_t query, double* out) const {
+  const Row q = loaded(problem.q, query, setup_.shape.head_size);
+  HeadRows keys = keys_of(problem);
+  for (std::int64_t j = 0; j < problem.kv_length; ++j) out[j] = dot(q.data(), keys.first(j), q.size());
+}
+
 // Rounds weights as a loop over tiles does: over the largest score so far.
 void Reference::round(const ReferenceRow& r, std::vector<double>& weights) const {
   const std::size_t n = weights.size(),
@@ -271,10 +287,13 @@ void Reference::round(const ReferenceRow& r, std::vector<double>& weights) const
 // Joins parts of the keys, each with a softmax of its own, and sets the lse.
 void Reference::join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const {
   const bool is_mean = variation_.loop == Variation::Loop::parts_by_mean;
+  const auto parts = static_cast<std::size_t>(variation_.parts);
+  const std::size_t length =
+      parts > 0 ? (weights.size() + parts - 1) / parts : static_cast<std::size_t>(variation_.tile);
   const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
   for (std::size_t begin = 0, end = 0; begin < weights.size(); begin = end) {
-    end = !variation_.is_split_at_query   ? begin + static_cast<std::size_t>(variation_.tile)
+    end = !variation_.is_split_at_query   ? begin + length
           : begin == 0 && first_query > 0 ? static_cast<std::size_t>(first_query)
                                           : weights.size();
     const auto part = std::span(weights).subspan(begin, std::min(end, weights.size()) - begin);
@@ -322,7 +341,8 @@ void Reference::weigh(ReferenceRow& r, std::vector<double>& weights, std::int64_
   r.lse_of_keys = RowEnd<double>{r.most, sum + before}.lse();
 }
 
-ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted wanted) const {
+ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted wanted,
+                            const double* products) const {
   const Problem p = varied(problem);
   ReferenceRow r;
   r.scores.assign(static_cast<std::size_t>(p.kv_length), kNothing);
@@ -342,7 +362,7 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
     if (!attends[at] && !variation_.masked_score && !variation_.masks_weights) continue;
     const Score s = !attends[at] && variation_.masked_score
                         ? Score{*variation_.masked_score, 0}
-                        : score(p, dot(q.data(), keys.first(j), q.size()), query, j);
+                        : score(p, products ? products[j] : product(q.data(), keys.first(j)), query, j);
     r.scores[at] = s.value;
     r.slopes[at] = s.slope;
     if (s.value > most || std::isnan(s.value)) most = s.value;  // NaN stays
@@ -401,8 +421,8 @@ std::vector<double> Reference::dq(const Problem& problem, const ReferenceRow& r,
     if (r.scores[at] == kNothing) continue;
     const double kept = p.dropout.factor_at(query, j),
                  dp = kept == 0 ? 0 : kept * dot(g.data(), keys.second(j), g.size());
-    const double ds = std::exp(r.scores[at] - variation_.lse * statistics.lse) *
-                      (dp - variation_.delta * statistics.delta) * r.slopes[at];
+    const double ds = variation_.ds(std::exp(r.scores[at] - variation_.lse * statistics.lse) *
+                                    (dp - variation_.delta * statistics.delta) * r.slopes[at]);
     const double* const k = keys.first(j);
     add(gradient, scale * ds, k);
     if (terms) terms->add(scale * ds, k);
@@ -501,7 +521,7 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
       }
       if (!attends[static_cast<std::size_t>(i)] || saved.lse[at] == kNothing) continue;
       const double* const q = queries.first(i);
-      const Score s = score(p, dot(q, k.data(), k.size()), i, key);
+      const Score s = score(p, product(q, k.data()), i, key);
       if (s.value == kNothing) continue;
       const double* const dout_row = queries.second(i);
       const double probability = std::exp(s.value - variation_.lse * saved.lse[at]);
@@ -510,7 +530,8 @@ Reference::KeyGradients Reference::key(std::int64_t entry, std::int64_t kv_head,
       const double weight = part * kept * variation_.weights(probability);
       if (kept != 0) add(sum.dv, weight, dout_row);
       sum.weight += probability;
-      const double ds = part * probability * (dp - variation_.delta * saved.delta[at]) * s.slope;
+      const double ds =
+          variation_.ds(part * probability * (dp - variation_.delta * saved.delta[at]) * s.slope);
       add(sum.dk, scale * ds, q);
       if (!variation_.sizes) continue;
       if (kept != 0) sum.dv_terms.add(weight, dout_row);

@@ -42,6 +42,9 @@ struct Variation {
   bool one_sequence = false;  // packed: all keys belong to all queries
   NoKey no_key = NoKey::own;
   verify::Rounding inputs, weights, scores;  // scores: before and after the scale
+  verify::Rounding ds;                       // of gradients
+  /// Keys are multiplied by the scale and log₂ e, rounded, and powers of 2 are taken.
+  verify::Rounding scaled_keys;
 
   // Of the forward pass alone:
   std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own
@@ -66,6 +69,7 @@ struct Variation {
   };
   Loop loop = Loop::right;
   std::int64_t tile = 0;           // keys of a tile, or of a part; of weights that are rounded in tiles
+  std::int64_t parts = 0;          // of the keys of a sequence, in place of `tile`; 0: none
   bool is_split_at_query = false;  // parts: keys before the first query, and the others
 
   double delta = 1;               // times δ
@@ -75,6 +79,12 @@ struct Variation {
   bool slope = true;              // the derivative of the soft cap
   Heads heads = Heads::all;       // of the query heads that share a key, those that dk and dv are summed over
   bool sizes = false;             // compute the terms of sums, too
+
+  /// Products of queries and keys are those of the definition.
+  bool has_own_products() const {
+    return !inputs && !scaled_keys && !interleaved && !one_sequence && !other && key_head < 0 &&
+           key_entry < 0 && entry_step == 0;
+  }
 };
 
 /// Of the terms of the sum of each element: the sum of their absolute values, and of their squares.
@@ -109,7 +119,11 @@ class Reference {
   Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation = {});
 
   enum class Wanted { out, lse };
-  ReferenceRow row(const Problem& problem, std::int64_t query, Wanted wanted = Wanted::out) const;
+  /// `products` of the query and all keys, for a variation that has its own; null: they are computed.
+  ReferenceRow row(const Problem& problem, std::int64_t query, Wanted wanted = Wanted::out,
+                   const double* products = nullptr) const;
+  /// q · k of a query and all keys.
+  void products(const Problem& problem, std::int64_t query, double* out) const;
 
   struct Statistics {
     double lse = 0, delta = 0;
@@ -195,6 +209,7 @@ class Reference {
   void round(const ReferenceRow& r, std::vector<double>& weights) const;
   void join_parts(ReferenceRow& r, std::vector<double>& weights, std::int64_t first_query) const;
   Score score(const Problem& p, double product, std::int64_t i, std::int64_t j) const;
+  double product(const double* q, const double* k) const;
   template <class F>
   void each_query(double work, F&& f) const;
   class HeadRows;

@@ -277,35 +277,6 @@ class NearbyMasks {
   std::set<std::string> of_loops_;
 };
 
-// Masks of packed sequences treated as one, by head: null where masks have lengths of their own.
-using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
-
-OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
-  if (!s.packed() || s.shape.entries < 2 || s.has_padding()) return nullptr;
-  const AttentionSettings& settings = plan.settings;
-  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
-  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
-  const auto join = [&](std::size_t head, const Mask& more) {
-    masks[head] = masks[head] ? *masks[head] & more : more;
-  };
-  try {
-    for (const HeadMasks& part : settings.masks) {
-      if (part.batch != 1) return nullptr;
-      for (std::size_t head = 0; head < masks.size(); ++head)
-        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
-    }
-    if (settings.q_segment_ids) {
-      const Mask segments =
-          segments_mask(*settings.q_segment_ids,
-                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
-      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
-    }
-  } catch (const Error&) {  // of other lengths
-    return nullptr;
-  }
-  return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
-}
-
 template <class T>
 std::function<void(Variation&)> set(T Variation::*member, T value) {
   return [=](Variation& v) { v.*member = value; };
@@ -581,6 +552,32 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
 }
 
 }  // namespace
+
+OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
+  if (!s.packed() || s.shape.entries < 2 || s.has_padding()) return nullptr;
+  const AttentionSettings& settings = plan.settings;
+  const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
+  std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));
+  const auto join = [&](std::size_t head, const Mask& more) {
+    masks[head] = masks[head] ? *masks[head] & more : more;
+  };
+  try {
+    for (const HeadMasks& part : settings.masks) {
+      if (part.batch != 1) return nullptr;
+      for (std::size_t head = 0; head < masks.size(); ++head)
+        join(head, part.mask(0, part.heads == 1 ? 0 : static_cast<std::int64_t>(head), q, kv));
+    }
+    if (settings.q_segment_ids) {
+      const Mask segments =
+          segments_mask(*settings.q_segment_ids,
+                        *(settings.kv_segment_ids ? settings.kv_segment_ids : settings.q_segment_ids));
+      for (std::size_t head = 0; head < masks.size(); ++head) join(head, segments);
+    }
+  } catch (const Error&) {  // of other lengths
+    return nullptr;
+  }
+  return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
+}
 
 Changes::Changes(const Plan& plan, const CheckedArguments& setup) {
   add_scales(setup, of_scores);

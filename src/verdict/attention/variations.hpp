@@ -27,6 +27,10 @@ inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 
+/// Masks of packed sequences treated as one, by head: null where masks have lengths of their own.
+using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
+OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& setup);
+
 struct Changes {
   std::vector<Change> of_scores;     // of masks, heads and weights, too: of the forward pass, or of all
   std::vector<Change> of_forward;    // of the forward pass alone: what a kernel reads, its loop over tiles

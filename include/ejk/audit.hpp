@@ -1,0 +1,149 @@
+// Audit of a numeric test: which known faults of a kernel would a comparison with these inputs and this tolerance
+// let pass?
+//
+// Each fault of the catalogue that applies to the problem is computed, a mutant, and compared with the right result
+// as the test compares: in float64 (grouped products: in the arithmetic of their factors), with weights that are not
+// rounded, and rounded once to the type of the result. All elements count. With d = mutant − expected, both rounded,
+// `largest` is the test's measure over its limit; a fault is caught if it is above 1, NaN included, for each of
+// its variants. With e the expected element, a the mutant's:
+//   bound             d in bounds of attention_check.hpp and matmul_check.hpp
+//   rtol-atol         max |d| / (atol + rtol |e|); torch.testing and hf-kernels alike
+//   kernelbench       max |d| / (t + t |a|), t = 1e-4, of 16-bit types 1e-2
+//   max-ulp           units in the last place of the result's type, over the limit
+//   rel, cos, snr     rel / X, (1 − cos) / (1 − X), 10^((X − snr) / 20)
+//   flash-attn        max |d| / (2 max |low − e| + 2 max |((e + 0.3) − 0.3) − e|), 3 for the first 2 with a soft cap;
+//                     low: eager attention that rounds every step to the type of the inputs
+//   fla               RMS(d) / (RMS(e) + 1e-8) / 0.005; 0 where max |d| ≤ 1e-6
+//   flashinfer-bench  max of min(|d|, |d| / (|e| + 1e-8)) / 1e-2
+// With an allowance of n elements the largest of element-wise measures is the one of rank n + 1. Sources of the named ones:
+// pytorch/pytorch:torch/testing/_comparison.py, ScalingIntelligence/KernelBench:src/kernelbench/eval.py,
+// Dao-AILab/flash-attention:hopper/test_flash_attn.py, fla-org/flash-linear-attention:fla/utils/_testing.py,
+// flashinfer-ai/flashinfer-bench:flashinfer_bench/bench/utils.py,
+// huggingface/kernels:kernels/src/kernels/cli/benchmark.py.
+//
+// The catalogue, with the public threads that have each fault: `ejk help faults`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ejk/array.hpp"
+#include "ejk/attention.hpp"
+#include "ejk/attention_check.hpp"
+#include "ejk/compare.hpp"
+#include "ejk/grouped_matmul.hpp"
+#include "ejk/report.hpp"
+
+namespace ejk {
+
+/// A fault of the catalogue.
+struct Fault {
+  std::string_view name;      // "window-longer"
+  std::string_view kinds;     // "attention attention-grad grouped-matmul": that it is a fault of
+  std::string_view text;      // what the kernel does, a clause
+  std::string_view evidence;  // public threads, "owner/repository#1, ..."
+  /// What `--explain` calls it: the beginning of that text; empty: nothing.
+  std::string_view cause = {};
+};
+
+/// All, in the order of reports.
+std::span<const Fault> fault_catalogue();
+const Fault* find_fault(std::string_view name);
+
+/// When a test passes.
+struct PassRule {
+  enum class Form : std::uint8_t {
+    bound,
+    allclose,         // rtol, atol of the expected element
+    allclose_actual,  // of the actual one
+    max_ulp,
+    metric,
+    flash_attn,
+    fla,
+    flashinfer_bench,
+  };
+  Form form = Form::bound;
+  std::string name = "bound";  // in JSON
+  double rtol = 0, atol = 0;
+  std::int64_t max_ulp = 0;
+  MetricLimit metric = {};
+  std::int64_t allowed_count = 0;
+  double allowed_share = 0;
+
+  bool is_by_element() const { return form != Form::metric && form != Form::flash_attn && form != Form::fla; }
+};
+
+/// "torch.testing", ...: of results of this type.
+PassRule named_rule(std::string_view name, DType dtype);
+std::span<const std::string_view> rule_names();
+/// "0.01 + 0.01 |actual|"
+std::string text_of(const PassRule& rule);
+
+struct AuditedFault {
+  const Fault* fault = nullptr;
+  std::string parameter;  // of the variant that is hardest to see; or empty
+  std::string text;       // what that kernel does
+  bool caught = false;
+  double largest = 0;  // the measure over its limit, of that variant
+  std::int64_t elements = 0, differing = 0;
+  std::string array;
+  Shape index;  // where it is largest
+  enum class Why : std::uint8_t { caught, inert, tolerance } why = Why::caught;
+  std::string remedy;  // what would show it; empty where it is caught
+  bool ignored = false;
+
+  double changed() const {
+    return elements == 0 ? 0 : static_cast<double>(differing) / static_cast<double>(elements);
+  }
+};
+
+struct Audit {
+  std::string kind;  // "attention"
+  DType dtype = DType::float32;
+  PassRule rule;
+  std::optional<double> right;         // `largest` of a right kernel, of attention
+  std::optional<DType> right_weights;  // the type to which it rounds its weights
+  std::vector<AuditedFault> faults;
+  struct NotTried {
+    const Fault* fault = nullptr;
+    std::string why;
+  };
+  std::vector<NotTried> not_tried;
+
+  std::int64_t caught() const;
+  /// Neither caught nor ignored.
+  std::vector<std::string> missed() const;
+  bool passed() const { return missed().empty(); }
+};
+
+/// Called with each mutant, "expected" first: "window-longer", "scale-log2e.1.4427", of gradients
+/// "zeros.dq".
+using MutantTaken = std::function<void(const std::string& name, Array mutant)>;
+
+struct AuditOptions {
+  PassRule rule;
+  SoftmaxTypes types = {};           // of the bound, and of the right kernel
+  std::vector<std::string> ignored;  // names of faults
+  bool aligns_bottom_right = false;  // a mask states that alignment
+  MutantTaken mutant = {};
+  PairProgress progress = {};
+};
+
+/// Of the forward pass, `out` alone, or where the plan has a dout of dq, dk and dv. Throws Error{usage} for dropout, and
+/// for a rule of another kind.
+Audit audit(const AttentionPlan& plan, const AttentionArrays& arrays, const AuditOptions& options);
+std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& options);
+
+/// Of a product that is not transposed.
+Audit audit(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
+            const GroupedMatmulSettings& settings, const AuditOptions& options);
+
+/// What is not caught first.
+Report describe(const Audit& audit);
+
+}  // namespace ejk

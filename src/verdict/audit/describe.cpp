@@ -1,0 +1,146 @@
+// The report of an audit: what is not caught, what would show it, and what is caught.
+// tests: tests/verdict/audit/test_describe.cpp
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/json.hpp"
+#include "ejk/audit.hpp"
+#include "ejk/program/text.hpp"
+
+namespace ejk {
+
+namespace {
+
+std::vector<const AuditedFault*> sorted(const Audit& audit) {
+  std::vector<const AuditedFault*> all;
+  for (const AuditedFault& one : audit.faults) all.push_back(&one);
+  std::stable_sort(all.begin(), all.end(), [](const AuditedFault* a, const AuditedFault* b) {
+    if (a->caught != b->caught) return !a->caught;
+    return a->largest < b->largest;  // NaN does not occur
+  });
+  return all;
+}
+
+std::string why_of(const AuditedFault& one) {
+  return one.why == AuditedFault::Why::inert ? "inert" : "tolerance";
+}
+
+std::string json_of(const Audit& audit) {
+  core::JsonWriter out{core::JsonStyle::report};
+  const auto text_or_null = [&](const std::string& text) { text.empty() ? out.null() : out.put(text); };
+  out.list([&] {
+    for (const AuditedFault* one : sorted(audit))
+      out.object([&] {
+        out.key("fault").put(std::string(one->fault->name));
+        out.key("parameter"), text_or_null(one->parameter);
+        out.key("text").put(one->text);
+        out.key("caught").put(one->caught);
+        out.key("largest"), std::isfinite(one->largest) ? out.put(one->largest) : out.null();
+        out.key("changed").put(one->changed());
+        out.key("array").put(one->array);
+        out.key("index").put(one->index);
+        out.key("why"), text_or_null(one->caught ? "" : why_of(*one));
+        out.key("remedy"), text_or_null(one->remedy);
+        out.key("ignored").put(one->ignored);
+        out.key("evidence").list([&] {
+          for (std::string_view rest = one->fault->evidence; !rest.empty();) {
+            const std::size_t end = std::min(rest.find(", "), rest.size());
+            out.put(rest.substr(0, end));
+            rest.remove_prefix(std::min(end + 2, rest.size()));
+          }
+        });
+      });
+  });
+  return out.take();
+}
+
+std::string json_of_not_tried(const Audit& audit) {
+  core::JsonWriter out{core::JsonStyle::report};
+  out.list([&] {
+    for (const Audit::NotTried& one : audit.not_tried)
+      out.object([&] {
+        out.key("fault").put(std::string(one.fault->name));
+        out.key("why").put(one.why);
+      });
+  });
+  return out.take();
+}
+
+std::string json_of_names(const std::vector<std::string>& names) {
+  core::JsonWriter out{core::JsonStyle::report};
+  out.list([&] {
+    for (const std::string& name : names) out.put(name);
+  });
+  return out.take();
+}
+
+Table table_of(const Audit& audit, bool caught) {
+  Table table{"",
+              caught ? "caught" : "not caught",
+              {{"fault", "fault"}, {"largest", "largest"}, {"text", "what the kernel does"}},
+              {},
+              64};
+  if (!caught) table.columns[2].label += ", and what would show it";
+  for (const AuditedFault* one : sorted(audit)) {
+    if (one->caught != caught) continue;
+    const std::string size = std::isnan(one->largest)   ? "NaN"
+                             : std::isinf(one->largest) ? "not finite"
+                                                        : fmt::format("{:.3g}", one->largest);
+    table.rows.push_back({std::string(one->fault->name) + (one->ignored ? " (ignored)" : ""), size,
+                          caught ? one->text : fmt::format("{}. {}", one->text, one->remedy)});
+  }
+  return table;
+}
+
+}  // namespace
+
+std::int64_t Audit::caught() const {
+  return std::count_if(faults.begin(), faults.end(), [](const AuditedFault& one) { return one.caught; });
+}
+
+std::vector<std::string> Audit::missed() const {
+  std::vector<std::string> names;
+  for (const AuditedFault* one : sorted(*this))
+    if (!one->caught && !one->ignored) names.emplace_back(one->fault->name);
+  return names;
+}
+
+Report describe(const Audit& audit) {
+  Report report;
+  report.add(
+      Line{"verdict", fmt::format("caught        {} of {} faults", audit.caught(), audit.faults.size())});
+  report.add("kind", "kind", audit.kind).add("dtype", "result", std::string(name_of(audit.dtype)));
+  Report tolerance;
+  tolerance.add("name", "tolerance", audit.rule.name).add("text", "it is", text_of(audit.rule));
+  report.add(Section{"tolerance", "", std::make_shared<Report>(std::move(tolerance))});
+  if (audit.right) {
+    const bool passes = *audit.right <= 1;
+    Report right;
+    right
+        .add("largest", "right kernel",
+             std::isfinite(*audit.right) ? ReportValue(*audit.right) : ReportValue())
+        .add("passes", "passes", passes)
+        .add("weights", "weights rounded to", std::string(name_of(*audit.right_weights)));
+    report.add(Section{"right", "", std::make_shared<Report>(std::move(right))});
+    if (!passes)
+      report.warnings.push_back(fmt::format(
+          "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
+          name_of(*audit.right_weights), *audit.right));
+  }
+  report.add(JsonField{"tried", std::to_string(audit.faults.size())})
+      .add(JsonField{"caught", std::to_string(audit.caught())})
+      .add(JsonField{"missed", json_of_names(audit.missed())})
+      .add(JsonField{"faults", json_of(audit)})
+      .add(JsonField{"not_tried", json_of_not_tried(audit)});
+  if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false));
+  if (audit.caught() > 0) report.add(table_of(audit, true));
+  Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};
+  for (const Audit::NotTried& one : audit.not_tried)
+    rest.rows.push_back({std::string(one.fault->name), one.why});
+  if (!rest.rows.empty()) report.details.emplace_back(std::move(rest));
+  return report;
+}
+
+}  // namespace ejk

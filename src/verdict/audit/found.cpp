@@ -1,0 +1,72 @@
+// Faults of an audit, and what would show those that are missed.
+// tests: tests/verdict/audit/test_attention.cpp
+#include "verdict/audit/found.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/elements.hpp"
+
+namespace ejk::audits {
+
+namespace {
+
+// Mutants are hard to see where their scores are nearly equal.
+bool is_of_scores(const Fault& fault) {
+  constexpr std::string_view kSome[] = {"mean-of-values", "scale-missing",   "scale-twice",    "scale-log2e",
+                                        "no-rescale",     "splits-lse-base", "softcap-ignored"};
+  return std::find(std::begin(kSome), std::end(kSome), fault.name) != std::end(kSome);
+}
+
+std::string remedy_of(const Measured& measured, const PassRule& rule, double spread, double size) {
+  const AuditedFault& found = measured.fault;
+  if (found.differing == 0 && !measured.remedy.empty()) return measured.remedy;
+  if (rule.allowed_count > 0 || rule.allowed_share > 0)
+    return fmt::format("{:.3g} % of the elements differ: fewer that may", 100 * found.changed());
+  if (is_of_scores(*found.fault) && spread < 2)
+    return fmt::format("two scores of a query differ by {:.2g} at most: --std 1", spread);
+  if (found.fault->name == "softcap-ignored")
+    return fmt::format("two scores of a query differ by {:.2g} at most: a smaller soft cap, or --std 2",
+                       spread);
+  if (found.differing == 0) return "no element changes: larger scores, --std 2";
+  return fmt::format("results are up to {:.2g}: larger values{}", size,
+                     found.largest > 0 ? fmt::format(", or {:.2g} of this tolerance", found.largest) : "");
+}
+
+}  // namespace
+
+void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> all, double spread,
+               double size) {
+  for (Measured& one : all) {
+    AuditedFault& found = one.fault;
+    found.caught = !(found.largest <= 1);
+    found.ignored =
+        std::find(options.ignored.begin(), options.ignored.end(), found.fault->name) != options.ignored.end();
+    if (!found.caught) {
+      found.why = found.differing == 0 ? AuditedFault::Why::inert : AuditedFault::Why::tolerance;
+      found.remedy = remedy_of(one, options.rule, spread, size);
+    }
+    const auto same = std::find_if(audit.faults.begin(), audit.faults.end(),
+                                   [&](const AuditedFault& other) { return other.fault == found.fault; });
+    if (same == audit.faults.end())
+      audit.faults.push_back(std::move(found));
+    else if (found.largest < same->largest)
+      *same = std::move(found);
+  }
+}
+
+Shape index_at(const Shape& shape, std::int64_t position) {
+  Shape index(shape.size());
+  for (std::size_t axis = shape.size(); axis-- > 0; position /= shape[axis])
+    index[axis] = position % shape[axis];
+  return index;
+}
+
+std::vector<double> values_of(const Array& array) {
+  std::vector<double> values(static_cast<std::size_t>(array.size()));
+  core::load(array.dtype(), array.view().data, size_of(array.dtype()), array.size(), values.data());
+  return values;
+}
+
+}  // namespace ejk::audits

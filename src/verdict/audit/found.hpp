@@ -1,0 +1,28 @@
+// From measured mutants to the faults of an audit.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ejk/audit.hpp"
+
+namespace ejk::audits {
+
+/// A mutant with its measure; without a remedy where a generic one is to be made.
+struct Measured {
+  AuditedFault fault;  // measure, array and index
+  std::string remedy;  // where nothing changes
+};
+
+/// Adds the hardest variant of each fault. `spread`: the largest difference of two scores of a query; `size`: of the
+/// results.
+void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> all, double spread,
+               double size);
+
+Shape index_at(const Shape& shape, std::int64_t position);
+
+/// All elements of a contiguous array.
+std::vector<double> values_of(const Array& array);
+
+}  // namespace ejk::audits

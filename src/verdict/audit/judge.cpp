@@ -1,0 +1,191 @@
+// Measures of the rules of ejk/audit.hpp.
+// tests: tests/verdict/audit/test_judge.cpp
+#include "verdict/audit/judge.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "core/require.hpp"
+
+namespace ejk {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool is_narrow(DType dtype) { return size_of(dtype) <= 2; }
+
+}  // namespace
+
+std::span<const std::string_view> rule_names() {
+  static constexpr std::string_view all[] = {"torch.testing", "kernelbench",      "flash-attn",
+                                             "fla",           "flashinfer-bench", "hf-kernels"};
+  return all;
+}
+
+PassRule named_rule(std::string_view name, DType dtype) {
+  using Form = PassRule::Form;
+  PassRule rule;
+  rule.name = name;
+  const auto of = [&](Form form, double rtol, double atol) {
+    rule.form = form, rule.rtol = rtol, rule.atol = atol;
+    return rule;
+  };
+  if (name == "torch.testing") {
+    if (dtype == DType::float64) return of(Form::allclose, 1e-7, 1e-7);
+    return of(Form::allclose,
+              dtype == DType::float16    ? 1e-3
+              : dtype == DType::bfloat16 ? 1.6e-2
+                                         : 1.3e-6,
+              1e-5);
+  }
+  if (name == "hf-kernels") return of(Form::allclose, 1e-5, 1e-2);
+  if (name == "kernelbench") {
+    const double t = is_narrow(dtype) ? 1e-2 : 1e-4;
+    return of(Form::allclose_actual, t, t);
+  }
+  if (name == "flash-attn") return of(Form::flash_attn, 0, 0);
+  if (name == "fla") return of(Form::fla, 0.005, 1e-6);
+  if (name == "flashinfer-bench") return of(Form::flashinfer_bench, 1e-2, 1e-2);
+  throw Error(Error::Kind::usage, fmt::format("'{}' is no tolerance", name));
+}
+
+std::string text_of(const PassRule& rule) {
+  using Form = PassRule::Form;
+  std::string text;
+  switch (rule.form) {
+    case Form::bound:
+      text = "the error bound of each element";
+      break;
+    case Form::allclose:
+      text = fmt::format("{} + {} |expected|", rule.atol, rule.rtol);
+      break;
+    case Form::allclose_actual:
+      text = fmt::format("{} + {} |actual|", rule.atol, rule.rtol);
+      break;
+    case Form::max_ulp:
+      text = fmt::format("{} units in the last place", rule.max_ulp);
+      break;
+    case Form::metric:
+      text = rule.metric.metric == Metric::cosine ? fmt::format("a cosine of {} at least", rule.metric.limit)
+             : rule.metric.metric == Metric::snr  ? fmt::format("{} dB at least", rule.metric.limit)
+                                                  : fmt::format("rel of {} at most", rule.metric.limit);
+      break;
+    case Form::flash_attn:
+      text = "twice the largest error of eager attention in the type of the inputs";
+      break;
+    case Form::fla:
+      text = fmt::format("RMS of the error within {} of that of the result", rule.rtol);
+      break;
+    case Form::flashinfer_bench:
+      text = fmt::format("{} absolute or {} relative", rule.atol, rule.rtol);
+      break;
+  }
+  if (rule.allowed_share > 0) text += fmt::format(", but in {} of the elements", rule.allowed_share);
+  if (rule.allowed_count > 0) text += fmt::format(", but in {} elements", rule.allowed_count);
+  return text;
+}
+
+namespace audits {
+
+Judge::Judge(const PassRule& rule, DType dtype, std::int64_t elements)
+    : rule_(rule),
+      type_(verify::float_type(dtype)),
+      unit_(rule.atol),
+      kept_(1 + static_cast<std::size_t>(std::max(
+                    rule.allowed_count,
+                    static_cast<std::int64_t>(rule.allowed_share * static_cast<double>(elements))))) {}
+
+double Judge::measure(double a, double e, double allowed) const {
+  const double d = std::abs(a - e);
+  if (d == 0) return 0;
+  switch (rule_.form) {
+    case PassRule::Form::bound:
+      return allowed > 0 ? d / allowed : kInfinity;
+    case PassRule::Form::allclose:
+      return d / (rule_.atol + rule_.rtol * std::abs(e));
+    case PassRule::Form::allclose_actual:
+      return d / (unit_ + unit_ * std::abs(a));
+    case PassRule::Form::max_ulp:
+      return d / type_.spacing_at(std::min(std::abs(a), std::abs(e))) / static_cast<double>(rule_.max_ulp);
+    case PassRule::Form::flashinfer_bench:
+      return std::min(d / rule_.atol, d / (std::abs(e) + 1e-8) / rule_.rtol);
+    default:
+      return d;
+  }
+}
+
+void Judge::keep(double measure) {
+  if (kept_ == 1) {
+    if (top_.empty()) top_.push_back(0);
+    top_[0] = std::max(top_[0], measure);
+    return;
+  }
+  top_.push_back(measure);
+  if (top_.size() < 2 * kept_ + 1024) return;
+  std::nth_element(top_.begin(), top_.begin() + static_cast<std::ptrdiff_t>(kept_ - 1), top_.end(),
+                   std::greater<>());
+  top_.resize(kept_);
+}
+
+void Judge::see(std::int64_t position, std::int64_t count, const double* actual, const double* expected,
+                const double* allowed, const double* rounded) {
+  count_ += count;
+  if (rounded == nullptr) rounded = expected;
+  for (std::int64_t c = 0; c < count; ++c) {
+    const double a = actual[c], e = expected[c];
+    double size = 0;
+    if (std::isfinite(a) && std::isfinite(e)) {
+      differing_ += a != rounded[c];
+      const double d = a - e;
+      dd_ += d * d, ee_ += e * e, aa_ += a * a, ae_ += a * e;
+      difference_ = std::max(difference_, std::abs(d));
+      size = measure(a, e, allowed == nullptr ? 0 : allowed[c]);
+    } else if (!(a == e || (std::isnan(a) && std::isnan(e)))) {
+      ++differing_;
+      size = kInfinity;
+      is_broken_ = true;
+    }
+    if (size > worst_) worst_ = size, at_ = position + c;
+    if (rule_.is_by_element() && (size > 0 || kept_ == 1)) keep(size);
+  }
+}
+
+void Judge::join(const Judge& other) {
+  differing_ += other.differing_;
+  count_ += other.count_;
+  dd_ += other.dd_, ee_ += other.ee_, aa_ += other.aa_, ae_ += other.ae_;
+  difference_ = std::max(difference_, other.difference_);
+  is_broken_ = is_broken_ || other.is_broken_;
+  if (other.worst_ > worst_) worst_ = other.worst_, at_ = other.at_;
+  for (const double size : other.top_) keep(size);
+}
+
+double Judge::largest(const RuleScale& scale) const {
+  if (rule_.is_by_element()) {
+    if (top_.size() < kept_) return 0;
+    std::vector<double> sorted = top_;
+    const auto rank = sorted.begin() + static_cast<std::ptrdiff_t>(kept_ - 1);
+    std::nth_element(sorted.begin(), rank, sorted.end(), std::greater<>());
+    return *rank;
+  }
+  if (is_broken_) return kInfinity;
+  const double n = static_cast<double>(std::max<std::int64_t>(count_, 1));
+  if (rule_.form == PassRule::Form::fla)
+    return difference_ <= rule_.atol ? 0 : std::sqrt(dd_ / n) / (std::sqrt(ee_ / n) + 1e-8) / rule_.rtol;
+  if (dd_ == 0) return 0;
+  if (rule_.form == PassRule::Form::flash_attn)
+    return difference_ / ((scale.has_softcap ? 3 : 2) * scale.low + 2 * scale.rounding);
+  const double limit = rule_.metric.limit;
+  if (rule_.metric.metric == Metric::rel) return dd_ / (aa_ + ee_) / limit;
+  if (rule_.metric.metric == Metric::snr) return std::pow(10, (limit - 10 * std::log10(ee_ / dd_)) / 20);
+  return (1 - ae_ / std::sqrt(aa_ * ee_)) / (1 - limit);
+}
+
+}  // namespace audits
+
+}  // namespace ejk

@@ -1,0 +1,53 @@
+// The measure of a test over a stream of elements: the largest of element-wise errors, or sums of a metric. Cost: a few
+// operations an element; memory: that of the allowance.
+// tests: tests/verdict/audit/test_judge.cpp
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compare/float_type.hpp"
+#include "ejk/audit.hpp"
+
+namespace ejk::audits {
+
+/// What some rules need of all results.
+struct RuleScale {
+  double low = 0;       // max |low − e|
+  double rounding = 0;  // max |((e + 0.3) − 0.3) − e|
+  bool has_softcap = false;
+};
+
+class Judge {
+ public:
+  /// `elements`: of the array, for the allowance.
+  Judge(const PassRule& rule, DType dtype, std::int64_t elements);
+
+  /// Elements from `position` on. Of the bound `allowed` and, for the elements that differ, the rounded ones expected;
+  /// else null.
+  void see(std::int64_t position, std::int64_t count, const double* actual, const double* expected,
+           const double* allowed = nullptr, const double* rounded = nullptr);
+  void join(const Judge& other);
+
+  double largest(const RuleScale& scale) const;
+  std::int64_t differing() const { return differing_; }
+  /// Where the error is largest.
+  std::int64_t position() const { return at_; }
+
+ private:
+  double measure(double a, double e, double allowed) const;
+  void keep(double measure);
+
+  PassRule rule_;
+  verify::FloatType type_;
+  double unit_;  // t of kernelbench
+  std::size_t kept_;
+  std::vector<double> top_;  // the largest measures, kept_ of them at least once cut
+  std::int64_t differing_ = 0, at_ = -1;
+  double worst_ = -1, difference_ = 0;
+  double dd_ = 0, ee_ = 0, aa_ = 0, ae_ = 0;
+  std::int64_t count_ = 0;
+  bool is_broken_ = false;  // not finite on one side
+};
+
+}  // namespace ejk::audits
