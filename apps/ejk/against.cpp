@@ -63,27 +63,30 @@ std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArr
 
 }  // namespace
 
-void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what) {
+void declare_against(OptionSet& set, AgainstOptions& into) {
   add_reference(
       set, "--against", into.actual,
-      "compare another program's result for these inputs; exit with 1 where it is wrong\n" + what +
-          " Every element has its own bound, with the rounding of its own type. Without -o the report "
-          "alone is printed.")
-      .group("Comparison");
+      "another program's result: exit with 1 where it is wrong\n"
+      "It is compared with the result for these inputs. REF is an array, or a file, HDF5 group or folder that holds "
+      "arrays by the names of the results; those that it lacks are not compared, max_logits with --max-logits "
+      "alone, topk_ids and topk_weights with --logits. A single array of another name is the only result of its "
+      "shape. Every element has its own bound, with the rounding of its own type. Without -o the report alone is "
+      "printed.")
+      .group(kAgainstGroup);
   add_flag(set, "--explain", into.explain, Explain::yes,
            "say which usual mistake it is\n"
            "Mistakes are recomputed on some of the rows that are wrong, and named where both agree. Their "
            "shares are counted on all elements beyond the bound.")
       .needs("--against")
-      .group("Comparison");
+      .group(kAgainstGroup);
   add_word(set, "--tiles", into.tiles, split_references, "A,B",
            "the axes of the picture of what is beyond the bound\nNames, or their first letters: "
            "query,head or q,c; column is that of the elements.")
       .needs("--against")
-      .group("Comparison");
+      .group(kAgainstGroup);
   add_flag(set, "--brief", into.brief, "with --json: the verdict as text, too, on stderr")
       .needs("--against")
-      .group("Comparison");
+      .group(kAgainstGroup);
 }
 
 ActualArrays open_actual(const AgainstOptions& options, const std::vector<PlannedArray>& results,

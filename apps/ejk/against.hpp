@@ -22,8 +22,8 @@ struct AgainstOptions {
   bool given() const { return !actual.empty(); }
 };
 
-/// Declares --against, --explain, --tiles and --brief. `what` describes the reference.
-void declare_against(OptionSet& set, AgainstOptions& into, const std::string& what);
+/// Declares --against, --explain, --tiles and --brief.
+void declare_against(OptionSet& set, AgainstOptions& into);
 
 struct ActualArrays {
   std::vector<BufferedInput> results;  // one for each, without a source where it is not given

@@ -128,7 +128,8 @@ int run_command(const Command& command, const Arguments& arguments, const std::s
   return parser.run(job) == Outcome::passed ? kExitDone : kExitFailed;
 }
 
-// "ejk help" and its arguments: a command, a topic, json COMMAND, --completion SHELL, --man [COMMAND].
+// "ejk help" and its arguments: a command, perhaps with --json, a topic, json COMMAND, layouts NAME,
+// --completion SHELL, --man [COMMAND].
 std::string help_for(Arguments arguments) {
   std::erase_if(arguments, is_help);
   const auto at_most = [&](std::size_t count) {
@@ -153,11 +154,14 @@ std::string help_for(Arguments arguments) {
     return !has_second || arguments[1] == "help" ? manual_page() : manual_page(command_named(arguments[1]));
   }
   if (first == "json" && has_second) return at_most(2), keys_help(command_named(arguments[1]));
+  if (first == "layouts" && has_second) return at_most(2), layout_help(arguments[1]);
   if (std::find(topics().begin(), topics().end(), first) != topics().end())
     return at_most(1), topic_help(first);
   const Command& command = command_named(first, topics());
+  const bool as_json = std::erase(arguments, "--json") > 0;
   at_most(command.actions.empty() ? 1 : 2);
-  return command_help(has_second ? action_named(command, arguments[1]) : command);
+  const Command& one = arguments.size() > 1 ? action_named(command, arguments[1]) : command;
+  return as_json ? options_json(one) : command_help(one);
 }
 
 int run_arguments(const Arguments& arguments, ErrorStyle& style, Communicator& comm) {

@@ -36,6 +36,8 @@ struct Command {
   std::string_view use = {};
   /// The keys of its JSON report (schema.hpp); those of an action are its command's.
   std::string keys = {};
+  /// Where they depend on --layout: the names of those of a layout, one of its values.
+  std::vector<std::string> (*arrays_of)(std::string_view layout) = nullptr;
   Run (*declare)(OptionSet& set) = nullptr;
   /// The actions, named "command action"; declare is null then.
   std::vector<const Command*> actions = {};

@@ -68,7 +68,8 @@ Position position_of(const std::vector<std::string>& arguments) {
 void add_help(Candidates& candidates, const Position& at, bool is_first) {
   const bool is_page = at.option == "--man" || at.option == "json";
   if (at.option == "--completion") return candidates.add_all(shells());
-  if (at.typed.starts_with("-")) return candidates.add_all({"--completion", "--man"});
+  if (at.typed.starts_with("-")) return candidates.add_all({"--completion", "--json", "--man"});
+  if (at.option == "layouts") return candidates.add_all(layout_names());
   if (!is_first && !is_page) return;
   candidates.add("help", "all about a command or a topic");
   candidates.add_commands();

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ejk/program/hash.hpp"
 #include "ejk/program/machine.hpp"
 #include "ejk/program/text.hpp"
 #include "ejk/report.hpp"
@@ -53,23 +54,40 @@ std::string entry(std::string_view name, std::string_view text) {
                      wrapped(text, most + 2, most + 2));
 }
 
+std::string_view summary_of(const Option& option) {
+  return std::string_view(option.help).substr(0, option.help.find('\n'));
+}
+
+std::string entry(const Option& option, HelpLength length = HelpLength::all) {
+  return entry(option_name(option), length == HelpLength::brief ? summary_of(option) : option.help);
+}
+
 std::string entries(const OptionSet& set, const std::string& group, HelpLength length) {
   std::string out;
-  for (const Option& option : set.options()) {
-    if (option.heading != group) continue;
-    std::string_view text = option.help;
-    if (length == HelpLength::brief) text = text.substr(0, text.find('\n'));
-    out += entry(option_name(option), text);
+  for (const Option& option : set.options())
+    if (option.heading == group) out += entry(option, length);
+  return out;
+}
+
+// The arrays of a layout, or all.
+std::string arrays_written(const Command& command, std::string_view layout = "") {
+  const std::vector<std::string> among =
+      layout.empty() ? std::vector<std::string>() : command.arrays_of(layout);
+  std::string out;
+  for (const WrittenArray& array : command.all_outputs()) {
+    std::vector<std::string> names = split(array.name, ", ");
+    if (!layout.empty())
+      std::erase_if(names, [&](const std::string& name) {
+        return std::find(among.begin(), among.end(), name) == among.end();
+      });
+    if (!names.empty())
+      out += entry(fmt::format("{}", fmt::join(names, ", ")), fmt::format("{}\n{}", array.form, array.text));
   }
   return out;
 }
 
-std::string described(const Command& command) {
-  std::string out;
-  for (const WrittenArray& array : command.all_outputs())
-    out += entry(array.name, fmt::format("{}\n{}", array.form, array.text));
-  if (out.empty()) return out;
-  out += "  In NumPy:\n";
+std::string use_help(const Command& command) {
+  std::string out = "  In NumPy:\n";
   for (std::string_view use = use_of(command); !use.empty();) {
     const std::size_t end = std::min(use.find('\n'), use.size());
     out += fmt::format("    {}\n", use.substr(0, end));
@@ -89,8 +107,8 @@ std::string actions_help(const Command& command) {
   std::string out = fmt::format("Example:\n  {}\n\n{}\n\nUsage: ejk {} ACTION [options]\n\nActions\n",
                                 command.example, title(command), command.name);
   for (const Command* action : command.actions) out += entry(action->action(), action->summary);
-  const std::string written = described(command);
-  if (!written.empty()) out += "\nArrays written\n" + written;
+  if (const std::string written = arrays_written(command); !written.empty())
+    out += "\nArrays written\n" + written + use_help(command);
   return out + fmt::format("\n'ejk help {} ACTION' describes one of them.\n", command.name);
 }
 
@@ -150,10 +168,12 @@ std::string program_help() {
     out += fmt::format("  {:{}}  {}\n", command->name, width, command->summary);
   }
   out += "\nHow an array is named\n  " + wrapped(kReferences, 2, 2) + "\n";
-  out += fmt::format("\nTopics: 'ejk help {}'\n", fmt::join(topics(), "|"));
+  out +=
+      "\nTopics: 'ejk help TOPIC'\n  " + wrapped(fmt::format("{}", fmt::join(topics(), ", ")), 2, 2) + "\n";
   out +=
       "\n'ejk help symptoms' leads from what is seen to the command that shows why.\n"
       "'ejk help COMMAND' describes a command, 'ejk COMMAND -h' in short,\n"
+      "'ejk help COMMAND --json' its options for a script,\n"
       "'ejk --version --verbose' how this program was built. 'ejk help --completion\n"
       "bash' (zsh, fish) prints a script for that shell, 'ejk help --man [COMMAND]'\n"
       "a manual page.\n";
@@ -178,9 +198,72 @@ std::string keys_help(const Command& command) {
       command.name, described(keys_of(command.name)));
 }
 
-std::string arrays_help(const Command& command) {
-  const std::string written = described(command);
-  return written.empty() ? "" : fmt::format("{}\n{}", command.name, written);
+std::vector<std::string> layouts_of(const Command& command) {
+  if (command.arrays_of == nullptr) return {};
+  return Parser(command).set.find("--layout")->choices;
+}
+
+std::vector<std::string> layout_names() {
+  std::vector<std::string> names, of_options;
+  for (const Command* command : commands()) {
+    if (!command->all_outputs().empty()) names.emplace_back(command->name);
+    for (std::string& layout : layouts_of(*command)) of_options.push_back(std::move(layout));
+  }
+  names.insert(names.end(), of_options.begin(), of_options.end());
+  return names;
+}
+
+std::string layouts_list() {
+  std::string arrays = "\nArrays of commands\n", layouts = "\nLayouts of --layout\n";
+  for (const Command* command : commands()) {
+    std::vector<std::string> names = layouts_of(*command);
+    if (!names.empty()) {
+      layouts += entry(command->name, fmt::format("{}", fmt::join(names, ", ")));
+      names = command->arrays_of(names.front());
+    } else {
+      for (const WrittenArray& array : command->all_outputs()) names.emplace_back(array.name);
+    }
+    if (!names.empty()) arrays += entry(command->name, fmt::format("{}", fmt::join(names, ", ")));
+  }
+  return arrays + layouts;
+}
+
+std::string layout_help(const std::string& name) {
+  std::string out;
+  for (const Command* command : commands()) {
+    const std::vector<std::string> layouts = layouts_of(*command);
+    const bool is_layout = std::find(layouts.begin(), layouts.end(), name) != layouts.end();
+    const std::string arrays = is_layout               ? arrays_written(*command, name)
+                               : command->name == name ? arrays_written(*command)
+                                                       : "";
+    if (arrays.empty()) continue;
+    out += fmt::format("{}Arrays of ejk {}{}\n\n{}", out.empty() ? "" : "\n", command->name,
+                       is_layout ? " --layout " + name : "", arrays);
+    if (!is_layout || name == layouts.front()) out += use_help(*command);
+  }
+  if (!out.empty()) return out;
+  const std::vector<std::string> names = layout_names();
+  Error error = usage("no layout or command that writes arrays is '{}'", printable(name));
+  if (const auto nearest = nearest_name(name, names)) error.hint(fmt::format("did you mean '{}'?", *nearest));
+  throw error.hint().empty() ? error.hint("'ejk help layouts' lists them") : error;
+}
+
+std::string group_help(const std::string& group) {
+  std::vector<std::string> names, described;  // commands; options
+  std::string out;
+  for (const Command* command : commands())
+    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions) {
+      const Parser parser(*one);
+      for (const Option& option : parser.set.options()) {
+        if (option.heading != group) continue;
+        if (names.empty() || names.back() != one->name) names.emplace_back(one->name);
+        if (std::find(described.begin(), described.end(), option.name()) != described.end()) continue;
+        described.push_back(option.name());
+        out += entry(option);
+      }
+    }
+  return fmt::format("\n{}\n  {}\n{}", group, wrapped(fmt::format("of {}", fmt::join(names, ", ")), 2, 2),
+                     out);
 }
 
 std::string options_help() {
@@ -202,21 +285,49 @@ std::string command_help(const Command& command, HelpLength length) {
   const Parser parser(command);
   const OptionSet& set = parser.set;
   const bool all = length == HelpLength::all;
+  const auto heading = [&](const std::string& group, std::string_view topic) {
+    return topic.empty() ? "\n" + group + "\n" : fmt::format("\n{} ('ejk help {}')\n", group, topic);
+  };
   std::string out;
   if (all) out += fmt::format("Example:\n  {}\n\n", command.example);
   out += title(command) + "\n\nUsage: " + usage_of(command, set) + "\n";
   for (const std::string& group : groups_of(set))
-    if (group != kSharedGroup) out += fmt::format("\n{}\n{}", group, entries(set, group, length));
+    if (const std::string_view topic = topic_of(group); group != kSharedGroup)
+      out += heading(group, topic) + entries(set, group, topic.empty() ? length : HelpLength::brief);
   if (all) {
-    const std::string written = described(command);
-    if (!written.empty()) out += "\nArrays written\n" + written;
+    const std::vector<std::string> layouts = layouts_of(command);
+    const std::string layout = layouts.empty() ? "" : layouts.front();
+    if (const std::string written = arrays_written(command, layout); !written.empty())
+      out += heading(layout.empty() ? "Arrays written" : "Arrays written, by default",
+                     layout.empty() ? "" : "layouts NAME") +
+             written + use_help(command);
     if (!set.footer().empty()) out += "\n" + set.footer() + "\n";
   }
-  out += "\nCommon options ('ejk help options')\n  " + wrapped(shared_names(set), 2, 2) + "\n";
-  if (all)
-    out += fmt::format("\n'ejk help arrays' describes how arrays are named; other topics:\n{}.\n",
-                       fmt::join(topics().begin() + 1, topics().end(), ", "));
+  out += heading(kSharedGroup, topic_of(kSharedGroup)) + "  " + wrapped(shared_names(set), 2, 2) + "\n";
+  if (all) out += "\n'ejk help arrays' describes how arrays are named, 'ejk help' lists other topics.\n";
   return out;
+}
+
+std::string options_json(const Command& command) {
+  if (!command.actions.empty())
+    throw usage("the action is missing")
+        .hint(fmt::format("for example: ejk help {} --json", command.actions.front()->name));
+  const Parser parser(command);
+  JsonValue::List options;
+  for (const Option& option : parser.set.options()) {
+    JsonValue::List choices;
+    for (const std::string& choice : option.choices) choices.emplace_back(choice);
+    options.emplace_back(JsonValue::Object{{"name", JsonValue(option.name())},
+                                           {"type", JsonValue(option.type)},
+                                           {"choices", JsonValue(std::move(choices))},
+                                           {"repeats", JsonValue(option.repeats)},
+                                           {"required", JsonValue(option.is_required)},
+                                           {"heading", JsonValue(option.heading)},
+                                           {"summary", JsonValue(std::string(summary_of(option)))}});
+  }
+  return stable_json(JsonValue(JsonValue::Object{{"command", JsonValue(std::string(command.name))},
+                                                 {"options", JsonValue(std::move(options))}})) +
+         "\n";
 }
 
 std::string version_text(bool verbose) {

@@ -23,8 +23,17 @@ std::string command_help(const Command& command, HelpLength length = HelpLength:
 /// The shared options, the exit statuses and the environment variables.
 std::string options_help();
 
-/// A command's arrays under its name, and their use in NumPy; "" if it writes none.
-std::string arrays_help(const Command& command);
+/// The arrays of each command, and the layouts of --layout, by their names.
+std::string layouts_list();
+/// The arrays of a layout or a command. Throws Error{usage} for another name.
+std::string layout_help(const std::string& name);
+std::vector<std::string> layout_names();
+
+/// The options under a heading, of all commands, in full.
+std::string group_help(const std::string& group);
+
+/// The options of a command for other programs, as one JSON object.
+std::string options_json(const Command& command);
 
 /// The types of keys in JSON reports, and the keys that all reports have.
 std::string keys_help();
@@ -36,6 +45,9 @@ std::string version_text(bool verbose);
 // --- topics
 
 const std::vector<std::string>& topics();
+
+/// The topic that describes the options under a heading; "" where the command's help does.
+std::string_view topic_of(std::string_view group);
 
 /// The text of a topic; the first line is its title.
 std::string topic_help(std::string_view topic);

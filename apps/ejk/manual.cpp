@@ -91,7 +91,9 @@ std::string manual_page(const Command& command) {
     if (!parser.set.footer().empty())
       out += (has_actions ? ".PP\n" : ".SH DESCRIPTION\n") + verbatim(parser.set.footer());
     for (const std::string& group : groups_of(parser.set))
-      if (group != kSharedGroup) out += options_of(parser.set, group);
+      if (group != kSharedGroup)
+        out +=
+            options_of(parser.set, group) + (topic_of(group).empty() ? "" : ".PP\nSee also\n.BR ejk (1).\n");
   }
   out += section(kSharedGroup) + roff(shared_names(Parser(*all.front()).set)) +
          "\n.PP\n.BR ejk (1)\ndescribes them.\n";
@@ -114,9 +116,9 @@ std::string manual_page() {
     out += fmt::format(".TP\n.BR ejk\\-{} (1)\n{}\n", roff(command->name), roff(command->summary));
   }
   out += options_of(Parser(*find_command("mask-info")).set, kSharedGroup);
-  for (const char* topic :
-       {"symptoms", "arrays", "masks", "json"}) {  // the first line of a topic is its title
-    const std::string text = topic_help(topic);
+  for (const std::string& topic : topics()) {
+    if (topic == "layouts" || topic == "mpi" || topic == "options") continue;  // in other sections and pages
+    const std::string text = topic_help(topic);                                // its first line is its title
     const std::size_t end = text.find('\n');
     out += section(text.substr(0, end)) + verbatim(text.substr(end + 2));
   }

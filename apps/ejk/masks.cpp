@@ -72,13 +72,6 @@ MaskExpression parsed(const std::string& word) {
   }
 }
 
-void add_expressions(OptionSet& set, MaskOptions& into, const std::string& help) {
-  add_mask_expressions(set, "--mask", into.expressions,
-                       "a rule, such as 'causal & documents(cu.npy)'\n" + help)
-      .recorded_by_command()
-      .group("Masks");
-}
-
 void note_masks(const MaskOptions& options, Job& job) {
   std::string rules;
   for (const MaskExpression& expression : options.expressions) {
@@ -328,21 +321,12 @@ const char* name_of(Polarity polarity) {
 }
 
 void declare_masks(OptionSet& set, MaskOptions& into) {
-  add_reference(
-      set, "MASK", into.array,
-      "an array (Q, K) or (H, Q, K), bool or integer\n"
-      "Non-zero: query q may attend to key k (see --mask-kind). Integers are 0 and one other value: ids and "
-      "positions are no mask. A mask of a batch needs a slice: mask.npy[0].")
-      .group("Masks");
-  add_expressions(
-      set, into,
-      "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are ANDed.");
+  declare_attention_masks(set, into);
   add_word(
       set, "--shape", into.shape, [](const std::string& w) { return read_lengths(w, 2, 3, "HxQxK or QxK"); },
       "HxQxK", "heads, queries and keys; QxK is one head\nMay be left out where an array fixes it.")
       .recorded_by_command()
-      .group("Masks");
-  add_mask_kind(set, into.polarity).group("Masks");
+      .group(kMaskGroup);
 }
 
 std::string alignment_warning(const std::string& expression, const std::string& option) {
@@ -418,16 +402,20 @@ Option& add_mask_expressions(OptionSet& set, const std::string& name, std::vecto
 void declare_attention_masks(OptionSet& set, MaskOptions& into) {
   add_reference(
       set, "MASK", into.array,
-      "an array (Q, K), (B, Q, K), (B, 1, Q, K) or (B, H, Q, K)\n"
-      "Three axes of as many masks as heads, and not as entries, are (H, Q, K). "
-      "bool or integer: non-zero: query q may attend to key k (see --mask-kind). Integers are 0 and "
-      "one other value.")
-      .group("Masks");
-  add_expressions(
-      set, into,
-      "One --mask serves all heads; as many as there are heads, one each. All masks are ANDed. In packed "
-      "inputs positions are those within the sequence.");
-  add_mask_kind(set, into.polarity).group("Masks");
+      "an array (Q, K), (H, Q, K) or of attention (B, Q, K)\n"
+      "bool, or integers of 0 and one other value: ids and positions are no mask. Non-zero: query q may attend to key "
+      "k (see --mask-kind). Attention takes (Q, K), (B, Q, K), (B, 1, Q, K) and (B, H, Q, K), and three axes as "
+      "(H, Q, K) where they have as many masks as heads, and not as entries. Elsewhere a mask of a batch needs a "
+      "slice: mask.npy[0].")
+      .group(kMaskGroup);
+  add_mask_expressions(
+      set, "--mask", into.expressions,
+      "a rule, such as 'causal & documents(cu.npy)'\n"
+      "One --mask serves all heads; as many as there are heads, one each. MASK and --mask are "
+      "ANDed. In packed inputs positions are those within the sequence.")
+      .recorded_by_command()
+      .group(kMaskGroup);
+  add_mask_kind(set, into.polarity).group(kMaskGroup);
 }
 
 HeadMasks tried_mask(const MaskExpression& expression, Polarity polarity, Job& job) {

@@ -303,25 +303,21 @@ void remove_defaults(const OptionSet& set, std::vector<std::string>& arguments) 
 
 namespace {
 
-void add_to_summary(std::string& help, const std::string& text) {
-  help.insert(std::min(help.find('\n'), help.size()), text);
+void add_sentence(std::string& help, const std::string& text) {
+  help += (help.find('\n') == std::string::npos ? "\n" : " ") + text;
 }
 
 }  // namespace
 
 Option& Option::needs(std::string other) {
-  add_to_summary(help, "; requires " + other);
+  add_sentence(help, "Requires " + other + ".");
   relations.push_back({std::move(other), true});
   return *this;
 }
 
 Option& Option::excludes(const std::string& others) {
-  std::vector<std::string> all = split(others, ", ");
-  if (all.size() == 1)
-    add_to_summary(help, "; excludes " + others);
-  else
-    help += (help.find('\n') == std::string::npos ? "\nExcludes " : " Excludes ") + others + ".";
-  for (std::string& name : all) relations.push_back({std::move(name), false});
+  add_sentence(help, "Excludes " + others + ".");
+  for (std::string& name : split(others, ", ")) relations.push_back({std::move(name), false});
   return *this;
 }
 

@@ -57,7 +57,10 @@ struct SharedOptions {
   When color = When::automatic;
 };
 
-inline constexpr const char* kSharedGroup = "Common options";
+// Headings of options that a topic of help describes (help.hpp).
+inline constexpr const char *kSharedGroup = "Common options", *kMaskGroup = "Masks", *kScoresGroup = "Scores",
+                            *kConventionsGroup = "Conventions", *kPagedGroup = "Paged caches",
+                            *kAgainstGroup = "Comparison", *kTolerancesGroup = "Tolerances";
 
 /// Types whose values can be written to files and reports.
 template <class T>

@@ -26,8 +26,8 @@ Naming an array
                       slashes and colons
     model/:name       a tensor of a model in several safetensors files: of a
                       folder with one *.safetensors.index.json, of such an index
-                      itself, or of a folder of .safetensors files; without these
-                      of PyTorch's pytorch_model*.bin and *.bin.index.json
+                      itself, or of a folder of .safetensors files; else of
+                      PyTorch's pytorch_model*.bin and *.bin.index.json
     a.pt:key.sub[0]   a tensor in a file of torch.save (.pt .pth), by its path
                       through dicts, lists and tuples; where several arrays are
                       read, all below a.pt:key. The pickle is interpreted, never
@@ -52,11 +52,12 @@ Quantised arrays
   Wherever an input is named, one of these may stand. It is decoded to float32
   as it is read; VALUES, SCALES and GLOBAL are references, GLOBAL and the SCALES
   of fp8 also a number.
-    fp8(VALUES, SCALES)            8-bit floats; one scale, or scales of rows (also
-                                   (rows,) and (experts, rows)), columns, experts
-                                   or blocks: block=128x128, which a name ending
-                                   with _scale_inv or .scale implies; else blocks
-                                   of a power of two that the shapes divide into
+    fp8(VALUES, SCALES)            8-bit floats; one scale, or those of rows
+                                   (also (rows,) and (experts, rows)), columns,
+                                   experts or blocks: block=128x128, which names
+                                   ending with _scale_inv or .scale imply; else
+                                   blocks of a power of two that the shapes
+                                   divide into
     mx(VALUES, SCALES)             blocks of 32 with E8M0 scales (uint8 or
                                    float8_e8m0fnu); element=e4m3, e5m2, e2m3,
                                    e3m2 or e2m1 (by default of packed uint8)
@@ -148,9 +149,10 @@ What mask-info stores
   arguments, where the arrays do not contain them: from(a.npz, block=128x128,
   shape=8x4096x4096, walk=dkv, head_shards=2, q_seq_shards=4). Elements of a
   computable mask are stored only by 'ejk mask-info --no-computable'.
-  from(REF) is also the custom mask of FlashInfer's batch prefill: custom_mask or
-  packed_custom_mask, with qo_indptr, kv_indptr and, where it is, mask_indptr;
-  requests attend to their own keys alone. It has no blocks for visited(REF).
+  from(REF) is also the custom mask of FlashInfer's batch prefill: custom_mask
+  or packed_custom_mask, with qo_indptr, kv_indptr and, where it is,
+  mask_indptr; requests attend to their own keys alone. It has no blocks for
+  visited(REF).
 
 Alignment
   Query 0 is aligned with key 0; with offset=K query i is aligned with key
@@ -198,7 +200,67 @@ Packed sequences are concatenated; cu_seqlens is the first token of each. A
 group is a range of rows that share a matrix, such as the tokens of an expert.
 (tokens,) is one axis of that length, () a single number.
 
-'ejk help arrays' describes where they are written, 'ejk help COMMAND' how.
+'ejk help layouts NAME' describes the arrays of a layout or a command, 'ejk help
+arrays' where they are written.
+)";
+
+constexpr std::string_view kConventions = R"(Conventions: scores, rows and lse as other libraries have them
+
+Defaults: scores are scaled, capped, then biased; out is 0 and lse -inf for a
+query without a key; lse is the natural logarithm, heads before queries, and
+counts a sink. --as LIBRARY selects the conventions of a library.
+)";
+
+constexpr std::string_view kPaged = R"(Paged caches: keys and values in pages
+
+K and V are caches of pages, and a table lists the pages of each request:
+  ejk attention q.npy kc.npy vc.npy --block-table t.npy --seq-lens lens.npy
+'ejk check block-table' and 'ejk check slot-mapping' validate the tables.
+)";
+
+constexpr std::string_view kAgainst = R"(Verdicts: whether another program's result is right, and why not
+
+--against compares a result with the float64 reference within error bounds, each
+element within its own. The verdict is the first line:
+  out is wrong in 97.3 %: the tile of 64 keys on the diagonal is left out
+
+A wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:
+  ejk generate attention-inputs --std 1 --dtype bfloat16 -o in.h5
+  ejk attention in.h5:/query in.h5:/key in.h5:/value --mask causal \
+    --against mine.npy --explain
+of a kernel whose loop ends one tile early prints the verdict above. Weights may
+be rounded to bfloat16, as --weights says. What no usual mistake explains can be
+stated as a mask: --try 'causal & ~visited(info.h5)'.
+
+A wrong kernel, step by step
+  ejk compare mine.npy right.npy
+    50 % of the elements differ, by up to 2.98 at (0, 0, 1, 31).
+  ejk compare mine.npy right.npy --explain --axes batch,query,head,d
+    Of 8 heads 1, 3, 4 and 6 are wholly different, for every query. Nothing
+    that the two arrays tell accounts for it: no factor, no heads exchanged.
+  ejk attention q.npy k.npy v.npy --mask causal --against mine.npy --explain
+    With the inputs it does: query head h uses key/value head h mod G, not
+    h / (H/G). There are 2 key heads, and 1, 3, 4 and 6 are the query heads
+    for which h mod 2 and h / 4 are not the same.
+
+The report as JSON (--json) has verdict and the section against: 'ejk help json
+attention' lists their keys.
+)";
+
+constexpr std::string_view kTolerances = R"(Tolerances: when compared arrays are close
+
+'ejk compare' compares element by element unless --metric is given. Results of
+attention, products and layers of experts have error bounds of their own:
+'ejk help against'.
+
+Is a kernel deterministic? Ten runs of the same work:
+  ejk compare --runs run*.npy --axes batch,query,head,d
+Where does a model's error begin, and which layer adds the most?
+  ejk compare mine/ right/ --first --map 'model.layers.*=layers.*'
+Is a quantised model that of its original?
+  ejk compare model-nvfp4/ model-bf16/ --decode
+Do two routers choose the same experts?
+  ejk compare my_ids.npy right_scores.npy --routing --top-k 8
 )";
 
 constexpr std::string_view kMpi = R"(Ranks and machines (ejk-mpi)
@@ -248,25 +310,56 @@ Slurm
   independent commands, which needs no ranks.
 )";
 
+// The topics that describe options of several commands, by their headings.
+struct OptionTopic {
+  std::string_view name, text;
+  std::vector<std::string> headings;
+};
+
+const std::vector<OptionTopic>& option_topics() {
+  static const std::vector<OptionTopic> all{
+      {"conventions", kConventions, {kScoresGroup, kConventionsGroup}},
+      {"paged", kPaged, {kPagedGroup}},
+      {"against", kAgainst, {kAgainstGroup}},
+      {"tolerances", kTolerances, {kTolerancesGroup}},
+      {"masks", "", {kMaskGroup}},
+      {"options", "", {kSharedGroup}},
+  };
+  return all;
+}
+
 }  // namespace
 
 const std::vector<std::string>& topics() {
-  static const std::vector<std::string> names{"arrays", "symptoms", "masks",  "layouts",
+  static const std::vector<std::string> names{"arrays", "symptoms", "masks",      "conventions",
+                                              "paged",  "against",  "tolerances", "layouts",
                                               "json",   "mpi",      "options"};
   return names;
+}
+
+std::string_view topic_of(std::string_view group) {
+  for (const OptionTopic& topic : option_topics())
+    for (const std::string& heading : topic.headings)
+      if (heading == group) return topic.name;
+  return "";
 }
 
 std::string topic_help(std::string_view topic) {
   if (topic == "arrays") return std::string(kArrays);
   if (topic == "symptoms") return symptoms_help();
-  if (topic == "masks") return std::string(kMasks) + kMaskHelp + std::string(kMoreOfMasks);
+  if (topic == "masks")
+    return std::string(kMasks) + kMaskHelp + std::string(kMoreOfMasks) + group_help(kMaskGroup);
   if (topic == "json") return std::string(kJson) + keys_help();
   if (topic == "mpi") return std::string(kMpi);
   if (topic == "options") return options_help();
-  std::string out(kLayouts);
-  for (const Command* command : commands())
-    if (const std::string arrays = arrays_help(*command); !arrays.empty()) out += "\n" + arrays;
-  return out;
+  if (topic == "layouts") return std::string(kLayouts) + layouts_list();
+  for (const OptionTopic& one : option_topics())
+    if (one.name == topic) {
+      std::string out(one.text);
+      for (const std::string& heading : one.headings) out += group_help(heading);
+      return out;
+    }
+  throw Error(Error::Kind::internal, std::string("no topic ").append(topic));
 }
 
 }  // namespace ejk::app

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "commands.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/report.hpp"
+#include "help.hpp"
 #include "provenance.hpp"
 #include "support/failure.hpp"
 
@@ -62,6 +64,21 @@ TEST_CASE("options require and exclude options of their command") {
           CHECK_MESSAGE(parser.set.find(relation.other) != nullptr, one->name, " ", option.name(), ": ",
                         relation.other);
     }
+}
+
+TEST_CASE("an option that a topic of help describes has one text for all commands") {
+  std::map<std::string, std::string> texts;
+  for (const Command* command : commands())
+    for (const Command* one : command->actions.empty() ? std::vector{command} : command->actions) {
+      const Parser parser(*one);
+      for (const Option& option : parser.set.options()) {
+        if (topic_of(option.heading).empty() || option.heading == kSharedGroup) continue;
+        const std::string text = option.type + option.help;
+        CHECK_MESSAGE(texts.try_emplace(option.heading + option.name(), text).first->second == text,
+                      one->name, " ", option.name());
+      }
+    }
+  CHECK(texts.size() > 40);
 }
 
 TEST_CASE("what decides a result is recorded under its own name, with the value that holds") {

@@ -73,6 +73,29 @@ TEST_CASE("the keys of every command's JSON report are written down") {
   }
 }
 
+TEST_CASE("the help of every command and action has at most 120 lines, that of topics at most 80 columns") {
+  const auto check = [](const std::string& what, std::size_t most) {
+    auto lines = house::lines_of(house::output_of(EJK_PROGRAM " help " + what).text);
+    CHECK_MESSAGE((lines.size() > 3 && lines.size() <= most), "ejk help ", what, " has ", lines.size(),
+                  " lines");
+    for (const std::string& line : lines)
+      CHECK_MESSAGE(line.size() <= 80, "ejk help ", what, " is too wide: ", line);
+    return lines;
+  };
+  for (const std::string& name : commands()) {
+    bool is_action = false;
+    for (const std::string& line : check(name, 120)) {
+      is_action = line == "Actions" || (is_action && !line.empty());
+      if (is_action && line.starts_with("  ") && line[2] != ' ')
+        check(name + " " + line.substr(2, line.find(' ', 2) - 2), 120);
+    }
+  }
+  for (const std::string topic : {"arrays", "symptoms", "masks", "conventions", "paged", "against",
+                                  "tolerances", "layouts", "json", "mpi", "options"})
+    check(topic, 200);
+  check("layouts", 60);
+}
+
 #else
 
 TEST_CASE("the example of every command's help is run as it stands by a case") {

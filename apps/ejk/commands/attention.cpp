@@ -618,11 +618,10 @@ Option& add_inputs(OptionSet& set, AttentionFlags& words) {
 
 // Of the forward pass alone.
 void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
-  constexpr const char* kGroup = "Conventions";
   add_flag(set, "--max-logits", words.settings.max_logits,
            "also the largest score of each head: max_logits\n"
            "Of all pairs that attend, scaled, capped and biased, for QK-clip; sinks do not count.")
-      .group(kGroup);
+      .group(kConventionsGroup);
   add_choice(
       set, "--duplicates", words.duplicates, {{"error", Duplicates::refused}, {"count", Duplicates::counted}},
       "HOW",
@@ -630,7 +629,7 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
       "An error, or each counts, as in kernels that gather keys: the logarithm of the count is a bias, "
       "and --explain calls it so. lse counts all, too.")
       .recorded_by_command()
-      .group("Masks");
+      .group(kMaskGroup);
   add_word(
       set, "--v-from-k", words.values_of_keys, read_columns, "A:B",
       "values are the columns A to B of K, and the third array is MASK\nAs of MLA's absorbed decoding: 0:512.");
@@ -638,52 +637,63 @@ void declare_forward_conventions(OptionSet& set, AttentionFlags& words) {
 
 void add_packing(OptionSet& set, AttentionFlags& words) {
   add_word(
-      set, "--cu-seqlens", words.cu_seqlens, read_two, "Q_REF[,K_REF]",
-      "where packed sequences begin; the layout is then thd\n"
-      "Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
+      set, "--cu-seqlens", words.cu_seqlens, read_two, "REF[,REF]",
+      "where packed sequences begin; implies --layout thd\n"
+      "Of queries, and of keys where they are others. Sequence i of the queries attends to sequence i of the keys, whose boundaries are the same unless "
       "a second array gives them.")
-      .group("Masks");
+      .group(kMaskGroup);
   add_word(
-      set, "--cu-seqlens-padded", words.padded, read_two, "Q_REF[,K_REF]",
-      "where they begin with padding between them, as TransformerEngine has it\n"
-      "Sequence i begins at token REF[i], the first one perhaps after 0, as in a jagged tensor with holes; "
+      set, "--cu-seqlens-padded", words.padded, read_two, "REF[,REF]",
+      "where they begin with padding between them\n"
+      "As TransformerEngine has it. Sequence i begins at token REF[i], the first one perhaps after 0, as in a jagged tensor with holes; "
       "--cu-seqlens then gives lengths alone. Padding is never read, results there are 0 and lse -inf. Of "
       "keys the same unless a second array gives them.")
       .needs("--cu-seqlens")
-      .group("Masks");
-  add_word(set, "--segment-ids", words.segment_ids, read_two, "Q_REF[,K_REF]",
-           fmt::format("ids (batch, sequence): only equal ones attend, and not padding, -1\n"
-                       "Of keys the same unless a second array gives them. In packed inputs (tokens,). {}",
-                       kZeroIdRule))
-      .group("Masks");
+      .group(kMaskGroup);
+  add_word(
+      set, "--segment-ids", words.segment_ids, read_two, "REF[,REF]",
+      fmt::format(
+          "ids (batch, sequence): only equal ones attend\n"
+          "Padding is -1. Of keys the same unless a second array gives them. In packed inputs (tokens,). {}",
+          kZeroIdRule))
+      .group(kMaskGroup);
 }
 
-void add_options(OptionSet& set, AttentionFlags& words) {
-  declare_attention_masks(set, words.masks);
-  add_packing(set, words);
+void add_scores(OptionSet& set, AttentionFlags& words) {
   add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
       .recorded()
-      .otherwise("1/sqrt(D)");
+      .otherwise("1/sqrt(D)")
+      .group(kScoresGroup);
   add_word(
       set, "--softcap", words.settings.softcap, read_cap, "C",
       "scores s become C tanh(s / C)\nBefore a bias and ALiBi are added, unless --softcap-order says otherwise.")
-      .recorded();
+      .recorded()
+      .group(kScoresGroup);
   add_reference(
       set, "--bias", words.inputs.bias.emplace(),
-      "added to the scores; broadcast to (batch, heads, queries, keys)\n"
-      "An axis of 1 serves all. A bias of -inf masks a score that is not NaN; with --softcap-order after-bias "
-      "the score becomes -C. Packed inputs (thd) take none. attention-grad makes its gradient, too: dbias.");
+      "numbers added to the scores\n"
+      "Broadcast to (batch, heads, queries, keys): an axis of 1 serves all. A bias of -inf masks a score that is not NaN; with --softcap-order after-bias "
+      "the score becomes -C. Packed inputs (thd) take none. attention-grad makes its gradient, too: dbias.")
+      .group(kScoresGroup);
   add_reference(
       set, "--dropout", words.inputs.dropout.emplace(),
       "the pairs that dropout keeps, bool or uint8\n"
       "Broadcast as a bias. After the softmax weights of kept pairs are divided by P and others are 0; lse has no "
       "dropout. Of flash attention's S_dmask it is S_dmask >= 0. Packed inputs (thd) take none.")
-      .needs("--keep");
+      .needs("--keep")
+      .group(kScoresGroup);
   add_word(set, "--keep", words.keep_probability, read_probability, "P",
-           "the probability with which --dropout keeps a pair, 1 - p")
+           "the probability of keeping a pair, 1 - p")
       .needs("--dropout")
-      .recorded();
+      .recorded()
+      .group(kScoresGroup);
   declare_conventions(set, words.conventions);
+}
+
+void add_options(OptionSet& set, AttentionFlags& words) {
+  declare_attention_masks(set, words.masks);
+  add_packing(set, words);
+  add_scores(set, words);
   add_choice(
       set, "--layout", words.layout,
       {{"bshd", AttentionLayout::bshd}, {"bhsd", AttentionLayout::bhsd}, {"thd", AttentionLayout::thd}},
@@ -698,13 +708,10 @@ void add_options(OptionSet& set, AttentionFlags& words) {
            "compare with float64; exit with 1 where it differs too much\n"
            "Small inputs element by element, of large ones some queries and keys. The result is written "
            "all the same.");
-  declare_against(
-      set, words.against,
-      "A file, HDF5 group or folder holds its arrays by the names of the results; those that it lacks "
-      "are not compared, max_logits with --max-logits alone. A single array of another name is the only result of its shape.");
+  declare_against(set, words.against);
   add_dtype(
       set, "--weights", words.weights,
-      "type to which the other program rounds P and dS\n"
+      "type to which it rounds P and dS\n"
       "By default the type of V if it has 16 bits, or else that of Q (V may be quantised): flash kernels cast "
       "the weights before they multiply. A result may then differ by u times its size and by 4 u times the "
       "root of the sum of (P v)^2 over its "
@@ -712,21 +719,21 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "float32 products: u = 2^-24, times the size of the scores.",
       {DType::float32, DType::bfloat16, DType::float16})
       .needs("--against")
-      .group("Comparison");
+      .group(kAgainstGroup);
   add_dtype(
       set, "--scores", words.scores,
-      "type to which the other program rounds scores\n"
+      "type to which it rounds scores\n"
       "By default float32, as flash kernels have them. Eager attention in 16 bits rounds them before and after the "
       "scale: a score s may then differ by the root of 2 times u s, and results accordingly.",
       {DType::float32, DType::bfloat16, DType::float16})
       .needs("--against")
-      .group("Comparison");
+      .group(kAgainstGroup);
   add_mask_expressions(
       set, "--try", words.tried,
       "a mask that it may have been computed with\n"
       "Tried before the usual mistakes, in the place of all masks; several are tried in turn.")
       .needs("--explain")
-      .group("Comparison");
+      .group(kAgainstGroup);
 }
 
 Run declare_attention(OptionSet& set) {
@@ -747,15 +754,6 @@ Run declare_attention(OptionSet& set) {
     if (words->settings.max_logits) names.emplace_back("max_logits");
     return names;
   });
-  set_footer(set, std::string(kMaskHelp) +
-                      "\n\nA wrong kernel, from 'differs' to its cause. Inputs whose scores differ enough:\n"
-                      "  ejk generate attention-inputs --std 1 --dtype bfloat16 -o in.h5\n"
-                      "  ejk attention in.h5:/query in.h5:/key in.h5:/value --mask causal \\\n"
-                      "    --against mine.npy --explain\n"
-                      "of a kernel whose loop ends one tile early prints\n"
-                      "  out is wrong in 97.3 %: the tile of 64 keys on the diagonal is left out\n"
-                      "Weights may be rounded to bfloat16, as --weights says. What no usual mistake\n"
-                      "explains can be stated as a mask: --try 'causal & ~visited(info.h5)'.");
   return [words](Job& job) {
     const std::string third = *words->inputs.v;
     if (!words->values_of_keys.empty() && words->masks.array.empty() && !third.empty() &&
@@ -784,7 +782,6 @@ Run declare_attention_grad(OptionSet& set) {
             "Without --dtype they are rounded once, to this type.",
             float_dtypes())
       .recorded();
-  set_footer(set, kMaskHelp);
   return [words](Job& job) {
     if (words->inputs.bias->empty() && job.outputs.is_field("dbias"))
       throw usage("there is no dbias: no --bias is given").hint("--bias REF, as in the forward pass");

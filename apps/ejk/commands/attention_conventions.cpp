@@ -41,20 +41,19 @@ class ExchangedSource final : public ForwardingSource {
   }
 };
 
-constexpr const char* kConventions = "Conventions";
-
 void declare_scores(OptionSet& set, ConventionFlags& words) {
-  add_reference(set, "--sinks", words.sinks,
-                "one more score for each head, without a value (heads,)\n"
-                "As gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
-                "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
-      .group(kConventions);
+  add_reference(
+      set, "--sinks", words.sinks,
+      "one more score for each head (heads,)\n"
+      "Without a value, as gpt-oss has it: alpha is neither scaled nor capped; exp(alpha) is added to the sum that "
+      "divides, and to lse. -inf is no sink. attention-grad makes its gradient, too: dsinks.")
+      .group(kScoresGroup);
   add_reference(set, "--alibi", words.alibi,
-                "slopes of ALiBi (heads,) or (batch, heads); or auto\n"
+                "slopes of ALiBi (heads,), (batch, heads); or auto\n"
                 "auto: 2^(-8 (h + 1) / n) for n heads, a power of two; more heads go on with every second "
                 "slope of 2 n heads.")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kScoresGroup);
   add_choice(set, "--alibi-form", words.alibi_form,
              named_choices<std::optional<AlibiForm>>({AlibiForm::absolute, AlibiForm::signed_distance}),
              "FORM",
@@ -62,14 +61,14 @@ void declare_scores(OptionSet& set, ConventionFlags& words) {
              "absolute: -|i + K - Q - j|, for query i of Q and key j of K. signed: j - i.")
       .needs("--alibi")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kScoresGroup);
   add_choice(
       set, "--softcap-order", words.softcap_order,
       named_choices<std::optional<SoftcapOrder>>({SoftcapOrder::before_bias, SoftcapOrder::after_bias}),
-      "ORDER", "when scores are capped, as to bias and ALiBi")
+      "ORDER", "when --softcap is applied\nBefore or after a bias and ALiBi are added.")
       .needs("--softcap")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kScoresGroup);
 }
 
 void declare_row_ends(OptionSet& set, ConventionFlags& words) {
@@ -77,7 +76,7 @@ void declare_row_ends(OptionSet& set, ConventionFlags& words) {
              named_choices<std::optional<LseBase>>({LseBase::e, LseBase::two}), "BASE",
              "base of the logarithm of lse\nOf an --lse that is given, too, as the next two.")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kConventionsGroup);
   add_choice(set, "--lse-empty", words.lse_empty,
              named_choices<std::optional<LseEmpty>>(
                  {LseEmpty::minus_infinity, LseEmpty::infinity, LseEmpty::zero, LseEmpty::finite}),
@@ -85,13 +84,13 @@ void declare_row_ends(OptionSet& set, ConventionFlags& words) {
              "lse of a query without a key\n"
              "finite: -0.7 times the largest float32. With a sink that lse counts it is the sink.")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kConventionsGroup);
   add_choice(set, "--lse-sink", words.lse_sink,
              named_choices<std::optional<LseSink>>({LseSink::in, LseSink::out}), "WHERE",
              "whether lse counts the sink")
       .needs("--sinks")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kConventionsGroup);
   add_choice(
       set, "--masked-rows", words.masked_rows,
       named_choices<std::optional<MaskedRows>>({MaskedRows::zero, MaskedRows::mean}), "HOW",
@@ -99,14 +98,14 @@ void declare_row_ends(OptionSet& set, ConventionFlags& words) {
       "With a sink it is 0. The mean adds dout / K to dv of each of K values, as jax.grad has it; the backward "
       "pass of JAX's splash attention adds dout.")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kConventionsGroup);
   add_choice(
       set, "--lse-layout", words.lse_layout,
       named_choices<std::optional<LseLayout>>({LseLayout::hn, LseLayout::nh}), "LAYOUT",
       "axes of lse: heads, then queries, or the reverse\n"
       "Of the one that is written, and of those that are read; hn by default. Reports name heads first.")
       .recorded_by_command()
-      .group(kConventions);
+      .group(kConventionsGroup);
 }
 
 void declare_libraries(OptionSet& set, ConventionFlags& words) {
@@ -125,7 +124,7 @@ void declare_libraries(OptionSet& set, ConventionFlags& words) {
           "have the defaults. Masks are not among them: flash attention's causal is --mask "
           "'causal(align=bottom-right)'.");
   as.choices = names;
-  as.group(kConventions);
+  as.group(kConventionsGroup);
 }
 
 }  // namespace

@@ -16,33 +16,32 @@
 namespace ejk::app {
 
 void declare_paged(OptionSet& set, PagedFlags& words) {
-  constexpr const char* kGroup = "Paged caches";
   add_reference(
       set, "--block-table", words.block_table,
-      "pages of each request (requests, pages): K and V are caches\n"
-      "Or of each key/value head, (heads, requests, pages), as of a sparse selection. "
+      "pages of each request (requests, pages)\n"
+      "K and V are then caches. Or of each key/value head, (heads, requests, pages), as of a sparse selection. "
       "K and V (pages, page size, heads, size), Q (requests, heads, size): packed tokens. Entries past a "
       "request's length are never read, nor are the slots of its last page. Decoding references, as mx(V, S), are "
       "decoded page by page. The mask is "
       "'causal(align=bottom-right)' unless one is given.")
       .needs("--seq-lens")
       .excludes("--kv-indptr")
-      .group(kGroup);
+      .group(kPagedGroup);
   add_reference(set, "--seq-lens", words.seq_lens,
                 "keys of each request (requests,)\nWith those of its queries, the last of them.")
       .needs("--block-table")
-      .group(kGroup);
+      .group(kPagedGroup);
   add_reference(set, "--kv-indptr", words.indptr,
-                "or in flashinfer's form: where its pages begin (requests + 1,)\n"
-                "Several queries of a request, in both forms, are --cu-seqlens REF.")
+                "or, as flashinfer, where its pages begin\n"
+                "(requests + 1,). Several queries of a request, in both forms, are --cu-seqlens REF.")
       .needs("--kv-indices")
-      .group(kGroup);
+      .group(kPagedGroup);
   add_reference(set, "--kv-indices", words.indices, "the pages of all requests")
       .needs("--last-page-len")
-      .group(kGroup);
-  add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each (requests,)")
+      .group(kPagedGroup);
+  add_reference(set, "--last-page-len", words.last_page_len, "tokens in the last page of each\n(requests,).")
       .needs("--kv-indptr")
-      .group(kGroup);
+      .group(kPagedGroup);
   using Layout = PagedFlags::Layout;
   add_choice(
       set, "--cache-layout", words.layout, {{"nhd", Layout::nhd}, {"hnd", Layout::hnd}, {"jax", Layout::jax}},
@@ -51,7 +50,7 @@ void declare_paged(OptionSet& set, PagedFlags& words) {
       "hnd: (pages, heads, page size, size). jax: K is (pages, page size, 2 heads, size) with keys at even and "
       "values at odd heads, and V is not given. flashinfer's (pages, 2, ...) is \"kv.npy[:,0]\" and "
       "\"kv.npy[:,1]\".")
-      .group(kGroup);
+      .group(kPagedGroup);
 }
 
 void check_paged(const PagedFlags& words, bool has_values) {

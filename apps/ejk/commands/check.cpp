@@ -299,7 +299,7 @@ Run declare_check_group_metadata(OptionSet& set) {
   add_word(set, "--num-nonzero-groups", claims.num_nonzero_groups, at_least(0), "N",
            "how many groups are computed, by default all of the rest");
   declare_check(set, "group-metadata", words->flags,
-                "Only the first num_tiles entries of the labels are checked: the others are unused.");
+                "Only the first num_tiles entries of labels are checked; others are unused.");
   return [words, align](Job& job) {
     Inspection inspection(job, words->flags);
     std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
@@ -550,7 +550,7 @@ Run declare_check_mask(OptionSet& set) {
   add_mask_expressions(set, "--equals", words->equals, "the mask is this one");
   add_word(set, "--block", words->block, read_block, "QxK",
            "queries and keys of a block, 128x128 by default\nPairs that differ are counted by block.");
-  declare_check(set, "mask", words->flags, kMaskHelp);
+  declare_check(set, "mask", words->flags);
   return [words](Job& job) { return run(*words, job); };
 }
 
@@ -575,9 +575,8 @@ Run declare_check_mask_info(OptionSet& set) {
   declare_kernel(set, words->kernel);
   declare_picture(set);
   declare_check(set, "mask-info", words->flags,
-                std::string("The arrays are walked as the kernel of their library walks them.\n"
-                            "With a mask, a finding names the wrong index and its expected value.\n\n") +
-                    kMaskHelp);
+                "The arrays are walked as the kernel of their library walks them.\n"
+                "With a mask, a finding names the wrong index and its expected value.");
   return [words](Job& job) {
     try {
       return run(*words, job);
@@ -701,7 +700,7 @@ const Command kActions[] = {
      .declare = declare_check_segment_ids},
     {.name = "check chunk-indices",
      .summary = "the sequence of each chunk, and its number in it",
-     .example = "ejk check chunk-indices chunk_indices.npy --cu-seqlens cu_seqlens.npy --chunk-size 64",
+     .example = "ejk check chunk-indices chunk_indices.npy --cu-seqlens cu.npy --chunk-size 64",
      .declare = declare_check_chunk_indices},
     {.name = "check position-ids",
      .summary = "each token's position in its sequence",
@@ -709,7 +708,7 @@ const Command kActions[] = {
      .declare = declare_check_position_ids},
     {.name = "check permutation",
      .summary = "an order of tokens among context-parallel ranks",
-     .example = "ejk check permutation order.npy --cu-seqlens cu_seqlens.npy --cp 4 --order per-document",
+     .example = "ejk check permutation perm.npy --cu-seqlens cu.npy --cp 4 --order per-document",
      .declare = declare_check_permutation},
     {.name = "check group-sizes",
      .summary = "rows of each group, and how even they are",

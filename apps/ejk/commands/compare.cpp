@@ -323,27 +323,7 @@ std::vector<std::string> read_names(const std::string& word) {
 const char* const kFooter =
     R"(Nothing is printed when all arrays are close; --runs, --first, --routing and
 --decode of files print their report in any case. Exit status: 0 close, 1 not
-close, also when shapes or names differ, or an array's type is not supported.
-
-Is a kernel deterministic? Ten runs of the same work:
-  ejk compare --runs run*.npy --axes batch,query,head,d
-Where does a model's error begin, and which layer adds the most?
-  ejk compare mine/ right/ --first --map 'model.layers.*=layers.*'
-Is a quantised model that of its original?
-  ejk compare model-nvfp4/ model-bf16/ --decode
-Do two routers choose the same experts?
-  ejk compare my_ids.npy right_scores.npy --routing --top-k 8
-
-A wrong kernel, step by step
-  ejk compare mine.npy right.npy
-    50 % of the elements differ, by up to 2.98 at (0, 0, 1, 31).
-  ejk compare mine.npy right.npy --explain --axes batch,query,head,d
-    Of 8 heads 1, 3, 4 and 6 are wholly different, for every query. Nothing
-    that the two arrays tell accounts for it: no factor, no heads exchanged.
-  ejk attention q.npy k.npy v.npy --mask causal --against mine.npy --explain
-    With the inputs it does: query head h uses key/value head h mod G, not
-    h / (H/G). There are 2 key heads, and 1, 3, 4 and 6 are the query heads
-    for which h mod 2 and h / 4 are not the same.)";
+close, also when shapes or names differ, or an array's type is not supported.)";
 
 void declare_inputs(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
   add_reference(
@@ -364,38 +344,49 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       "|EXPECTED|, computed in their common float type. By default R and A are 1e-5 and 1e-8 for float32 "
       "and float64, 1e-3 and 1e-5 for float16, 1.6e-2 and 1e-5 for bfloat16; for 8-bit floats the spacing above 1 and the least positive number "
       "(float8_e4m3fn 0.125 and 2^-9, float8_e5m2 0.25 and 2^-16), but float8_e8m0fnu exactly; those of the coarser of two; "
-      "integers and bools are compared exactly.");
+      "integers and bools are compared exactly.")
+      .group(kTolerancesGroup);
   add_word(set, "--atol", options->tolerance.atol, read_tolerance, "A",
-           "absolute tolerance; that of the dtypes by default");
+           "absolute tolerance; that of the dtypes by default")
+      .group(kTolerancesGroup);
   add_flag(set, "--no-equal-nan", options->tolerance.nan, NanEqual::no,
            "NaN differs from NaN\nBy default NaN on both sides agrees. NaN on one side never does.")
       .from([options] { return options->tolerance.nan == NanEqual::yes; })
       .key("equal_nan")
-      .shown("NaN equals NaN");
+      .shown("NaN equals NaN")
+      .group(kTolerancesGroup);
   add_word(set, "--allow-fraction", options->allow_fraction, read_allowed, "P",
-           "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.");
+           "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.")
+      .group(kTolerancesGroup);
   add_word(set, "--allow-count", options->allow_count, at_least(0), "N",
-           "number of elements that may be out of tolerance");
+           "number of elements that may be out of tolerance")
+      .group(kTolerancesGroup);
   add_word(
       set, "--max-ulp", options->tolerance.max_ulp, at_least(0), "N",
       "units in the last place that elements may be apart\nNumbers of the type that lie between both, and one; "
       "0 and -0 are 0 apart. Of two float types units of the coarser at the expected element; integers are their own "
-      "units. In the place of rtol and atol, or with those that are given.");
+      "units. In the place of rtol and atol, or with those that are given.")
+      .group(kTolerancesGroup);
   add_word(
       set, "--hard-rtol", options->tolerance.hard_rtol, read_tolerance, "R",
-      "relative limit of what --allow-fraction, --allow-count or --metric let pass\nNone of these elements may be off "
-      "by more than A + R |EXPECTED|, nor be NaN on one side.");
-  add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute");
+      "relative limit of elements that are let pass\nBy --allow-fraction, --allow-count or --metric: none of them may be off "
+      "by more than A + R |EXPECTED|, nor be NaN on one side.")
+      .group(kTolerancesGroup);
+  add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute")
+      .group(kTolerancesGroup);
   add_choice(
       set, "--metric", options->metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
       "one number decides, with a limit\n"
       "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
       "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
-      "one side is never close.");
+      "one side is never close.")
+      .group(kTolerancesGroup);
   add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr")
-      .needs("--metric");
+      .needs("--metric")
+      .group(kTolerancesGroup);
   add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel")
-      .needs("--metric");
+      .needs("--metric")
+      .group(kTolerancesGroup);
 }
 
 void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {

@@ -162,15 +162,15 @@ extern const Command cp_order_command{
     .name = "cp-order",
     .group = "Sequences",
     .summary = "the order of tokens among context-parallel ranks",
-    .example = "ejk cp-order --order per-document --ranks 4 --cu-seqlens cu_seqlens.npy -o cp.h5",
+    .example = "ejk cp-order --order per-document --ranks 4 --cu-seqlens cu.npy -o cp.h5",
     .outputs = {{"order", "(tokens,) int32", "the token at each place, rank after rank"},
                 {"inverse", "(tokens,) int32", "the place of each token"},
                 {"rank_offsets", "(ranks + 1,) int32", "where the places of each rank begin"},
                 {"positions", "(tokens,) int32",
                  "the position in its sequence of the token at each place, as rotary embeddings take it"}},
-    .use = R"(with h5py.File("cp.h5") as f: order, inverse = f["order"][()], f["inverse"][()]
-mine = np.split(x[order], N)[rank]
-assert (x[order][inverse] == x).all())",
+    .use = R"(with h5py.File("cp.h5") as f: a = {name: f[name][()] for name in f}
+mine = np.split(x[a["order"]], N)[rank]
+assert (x[a["order"]][a["inverse"]] == x).all())",
     .keys = R"(
 order | string | as given
 tokens | integer | tokens, with padding

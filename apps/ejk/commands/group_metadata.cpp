@@ -3,6 +3,8 @@
 // tests: tests/cli/group-metadata/
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "commands.hpp"
@@ -24,6 +26,11 @@ struct Options {
   GroupLayoutSettings settings;
   std::int64_t ranks = 1;
 };
+
+std::vector<std::string> arrays_of(std::optional<GroupLayout> layout, bool with_topology) {
+  if (layout) return group_array_names(*layout, with_topology);
+  return {"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
+}
 
 void check_words(const Options& options) {
   if (options.group_sizes.empty() == options.topk_ids.empty())
@@ -195,14 +202,10 @@ Run declare_group_metadata(OptionSet& set) {
   add_word(set, "--ranks", options->ranks, at_least(1), "N",
            "the load of N expert-parallel ranks, with as many consecutive experts each")
       .group(others);
-  set.set_outputs([options] {
-    return options->layout
-               ? group_array_names(*options->layout, options->settings.ffn_blocks > 0)
-               : std::vector<std::string>{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
-  });
+  set.set_outputs([options] { return arrays_of(options->layout, options->settings.ffn_blocks > 0); });
   set_footer(set,
-             "The report states the cost of the tiles: groups that share a tile compute rows of\n"
-             "each other, which are discarded. 'aligned': every group begins with a tile.");
+             "The report states the cost of the tiles: groups that share a tile compute rows\n"
+             "of each other, which are discarded. 'aligned': every group begins with a tile.");
   return [options](Job& job) { return run(*options, job); };
 }
 
@@ -305,6 +308,13 @@ tile_sizes | table | the same groups in other tiles | of JAX's layout
   rows_thrown_away | integer | of these, rows outside the group
   thrown_away_share | share or null | rows_thrown_away / rows_computed
 )",
+    .arrays_of =
+        [](std::string_view layout) {
+          const auto is_named = [&](GroupLayout one) { return name_of(one) == layout; };
+          const auto* const found =
+              std::find_if(std::begin(kGroupLayouts), std::end(kGroupLayouts), is_named);
+          return arrays_of(found == std::end(kGroupLayouts) ? std::nullopt : std::optional(*found), true);
+        },
     .declare = declare_group_metadata,
 };
 

@@ -316,7 +316,7 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
            "compare with float64; exit with 1 where it differs too much\n"
            "Small products element by element; of large ones some rows of every group, and all rows by "
            "a random vector. The result is written all the same.");
-  declare_against(set, options.against, "An array, or a file that holds one, or one named out.");
+  declare_against(set, options.against);
   add_choice(
       set, "--accumulator", options.accumulator,
       {{"float32", Accumulator::float32}, {"fp8", Accumulator::fp8}, {"fp8-fast", Accumulator::fp8_fast}},

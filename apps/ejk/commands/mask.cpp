@@ -77,7 +77,6 @@ Run declare_mask(OptionSet& set) {
   const auto options = std::make_shared<MaskOptions>();
   declare_masks(set, *options);
   declare_picture(set);
-  set.set_footer(kMaskHelp);
   return [options](Job& job) { return run(*options, job); };
 }
 

@@ -232,7 +232,6 @@ Run declare_mask_info(OptionSet& set) {
       .recorded("computable");
   declare_picture(set);
   set.set_outputs([&how] { return mask_array_names(how.layout); });
-  set.set_footer(kMaskHelp);
   return [options, &set](Job& job) { return run(*options, set, job); };
 }
 
@@ -359,6 +358,11 @@ columns_of_blocks | table | the heaviest and lightest columns of blocks | with -
   share | share | of all blocks of the column
 picture_N | picture | the blocks of mask N: queries down, keys across | for masks 0 to 3
 )",
+    .arrays_of =
+        [](std::string_view layout) {
+          const auto is_named = [&](MaskLayout one) { return name_of(one) == layout; };
+          return mask_array_names(*std::find_if(std::begin(kMaskLayouts), std::end(kMaskLayouts), is_named));
+        },
     .declare = declare_mask_info,
     .is_divided = true,
 };

@@ -197,7 +197,7 @@ Run declare_moe(OptionSet& set) {
   declare_router(set, options->router, "Instead of TOPK_IDS");
   add_dtype(set, "--dtype", options->dtype, "type of the result, by default that of X", float_dtypes())
       .recorded();
-  declare_against(set, options->against, "An array, or a file that holds one, or one named out.");
+  declare_against(set, options->against);
   set.set_outputs([&set, options] {
     const bool printed = set.shared().output.empty();
     return options->against.given() && printed ? std::vector<std::string>() : std::vector<std::string>{"out"};

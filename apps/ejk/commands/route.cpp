@@ -230,8 +230,7 @@ Run declare_route(OptionSet& set) {
   add_dtype(set, "--dtype", options->dtype, "type of the weights, float32 by default", float_dtypes())
       .needs("--logits")
       .group(group);
-  declare_against(set, options->against,
-                  "With --logits: topk_ids, topk_weights or both, as arrays of a file.");
+  declare_against(set, options->against);
   set_footer(set,
              "The layer of a mixture of experts\n"
              "  ejk route --logits scores.npy --top-k 2 --renormalize -o r.h5\n"
@@ -323,7 +322,7 @@ extern const Command route_command{
                 {"topk_ids", "(tokens, k) int32", "with --logits: the experts of each token, best first"},
                 {"topk_weights", "(tokens, k)", "with --logits: their weights"}},
     .use = R"(with h5py.File("route.h5") as f: r = {k: f[k][()] for k in f}
-rows = x[r["token"]]  # ejk grouped-matmul rows.npy w.npy route.h5:/group_sizes -o y.npy
+rows = x[r["token"]]  # LHS of grouped-matmul, with route.h5:/group_sizes
 out = y[r["inverse"]].reshape(len(x), k, -1).sum(1))",
     .keys = joined({R"(
 tokens, experts | integer | tokens; experts

@@ -85,9 +85,8 @@ Run declare_sparsity(OptionSet& set) {
   declare_kernel(set, words->kernel);
   declare_picture(set);
   set_footer(set,
-             std::string("A kernel computes all pairs in the blocks that are not empty. Counts are sums\n"
-                         "over all heads. Metadata are the arrays that ejk mask-info --pad writes.\n\n") +
-                 kMaskHelp);
+             "A kernel computes all pairs in the blocks that are not empty. Counts are sums\n"
+             "over all heads. Metadata are the arrays that ejk mask-info --pad writes.");
   return [words](Job& job) { return run(*words, job); };
 }
 

@@ -22,6 +22,8 @@ and of one that multiplies by quantised weights:
         assert torch.equal(codes.view(torch.uint8), right["values"].view(torch.uint8))
         ejk.assert_grouped_matmul(kernel(x, codes, scales, sizes), x, ejk.mx(codes, scales), sizes)
 
+Options of a command are keyword arguments: ejk.options("attention") lists them, with their types.
+
 Cost of a call: one process (milliseconds), and one copy of each array.
 """
 
@@ -42,10 +44,10 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple
 
-__all__ = ["Error", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "program", "run"]
+__all__ = ["Error", "Option", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
+           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
@@ -78,6 +80,19 @@ class Error(Exception):
     def __init__(self, message: str, status: int):
         super().__init__(message)
         self.status = status
+
+
+class Option(NamedTuple):
+    """An option of a command: what its value is, its choices if they are few, and its purpose."""
+
+    value: str
+    choices: tuple[str, ...]
+    text: str
+
+
+class _Options(Dict[str, Option]):
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}={option.value}: {option.text}" for name, option in self.items())
 
 
 class Result(Mapping[str, Any]):
@@ -409,6 +424,39 @@ def _value_in_python(word: str) -> str:
     return word if word[0] == "'" or is_placeholder or re.fullmatch(r"-?[\d.]+(e-?\d+)?|\.\.\.", word) else f'"{word}"'
 
 
+def _described(command: list[str]) -> list[dict[str, Any]] | None:
+    """What the program declares of the options and arguments of a command. None if it has no such command."""
+    done = subprocess.run([program(), "help", *command, "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        return None
+    declared: list[dict[str, Any]] = json.loads(done.stdout)["options"]
+    return [option for option in declared if option["name"].startswith("-")]
+
+
+def _flags(words: list[str]) -> set[str]:
+    """The flags of the command, or of its action, of a command line."""
+    declared = _described(words[:1]) or _described(words[:2]) or []
+    return {option["name"][2:] for option in declared if not option["type"]}
+
+
+def options(command: str) -> Mapping[str, Option]:
+    """The options of a command, by the names that they have as keyword arguments: "attention", "check mask-info".
+
+    >>> options("cdiv")["by"]
+    Option(value='B', choices=(), text='what to divide by, at least 1')
+    """
+    declared = _described(command.split())
+    if declared is None:
+        raise ValueError(f"'{command}' is no command: see ejk help, and of check, generate and params name the action")
+    found = _Options()
+    for option in declared:
+        name, _, flag = _option_in_python(option["name"][2:], None, "=True").partition("=")
+        value = re.sub(r"[A-Z]\w*?(?:x[A-Z]\w*?)+\b", lambda sizes: f"({sizes[0].replace('x', ', ')})", option["type"])
+        value = value.replace("REF[,REF]", "array or (array, array)").replace("REF", "array")
+        found[name] = Option(value or flag, tuple(option["choices"]), _in_python(option["summary"]))
+    return found
+
+
 def _option_in_python(option: str, value: str | None, flag: str = "") -> str:
     """`--by 2` as `by=2`; a flag as `by`, or with `flag`, `by=True`."""
     is_off = option.startswith("no-") and value is None
@@ -428,10 +476,16 @@ def _call_in_python(command: str, words: str) -> str:
     return f"ejk.run({', '.join(arguments)})"
 
 
-def _in_python(text: str) -> str:
-    """The words of a message in those of this module: `--dtype int32` is dtype="int32", commands are calls."""
-    text = _COMMAND.sub(lambda found: _call_in_python(found[1], found[2]), text)
-    return _OPTION.sub(lambda found: _option_in_python(found[1], found[2]) + (", " if found[0][-1] == " " else ""), text)
+def _in_python(text: str, flags: Iterable[str] = ()) -> str:
+    """The words of a message in those of this module: `--dtype int32` is dtype="int32", commands are calls, and `flags`
+    are true."""
+
+    def option(found: re.Match[str]) -> str:
+        is_name = found[1] not in flags or found.string[found.end():].startswith(":")  # "--pad: ..."
+        return _option_in_python(found[1], found[2], "" if is_name else "=True") + (", " if found[0][-1] == " " else "")
+
+    text = re.sub(r"'ejk ([a-z -]+) -h'", r'ejk.options("\1")', text)
+    return _OPTION.sub(option, _COMMAND.sub(lambda found: _call_in_python(found[1], found[2]), text))
 
 
 def _option(name: str, value: Any) -> Any:
@@ -527,7 +581,7 @@ class _Call:
                               errors="replace")
         done.stdout, done.stderr = self.without_paths(done.stdout), self.without_paths(done.stderr)
         if done.returncode < 0 or done.returncode > 1:
-            raise Error(_in_python(done.stderr.strip()) or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
+            raise Error(_in_python(done.stderr.strip(), _flags(words)) or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
         return done
 
 
@@ -544,12 +598,13 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
         if done.returncode == 1:
             # The report as text: --brief prints the verdict beside the JSON.
             is_printed = options.get("brief") and not options.get("verbose")
-            raise AssertionError(_in_python(done.stderr if is_printed else call.run(words).stdout).rstrip())
+            text = done.stderr if is_printed else call.run(words).stdout
+            raise AssertionError(_in_python(text, _flags(words)).rstrip())
         return Result(_read(results, call.as_torch) if results.exists() else {}, json.loads(done.stdout))
 
 
 def run(command: str, *inputs: Any, **options: Any) -> Result:
-    """Runs a command: `inputs` are its arguments, `options` its options, with `_` for `-`.
+    """Runs a command: `inputs` are its arguments, `options` its options, with `_` for `-`; ejk.options(command) lists them.
 
     A value is what the command line takes, as a string or path; a number; True (`--flag`) or False (`--no-flag`); an
     array, also as a list of numbers, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a
@@ -584,7 +639,7 @@ def _results_of(out: Any, lse: Any) -> Mapping[str, Any]:
 def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **options: Any) -> Result:
     """Asserts that `out`, and `lse` if given, are attention's results for q, k, v: every element within the error bound
     of a kernel that rounds softmax weights to the type of v. `out` may be what a kernel returns: (out, lse), or a dict
-    of results by name. `options` are those of `ejk attention`: mask, scale,
+    of results by name. `options` are those that ejk.options("attention") lists: mask, scale,
     softcap, bias, sinks, alibi, layout, segment_ids, cu_seqlens, weights, scores, ...
 
     The AssertionError begins with the verdict: which array is wrong, in which share of its elements, and why.
@@ -596,7 +651,7 @@ def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **opt
 
 def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dout: Any, *, dbias: Any = None,
                           dsinks: Any = None, **options: Any) -> Result:
-    """The same for gradients; None for a gradient that is not compared. Options of `ejk attention-grad`."""
+    """The same for gradients; None for a gradient that is not compared. Options: ejk.options("attention-grad")."""
     __tracebackhide__ = True
     actual = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "dsinks": dsinks}
     actual = {name: array for name, array in actual.items() if array is not None}
@@ -604,7 +659,8 @@ def assert_attention_grad(dq: Any, dk: Any, dv: Any, q: Any, k: Any, v: Any, dou
 
 
 def assert_grouped_matmul(out: Any, lhs: Any, rhs: Any, group_sizes: Any, **options: Any) -> Result:
-    """Asserts that rows of `out` (m, n) are those of lhs (m, k) times their group's matrix of rhs (groups, k, n)."""
+    """Asserts that rows of `out` (m, n) are those of lhs (m, k) times their group's matrix of rhs (groups, k, n). Options:
+    ejk.options("grouped-matmul")."""
     __tracebackhide__ = True
     inputs = {"lhs": lhs, "rhs": rhs, "group_sizes": group_sizes}
     return _run("grouped-matmul", inputs, _AGAINST | options | {"against": out})
@@ -614,7 +670,7 @@ def assert_moe(out: Any, x: Any, gate_up: Any, down: Any, topk_ids: Any = None, 
                **options: Any) -> Result:
     """Asserts that `out` (tokens, hidden) is the layer of experts of x (tokens, hidden), gate_up (experts, hidden,
     2 inter), down (experts, inter, hidden) and the choices and weights (tokens, k) of a router, or its logits:
-    `logits=..., top_k=...`. Other options of `ejk moe`: transpose_weights=True for matrices (experts, out, in), up,
+    `logits=..., top_k=...`. Other options, ejk.options("moe"): transpose_weights=True for matrices (experts, out, in), up,
     activation, score, renormalize, bias, ...
     """
     __tracebackhide__ = True
@@ -624,7 +680,7 @@ def assert_moe(out: Any, x: Any, gate_up: Any, down: Any, topk_ids: Any = None, 
 
 def assert_close(actual: Any, expected: Any, **options: Any) -> Result:
     """Asserts that two arrays, or two dicts of arrays, are close, with the tolerance of the coarser dtype unless `rtol`
-    and `atol` are given. The AssertionError explains the difference. Options of `ejk compare`.
+    and `atol` are given. The AssertionError explains the difference. Options: ejk.options("compare").
 
     >>> assert_close(memoryview(b"abc"), memoryview(b"abc")).report["result"]["close"]
     True
@@ -635,7 +691,7 @@ def assert_close(actual: Any, expected: Any, **options: Any) -> Result:
 
 def check(kind: str, *inputs: Any, **options: Any) -> Result:
     """Asserts that arrays are a valid artefact of this kind: "cu-seqlens", "mask-info", "block-table", ...; see `ejk help
-    check`. The AssertionError lists the findings. check("mask-info", block_mask) holds the lists of FlexAttention's
+    check`, and for options ejk.options("check cu-seqlens"). The AssertionError lists the findings. check("mask-info", block_mask) holds the lists of FlexAttention's
     BlockMask against its own mask_mod, or against `mask=...`.
 
     >>> check("cu-seqlens", memoryview(b"\\x00\\x03\\x07").cast("b"), tokens=7).report["result"]["errors"]

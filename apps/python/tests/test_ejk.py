@@ -489,13 +489,38 @@ def test_messages_have_the_words_of_python():
             ("--cu-seqlens REF --top-k 2.", "cu_seqlens=REF, top_k=2."),
             ("'ejk compare MINE RESULT --explain' looks", "'ejk.run(\"compare\", MINE, RESULT, explain=True)' looks"),
             ("ejk convert IN -o OUT --dtype bool; added", 'ejk.run("convert", IN, dtype="bool"); added'),
-            ("ejk mask-info: a.npy: no", "ejk mask-info: a.npy: no"), ("'ejk mask -h' lists", "'ejk mask -h' lists")):
+            ("ejk mask-info: a.npy: no", "ejk mask-info: a.npy: no"), ("'ejk check mask -h' lists", 'ejk.options("check mask") lists')):
         assert in_python(words) == expected
     with pytest.raises(ejk.Error) as failure:
         ejk.run("cdiv", [1], bye=2)
     assert str(failure.value) == "ejk cdiv: unknown option 'bye'\nhint: did you mean 'by'?"
     with pytest.raises(ejk.Error, match='dtype="int32"'):
         ejk.run("position-ids", [0.0, 1.0])
+
+
+def test_flags_of_the_command_are_true_in_messages():
+    assert ejk._in_python("--pad fills it up; --pad: no", {"pad"}) == "pad=True fills it up; pad: no"
+    with pytest.raises(ejk.Error, match="pad=True fills the mask up"):
+        ejk.run("mask-info", mask="causal", shape=(10, 10), block=(4, 4))
+
+
+def test_options_of_a_command_are_listed_as_keyword_arguments():
+    options = ejk.options("attention")
+    assert options["scale"] == ejk.Option("S", (), "factor of q k; 1/sqrt(size) by default")
+    assert options["layout"].choices == ("bshd", "bhsd", "thd")
+    assert (options["block"].value, options["sinks"].value, options["explain"].value) == ("(Q, K)", "array", "True")
+    assert "as_" in options and options["cu_seqlens"].value == "array or (array, array)"
+    assert "\nsoftcap=C: scores s become C tanh(s / C)\n" in repr(options)
+    assert ejk.options("mask-info")["computable"].value == "False"
+    assert "tokens" in ejk.options("check cu-seqlens")
+    for function in (ejk.assert_attention, ejk.assert_attention_grad, ejk.assert_grouped_matmul, ejk.assert_moe,
+                     ejk.assert_close, ejk.check):
+        assert "ejk.options(" in function.__doc__
+    for wrong in ("check", "nothing", ""):
+        with pytest.raises(ValueError, match="is no command"):
+            ejk.options(wrong)
+    with pytest.raises(ejk.Error, match=r'unknown option .nothing.\nhint: ejk.options\("attention"\) lists the options'):
+        ejk.run("attention", [1.0], [1.0], [1.0], nothing=1)
 
 
 def test_flags_may_be_false_and_defaults_true():
