@@ -10,6 +10,7 @@
 #include "attention_conventions.hpp"
 #include "attention_paged.hpp"
 #include "commands.hpp"
+#include "commands/audit.hpp"
 #include "ejk/array_math.hpp"
 #include "ejk/attention_check.hpp"
 #include "ejk/program/attention_ranks.hpp"
@@ -690,10 +691,7 @@ void add_scores(OptionSet& set, AttentionFlags& words) {
   declare_conventions(set, words.conventions);
 }
 
-void add_options(OptionSet& set, AttentionFlags& words) {
-  declare_attention_masks(set, words.masks);
-  add_packing(set, words);
-  add_scores(set, words);
+void add_layout(OptionSet& set, AttentionFlags& words) {
   add_choice(
       set, "--layout", words.layout,
       {{"bshd", AttentionLayout::bshd}, {"bhsd", AttentionLayout::bhsd}, {"thd", AttentionLayout::thd}},
@@ -701,6 +699,13 @@ void add_options(OptionSet& set, AttentionFlags& words) {
       "axes of the inputs, bshd by default; thd is packed\n"
       "b batch, s sequence, h heads, d their size, t tokens of all sequences.")
       .recorded_by_command();
+}
+
+void add_options(OptionSet& set, AttentionFlags& words) {
+  declare_attention_masks(set, words.masks);
+  add_packing(set, words);
+  add_scores(set, words);
+  add_layout(set, words);
   add_word(set, "--block", words.settings.block, read_block, "QxK",
            "tile size: queries and keys of one step\nBlocks that the masks empty are never computed.")
       .recorded();
@@ -789,6 +794,57 @@ Run declare_attention_grad(OptionSet& set) {
       throw usage("there is no dsinks: no --sinks are given").hint("--sinks REF, as in the forward pass");
     return run(*words, job);
   };
+}
+
+// --- ejk audit attention, attention-grad
+
+Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& job) {
+  check_flags(words);
+  Request r = job.phase(Phase::read, [&] { return open_request(words, job); });
+  if (r.inputs.dropout) throw usage("--dropout: audits take none");
+  AttentionTypes types;
+  for_each_operand(
+      [&](const char*, const auto& input, auto& type) {
+        if (input) type = type_of(*input->source);
+      },
+      r.inputs, types);
+  const AttentionPlan plan = naming(pointers_to(r.inputs), [&] { return AttentionPlan(types, r.settings); });
+  Report head;
+  add_doubts(r, head);
+  AuditOptions options;
+  options.types = words.rounded();
+  for (const MaskExpression& expression : words.masks.expressions)
+    options.aligns_bottom_right =
+        options.aligns_bottom_right || expression.text().find("bottom-right") != std::string::npos;
+  if (job.outputs.has_target()) options.mutant = [](const std::string&, Array) {};
+  std::int64_t peak = 2 * kPieceBytes + r.masks.resident_bytes + bytes_to_audit(plan, options);
+  for (const BufferedInput* input : pointers_to(r.inputs)) peak += input->bytes_to_buffer();
+  if (job.plan(head, peak)) return Outcome::passed;
+  const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(r.inputs); });
+  return run_audit(test, plan.results()[0].type.dtype, std::move(options), std::move(head), job,
+                   [&](const AuditOptions& how) { return audit(plan, arrays, how); });
+}
+
+Run declare_audit_of(OptionSet& set, bool of_gradients) {
+  const auto words = std::make_shared<AttentionFlags>();
+  const auto test = std::make_shared<TestFlags>();
+  add_inputs(set, *words).required();
+  if (of_gradients)
+    add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it")
+        .required();
+  declare_attention_masks(set, words->masks);
+  add_packing(set, *words);
+  add_scores(set, *words);
+  add_layout(set, *words);
+  add_dtype(set, "--dtype", words->settings.dtype,
+            "type of the kernel's result, by default that of its input", float_dtypes());
+  const std::vector<DType> narrow{DType::float32, DType::bfloat16, DType::float16};
+  add_dtype(set, "--weights", words->weights,
+            "type to which right kernels round P and dS, by default that of V", narrow);
+  add_dtype(set, "--scores", words->scores, "type to which right kernels round scores, by default float32",
+            narrow);
+  declare_test(set, *test);
+  return [words, test](Job& job) { return run_audit_of(*words, *test, job); };
 }
 
 constexpr std::string_view kAttentionInputKeys = R"(
@@ -912,6 +968,24 @@ rate_flop_per_s | number or null | backward_flop / backward_time_s | done
                     kAttentionCheckKeys, kAgainstKeys, kAgainstPartsKeys, kScoreKeys}),
     .declare = declare_attention_grad,
     .is_divided = true,
+};
+
+extern const Command audit_attention_command{
+    .name = "audit attention",
+    .summary = "of a test of attention's forward pass",
+    .example = "ejk audit attention q.npy k.npy v.npy --mask causal --tolerance kernelbench",
+    .outputs = {{"expected", "the shape of Q with V's size", "the right result, rounded once"},
+                {"FAULT, FAULT.PARAMETER", "the same", "the result of a kernel with that fault"}},
+    .declare = [](OptionSet& set) { return declare_audit_of(set, false); },
+};
+
+extern const Command audit_attention_grad_command{
+    .name = "audit attention-grad",
+    .summary = "of a test of its gradients",
+    .example = "ejk audit attention-grad q.npy k.npy v.npy dout.npy --mask causal",
+    .outputs = {{"expected.dq, .dk, .dv", "the shapes of Q, K and V", "the right gradients"},
+                {"FAULT.dq, .dk, .dv", "the same", "those of a kernel with that fault"}},
+    .declare = [](OptionSet& set) { return declare_audit_of(set, true); },
 };
 
 }  // namespace ejk::app

@@ -7,6 +7,7 @@
 
 #include "against.hpp"
 #include "commands.hpp"
+#include "commands/audit.hpp"
 #include "ejk/matmul_check.hpp"
 #include "ejk/program/machine.hpp"
 #include "ejk/program/text.hpp"
@@ -331,13 +332,17 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
   });
 }
 
-Run declare_grouped_matmul(OptionSet& set) {
-  const auto options = std::make_shared<ProductOptions<GroupedMatmulSettings>>();
-  add_reference(set, "LHS", options->lhs, "rows, those of a group together (m, k)").required();
-  add_reference(set, "RHS", options->rhs,
+void add_factors(OptionSet& set, ProductOptions<GroupedMatmulSettings>& options) {
+  add_reference(set, "LHS", options.lhs, "rows, those of a group together (m, k)").required();
+  add_reference(set, "RHS", options.rhs,
                 "a matrix for each group (groups, k, n)\n"
                 "Fewer than there are groups are those from --group-offset on; rows of other groups are 0.")
       .required();
+}
+
+Run declare_grouped_matmul(OptionSet& set) {
+  const auto options = std::make_shared<ProductOptions<GroupedMatmulSettings>>();
+  add_factors(set, *options);
   add_group_sizes(set, *options);
   add_reference(set, "--existing-out", options->existing_out,
                 "an earlier result (m, n)\n"
@@ -370,6 +375,42 @@ Run declare_transposed_grouped_matmul(OptionSet& set) {
       .recorded();
   add_common(set, *options);
   return [options](Job& job) { return run(*options, job); };
+}
+
+// --- ejk audit grouped-matmul
+
+Outcome run_audit_of(const ProductOptions<GroupedMatmulSettings>& options, const TestFlags& test, Job& job) {
+  GroupedMatmulSettings how = options.how;
+  if (options.group_sizes.empty() == options.row_groups.empty())
+    throw usage("either GROUP_SIZES or --row-groups gives the groups");
+  if (!options.row_groups.empty()) how.groups = GroupsGiven::row_groups;
+  Report head;
+  BufferedProductInputs inputs = open_inputs(options, job, head);
+  const GroupedMatmulPlan plan = plan_of(inputs, how);
+  constexpr std::int64_t kCopies = 6;  // the result, a mutant, both as numbers
+  std::int64_t peak = 2 * kPieceBytes + kCopies * 8 * element_count(plan.out().shape) +
+                      bytes_to_compare(plan, Explain::no) + 4 * element_count(inputs.lhs.source->shape()) +
+                      4 * element_count(inputs.rhs.source->shape());
+  for (const BufferedInput* input : inputs.all())
+    if (input->source) peak += input->bytes_to_buffer();
+  if (job.plan(head, peak)) return Outcome::passed;
+  const Views views = job.phase(Phase::read, [&] { return inputs.view(); });
+  return run_audit(test, how.dtype, {}, std::move(head), job, [&](const AuditOptions& with) {
+    return audit(views.lhs, views.rhs, IntegerArray(inputs.groups), how, with);
+  });
+}
+
+Run declare_audit_of(OptionSet& set) {
+  const auto options = std::make_shared<ProductOptions<GroupedMatmulSettings>>();
+  const auto test = std::make_shared<TestFlags>();
+  add_factors(set, *options);
+  add_group_sizes(set, *options);
+  add_flag(set, "--transpose-rhs", options->how.transpose_rhs, "RHS is (groups, n, k)");
+  add_dtype(set, "--dtype", options->how.dtype, "type of the kernel's result", float_dtypes());
+  add_word(set, "--group-offset", options->how.group_offset, at_least(0), "G",
+           "the group to begin with, 0 by default");
+  declare_test(set, *test);
+  return [options, test](Job& job) { return run_audit_of(*options, *test, job); };
 }
 
 constexpr std::string_view kProductKeys = R"(
@@ -437,6 +478,15 @@ first = lhs[:, :sizes[0]] @ rhs[:sizes[0]]  # grad[0] but for rounding)",
     .keys = joined({kProductKeys, kAgainstKeys, kAgainstPartsKeys}),
     .declare = declare_transposed_grouped_matmul,
     .is_divided = true,
+};
+
+extern const Command audit_grouped_matmul_command{
+    .name = "audit grouped-matmul",
+    .summary = "of a test of a grouped product",
+    .example = "ejk audit grouped-matmul tokens.npy experts.npy group_sizes.npy --rtol 1e-2",
+    .outputs = {{"expected", "(m, n) of --dtype", "the right result"},
+                {"FAULT, FAULT.PARAMETER", "the same", "the result of a kernel with that fault"}},
+    .declare = declare_audit_of,
 };
 
 }  // namespace ejk::app

@@ -109,22 +109,54 @@ struct Sums {
   }
 };
 
+// The same problem with its operands in float64, which references read in place.
+class InFloat64 {
+ public:
+  explicit InFloat64(const CheckedArguments& setup) : setup_(setup) {
+    for (ArrayView* view : {&setup_.q, &setup_.k, &setup_.v}) {
+      const Array& wide = wide_.emplace_back(converted(*view));
+      *view = wide.view();
+    }
+  }
+  InFloat64(const InFloat64&) = delete;
+  InFloat64& operator=(const InFloat64&) = delete;
+
+  const CheckedArguments& setup() const { return setup_; }
+
+ private:
+  static Array converted(const ArrayView& view) {  // (batch, heads, positions, elements)
+    Array wide(DType::float64, view.shape);
+    double* to = wide.elements<double>().data();
+    for (std::int64_t b = 0; b < view.shape[0]; ++b)
+      for (std::int64_t h = 0; h < view.shape[1]; ++h)
+        for (std::int64_t i = 0; i < view.shape[2]; ++i, to += view.shape[3])
+          attn::load(view.dtype, view.data + b * view.strides[0] + h * view.strides[1] + i * view.strides[2],
+                     view.strides[3], view.shape[3], to);
+    return wide;
+  }
+
+  CheckedArguments setup_;
+  std::vector<Array> wide_;
+};
+
 class ForwardAudit {
  public:
   ForwardAudit(const AttentionPlan& plan, const AttentionArrays& arrays, const CheckedArguments& setup,
                const AuditOptions& options)
       : plan_(plan.internal()),
-        setup_(setup),
+        wide_(setup),
+        setup_(wide_.setup()),
+        input_(setup.q.dtype),
         options_(options),
         blocks_(plan_.blocks()),
-        rows_(setup, attn::RowsOf::queries),
+        rows_(setup_, attn::RowsOf::queries),
         out_(plan_.results[0].type),
         faults_(audits::faults_of_forward(plan_, setup, options.aligns_bottom_right)),
-        right_(setup, blocks_),
+        right_(setup_, blocks_),
         weights_(options.types.weights.value_or(weights_dtype(plan))),
-        rounded_(setup, blocks_, rounded_weights()) {
+        rounded_(setup_, blocks_, rounded_weights()) {
     for (const Variant& variant : faults_.variants)
-      mutants_.push_back(std::make_unique<Reference>(setup, blocks_, variant.variation));
+      mutants_.push_back(std::make_unique<Reference>(setup_, blocks_, variant.variation));
     if (options.rule.form == PassRule::Form::bound) {
       SoftmaxTypes types = options.types;
       types.weights = weights_;
@@ -259,7 +291,7 @@ class ForwardAudit {
 
   // A row of eager attention that rounds every step to the type of the inputs.
   std::vector<double> eager(const Problem& p, std::int64_t query, const attn::ReferenceRow& right) const {
-    const verify::Rounding to = rounding_to(setup_.q.dtype);
+    const verify::Rounding to = rounding_to(input_);
     const std::int64_t size = setup_.shape.head_size, columns = setup_.shape.value_size;
     std::vector<double> q(static_cast<std::size_t>(size)), k(q.size()), v(static_cast<std::size_t>(columns)),
         out(v.size()), scores(right.scores.size(), kNothing);
@@ -298,7 +330,9 @@ class ForwardAudit {
   }
 
   const attn::Plan& plan_;
+  InFloat64 wide_;
   const CheckedArguments& setup_;
+  DType input_;  // type of the queries
   const AuditOptions& options_;
   const attn::MaskPlan& blocks_;
   attn::Rows rows_;
@@ -440,6 +474,8 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
   const double row = 8 * static_cast<double>(p.setup.longest_keys());
   double bytes = static_cast<double>(bytes_to_compare(plan, Explain::no)) +
                  static_cast<double>(threads()) * 16 * row + attn::reference_bytes(p.setup);
+  for (const auto& operand : {p.types.q, p.types.k, p.types.v})
+    bytes += static_cast<double>(byte_count(operand->shape, DType::float64));
   constexpr double kMutants = 48;
   if (options.mutant) bytes += kMutants * static_cast<double>(plan.result_bytes());
   if (p.setup.gradients) bytes += 16 * static_cast<double>(plan.result_bytes());

@@ -1,0 +1,178 @@
+// ejk audit: which known faults would a test with these inputs and this tolerance let pass? Its kinds are declared with
+// the commands whose inputs they take.
+// tests: tests/cli/audit/
+#include "commands/audit.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <limits>
+#include <utility>
+
+#include "ejk/program/text.hpp"
+
+namespace ejk::app {
+
+extern const Command audit_attention_command, audit_attention_grad_command, audit_grouped_matmul_command;
+
+namespace {
+
+double read_limit(const std::string& word) {
+  const double value = read_finite(word);
+  if (value < 0) throw usage("{} is not at least 0", word);
+  return value;
+}
+
+double read_fraction(const std::string& word) {
+  const double value = read_real(word);
+  if (!(value >= 0 && value <= 1)) throw usage("{} is not from 0 to 1", word);
+  return value;
+}
+
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const Fault& fault : fault_catalogue()) names.emplace_back(fault.name);
+  return names;
+}
+
+std::string read_fault(const std::string& word) {
+  if (find_fault(word) != nullptr) return word;
+  const auto nearest = nearest_name(word, fault_names());
+  throw usage("'{}' is no fault", printable(word))
+      .hint(nearest ? fmt::format("did you mean '{}'? 'ejk help faults' lists them", *nearest)
+                    : "'ejk help faults' lists them");
+}
+
+std::string read_rule(const std::string& word) {
+  std::vector<std::string> names;
+  for (const std::string_view name : rule_names()) names.emplace_back(name);
+  if (std::find(names.begin(), names.end(), word) != names.end()) return word;
+  const auto nearest = nearest_name(word, names);
+  throw usage("'{}' is not one of {}", printable(word), fmt::join(names, ", "))
+      .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "");
+}
+
+}  // namespace
+
+PassRule TestFlags::rule(DType dtype) const {
+  PassRule rule;
+  if (!tolerance.empty()) {
+    rule = named_rule(tolerance, dtype);
+  } else if (max_ulp) {
+    rule.form = PassRule::Form::max_ulp, rule.name = "max-ulp", rule.max_ulp = *max_ulp;
+  } else if (!metric.empty()) {
+    const bool most = metric == "rel";
+    if (!(most ? at_most : at_least) || (most ? at_least : at_most))
+      throw usage(most ? "--metric rel requires --at-most" : "--metric cos and snr require --at-least");
+    rule.form = PassRule::Form::metric, rule.name = metric;
+    rule.metric = {most              ? Metric::rel
+                   : metric == "snr" ? Metric::snr
+                                     : Metric::cosine,
+                   most ? *at_most : *at_least};
+  } else if (rtol || atol) {
+    const DefaultTolerance usual = default_tolerance(dtype, dtype);
+    rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
+    rule.rtol = rtol.value_or(usual.rtol), rule.atol = atol.value_or(usual.atol);
+  }
+  rule.allowed_count = allow_count.value_or(0);
+  rule.allowed_share = allow_fraction.value_or(0);
+  if ((allow_count || allow_fraction) && !rule.is_by_element())
+    throw usage("--allow-fraction and --allow-count are of tolerances of elements");
+  return rule;
+}
+
+void declare_test(OptionSet& set, TestFlags& into) {
+  constexpr const char* kGroup = "When the test passes";
+  add_word(
+      set, "--tolerance", into.tolerance, read_rule, "NAME",
+      fmt::format(
+          "of a library: {}\n"
+          "torch.testing: the defaults of torch.testing.assert_close. kernelbench: allclose with 1e-2, of float32 "
+          "1e-4. flash-attn: twice the error of eager attention in the type of the inputs. fla: RMS within 0.005. "
+          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. Without a "
+          "tolerance the bound of --against.",
+          fmt::join(rule_names(), ", ")))
+      .excludes("--rtol, --atol, --max-ulp, --metric")
+      .group(kGroup);
+  add_word(set, "--rtol", into.rtol, read_limit, "R", "relative tolerance: |d| <= A + R |expected|")
+      .excludes("--max-ulp, --metric")
+      .group(kGroup);
+  add_word(set, "--atol", into.atol, read_limit, "A", "absolute tolerance; of both the other is the type's")
+      .excludes("--max-ulp, --metric")
+      .group(kGroup);
+  add_word(set, "--max-ulp", into.max_ulp, at_least(1), "N", "units in the last place of the result's type")
+      .excludes("--metric")
+      .group(kGroup);
+  add_choice(set, "--metric", into.metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
+             "one number decides, as in compare")
+      .group(kGroup);
+  add_word(set, "--at-least", into.at_least, read_finite, "X", "the limit of --metric cos or snr")
+      .needs("--metric")
+      .group(kGroup);
+  add_word(set, "--at-most", into.at_most, read_finite, "X", "the limit of --metric rel")
+      .needs("--metric")
+      .group(kGroup);
+  add_word(set, "--allow-fraction", into.allow_fraction, read_fraction, "P",
+           "share of elements that may be out of tolerance")
+      .group(kGroup);
+  add_word(set, "--allow-count", into.allow_count, at_least(0), "N",
+           "number of elements that may be out of tolerance")
+      .group(kGroup);
+  take_words(
+      set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
+      "FAULT", "a fault that may be missed, by its name; may be repeated")
+      .group(kGroup);
+  set.name_outputs_later();
+}
+
+Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Report head, Job& job,
+                  const std::function<Audit(const AuditOptions&)>& audit) {
+  options.rule = test.rule(dtype);
+  options.ignored = test.ignored;
+  std::vector<Output> mutants;
+  if (job.outputs.has_target())
+    options.mutant = [&](const std::string& name, Array mutant) {
+      mutants.push_back({name, make_source(std::move(mutant)), {}});
+    };
+  options.progress = job.progress();
+  const Audit found = job.phase(Phase::compute, [&] { return audit(options); });
+  Report report = describe(found);
+  report.warnings.insert(report.warnings.begin(), head.warnings.begin(), head.warnings.end());
+  if (job.outputs.has_target()) {
+    std::vector<std::string> names;
+    for (const Output& mutant : mutants) names.push_back(mutant.name);
+    job.outputs.declare(std::move(names));
+  }
+  job.deliver(std::move(report), mutants);
+  return found.passed() ? Outcome::passed : Outcome::failed;
+}
+
+const std::string_view kAuditKeys = R"(
+verdict | string | how many faults are caught
+kind | string | attention, attention-grad or grouped-matmul
+dtype | string | the type of the result
+tolerance | section | when the test passes
+  name | string | bound, rtol-atol, max-ulp, cos, snr, rel, or the name of a library's
+  text | string | what it is
+right | section | a right kernel, with weights rounded as --weights says | of attention
+  largest | number or null | its largest error, in units of the tolerance
+  passes | boolean | whether it passes
+  weights | string | the type of its weights
+tried, caught | integer | faults that apply; of these, those that the test would catch
+missed | JSON | names of the others, but for those of --ignore
+faults | JSON | each fault: fault, parameter (of its hardest variant), text, caught, largest (in units of the tolerance; null where it is not finite), changed (share of elements), array, index, why (null, inert or tolerance), remedy, ignored, evidence
+not_tried | JSON | faults that do not apply: fault, why
+)";
+
+extern const Command audit_command{
+    .name = "audit",
+    .group = "Arrays",
+    .summary = "which known faults a test would let pass",
+    .example = "ejk audit attention q.npy k.npy v.npy --mask causal --tolerance kernelbench",
+    .use = R"(mutants = np.load("mutants.npz")  # of -o: wrong results to feed to a test
+late = mutants["causal-late"])",
+    .keys = std::string(kAuditKeys),
+    .actions = {&audit_attention_command, &audit_attention_grad_command, &audit_grouped_matmul_command},
+};
+
+}  // namespace ejk::app

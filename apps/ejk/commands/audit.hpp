@@ -1,0 +1,36 @@
+// What the kinds of `ejk audit` share: when a test passes, and the report.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ejk/audit.hpp"
+#include "job.hpp"
+#include "options.hpp"
+
+namespace ejk::app {
+
+/// When a test passes, as the command line states it.
+struct TestFlags {
+  std::string tolerance;
+  std::optional<double> rtol, atol, at_least, at_most, allow_fraction;
+  std::optional<std::int64_t> max_ulp, allow_count;
+  std::string metric;
+  std::vector<std::string> ignored;
+
+  /// Throws Error{usage} for two tolerances, and for incomplete ones.
+  PassRule rule(DType dtype) const;
+};
+
+void declare_test(OptionSet& set, TestFlags& into);
+
+/// Runs an audit with the options of the command line, delivers its report and, with -o, its mutants.
+Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Report head, Job& job,
+                  const std::function<Audit(const AuditOptions&)>& audit);
+
+/// Keys of the JSON report of every kind.
+extern const std::string_view kAuditKeys;
+
+}  // namespace ejk::app
