@@ -29,7 +29,8 @@ using report::CellState;
 
 constexpr std::int64_t kPictureRows = 32;
 constexpr double kBarWidth = 24;
-constexpr std::size_t kNarrowest = 8;  // columns that a column of text keeps
+constexpr std::size_t kReadable = 24;  // columns that a column of text keeps, if others can give up theirs
+constexpr std::size_t kNarrowest = 8;  // and in any case
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
@@ -84,7 +85,7 @@ std::string right(const std::string& text, std::size_t width) {
 // The text in at most `width` columns: its first `head` ones, three dots, its last ones.
 std::string cut_within(const std::string& text, std::size_t width, std::size_t head) {
   const std::size_t columns = width_of(text);
-  if (columns <= width || width < 4) return text;
+  if (columns <= width) return text;
   std::string out = text.substr(0, extent_of(text, head).bytes) + "...";
   std::size_t left_out = columns - (width - 3 - head);
   std::string_view tail;
@@ -94,27 +95,22 @@ std::string cut_within(const std::string& text, std::size_t width, std::size_t h
   return out.append(tail);
 }
 
-// Its first columns and three dots.
-std::string cut(const std::string& text, std::size_t width) { return cut_within(text, width, width - 3); }
-
 std::size_t count_distinct(const std::vector<std::string>& texts) {
   return std::unordered_set<std::string_view>(texts.begin(), texts.end()).size();
 }
 
-// Names cut at one position for all, where most stay distinct. Names in one file differ at their ends.
+// Names cut at one position for all, at which they stay distinct; as they are where there is none.
 std::vector<std::string> cut_apart(const std::vector<std::string>& names, std::size_t width) {
-  const std::size_t wanted = count_distinct(names);
-  std::vector<std::string> best, tried(names.size());
-  std::size_t most = 0;
-  for (std::size_t head = std::max<std::size_t>(width, 3) - 2; head-- > 0 && most < wanted;) {
+  const std::size_t wanted = count_distinct(names), middle = (width - 3 + 1) / 2;
+  std::vector<std::string> tried(names.size());
+  for (std::size_t i = 0; i < width - 3; ++i) {  // from the middle outwards
+    const std::size_t head = i % 2 == 0 ? middle - i / 2 : middle + i / 2 + 1;
+    if (head > width - 3) continue;
     std::transform(names.begin(), names.end(), tried.begin(),
                    [&](const std::string& name) { return cut_within(name, width, head); });
-    const std::size_t distinct = count_distinct(tried);
-    if (distinct <= most) continue;
-    most = distinct;
-    best = tried;
+    if (count_distinct(tried) == wanted) return tried;
   }
-  return best;
+  return names;
 }
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -127,7 +123,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// The words in lines of at most `width` columns.
+// The words in lines of at most `width` columns; a longer word has a line of its own.
 std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   std::vector<std::string> lines;
   for (const std::string& word : words_of(text)) {
@@ -139,14 +135,27 @@ std::vector<std::string> wrapped(std::string_view text, std::size_t width) {
   return lines;
 }
 
+// The lines of a cell: as it is where it fits, else wrapped, with long words broken.
+std::vector<std::string> cell_lines(const std::string& cell, std::size_t width) {
+  if (width_of(cell) <= width) return {cell};
+  std::vector<std::string> lines;
+  for (std::string_view rest : wrapped(cell, width))
+    while (!rest.empty()) {
+      const std::size_t bytes = extent_of(rest, width).bytes;
+      lines.emplace_back(rest.substr(0, bytes));
+      rest.remove_prefix(bytes);
+    }
+  return lines;
+}
+
 // A column of a table as text.
 struct Column {
   std::vector<std::string> label;  // lines
   std::vector<std::string> cells;
   std::size_t width = 0;
-  bool is_text = false;   // may be moved or cut
-  bool is_moved = false;  // below the table
-  bool is_left = false;   // left-aligned: text and bars
+  bool is_text = false;  // may be narrower than its cells
+  bool is_name = false;  // text that is cut rather than wrapped
+  bool is_left = false;  // left-aligned: text and bars
 
   // Makes it as narrow as its cells and the words of its label are.
   void break_label() {
@@ -156,7 +165,43 @@ struct Column {
     for (const std::string& cell : cells) width = std::max(width, width_of(cell));
     label = wrapped(label.front(), width);
   }
+
+  // As narrow as it may become.
+  std::size_t least(std::size_t of_text) const {
+    if (!is_text) return width;
+    for (const std::string& line : label)
+      for (const std::string& word : words_of(line)) of_text = std::max(of_text, width_of(word));
+    return of_text;
+  }
 };
+
+// Makes the columns of a table fit into `space`, if their least widths do: labels are broken at spaces, then
+// text is wrapped, then names are cut; at first none below a width in which it reads well. What is widest
+// becomes narrower first.
+void fit(std::vector<Column>& columns, std::size_t space) {
+  const auto is_too_wide = [&] {
+    std::size_t total = 0;
+    for (const Column& column : columns) total += column.width + 2;
+    return total > space + 2;
+  };
+  if (!is_too_wide()) return;
+  for (Column& column : columns) column.break_label();
+  for (const std::size_t least : {kReadable, kNarrowest})
+    for (const bool names : {false, true})
+      while (is_too_wide()) {
+        Column* widest = nullptr;
+        for (Column& column : columns)
+          if (column.is_name == names && column.width > column.least(least) &&
+              (widest == nullptr || column.width > widest->width))
+            widest = &column;
+        if (widest == nullptr) break;
+        --widest->width;
+      }
+  for (Column& column : columns) {
+    if (column.is_name) column.cells = cut_apart(column.cells, column.width);
+    column.label = wrapped(fmt::format("{}", fmt::join(column.label, " ")), column.width);
+  }
+}
 
 class TextWriter {
  public:
@@ -281,6 +326,10 @@ class TextWriter {
                        std::holds_alternative<std::vector<std::int64_t>>(value);
     }
     column.is_left = column.is_left || column.is_text;
+    column.is_name = c == 0 && column.is_text &&
+                     std::none_of(column.cells.begin(), column.cells.end(), [](const std::string& cell) {
+                       return cell.find(' ') != std::string::npos;
+                     });
     return column;
   }
 
@@ -308,77 +357,39 @@ class TextWriter {
     for (std::size_t c = 0; c < table.columns.size(); ++c)
       if (!table.columns[c].json_only) columns.push_back(column_of(table, c, shown));
 
-    // Too wide: break labels at spaces; then move the widest text to lines under the table, more of them if
-    // cutting would make rows equal; then cut the widest remaining text.
-    const auto excess = [&] {
-      std::size_t total = 0;
-      for (const Column& column : columns) total += column.is_moved ? 0 : column.width + 2;
-      return total > space(indent) + 2 ? total - space(indent) - 2 : 0;
-    };
-    const auto widest_text = [&](std::size_t from) {
-      auto widest = columns.end();
-      for (auto c = columns.begin() + static_cast<std::ptrdiff_t>(from); c < columns.end(); ++c)
-        if (c->is_text && !c->is_moved && (widest == columns.end() || c->width > widest->width)) widest = c;
-      return widest;
-    };
-    if (excess() > 0)
-      for (Column& column : columns) column.break_label();
-    std::size_t moved = 0;
-    const std::vector<std::string> names = columns.empty() ? std::vector<std::string>() : columns[0].cells;
-    while (excess() > 0) {
-      const auto cut = widest_text(0), wide = widest_text(1);
-      if (cut == columns.end()) break;
-      const std::size_t width = std::max(cut->width - std::min(excess(), cut->width), kNarrowest);
-      const bool cuts_names = cut == columns.begin();
-      if (cuts_names) cut->cells = cut_apart(names, width);
-      if (wide == columns.end() ||
-          (moved > 0 && !(cuts_names && count_distinct(cut->cells) < count_distinct(names)))) {
-        cut->width = width;
-        break;
-      }
-      columns[0].cells = names;
-      wide->is_moved = true;
-      ++moved;
-    }
-    // Where only the names are left, the lines under the table are all of it.
-    const bool only_names = moved > 0 && moved + 1 == columns.size();
-
-    const auto row = [&](const auto& text_of) {
-      std::string out;
-      for (const Column& column : columns) {
-        if (column.is_moved) continue;
-        const std::string text = cut(text_of(column), column.width);
-        out += (&column == &columns.front() ? "" : "  ") +
-               (column.is_left ? left(text, column.width) : right(text, column.width));
-      }
-      while (out.ends_with(' ')) out.pop_back();
-      return out;
-    };
+    fit(columns, space(indent));
+    std::vector<std::vector<std::string>> header;
     std::size_t height = 0;
-    for (const Column& column : columns)
-      if (!column.is_moved) height = std::max(height, column.label.size());
-    for (std::size_t h = 0; h < height && !only_names; ++h) {  // labels are aligned at the bottom
-      const std::string header = row([&](const Column& column) {
-        const std::size_t above = height - column.label.size();
-        return h < above ? std::string() : column.label[h - above];
-      });
-      line(indent, styled(kDim, header));
+    for (const Column& column : columns) height = std::max(height, column.label.size());
+    for (const Column& column : columns) {  // labels are aligned at the bottom
+      header.emplace_back(height - column.label.size());
+      header.back().insert(header.back().end(), column.label.begin(), column.label.end());
     }
-    for (std::size_t r = 0; r < shown && !columns.empty() && !only_names; ++r)
-      line(indent, row([&](const Column& column) { return column.cells[r]; }));
+    write_row(columns, header, indent, kDim);
+    for (std::size_t r = 0; r < shown; ++r) {
+      std::vector<std::vector<std::string>> cells;
+      for (const Column& column : columns) cells.push_back(cell_lines(column.cells[r], column.width));
+      write_row(columns, cells, indent, "");
+    }
     if (table.rows.size() > shown)
       line(indent, fmt::format("... and {} more",
                                format_count(static_cast<std::int64_t>(table.rows.size() - shown))));
-    for (std::size_t r = 0; r < shown && moved > 0; ++r) {
-      std::vector<std::string_view> cells;
-      for (const Column& column : columns)
-        if (column.is_moved && !column.cells[r].empty() && column.cells[r] != "-")
-          cells.push_back(column.cells[r]);
-      if (cells.empty() && !only_names) continue;
-      const std::string text =
-          fmt::format("{}{}: {}", only_names ? "" : fmt::format("{} ", fmt::join(columns[0].label, " ")),
-                      names[r], fmt::join(cells, ", "));
-      for (const std::string& part : wrapped(text, space(indent))) line(indent, part);
+  }
+
+  // A row whose cells have any number of lines.
+  void write_row(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& cells,
+                 std::size_t indent, const char* style) {
+    std::size_t height = 0;
+    for (const auto& lines : cells) height = std::max(height, lines.size());
+    for (std::size_t h = 0; h < height; ++h) {
+      std::string out;
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        const std::string text = h < cells[c].size() ? cells[c][h] : "";
+        out += (c == 0 ? "" : "  ") +
+               (columns[c].is_left ? left(text, columns[c].width) : right(text, columns[c].width));
+      }
+      while (out.ends_with(' ')) out.pop_back();
+      line(indent, *style == 0 ? out : styled(style, out));
     }
   }
 

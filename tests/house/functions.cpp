@@ -29,7 +29,6 @@ const std::map<std::string, int> kLonger{
     {"src/io/pickle.cpp: step", 144},
     {"src/layouts/fa4_varlen.cpp: write_varlen", 72},
     {"src/mask/expression.cpp: kinds", 75},
-    {"src/report/text.cpp: write_item", 84},
     {"src/settings/sharding.cpp: describe", 73},
     {"src/sparsity/sparsity.cpp: add_sizes", 72},
     {"src/verdict/against.cpp: compare_rows", 95},

@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <random>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -111,28 +114,33 @@ TEST_CASE("tables have numbers at the right, text at the left, and count what th
         "  ... and 1 more\n");
 }
 
-TEST_CASE("a table wider than the window gives up text, not numbers") {
+TEST_CASE("a table wider than the window cuts names in the middle, not numbers") {
   Report report;
-  report.add(Table{"t", "", {{"name", "name"}, {"n", "n"}}, {{std::string(100, 'x'), std::int64_t{123456}}}});
+  report.add(
+      Table{"t",
+            "",
+            {{"name", "name"}, {"n", "n"}},
+            {{"model.layers.0.mlp.experts.up_proj.weight", std::int64_t{123456}}, {"a", std::int64_t{7}}}});
   CHECK(to_text(report, {40, false, true}) ==
-        "name                                   n\n" + std::string(28, 'x') + "...  123,456\n");
+        "name                                   n\n"
+        "model.layers.0...up_proj.weight  123,456\n"
+        "a                                      7\n");
 }
 
-TEST_CASE("long text that makes a table too wide stands under it, with what is in the first column") {
+TEST_CASE("text that makes a table too wide is wrapped in its column") {
   Report report;
   report.add(Table{"t",
                    "",
                    {{"n", "mask"}, {"is", "is"}, {"b", "blocks"}},
                    {{std::int64_t{0}, "causal & documents(cu_seqlens.npy)", std::int64_t{123456}},
-                    {std::int64_t{1}, "a rule that takes more than one line of 40", std::int64_t{7}}}});
+                    {std::int64_t{1}, std::string(30, 'x') + " and more", std::int64_t{7}}}});
   CHECK(to_text(report, {40, false, true}) ==
-        "mask   blocks\n"
-        "   0  123,456\n"
-        "   1        7\n"
-        "mask 0: causal &\n"
-        "documents(cu_seqlens.npy)\n"
-        "mask 1: a rule that takes more than one\n"
-        "line of 40\n");
+        "mask  is                          blocks\n"
+        "   0  causal &                   123,456\n"
+        "      documents(cu_seqlens.npy)\n"
+        "   1  xxxxxxxxxxxxxxxxxxxxxxxxx        7\n"
+        "      xxxxx\n"
+        "      and more\n");
 }
 
 TEST_CASE("values wider than the window are wrapped behind their labels") {
@@ -291,31 +299,25 @@ TEST_CASE("wide characters take two columns, and marks that join another one non
         "ab.npy      1\n");
 }
 
-TEST_CASE("names are cut where they stay different, and more columns move where they would not") {
-  const auto holds = [](const std::vector<std::string>& names, const std::string& part) {
-    Table table{"t", "", {{"name", "name"}, {"kind", "kind"}, {"more", "m"}, {"n", "n"}}, {}};
-    for (const std::string& name : names)
-      table.rows.push_back({name, std::string(24, 'k'), std::string("mm"), 1e300});
+TEST_CASE("names are cut where they stay different, and wrapped where they would not") {
+  const auto shown = [](const std::vector<std::string>& names) {
+    Table table{"t", "", {{"name", "name"}, {"n", "n"}}, {}};
+    for (const std::string& name : names) table.rows.push_back({name, 1e300});
     Report report;
     report.add(table);
-    return to_text(report, {40, false, true}).find(part) != std::string::npos;
+    return to_text(report, {40, false, true});
   };
-  const std::string xs(32, 'x');
-  const auto head = [&](std::size_t n) { return xs.substr(0, n); };
-  CHECK(holds({"a" + xs + "z", "b" + xs + "z"},
-              "\na" + head(24) + "...  mm  1e+300\nb" + head(24) + "...  mm"));
-  CHECK(holds({xs + "y", xs + "z"}, "\n" + head(24) + "...y  mm  1e+300\n" + head(24) + "...z  mm"));
-  CHECK(holds({xs + "ab", xs + "cb"}, "\n" + head(23) + "...ab  mm"));
-  CHECK(holds({xs + "yyyy" + xs, xs + "zzzz" + xs}, ":\n" + std::string(24, 'k') + ", mm\n"));
+  const std::string xs(40, 'x');
+  const auto x = [&](std::size_t n) { return xs.substr(0, n); };
+  const std::string header = "name" + std::string(35, ' ') + "n\n";
+  CHECK(shown({xs + "ab", xs + "cb"}) ==
+        header + x(15) + "..." + x(12) + "ab  1e+300\n" + x(15) + "..." + x(12) + "cb  1e+300\n");
+  CHECK(shown({xs + "yyyy" + xs, xs + "zzzz" + xs}) ==
+        header + x(32) + "  1e+300\n" + x(8) + "yyyy" + x(20) + "\n" + x(20) + "\n" +  //
+            x(32) + "  1e+300\n" + x(8) + "zzzz" + x(20) + "\n" + x(20) + "\n");
   // Equal names are equal wherever they are cut.
-  CHECK(holds({xs, xs}, "\n" + head(25) + "...  mm  1e+300\n" + head(25) + "...  mm"));
-}
-
-TEST_CASE("of a table that keeps nothing beside its names the lines under it are all") {
-  Report report;
-  report.add(Table{
-      "t", "unreadable", {{"name", "what"}, {"why", "why"}}, {{std::string("a.npy"), std::string(80, 'y')}}});
-  CHECK(to_text(report) == "unreadable\n  a.npy:\n  " + std::string(80, 'y') + "\n");
+  CHECK(shown({xs, xs}) ==
+        header + x(15) + "..." + x(14) + "  1e+300\n" + x(15) + "..." + x(14) + "  1e+300\n");
 }
 
 TEST_CASE("a table of which no row is to be shown is not in the text") {
@@ -330,9 +332,111 @@ TEST_CASE("a name of wide characters is cut to its column") {
   for (int i = 0; i < 40; ++i) name += "模";
   report.add(Table{"t", "", {{"file", "file"}, {"n", "n", Unit::count}}, {{name, std::int64_t{1}}}});
   std::string shown;
-  for (int i = 0; i < 17; ++i) shown += "模";
-  // 40 columns: 37 of the name, of which 34 and three dots, two spaces, the number.
-  CHECK(to_text(report, {40, false, true}).find("\n" + shown + "...  1\n") != std::string::npos);
+  for (int i = 0; i < 8; ++i) shown += "模";
+  // 40 columns: 37 of the name, of which three dots and 17 on both sides, two spaces, the number.
+  CHECK(to_text(report, {40, false, true}).find("\n" + shown + "..." + shown + "    1\n") !=
+        std::string::npos);
+}
+
+namespace {
+
+std::vector<std::string> characters_of(std::string_view text) {
+  std::vector<std::string> characters;
+  for (const char c : text) {
+    if ((c & 0xC0) == 0x80)
+      characters.back() += c;
+    else
+      characters.emplace_back(1, c);
+  }
+  return characters;
+}
+
+// A line by columns: behind a wide character an empty one.
+std::vector<std::string> columns_of(std::string_view line) {
+  std::vector<std::string> columns;
+  for (const std::string& character : characters_of(line)) {
+    columns.push_back(character);
+    if (character == "模") columns.emplace_back();
+  }
+  return columns;
+}
+
+std::string part_of(const std::vector<std::string>& columns, std::size_t begin, std::size_t end) {
+  std::string out;
+  for (std::size_t c = begin; c < std::min(end, columns.size()); ++c) out += columns[c];
+  return out;
+}
+
+std::string without_spaces(std::string text) {
+  std::erase(text, ' ');
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("random tables fit 80 columns, with all text in the columns of its heading") {
+  std::mt19937 random(1);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  const auto word = [&](std::size_t longest) {
+    static const std::vector<std::string> letters = characters_of("abcdefgh,_é模");
+    std::string out;
+    for (std::size_t n = 1 + below(longest); n > 0; --n) out += letters[below(letters.size())];
+    return out;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    // Headings have one letter: a column begins there.
+    const std::size_t columns = 2 + below(4);
+    Table table{"t", "", {}, {}};
+    for (std::size_t c = 0; c < columns; ++c)
+      table.columns.push_back({"k", std::string(1, static_cast<char>('A' + c))});
+    for (std::size_t r = 0; r < 3; ++r) {
+      table.rows.emplace_back();
+      for (std::size_t c = 0; c < columns; ++c) {
+        std::string cell = word(50);
+        for (std::size_t n = c == 0 ? 0 : below(8); n > 0; --n) cell += " " + word(20);
+        table.rows.back().emplace_back(cell);
+      }
+    }
+    Report report;
+    report.add(table);
+    const std::string text = to_text(report);
+    CAPTURE(text);
+    std::vector<std::vector<std::string>> lines;
+    for (std::size_t begin = 0, end; begin < text.size(); begin = end + 1) {
+      end = text.find('\n', begin);
+      lines.push_back(columns_of(std::string_view(text).substr(begin, end - begin)));
+      REQUIRE(lines.back().size() <= 80);
+    }
+    std::vector<std::size_t> begins;
+    for (std::size_t at = 0; at < lines[0].size(); ++at)
+      if (lines[0][at] != " ") begins.push_back(at);
+    REQUIRE(begins.size() == columns);
+    begins.push_back(82);
+    for (std::size_t c = 0; c < columns; ++c) {
+      std::vector<std::string> parts;  // of the cells' lines, without spaces
+      for (std::size_t l = 1; l < lines.size(); ++l) {
+        REQUIRE(part_of(lines[l], begins[c + 1] - 2, begins[c + 1]).find_first_not_of(' ') ==
+                std::string::npos);
+        const std::string part = without_spaces(part_of(lines[l], begins[c], begins[c + 1] - 2));
+        if (!part.empty()) parts.push_back(part);
+      }
+      std::size_t next = 0;
+      for (const auto& row : table.rows) {
+        const std::string cell = without_spaces(std::get<std::string>(row[c]));
+        REQUIRE(next < parts.size());
+        std::string shown = parts[next++];
+        if (const std::size_t dots = shown.find("..."); dots != std::string::npos) {
+          REQUIRE(c == 0);  // a name
+          REQUIRE(cell.starts_with(shown.substr(0, dots)));
+          REQUIRE(cell.ends_with(shown.substr(dots + 3)));
+        } else {
+          while (shown.size() < cell.size() && next < parts.size()) shown += parts[next++];
+          REQUIRE(shown == cell);
+        }
+      }
+      REQUIRE(next == parts.size());
+    }
+  }
 }
 
 TEST_CASE("remarks are wrapped") {
