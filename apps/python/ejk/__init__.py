@@ -22,15 +22,17 @@ and of one that multiplies by quantised weights:
         assert torch.equal(codes.view(torch.uint8), right["values"].view(torch.uint8))
         ejk.assert_grouped_matmul(kernel(x, codes, scales, sizes), x, ejk.mx(codes, scales), sizes)
 
-Which pairs a kernel uses, whatever its mask is meant to be, its own calls show:
+The pairs that a kernel uses, and the tokens that a model depends on, found by calling them:
 
     pairs = ejk.probe(lambda q, k, v: kernel(q, k, v, window=(127, 0)), q, k)
-    assert torch.equal(pairs, ejk.run("mask", mask="causal & local(127, 0)", shape=(n, n))["mask"].expand_as(pairs))
-    packed = ejk.probe_tokens(lambda ids: model(ids, position_ids=positions).logits, ids)
+    expected = ejk.run("mask", mask="causal & local(127, 0)", shape=(n, n))["mask"]
+    assert torch.equal(pairs, expected.expand_as(pairs))
+    depends = ejk.probe_tokens(lambda ids: model(ids, position_ids=positions).logits, ids)
 
 ejk.testing has Hypothesis strategies: problems of attention, grouped products and paged caches that shrink.
 
-Cost of a call: one process (milliseconds), and one copy of each array. Only the two probes need NumPy or torch.
+Cost of a call: one process (milliseconds), and one copy of each array. The probes start no process; they need NumPy
+or torch.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
 
 __all__ = ["Error", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "probe", "probe_tokens", "program",
-           "run"]
+           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "probe", "probe_tokens",
+           "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
@@ -656,7 +658,7 @@ def check(kind: str, *inputs: Any, **options: Any) -> Result:
 
 
 def _library_of(x: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """torch or NumPy, and a function that gives an array of it the library, type, device and strides of `x`."""
+    """torch or NumPy, and a function that gives its arrays the library, type, device and strides of `x`."""
     if _is_torch(x):
         import torch
 
@@ -680,13 +682,13 @@ def _first_result(result: Any) -> Any:
 
 def probe(kernel: Callable[[Any, Any, Any], Any], q: Any, k: Any, v: Any = None, *, weights: bool = False,
           layout: str = "bshd") -> Any:
-    """The pairs of query and key that kernel(q, k, v) uses, bool (batch, heads, queries, keys); with `weights` its softmax
-    weights, float32. `layout` is "bshd" or "bhsd"; packed inputs, without a batch, are one entry.
+    """The pairs of query and key that kernel(q, k, v) uses, bool (batch, heads, queries, keys); with `weights` its
+    softmax weights, float32. `layout` is "bshd" or "bhsd"; packed inputs, without a batch, are one entry.
 
-    The kernel is called with values that are one-hot columns, of the shape and type of `v`, or else of `k`: with keys /
-    (size of a value) calls, rounded up. A pair is used where its weight is not 0, or is NaN: scores should be small enough
-    that no weight underflows, as those of zeros for q are. A tuple's first result is the kernel's output. The result is a
-    torch tensor if q is one, else a NumPy array.
+    The kernel is called with values that are one-hot columns, of the shape and type of `v`, or else of `k`:
+    keys / (size of a value) calls, rounded up. A pair is used where its weight is NaN or not 0, so no weight should
+    underflow: scores are small, or q is 0. Of a tuple the first result is taken. The result is a torch tensor if q
+    is one, else a NumPy array.
     """
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f'layout is "bshd" or "bhsd", not {layout!r}')
@@ -700,8 +702,8 @@ def probe(kernel: Callable[[Any, Any, Any], Any], q: Any, k: Any, v: Any = None,
         library.moveaxis(values, axis, -2)[..., first + column, column] = 1
         out = _first_result(kernel(q, k, like(values)))
         if out.shape != (*q.shape[:-1], size):
-            raise ValueError(f"the kernel's result is {(*out.shape,)}, not {(*q.shape[:-1], size)}, the shape of q with the "
-                             "size of v")
+            raise ValueError(f"the kernel's result is {(*out.shape,)}, not {(*q.shape[:-1], size)}: the shape of q with "
+                             "the size of v")
         part = library.moveaxis(out, axis, -2)[..., :len(column)]
         parts.append(library.asarray(part, dtype=library.float32) if weights else part != 0)
     result = library.concatenate(parts, -1)
@@ -720,13 +722,13 @@ def _other_elements(library: Any, x: Any, is_float: bool) -> Any:
 
 
 def probe_tokens(function: Callable[[Any], Any], x: Any, axis: int = 1) -> Any:
-    """Which tokens of function(x) change with which token of `x`, bool (tokens of the result, tokens of `x`): of attention,
-    a convolution, a recurrence, a layer, or a model of token ids.
+    """Which tokens of function(x) change with which token of `x`, bool (tokens of the result, tokens of `x`): of
+    attention, a convolution, a recurrence, a layer, or a model of token ids.
 
-    Tokens are those along `axis` of both; a tuple's first result counts. The function is called twice with `x`, and once
-    for each token, whose elements are then others within the range of `x`. Any difference counts: results must not depend
-    on the order of parallel sums. Raises ValueError where the two equal calls differ. The result is a torch tensor if x is
-    one, else a NumPy array.
+    Tokens are along `axis` of both; of a tuple the first result is taken. The function is called twice with `x`, and
+    once for each token, with other elements within the range of `x` in its place. Any difference counts: results must
+    not depend on the order of parallel sums. Raises ValueError where the two equal calls differ. The result is a
+    torch tensor if x is one, else a NumPy array.
     """
     library, like = _library_of(x)
     is_float = "float" in str(x.dtype)

@@ -3,12 +3,12 @@
     from hypothesis import given
     from ejk.testing import attention_problems
 
-    @given(attention_problems(dtypes=("bfloat16",), max_tokens=192, masks=("full", "causal"), framework="torch"))
+    @given(attention_problems(dtypes=("bfloat16",), max_tokens=192, masks=("full", "causal")))
     def test_kernel(p):
         p.check(kernel(p.q, p.k, p.v, causal=p.causal))
 
-A problem is a description: sizes, mask, element type, standard deviation and seed. Hypothesis draws and shrinks these
-alone; elements are made of them, normal ones, when an array is read. `repr(p)` is one line that makes the problem again:
+A problem is a description: sizes, mask, element type, standard deviation and seed. Hypothesis draws and shrinks
+these alone; arrays have normal elements of that seed. `repr(p)` is one line that makes the problem again:
 
     p = ejk.testing.AttentionProblem(batch=1, queries=3, keys=3, ...)
 
@@ -16,8 +16,9 @@ What a kernel does not take is excluded by the arguments of a strategy, or by it
 
     attention_problems().filter(lambda p: p.queries > 0 and p.heads == p.kv_heads)
 
-`check(out, **options)` is assert_attention or assert_grouped_matmul of the result, with the options of the problem and
-others. Needs Hypothesis and NumPy; arrays are torch tensors with framework="torch" (bfloat16 of NumPy: ml_dtypes).
+`check(out, **options)` is assert_attention or assert_grouped_matmul of the result, with the options of the problem
+and others. Needs Hypothesis and NumPy. Arrays are torch tensors, or NumPy's with framework="numpy", whose bfloat16
+needs ml_dtypes.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ try:
 except ImportError as error:
     raise ImportError("ejk.testing needs Hypothesis: pip install hypothesis") from error
 
-__all__ = ["AttentionProblem", "GroupedProblem", "PagedProblem", "attention_problems", "grouped_problems", "packed_lengths",
-           "paged_problems"]
+__all__ = ["AttentionProblem", "GroupedProblem", "PagedProblem", "attention_problems", "grouped_problems",
+           "packed_lengths", "paged_problems"]
 
 _EDGES = (1, 63, 64, 65, 127, 128, 129)  # of tiles
 _FLOATS = ("float32", "bfloat16", "float16")
@@ -80,8 +81,8 @@ class _Problem:
 
 @dataclass(frozen=True)
 class AttentionProblem(_Problem):
-    """q, k, v (batch, tokens, heads, size). `causal` and `window` are aligned at the last query and key. `lengths` are those
-    of documents that one row packs, `cu_seqlens` their boundaries."""
+    """q, k, v (batch, tokens, heads, size). `causal` and `window` are aligned at the last query and key. `lengths` are
+    those of documents packed in one row, `cu_seqlens` their boundaries."""
 
     batch: int
     queries: int
@@ -127,8 +128,8 @@ class AttentionProblem(_Problem):
 
 @dataclass(frozen=True)
 class GroupedProblem(_Problem):
-    """lhs (rows, depth), rhs (groups, depth, columns), group_sizes int32 of `sizes`. Rows after the last group belong to
-    none: their results are 0."""
+    """lhs (rows, depth), rhs (groups, depth, columns), group_sizes int32 of `sizes`. Rows after the last group belong
+    to none: their results are 0."""
 
     sizes: tuple[int, ...]
     rows: int
@@ -154,9 +155,9 @@ class GroupedProblem(_Problem):
 
 @dataclass(frozen=True)
 class PagedProblem(_Problem):
-    """q (requests, heads, size), one query each, the last of `lengths` keys; k_cache, v_cache (pages, page_size, kv_heads,
-    size), block_table (requests, pages of the longest), seq_lens int32. Pages are in random order. Slots after a request's
-    last key are NaN, as are the `spare` pages that entries after its last page name."""
+    """q (requests, heads, size), one query each, the last of `lengths` keys; k_cache, v_cache (pages, page_size,
+    kv_heads, size), block_table (requests, pages of the longest), seq_lens int32. Pages are in random order. Slots
+    after a request's last key are NaN, as are the `spare` pages; entries after its last page name one of them."""
 
     lengths: tuple[int, ...]
     page_size: int
@@ -248,8 +249,8 @@ def _heads(draw: Any, head_sizes: Sequence[int]) -> dict[str, int]:
 def attention_problems(draw: Any, *, dtypes: Sequence[str] = _FLOATS, max_tokens: int = 192,
                        masks: Sequence[str] = ("full", "causal", "window", "documents"),
                        head_sizes: Sequence[int] = (32, 64), framework: str = "torch") -> AttentionProblem:
-    """Attention of a batch of 1 or 2 with as many queries as keys, fewer, or one; of 0 tokens, too. `masks`: "full",
-    "causal", "window" and "documents"; the last two are causal in half of the problems."""
+    """Attention of a batch of 1 or 2 with as many queries as keys, fewer, or one; of 0 tokens, too. `masks` are
+    "full", "causal", "window" and "documents"; the last two are causal in half of the problems."""
     mask = draw(st.sampled_from(masks))
     causal = mask == "causal" or mask in ("window", "documents") and draw(st.booleans())
     lengths, window = None, None
@@ -274,15 +275,15 @@ def grouped_problems(draw: Any, *, dtypes: Sequence[str] = _FLOATS, max_rows: in
     """Grouped products with empty groups, groups around 64 and 128 rows, and up to 129 rows that belong to no group."""
     sizes = draw(_lengths(max_rows, max_groups, _EDGES[1:]))
     rows = sum(sizes) + draw(st.one_of(st.just(0), _sizes(0, min(129, max_rows - sum(sizes)))))
-    return GroupedProblem(**_values(draw, dtypes, framework), sizes=sizes, rows=rows, depth=draw(st.sampled_from(depths)),
-                          columns=draw(st.sampled_from(columns)))
+    return GroupedProblem(**_values(draw, dtypes, framework), sizes=sizes, rows=rows,
+                          depth=draw(st.sampled_from(depths)), columns=draw(st.sampled_from(columns)))
 
 
 @st.composite
 def paged_problems(draw: Any, *, dtypes: Sequence[str] = _FLOATS, max_tokens: int = 192, max_requests: int = 4,
                    page_sizes: Sequence[int] = (16, 1, 64), head_sizes: Sequence[int] = (32, 64),
                    framework: str = "torch") -> PagedProblem:
-    """Decoding from paged caches: requests of 1 to `max_tokens` keys, whose last pages are full, or of one key, or neither."""
+    """Decoding from paged caches: requests of 1 to `max_tokens` keys, whose last pages are often full or of one key."""
     page_size = draw(st.sampled_from(page_sizes))
     ends = [n for start in range(0, max_tokens, page_size) for n in (start + 1, start + page_size)]
     lengths = draw(st.lists(_sizes(1, max_tokens, ends), min_size=1, max_size=max_requests))

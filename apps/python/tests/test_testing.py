@@ -12,7 +12,8 @@ np = pytest.importorskip("numpy")
 def test_hypothesis_is_optional():
     code = "import ejk, sys\nassert 'hypothesis' not in sys.modules\nsys.modules['hypothesis'] = None\nimport ejk.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.endswith("ImportError: ejk.testing needs Hypothesis: pip install hypothesis\n")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ImportError: ejk.testing needs Hypothesis: pip install hypothesis\n")
 
 
 try:
@@ -21,8 +22,8 @@ try:
 except ImportError:
     pytest.skip("Hypothesis is not installed", allow_module_level=True)
 
-from ejk.testing import (AttentionProblem, GroupedProblem, PagedProblem, attention_problems, grouped_problems,  # noqa: E402
-                         packed_lengths, paged_problems)
+from ejk.testing import (AttentionProblem, GroupedProblem, PagedProblem, attention_problems,  # noqa: E402
+                         grouped_problems, packed_lengths, paged_problems)
 
 KINDS = {"dtypes": ("float32", "float16"), "framework": "numpy"}
 FAST = {"database": None, "deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -181,7 +182,8 @@ def test_arguments_bound_what_is_drawn():
         if isinstance(p, AttentionProblem):
             assert p.queries <= p.keys <= 40 and p.window is None and p.q.shape == (p.batch, p.queries, p.heads, 24)
         elif isinstance(p, GroupedProblem):
-            assert p.rows <= 40 and p.lhs.shape == (p.rows, 24) and p.rhs.shape == (len(p.sizes), 24, 8) and len(p.sizes) <= 3
+            assert p.rows <= 40 and p.lhs.shape == (p.rows, 24)
+            assert len(p.sizes) <= 3 and p.rhs.shape == (len(p.sizes), 24, 8)
         elif isinstance(p, PagedProblem):
             assert max(p.lengths) <= 40 and len(p.lengths) <= 2 and p.k_cache.shape[1:] == (8, p.kv_heads, 24)
         else:
