@@ -58,7 +58,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple
 
 __all__ = ["Error", "Option", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "probe",
+           "assert_grouped_matmul", "assert_moe", "audit", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "probe",
            "probe_tokens", "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
@@ -81,7 +81,7 @@ _VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
           r"(?:[a-z]+[\d-][\w-]*|" + _CHOICES + r")(?![\w-])|[a-z]\w*(?=[;:,.)']|$)")
 _OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)
 _ARGUMENT = rf"(?:-o|--[a-z][a-z0-9-]*)(?:[ =](?:{_VALUE}))?|'[^']*'|\.\.\.|[A-Z][A-Z_]*\b|[\w/-]+\.[\w/:.-]*\w"
-_COMMAND = re.compile(rf"\bejk ((?:check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
+_COMMAND = re.compile(rf"\bejk ((?:audit |check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
 _NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "seq-info", "sharding", "sparsity"}
 _AGAINST = {"explain": True, "brief": True}
 
@@ -597,7 +597,7 @@ class _Call:
         return done
 
 
-def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
+def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any], raises: bool = True) -> Result:
     __tracebackhide__ = True  # pytest shows the caller
     if command == "check":
         inputs, options = _as_check_takes({**inputs}, {**options})
@@ -607,7 +607,7 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
         results = call.folder / "results.safetensors"
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
         done = call.run([*words, "--json", *to_results])
-        if done.returncode == 1:
+        if done.returncode == 1 and raises:
             # The report as text: --brief prints the verdict beside the JSON.
             is_printed = options.get("brief") and not options.get("verbose")
             text = done.stderr if is_printed else call.run(words).stdout
@@ -711,6 +711,49 @@ def check(kind: str, *inputs: Any, **options: Any) -> Result:
     """
     __tracebackhide__ = True
     return run("check", kind, *inputs, **options)
+
+
+def audit(kind: str, *inputs: Any, test: Callable[[Any, Any], Any] | None = None, **options: Any) -> Result:
+    """Asserts that a test would catch every known fault that a kernel of this kind may have with these inputs: "attention"
+    (q, k, v), "attention-grad" (q, k, v, dout) or "grouped-matmul" (lhs, rhs, group_sizes). Options, those of
+    ejk.options("audit attention"): mask, scale, ..., and when the test passes: tolerance="torch.testing", rtol, atol, ...;
+    ignore=["inputs-tf32"] for faults that it may miss.
+
+    `test(actual, expected)` is the test itself in place of a tolerance: it catches what it raises AssertionError for, or
+    returns False. Of gradients it gets tuples (dq, dk, dv). The result has the mutants: result["causal-late"].
+
+    The AssertionError lists the faults that are missed, and what would show them.
+    """
+    __tracebackhide__ = True
+    arrays = {"kind": kind, **{f"input{i}": value for i, value in enumerate(inputs)}}
+    if test is None:
+        return _run("audit", arrays, options)
+    result = _run("audit", arrays, options, raises=False)
+    parts = [".dq", ".dk", ".dv"] if kind == "attention-grad" else [""]
+
+    def is_caught(name: str) -> bool:
+        taken = [tuple(result[of + part] for part in parts) for of in (name, "expected")]
+        try:
+            return test(*(taken if len(parts) > 1 else (one[0] for one in taken))) is False
+        except AssertionError:
+            return True
+
+    content = result.report["result"]
+    names = {name.removesuffix(parts[0]) for name in result if name.endswith(parts[0])}
+    missed = []
+    for fault in content["faults"]:
+        variants = [name for name in names if name.partition(".")[0] == fault["fault"]]
+        fault["caught"], fault["largest"] = all(map(is_caught, variants)), None
+        if not fault["caught"]:
+            missed.append(fault)
+    content["caught"] = len(content["faults"]) - len(missed)
+    content["missed"] = [fault["fault"] for fault in missed if not fault["ignored"]]
+    if content["missed"]:
+        rows = [f"  {fault['fault']}: {fault['text']}{'. ' + fault['remedy'] if fault['why'] == 'inert' else ''}"
+                for fault in missed if not fault["ignored"]]
+        raise AssertionError("\n".join([f"{getattr(test, '__name__', 'the test')} would not catch {len(rows)} of "
+                                        f"{len(content['faults'])} faults", *rows]))
+    return result
 
 
 def _library_of(x: Any) -> tuple[Any, Callable[[Any], Any]]:
