@@ -19,6 +19,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
+#include "ejk/audit.hpp"
 #include "ejk/program/text.hpp"
 
 namespace ejk::verify {
@@ -359,10 +360,14 @@ Table table_of(const std::vector<Against::Explained>& explanations) {
               {{"array", "array"},
                {"kind", "kind"},
                {"share_explained", "share", Unit::share},
+               {"fault", "fault", Unit::none, true},
                {"text", "what it is"}},
               {}};
-  for (const Against::Explained& e : explanations)
-    table.rows.push_back({e.array, e.kind, e.share_explained, e.text});
+  for (const Against::Explained& e : explanations) {
+    const Fault* const fault = fault_named_by(e.text);
+    table.rows.push_back({e.array, e.kind, e.share_explained,
+                          fault ? ReportValue(std::string(fault->name)) : ReportValue(), e.text});
+  }
   return table;
 }
 
