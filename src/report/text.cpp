@@ -29,8 +29,8 @@ using report::CellState;
 
 constexpr std::int64_t kPictureRows = 32;
 constexpr double kBarWidth = 24;
-constexpr std::size_t kReadable = 24;  // columns that a column of text keeps, if others can give up theirs
-constexpr std::size_t kNarrowest = 8;  // and in any case
+constexpr std::size_t kReadable = 24;   // columns that a column of text keeps, if others can give up theirs
+constexpr std::size_t kNarrowest = 12;  // and in any case
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
