@@ -29,6 +29,7 @@ constexpr std::string_view kPageSymptoms = "Decoding and paged caches";
 constexpr std::string_view kExpertSymptoms = "Mixture of experts";
 constexpr std::string_view kModelSymptoms = "Checkpoints and low precision";
 constexpr std::string_view kRunSymptoms = "Runs, layers and ranks";
+constexpr std::string_view kTestSymptoms = "Tests";
 
 constexpr Symptom kSymptoms[] = {
     {kMaskSymptoms, "loss falls and evaluation is wrong", "queries attend to later keys",
@@ -115,6 +116,11 @@ constexpr Symptom kSymptoms[] = {
      "ejk check permutation order.npy --cp 4 --order head-tail"},
     {kRunSymptoms, "rows have the values of their neighbours", "rows are shifted or permuted",
      "ejk compare out.npy expected.npy --explain"},
+
+    {kTestSymptoms, "the test passes, the kernel is wrong", "its tolerance or its inputs hide the fault",
+     "ejk audit attention q.npy k.npy v.npy --mask 'local(255, 0)' --tolerance kernelbench"},
+    {kTestSymptoms, "a test of experts passes for zeros", "results are smaller than the tolerance",
+     "ejk audit grouped-matmul x.npy w.npy group_sizes.npy --atol 10"},
 };
 
 // A command in lines of at most 80 columns, which a shell joins.

@@ -171,6 +171,9 @@ constexpr Fault kFaults[] = {
     {"rows have the values of their neighbours",
      "ejk convert q.npy[:,1:] -o out.npy; ejk convert q.npy[:,:-1] -o expected.npy",
      "index i of axis 1 holds what belongs to i + 1"},
+
+    {"the test passes, the kernel is wrong", ":", "excludes nothing at 200 keys: 257 keys or more"},
+    {"a test of experts passes for zeros", ":", "every element is 0. results are up to"},
 };
 
 }  // namespace
