@@ -49,6 +49,8 @@ constexpr Symptom kSymptoms[] = {
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain --try 'local(511, 0)'"},
     {kMaskSymptoms, "a block-sparse kernel misses keys", "its block lists are of another mask",
      "ejk check mask-info info.h5 --mask 'causal & documents(cu.npy)'"},
+    {kMaskSymptoms, "which keys does a block list visit?", "each pair of the blocks that it lists",
+     "ejk mask-info --mask 'visited(info.h5)' --block 50x50 --picture visited.svg"},
     {kMaskSymptoms, "a sparse kernel is as slow as dense", "at its block size few blocks are empty",
      "ejk sparsity --mask 'causal & documents(cu.npy)' --blocks 64x64,128x128"},
 
@@ -57,6 +59,9 @@ constexpr Symptom kSymptoms[] = {
     {kAttentionSymptoms, "NaN rows", "queries without a key",
      "ejk attention q.npy k.npy v.npy mask.npy --against out.npy --explain"},
     {kAttentionSymptoms, "garbage or zeros after N tokens", "the last tile is not written",
+     "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
+    {kAttentionSymptoms, "a bfloat16 kernel is off by 2e-2",
+     "rounding, or a fault: the bound of each element tells",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
     {kAttentionSymptoms, "only some heads are right (GQA)", "query heads read another key/value head",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
