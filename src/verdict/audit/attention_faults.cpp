@@ -71,12 +71,9 @@ using Begins = std::vector<std::int64_t>;
 using MoveBegins = std::function<std::optional<Begins>(const Begins&)>;
 
 std::optional<Begins> shifted(Begins begins, std::int64_t by) {
-  Begins moved = begins;
-  for (std::size_t b = 1; b + 1 < begins.size(); ++b) moved[b] += by;
-  if (by > 0 && begins.size() > 2 && moved[begins.size() - 2] >= begins.back())
-    moved[begins.size() - 2] -= by;
-  if (by < 0 && begins.size() > 2 && moved[1] <= 0) moved[1] -= by;
-  return moved;
+  for (std::size_t b = 1; b + 1 < begins.size(); ++b)
+    if (const std::int64_t moved = begins[b] + by; moved > 0 && moved < begins.back()) begins[b] = moved;
+  return begins;
 }
 
 std::optional<Begins> first_only(const Begins& begins) {

@@ -142,7 +142,7 @@ void Judge::see(std::int64_t position, std::int64_t count, const double* actual,
     if (std::isfinite(a) && std::isfinite(e)) {
       differing_ += a != rounded[c];
       const double d = a - e;
-      dd_ += d * d, ee_ += e * e, aa_ += a * a, ae_ += a * e;
+      dd_ += d * d, ee_ += e * e, aa_ += a * a;
       difference_ = std::max(difference_, std::abs(d));
       size = measure(a, e, allowed == nullptr ? 0 : allowed[c]);
     } else if (!(a == e || (std::isnan(a) && std::isnan(e)))) {
@@ -158,7 +158,7 @@ void Judge::see(std::int64_t position, std::int64_t count, const double* actual,
 void Judge::join(const Judge& other) {
   differing_ += other.differing_;
   count_ += other.count_;
-  dd_ += other.dd_, ee_ += other.ee_, aa_ += other.aa_, ae_ += other.ae_;
+  dd_ += other.dd_, ee_ += other.ee_, aa_ += other.aa_;
   difference_ = std::max(difference_, other.difference_);
   is_broken_ = is_broken_ || other.is_broken_;
   if (other.worst_ > worst_) worst_ = other.worst_, at_ = other.at_;
@@ -183,7 +183,8 @@ double Judge::largest(const RuleScale& scale) const {
   const double limit = rule_.metric.limit;
   if (rule_.metric.metric == Metric::rel) return dd_ / (aa_ + ee_) / limit;
   if (rule_.metric.metric == Metric::snr) return std::pow(10, (limit - 10 * std::log10(ee_ / dd_)) / 20);
-  return (1 - ae_ / std::sqrt(aa_ * ee_)) / (1 - limit);
+  const double sizes = std::sqrt(aa_) * std::sqrt(ee_), rest = std::sqrt(aa_) - std::sqrt(ee_);
+  return sizes > 0 ? (dd_ - rest * rest) / (2 * sizes) / (1 - limit) : kInfinity;  // as compare_arrays
 }
 
 }  // namespace audits
