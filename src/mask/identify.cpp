@@ -95,11 +95,13 @@ BitRows without_isolated(const BitRows& pairs, Kept kept_pairs, BitBuffer& buffe
   return out;
 }
 
-std::int64_t count_differing(const BitRows& pairs, const Mask& other) {
-  std::int64_t differing = 0;
+// The bits of op(word of the pairs, word of the other mask).
+template <class Op>
+std::int64_t count_bits(const BitRows& pairs, const Mask& other, Op&& op) {
+  std::int64_t all = 0;
   struct Part {
     BitBuffer buffer;
-    std::int64_t differing = 0;
+    std::int64_t bits = 0;
   };
   for_panels(
       pairs, 5, true, [] { return Part(); },
@@ -108,10 +110,14 @@ std::int64_t count_differing(const BitRows& pairs, const Mask& other) {
         other.node().fill({begin, end, 0, pairs.columns}, rows);
         for (std::int64_t q = begin; q < end; ++q)
           for (std::int64_t w = 0; w < words_for(pairs.columns); ++w)
-            part.differing += std::popcount(rows.row(q - begin)[w] ^ pairs.row(q)[w]);
+            part.bits += std::popcount(op(pairs.row(q)[w], rows.row(q - begin)[w]));
       },
-      [&](const Part& part) { differing += part.differing; });
-  return differing;
+      [&](const Part& part) { all += part.bits; });
+  return all;
+}
+
+std::int64_t count_differing(const BitRows& pairs, const Mask& other) {
+  return count_bits(pairs, other, [](Word a, Word b) { return a ^ b; });
 }
 
 // For each set of terms: pairs that these and no others mask, those outside of the mask minus those in it.
@@ -217,15 +223,20 @@ IdentifiedMask nearest(const BitRows& pairs, std::int64_t first_key, const std::
 // The candidates: enclosing terms, and the blocks that are whole within none, one or all of these.
 std::vector<Term> candidates(const BitRows& shape, const PairCounts& counts, const BitRows& pairs, Ends ends,
                              const Mask& among) {
+  constexpr std::int64_t kFewPairs = 256;  // one of so many
   std::vector<Term> terms = enclosing_terms(shape, counts, ends);
   terms.resize(std::min(terms.size(), kMostTerms - 1), terms.front());
   std::vector<Mask> within{among};
   Mask all = among;
-  for (const Term& term : terms) within.push_back(among & term.mask), all = all & term.mask;
+  for (const Term& term : terms) {
+    within.push_back(among & term.mask);
+    const auto lost = count_bits(shape, term.mask, [](Word a, Word b) { return a & ~b; });
+    if (lost * kFewPairs <= counts.all) all = all & term.mask;
+  }
   within.push_back(all);
   std::optional<std::pair<std::int64_t, Term>> blocks;
   for (const Mask& mask : within)
-    if (const auto found = blocks_term(shape, pairs, mask, ends)) {
+    if (const auto found = blocks_term(shape, mask, pairs, all, ends)) {
       const std::int64_t differing = count_differing(shape, mask & found->mask);
       if (!blocks || differing < blocks->first) blocks.emplace(differing, *found);
       if (differing == 0) break;

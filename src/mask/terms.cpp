@@ -282,7 +282,8 @@ std::optional<BlockShape> shape_of_blocks(const BitRows& pairs, const Mask& with
 
 }  // namespace
 
-std::optional<Term> blocks_term(const BitRows& shape, const BitRows& pairs, const Mask& within, Ends ends) {
+std::optional<Term> blocks_term(const BitRows& shape, const Mask& within, const BitRows& pairs,
+                                const Mask& all, Ends ends) {
   const auto block = shape_of_blocks(shape, within, ends == Ends::steep ? 3 : 1);
   if (!block) return std::nullopt;
   const std::int64_t queries = pairs.rows, keys = pairs.columns;
@@ -290,7 +291,7 @@ std::optional<Term> blocks_term(const BitRows& shape, const BitRows& pairs, cons
   Array cells(DType::boolean, {core::ceil_div(queries, block->q), columns});
   bool* cell = cells.elements<bool>().data();
   Ids changes(
-      at(keys + 1));  // from key to key, of the pairs within that the shape has minus those it has not
+      at(keys + 1));  // from key to key, of the pairs of `all` that are pairs, minus those that are none
   BitBuffer buffer;
   const BitRows row = buffer.rows(1, keys);
   for (std::int64_t q = 0; q < queries; ++q) {
@@ -299,7 +300,7 @@ std::optional<Term> blocks_term(const BitRows& shape, const BitRows& pairs, cons
         changes[at(begin)] += weight, changes[at(end)] -= weight;
       });
     };
-    within.node().fill({q, q + 1, 0, keys}, row);
+    all.node().fill({q, q + 1, 0, keys}, row);
     add(-1);
     for (std::int64_t w = 0; w < row.row_words; ++w) row.words[w] &= pairs.row(q)[w];
     add(2);

@@ -54,7 +54,8 @@ std::vector<Term> enclosing_terms(const BitRows& pairs, const PairCounts& counts
 std::optional<Term> segments_term(const BitRows& pairs, bool is_one, std::int64_t least = 0);
 
 /// Where `shape` is whole blocks within another mask: the largest such blocks, of at least 64 pairs, that have most
-/// of their pairs within it. With steep ends a boundary of blocks has at least three changes.
-std::optional<Term> blocks_term(const BitRows& shape, const BitRows& pairs, const Mask& within, Ends ends);
+/// of their pairs in `all`. With steep ends a boundary of blocks has at least three changes.
+std::optional<Term> blocks_term(const BitRows& shape, const Mask& within, const BitRows& pairs,
+                                const Mask& all, Ends ends);
 
 }  // namespace ejk::mask
