@@ -41,6 +41,21 @@ void require_one_instruction_set(Communicator& comm) {
   }
 }
 
+// A replayed report is the same on every machine.
+void remove_times(Report& report) {
+  const auto is_time = [](const Report::Item& item) {
+    const auto* const field = std::get_if<Field>(&item);
+    return field != nullptr && (field->unit == Unit::seconds || field->unit == Unit::bytes_per_second ||
+                                field->unit == Unit::flop_per_second);
+  };
+  for (auto* items : {&report.items, &report.details}) {
+    std::erase_if(*items, is_time);
+    for (Report::Item& item : *items)
+      if (auto* const section = std::get_if<Section>(&item); section != nullptr && section->content)
+        remove_times(*section->content);
+  }
+}
+
 }  // namespace
 
 void append(Report& report, Report more) {
@@ -53,7 +68,7 @@ void append(Report& report, Report more) {
 Job::Job(const Command& command, const OptionSet& options, Communicator& with)
     : comm(with),
       budget(options.shared().max_memory, with.local_size()),
-      inputs(options.shared().allow_external, budget, provenance, comm),
+      inputs(options.shared().allow_external, budget, provenance, comm, options.shared().replay),
       outputs(command.word(), options.shared()),
       options_(options),
       reporter_(command, options.shared(), provenance) {
@@ -95,6 +110,10 @@ bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division,
 void Job::deliver(Report report, const std::vector<Output>& arrays,
                   const std::function<void(Report&)>& complete) {
   for (std::string& warning : outputs.lost_types(arrays)) report.warnings.push_back(std::move(warning));
+  if (const auto& replay = options_.shared().replay) {
+    report.warnings.insert(report.warnings.begin(), replay->warnings.begin(), replay->warnings.end());
+    remove_times(report);
+  }
   if (wants_picture() && report.pictures_left_out > 0)
     report.warnings.push_back(
         fmt::format("{} block picture{} left out: there are too many, or too large ones",

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ Error usage(fmt::format_string<First, Rest...> message, First&& first, Rest&&...
   return usage(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
+struct ReplayFile;
+
 struct SharedOptions {
   std::string program = "ejk";  // its name in messages
   std::string output;
@@ -52,7 +55,8 @@ struct SharedOptions {
   bool verbose = false;  // details of the report, too
   std::string html;      // the report as a page
   std::string picture;
-  bool has_picture = false;  // the command's report has block pictures
+  bool has_picture = false;                  // the command's report has block pictures
+  std::shared_ptr<const ReplayFile> replay;  // the inputs of a replayed command
   When progress = When::automatic;
   When color = When::automatic;
 };

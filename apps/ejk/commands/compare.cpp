@@ -54,7 +54,7 @@ struct CompareOptions {
 std::map<std::string, ArraySet::Link> links_of(Job& job, const std::string& word) {
   namespace fs = std::filesystem;
   if (is_printed_array(word)) return {};
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = job.inputs.parsed(word);
   const std::string top = (fs::path("/") / named.member / "").lexically_normal();
   const auto below = [&](const fs::path& path) {
     const std::string name = path.lexically_normal();
@@ -131,7 +131,7 @@ ArraySet decoded(Job& job, ArraySet set, const ArrayReference& model) {
 
 // Of one side of --decode: a file, group or folder, or one tensor of it, by its name where it is not quantised.
 ArraySet decoded_set(Job& job, const std::string& word) {
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = job.inputs.parsed(word);
   if (!named.slice.empty())
     throw usage("{}: --decode requires whole tensors", printable(word))
         .hint("a slice is for a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
