@@ -191,9 +191,9 @@ void declare_report(OptionSet& set, SharedOptions& into) {
   if (into.has_picture)
     shared(add_word(
         set, "--picture", into.picture, with_suffix({".png", ".svg"}, "picture"), "FILE",
-        "draw the blocks into FILE.png or FILE.svg\nOne pixel or cell a block; above 4096 a side one "
-        "for several, mixed where these differ. Several masks, at most 16, go to FILE-0.png, FILE-1.png, "
-        "... An SVG has axes and a legend."));
+        "draw the blocks into FILE.png or FILE.svg\nWith the mask, the size of blocks, their counts, and axes. "
+        "Above 4096 blocks a side one cell for several: partial where one is, mixed where full and empty ones "
+        "meet. Several masks, at most 16, go to FILE-0.png, FILE-1.png, ..."));
   shared(add_flag(
       set, "--sync", into.sync,
       "flush written files to disk\nSuccess is reported after files and their names are stored: see 'ejk "

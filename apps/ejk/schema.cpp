@@ -152,7 +152,7 @@ const std::vector<ReportKey>& picture_keys() {
 title | string | what the picture shows
 blocks, blocks_per_cell | shape | rows and columns of blocks, in all and per cell
 legend | section | what the letters mean
-  E, P, F, M | string | empty, partial, full, mixed: blocks of several states
+  E, P, F, M | string | empty, partial (one block is), full, mixed: full and empty blocks
 cells | list | a text for each row of cells, a letter for each cell
 )");
   return keys;

@@ -113,6 +113,7 @@ against | section | comparison of the other result within error bounds | with --
     array | string | the array
     kind | string | a stable word; two joined by + hold together
     share_explained | share | of the array's elements out of tolerance
+    fault | string or null | its name in 'ejk help faults'
     text | string | what is wrong, and where
   unexplained | table | what the explanations do not account for | where there is a remainder
     array | string | the array

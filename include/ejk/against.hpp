@@ -129,8 +129,8 @@ struct Against {
 
   /// Elements out of tolerance by tiles of two axes of an array: 0 none, 1 some, 2 all of the tile.
   struct Tiles {
-    std::string array, row_axis, column_axis;
-    std::int64_t tile_rows = 0, tile_columns = 0;
+    std::string array;
+    PictureAxis row_axis, column_axis;  // their blocks are the tiles
     std::shared_ptr<const BlockStates> states;
   };
   std::optional<Tiles> tiles = {};  // of the array with most such elements, where tiles differ

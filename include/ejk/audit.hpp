@@ -47,13 +47,15 @@ struct Fault {
   std::string_view kinds;     // "attention attention-grad grouped-matmul": that it is a fault of
   std::string_view text;      // what the kernel does, a clause
   std::string_view evidence;  // public threads, "owner/repository#1, ..."
-  /// What `--explain` calls it: the beginning of that text; empty: nothing.
+  /// The beginning of an explanation that is about it; empty: none is.
   std::string_view cause = {};
 };
 
 /// All, in the order of reports.
 std::span<const Fault> fault_catalogue();
 const Fault* find_fault(std::string_view name);
+/// The fault that an explanation is about: "the scale is applied twice"; null for others.
+const Fault* fault_named_by(std::string_view explanation);
 
 /// When a test passes.
 struct PassRule {

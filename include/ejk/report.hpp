@@ -79,6 +79,7 @@ struct PictureAxis {
   std::string name;         // in the plural, "queries"; empty: blocks are named by index
   std::int64_t block = 1;   // elements of a block
   std::int64_t length = 0;  // elements in all: the last block may be cut short
+  std::string unit = {};    // what its ticks count: "tokens"
 };
 
 /// Details of blocks, shown only by a page.
@@ -89,7 +90,7 @@ struct BlockDetails {
   std::vector<double> density;
 };
 
-/// States of blocks: 0 empty, 1 partial, 2 full, 3 marked. Each row stores one range of columns; other
+/// States of blocks: 0 empty, 1 partial, 2 full, 3 and 4 marked. Each row stores one range of columns; other
 /// blocks are empty.
 class BlockStates {
  public:
@@ -141,8 +142,8 @@ class BlockStates {
   std::vector<std::uint8_t> stored_;
 };
 
-/// A grid of block states. In text scaled to the width: a cell of several blocks is marked if one of them
-/// is; else empty, partial or full if all are, else mixed. In JSON: rows of letters of at most 64 cells.
+/// A grid of block states. In text scaled to the width: a cell of several blocks is marked if one of them is,
+/// else partial if one is; empty or full if all are, else mixed. In JSON: rows of letters of at most 64.
 struct BlockPicture {
   std::string key;
   std::string title;
@@ -150,9 +151,10 @@ struct BlockPicture {
   /// What the states and the grid's cells are called, in the text and in the legend of the JSON.
   std::array<std::string, 3> state_names = {"empty", "partial", "full"};
   std::string block_name = "block";
-  /// What state 3 is called; empty where no block is in it.
-  std::string marked_name = {};
+  /// What states 3 and 4 are called; empty where no block is in them.
+  std::array<std::string, 2> marked_names = {};
   PictureAxis row_axis = {}, column_axis = {};
+  std::string subject = {};                    // a mask's expression: drawings have it below the title
   std::function<BlockDetails()> details = {};  // null where no more is known
   /// Text and JSON leave it out: the report's arrays or numbers say the same.
   bool page_only = false;
@@ -240,11 +242,11 @@ std::string to_html(const Report& report, const ReportEnvelope& envelope);
 /// In order, sections included; valid as long as the report.
 std::vector<const BlockPicture*> pictures_of(const Report& report);
 
-/// image/png: one pixel a block, a square for few blocks, several blocks a pixel above 4096 a side (state:
-/// see BlockPicture). Contains the command line.
+/// image/png, as to_svg: each block has a rectangle of the same whole number of pixels; above 4096 a side
+/// several blocks share a pixel (state: see BlockPicture). Contains the command line.
 std::string to_png(const BlockPicture& picture, const std::string& command_line);
 
-/// image/svg+xml with axes and a legend, scaled as to_png. Throws Error{output} above a million shapes.
+/// image/svg+xml with the subject, axes in elements and a legend. Error{output} above a million shapes.
 std::string to_svg(const BlockPicture& picture, const std::string& command_line);
 
 /// "0.1.0".

@@ -49,8 +49,8 @@ std::vector<double> densities(const BlockPicture& picture, std::int64_t cell_blo
 BlockPicture picture_of(BlockShape block, const MaskSummary& summary) {
   BlockPicture picture;
   picture.states = summary.states;
-  picture.row_axis = {"queries", block.q, summary.q_length};
-  picture.column_axis = {"keys", block.kv, summary.kv_length};
+  picture.row_axis = {"queries", block.q, summary.q_length, "tokens"};
+  picture.column_axis = {"keys", block.kv, summary.kv_length, "tokens"};
   BlockPicture plain = picture;  // shares the states
   picture.details = [plain = std::move(plain), cell_blocks = summary.cell_blocks,
                      elements = summary.partial_elements] {
@@ -78,6 +78,7 @@ BlockPicture picture_of(const Mask& mask, std::string key, std::string title) {
       blocks::picture_of({side, side}, blocks::scan_mask(mask, {side, side}, nullptr).summary);
   picture.key = std::move(key);
   picture.title = std::move(title);
+  picture.subject = mask.text();
   picture.page_only = true;
   if (side == 1) {
     picture.state_names[0] = "False";

@@ -156,13 +156,16 @@ bool has_contrast(const BlockStates& states) {
 std::optional<BlockPicture> picture_of(const TileDifferences& tiles, const std::vector<AxisDifferences>& axes,
                                        std::array<std::string, 3> state_names) {
   if (!has_contrast(*tiles.states)) return std::nullopt;
-  const auto name = [&](std::int64_t axis) { return axes[static_cast<std::size_t>(axis)].name; };
+  const AxisDifferences &rows = axes[static_cast<std::size_t>(tiles.row_axis)],
+                        &columns = axes[static_cast<std::size_t>(tiles.column_axis)];
   BlockPicture picture{"tiles",
                        fmt::format("tiles of {} x {} elements ({} down, {} across)", tiles.tile_rows,
-                                   tiles.tile_columns, name(tiles.row_axis), name(tiles.column_axis)),
+                                   tiles.tile_columns, rows.name, columns.name),
                        tiles.states};
   picture.state_names = std::move(state_names);
   picture.block_name = "tile";
+  picture.row_axis = {rows.name, tiles.tile_rows, rows.length};
+  picture.column_axis = {columns.name, tiles.tile_columns, columns.length};
   return picture;
 }
 

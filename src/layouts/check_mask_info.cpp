@@ -144,9 +144,12 @@ class MaskInfoCheck {
     BlockPicture picture{
         fmt::format("picture_{}", pictures_++),
         fmt::format("blocks that a kernel computes for head {} (queries down, keys across)", head), states};
-    if (!claims_.masks.empty()) picture.marked_name = "differs from the mask";
-    picture.row_axis = {"queries", layout_->block_shape.q, layout_->row_masks[0].q_length};
-    picture.column_axis = {"keys", layout_->block_shape.kv, layout_->row_masks[0].kv_length};
+    if (!claims_.masks.empty()) {
+      picture.marked_names = {"pairs missing", "pairs too many"};
+      picture.subject = "compared with " + wanted(head).text();
+    }
+    picture.row_axis = {"queries", layout_->block_shape.q, layout_->row_masks[0].q_length, "tokens"};
+    picture.column_axis = {"keys", layout_->block_shape.kv, layout_->row_masks[0].kv_length, "tokens"};
     picture.page_only = true;
     found_.facts().add(std::move(picture));
   }
@@ -170,7 +173,8 @@ class MaskInfoCheck {
         const bool is_missing = difference.missing > 0;
         const auto at = layout_->block_of(is_missing ? difference.missing_q : difference.outside_q,
                                           is_missing ? difference.missing_k : difference.outside_k);
-        if (states && at) states->states(at->first)[static_cast<std::size_t>(at->second)] = 3;
+        if (states && at)
+          states->states(at->first)[static_cast<std::size_t>(at->second)] = is_missing ? 3 : 4;
         found.add(
             difference.missing > 0 ? "missing" : "outside", place,
             [&] { return explain(shared, row, difference); }, shared.count);

@@ -241,6 +241,7 @@ void add_blocks(Report& report, const MaskArrays& info, bool is_dynamic, bool dk
     BlockPicture picture = blocks::picture_of(info.block, info.summaries[u]);
     picture.key = fmt::format("picture_{}", u);
     picture.title = fmt::format("blocks of mask {} (queries down, keys across)", u);
+    picture.subject = info.masks[u].text();
     picture.page_only = u >= kScreens;
     report.add(std::move(picture));
   }

@@ -110,8 +110,7 @@ void put_density(core::JsonWriter& json, const BlockPicture& picture, const Bloc
   if (details.density.empty()) return json.null();
   const auto elements = [](const PictureAxis& axis, std::int64_t blocks, std::int64_t begin,
                            std::int64_t end) {
-    const std::int64_t length = axis.length > 0 ? axis.length : blocks * axis.block;
-    return static_cast<double>(std::min(end * axis.block, length) - begin * axis.block);
+    return static_cast<double>(std::min(end * axis.block, elements_along(axis, blocks)) - begin * axis.block);
   };
   std::int64_t cell = details.blocks_per_cell;
   std::vector<double> shares = details.density;
@@ -141,11 +140,13 @@ void put_density(core::JsonWriter& json, const BlockPicture& picture, const Bloc
   });
 }
 
-void put_axis(core::JsonWriter& json, const PictureAxis& axis, std::int64_t blocks) {
+void put_axis(core::JsonWriter& json, const PictureAxis& axis, std::int64_t blocks,
+              const std::string& block_name) {
   json.object([&] {
     json.key("name").put(printable(axis.name, kLongestName));
     json.key("block").put(axis.block);
-    json.key("length").put(axis.length > 0 ? axis.length : blocks * axis.block);
+    json.key("length").put(elements_along(axis, blocks));
+    json.key("label").put(printable(label_of(axis, block_name), kLongestName));
   });
 }
 
@@ -173,8 +174,8 @@ std::string block_map(const BlockPicture& picture, const BlockCounts& counts, st
     json.key("blocks").put(Shape{picture.rows(), picture.columns()});
     json.key("scale").put(scale);
     json.key("axes").list([&] {
-      put_axis(json, picture.row_axis, picture.rows());
-      put_axis(json, picture.column_axis, picture.columns());
+      put_axis(json, picture.row_axis, picture.rows(), picture.block_name);
+      put_axis(json, picture.column_axis, picture.columns(), picture.block_name);
     });
     json.key("block").put(printable(picture.block_name, kLongestName));
     json.key("names").put(names);

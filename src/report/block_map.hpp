@@ -12,8 +12,8 @@ namespace ejk::report {
 /// One JSON object, in ASCII and without "<", for use in a script element:
 ///   rows, columns   cells of the map; blocks in all: blocks [rows, columns]
 ///   scale           blocks of a cell along each side, a power of two
-///   axes            [rows, columns] of {name, block, length}
-///   block           what a block is called; names, counts: of the states E, P, F, M, X, and how many blocks
+///   axes            [rows, columns] of {name, block, length, label}
+///   block           what a block is called; names, counts: of the states E, P, F, M, X, O, and their blocks
 ///   runs            rows joined by "/": a letter of a state, and how many cells have it where that is not 1;
 ///                   "=" is the row above once more, "=9" nine times
 ///   density         null or {blocks, columns, values}: shares of 0 to 2^18 - 1, three digits of base 64 each

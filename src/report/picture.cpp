@@ -1,4 +1,4 @@
-// Block pictures as cells: a cell has the state of all its blocks, or is mixed, or marked if one block is.
+// Block pictures as cells: a cell has the state of all its blocks, or is mixed; marked or partial if one is.
 // One pass.
 // tests: tests/report/test_text.cpp
 #include "report/picture.hpp"
@@ -14,20 +14,22 @@ namespace report {
 
 std::string state_name(const BlockPicture& picture, CellState state) {
   if (state == CellState::mixed) return "mixed";
-  return state == CellState::marked ? picture.marked_name
-                                    : picture.state_names[static_cast<std::size_t>(state)];
+  const auto at = static_cast<std::size_t>(state);
+  return at < 3 ? picture.state_names[at] : picture.marked_names[at - 4];
 }
 
-char letter_of(CellState state) { return "EPFMX"[static_cast<std::size_t>(state)]; }
+char letter_of(CellState state) { return "EPFMXO"[static_cast<std::size_t>(state)]; }
 
 std::vector<CellState> states_of(const BlockPicture& picture) {
   std::vector<CellState> states{CellState::empty, CellState::partial, CellState::full, CellState::mixed};
-  if (!picture.marked_name.empty()) states.push_back(CellState::marked);
+  for (const CellState marked : {CellState::missing, CellState::extra})
+    if (!state_name(picture, marked).empty()) states.push_back(marked);
   return states;
 }
 
 CellState joined(CellState a, CellState b) {
-  if (a == CellState::marked || b == CellState::marked) return CellState::marked;
+  for (const CellState strong : {CellState::missing, CellState::extra, CellState::partial})
+    if (a == strong || b == strong) return strong;
   return a == b ? a : CellState::mixed;
 }
 
@@ -50,15 +52,16 @@ CellGrid shrink(const BlockPicture& picture, std::int64_t max_rows, std::int64_t
                          end = std::min(begin + grid.columns_per_cell, picture.columns());
       if (begin < stored.begin || end > stored.end) row[c] |= 1u;
       for (std::int64_t k = std::max(begin, stored.begin); k < std::min(end, stored.end); ++k)
-        row[c] = static_cast<std::uint8_t>(row[c] | (1u << (*state++ & 3u)));
+        row[c] = static_cast<std::uint8_t>(row[c] | (1u << *state++));
     }
   }
   for (const std::uint8_t bits : seen)
-    grid.cells.push_back((bits & 8) != 0 ? CellState::marked
-                         : bits == 1     ? CellState::empty
-                         : bits == 2     ? CellState::partial
-                         : bits == 4     ? CellState::full
-                                         : CellState::mixed);
+    grid.cells.push_back((bits & 8) != 0    ? CellState::missing
+                         : (bits & 16) != 0 ? CellState::extra
+                         : (bits & 2) != 0  ? CellState::partial
+                         : bits == 1        ? CellState::empty
+                         : bits == 4        ? CellState::full
+                                            : CellState::mixed);
   return grid;
 }
 

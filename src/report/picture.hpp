@@ -10,14 +10,15 @@
 namespace ejk::report {
 
 /// What a cell's blocks have in common.
-enum class CellState : std::uint8_t { empty, partial, full, mixed, marked };
+enum class CellState : std::uint8_t { empty, partial, full, mixed, missing, extra };
+inline constexpr std::size_t kCellStates = 6;
 
 /// Characters of a name that a picture shows.
 inline constexpr std::size_t kLongestName = 60;
 
 /// "empty", or what the picture calls it.
 std::string state_name(const BlockPicture& picture, CellState state);
-/// E, P, F, M, X.
+/// E, P, F, M, X, O.
 char letter_of(CellState state);
 /// Those that its cells may be in.
 std::vector<CellState> states_of(const BlockPicture& picture);
@@ -25,7 +26,7 @@ std::vector<CellState> states_of(const BlockPicture& picture);
 CellState joined(CellState a, CellState b);
 /// The state of a block, as a picture's `states` say it.
 inline CellState state_of(std::uint8_t block) {
-  return block < 3 ? static_cast<CellState>(block) : CellState::marked;
+  return static_cast<CellState>(block < 3 ? block : block + 1);
 }
 
 /// The picture with `rows_per_cell` × `columns_per_cell` blocks a cell, fewer in the last row and column.

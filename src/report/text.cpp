@@ -29,8 +29,8 @@ using report::CellState;
 
 constexpr std::int64_t kPictureRows = 32;
 constexpr double kBarWidth = 24;
-constexpr std::size_t kReadable = 24;  // columns that a column of text keeps, if others can give up theirs
-constexpr std::size_t kNarrowest = 8;  // and in any case
+constexpr std::size_t kReadable = 24;   // columns that a column of text keeps, if others can give up theirs
+constexpr std::size_t kNarrowest = 12;  // and in any case
 
 constexpr const char* kBold = "\x1b[1m";
 constexpr const char* kDim = "\x1b[2m";
@@ -399,11 +399,9 @@ class TextWriter {
     const char* color;
   };
   static const Glyph& glyph(CellState state) {
-    static constexpr Glyph glyphs[] = {{"·", ".", "\x1b[2m"},
-                                       {"▒", "p", "\x1b[33m"},
-                                       {"█", "F", "\x1b[32m"},
-                                       {"░", "m", "\x1b[36m"},
-                                       {"×", "X", "\x1b[31m"}};
+    static constexpr Glyph glyphs[] = {{"·", ".", "\x1b[2m"},  {"▒", "p", "\x1b[33m"},
+                                       {"█", "F", "\x1b[32m"}, {"░", "m", "\x1b[36m"},
+                                       {"×", "X", "\x1b[31m"}, {"+", "O", "\x1b[35m"}};
     return glyphs[static_cast<std::size_t>(state)];
   }
   const char* character(CellState state) const {
@@ -421,7 +419,7 @@ class TextWriter {
 
     // A character is about twice as high as wide: cells are two wide where there is room.
     const int repeat = 2 * grid.columns <= columns ? 2 : 1;
-    bool seen[5] = {};
+    bool seen[report::kCellStates] = {};
     for (std::int64_t r = 0; r < grid.rows; ++r) {
       std::string row;
       const char* color = "";

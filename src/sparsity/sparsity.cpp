@@ -94,6 +94,7 @@ BlockSizeCost cost_of(const InfoPlan& size, const blocks::DistinctMasks& distinc
       picture.title =
           fmt::format("{} blocks of mask {}, head{} {} (queries down, keys across)", to_string(block), u,
                       of.find_first_of(",-") == std::string::npos ? "" : "s", of);
+      picture.subject = distinct.masks[u].text();
       picture.page_only = true;
       cost.pictures.push_back(std::move(picture));
     }

@@ -19,6 +19,7 @@
 #include "core/checked.hpp"
 #include "core/parallel.hpp"
 #include "core/require.hpp"
+#include "ejk/audit.hpp"
 #include "ejk/program/text.hpp"
 
 namespace ejk::verify {
@@ -56,18 +57,21 @@ std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCoun
   const std::size_t of_columns = result.axes.size();
   struct Axis {
     std::size_t axis;
-    std::string name;
-    std::int64_t length, size, cells;
+    PictureAxis shown;
+    std::int64_t size, cells;
   };
   std::vector<Axis> axes;
   for (const std::string& word : result.tiles) {
     const auto axis = axis_of(result, word);
     if (!axis) return std::nullopt;
-    const bool is_columns = *axis == of_columns;
-    const std::int64_t length = is_columns ? result.columns : result.axes[*axis].length,
-                       size = core::ceil_div(std::max<std::int64_t>(length, 1), kPictureCells);
-    axes.push_back(
-        {*axis, is_columns ? "column" : result.axes[*axis].name, length, size, core::ceil_div(length, size)});
+    PictureAxis shown{"columns", 1, result.columns};
+    if (*axis < of_columns) {
+      const RowAxis& of_rows = result.axes[*axis];
+      shown = {of_rows.plural, 1, of_rows.length};
+      if (shown.name == "queries" || shown.name == "keys") shown.unit = "tokens";
+    }
+    shown.block = core::ceil_div(std::max<std::int64_t>(shown.length, 1), kPictureCells);
+    axes.push_back({*axis, shown, shown.block, core::ceil_div(shown.length, shown.block)});
   }
   struct Cell {
     std::int64_t beyond = 0, all = 0;
@@ -103,8 +107,7 @@ std::optional<Against::Tiles> picture_of(const ResultRows& result, const RowCoun
   for (const Cell& cell : cells) states.push_back(cell.beyond == 0 ? 0 : cell.beyond == cell.all ? 2 : 1);
   auto picture = std::make_shared<const BlockStates>(axes[1].cells, std::move(states));
   if (!has_contrast(*picture)) return std::nullopt;
-  return Against::Tiles{result.name,  axes[0].name, axes[1].name,
-                        axes[0].size, axes[1].size, std::move(picture)};
+  return Against::Tiles{result.name, axes[0].shown, axes[1].shown, std::move(picture)};
 }
 
 double error_of(const Against::Element& e) {
@@ -359,10 +362,14 @@ Table table_of(const std::vector<Against::Explained>& explanations) {
               {{"array", "array"},
                {"kind", "kind"},
                {"share_explained", "share", Unit::share},
+               {"fault", "fault", Unit::none, true},
                {"text", "what it is"}},
               {}};
-  for (const Against::Explained& e : explanations)
-    table.rows.push_back({e.array, e.kind, e.share_explained, e.text});
+  for (const Against::Explained& e : explanations) {
+    const Fault* const fault = fault_named_by(e.text);
+    table.rows.push_back({e.array, e.kind, e.share_explained,
+                          fault ? ReportValue(std::string(fault->name)) : ReportValue(), e.text});
+  }
   return table;
 }
 
@@ -484,11 +491,12 @@ Report describe(const Against& against) {
   if (against.tiles) {
     const Against::Tiles& t = *against.tiles;
     BlockPicture picture{"tiles",
-                         fmt::format("{}: tiles of {} x {} ({} down, {} across)", t.array, t.tile_rows,
-                                     t.tile_columns, t.row_axis, t.column_axis),
+                         fmt::format("{}: tiles of {} x {} ({} down, {} across)", t.array, t.row_axis.block,
+                                     t.column_axis.block, t.row_axis.name, t.column_axis.name),
                          t.states};
     picture.state_names = {"nothing beyond the bound", "something", "everything"};
     picture.block_name = "tile";
+    picture.row_axis = t.row_axis, picture.column_axis = t.column_axis;
     report.add(std::move(picture));
   }
   report.add(table_of(against.arrays));

@@ -54,6 +54,15 @@ addEventListener("load", () => {
       clientX: box.left + 64 + x * side, clientY: box.top + 6 + y * side }));
   };
   say("whole", readout());
+  // The pixels of the bar at a row; 72 are the most, 6 blocks.
+  const bar = (line) => {
+    const side = canvas.clientHeight - 6 - 6 - 44 - 36, row = Math.round(6 + line * side / 16);
+    const left = 64 + side + 4;
+    const { data } = canvas.getContext("2d").getImageData(left, row, canvas.width - left, 1);
+    return data.filter((value, i) => i % 4 === 3 && value > 0).length;
+  };
+  say("bars", [0.05, 0.95, 1.05, 1.95].map(bar));
+  say("label", figure.querySelector(".more").textContent);
   point("pointermove", 0.53, 0.53);
   say("hover", readout());
   point("pointermove", 0.97, 0.03);
@@ -97,6 +106,8 @@ JS
 cat "$folder/page.html" "$folder/test.js" > "$folder/tested.html"
 dump "$folder/tested.html" > "$folder/dom"
 expect "without a pointer the grid is told" "whole: 16 x 16 blocks"
+expect "a bar is of its row alone" "bars: 12,12,24,24"
+expect "bars have a label" 'label: Bars: blocks other than "empty", at most 6 in a row and 6 in a column.'
 expect "a block under the pointer" "hover: queries 512–575, keys 512–575 · block (8, 8) · partial · density 50.8 %"
 expect "an empty block" "corner: queries 0–63, keys 960–1,023 · block (0, 15) · empty · density 0 %"
 expect "a cursor that keys move" "below: queries 64–127, keys 960–1,023 · block (1, 15)"

@@ -98,7 +98,8 @@ TEST_CASE("nothing that a file or a person named becomes markup") {
   inner->add("x", "x", evil);
   report.add(Section{"s", evil, inner});
   BlockPicture picture = picture_of(1, 2, {0, 1});
-  picture.title = picture.block_name = picture.state_names[1] = picture.marked_name = evil;
+  picture.title = picture.block_name = picture.state_names[1] = picture.marked_names[0] = picture.subject =
+      evil;
   picture.row_axis.name = picture.column_axis.name = evil;
   report.add(picture);
   report.warnings = {evil};
@@ -131,10 +132,10 @@ TEST_CASE("the map's runs are the blocks") {
   std::mt19937 random(3);
   constexpr std::int64_t rows = 17, columns = 9;
   std::vector<std::uint8_t> states(rows * columns);
-  for (auto& state : states) state = static_cast<std::uint8_t>(random() % 4);
+  for (auto& state : states) state = static_cast<std::uint8_t>(random() % 5);
   for (std::size_t c = 0; c < columns; ++c) states[5 * columns + c] = states[4 * columns + c];  // a row twice
   BlockPicture picture = picture_of(rows, columns, states);
-  picture.marked_name = "wrong";
+  picture.marked_names = {"missing", "extra"};
   picture.details = [] {
     BlockDetails details;
     details.density.assign(static_cast<std::size_t>(rows * columns), 0.5);
@@ -144,12 +145,13 @@ TEST_CASE("the map's runs are the blocks") {
   CHECK(map["scale"] == 1);
   CHECK(map["density"]["values"].get<std::string>().size() == 3 * rows * columns);
   CHECK(map["counts"][1] == std::count(states.begin(), states.end(), 1));
+  CHECK(map["counts"][5] == std::count(states.begin(), states.end(), 4));
   const auto got = rows_of(map["runs"]);
   REQUIRE(got.size() == rows);
   for (std::int64_t r = 0; r < rows; ++r) {
     std::string want;
     for (std::int64_t c = 0; c < columns; ++c) {
-      want += "EPFX"[states[static_cast<std::size_t>(r * columns + c)]];
+      want += "EPFXO"[states[static_cast<std::size_t>(r * columns + c)]];
     }
     CHECK(got[static_cast<std::size_t>(r)] == want);
   }

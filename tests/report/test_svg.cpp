@@ -59,14 +59,49 @@ TEST_CASE("equal blocks are one rectangle, however many they are") {
   CHECK(svg.size() < 6000);
 }
 
-TEST_CASE("axes count elements, the legend blocks") {
+TEST_CASE("axes count elements, the legend blocks of the states that there are") {
   BlockPicture picture = picture_of(2, 2, {1, 0, 2, 1});
-  picture.row_axis = {"queries", 128, 250};
+  picture.subject = "causal & documents(cu.npy)";
+  picture.row_axis = {"queries", 128, 250, "tokens"};
   picture.column_axis = {"keys", 256, 512};
   const std::string svg = to_svg(picture, "ejk mask-info m.npy");
-  for (const char* text : {">queries<", ">keys<", ">512<", ">empty 1<", ">partial 2<", ">full 1<",
-                           "<desc>ejk mask-info m.npy</desc>"})
+  for (const char* text :
+       {">queries, in tokens<", ">keys<", ">128<", ">250<", ">512<", ">empty 1<", ">partial 2<", ">full 1<",
+        "<desc>ejk mask-info m.npy</desc>", ">causal &amp; documents(cu.npy)<",
+        ">2 x 2 blocks of 128 x 256, 25 % skipped<", R"(<path class="line" d="M0 1h2M1 0v2"/>)"})
     CHECK_MESSAGE(svg.find(text) != std::string::npos, text);
+  const std::string of_full = to_svg(picture_of(2, 2, {2, 2, 2, 2}), "");
+  CHECK(of_full.find(">full 4<") != std::string::npos);
+  for (const char* text : {">empty 0", ">partial 0"}) CHECK(of_full.find(text) == std::string::npos);
+}
+
+TEST_CASE("a long expression is cut in the middle, where many blocks are no line is between them") {
+  BlockPicture picture = picture_of(100, 100, std::vector<std::uint8_t>(10'000, 2));
+  picture.subject = "causal & documents(" + std::string(200, 'a') + ") & local(64, 0)";
+  const std::string svg = to_svg(picture, "");
+  CHECK(svg.find(">causal &amp; documents(aaaaa") != std::string::npos);
+  CHECK(svg.find("aa ... aa") != std::string::npos);
+  CHECK(svg.find("aaa) &amp; local(64, 0)<") != std::string::npos);
+  CHECK(svg.find(R"(class="line")") == std::string::npos);
+}
+
+TEST_CASE("a picture of few tiles across is no sliver") {
+  std::vector<std::uint8_t> states(64 * 2);
+  states[3] = 1;
+  BlockPicture picture = picture_of(64, 2, states);
+  picture.row_axis = {"queries", 64, 4096, "tokens"};
+  picture.column_axis = {"heads", 1, 2};
+  CHECK(report::plot_size(picture, 640) == std::pair(160.0, 640.0));
+}
+
+TEST_CASE("blocks with missing and extra pairs have colours and marks of their own") {
+  BlockPicture picture = picture_of(2, 2, {3, 4, 2, 2});
+  picture.marked_names = {"missing", "extra"};
+  const std::string svg = to_svg(picture, "");
+  for (const char* text : {">missing 1<", ">extra 1<", R"(id="X")", R"(id="O")", "M2 2L8 8", "M5 1.5L5 8.5"})
+    CHECK_MESSAGE(svg.find(text) != std::string::npos, text);
+  CHECK(covered(svg, 'X', 2, 2) == std::vector{1, 0, 0, 0});
+  CHECK(covered(svg, 'O', 2, 2) == std::vector{0, 1, 0, 0});
 }
 
 TEST_CASE("a long label of the last column's tick lies within the picture") {
@@ -75,10 +110,10 @@ TEST_CASE("a long label of the last column's tick lies within the picture") {
   picture.column_axis = {"keys", 1 << 30, 1 << 30};
   const std::string svg = to_svg(picture, "");
   std::smatch label, width;
-  REQUIRE(std::regex_search(svg, label,
-                            std::regex(R"re(x="([0-9.]+)" y="[0-9.]+" text-anchor="middle">1073741824<)re")));
+  REQUIRE(std::regex_search(
+      svg, label, std::regex(R"re(x="([0-9.]+)" y="[0-9.]+" text-anchor="middle">1,073,741,824<)re")));
   REQUIRE(std::regex_search(svg, width, std::regex(R"re(width="([0-9.]+)")re")));
-  CHECK(std::stod(label[1]) + 7 * 10 / 2.0 <= std::stod(width[1]));
+  CHECK(std::stod(label[1]) + 7 * 13 / 2.0 <= std::stod(width[1]));
 }
 
 TEST_CASE("more than a million shapes are refused") {

@@ -155,7 +155,9 @@ TEST_CASE("the picture has the tiles of two axes, of rows or of columns") {
   for (const auto& words : {std::vector<std::string>{"query", "head"}, {"q", "heads"}}) {
     const auto tiles = picture(words);
     REQUIRE(tiles);
-    CHECK(tiles->row_axis == "query");
+    CHECK(tiles->row_axis.name == "queries");
+    CHECK(tiles->row_axis.unit == "tokens");
+    CHECK(tiles->row_axis.length == 50);
     for (std::int64_t q = 0; q < 50; ++q)
       for (std::int64_t h = 0; h < 6; ++h)
         CHECK(state(*tiles, q, h) == (h == 5 ? 2 : h == 2 && q == 20 ? 1 : 0));

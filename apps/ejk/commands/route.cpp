@@ -147,7 +147,18 @@ class ActualRouter {
         .add("first_actual", "its experts, actual", list(found.first_actual))
         .add("first_expected", "its experts, expected", list(found.first_expected));
     if (!found.close) report.warnings.emplace_back("the experts of tokens differ");
-    report.items.insert(report.items.begin(), Section{"routing", "topk_ids, in any order", std::move(about)});
+    const std::int64_t wrong = found.tokens - found.tokens_equal - found.tokens_tied;
+    const std::string ids = found.close ? "topk_ids is right"
+                                        : fmt::format("topk_ids is wrong for {} of the tokens",
+                                                      to_text(share_of(wrong, found.tokens), Unit::share));
+    Line* const verdict = report.items.empty() ? nullptr : std::get_if<Line>(&report.items.front());
+    if (verdict != nullptr)  // that of the weights
+      verdict->text =
+          fmt::format("{}; {}", found.close ? verdict->text : ids, found.close ? ids : verdict->text);
+    else
+      report.items.insert(report.items.begin(), Line{"verdict", ids});
+    report.items.insert(report.items.begin() + 1,
+                        Section{"routing", "topk_ids, in any order", std::move(about)});
   }
 
   const RouteOptions& options_;

@@ -27,7 +27,17 @@ Options of a command are keyword arguments: ejk.options("attention") lists them,
 With `pytest --ejk-replay DIR`, or EJK_REPLAY=DIR, each failed assertion is a file in DIR: `ejk replay FILE` has its verdict on
 any machine.
 
-Cost of a call: one process (milliseconds), and one copy of each array.
+The pairs that a kernel uses, and the tokens that a model depends on, found by calling them:
+
+    pairs = ejk.probe(lambda q, k, v: kernel(q, k, v, window=(127, 0)), q, k)
+    expected = ejk.run("mask", mask="causal & local(127, 0)", shape=(n, n))["mask"]
+    assert torch.equal(pairs, expected.expand_as(pairs))
+    depends = ejk.probe_tokens(lambda ids: model(ids, position_ids=positions).logits, ids)
+
+ejk.testing has Hypothesis strategies: problems of attention, grouped products and paged caches that shrink.
+
+Cost of a call: one process (milliseconds), and one copy of each array. The probes start no process; they need NumPy
+or torch.
 """
 
 from __future__ import annotations
@@ -38,6 +48,7 @@ import ctypes
 import fcntl
 import json
 import keyword
+import math
 import mmap
 import os
 import platform
@@ -50,10 +61,11 @@ import sysconfig
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple
 
 __all__ = ["Error", "Option", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "assert_moe", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "program", "run"]
+           "assert_grouped_matmul", "assert_moe", "audit", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "probe",
+           "probe_tokens", "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
@@ -75,7 +87,7 @@ _VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
           r"(?:[a-z]+[\d-][\w-]*|" + _CHOICES + r")(?![\w-])|[a-z]\w*(?=[;:,.)']|$)")
 _OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)
 _ARGUMENT = rf"(?:-o|--[a-z][a-z0-9-]*)(?:[ =](?:{_VALUE}))?|'[^']*'|\.\.\.|[A-Z][A-Z_]*\b|[\w/-]+\.[\w/:.-]*\w"
-_COMMAND = re.compile(rf"\bejk ((?:check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
+_COMMAND = re.compile(rf"\bejk ((?:audit |check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
 _NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "replay", "seq-info", "sharding",
               "sparsity"}
 _REPLAYED = {"attention", "attention-grad", "audit", "check", "compare", "grouped-matmul", "moe",
@@ -628,7 +640,7 @@ def _write_replay(call: _Call, words: list[str], message: str, version: str) -> 
     return f"\nreplay: ejk replay {shlex.quote(path)}"
 
 
-def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Result:
+def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any], raises: bool = True) -> Result:
     __tracebackhide__ = True  # pytest shows the caller
     if command == "check":
         inputs, options = _as_check_takes({**inputs}, {**options})
@@ -638,7 +650,7 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any]) ->
         results = call.folder / "results.safetensors"
         to_results = [] if command in _NO_ARRAYS or {"o", "output", "against"} & options.keys() else ["-o", str(results)]
         done = call.run([*words, "--json", *to_results])
-        if done.returncode == 1:
+        if done.returncode == 1 and raises:
             # The report as text: --brief prints the verdict beside the JSON.
             is_printed = options.get("brief") and not options.get("verbose")
             text = done.stderr if is_printed else call.run(words).stdout
@@ -745,3 +757,144 @@ def check(kind: str, *inputs: Any, **options: Any) -> Result:
     """
     __tracebackhide__ = True
     return run("check", kind, *inputs, **options)
+
+
+def audit(kind: str, *inputs: Any, test: Callable[[Any, Any], Any] | None = None, **options: Any) -> Result:
+    """Asserts that a test would catch every known fault that a kernel of this kind may have with these inputs: "attention"
+    (q, k, v), "attention-grad" (q, k, v, dout) or "grouped-matmul" (lhs, rhs, group_sizes). Options, those of
+    ejk.options("audit attention"): mask, scale, ..., and when the test passes: tolerance="torch.testing", rtol, atol, ...;
+    ignore=["inputs-tf32"] for faults that it may miss.
+
+    `test(actual, expected)` is the test itself in place of a tolerance: it catches what it raises AssertionError for, or
+    returns False. Of gradients it gets tuples (dq, dk, dv). The result has the mutants: result["causal-late"].
+
+    The AssertionError lists the faults that are missed, and what would show them.
+    """
+    __tracebackhide__ = True
+    arrays = {"kind": kind, **{f"input{i}": value for i, value in enumerate(inputs)}}
+    if test is None:
+        return _run("audit", arrays, options)
+    result = _run("audit", arrays, options, raises=False)
+    parts = [".dq", ".dk", ".dv"] if kind == "attention-grad" else [""]
+
+    def is_caught(name: str) -> bool:
+        taken = [tuple(result[of + part] for part in parts) for of in (name, "expected")]
+        try:
+            return test(*(taken if len(parts) > 1 else (one[0] for one in taken))) is False
+        except AssertionError:
+            return True
+
+    content = result.report["result"]
+    names = {name.removesuffix(parts[0]) for name in result if name.endswith(parts[0])}
+    missed = []
+    for fault in content["faults"]:
+        variants = [name for name in names if name.partition(".")[0] == fault["fault"]]
+        fault["caught"], fault["largest"] = all(map(is_caught, variants)), None
+        if not fault["caught"]:
+            missed.append(fault)
+    content["caught"] = len(content["faults"]) - len(missed)
+    content["missed"] = [fault["fault"] for fault in missed if not fault["ignored"]]
+    if content["missed"]:
+        rows = [f"  {fault['fault']}: {fault['text']}{'. ' + fault['remedy'] if fault['why'] == 'inert' else ''}"
+                for fault in missed if not fault["ignored"]]
+        raise AssertionError("\n".join([f"{getattr(test, '__name__', 'the test')} would not catch {len(rows)} of "
+                                        f"{len(content['faults'])} faults", *rows]))
+    return result
+
+
+def _library_of(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """torch or NumPy, and a function that gives its arrays the library, type, device and strides of `x`."""
+    if _is_torch(x):
+        import torch
+
+        return torch, lambda array: torch.empty_like(x).copy_(array)
+    import numpy
+
+    namespace = getattr(x, "__array_namespace__", lambda: numpy)()  # jax.numpy of a JAX array
+    return numpy, lambda array: namespace.asarray(array.astype(x.dtype))
+
+
+def _first_result(result: Any) -> Any:
+    """A copy of a function's only or first result, in main memory: a torch tensor or a NumPy array."""
+    while isinstance(result, (tuple, list)):
+        result = result[0]
+    if _is_torch(result):
+        return result.detach().to("cpu", copy=True)
+    import numpy
+
+    return numpy.array(result)
+
+
+def probe(kernel: Callable[[Any, Any, Any], Any], q: Any, k: Any, v: Any = None, *, weights: bool = False,
+          layout: str = "bshd") -> Any:
+    """The pairs of query and key that kernel(q, k, v) uses, bool (batch, heads, queries, keys); with `weights` its
+    softmax weights, float32. `layout` is "bshd" or "bhsd"; packed inputs, without a batch, are one entry.
+
+    The kernel is called with values that are one-hot columns, of the shape and type of `v`, or else of `k`:
+    keys / (size of a value) calls, rounded up. A pair is used where its weight is NaN or not 0, so no weight should
+    underflow: scores are small, or q is 0. Of a tuple the first result is taken. The result is a torch tensor if q
+    is one, else a NumPy array.
+    """
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(f'layout is "bshd" or "bhsd", not {layout!r}')
+    v = k if v is None else v
+    library, like = _library_of(v)
+    axis = -3 if layout == "bshd" else -2
+    (keys, size), parts = (v.shape[axis], v.shape[-1]), []
+    for first in range(0, max(keys, 1), size):
+        values = library.zeros(v.shape, dtype=library.float32)
+        column = library.arange(min(size, keys - first))
+        library.moveaxis(values, axis, -2)[..., first + column, column] = 1
+        out = _first_result(kernel(q, k, like(values)))
+        if out.shape != (*q.shape[:-1], size):
+            raise ValueError(f"the kernel's result is {(*out.shape,)}, not {(*q.shape[:-1], size)}: the shape of q with "
+                             "the size of v")
+        part = library.moveaxis(out, axis, -2)[..., :len(column)]
+        parts.append(library.asarray(part, dtype=library.float32) if weights else part != 0)
+    result = library.concatenate(parts, -1)
+    return result if result.ndim == 4 else result[None]
+
+
+def _other_elements(library: Any, x: Any, is_float: bool) -> Any:
+    """Another element for each, within the range of `x`; those of a token do not all change by the same."""
+    if not is_float:
+        low, high = x.min(), x.max()
+        return library.where(x == high, low if low != high else high ^ 1, high)
+    fractions = library.arange(math.prod(x.shape), dtype=library.float64).reshape(x.shape) * ((5**0.5 - 1) / 2) % 1
+    largest = float(abs(x).max())
+    steps = (fractions + 1) / 2 * (largest if 0 < largest < math.inf else 1)
+    return library.where(x < 0, x + steps, x - steps)
+
+
+def probe_tokens(function: Callable[[Any], Any], x: Any, axis: int = 1) -> Any:
+    """Which tokens of function(x) change with which token of `x`, bool (tokens of the result, tokens of `x`): of
+    attention, a convolution, a recurrence, a layer, or a model of token ids.
+
+    Tokens are along `axis` of both; of a tuple the first result is taken. The function is called twice with `x`, and
+    once for each token, with other elements within the range of `x` in its place. Any difference counts: results must
+    not depend on the order of parallel sums. Raises ValueError where the two equal calls differ. The result is a
+    torch tensor if x is one, else a NumPy array.
+    """
+    library, like = _library_of(x)
+    is_float = "float" in str(x.dtype)
+    plain = _first_result(x)
+    plain = library.asarray(plain, dtype=library.float64) if is_float else plain
+
+    def call(given: Any) -> Any:
+        out = library.moveaxis(_first_result(function(like(given))), axis, 0)
+        return out.reshape(len(out), math.prod(out.shape[1:]))
+
+    def differs(out: Any) -> Any:
+        return ((out != expected) & ((out == out) | (expected == expected))).any(1)
+
+    expected = call(plain)
+    if differs(call(plain)).any():
+        raise ValueError("two equal calls differ: the function has dropout, a state, or sums in any order")
+    tokens = x.shape[axis]
+    depends = library.zeros((len(expected), tokens)) != 0
+    if math.prod(x.shape):
+        others = _other_elements(library, plain, is_float)
+        at = library.arange(tokens).reshape([-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+        for token in range(tokens):
+            depends[:, token] = differs(call(library.where(at == token, others, plain)))
+    return depends

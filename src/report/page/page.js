@@ -72,10 +72,12 @@
   // --- block maps
 
   // As src/report/block_map.cpp writes them.
-  const kStates = "EPFMX", kFull = 2, kMixed = 3, kMarked = 4, kMostShare = 2 ** 18 - 1;
+  const kStates = "EPFMXO", kPartial = 1, kFull = 2, kMixed = 3, kMostShare = 2 ** 18 - 1;
+  // On a cell of 10 x 10: pairs missing, pairs too many.
+  const kMarks = { 4: "M2 2L8 8M8 2L2 8", 5: "M5 1.5V8.5M1.5 5H8.5" };
   const joined = (a, b) => {
-    if (a === b) return a;
-    return a === kMarked || b === kMarked ? kMarked : kMixed;
+    for (const strong of [4, 5, kPartial]) if (a === strong || b === strong) return strong;
+    return a === b ? a : kMixed;
   };
 
   // Runs of one row: run i has states[i] up to column ends[i].
@@ -162,7 +164,9 @@
       this.map = JSON.parse(figure.querySelector("script").textContent);
       this.levels = pyramidOf(parseRows(this.map.runs), this.map.columns);
       this.profiles();
-      this.view = { x: 0, y: 0, width: this.map.columns, height: this.map.rows };
+      // In cells; the last one may be cut.
+      [this.down, this.across] = this.map.axes.map((axis) => axis.length / (axis.block * this.map.scale));
+      this.view = { x: 0, y: 0, width: this.across, height: this.down };
       this.pointer = null;
       this.build();
       redraw.push(() => this.draw());
@@ -191,6 +195,8 @@
     build() {
       const box = make("div", { class: "mapbox" });
       box.append(make("h3", {}, this.figure.querySelector("svg .title").textContent));
+      for (const line of this.figure.querySelectorAll("svg .heading"))
+        box.append(make("p", { class: "heading" }, line.textContent));
       const tools = make("div", { class: "tools" });
       const button = (label, title, action) => {
         const element = make("button", { type: "button", class: "tool", title }, label);
@@ -217,14 +223,19 @@
         if (state >= this.map.names.length) return;
         const item = make("li");
         item.innerHTML = '<svg viewBox="0 0 10 10"><rect class="cell-' + letter +
-          ' swatch" width="10" height="10"/></svg>';
+          ' swatch" width="10" height="10"/><path class="mark" d="' + (kMarks[state] || "") + '"/></svg>';
+        item.hidden = state !== kMixed && this.map.counts[state] === 0;
         const blocks = state === kMixed ? "" : " " + count(this.map.counts[state]);
         item.append(this.map.names[state] + blocks);
         if (state === kMixed) this.mixed = item;
         legend.append(item);
         this.swatches.push(item.querySelector("rect"));
       });
-      box.append(tools, this.canvas, this.readout, legend);
+      const { scale, block, names } = this.map;
+      const bars = make("p", { class: "more" }, "Bars: " + (scale > 1 ? "cells of " + scale + " x " + scale + " " : "") +
+        block + "s other than \"" + names[0] + "\", at most " + count(this.mostOfRow) + " in a row and " +
+        count(this.mostOfColumn) + " in a column.");
+      box.append(tools, this.canvas, this.readout, legend, bars);
       this.figure.append(box);
       this.figure.classList.add("live");
 
@@ -273,11 +284,12 @@
     // Where the map is on the canvas, in CSS pixels: beside it ticks and the profiles.
     plot() {
       const width = Math.max(this.canvas.clientWidth || 600, 200);
-      const left = 64, top = 6, side = width < 500 ? 36 : 72, gap = 6, below = 36;
+      const left = Math.max(64, 28 + 7 * count(this.map.axes[0].length).length);
+      const top = 6, side = width < 500 ? 36 : 72, gap = 6, below = 36;
       const inner = width - left - side - gap;
       const [rows, columns] = this.map.axes.map((axis) => axis.length);
-      const height = Math.round(Math.min(Math.max(inner * rows / columns, 60), 620));
-      const narrow = Math.min(inner, Math.max(height * columns / rows, 60));
+      const height = Math.round(Math.min(inner * Math.max(rows / columns, 1 / 4), 620));
+      const narrow = Math.min(inner, height * Math.max(columns / rows, 1 / 4));
       return { left, top, side, gap, below, width: Math.round(narrow), height, all: width };
     }
 
@@ -289,11 +301,11 @@
     }
 
     clamp() {
-      const { rows, columns } = this.map;
-      this.view.width = Math.min(this.view.width, columns);
-      this.view.height = Math.min(this.view.height, rows);
-      this.view.x = Math.min(Math.max(this.view.x, 0), columns - this.view.width);
-      this.view.y = Math.min(Math.max(this.view.y, 0), rows - this.view.height);
+      const { view, across, down } = this;
+      view.width = Math.min(view.width, across);
+      view.height = Math.min(view.height, down);
+      view.x = Math.min(Math.max(view.x, 0), across - view.width);
+      view.y = Math.min(Math.max(view.y, 0), down - view.height);
     }
 
     // By shares of what is seen.
@@ -305,8 +317,7 @@
     }
 
     showAll() {
-      this.view = { x: 0, y: 0, width: this.map.columns, height: this.map.rows };
-      this.clamp();
+      this.view = { x: 0, y: 0, width: this.across, height: this.down };
       this.draw();
     }
 
@@ -396,13 +407,23 @@
           const x = snap(toX(begin * size)), end = snap(toX(row.ends[i] * size));
           context.fillStyle = colors[state];
           context.fillRect(x, y, end - x, bottom - y);
-          if (state === 1 && hatched) {
+          if (state === kPartial && hatched) {
             context.fillStyle = hatched;
             context.fillRect(x, y, end - x, bottom - y);
           }
+          const last = hatched && kMarks[state] ? Math.min(row.ends[i], endColumn) : 0;
+          for (let c = Math.max(begin, firstColumn); c < last; ++c) {
+            context.save();
+            context.translate(toX(c * size), y);
+            context.scale(cellWidth / 10, cellHeight / 10);
+            context.strokeStyle = color("--paper");
+            context.lineWidth = 1.4;
+            context.stroke(new Path2D(kMarks[state]));
+            context.restore();
+          }
         }
       }
-      if (Math.min(cellWidth, cellHeight) >= 9) {
+      if (Math.min(cellWidth, cellHeight) > 8) {
         context.strokeStyle = color("--paper");
         context.lineWidth = 1;
         context.beginPath();
@@ -419,12 +440,13 @@
       context.restore();
       this.mixed.hidden = !mixed;
 
-      // The profiles: the heaviest row or column of what a pixel shows.
+      // The profiles: the heaviest row or column that begins in a pixel, or the one that fills it.
       const cell = this.cell(level);
       const bar = color("--bar"), accent = color("--accent");
       const heaviest = (values, begin, end) => {
         let most = 0;
-        for (let i = Math.max(0, Math.floor(begin)); i < Math.min(values.length, Math.max(Math.ceil(end), begin + 1)); ++i)
+        const first = Math.floor(begin);
+        for (let i = first; i < Math.min(values.length, Math.max(Math.floor(end), first + 1)); ++i)
           most = Math.max(most, values[i]);
         return most;
       };
@@ -460,7 +482,7 @@
       }
       this.tell(cell, size);
       this.figure.dataset.level = level;
-      this.figure.dataset.zoom = (this.map.columns / view.width).toFixed(2);
+      this.figure.dataset.zoom = (this.across / view.width).toFixed(2);
     }
 
     hatch(context, paper) {
@@ -480,31 +502,32 @@
       context.fillStyle = ink;
       context.font = "11px sans-serif";
       const { scale, axes } = this.map, view = this.view;
+      // Block boundaries in equal steps, and the end.
       const along = (axis, begin, length, pixels, least, put) => {
-        const elements = axis.block * scale, first = begin * elements;
-        const last = Math.min(axis.length, (begin + length) * elements);
-        let step = 1;
-        while (step / (length * elements) * pixels < least) step *= 2;
-        for (let at = Math.ceil(first / step) * step; at <= last; at += step)
-          put(at, (at / elements - begin) / length * pixels);
+        const elements = axis.block * scale, first = begin * elements, last = (begin + length) * elements;
+        const place = (at) => (at / elements - begin) / length * pixels;
+        let step = axis.block;
+        while (step / (length * elements) * pixels < least && step < axis.length) step *= 2;
+        for (let at = Math.ceil(first / step) * step; at <= last && at < axis.length; at += step)
+          if (at === 0 || place(axis.length) - place(at) >= least) put(at, place(at));
+        if (axis.length <= last) put(axis.length, place(axis.length));
       };
       context.textAlign = "right";
       context.textBaseline = "middle";
       along(axes[0], view.y, view.height, plot.height, 28, (at, y) =>
-        context.fillText(String(at), plot.left - 6, plot.top + Math.max(y, 4)));
+        context.fillText(count(at), plot.left - 6, plot.top + Math.max(y, 4)));
       context.textAlign = "center";
       context.textBaseline = "top";
       const bottom = plot.top + plot.height + plot.gap + 46;
-      const width = 12 + 7 * String(axes[1].length).length;
+      const width = 12 + 7 * count(axes[1].length).length;
       along(axes[1], view.x, view.width, plot.width, width, (at, x) =>
-        context.fillText(String(at), plot.left + x, bottom));
-      const name = (axis) => axis.name || this.map.block + "s";
-      context.fillText(name(axes[1]), plot.left + plot.width / 2, bottom + 16);
+        context.fillText(count(at), plot.left + x, bottom));
+      context.fillText(axes[1].label, plot.left + plot.width / 2, bottom + 16);
       context.save();
       context.translate(10, plot.top + plot.height / 2);
       context.rotate(-Math.PI / 2);
       context.textBaseline = "middle";
-      context.fillText(name(axes[0]), 0, 0);
+      context.fillText(axes[0].label, 0, 0);
       context.restore();
     }
 

@@ -15,6 +15,9 @@ constexpr std::string_view kAll = "attention attention-grad grouped-matmul", kFo
 constexpr Fault kFaults[] = {
     {"zeros", kAll, "every element is 0",
      "ScalingIntelligence/KernelBench#165, AI-Hypercomputer/accelerator-agents#50, NVIDIA/TransformerEngine#3528"},
+    {"inputs-tf32", kAll, "factors are rounded to TF32",
+     "triton-lang/triton#1671, evintunador/triton_docs_tutorials#6",
+     "the inputs and the weights are rounded to float16 or TF32"},
     {"mean-of-values", kForward, "all visible keys weigh the same",
      "SKaiNET-developers/SKaiNET#860, huggingface/transformers#48818", "all weights are equal"},
     {"tail-unwritten", kForward, "queries after whole tiles are not written",
@@ -57,7 +60,7 @@ constexpr Fault kFaults[] = {
      "jax-ml/jax#27224, ELS-RD/kernl#73", "the keys after whole tiles"},
     {"no-rescale", kForward, "sums are not rescaled at a new maximum, in tiles of 64 keys",
      "paiml/aprender#2753", "without rescaling at a new maximum"},
-    {"splits-lse-base", kForward, "two halves of the keys are joined with an lse of the wrong base",
+    {"splits-lse-base", kForward, "halves of the keys are joined with an lse of the wrong base",
      "sgl-project/sglang#40903, vllm-project/vllm#52796",
      "2 parts of the keys are joined with an lse to base 2"},
     {"head-mapping", kForward, "query head h reads key head h mod G",
@@ -78,9 +81,6 @@ constexpr Fault kFaults[] = {
     {"sinks-next-head", kForward, "each head has the sink of the next one", "NovaSky-AI/SkyRL#558"},
     {"empty-rows-nan", kForward, "queries without a key are NaN", "pytorch/pytorch#109517",
      "queries without a key are NaN"},
-    {"inputs-tf32", kAll, "factors are rounded to TF32",
-     "triton-lang/triton#1671, evintunador/triton_docs_tutorials#6",
-     "the inputs and the weights are rounded to float16 or TF32"},
     {"dkv-one-head", kBackward, "dk and dv are those of the last query head of a group",
      "marin-community/levanter#449, XunhaoLai/native-sparse-attention-triton#27",
      "only the last query head of each key head is counted"},
@@ -107,6 +107,15 @@ std::span<const Fault> fault_catalogue() { return kFaults; }
 const Fault* find_fault(std::string_view name) {
   const auto found =
       std::find_if(std::begin(kFaults), std::end(kFaults), [&](const Fault& f) { return f.name == name; });
+  return found == std::end(kFaults) ? nullptr : found;
+}
+
+const Fault* fault_named_by(std::string_view explanation) {
+  if (explanation.starts_with('\'') && explanation.find("' is left out") != std::string_view::npos)
+    return find_fault("term-ignored");
+  const auto found = std::find_if(std::begin(kFaults), std::end(kFaults), [&](const Fault& f) {
+    return !f.cause.empty() && explanation.starts_with(f.cause);
+  });
   return found == std::end(kFaults) ? nullptr : found;
 }
 

@@ -1,0 +1,37 @@
+# Writes the copyright notices of what is linked into a static program, or included by it, into the folder TO: Debian's,
+# named after their packages. The archives are those that the linker's MAP lists.
+#
+#   cmake -D MAP=... -D "HEADERS=...;..." -D BUILD=folder -D "SYSROOT=..." -D TO=... -P notices.cmake
+cmake_minimum_required(VERSION 3.25)
+
+file(STRINGS ${MAP} loaded REGEX "^LOAD /")
+list(TRANSFORM loaded REPLACE "^LOAD " "")
+list(LENGTH loaded count)
+if(count EQUAL 0)
+  message(FATAL_ERROR "${MAP} lists no libraries")
+endif()
+foreach(file ${loaded} ${HEADERS})
+  file(REAL_PATH ${file} file)
+  string(FIND ${file} ${BUILD}/ at)
+  if(at EQUAL 0)
+    continue()
+  endif()
+  set(root "")
+  if(SYSROOT)
+    string(FIND ${file} ${SYSROOT}/ at)
+    if(at EQUAL 0)
+      set(root ${SYSROOT})
+    endif()
+  endif()
+  string(LENGTH "${root}" length)
+  string(SUBSTRING ${file} ${length} -1 installed)
+  file(GLOB lists ${root}/var/lib/dpkg/info/*.list)
+  execute_process(COMMAND grep -lxF ${installed} ${lists} OUTPUT_VARIABLE list)
+  cmake_path(GET list STEM LAST_ONLY package)  # zlib1g-dev:amd64
+  string(REGEX REPLACE ":.*" "" package "${package}")
+  set(notice ${root}/usr/share/doc/${package}/copyright)
+  if(package STREQUAL "" OR NOT EXISTS ${notice})
+    message(FATAL_ERROR "no copyright notice of ${file}, of the package '${package}'")
+  endif()
+  configure_file(${notice} ${TO}/${package}.copyright COPYONLY)
+endforeach()
