@@ -62,23 +62,25 @@ void append(Report& report, Report more) {
   for (Report::Item& item : more.items) report.add(std::move(item));
   std::move(more.details.begin(), more.details.end(), std::back_inserter(report.details));
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
+  std::move(more.cases.begin(), more.cases.end(), std::back_inserter(report.cases));
   report.pictures_left_out += more.pictures_left_out;
 }
 
-Job::Job(const Command& command, const OptionSet& options, Communicator& with)
-    : comm(with),
+Job::Job(const Command& of, const OptionSet& options, Communicator& with)
+    : command(of),
+      comm(with),
       budget(options.shared().max_memory, with.local_size()),
       inputs(options.shared().allow_external, budget, provenance, comm, options.shared().replay),
-      outputs(command.word(), options.shared()),
+      outputs(of.word(), options.shared()),
       options_(options),
-      reporter_(command, options.shared(), provenance) {
+      reporter_(of, options.shared(), provenance) {
   provenance.record("ejk_version", version());
-  provenance.record("ejk_command", command.word());
+  provenance.record("ejk_command", of.word());
   options.record(provenance);
   instruction_set();  // throws for an invalid EJK_ISA
   require_one_instruction_set(comm);
   choose_threads(options.shared().threads, comm.local_size());
-  if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
+  if (!options.names_outputs_later()) outputs.declare(options.outputs(of));
   reporter_.check_files();
 }
 

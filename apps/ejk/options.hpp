@@ -51,6 +51,7 @@ struct SharedOptions {
   bool stats = false;
   bool allow_external = false;
   bool json = false;
+  std::optional<LogFormat> format;  // of --format; none: text
   bool quiet = false;
   bool verbose = false;  // details of the report, too
   std::string html;      // the report as a page
@@ -312,6 +313,9 @@ Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::
                   const std::vector<DType>& among = all_dtypes()) {
   return add_choice(set, names, into, named_choices<T>(among), "TYPE", help);
 }
+
+/// --format, of commands whose reports have cases.
+Option& add_format(OptionSet& set);
 
 /// --convention document|ejkernel, recorded and shown.
 Option& add_convention(OptionSet& set, Convention& into, const std::string& help);

@@ -256,7 +256,7 @@ Outcome run(const CompareOptions& options, Job& job) {
   // What is known of the run is behind the verdict.
   report.move_to_details();
   if (!planned.is_whole)
-    append(report, describe(files.found[0]));
+    append(report, describe(files.found[0])), report.cases.front().name = printable(plan.pairs()[0].name);
   else if (options.first)
     append(report, describe_layers(files));
   else
@@ -450,6 +450,7 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
           "--explain, --axes, --group-sizes, --cu-seqlens, --block, --tiles, --allow-fraction, "
           "--allow-count, --metric, --max-ulp, --no-equal-nan, --map, --decode, --rtol, --atol")
       .group(modes);
+  add_format(set).excludes("--runs, --routing");
   add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts chosen of scores")
       .needs("--routing")
       .group(modes);

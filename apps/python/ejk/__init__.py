@@ -627,7 +627,9 @@ def _write_replay(call: _Call, words: list[str], message: str, version: str) -> 
               for file, parts in call.files.items() for part, array in parts.items()}
     versions = {"python": platform.python_version(), "device": _device_of(arrays.values())}
     versions |= {module: str(sys.modules[module].__version__) for module in ("torch", "numpy") if module in sys.modules}
-    metadata = {"ejk_replay": "1", "command": json.dumps([call.without_paths(word, "@") for word in words]),
+    command = [call.without_paths(word, "@") for word in words
+               if not word.startswith(("--output=", "--html=", "--picture="))]  # a replayed command writes nothing
+    metadata = {"ejk_replay": "1", "command": json.dumps(command),
                 "ejk_version": version, "test": test, "versions": json.dumps(versions), "exit": "1",
                 "message": message}
     path = os.path.join(os.environ["EJK_REPLAY"], f"{name}.safetensors")

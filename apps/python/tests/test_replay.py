@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -158,3 +160,16 @@ def test_options_are_added_and_may_name_other_files(tmp_path):
     done = replay("x.safetensors", "--explain", "--mask", "documents(cu.npy)", "--html", "page.html", folder=tmp_path)
     assert done.returncode == 1 and "written by ejk 0.0.1" in done.stderr
     assert (tmp_path / "page.html").exists()
+
+
+def test_a_verdict_in_the_formats_of_others_is_read_by_them(failed):
+    command = re.compile(r"::(error|warning) file=[^,:]+,title=[^,:]+::.+")
+    for path in sorted((failed[0] / "replays").iterdir()):
+        done = replay(path, "--format", "github")
+        assert done.returncode == 1 and done.stdout and all(map(command.fullmatch, done.stdout.splitlines()))
+        suite = ElementTree.fromstring(replay(path, "--format", "junit").stdout.encode())[0]
+        assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) != "0"
+        assert suite.get("tests") == str(len(suite))
+        heading, empty, *rows = replay(path, "--format=md").stdout.splitlines()
+        assert heading.startswith("### ejk ") and not empty and len(rows) > 2
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
