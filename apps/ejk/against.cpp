@@ -84,6 +84,7 @@ void declare_against(OptionSet& set, AgainstOptions& into) {
            "query,head or q,c; column is that of the elements.")
       .needs("--against")
       .group(kAgainstGroup);
+  add_format(set).needs("--against");
   add_flag(set, "--brief", into.brief, "with --json: the verdict as text, too, on stderr")
       .needs("--against")
       .group(kAgainstGroup);
@@ -144,6 +145,7 @@ void add_against(Report& report, const AgainstOptions& options, Against against,
   if (options.explain == Explain::no && !against.agrees() && against.agrees_with.empty())
     about.add(Remark{"--explain says which usual mistake it is."});
   if (options.brief && job.json()) job.print(about);
+  report.cases = about.cases;
   // What else is known of the run are details beside the verdict.
   report.move_to_details([](const Report::Item& item) {
     const auto* const section = std::get_if<Section>(&item);

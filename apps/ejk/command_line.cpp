@@ -17,6 +17,7 @@
 #include "job.hpp"
 #include "options.hpp"
 #include "other_words.hpp"
+#include "replay.hpp"
 #include "signals.hpp"
 #include "terminal.hpp"
 
@@ -111,12 +112,14 @@ std::string quoted_line(const Command& command, const Arguments& arguments) {
 }
 
 int run_command(const Command& command, const Arguments& arguments, const std::string& program,
-                ErrorStyle& style, Communicator& comm) {
+                ErrorStyle& style, Communicator& comm,
+                const std::shared_ptr<const ReplayFile>& replay = nullptr) {
   for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word)
     if (is_help(*word))
       return print(command_help(command, *word == "-h" ? HelpLength::brief : HelpLength::all)), kExitDone;
   Parser parser(command);
   parser.set.shared().program = program;
+  parser.set.shared().replay = replay;
   const Parsed parsed = parser.set.parse(arguments, command.example);
   refuse_extras(command, parser.set, parsed.extras, arguments);
   if (parsed.error) throw Error(*parsed.error);
@@ -124,7 +127,8 @@ int run_command(const Command& command, const Arguments& arguments, const std::s
   style.color = parser.set.shared().color;
 
   Job job(command, parser.set, comm);
-  job.provenance.command_line(quoted_line(command, arguments));
+  job.provenance.command_line(quoted_line(command, arguments) +
+                              (replay ? " (of ejk replay " + replay->path + ")" : ""));
   return parser.run(job) == Outcome::passed ? kExitDone : kExitFailed;
 }
 
@@ -180,11 +184,17 @@ int run_arguments(const Arguments& arguments, ErrorStyle& style, Communicator& c
   if (first == "__complete") return print(completion_candidates(rest)), kExitDone;
   if (is_help(first) || first == "help") return print(help_for(rest)), kExitDone;
   const Command& command = command_named(first);
-  const auto run_as = [&](const Command& one) {
+  const auto run_as = [&](const Command& one, const std::shared_ptr<const ReplayFile>& replay = nullptr) {
     style.program = fmt::format("{} {}", program, one.name);
     handle_signals(style.program);
-    return run_command(one, rest, program, style, comm);
+    return run_command(one, rest, program, style, comm, replay);
   };
+  if (command.name == "replay" && !has_help(rest)) {
+    style.program = fmt::format("{} {}", program, command.name);
+    ReplayedCommand replayed = replayed_command(rest);
+    rest = std::move(replayed.arguments);
+    return run_as(*replayed.command, replayed.file);
+  }
   if (command.actions.empty()) return run_as(command);
   style.program = fmt::format("{} {}", program, command.name);
   if (rest.empty())

@@ -41,6 +41,13 @@ std::shared_ptr<const ArraySource> shared_array(Communicator& comm,
   return make_source(std::move(array), "-");
 }
 
+// A tensor of a replayed command by its name, without the path of the file.
+class NamedSource final : public ForwardingSource {
+ public:
+  NamedSource(const std::shared_ptr<const ArraySource>& source, std::string name)
+      : ForwardingSource(source, type_of(*source), source->access(), std::move(name)) {}
+};
+
 std::optional<std::string> shared_text(Communicator& comm, const std::optional<std::string>& text) {
   RankMessage sent;
   sent.put(text.has_value()).put_text(text.value_or(""));
@@ -64,7 +71,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
     opened = {role, open(reference, untyped_, bytes)};
     provenance_.input(role, reference);
     count_read(bytes);
-  } else if (role != opened.role && !is_without_file(reference) && parse_reference(reference).is_stream()) {
+  } else if (role != opened.role && !is_without_file(reference) && parsed(reference).is_stream()) {
     throw usage("-: standard input can be read only once");
   }
   return opened.source;
@@ -72,11 +79,21 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& role, const s
 
 ArrayGroup Inputs::open_group(const std::string& role, const std::string& reference,
                               const std::vector<std::string>& names) {
-  const ArrayReference named = parse_input(reference);
+  const ArrayReference named = parsed(reference);
   if (!named.slice.empty())
     throw usage(printable(reference) + ": a slice picks a part of one array, not of several");
-  ArrayGroup group = file(named).group(names, named.member);
+  ArrayGroup group = replay_ && replay_->is_group(reference) ? replayed_group(reference, names)
+                                                             : file(named).group(names, named.member);
   provenance_.input(role, reference);
+  return group;
+}
+
+ArrayGroup Inputs::replayed_group(const std::string& word, const std::vector<std::string>& names) {
+  ArrayGroup group{word, {}, {}};
+  for (const std::string& name : names)
+    if (replay_->tensors.contains(word + ":" + name)) group.arrays[name] = open(word + ":" + name);
+  if (group.arrays.empty() && !names.empty())
+    throw Error(Error::Kind::input, fmt::format("{}: holds none of {}", word, fmt::join(names, ", ")));
   return group;
 }
 
@@ -103,6 +120,8 @@ const ArrayFile& Inputs::file(const ArrayReference& reference, UntypedBytes unty
 }
 
 std::shared_ptr<const ArraySource> Inputs::open(const ArrayReference& reference, UntypedBytes untyped) {
+  if (replay_ && reference.path == replay_->path)
+    return std::make_shared<NamedSource>(file(reference, untyped).array(reference), reference.text);
   if (!reference.is_stream() || comm_.is_single()) return file(reference, untyped).array(reference);
   return shared_array(comm_, comm_.is_first() ? file(reference, untyped).array(reference) : nullptr);
 }
@@ -116,7 +135,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference, Un
   }
   const auto computed = computed_reference(reference);
   if (!computed) {
-    auto source = open(parse_input(reference), untyped);
+    auto source = open(parsed(reference), untyped);
     bytes += type_of(*source).bytes();
     return source;
   }
@@ -155,7 +174,7 @@ std::shared_ptr<const ArraySource> Inputs::open(const std::string& reference) {
 
 std::shared_ptr<const ArraySource> Inputs::open_whole(const std::string& reference) {
   if (is_without_file(reference)) return nullptr;
-  ArrayReference whole = parse_input(reference);
+  ArrayReference whole = parsed(reference);
   if (whole.slice.empty() || is_read_once(whole)) return nullptr;
   whole.slice.clear();
   return open(whole, untyped_);
@@ -192,35 +211,44 @@ std::vector<NamedInput> Inputs::arrays_in(const std::string& word) {
   if (const auto computed = computed_reference(word)) {
     // Named after its first array.
     const std::string& first = computed->arrays.front();
-    return alone(computed_reference(first) ? word.substr(0, word.find('('))
-                                           : parse_input(first).array_name());
+    return alone(computed_reference(first) ? word.substr(0, word.find('(')) : parsed(first).array_name());
   }
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = parsed(word);
   std::vector<NamedInput> inputs;
+  if (replay_ && replay_->is_group(word) && named.member.empty()) {
+    const std::string before = word + ":";
+    for (auto at = replay_->tensors.lower_bound(before);
+         at != replay_->tensors.end() && at->starts_with(before); ++at) {
+      ArrayReference member = named;
+      member.member = member.text = *at;
+      inputs.push_back({{at->substr(before.size()), std::move(member)}, nullptr});
+    }
+    return inputs;
+  }
   for (FoundArray& array : file(named).arrays(named)) inputs.push_back({std::move(array), nullptr});
   return inputs;
 }
 
 std::optional<std::vector<StoredArray>> Inputs::stored_in(const std::string& word) {
   if (is_without_file(word)) return std::nullopt;
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = parsed(word);
   if (!named.member.empty() || !named.slice.empty()) return std::nullopt;
   return file(named).stored_arrays();
 }
 
 std::map<std::string, std::string> Inputs::attributes_in(const std::string& word) {
-  return file(parse_input(word)).attributes();
+  return file(parsed(word)).attributes();
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {
   if (is_without_file(word)) return {};
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = parsed(word);
   return named.slice.empty() ? file(named).links(named.member) : std::vector<ArrayLink>();
 }
 
 std::vector<std::string> Inputs::remarks_in(const std::string& word) {
   if (is_without_file(word)) return {};
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = parsed(word);
   return named.member.empty() && named.slice.empty() ? file(named).remarks() : std::vector<std::string>();
 }
 
@@ -251,6 +279,7 @@ std::string Inputs::links_left_out(const std::string& word) {
 
 JsonValue Inputs::read_json(const std::string& role, const std::string& path,
                             const std::string& hint_for_npy) {
+  if (replay_) replay_->require_added(path);
   provenance_.input(role, path);
   const std::int64_t most = budget_.bytes() / kJsonBytesPerByte;
   const bool by_first = path == "-" && !comm_.is_single();

@@ -19,6 +19,7 @@
 #include "ejk/quantize.hpp"
 #include "ejk/report.hpp"
 #include "provenance.hpp"
+#include "replay.hpp"
 
 namespace ejk::app {
 
@@ -33,13 +34,19 @@ class Inputs {
   /// `allow_external`: HDF5 files may refer to other files. All references outlive this. Standard input is
   /// read by rank 0, for all.
   Inputs(bool allow_external, const Budget& budget, Provenance& provenance,
-         Communicator& comm = single_process())
+         Communicator& comm = single_process(), std::shared_ptr<const ReplayFile> replay = nullptr)
       : allow_external_(allow_external),
+        replay_(std::move(replay)),
         budget_(budget),
         provenance_(provenance),
         comm_(comm),
         spare_(budget.bytes() / 4),
         read_memory_(std::make_shared<ReadMemory>(spare_ + kHeldBeside)) {}
+
+  /// parse_input(); of a replayed command the tensors of its file alone.
+  ArrayReference parsed(const std::string& word) const {
+    return replay_ ? replay_->reference(word) : parse_input(word);
+  }
 
   /// The array that a reference names, recorded as `role`. Each reference is opened once.
   std::shared_ptr<const ArraySource> open(const std::string& role, const std::string& reference);
@@ -116,6 +123,7 @@ class Inputs {
     UntypedBytes untyped;
   };
 
+  ArrayGroup replayed_group(const std::string& word, const std::vector<std::string>& names);
   const ArrayFile& file(const ArrayReference& reference, UntypedBytes untyped);
   const ArrayFile& file(const ArrayReference& reference) { return file(reference, untyped_); }
   std::shared_ptr<const ArraySource> open(const ArrayReference& reference, UntypedBytes untyped);
@@ -127,6 +135,7 @@ class Inputs {
   static constexpr std::int64_t kHeldBeside = std::int64_t{128} << 20;
 
   bool allow_external_;
+  std::shared_ptr<const ReplayFile> replay_;
   UntypedBytes untyped_ = UntypedBytes::refuse;
   const Budget& budget_;
   Provenance& provenance_;

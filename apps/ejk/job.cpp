@@ -41,29 +41,46 @@ void require_one_instruction_set(Communicator& comm) {
   }
 }
 
+// A replayed report is the same on every machine.
+void remove_times(Report& report) {
+  const auto is_time = [](const Report::Item& item) {
+    const auto* const field = std::get_if<Field>(&item);
+    return field != nullptr && (field->unit == Unit::seconds || field->unit == Unit::bytes_per_second ||
+                                field->unit == Unit::flop_per_second);
+  };
+  for (auto* items : {&report.items, &report.details}) {
+    std::erase_if(*items, is_time);
+    for (Report::Item& item : *items)
+      if (auto* const section = std::get_if<Section>(&item); section != nullptr && section->content)
+        remove_times(*section->content);
+  }
+}
+
 }  // namespace
 
 void append(Report& report, Report more) {
   for (Report::Item& item : more.items) report.add(std::move(item));
   std::move(more.details.begin(), more.details.end(), std::back_inserter(report.details));
   for (std::string& warning : more.warnings) report.warnings.push_back(std::move(warning));
+  std::move(more.cases.begin(), more.cases.end(), std::back_inserter(report.cases));
   report.pictures_left_out += more.pictures_left_out;
 }
 
-Job::Job(const Command& command, const OptionSet& options, Communicator& with)
-    : comm(with),
+Job::Job(const Command& of, const OptionSet& options, Communicator& with)
+    : command(of),
+      comm(with),
       budget(options.shared().max_memory, with.local_size()),
-      inputs(options.shared().allow_external, budget, provenance, comm),
-      outputs(command.word(), options.shared()),
+      inputs(options.shared().allow_external, budget, provenance, comm, options.shared().replay),
+      outputs(of.word(), options.shared()),
       options_(options),
-      reporter_(command, options.shared(), provenance) {
+      reporter_(of, options.shared(), provenance) {
   provenance.record("ejk_version", version());
-  provenance.record("ejk_command", command.word());
+  provenance.record("ejk_command", of.word());
   options.record(provenance);
   instruction_set();  // throws for an invalid EJK_ISA
   require_one_instruction_set(comm);
   choose_threads(options.shared().threads, comm.local_size());
-  if (!options.names_outputs_later()) outputs.declare(options.outputs(command));
+  if (!options.names_outputs_later()) outputs.declare(options.outputs(of));
   reporter_.check_files();
 }
 
@@ -95,6 +112,10 @@ bool Job::plan(Report report, std::int64_t peak_bytes, const Division& division,
 void Job::deliver(Report report, const std::vector<Output>& arrays,
                   const std::function<void(Report&)>& complete) {
   for (std::string& warning : outputs.lost_types(arrays)) report.warnings.push_back(std::move(warning));
+  if (const auto& replay = options_.shared().replay) {
+    report.warnings.insert(report.warnings.begin(), replay->warnings.begin(), replay->warnings.end());
+    remove_times(report);
+  }
   if (wants_picture() && report.pictures_left_out > 0)
     report.warnings.push_back(
         fmt::format("{} block picture{} left out: there are too many, or too large ones",

@@ -31,6 +31,7 @@ class Job {
   Job(const Job&) = delete;  // its parts refer to each other
   Job& operator=(const Job&) = delete;
 
+  const Command& command;
   /// The ranks of this run; each command determines what it divides.
   Communicator& comm;
   Provenance provenance;

@@ -157,6 +157,20 @@ std::string help_of_choices(const std::string& help, const std::vector<std::stri
   return help.substr(0, end) + between + list + help.substr(end);
 }
 
+Option& add_format(OptionSet& set) {
+  return add_choice(
+             set, "--format", set.shared().format,
+             {{"text", std::nullopt},
+              {"github", LogFormat::github},
+              {"junit", LogFormat::junit},
+              {"md", LogFormat::md}},
+             "FORMAT",
+             "for a build's log\ngithub: workflow commands of GitHub Actions, at most 10 errors and 10 warnings. junit: "
+             "XML as pytest writes it. md: a table, for $GITHUB_STEP_SUMMARY. stdout has that alone.")
+      .excludes("--json, --dry-run")
+      .group(kSharedGroup);
+}
+
 Option& add_convention(OptionSet& set, Convention& into, const std::string& help) {
   return add_choice(set, "--convention", into,
                     {{"document", Convention::document}, {"ejkernel", Convention::ejkernel}}, "WHICH", help)

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ Error usage(fmt::format_string<First, Rest...> message, First&& first, Rest&&...
   return usage(fmt::format(message, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
+struct ReplayFile;
+
 struct SharedOptions {
   std::string program = "ejk";  // its name in messages
   std::string output;
@@ -48,11 +51,13 @@ struct SharedOptions {
   bool stats = false;
   bool allow_external = false;
   bool json = false;
+  std::optional<LogFormat> format;  // of --format; none: text
   bool quiet = false;
   bool verbose = false;  // details of the report, too
   std::string html;      // the report as a page
   std::string picture;
-  bool has_picture = false;  // the command's report has block pictures
+  bool has_picture = false;                  // the command's report has block pictures
+  std::shared_ptr<const ReplayFile> replay;  // the inputs of a replayed command
   When progress = When::automatic;
   When color = When::automatic;
 };
@@ -308,6 +313,9 @@ Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::
                   const std::vector<DType>& among = all_dtypes()) {
   return add_choice(set, names, into, named_choices<T>(among), "TYPE", help);
 }
+
+/// --format, of commands whose reports have cases.
+Option& add_format(OptionSet& set);
 
 /// --convention document|ejkernel, recorded and shown.
 Option& add_convention(OptionSet& set, Convention& into, const std::string& help);

@@ -11,6 +11,7 @@
 
 #include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
+#include "inputs.hpp"
 #include "terminal.hpp"
 
 namespace ejk::app {
@@ -160,8 +161,18 @@ void Reporter::print_text(const Report& report) const {
   if (!shared_.quiet) print_error(to_text(report, style(stderr)));
 }
 
+std::string Reporter::log(const Report& report) const {
+  std::string file = shared_.replay ? shared_.replay->path : "";
+  for (const char* const role : {"against", "actual", ""})
+    for (const auto& [of, word] : provenance_.inputs())
+      if (file.empty() && (of == role || (*role == '\0' && of != "mask_expression")) &&
+          !is_without_file(word))
+        file = parse_reference(word).path;
+  return to_log(report, *shared_.format, std::string(command_.name), file);
+}
+
 void Reporter::warn(const Report& report) {
-  if (shared_.json) return;
+  if (shared_.json || shared_.format == LogFormat::github) return;
   if (bar_) bar_->clear();
   for (; warned_ < report.warnings.size(); ++warned_)
     print_error(fmt::format("{} {}: warning: {}\n", shared_.program, command_.name,
@@ -177,7 +188,9 @@ void Reporter::print(const Report& report, bool on_stderr) {
   }
   warn(report);
   if (shared_.quiet) return;
-  const std::string text = shared_.json ? to_json(report, envelope()) : to_text(report, style(stream));
+  const std::string text = shared_.json     ? to_json(report, envelope())
+                           : shared_.format ? log(report)
+                                            : to_text(report, style(stream));
   if (on_stderr)
     print_error(text);
   else

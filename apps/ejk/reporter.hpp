@@ -56,6 +56,7 @@ class Reporter {
   void print(const Report& report, bool on_stderr);
 
  private:
+  std::string log(const Report& report) const;
   TextStyle style(std::FILE* stream) const;
   ReportEnvelope envelope() const;
 

@@ -192,12 +192,28 @@ struct Line {
 /// Most block pictures of a report; pictures_left_out counts the others.
 inline constexpr std::int64_t kMostPictures = 16;
 
+/// What a command judged, for readers of a build's log: an array, a fault, a kind of artefact.
+struct ReportCase {
+  enum class Outcome : std::uint8_t { passed, failed, ignored, skipped };
+  struct Finding {
+    bool is_error = true;
+    std::string text;
+  };
+
+  std::string name;  // "out"
+  Outcome outcome = Outcome::passed;
+  std::string text = {};               // why it failed, was ignored or skipped
+  double size = 0;                     // of what is wrong: the largest are the worst
+  std::vector<Finding> findings = {};  // where it has several
+};
+
 struct Report {
   using Item = std::variant<Field, Table, BlockPicture, Section, Remark, JsonField, Line>;
 
   std::vector<Item> items;
   std::vector<Item> details = {};      // behind the items; text may leave them out
   std::vector<std::string> warnings;   // in text on stderr, in JSON under "warnings"
+  std::vector<ReportCase> cases = {};  // in to_log alone
   bool without_text = false;           // the text is empty: the exit status says it all
   std::int64_t pictures_left_out = 0;  // block pictures that it would have, were they not so many or large
 
@@ -233,6 +249,16 @@ struct ReportEnvelope {
 /// {"schema": 1, "ejk_version", "command", "inputs": [{"role", "value"}], "result", "warnings"} on one line.
 /// NaN and infinities are null, invalid UTF-8 is replaced.
 std::string to_json(const Report& report, const ReportEnvelope& envelope);
+
+/// The cases and warnings of a report as others read them:
+/// github  workflow commands of GitHub Actions, a line for each failure ("::error file=F,title=T::TEXT") and each warning,
+///         at most 10 of either, the worst: more are not shown
+/// junit   XML as pytest writes it, without times and hosts
+/// md      a heading with the verdict and one table, for $GITHUB_STEP_SUMMARY
+enum class LogFormat : std::uint8_t { github, junit, md };
+const char* name_of(LogFormat format);
+std::string to_log(const Report& report, LogFormat format, const std::string& command,
+                   const std::string& file);
 
 /// A self-contained HTML page (Content-Security-Policy), readable without scripts; with them tables sort and
 /// block pictures zoom. Deterministic. About 30 KiB, plus at most 240 KiB for pictures and 120 KiB for

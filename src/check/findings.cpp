@@ -282,6 +282,16 @@ Report describe(const Findings& findings, Severity fails) {
       .add(JsonField{"warnings", fmt::format("{}", findings.warnings())});
 
   const auto kept = findings.kept();
+  using Outcome = ReportCase::Outcome;
+  const bool is_failed = findings.errors() > 0 || (fails == Severity::warning && findings.warnings() > 0);
+  ReportCase& checked = report.cases.emplace_back(
+      ReportCase{"", is_failed ? Outcome::failed : Outcome::passed, verdict_of(findings, fails)});
+  for (const auto& [rule, finding] : kept)
+    checked.findings.push_back(
+        {rule.severity == Severity::error,
+         fmt::format("{}{}: {} ({})", finding.array, finding.index.empty() ? "" : to_string(finding.index),
+                     finding.message, rule.name)});
+  if (!is_failed) checked.text.clear();
   const bool in_one = std::all_of(kept.begin(), kept.end(), [&](const Findings::Kept& one) {
     return one.finding.array == kept.front().finding.array;
   });

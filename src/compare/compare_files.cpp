@@ -413,6 +413,14 @@ std::string verdict_of(const FilesComparison& files) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+ReportCase case_of(const ArrayPair& pair, const Explained& found) {
+  if (found.comparison.close) return {printable(pair.name), ReportCase::Outcome::passed};
+  const std::optional<Difference>& largest = found.comparison.largest_absolute;
+  return {printable(pair.name), ReportCase::Outcome::failed,
+          pair.why.empty() ? verify::verdict_of(found) : pair.why,
+          largest ? largest->amount : std::numeric_limits<double>::infinity()};
+}
+
 Report summary_of(const FilesComparison& files) {
   std::int64_t arrays = 0, differing = 0, only_actual = 0, only_expected = 0, links = 0, elements = 0,
                zeros = 0;
@@ -429,6 +437,7 @@ Report summary_of(const FilesComparison& files) {
       continue;
     }
     ++arrays;
+    report.cases.push_back(case_of(pair, files.found[p]));
     differing += !c.close;
     only_expected += !pair.open_actual, only_actual += !pair.open_expected;
     elements += c.elements;

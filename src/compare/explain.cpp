@@ -233,7 +233,11 @@ std::int64_t explain_bytes(const ArraySource& actual, const ArraySource& expecte
 
 Report describe(const Explained& explained) {
   Report comparison = describe(explained.comparison);
-  comparison.items.insert(comparison.items.begin(), Line{"verdict", verify::verdict_of(explained)});
+  const std::string verdict = verify::verdict_of(explained);
+  comparison.items.insert(comparison.items.begin(), Line{"verdict", verdict});
+  using Outcome = ReportCase::Outcome;
+  const bool is_close = explained.comparison.close;
+  comparison.cases = {{"", is_close ? Outcome::passed : Outcome::failed, is_close ? "" : verdict}};
   if (explained.permuted) {
     const PermutedAxes& p = *explained.permuted;
     const std::string order = fmt::format("{}", fmt::join(p.axes, ", "));
@@ -251,6 +255,7 @@ Report describe(const Explained& explained) {
   // Where and why precede the tables of single elements.
   Report report;
   report.warnings = std::move(comparison.warnings);
+  report.cases = std::move(comparison.cases);
   const auto tables =
       std::find_if(comparison.items.begin(), comparison.items.end(),
                    [](const Report::Item& item) { return std::holds_alternative<Table>(item); });

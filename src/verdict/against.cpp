@@ -419,6 +419,27 @@ std::string cause_of(const Against& against, const std::string& array) {
   return verify::text_of_causes(*causes[0], causes.size() - 1);
 }
 
+// "out is wrong in 97.3 %: the scale is applied twice"
+std::string wrong_in(const std::string& names, bool is_one, const std::string& share,
+                     const std::string& cause) {
+  return fmt::format("{} {} wrong in {}{}{}", names, is_one ? "is" : "are", share, cause.empty() ? "" : ": ",
+                     cause);
+}
+
+std::vector<ReportCase> cases_of(const Against& against) {
+  using Outcome = ReportCase::Outcome;
+  std::vector<ReportCase> cases;
+  for (const Against::Compared& array : against.arrays) {
+    ReportCase& one = cases.emplace_back(ReportCase{array.name, Outcome::passed});
+    if (array.beyond == 0) continue;
+    one.outcome = Outcome::failed;
+    one.size = static_cast<double>(array.beyond) / static_cast<double>(array.elements);
+    one.text = wrong_in(array.name, true, to_text(one.size, Unit::share), cause_of(against, array.name));
+  }
+  for (const std::string& name : against.not_given) cases.push_back({name, Outcome::skipped, "not compared"});
+  return cases;
+}
+
 // "out and lse are wrong in 97.3 % and 100 %: the scale is applied twice; not compared: dq".
 std::string verdict_of(const Against& against) {
   struct Group {
@@ -446,9 +467,8 @@ std::string verdict_of(const Against& against) {
   for (const Group& group : wrong) {
     const bool is_one =
         std::count(group.shares.begin(), group.shares.end(), group.shares[0]) == std::ssize(group.shares);
-    parts.push_back(fmt::format(
-        "{} {} wrong in {}{}{}", listed(group.names), group.names.size() > 1 ? "are" : "is",
-        is_one ? group.shares[0] : listed(group.shares), group.cause.empty() ? "" : ": ", group.cause));
+    parts.push_back(wrong_in(listed(group.names), group.names.size() == 1,
+                             is_one ? group.shares[0] : listed(group.shares), group.cause));
   }
   if (!right.names.empty())
     parts.push_back(
@@ -463,6 +483,7 @@ std::string verdict_of(const Against& against) {
 Report describe(const Against& against) {
   Report report;
   report.add(Line{"verdict", verdict_of(against)});
+  report.cases = cases_of(against);
   report.add("agrees", "within the error bound", against.agrees())
       .add("method", "every element compared with",
            std::string(against.method == Against::Method::float64 ? "float64" : "the own result"))

@@ -52,6 +52,21 @@ std::string read_rule(const std::string& word) {
       .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "");
 }
 
+std::vector<ReportCase> cases_of(const Audit& audit) {
+  using Outcome = ReportCase::Outcome;
+  std::vector<ReportCase> cases;
+  for (const AuditedFault& one : audit.faults)
+    cases.push_back({std::string(one.fault->name),
+                     one.caught    ? Outcome::passed
+                     : one.ignored ? Outcome::ignored
+                                   : Outcome::failed,
+                     one.caught ? "" : fmt::format("not caught: {}; {}", one.text, one.remedy),
+                     -one.largest});
+  for (const Audit::NotTried& one : audit.not_tried)
+    cases.push_back({std::string(one.fault->name), Outcome::skipped, one.why});
+  return cases;
+}
+
 }  // namespace
 
 PassRule TestFlags::rule(DType dtype) const {
@@ -122,6 +137,7 @@ void declare_test(OptionSet& set, TestFlags& into) {
       set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
       "FAULT", "a fault that may be missed, by its name; may be repeated")
       .group(kGroup);
+  add_format(set);
   set.name_outputs_later();
 }
 
@@ -137,6 +153,7 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
   options.progress = job.progress();
   const Audit found = job.phase(Phase::compute, [&] { return audit(options); });
   Report report = describe(found);
+  report.cases = cases_of(found);
   report.warnings.insert(report.warnings.begin(), head.warnings.begin(), head.warnings.end());
   if (job.outputs.has_target()) {
     std::vector<std::string> names;

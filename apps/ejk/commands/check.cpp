@@ -40,6 +40,7 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
   add_flag(set, "--all", flags.all,
            "show all findings, not the first 10 of each rule\nAt most 100,000 of each; all are counted.");
   add_flag(set, "--strict", flags.strict, "a warning makes the exit status 1, as an error does");
+  add_format(set);
   std::string rules = "Rules (a finding names the violated one)\n";
   std::size_t width = 14;
   for (const Rule& rule : rules_of(kind)) width = std::max(width, rule.name.size());
@@ -55,6 +56,7 @@ Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job,
                 const std::vector<std::string>& remarks = {}) {
   Report report = describe(findings, flags.strict ? Severity::warning : Severity::error);
   report.warnings.insert(report.warnings.end(), remarks.begin(), remarks.end());
+  report.cases.front().name = job.command.action();
   job.deliver(std::move(report), {});
   return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
                                                                             : Outcome::passed;

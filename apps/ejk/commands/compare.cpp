@@ -54,7 +54,7 @@ struct CompareOptions {
 std::map<std::string, ArraySet::Link> links_of(Job& job, const std::string& word) {
   namespace fs = std::filesystem;
   if (is_printed_array(word)) return {};
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = job.inputs.parsed(word);
   const std::string top = (fs::path("/") / named.member / "").lexically_normal();
   const auto below = [&](const fs::path& path) {
     const std::string name = path.lexically_normal();
@@ -131,7 +131,7 @@ ArraySet decoded(Job& job, ArraySet set, const ArrayReference& model) {
 
 // Of one side of --decode: a file, group or folder, or one tensor of it, by its name where it is not quantised.
 ArraySet decoded_set(Job& job, const std::string& word) {
-  const ArrayReference named = parse_input(word);
+  const ArrayReference named = job.inputs.parsed(word);
   if (!named.slice.empty())
     throw usage("{}: --decode requires whole tensors", printable(word))
         .hint("a slice is for a reference that decodes, as in 'nvfp4(w, w_scale, w_scale_2)[0]'");
@@ -256,7 +256,7 @@ Outcome run(const CompareOptions& options, Job& job) {
   // What is known of the run is behind the verdict.
   report.move_to_details();
   if (!planned.is_whole)
-    append(report, describe(files.found[0]));
+    append(report, describe(files.found[0])), report.cases.front().name = printable(plan.pairs()[0].name);
   else if (options.first)
     append(report, describe_layers(files));
   else
@@ -450,6 +450,7 @@ void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& option
           "--explain, --axes, --group-sizes, --cu-seqlens, --block, --tiles, --allow-fraction, "
           "--allow-count, --metric, --max-ulp, --no-equal-nan, --map, --decode, --rtol, --atol")
       .group(modes);
+  add_format(set).excludes("--runs, --routing");
   add_word(set, "--top-k", options->top_k, at_least(1), "K", "experts chosen of scores")
       .needs("--routing")
       .group(modes);

@@ -151,6 +151,9 @@ class ActualRouter {
     const std::string ids = found.close ? "topk_ids is right"
                                         : fmt::format("topk_ids is wrong for {} of the tokens",
                                                       to_text(share_of(wrong, found.tokens), Unit::share));
+    using Outcome = ReportCase::Outcome;
+    report.cases.push_back({"topk_ids", found.close ? Outcome::passed : Outcome::failed,
+                            found.close ? "" : ids, found.close ? 0.0 : 1.0});
     Line* const verdict = report.items.empty() ? nullptr : std::get_if<Line>(&report.items.front());
     if (verdict != nullptr)  // that of the weights
       verdict->text =

@@ -24,6 +24,9 @@ and of one that multiplies by quantised weights:
 
 Options of a command are keyword arguments: ejk.options("attention") lists them, with their types.
 
+With `pytest --ejk-replay DIR`, or EJK_REPLAY=DIR, each failed assertion is a file in DIR: `ejk replay FILE` has its verdict on
+any machine.
+
 The pairs that a kernel uses, and the tokens that a model depends on, found by calling them:
 
     pairs = ejk.probe(lambda q, k, v: kernel(q, k, v, window=(127, 0)), q, k)
@@ -48,12 +51,15 @@ import keyword
 import math
 import mmap
 import os
+import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple
 
@@ -82,7 +88,10 @@ _VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
 _OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)
 _ARGUMENT = rf"(?:-o|--[a-z][a-z0-9-]*)(?:[ =](?:{_VALUE}))?|'[^']*'|\.\.\.|[A-Z][A-Z_]*\b|[\w/-]+\.[\w/:.-]*\w"
 _COMMAND = re.compile(rf"\bejk ((?:audit |check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
-_NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "seq-info", "sharding", "sparsity"}
+_NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "replay", "seq-info", "sharding",
+              "sparsity"}
+_REPLAYED = {"attention", "attention-grad", "audit", "check", "compare", "grouped-matmul", "moe",
+             "transposed-grouped-matmul"}
 _AGAINST = {"explain": True, "brief": True}
 
 
@@ -330,7 +339,7 @@ def _elements(value: Any) -> tuple[str, tuple[int, ...], Any]:
     return _FORMAT[view.format], tuple(view.shape), view.tobytes()
 
 
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
+def _write(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """A safetensors file."""
     elements = {name: _elements(value) for name, value in arrays.items()}
     for name, (dtype, _, _) in elements.items():
@@ -338,7 +347,8 @@ def _write(path: Path, arrays: Mapping[str, Any]) -> None:
             raise TypeError(f"{name}: arrays of {dtype} are not supported; convert it to one of {', '.join(_TYPES)}")
     order = [*_TYPES]
     sorted_elements = sorted(elements.items(), key=lambda item: order.index(item[1][0]))
-    header, end = {}, 0
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    end = 0
     for name, (dtype, shape, data) in sorted_elements:
         begin, end = end, end + memoryview(data).nbytes
         header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": (begin, end)}
@@ -515,12 +525,14 @@ class _Call:
     def __init__(self, folder: Path, command: str):
         self.folder, self.command = folder, command
         self.as_torch = False
+        self.files: dict[str, Mapping[str, Any]] = {}
 
     def file_of(self, name: str, arrays: Mapping[str, Any]) -> str:
         self.as_torch = self.as_torch or any(map(_is_torch, arrays.values()))
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
             _write(path, arrays)
+            self.files[name] = arrays
         return os.fspath(path)
 
     def word(self, name: str, value: Any) -> str:
@@ -581,13 +593,13 @@ class _Call:
                     words.append(f"{option}={self.word(name, value)}")
         return words
 
-    def without_paths(self, text: str) -> str:
-        """Arrays have the names of their files."""
+    def without_paths(self, text: str, mark: str = "") -> str:
+        """Arrays have the names of their files, after `mark`."""
         quote = r'\\"' if text.startswith("{") else '"'  # those of an expression, in JSON escaped
-        text = re.sub(rf"{quote}{re.escape(str(self.folder))}/(\w+)\.safetensors:\1{quote}", r"\1", text)
+        text = re.sub(rf"{quote}{re.escape(str(self.folder))}/(\w+)\.safetensors:\1{quote}", rf"{mark}\1", text)
         text = text.replace(f"{self.folder}/results.safetensors:", "")
         before, *parts = text.split(f"{self.folder}/")
-        return before + "".join(_FILE.sub(r"\1", part, count=1) for part in parts)
+        return before + "".join(_FILE.sub(rf"{mark}\1", part, count=1) for part in parts)
 
     def run(self, words: list[str]) -> subprocess.CompletedProcess[str]:
         done = subprocess.run([program(), *words], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
@@ -596,6 +608,39 @@ class _Call:
         if done.returncode < 0 or done.returncode > 1:
             raise Error(_in_python(done.stderr.strip(), _flags(words)) or f"ejk {words[0]}: ended by signal {-done.returncode}", done.returncode)
         return done
+
+
+def _device_of(arrays: Iterable[Any]) -> str:
+    torch = sys.modules.get("torch")
+    for array in arrays:
+        if torch is not None and _is_torch(array) and array.is_cuda:
+            return str(torch.cuda.get_device_name(array.device))
+    return "cpu"
+
+
+def _write_replay(call: _Call, words: list[str], message: str, version: str) -> str:
+    """Writes a failed assertion to a file of $EJK_REPLAY, for `ejk replay`. Returns the line about it."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "script").rpartition(" (")[0] or "script"
+    name = re.sub(r"[^\w.-]", "_", test, flags=re.A)
+    if len(name) > 200:  # parameters may be longer than names of files
+        name = f"{name[:190]}-{zlib.crc32(test.encode()):08x}"
+    arrays = {file if [file] == [*parts] else f"{file}:{part}": array
+              for file, parts in call.files.items() for part, array in parts.items()}
+    versions = {"python": platform.python_version(), "device": _device_of(arrays.values())}
+    versions |= {module: str(sys.modules[module].__version__) for module in ("torch", "numpy") if module in sys.modules}
+    command = [call.without_paths(word, "@") for word in words
+               if not word.startswith(("--output=", "--html=", "--picture="))]  # a replayed command writes nothing
+    metadata = {"ejk_replay": "1", "command": json.dumps(command),
+                "ejk_version": version, "test": test, "versions": json.dumps(versions), "exit": "1",
+                "message": message}
+    path = os.path.join(os.environ["EJK_REPLAY"], f"{name}.safetensors")
+    try:
+        os.makedirs(os.environ["EJK_REPLAY"], exist_ok=True)
+        _write(Path(f"{path}.{os.getpid()}"), arrays, metadata)
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError as error:
+        return f"\nreplay: not written: {error}"
+    return f"\nreplay: ejk replay {shlex.quote(path)}"
 
 
 def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any], raises: bool = True) -> Result:
@@ -612,7 +657,10 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any], ra
             # The report as text: --brief prints the verdict beside the JSON.
             is_printed = options.get("brief") and not options.get("verbose")
             text = done.stderr if is_printed else call.run(words).stdout
-            raise AssertionError(_in_python(text, _flags(words)).rstrip())
+            message = _in_python(text, _flags(words)).rstrip()
+            if os.environ.get("EJK_REPLAY") and command in _REPLAYED:
+                message += _write_replay(call, words, message, json.loads(done.stdout)["ejk_version"])
+            raise AssertionError(message)
         return Result(_read(results, call.as_torch) if results.exists() else {}, json.loads(done.stdout))
 
 
