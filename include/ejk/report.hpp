@@ -45,7 +45,7 @@ inline ReportValue share_of(std::int64_t part, std::int64_t whole) {
 }
 
 struct Field {
-  std::string key;    // in JSON: lower_case
+  std::string key;    // in JSON: lower_case; empty: not there
   std::string label;  // in text
   ReportValue value;
   Unit unit = Unit::none;

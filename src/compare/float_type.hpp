@@ -54,12 +54,12 @@ struct Rounding {
   double unit() const { return bits > 0 ? std::ldexp(truncates ? 2.0 : 1.0, -bits - 1) : 0; }
   double operator()(double value) const {
     if (bits == 0 || value == 0 || !std::isfinite(value)) return value;
-    if (std::abs(value) < std::ldexp(1.0, least_exponent)) {
+    const auto pattern = std::bit_cast<std::uint64_t>(value);
+    if (static_cast<int>(pattern >> 52 & 0x7ff) - 1023 < least_exponent) {
       const double step = std::ldexp(1.0, least_exponent - bits);
       return std::nearbyint(value / step) * step;
     }
     // To nearest, ties to even. A carry goes to the exponent.
-    const auto pattern = std::bit_cast<std::uint64_t>(value);
     const int cut = 52 - bits;
     const std::uint64_t mask = (std::uint64_t{1} << cut) - 1;
     const std::uint64_t half = truncates ? 0 : (mask >> 1) + (pattern >> cut & 1);

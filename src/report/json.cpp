@@ -46,6 +46,7 @@ struct ReportJson {
   }
 
   void add(const Field& field) {
+    if (field.key.empty()) return;
     out.key(key_of(field.key, field.unit));
     put(field.value);
   }

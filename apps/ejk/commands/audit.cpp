@@ -38,7 +38,7 @@ std::vector<std::string> fault_names() {
 std::string read_fault(const std::string& word) {
   if (find_fault(word) != nullptr) return word;
   const auto nearest = nearest_name(word, fault_names());
-  throw usage("'{}' is no fault", printable(word))
+  throw usage("--ignore: '{}' is no fault", printable(word))
       .hint(nearest ? fmt::format("did you mean '{}'? 'ejk help faults' lists them", *nearest)
                     : "'ejk help faults' lists them");
 }
@@ -176,9 +176,23 @@ right | section | a right kernel, with weights rounded as --weights says | of at
   passes | boolean | whether it passes
   weights | string | the type of its weights
 tried, caught | integer | faults that apply; of these, those that the test would catch
-missed | JSON | names of the others, but for those of --ignore
-faults | JSON | each fault: fault, parameter (of its hardest variant), text, caught, largest (in units of the tolerance; null where it is not finite), changed (share of elements), array, index, why (null, inert or tolerance), remedy, ignored, evidence
-not_tried | JSON | faults that do not apply: fault, why
+missed | list | names of the others, but for those of --ignore
+faults | table | each fault, what is not caught first
+  fault | string | its name
+  parameter | string or null | of its variant that is hardest to see
+  text | string | what that kernel does
+  caught | boolean | whether the test fails for each of its variants
+  largest | number or null | its largest error in units of the tolerance; null where it is not finite
+  changed | share | elements that differ
+  array | string | where the error is largest
+  index | shape | the element
+  why | string or null | inert: no element differs; tolerance: they are within it; null: it is caught
+  remedy | string or null | what would show it
+  ignored | boolean | whether it is one of --ignore
+  evidence | list | public threads that have it
+not_tried | table | faults that do not apply
+  fault | string | its name
+  why | string | what is not there
 )";
 
 extern const Command audit_command{

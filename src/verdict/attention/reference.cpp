@@ -81,7 +81,6 @@ class Reference::HeadRows {
         columns_(columns),
         more_columns_(more_columns),
         kept_(kept) {
-    if (is_plain(first) && is_plain(second)) kept_ = nullptr;
     if (kept_ == nullptr || kept->is_kept) return;
     kept->first.resize(static_cast<std::size_t>(rows * columns));
     kept->second.resize(static_cast<std::size_t>(rows * more_columns));
@@ -100,11 +99,6 @@ class Reference::HeadRows {
   }
 
  private:
-  bool is_plain(const kernels::StridedMatrix& matrix) const {
-    return matrix.dtype == DType::float64 && matrix.column_stride == 8 && matrix.row_stride % 8 == 0 &&
-           reinterpret_cast<std::uintptr_t>(matrix.data) % alignof(double) == 0 &&
-           !reference_.variation_.inputs;
-  }
   void load(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
             double* values) const {
     load_row(matrix, row, 0, columns, values);
@@ -114,7 +108,8 @@ class Reference::HeadRows {
   const double* row_of(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t columns,
                        const std::vector<double>* kept, Row& one) const {
     if (kept) return kept->data() + row * columns;
-    if (is_plain(matrix)) return reinterpret_cast<const double*>(matrix.data) + row * (matrix.row_stride / 8);
+    if (reference_.is_plain(matrix))
+      return reinterpret_cast<const double*>(matrix.data) + row * (matrix.row_stride / 8);
     one.resize(static_cast<std::size_t>(columns));
     load(matrix, row, columns, one.data());
     return one.data();
@@ -130,22 +125,28 @@ class Reference::HeadRows {
 Reference::Reference(const CheckedArguments& setup, const MaskPlan& plan, Variation variation)
     : setup_(setup), plan_(plan), variation_(std::move(variation)), id_(new_id()) {}
 
+// Rows that are read in place.
+bool Reference::is_plain(const kernels::StridedMatrix& matrix) const {
+  return matrix.dtype == DType::float64 && matrix.column_stride == 8 && matrix.row_stride % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(matrix.data) % alignof(double) == 0 && !variation_.inputs;
+}
+
 Reference::HeadRows Reference::keys_of(const Problem& p) const {
+  const kernels::StridedMatrix keys = p.k.at({0, p.kv_length}), values = p.v.at({0, p.kv_length});
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
   const double bytes = 8 * static_cast<double>(p.kv_length) * static_cast<double>(size + value_size);
-  return {*this,
-          kept_head(id_, false, p.entry, kv_head_of(p.head), bytes),
-          p.k.at({0, p.kv_length}),
-          size,
-          p.v.at({0, p.kv_length}),
-          value_size,
-          p.kv_length};
+  KeptHead* const kept = is_plain(keys) && is_plain(values)
+                             ? nullptr
+                             : kept_head(id_, false, p.entry, kv_head_of(p.head), bytes);
+  return {*this, kept, keys, size, values, value_size, p.kv_length};
 }
 
 Reference::HeadRows Reference::queries_of(const Problem& p, const kernels::StridedMatrix& dout) const {
   const std::int64_t size = setup_.shape.head_size, value_size = setup_.shape.value_size;
   const double bytes = 8 * static_cast<double>(p.q_length) * static_cast<double>(size + value_size);
-  return {*this, kept_head(id_, true, p.entry, p.head, bytes), p.q, size, dout, value_size, p.q_length};
+  KeptHead* const kept =
+      is_plain(p.q) && is_plain(dout) ? nullptr : kept_head(id_, true, p.entry, p.head, bytes);
+  return {*this, kept, p.q, size, dout, value_size, p.q_length};
 }
 
 std::int64_t Reference::kv_head_of(std::int64_t head) const {

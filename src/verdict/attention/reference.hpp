@@ -212,6 +212,7 @@ class Reference {
   double product(const double* q, const double* k) const;
   template <class F>
   void each_query(double work, F&& f) const;
+  bool is_plain(const kernels::StridedMatrix& matrix) const;
   class HeadRows;
   HeadRows keys_of(const Problem& p) const;
   HeadRows queries_of(const Problem& p, const kernels::StridedMatrix& dout) const;

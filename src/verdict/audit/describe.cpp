@@ -1,5 +1,5 @@
 // The report of an audit: what is not caught, what would show it, and what is caught.
-// tests: tests/verdict/audit/test_describe.cpp
+// tests: tests/cli/audit/
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -89,7 +89,7 @@ Table table_of(const Audit& audit, bool caught) {
                              : std::isinf(one->largest) ? "not finite"
                                                         : fmt::format("{:.3g}", one->largest);
     table.rows.push_back({std::string(one->fault->name) + (one->ignored ? " (ignored)" : ""), size,
-                          caught ? one->text : fmt::format("{}. {}", one->text, one->remedy)});
+                          caught ? one->text : fmt::format("{}; {}", one->text, one->remedy)});
   }
   return table;
 }
@@ -107,33 +107,57 @@ std::vector<std::string> Audit::missed() const {
   return names;
 }
 
-Report describe(const Audit& audit) {
-  Report report;
-  report.add(
-      Line{"verdict", fmt::format("caught        {} of {} faults", audit.caught(), audit.faults.size())});
-  report.add("kind", "kind", audit.kind).add("dtype", "result", std::string(name_of(audit.dtype)));
-  Report tolerance;
-  tolerance.add("name", "tolerance", audit.rule.name).add("text", "it is", text_of(audit.rule));
-  report.add(Section{"tolerance", "", std::make_shared<Report>(std::move(tolerance))});
-  if (audit.right) {
-    const bool passes = *audit.right <= 1;
-    Report right;
-    right
-        .add("largest", "right kernel",
-             std::isfinite(*audit.right) ? ReportValue(*audit.right) : ReportValue())
-        .add("passes", "passes", passes)
-        .add("weights", "weights rounded to", std::string(name_of(*audit.right_weights)));
-    report.add(Section{"right", "", std::make_shared<Report>(std::move(right))});
-    if (!passes)
-      report.warnings.push_back(fmt::format(
-          "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
-          name_of(*audit.right_weights), *audit.right));
-  }
+namespace {
+
+void add_json(const Audit& audit, Report& report) {
+  const auto text = [](const std::string& value) {
+    core::JsonWriter out{core::JsonStyle::report};
+    out.put(value);
+    return out.take();
+  };
+  const auto section = [](auto&& members) {
+    core::JsonWriter out{core::JsonStyle::report};
+    out.object([&] { members(out); });
+    return out.take();
+  };
+  report.add(JsonField{"kind", text(audit.kind)})
+      .add(JsonField{"dtype", text(std::string(name_of(audit.dtype)))})
+      .add(JsonField{"tolerance", section([&](core::JsonWriter& out) {
+                       out.key("name").put(audit.rule.name);
+                       out.key("text").put(text_of(audit.rule));
+                     })});
+  if (audit.right)
+    report.add(JsonField{"right", section([&](core::JsonWriter& out) {
+                           out.key("largest");
+                           std::isfinite(*audit.right) ? out.put(*audit.right) : out.null();
+                           out.key("passes").put(*audit.right <= 1);
+                           out.key("weights").put(name_of(*audit.right_weights));
+                         })});
   report.add(JsonField{"tried", std::to_string(audit.faults.size())})
       .add(JsonField{"caught", std::to_string(audit.caught())})
       .add(JsonField{"missed", json_of_names(audit.missed())})
       .add(JsonField{"faults", json_of(audit)})
       .add(JsonField{"not_tried", json_of_not_tried(audit)});
+}
+
+}  // namespace
+
+Report describe(const Audit& audit) {
+  Report report;
+  report.add("verdict", "caught", fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
+      .add("", "tolerance",
+           fmt::format("{}: {}, {}", audit.rule.name, text_of(audit.rule), name_of(audit.dtype)));
+  if (audit.right) {
+    const bool passes = *audit.right <= 1;
+    report.add("", "right kernel",
+               fmt::format("{:.2g}, {}: weights rounded to {}", *audit.right, passes ? "passes" : "fails",
+                           name_of(*audit.right_weights)));
+    if (!passes)
+      report.warnings.push_back(fmt::format(
+          "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
+          name_of(*audit.right_weights), *audit.right));
+  }
+  add_json(audit, report);
   if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false));
   if (audit.caught() > 0) report.add(table_of(audit, true));
   Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};
