@@ -98,6 +98,9 @@ ActualArrays open_actual(const AgainstOptions& options, const std::vector<Planne
   for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
   if (!options.given()) return actual;
   job.provenance.input("against", options.actual);
+  if (job.outputs.replaces(parse_input(options.actual).path))
+    throw usage("-o would replace {}, the result that is compared", printable(options.actual))
+        .hint("another name for the computed one; --overwrite replaces it all the same");
   std::vector<NamedInput> arrays = job.inputs.arrays_in(options.actual);
   for (NamedInput& input : arrays) {
     for (const AbsentResult& result : absent)

@@ -137,6 +137,11 @@ void Job::deliver(Report report, const std::vector<Output>& arrays,
   reporter_.print(report, outputs.to_stdout());
 }
 
+void Job::deliver_line(const std::string& line, Report report, const std::vector<Output>& arrays) {
+  deliver(std::move(report), arrays);
+  if (options_.shared().quiet && !json()) write_text(stdout, line + "\n", "cannot write to stdout");
+}
+
 void Job::deliver_text(const std::string& text, Report report) {
   if (json()) return deliver(std::move(report), {});
   reporter_.warn(report);

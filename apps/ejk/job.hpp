@@ -94,6 +94,9 @@ class Job {
   void deliver(Report report, const std::vector<Output>& arrays,
                const std::function<void(Report&)>& complete = {});
 
+  /// The same for a report whose first line, `line`, is printed with -q as well.
+  void deliver_line(const std::string& line, Report report, const std::vector<Output>& arrays);
+
   /// For results that are text (a hash, JSON, a number): prints the text, also with -q, and statistics on
   /// stderr; with --json the report instead.
   void deliver_text(const std::string& text, Report report);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "ejk/program/text.hpp"
@@ -37,6 +38,13 @@ void Outputs::declare(std::vector<std::string> names) {
                   ? fmt::format("--field NAME picks one of {}; {}", fmt::join(chosen_, ", "), kTargetsOfAll)
                   : kTargetsOfAll);
   check_target(*target_, chosen_, several_, {shared_.overwrite, {}, {}, shared_.compression});
+}
+
+bool Outputs::replaces(const std::string& path) const {
+  if (!target_ || shared_.overwrite || target_->is_stream()) return false;
+  std::error_code error;
+  return target_->container != ArrayReference::Container::hdf5 &&
+         std::filesystem::equivalent(target_->path, path, error);
 }
 
 bool Outputs::is_chosen(const std::string& name) const { return chosen_names_.contains(name); }

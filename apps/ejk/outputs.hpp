@@ -44,6 +44,8 @@ class Outputs {
 
   bool has_target() const { return !shared_.output.empty(); }
   bool is_field(const std::string& name) const { return shared_.field == name; }
+  /// Writing would replace this file without --overwrite: not of HDF5, whose other objects stay.
+  bool replaces(const std::string& path) const;
 
   /// An array goes to stdout: the report must not.
   bool to_stdout() const;

@@ -29,6 +29,7 @@ constexpr std::string_view kPageSymptoms = "Decoding and paged caches";
 constexpr std::string_view kExpertSymptoms = "Mixture of experts";
 constexpr std::string_view kModelSymptoms = "Checkpoints and low precision";
 constexpr std::string_view kRunSymptoms = "Runs, layers and ranks";
+constexpr std::string_view kTestSymptoms = "Tests";
 
 constexpr Symptom kSymptoms[] = {
     {kMaskSymptoms, "loss falls and evaluation is wrong", "queries attend to later keys",
@@ -48,6 +49,8 @@ constexpr Symptom kSymptoms[] = {
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain --try 'local(511, 0)'"},
     {kMaskSymptoms, "a block-sparse kernel misses keys", "its block lists are of another mask",
      "ejk check mask-info info.h5 --mask 'causal & documents(cu.npy)'"},
+    {kMaskSymptoms, "which keys does a block list visit?", "each pair of the blocks that it lists",
+     "ejk mask-info --mask 'visited(info.h5)' --block 50x50 --picture visited.svg"},
     {kMaskSymptoms, "a sparse kernel is as slow as dense", "at its block size few blocks are empty",
      "ejk sparsity --mask 'causal & documents(cu.npy)' --blocks 64x64,128x128"},
 
@@ -56,6 +59,9 @@ constexpr Symptom kSymptoms[] = {
     {kAttentionSymptoms, "NaN rows", "queries without a key",
      "ejk attention q.npy k.npy v.npy mask.npy --against out.npy --explain"},
     {kAttentionSymptoms, "garbage or zeros after N tokens", "the last tile is not written",
+     "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
+    {kAttentionSymptoms, "a bfloat16 kernel is off by 2e-2",
+     "rounding, or a fault: the bound of each element tells",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
     {kAttentionSymptoms, "only some heads are right (GQA)", "query heads read another key/value head",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
@@ -115,6 +121,11 @@ constexpr Symptom kSymptoms[] = {
      "ejk check permutation order.npy --cp 4 --order head-tail"},
     {kRunSymptoms, "rows have the values of their neighbours", "rows are shifted or permuted",
      "ejk compare out.npy expected.npy --explain"},
+
+    {kTestSymptoms, "the test passes, the kernel is wrong", "its tolerance or its inputs hide the fault",
+     "ejk audit attention q.npy k.npy v.npy --mask 'local(255, 0)' --tolerance kernelbench"},
+    {kTestSymptoms, "a test of experts passes for zeros", "results are smaller than the tolerance",
+     "ejk audit grouped-matmul x.npy w.npy group_sizes.npy --atol 10"},
 };
 
 // A command in lines of at most 80 columns, which a shell joins.

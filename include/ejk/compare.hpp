@@ -105,6 +105,10 @@ struct Comparison {
   /// for equal arrays. The last digits depend on the instruction set.
   std::optional<double> rms, cosine, snr, rel;
 
+  /// A number, 0 where it can be, that would pass in the place of each element of close arrays that are not equal; of
+  /// rtol and atol, and of an expected array that can be read in any order.
+  std::optional<double> constant_that_passes;
+
   bool same_shape() const { return actual_shape == expected_shape; }
 };
 

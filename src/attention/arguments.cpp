@@ -61,7 +61,10 @@ ArrayView checked_array(const std::optional<ArrayType>& type, const char* name, 
                                       name_of(layout), to_string(array.shape)));
     if (array.rank() == 3 && rank == 4)
       error.hint("packed tokens are of the layout thd and come with cu_seqlens");
-    if (array.rank() == 4 && rank == 3) error.hint("a padded batch is of the layout bshd or bhsd");
+    if (array.rank() == 4 && rank == 3)
+      error.hint(
+          "a padded batch is of the layout bshd or bhsd; of one query for each request, (batch, 1, heads, size), take "
+          "'REF[:,0]'");
     throw std::move(error.about(name));
   }
   require_float(array.dtype, name);

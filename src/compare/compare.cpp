@@ -22,6 +22,7 @@
 #include "compare/error_stats.hpp"
 #include "compare/extreme.hpp"
 #include "compare/report_parts.hpp"
+#include "compare/sides.hpp"
 #include "core/axis.hpp"
 #include "core/parallel.hpp"
 #include "core/progress.hpp"
@@ -775,6 +776,31 @@ std::vector<std::string> failures_of(const Comparison& c, const Tolerance& toler
   return failed;
 }
 
+// A constant within the tolerance of all elements: max (e − t) ≤ c ≤ min (e + t). Stops at the first elements that leave
+// none, so it costs a pass only where a constant passes.
+std::optional<double> constant_within(const ArraySource& expected, const Comparison& c) {
+  constexpr std::int64_t kChunk = std::int64_t{1} << 12;
+  const verify::Side side(expected);
+  if (!side.is_in_memory()) return std::nullopt;
+  constexpr double kFar = std::numeric_limits<double>::infinity();
+  double low = -kFar, high = kFar, least = kFar, most = -kFar;
+  std::vector<double> values(kChunk);
+  std::vector<std::byte> raw;
+  for (std::int64_t begin = 0; begin < c.elements; begin += kChunk) {
+    const std::int64_t count = std::min(kChunk, c.elements - begin);
+    side.strided(begin, 1, count, raw, values.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double e = values[static_cast<std::size_t>(i)], t = c.atol + c.rtol * std::abs(e);
+      if (!std::isfinite(e)) return std::nullopt;
+      low = std::max(low, e - t), high = std::min(high, e + t);
+      least = std::min(least, e), most = std::max(most, e);
+    }
+    if (low > high) return std::nullopt;
+  }
+  if (least == most) return std::nullopt;
+  return low <= 0 && high >= 0 ? 0 : (low + high) / 2;
+}
+
 }  // namespace
 
 std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected) {
@@ -800,6 +826,10 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   add_found(sum, result);
   result.failed = failures_of(result, tolerance);
   result.close = result.failed.empty();
+  const bool is_by_size = result.by_size && !result.max_ulp && !tolerance.metric;
+  const bool has_differences = result.largest_absolute && result.largest_absolute->amount > 0;
+  if (result.close && is_by_size && has_differences && is_float(result.expected_dtype))
+    result.constant_that_passes = constant_within(expected, result);
   return result;
 }
 
@@ -920,6 +950,16 @@ Report describe(const Comparison& comparison) {
     report.warnings.push_back(
         fmt::format("{:.3g} % of the elements are 0 on both sides: the comparison proves little",
                     100.0 * static_cast<double>(c.both_zero) / static_cast<double>(c.elements)));
+  if (c.constant_that_passes)
+    report.warnings.push_back(
+        *c.constant_that_passes == 0
+            ? fmt::format(
+                  "zeros would pass: the tolerance, {:.3g} + {:.3g} |expected|, is above each element",
+                  c.atol, c.rtol)
+            : fmt::format(
+                  "a constant, {:.3g}, would pass: elements differ by less than the tolerance, {:.3g} + "
+                  "{:.3g} |expected|",
+                  *c.constant_that_passes, c.atol, c.rtol));
   return report;
 }
 

@@ -390,13 +390,28 @@ Table table_of(const std::vector<Against::Unexplained>& unexplained) {
   return table;
 }
 
+// ", in queries 448-511": where an array is wrong, if it is in less than half of an axis. The narrowest one.
+std::string place_of(const Against& against, const std::string& array) {
+  constexpr std::size_t kLongest = 32;
+  const Against::Indices* narrowest = nullptr;
+  const auto share = [](const Against::Indices& w) {
+    return static_cast<double>(w.count) / static_cast<double>(std::max<std::int64_t>(w.length, 1));
+  };
+  for (const Against::Indices& where : against.where)
+    if (where.array == array && share(where) <= 0.5 && where.indices.size() <= kLongest &&
+        (narrowest == nullptr || share(where) < share(*narrowest)))
+      narrowest = &where;
+  return narrowest ? fmt::format(", in {} {}", narrowest->axis, narrowest->indices) : "";
+}
+
 // Why an array is wrong: its first cause, and how many more there are. Empty where nothing was tried.
 std::string cause_of(const Against& against, const std::string& array) {
   if (!against.agrees_with.empty()) return "it agrees with " + against.agrees_with;
   std::vector<const Against::Explained*> causes;
   for (const Against::Explained& cause : against.explanations)
     if (cause.array == array) causes.push_back(&cause);
-  if (causes.empty()) return against.tried ? "no usual mistake accounts for it" : "";
+  if (causes.empty())
+    return against.tried ? "no usual mistake accounts for it" + place_of(against, array) : "";
   constexpr double kMost = 0.5;
   double share = 0;
   for (const Against::Explained* cause : causes) share += cause->share_explained;

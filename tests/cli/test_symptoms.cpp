@@ -72,6 +72,8 @@ constexpr Fault kFaults[] = {
      "ejk mask-info --mask 'causal & documents(cu.npy)' --block 50x50 -o info.h5; "
      "ejk convert '[0, 60, 61, 160, 200]' -o cu.npy",
      "each pair of the mask is computed"},
+    {"which keys does a block list visit?", "ejk mask-info --mask causal --block 50x50 -o info.h5",
+     "blocks skipped           37.5 %"},
     {"a sparse kernel is as slow as dense", ":", "(128, 128)        3     0     25 %"},
 
     {"weights are flat, or one key takes all", "attention --scale 0.0625 -o out.npy --field out",
@@ -85,6 +87,10 @@ constexpr Fault kFaults[] = {
     {"garbage or zeros after N tokens",
      "attention --mask causal -o out.npy --field out; truncate -s -20480 out.npy; truncate -s +20480 out.npy",
      "as if never written in batch entry 1, queries 120-199"},
+    {"a bfloat16 kernel is off by 2e-2",
+     "for n in q k v; do ejk convert $n.npy --dtype bfloat16 -o $n.h5; ejk convert $n.h5 -o $n.npy; done; "
+     "attention --mask causal -o out.npy --field out",
+     "is right"},
     {"only some heads are right (GQA)",
      "ejk attention q.npy k.npy[:,:,:1] v.npy[:,:,:1] --mask causal -o out.npy --field out",
      "all query heads use key/value head 0"},
@@ -171,6 +177,9 @@ constexpr Fault kFaults[] = {
     {"rows have the values of their neighbours",
      "ejk convert q.npy[:,1:] -o out.npy; ejk convert q.npy[:,:-1] -o expected.npy",
      "index i of axis 1 holds what belongs to i + 1"},
+
+    {"the test passes, the kernel is wrong", ":", "excludes nothing at 200 keys: 257 keys or more"},
+    {"a test of experts passes for zeros", ":", "every element is 0. results are up to"},
 };
 
 }  // namespace

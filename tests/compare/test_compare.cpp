@@ -569,3 +569,36 @@ TEST_CASE("what is let pass may not be beyond the hard limit, and what failed is
   CHECK(failed(with({1.05f, 1.2f, 1, 1, 1, 1, 1, 1, 1, 1}, by_metric)) == Failed{"hard limit"});
   CHECK(failed(with({-1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, by_metric)) == Failed{"hard limit", "metric"});
 }
+
+TEST_CASE("a constant that would pass in place of all elements is found, where results are not equal") {
+  std::mt19937 random(1);
+  const auto between = [&](float low, float high) {
+    std::uniform_real_distribution<float> draw(low, high);
+    std::vector<float> values(9001);
+    for (float& value : values) value = draw(random);
+    return values;
+  };
+  const auto constant_of = [&](const std::vector<float>& e, const Tolerance& tolerance) {
+    std::vector<float> a = e;
+    a[0] += 1e-4F;
+    const Comparison found = compare(floats(a), floats(e), tolerance);
+    REQUIRE(found.close);
+    if (const auto c = found.constant_that_passes)
+      for (const float value : e)  // by the rule itself
+        REQUIRE(std::abs(*c - value) <=
+                found.atol + found.rtol * std::abs(static_cast<double>(value)) + 1e-12);
+    return found.constant_that_passes;
+  };
+  CHECK(constant_of(between(-0.009F, 0.009F), {0, 1e-2}) == 0);
+  CHECK(constant_of(between(0.001F, 0.009F), {0, 1e-2}) == 0);
+  CHECK(constant_of(between(0.505F, 0.515F), {0, 1e-2}).value_or(0) == doctest::Approx(0.51).epsilon(0.02));
+  CHECK_FALSE(constant_of(between(-0.1F, 0.1F), {0, 1e-2}));
+  std::vector<float> late = between(-0.009F, 0.009F);
+  late.back() = 0.5F;  // the last element alone leaves none
+  CHECK_FALSE(constant_of(late, {0, 1e-2}));
+  std::vector<float> one(100, 1.0F);
+  CHECK_FALSE(compare(floats(one), floats(one), {0, 1e-2}).constant_that_passes);
+  std::vector<float> near_one = one;
+  near_one[7] = 1.001F;  // a weight that is constant by itself
+  CHECK_FALSE(compare(floats(near_one), floats(one), {0, 1e-2}).constant_that_passes);
+}

@@ -16,6 +16,7 @@
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/pack.hpp"
+#include "ejk/program/identify.hpp"
 #include "ejk/program/routing.hpp"
 #include "ejk/program/runs.hpp"
 #include "ejk/report.hpp"
@@ -326,6 +327,15 @@ TEST_CASE("masks by blocks: the same bytes on any number of threads") {
     const MaskInfo info = process_mask({wide}, {100, 1 << 14});
     arrays.push_back(Array::copy_of(info.block_mask.view()));
     arrays.push_back(report_as_array(describe(measure_sparsity({wide}, {{100, 1 << 14}, {50, 1 << 15}}))));
+    return arrays;
+  });
+  const Mask several = plain::random_mask(random, 300, 200, 2).mask;
+  check_on_all(1, [&](int) {
+    const IdentifiedMask found = identify_mask(several);
+    Report report;
+    report.add("text", "text", found.text).add("pairs_differ", "pairs that differ", found.pairs_differ);
+    Arrays arrays;
+    arrays.push_back(report_as_array(report));
     return arrays;
   });
 }

@@ -597,6 +597,7 @@ class _Call:
         """Arrays have the names of their files, after `mark`."""
         quote = r'\\"' if text.startswith("{") else '"'  # those of an expression, in JSON escaped
         text = re.sub(rf"{quote}{re.escape(str(self.folder))}/(\w+)\.safetensors:\1{quote}", rf"{mark}\1", text)
+        text = text.replace(f"{self.folder}/results.safetensors:", "")
         before, *parts = text.split(f"{self.folder}/")
         return before + "".join(_FILE.sub(rf"{mark}\1", part, count=1) for part in parts)
 

@@ -415,6 +415,17 @@ def test_lists_of_numbers_are_arrays():
     assert np.array_equal(shape, np.tril(np.ones((2, 2), bool)))
 
 
+def test_a_mask_is_identified_with_the_arrays_that_its_expression_names():
+    np = pytest.importorskip("numpy")
+    mask = ejk.run("mask", mask="causal & documents(cu)", cu=[0, 20, 41, 64])["mask"].copy()
+    found = ejk.run("mask", mask, identify=True)
+    assert found.report["result"]["expression"] == "causal & documents(cu)"
+    assert np.array_equal(ejk.run("mask", mask="causal & documents(cu)", cu=found["cu"])["mask"], mask)
+    mask[3, 40] = True
+    with pytest.raises(AssertionError, match=r"^causal & documents\(cu\)(.|\n)*3 +40 +yes"):
+        ejk.run("mask", mask, identify=True)
+
+
 def test_sizes_and_numbers_may_be_scalars_of_numpy():
     np = pytest.importorskip("numpy")
     mask = ejk.run("mask", mask="causal", shape=(np.int64(2), 3))["mask"]

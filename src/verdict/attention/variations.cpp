@@ -320,7 +320,7 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
                     },
                     false, nearby->is_of_loop(text)});
   // Packed sequences are documents of one.
-  const OneSequence one = masks_of_one_sequence(plan, setup);
+  const OneSequence one = setup.shape.entries > 1 ? masks_of_one_sequence(plan, setup) : nullptr;
   const auto in_one = [](const OneSequence& of_heads) {
     return [of_heads](Variation& v) {
       v.one_sequence = true;
@@ -554,7 +554,7 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
 }  // namespace
 
 OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
-  if (!s.packed() || s.shape.entries < 2 || s.has_padding()) return nullptr;
+  if (!s.packed() || s.shape.entries == 0 || s.has_padding()) return nullptr;
   const AttentionSettings& settings = plan.settings;
   const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();
   std::vector<std::optional<Mask>> masks(static_cast<std::size_t>(s.shape.heads));

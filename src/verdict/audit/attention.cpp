@@ -221,7 +221,8 @@ class ForwardAudit {
     const auto count = static_cast<std::size_t>(columns);
     Rounder round(out_.dtype, columns);
     std::vector<double> products(static_cast<std::size_t>(p.kv_length)), expected(count), allowed(count), e;
-    const std::int64_t written = (p.q_length - 1) / audits::kWrittenTile * audits::kWrittenTile;
+    const std::int64_t whole = (p.q_length - 1) / audits::kWrittenTile * audits::kWrittenTile,
+                       written = whole > 0 ? whole : p.q_length;  // a sequence of one tile is written
     for (std::int64_t i = 0; i < p.q_length; ++i) {
       const attn::Place place{p.entry, p.head, i};
       const std::int64_t at = position_of(place);

@@ -71,12 +71,9 @@ using Begins = std::vector<std::int64_t>;
 using MoveBegins = std::function<std::optional<Begins>(const Begins&)>;
 
 std::optional<Begins> shifted(Begins begins, std::int64_t by) {
-  Begins moved = begins;
-  for (std::size_t b = 1; b + 1 < begins.size(); ++b) moved[b] += by;
-  if (by > 0 && begins.size() > 2 && moved[begins.size() - 2] >= begins.back())
-    moved[begins.size() - 2] -= by;
-  if (by < 0 && begins.size() > 2 && moved[1] <= 0) moved[1] -= by;
-  return moved;
+  for (std::size_t b = 1; b + 1 < begins.size(); ++b)
+    if (const std::int64_t moved = begins[b] + by; moved > 0 && moved < begins.back()) begins[b] = moved;
+  return begins;
 }
 
 std::optional<Begins> first_only(const Begins& begins) {
@@ -130,8 +127,7 @@ class Forward {
     made_.not_tried.push_back({find_fault(name), std::move(why)});
   }
 
-  bool is_packed() const { return setup_.packed() && setup_.shape.entries > 1; }
-  bool has_mask() const { return blocks_.has_masks() || is_packed(); }
+  bool has_mask() const { return blocks_.has_masks() || setup_.packed(); }
   std::int64_t queries() const { return setup_.longest_queries(); }
   std::int64_t keys() const { return setup_.longest_keys(); }
 
@@ -184,7 +180,9 @@ class Forward {
     else
       leave("tail-unwritten", fmt::format("there is one tile of {} queries", kWrittenTile));
     if (setup_.shape.arithmetic == DType::float32 && setup_.q.dtype == DType::float32)
-      add("inputs-tf32", "", [](Variation& v) { v.inputs = v.weights = kTf32; });
+      add(
+          "inputs-tf32", "", [](Variation& v) { v.inputs = v.weights = kTf32; },
+          "the inputs are TF32 already: random ones");
     else
       leave("inputs-tf32", "the inputs are not float32");
     if (plan_.blocks().work().rows_without_key > 0)
@@ -277,14 +275,29 @@ class Forward {
     return all;
   }
 
+  // The sizes at which a left side, or a chunk, excludes `beyond` − 1 keys of the last query.
+  std::string size_for_left(const Pattern& p, std::int64_t beyond) const {
+    const std::int64_t side = p.chunk > 0 ? p.chunk - 1 : *p.left;
+    if (p.offset == keys() - queries()) return fmt::format("{} keys or more", side + beyond);
+    return fmt::format("{} queries or more", side + beyond - p.offset);
+  }
+  // Those at which a right side excludes a key of the first query.
+  std::string size_for_right(const Pattern& p) const {
+    if (p.offset != 0 && p.offset == keys() - queries())
+      return fmt::format("{} queries or more", *p.right + 2);
+    return fmt::format("{} keys or more", *p.right + p.offset + 2);
+  }
   std::string remedy_of(const Term& term) const {
-    const std::string idle = fmt::format("'{}' excludes nothing at {} keys", term.text, keys());
-    if (term.is_documents) return idle + ": two documents or more";
-    if (term.pattern && term.pattern->chunk > 0)
-      return fmt::format("{}: {} keys or more", idle, term.pattern->chunk + 1);
-    if (term.pattern && term.pattern->left)
-      return fmt::format("{}: {} keys or more", idle, *term.pattern->left + 2);
-    return idle + " beside the others: another size, or another mask";
+    constexpr std::string_view kPrefix = "prefix(";
+    const std::string idle = fmt::format("'{}' excludes nothing at {} keys: ", term.text, keys());
+    if (term.is_documents) return idle + "two documents or more";
+    if (term.text == "segment-ids") return idle + "two ids or more";
+    if (term.pattern && (term.pattern->chunk > 0 || term.pattern->left))
+      return idle + size_for_left(*term.pattern, 2);
+    if (term.pattern && term.pattern->right) return idle + size_for_right(*term.pattern);
+    if (term.text.starts_with(kPrefix))
+      return fmt::format("{}{} keys or more", idle, std::stoll(term.text.substr(kPrefix.size())) + 1);
+    return idle + "another mask";
   }
 
   void of_terms() {
@@ -293,14 +306,14 @@ class Forward {
       leave("term-ignored", "there is no mask");
       return;
     }
+    const std::vector<Term> all = terms();
     add(
         "mask-ignored", "",
-        [all = is_packed()](Variation& v) {
-          v.one_sequence = all;
+        [joins = setup_.packed()](Variation& v) {
+          v.one_sequence = joins;
           v.mask = [](const Problem&) { return nullptr; };
         },
-        fmt::format("the mask excludes nothing at {} keys", keys()));
-    const std::vector<Term> all = terms();
+        all.empty() ? "" : remedy_of(all[0]));
     const auto is_narrowed = [&](const Term& term) {  // a causal edge that another term has anyway
       const auto& p = term.pattern;
       if (!p || p->left || p->chunk > 0 || p->right != 0) return false;
@@ -325,7 +338,7 @@ class Forward {
   void of_edges() {
     const auto is_edge = [](const Pattern& p) { return p.right.has_value(); };
     const auto is_causal = [](const Pattern& p) { return p.right == 0; };
-    if (!find(is_edge)) {
+    if (const auto edge = find(is_edge); !edge) {
       leave("causal-late", "the mask has no right edge");
     } else {
       add("causal-late", "", with_patterns([](const MaskNode& of, Pattern p) -> std::optional<Mask> {
@@ -333,7 +346,7 @@ class Forward {
             ++*p.right;
             return mask_of(of, p);
           }),
-          fmt::format("no query has a key after the edge at {} keys: more keys", keys()));
+          fmt::format("no key is past the edge of '{}': {}", edge->text, size_for_right(edge->pattern)));
     }
     for (const Tile tile : kLoopTiles) {
       if (!find(is_causal)) break;
@@ -394,8 +407,8 @@ class Forward {
     };
     const auto window = find([](const Pattern& p) { return p.left.has_value(); });
     const auto remedy = [&](std::int64_t more) {
-      return fmt::format("'{}' excludes nothing at {} keys: {} keys or more", window->text, keys(),
-                         *window->pattern.left + more);
+      return fmt::format("'{}' excludes nothing at {} keys: {}", window->text, keys(),
+                         size_for_left(window->pattern, more));
     };
     if (window)
       sides(
@@ -448,7 +461,8 @@ class Forward {
     const std::string one = "there is one document: two or more";
     if (!moved([](const Begins& b) { return b; })) {
       for (const char* const name : {"documents-shifted", "documents-first-only", "documents-single"})
-        leave(name, "the mask has no documents");
+        leave(name, setup_.packed() ? "the sequences have padding, other keys, or masks of their own"
+                                    : "the mask has no documents");
       return;
     }
     for (const std::int64_t by : {1, -1})
@@ -461,7 +475,6 @@ class Forward {
   }
 
   void of_keys() {
-    const std::string divides = "tiles of {} divide {} keys: {} keys";
     for (const std::int64_t tile : kKeyTiles) {
       const std::string remedy = fmt::format("tiles of {} keys divide {}: {} keys", tile, keys(), keys() + 1);
       if (!has_mask() && setup_.shape.entries * keys() > 0)
@@ -519,12 +532,15 @@ class Forward {
 
   void of_heads() {
     const std::int64_t heads = setup_.shape.heads, kv_heads = setup_.shape.kv_heads;
+    const std::string equal = "key heads are equal: different ones";
     if (kv_heads > 1 && kv_heads < heads)
-      add("head-mapping", "", [](Variation& v) { v.interleaved = true; });
+      add(
+          "head-mapping", "", [](Variation& v) { v.interleaved = true; }, equal);
     else
       leave("head-mapping", kv_heads > 1 ? "each query head has its own key head" : "there is one key head");
     if (kv_heads > 1)
-      add("kv-head-0", "", [](Variation& v) { v.key_head = v.value_head = 0; });
+      add(
+          "kv-head-0", "", [](Variation& v) { v.key_head = v.value_head = 0; }, equal);
     else
       leave("kv-head-0", "there is one key head");
     if (!setup_.packed())
@@ -553,8 +569,11 @@ class Forward {
         leave(name, "there are no sinks");
       return;
     }
-    add("sinks-ignored", "", [](Variation& v) { v.sinks = 0; });
-    add("sinks-twice", "", [](Variation& v) { v.sinks = 2; });
+    const std::string small = "sinks are far below the scores: larger ones";
+    add(
+        "sinks-ignored", "", [](Variation& v) { v.sinks = 0; }, small);
+    add(
+        "sinks-twice", "", [](Variation& v) { v.sinks = 2; }, small);
     std::vector<double> next = setup_.ends.sinks;
     std::rotate(next.begin(), next.begin() + 1, next.end());
     add(

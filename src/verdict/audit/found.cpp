@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/elements.hpp"
 
@@ -29,9 +30,12 @@ std::string remedy_of(const Measured& measured, const PassRule& rule, double spr
   if (found.fault->name == "softcap-ignored")
     return fmt::format("two scores of a query differ by {:.2g} at most: a smaller soft cap, or --std 2",
                        spread);
-  if (found.differing == 0) return "no element changes: larger scores, --std 2";
-  return fmt::format("results are up to {:.2g}: larger values{}", size,
-                     found.largest > 0 ? fmt::format(", or {:.2g} of this tolerance", found.largest) : "");
+  if (found.differing == 0)
+    return size == 0 ? "all results are 0: other inputs" : "no element changes: other inputs";
+  std::string larger = fmt::format("results are up to {:.2g}: larger values", size);
+  if (rule.form == PassRule::Form::bound || found.largest == 0) return larger;
+  const double step = std::pow(10, std::floor(std::log10(found.largest)) - 1);
+  return fmt::format("{}, or {:.2g} of this tolerance", larger, std::floor(found.largest / step) * step);
 }
 
 }  // namespace
@@ -51,7 +55,7 @@ void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> 
                                    [&](const AuditedFault& other) { return other.fault == found.fault; });
     if (same == audit.faults.end())
       audit.faults.push_back(std::move(found));
-    else if (found.largest < same->largest)
+    else if (found.largest <= same->largest)  // of equal ones the last, whose tiles are larger
       *same = std::move(found);
   }
 }

@@ -19,6 +19,15 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool is_narrow(DType dtype) { return size_of(dtype) <= 2; }
 
+// The place of a number among those of its type: neighbours are 1 apart.
+std::int64_t place_of(double value, const verify::FloatType& type) {
+  if (value == 0) return 0;
+  const int exponent = std::max(std::ilogb(value), type.least_exponent);
+  const auto place = (std::int64_t{exponent - type.least_exponent} << type.fraction_bits) +
+                     static_cast<std::int64_t>(std::ldexp(std::abs(value), type.fraction_bits - exponent));
+  return value < 0 ? -place : place;
+}
+
 }  // namespace
 
 std::span<const std::string_view> rule_names() {
@@ -111,7 +120,8 @@ double Judge::measure(double a, double e, double allowed) const {
     case PassRule::Form::allclose_actual:
       return d / (unit_ + unit_ * std::abs(a));
     case PassRule::Form::max_ulp:
-      return d / type_.spacing_at(std::min(std::abs(a), std::abs(e))) / static_cast<double>(rule_.max_ulp);
+      return std::abs(static_cast<double>(place_of(a, type_)) - static_cast<double>(place_of(e, type_))) /
+             static_cast<double>(rule_.max_ulp);
     case PassRule::Form::flashinfer_bench:
       return std::min(d / rule_.atol, d / (std::abs(e) + 1e-8) / rule_.rtol);
     default:
@@ -142,7 +152,7 @@ void Judge::see(std::int64_t position, std::int64_t count, const double* actual,
     if (std::isfinite(a) && std::isfinite(e)) {
       differing_ += a != rounded[c];
       const double d = a - e;
-      dd_ += d * d, ee_ += e * e, aa_ += a * a, ae_ += a * e;
+      dd_ += d * d, ee_ += e * e, aa_ += a * a;
       difference_ = std::max(difference_, std::abs(d));
       size = measure(a, e, allowed == nullptr ? 0 : allowed[c]);
     } else if (!(a == e || (std::isnan(a) && std::isnan(e)))) {
@@ -158,7 +168,7 @@ void Judge::see(std::int64_t position, std::int64_t count, const double* actual,
 void Judge::join(const Judge& other) {
   differing_ += other.differing_;
   count_ += other.count_;
-  dd_ += other.dd_, ee_ += other.ee_, aa_ += other.aa_, ae_ += other.ae_;
+  dd_ += other.dd_, ee_ += other.ee_, aa_ += other.aa_;
   difference_ = std::max(difference_, other.difference_);
   is_broken_ = is_broken_ || other.is_broken_;
   if (other.worst_ > worst_) worst_ = other.worst_, at_ = other.at_;
@@ -183,7 +193,8 @@ double Judge::largest(const RuleScale& scale) const {
   const double limit = rule_.metric.limit;
   if (rule_.metric.metric == Metric::rel) return dd_ / (aa_ + ee_) / limit;
   if (rule_.metric.metric == Metric::snr) return std::pow(10, (limit - 10 * std::log10(ee_ / dd_)) / 20);
-  return (1 - ae_ / std::sqrt(aa_ * ee_)) / (1 - limit);
+  const double sizes = std::sqrt(aa_) * std::sqrt(ee_), rest = std::sqrt(aa_) - std::sqrt(ee_);
+  return sizes > 0 ? (dd_ - rest * rest) / (2 * sizes) / (1 - limit) : kInfinity;  // as compare_arrays
 }
 
 }  // namespace audits

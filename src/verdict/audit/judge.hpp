@@ -45,7 +45,7 @@ class Judge {
   std::vector<double> top_;  // the largest measures, kept_ of them at least once cut
   std::int64_t differing_ = 0, at_ = -1;
   double worst_ = -1, difference_ = 0;
-  double dd_ = 0, ee_ = 0, aa_ = 0, ae_ = 0;
+  double dd_ = 0, ee_ = 0, aa_ = 0;
   std::int64_t count_ = 0;
   bool is_broken_ = false;  // not finite on one side
 };

@@ -99,8 +99,10 @@ class ProductAudit {
     for (const Span& span : spans) {
       if (!has_weights(span.group) || lhs.shape[1] == 0 || p_.n == 0) continue;
       const ArrayView rows = matmul::rows_from(lhs, span.begin, span.end),
-                      matrix = matmul::rows_from(rhs, span.group - p_.first_group,
-                                                 span.group - p_.first_group + 1);
+                      matrix{rhs.data + (span.group - p_.first_group) * rhs.strides[0],
+                             rhs.dtype,
+                             {1, rhs.shape[1], rhs.shape[2]},
+                             rhs.strides};
       const Array part =
           grouped_matmul(rows, matrix, IntegerArray(std::vector<std::int64_t>{span.end - span.begin}), how);
       auto* const to =
