@@ -53,6 +53,14 @@ ArrayPair single_pair(const ArraySet& actual, const ArraySet& expected) {
   return pair;
 }
 
+// The array of another implementation that belongs to a pair.
+std::function<Source()> reference_of(const ArrayPair& pair, const ArraySet& set, bool by_name) {
+  for (const ArraySet::Member& array : set.arrays)
+    if (array.name == pair.expected_name || array.name == pair.name || (!by_name && set.arrays.size() == 1))
+      return array.open;
+  throw core::invalid("{}: holds no array '{}'", printable(set.name), printable(pair.expected_name));
+}
+
 std::vector<ArrayPair> pairs_by_name(const ArraySet& actual, const ArraySet& expected,
                                      const std::vector<NameMap>& maps) {
   const auto invalid = [](std::string why) {
@@ -426,6 +434,7 @@ Report summary_of(const FilesComparison& files) {
                zeros = 0;
   const Difference* worst = nullptr;
   const ArrayPair* of_worst = nullptr;
+  const Explained* of_rule = nullptr;  // the array that is the worst by NoWorseThan
   std::vector<std::string> dtypes;
   Report report;
   report.add(Line{"verdict", verdict_of(files)});
@@ -438,6 +447,9 @@ Report summary_of(const FilesComparison& files) {
     }
     ++arrays;
     report.cases.push_back(case_of(pair, files.found[p]));
+    if (const auto& rule = files.found[p].no_worse_than)
+      if (of_rule == nullptr || verify::excess_of(*rule) > verify::excess_of(*of_rule->no_worse_than))
+        of_rule = &files.found[p];
     differing += !c.close;
     only_expected += !pair.open_actual, only_actual += !pair.open_expected;
     elements += c.elements;
@@ -464,6 +476,7 @@ Report summary_of(const FilesComparison& files) {
     dtypes.resize(kNamed);
     dtypes.push_back(fmt::format("and {} more", more));
   }
+  if (of_rule != nullptr) report.add(verify::section_of(*of_rule->no_worse_than));
   if (!dtypes.empty())
     report.warnings.push_back(fmt::format("the dtypes differ: {}", fmt::join(dtypes, ", ")));
   if (elements > 0 && zeros / 9 >= elements - zeros)
@@ -555,6 +568,7 @@ FilesPlan::FilesPlan(const ArraySet& actual, const ArraySet& expected, FilesOpti
       pair.why = "not compared: " + error.message();  // whether both are equal is unknown
       continue;
     }
+    if (options_.reference) pair.open_reference = reference_of(pair, *options_.reference, by_name);
     if (pair.actual.shape != pair.expected.shape) continue;
     peak_ = std::max(peak_, compare_bytes(pair.actual, pair.expected));
     bytes_ += pair.actual.bytes() + pair.expected.bytes();
@@ -571,9 +585,23 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
   const auto counted = [&](std::int64_t done, std::int64_t) {
     if (progress) progress(before + done, elements_);
   };
+  const auto judged = [&](const ArrayPair& pair, Explained one) {
+    Comparison& c = one.comparison;
+    if (!pair.open_reference || !c.same_shape()) return one;
+    one.no_worse_than = no_worse_than(c, *pair.open_expected(), *pair.open_reference(), options_.factor);
+    c.close = one.no_worse_than->passes();
+    c.failed = c.close ? std::vector<std::string>() : std::vector<std::string>{"no-worse-than"};
+    return one;
+  };
+  const auto compared = [&](const ArrayPair& pair) {
+    Explained one;
+    one.comparison =
+        compare_pair(pair, *pair.open_actual(), *pair.open_expected(), options.tolerance, counted);
+    return one;
+  };
   const auto explained = [&](const ArrayPair& pair) {
-    return explain_pair(pair, *at_hand(pair.open_actual(), spare), *at_hand(pair.open_expected(), spare),
-                        options, counted);
+    return judged(pair, explain_pair(pair, *at_hand(pair.open_actual(), spare),
+                                     *at_hand(pair.open_expected(), spare), options, counted));
   };
   const bool is_alone = pairs_.size() == 1;
   for (const ArrayPair& pair : pairs_) {
@@ -582,8 +610,7 @@ FilesComparison FilesPlan::run(const ExplainOptions& options, std::int64_t spare
       if (options_.explain && is_alone)
         found = explained(pair);
       else
-        found.comparison =
-            compare_pair(pair, *pair.open_actual(), *pair.open_expected(), options.tolerance, counted);
+        found = judged(pair, compared(pair));
       before += found.comparison.elements;
     }
     files.close = files.close && found.comparison.close;

@@ -238,6 +238,7 @@ Report describe(const Explained& explained) {
   using Outcome = ReportCase::Outcome;
   const bool is_close = explained.comparison.close;
   comparison.cases = {{"", is_close ? Outcome::passed : Outcome::failed, is_close ? "" : verdict}};
+  if (explained.no_worse_than) comparison.add(verify::section_of(*explained.no_worse_than));
   if (explained.permuted) {
     const PermutedAxes& p = *explained.permuted;
     const std::string order = fmt::format("{}", fmt::join(p.axes, ", "));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -79,6 +80,16 @@ std::string verdict_of(const Explained& explained) {
                : fmt::format("{}: the axes are in another order{}", text,
                              explained.permuted->comparison.close ? "" : ", and elements differ then");
   }
+  if (explained.no_worse_than) {
+    const NoWorseThan& rule = *explained.no_worse_than;
+    if (!rule.error) return "elements are NaN or infinite on one side";
+    const std::string by =
+        fmt::format("the error is {:.3g}, that of the other implementation {:.3g}, and {:.3g} is allowed",
+                    *rule.error, rule.reference_error, rule.allowed);
+    return explained.explanations.empty()
+               ? by
+               : by + ": " + text_of_causes(explained.explanations[0], explained.explanations.size() - 1);
+  }
   std::string text =
       fmt::format("{} of the elements differ", to_text(share_of(c.differing, c.elements), Unit::share));
   if (c.largest_absolute)
@@ -95,10 +106,26 @@ std::string verdict_of(const Explained& explained) {
   return text + ": " + text_of_causes(explained.explanations[0], explained.explanations.size() - 1);
 }
 
+double excess_of(const NoWorseThan& rule) {
+  if (!rule.error) return std::numeric_limits<double>::infinity();
+  return rule.passes() && rule.allowed == 0 ? 0 : *rule.error / rule.allowed;
+}
+
+Section section_of(const NoWorseThan& rule) {
+  auto report = std::make_shared<Report>();
+  report->add("factor", "factor", rule.factor)
+      .add("error", "error", value_or_null(rule.error))
+      .add("reference_error", "error of the other", rule.reference_error)
+      .add("allowed", "allowed", rule.allowed);
+  return {"no_worse_than", "beside another implementation", std::move(report)};
+}
+
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables) {
   report.move_to_details([tables](const Report::Item& item) {
     if (const auto* table = std::get_if<Table>(&item))
       return std::find(tables.begin(), tables.end(), table->key) != tables.end();
+    const auto* const section = std::get_if<Section>(&item);
+    if (section != nullptr && section->key == "no_worse_than") return false;  // the verdict has it
     return !std::holds_alternative<Field>(item) && !std::holds_alternative<BlockPicture>(item);
   });
 }

@@ -43,6 +43,10 @@ std::string text_of_causes(const Explanation& first, std::size_t others);
 /// "12.5 % of the elements differ, by up to 2.98 at (0, 0, 1, 31): times 2", or "close".
 std::string verdict_of(const Explained& explained);
 
+/// The error in units of what is allowed; infinite where it is not finite.
+double excess_of(const NoWorseThan& rule);
+Section section_of(const NoWorseThan& rule);
+
 /// Fields, pictures and tables become details, but for tables of these keys.
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables);
 

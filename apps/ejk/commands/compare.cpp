@@ -25,7 +25,8 @@ namespace ejk::app {
 namespace {
 
 struct CompareOptions {
-  std::string actual, expected;
+  std::string actual, expected, no_worse_than;
+  double factor = 2;
   Tolerance tolerance;
   std::optional<std::int64_t> allow_count;
   std::optional<double> allow_fraction;
@@ -190,8 +191,10 @@ Planned plan_of(const CompareOptions& options, Job& job) {
     for (ArraySet* set : {&actual, &expected}) set->links = links_of(job, set->name);
   const auto planned = [&] {
     try {
-      return FilesPlan(actual, expected,
-                       {options.maps, options.first, job.inputs.allow_external(), options.explains()});
+      FilesOptions how{options.maps, options.first, job.inputs.allow_external(), options.explains()};
+      if (!options.no_worse_than.empty()) how.reference = set_of(job, options.no_worse_than);
+      how.factor = options.factor;
+      return FilesPlan(actual, expected, how);
     } catch (Error& error) {
       if (error.subject() == "maps") error.at("--map");
       throw;
@@ -233,6 +236,7 @@ Table planned_table(const std::vector<ArrayPair>& pairs) {
 Outcome run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
   job.provenance.input("expected", options.expected);
+  if (!options.no_worse_than.empty()) job.provenance.input("no_worse_than", options.no_worse_than);
   Planned planned = job.phase(Phase::read, [&] { return plan_of(options, job); });
   const FilesPlan& plan = planned.files;
   Report report = std::move(planned.head);
@@ -373,6 +377,24 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       "by more than A + R |EXPECTED|, nor be NaN on one side.")
       .group(kTolerancesGroup);
   add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute")
+      .group(kTolerancesGroup);
+  add_reference(
+      set, "--no-worse-than", options->no_worse_than,
+      "another implementation's result, whose error is the measure\n"
+      "EXPECTED is of a higher precision. Passes where max |ACTUAL - EXPECTED| <= F (max |REF - EXPECTED| + e max "
+      "|EXPECTED|), e the spacing of ACTUAL's type above 1. Arrays of files are found by name.")
+      .excludes(
+          "--rtol, --atol, --allow-fraction, --allow-count, --max-ulp, --metric, --runs, --first, --routing, --decode")
+      .group(kTolerancesGroup);
+  add_word(
+      set, "--factor", options->factor,
+      [](const std::string& word) {
+        const double factor = read_finite(word);
+        if (factor <= 0) throw usage("{} is not above 0", word);
+        return factor;
+      },
+      "F", "how many times that error, 2 by default")
+      .needs("--no-worse-than")
       .group(kTolerancesGroup);
   add_choice(
       set, "--metric", options->metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
@@ -523,7 +545,12 @@ reference | string | EXPECTED | without --runs and --routing
 equal_nan | boolean | whether NaN equals NaN | without --runs and --routing
 verdict | string | how much differs, and why where --explain says so; of several arrays that of the first | without --runs and --routing
 close | boolean | whether all elements are close | done
-failed | string | those that failed: elements, hard limit, metric | of two arrays that are not close, with several conditions
+failed | string | those that failed: elements, hard limit, metric, no-worse-than | of two arrays that are not close, with several conditions
+no_worse_than | section | the error beside that of another implementation; of several arrays of the worst | with --no-worse-than
+  factor | number | how many times its error is allowed
+  error | number or null | the largest error of ACTUAL; null where an element is not finite on one side alone
+  reference_error | number | that of the other implementation
+  allowed | number | what it may be
 rtol, atol | number | the relative and the absolute tolerance | of two arrays, but for --max-ulp alone
 max_ulp | integer | units in the last place that elements may be apart | of two arrays, with --max-ulp
 shape | shape | the shape of both | of two arrays of one shape

@@ -116,9 +116,10 @@ Run declare_replay(OptionSet& set) {
       "With pytest --ejk-replay DIR, or EJK_REPLAY=DIR.")
       .required();
   set_footer(set,
-             "Runs the command in the file on the tensors in the file: the same report and exit\n"
-             "status on any machine. Options of that command (--verbose, --html, --try, ...)\n"
-             "follow FILE. The command in the file can write nothing and read no other file.");
+             "Runs the command in the file on the tensors in the file: the same report and\n"
+             "exit status on any machine. Options of that command (--verbose, --html, --try,\n"
+             "...) follow FILE. The command in the file writes nothing and reads no other\n"
+             "file.");
   return [](Job&) -> Outcome { throw Error(Error::Kind::internal, "replay is another command"); };
 }
 

@@ -85,6 +85,7 @@ struct ArrayPair {
   ArrayType actual = {}, expected = {};  // of pairs that are compared
   std::function<std::shared_ptr<const ArraySource>()> open_actual = {}, open_expected = {};
   std::optional<ElementFormat> actual_element = {}, expected_element = {};
+  std::function<std::shared_ptr<const ArraySource>()> open_reference = {};  // of another implementation
 
   /// The format of the side that is decoded, where the other one is not.
   std::optional<ElementFormat> rounded_to() const {
@@ -118,6 +119,8 @@ struct FilesOptions {
   bool in_layers = false;          // pairs in the order of layers
   bool follow_links = false;       // links out of the file are followed: broken ones are no difference
   bool explain = false;
+  std::optional<ArraySet> reference = {};  // of NoWorseThan, by the names of expected
+  double factor = 2;
 };
 
 class FilesPlan {
