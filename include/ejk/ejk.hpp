@@ -6,6 +6,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/attention_check.hpp"
+#include "ejk/audit.hpp"
 #include "ejk/check.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/compare.hpp"

@@ -26,10 +26,10 @@ std::string remedy_of(const Measured& measured, const PassRule& rule, double spr
   if (rule.allowed_count > 0 || rule.allowed_share > 0)
     return fmt::format("{:.3g} % of the elements differ: fewer that may", 100 * found.changed());
   if (is_of_scores(*found.fault) && spread < 2)
-    return fmt::format("two scores of a query differ by {:.2g} at most: --std 1", spread);
+    return fmt::format("two scores of a query differ by {:.2g} at most: inputs of std 1", spread);
   if (found.fault->name == "softcap-ignored")
-    return fmt::format("two scores of a query differ by {:.2g} at most: a smaller soft cap, or --std 2",
-                       spread);
+    return fmt::format(
+        "two scores of a query differ by {:.2g} at most: a smaller soft cap, or inputs of std 2", spread);
   if (found.differing == 0)
     return size == 0 ? "all results are 0: other inputs" : "no element changes: other inputs";
   std::string larger = fmt::format("results are up to {:.2g}: larger values", size);

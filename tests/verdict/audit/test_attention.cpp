@@ -208,7 +208,7 @@ TEST_CASE("scores that hardly differ let a wrong scale pass") {
   CHECK(scale(1).caught);
   const AuditedFault missed = scale(0.02);
   CHECK(missed.why == AuditedFault::Why::tolerance);
-  CHECK(missed.remedy.find("--std 1") != std::string::npos);
+  CHECK(missed.remedy.find("std 1") != std::string::npos);
 }
 
 TEST_CASE("the bound is the one of compare_results") {
