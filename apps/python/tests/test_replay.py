@@ -173,3 +173,40 @@ def test_a_verdict_in_the_formats_of_others_is_read_by_them(failed):
         heading, empty, *rows = replay(path, "--format=md").stdout.splitlines()
         assert heading.startswith("### ejk ") and not empty and len(rows) > 2
         assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
+
+
+def quantised():
+    w = np.arange(1, 257, dtype=np.float32).reshape(4, 64)
+    q = ejk.run("quantize", w, scheme="mx", element="e4m3")
+    ejk.assert_close(ejk.mx(q["values"], q["scales"]), w * 3, rtol=2**-4, atol=1e-3)
+
+
+def layer_of_experts():
+    x, gate, down = (np.ones(shape, np.float32) for shape in ((4, 8), (2, 8, 12), (2, 6, 8)))
+    ejk.assert_moe(x, x, gate, down, [[0], [1], [0], [1]], np.ones((4, 1), np.float32))
+
+
+def block_lists():
+    x = np.ones((1, 8, 1, 4), np.float32)
+    blocks = ejk.run("mask-info", mask="causal", shape=(1, 8, 8), block=(4, 4), layout="jax", computable=False)
+    ejk.assert_attention(x * 2, x, x, x, mask="visited(m)", m=blocks.arrays)
+
+
+def audited():
+    ejk.audit("attention", *np.ones((3, 1, 8, 1, 4), np.float32), mask="causal", tolerance="kernelbench")
+
+
+def printed():
+    ejk.run("compare", "[1,2]", "[1,3]")
+
+
+@pytest.mark.parametrize("fails", [quantised, layer_of_experts, block_lists, audited, printed], ids=lambda f: f.__name__)
+def test_other_arguments_are_replayed(fails, tmp_path, monkeypatch):
+    monkeypatch.setenv("EJK_REPLAY", str(tmp_path))
+    with pytest.raises(AssertionError) as failed:
+        fails()
+    message = str(failed.value).splitlines()
+    path = Path(message[-1].removeprefix("replay: ejk replay "))
+    assert path.parent == tmp_path
+    done = replay(path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, message[0]), done.stderr
