@@ -61,7 +61,7 @@ constexpr Symptom kSymptoms[] = {
     {kAttentionSymptoms, "garbage or zeros after N tokens", "the last tile is not written",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
     {kAttentionSymptoms, "a bfloat16 kernel is off by 2e-2",
-     "rounding, or a fault: the bound of each element tells",
+     "rounding, or a fault: its bound tells",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
     {kAttentionSymptoms, "only some heads are right (GQA)", "query heads read another key/value head",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
@@ -122,7 +122,7 @@ constexpr Symptom kSymptoms[] = {
     {kRunSymptoms, "rows have the values of their neighbours", "rows are shifted or permuted",
      "ejk compare out.npy expected.npy --explain"},
 
-    {kTestSymptoms, "the test passes, the kernel is wrong", "its tolerance or its inputs hide the fault",
+    {kTestSymptoms, "the test passes, the kernel is wrong", "tolerance or inputs hide the fault",
      "ejk audit attention q.npy k.npy v.npy --mask 'local(255, 0)' --tolerance kernelbench"},
     {kTestSymptoms, "a test of experts passes for zeros", "results are smaller than the tolerance",
      "ejk audit grouped-matmul x.npy w.npy group_sizes.npy --atol 10"},

@@ -60,7 +60,7 @@ constexpr Fault kFaults[] = {
      "attention --mask causal -o out.npy --field out",
      "'segments(ids.npy)' is left out"},
     {"a mask does the opposite", "ejk mask --mask '~causal' --shape 200x200 -o mask.npy",
-     "rule inverted: no query sees the key at its own position"},
+     "inverted  (0,)          -  no query sees the key at its own position"},
     {"long text degrades a window model", "attention --mask 'local(128, 0)' -o out.npy --field out",
      "the window is one key longer at the left"},
     {"right at 512 tokens, wrong at 1,024",
@@ -72,7 +72,7 @@ constexpr Fault kFaults[] = {
      "ejk mask-info --mask 'causal & documents(cu.npy)' --block 50x50 -o info.h5; "
      "ejk convert '[0, 60, 61, 160, 200]' -o cu.npy",
      "each pair of the mask is computed"},
-    {"which keys does a block list visit?", "ejk mask-info --mask causal --block 50x50 -o info.h5",
+    {"which keys does a block list visit?", "ejk mask-info --mask causal --shape 200x200 --block 50x50 -o info.h5",
      "blocks skipped           37.5 %"},
     {"a sparse kernel is as slow as dense", ":", "(128, 128)        3     0     25 %"},
 
@@ -178,8 +178,8 @@ constexpr Fault kFaults[] = {
      "ejk convert q.npy[:,1:] -o out.npy; ejk convert q.npy[:,:-1] -o expected.npy",
      "index i of axis 1 holds what belongs to i + 1"},
 
-    {"the test passes, the kernel is wrong", ":", "excludes nothing at 200 keys: 257 keys or more"},
-    {"a test of experts passes for zeros", ":", "every element is 0. results are up to"},
+    {"the test passes, the kernel is wrong", ":", "'local(left=255,right=0)' excludes nothing at 200"},
+    {"a test of experts passes for zeros", ":", "every element is 0; results are up to"},
 };
 
 }  // namespace
