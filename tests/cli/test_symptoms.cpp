@@ -72,7 +72,8 @@ constexpr Fault kFaults[] = {
      "ejk mask-info --mask 'causal & documents(cu.npy)' --block 50x50 -o info.h5; "
      "ejk convert '[0, 60, 61, 160, 200]' -o cu.npy",
      "each pair of the mask is computed"},
-    {"which keys does a block list visit?", "ejk mask-info --mask causal --shape 200x200 --block 50x50 -o info.h5",
+    {"which keys does a block list visit?",
+     "ejk mask-info --mask causal --shape 200x200 --block 50x50 -o info.h5",
      "blocks skipped           37.5 %"},
     {"a sparse kernel is as slow as dense", ":", "(128, 128)        3     0     25 %"},
 
