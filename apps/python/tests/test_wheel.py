@@ -6,7 +6,10 @@ import subprocess
 
 import pytest
 
-WHEEL = importlib.metadata.distribution("ejk")
+try:
+    WHEEL = importlib.metadata.distribution("ejk")
+except importlib.metadata.PackageNotFoundError:
+    pytest.skip("the wheel is not installed", allow_module_level=True)
 FILES = {str(file).split("../")[-1]: file.locate() for file in WHEEL.files}
 
 
