@@ -91,7 +91,8 @@ ArrayGroup Inputs::open_group(const std::string& role, const std::string& refere
 ArrayGroup Inputs::replayed_group(const std::string& word, const std::vector<std::string>& names) {
   ArrayGroup group{word, {}, {}};
   for (const std::string& name : names)
-    if (replay_->tensors.contains(word + ":" + name)) group.arrays[name] = open(word + ":" + name);
+    if (const std::string one = fmt::format("{}:{}", word, name); replay_->tensors.contains(one))
+      group.arrays[name] = open(one);
   if (group.arrays.empty() && !names.empty())
     throw Error(Error::Kind::input, fmt::format("{}: holds none of {}", word, fmt::join(names, ", ")));
   return group;

@@ -26,7 +26,7 @@ namespace ejk::app {
 class Job {
  public:
   /// Sets threads and memory limit, records the options, and checks the outputs. All references outlive this.
-  Job(const Command& command, const OptionSet& options, Communicator& with = single_process());
+  Job(const Command& of, const OptionSet& options, Communicator& with = single_process());
 
   Job(const Job&) = delete;  // its parts refer to each other
   Job& operator=(const Job&) = delete;

@@ -27,7 +27,7 @@ struct ReplayFile {
   /// files, unless the caller named them.
   ArrayReference reference(const std::string& word) const;
   /// The same for a path that is no reference.
-  void require_added(const std::string& path) const;
+  void require_added(const std::string& other) const;
 };
 
 struct ReplayedCommand {

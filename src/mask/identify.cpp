@@ -197,7 +197,9 @@ IdentifiedMask nearest(const BitRows& pairs, std::int64_t first_key, const std::
     std::int64_t differing;
     int terms;
     std::size_t length, set;
-    auto operator<=>(const Choice&) const = default;
+    bool operator<(const Choice& o) const {
+      return std::tie(differing, terms, length, set) < std::tie(o.differing, o.terms, o.length, o.set);
+    }
   };
   std::optional<Choice> best;
   for (std::size_t set = 0; set < surplus.size(); ++set) {

@@ -28,7 +28,7 @@ double text_width(std::string_view text) { return 7 * static_cast<double>(text.s
 
 // Both ends remain: masks of one kind differ in the last of their parameters.
 std::string cut_in_middle(std::string_view text) {
-  const std::string all = printable(text, 10'000);
+  std::string all = printable(text, 10'000);
   std::vector<std::size_t> characters;
   for (std::size_t i = 0; i < all.size(); ++i)
     if ((static_cast<unsigned char>(all[i]) & 0xc0) != 0x80) characters.push_back(i);

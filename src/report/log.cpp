@@ -111,7 +111,7 @@ std::string to_junit(const Report& report, const std::string& command) {
   std::string of = command;
   std::replace(of.begin(), of.end(), ' ', '.');  // "check.mask"
   for (const ReportCase& one : report.cases) {
-    out += fmt::format("<testcase classname=\"ejk.{}\" name=\"{}\"", xml(of), xml(one.name));
+    out += fmt::format(R"(<testcase classname="ejk.{}" name="{}")", xml(of), xml(one.name));
     std::string text;
     for (const auto& finding : findings_of(one)) text += (text.empty() ? "" : "\n") + finding.text;
     if (one.outcome == Outcome::passed)

@@ -89,7 +89,7 @@ TEST_CASE(
   BlockPicture picture = picture_of(2, n, states);
   picture.marked_names[0] = "wrong";
   const Pixels pixels = plot_of(read(to_png(picture, "")));
-  REQUIRE(pixels.rows == doctest::Approx(n / 8).epsilon(0.01));  // no sliver
+  REQUIRE(pixels.rows == doctest::Approx(static_cast<double>(n) / 8).epsilon(0.01));  // no sliver
   REQUIRE(pixels.columns == n / 2);
   CHECK(pixels.at(0, 0) == report::kColors[2]);
   CHECK(pixels.at(0, 1) == report::kColors[3]);

@@ -397,13 +397,13 @@ class Forward {
   }
 
   void of_windows() {
-    const auto sides = [&](std::string_view name, std::string parameter, auto&& change, std::string remedy) {
-      add(name, std::move(parameter),
-          with_patterns([change](const MaskNode& of, Pattern p) -> std::optional<Mask> {
+    const auto sides = [&](std::string_view name, const std::string& parameter, auto&& change,
+                           const std::string& remedy) {
+      add(name, parameter, with_patterns([change](const MaskNode& of, Pattern p) -> std::optional<Mask> {
             if (!change(p)) return std::nullopt;
             return mask_of(of, p);
           }),
-          std::move(remedy));
+          remedy);
     };
     const auto window = find([](const Pattern& p) { return p.left.has_value(); });
     const auto remedy = [&](std::int64_t more) {

@@ -165,7 +165,7 @@ class ProductAudit {
   }
 
   void of_groups() {
-    const auto changed = [&](std::string_view name, std::string parameter, std::vector<Span> spans,
+    const auto changed = [&](std::string_view name, std::string parameter, const std::vector<Span>& spans,
                              std::string remedy) {
       add(name, std::move(parameter), product(spans, lhs_, rhs_, settings_.transpose_rhs), std::move(remedy));
     };
@@ -175,7 +175,7 @@ class ProductAudit {
     } else {
       std::vector<Span> spans = spans_;
       spans.back().end = p_.m;
-      changed("tail-rows", "", std::move(spans), "the last group has no weights here");
+      changed("tail-rows", "", spans, "the last group has no weights here");
     }
     if (p_.k == p_.n)
       add("weights-transposed", "", product(spans_, lhs_, rhs_, !settings_.transpose_rhs),
@@ -189,7 +189,7 @@ class ProductAudit {
       for (Span& span : spans)
         if (has_weights(span.group))
           span.group = p_.first_group + (span.group - p_.first_group + 1) % p_.groups;
-      changed("expert-next", "", std::move(spans), "all groups have the same weights: different ones");
+      changed("expert-next", "", spans, "all groups have the same weights: different ones");
     } else {
       leave("expert-next", "there is one group");
     }
