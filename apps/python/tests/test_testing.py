@@ -1,7 +1,9 @@
 """Problems of ejk.testing: right kernels pass, faults are found and shrink, and every edge occurs."""
 
+import os
 import subprocess
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +20,10 @@ def test_hypothesis_is_optional():
 
 try:
     import hypothesis
-    from hypothesis import HealthCheck, Phase, strategies
+    from hypothesis import HealthCheck, Phase, configuration, strategies
 except ImportError:
     pytest.skip("Hypothesis is not installed", allow_module_level=True)
+configuration.set_hypothesis_home_dir(os.path.join(tempfile.gettempdir(), "ejk-hypothesis"))  # not in the tree
 
 from ejk.testing import (AttentionProblem, GroupedProblem, PagedProblem, attention_problems,  # noqa: E402
                          grouped_problems, packed_lengths, paged_problems)
