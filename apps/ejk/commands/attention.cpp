@@ -817,6 +817,7 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
     options.aligns_bottom_right =
         options.aligns_bottom_right || expression.text().find("bottom-right") != std::string::npos;
   if (job.outputs.has_target()) options.mutant = [](const std::string&, Array) {};
+  options.rule = test.rule(plan.results()[0].type.dtype);
   std::int64_t peak = 2 * kPieceBytes + r.masks.resident_bytes + bytes_to_audit(plan, options);
   for (const BufferedInput* input : pointers_to(r.inputs)) peak += input->bytes_to_buffer();
   if (job.plan(head, peak)) return Outcome::passed;

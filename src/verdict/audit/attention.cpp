@@ -478,6 +478,9 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
   for (const auto& operand : {p.types.q, p.types.k, p.types.v})
     bytes += static_cast<double>(byte_count(operand->shape, DType::float64));
   constexpr double kMutants = 48;
+  // The largest errors, of which an allowance leaves out some.
+  if (options.rule.allowed_count > 0 || options.rule.allowed_share > 0)
+    bytes += kMutants * 8 * static_cast<double>(element_count(p.results[0].type.shape));
   if (options.mutant) bytes += kMutants * static_cast<double>(plan.result_bytes());
   if (p.setup.gradients) bytes += 16 * static_cast<double>(plan.result_bytes());
   return static_cast<std::int64_t>(std::min(bytes, 0x1p60));
