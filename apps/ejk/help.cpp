@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ejk/audit.hpp"
 #include "ejk/program/hash.hpp"
 #include "ejk/program/machine.hpp"
 #include "ejk/program/text.hpp"
@@ -111,6 +112,13 @@ std::string actions_help(const Command& command) {
     out += "\nArrays written\n" + written + use_help(command);
   return out + fmt::format("\n'ejk help {} ACTION' describes one of them.\n", command.name);
 }
+
+constexpr std::string_view kFaults = R"(Faults: the catalogue of known faults of kernels
+
+Each has public threads that show it. 'ejk audit' computes the result of a
+kernel with each fault that applies, and says which ones a test with these
+inputs and this tolerance would let pass; --explain of --against names them.
+)";
 
 }  // namespace
 
@@ -264,6 +272,16 @@ std::string group_help(const std::string& group) {
     }
   return fmt::format("\n{}\n  {}\n{}", group, wrapped(fmt::format("of {}", fmt::join(names, ", ")), 2, 2),
                      out);
+}
+
+std::string faults_help() {
+  std::string out(kFaults);
+  std::string_view kinds;
+  for (const Fault& fault : fault_catalogue()) {
+    if (fault.kinds != kinds) out += fmt::format("\n{}\n", fmt::join(split(kinds = fault.kinds, " "), ", "));
+    out += fmt::format("  {}: {}\n    {}\n", fault.name, fault.text, wrapped(fault.evidence, 4, 4));
+  }
+  return out;
 }
 
 std::string options_help() {

@@ -53,6 +53,7 @@ std::string_view topic_of(std::string_view group);
 std::string topic_help(std::string_view topic);
 
 std::string symptoms_help();
+std::string faults_help();
 
 // --- manual pages, in the language of man
 

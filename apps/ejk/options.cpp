@@ -502,6 +502,12 @@ double read_finite(const std::string& word) {
   return value;
 }
 
+double read_share(const std::string& word) {
+  const double share = read_real(word);
+  if (!(share >= 0 && share <= 1)) throw usage("{} is not from 0 to 1", word);
+  return share;
+}
+
 Number read_number(const std::string& word) {
   // -0 has its sign as a float alone.
   if (const auto whole = parse_integer(word); whole && (*whole != 0 || !word.starts_with('-'))) return *whole;

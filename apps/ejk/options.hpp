@@ -342,6 +342,8 @@ Number read_number(const std::string& word);
 double read_real(const std::string& word);
 /// Neither NaN nor infinite.
 double read_finite(const std::string& word);
+/// From 0 to 1.
+double read_share(const std::string& word);
 
 /// Bytes: "64k", "4GiB".
 std::int64_t read_size(const std::string& word);

@@ -60,7 +60,7 @@ constexpr Symptom kSymptoms[] = {
      "ejk attention q.npy k.npy v.npy mask.npy --against out.npy --explain"},
     {kAttentionSymptoms, "garbage or zeros after N tokens", "the last tile is not written",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
-    {kAttentionSymptoms, "a bfloat16 kernel is off by 2e-2", "rounding, or a fault: its bound tells",
+    {kAttentionSymptoms, "a bfloat16 kernel is off by 2e-2", "rounding, or a fault",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},
     {kAttentionSymptoms, "only some heads are right (GQA)", "query heads read another key/value head",
      "ejk attention q.npy k.npy v.npy --mask causal --against out.npy --explain"},

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "ejk/audit.hpp"
 #include "help.hpp"
 #include "masks.hpp"
 
@@ -329,38 +328,6 @@ const std::vector<OptionTopic>& option_topics() {
       {"options", "", {kSharedGroup}},
   };
   return all;
-}
-
-constexpr std::string_view kFaults = R"(Faults: the catalogue of known faults of kernels
-
-Each has public threads that show it. 'ejk audit' computes the result of a
-kernel with each fault that applies, and says which ones a test with these
-inputs and this tolerance would let pass; --explain of --against names them.
-)";
-
-std::string faults_help() {
-  std::string out(kFaults);
-  std::string_view kinds;
-  for (const Fault& fault : fault_catalogue()) {
-    if (fault.kinds != kinds) {
-      kinds = fault.kinds;
-      std::string heading(kinds);
-      for (std::size_t at = 0; (at = heading.find(' ', at)) != std::string::npos; at += 2)
-        heading.insert(at, 1, ',');
-      out += fmt::format("\n{}\n", heading);
-    }
-    out += fmt::format("  {}: {}\n", fault.name, fault.text);
-    std::string line = "   ";
-    for (std::string_view rest = fault.evidence; !rest.empty();) {
-      const std::size_t end = std::min(rest.find(", "), rest.size());
-      const std::string_view thread = rest.substr(0, std::min(end + 1, rest.size()));
-      if (line.size() + thread.size() + 1 > 80) out += line + "\n", line = "   ";
-      line += fmt::format(" {}", thread);
-      rest.remove_prefix(std::min(end + 2, rest.size()));
-    }
-    out += line + "\n";
-  }
-  return out;
 }
 
 }  // namespace

@@ -10,24 +10,13 @@
 #include <utility>
 
 #include "ejk/program/text.hpp"
+#include "tolerances.hpp"
 
 namespace ejk::app {
 
 extern const Command audit_attention_command, audit_attention_grad_command, audit_grouped_matmul_command;
 
 namespace {
-
-double read_limit(const std::string& word) {
-  const double value = read_finite(word);
-  if (value < 0) throw usage("{} is not at least 0", word);
-  return value;
-}
-
-double read_fraction(const std::string& word) {
-  const double value = read_real(word);
-  if (!(value >= 0 && value <= 1)) throw usage("{} is not from 0 to 1", word);
-  return value;
-}
 
 std::vector<std::string> fault_names() {
   std::vector<std::string> names;
@@ -52,21 +41,6 @@ std::string read_rule(const std::string& word) {
       .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "");
 }
 
-std::vector<ReportCase> cases_of(const Audit& audit) {
-  using Outcome = ReportCase::Outcome;
-  std::vector<ReportCase> cases;
-  for (const AuditedFault& one : audit.faults)
-    cases.push_back({std::string(one.fault->name),
-                     one.caught    ? Outcome::passed
-                     : one.ignored ? Outcome::ignored
-                                   : Outcome::failed,
-                     one.caught ? "" : fmt::format("not caught: {}; {}", one.text, one.remedy),
-                     -one.largest});
-  for (const Audit::NotTried& one : audit.not_tried)
-    cases.push_back({std::string(one.fault->name), Outcome::skipped, one.why});
-  return cases;
-}
-
 }  // namespace
 
 PassRule TestFlags::rule(DType dtype) const {
@@ -76,14 +50,8 @@ PassRule TestFlags::rule(DType dtype) const {
   } else if (max_ulp) {
     rule.form = PassRule::Form::max_ulp, rule.name = "max-ulp", rule.max_ulp = *max_ulp;
   } else if (!metric.empty()) {
-    const bool most = metric == "rel";
-    if (!(most ? at_most : at_least) || (most ? at_least : at_most))
-      throw usage(most ? "--metric rel requires --at-most" : "--metric cos and snr require --at-least");
     rule.form = PassRule::Form::metric, rule.name = metric;
-    rule.metric = {most              ? Metric::rel
-                   : metric == "snr" ? Metric::snr
-                                     : Metric::cosine,
-                   most ? *at_most : *at_least};
+    rule.metric = metric_limit(metric, at_least, at_most);
   } else if (rtol || atol) {
     const DefaultTolerance usual = default_tolerance(dtype, dtype);
     rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
@@ -109,10 +77,11 @@ void declare_test(OptionSet& set, TestFlags& into) {
           fmt::join(rule_names(), ", ")))
       .excludes("--rtol, --atol, --max-ulp, --metric")
       .group(kGroup);
-  add_word(set, "--rtol", into.rtol, read_limit, "R", "relative tolerance: |d| <= A + R |expected|")
+  add_word(set, "--rtol", into.rtol, read_tolerance, "R", "relative tolerance: |d| <= A + R |expected|")
       .excludes("--max-ulp, --metric")
       .group(kGroup);
-  add_word(set, "--atol", into.atol, read_limit, "A", "absolute tolerance; of both the other is the type's")
+  add_word(set, "--atol", into.atol, read_tolerance, "A",
+           "absolute tolerance; of both the other is the type's")
       .excludes("--max-ulp, --metric")
       .group(kGroup);
   add_word(set, "--max-ulp", into.max_ulp, at_least(1), "N", "units in the last place of the result's type")
@@ -127,7 +96,7 @@ void declare_test(OptionSet& set, TestFlags& into) {
   add_word(set, "--at-most", into.at_most, read_finite, "X", "the limit of --metric rel")
       .needs("--metric")
       .group(kGroup);
-  add_word(set, "--allow-fraction", into.allow_fraction, read_fraction, "P",
+  add_word(set, "--allow-fraction", into.allow_fraction, read_share, "P",
            "share of elements that may be out of tolerance")
       .group(kGroup);
   add_word(set, "--allow-count", into.allow_count, at_least(0), "N",
@@ -153,7 +122,6 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
   options.progress = job.progress();
   const Audit found = job.phase(Phase::compute, [&] { return audit(options); });
   Report report = describe(found);
-  report.cases = cases_of(found);
   report.warnings.insert(report.warnings.begin(), head.warnings.begin(), head.warnings.end());
   if (job.outputs.has_target()) {
     std::vector<std::string> names;

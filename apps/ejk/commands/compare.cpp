@@ -19,6 +19,7 @@
 #include "ejk/program/text.hpp"
 #include "job.hpp"
 #include "printed_array.hpp"
+#include "tolerances.hpp"
 
 namespace ejk::app {
 
@@ -294,29 +295,6 @@ void check_tolerance(const CompareOptions& options) {
         .hint("--runs compares more than two results of the same work");
 }
 
-std::optional<MetricLimit> metric_of(const CompareOptions& options) {
-  if (options.metric.empty()) return std::nullopt;
-  const bool most = options.metric == "rel";
-  const std::optional<double>& limit = most ? options.at_most : options.at_least;
-  if (!limit || (most ? options.at_least : options.at_most))
-    throw usage(most ? "--metric rel requires --at-most" : "--metric cos and snr require --at-least")
-        .hint(most ? "for example --at-most 1e-3" : "for example --metric cos --at-least 0.999");
-  return MetricLimit{most ? Metric::rel : options.metric == "snr" ? Metric::snr : Metric::cosine, *limit};
-}
-
-double read_allowed(const std::string& word) {
-  const double value = read_real(word);
-  if (!(value >= 0 && value <= 1)) throw usage("{} is not from 0 to 1", word);
-  return value;
-}
-
-double read_tolerance(const std::string& word) {
-  const double value = read_real(word);
-  if (!(value >= 0)) throw usage("{} is not at least 0", value);
-  if (value > std::numeric_limits<double>::max()) throw usage("it must be finite");
-  return value;
-}
-
 std::vector<std::string> read_names(const std::string& word) {
   std::vector<std::string> names = split_references(word);
   for (const std::string& name : names)
@@ -359,7 +337,7 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       .key("equal_nan")
       .shown("NaN equals NaN")
       .group(kTolerancesGroup);
-  add_word(set, "--allow-fraction", options->allow_fraction, read_allowed, "P",
+  add_word(set, "--allow-fraction", options->allow_fraction, read_share, "P",
            "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.")
       .group(kTolerancesGroup);
   add_word(set, "--allow-count", options->allow_count, at_least(0), "N",
@@ -511,7 +489,8 @@ Run declare_compare(OptionSet& set) {
   set_footer(set, kFooter);
   return [options](Job& job) {
     check_tolerance(*options);
-    options->tolerance.metric = metric_of(*options);
+    if (!options->metric.empty())
+      options->tolerance.metric = metric_limit(options->metric, options->at_least, options->at_most);
     options->tolerance.allowed_count = options->allow_count.value_or(0);
     options->tolerance.allowed_share = options->allow_fraction.value_or(0);
     if (options->runs) {

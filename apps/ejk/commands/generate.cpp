@@ -36,12 +36,6 @@ double read_mean(const std::string& word) {
   return mean;
 }
 
-double read_share(const std::string& word) {
-  const double share = read_real(word);
-  if (!(share >= 0 && share <= 1)) throw usage("{} is not from 0 to 1", word);
-  return share;
-}
-
 std::int64_t read_tokens(const std::string& word) {
   const std::int64_t tokens = read_integer(word, 0);
   if (tokens > INT32_MAX) throw usage("{} is not from 0 to {}", tokens, INT32_MAX);

@@ -76,6 +76,21 @@ std::string json_of_names(const std::vector<std::string>& names) {
   return out.take();
 }
 
+std::vector<ReportCase> cases_of(const Audit& audit) {
+  using Outcome = ReportCase::Outcome;
+  std::vector<ReportCase> cases;
+  for (const AuditedFault& one : audit.faults)
+    cases.push_back({std::string(one.fault->name),
+                     one.caught    ? Outcome::passed
+                     : one.ignored ? Outcome::ignored
+                                   : Outcome::failed,
+                     one.caught ? "" : fmt::format("not caught: {}; {}", one.text, one.remedy),
+                     -one.largest});
+  for (const Audit::NotTried& one : audit.not_tried)
+    cases.push_back({std::string(one.fault->name), Outcome::skipped, one.why});
+  return cases;
+}
+
 Table table_of(const Audit& audit, bool caught) {
   Table table{"",
               caught ? "caught" : "not caught",
@@ -144,6 +159,7 @@ void add_json(const Audit& audit, Report& report) {
 
 Report describe(const Audit& audit) {
   Report report;
+  report.cases = cases_of(audit);
   report.add("verdict", "caught", fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
       .add("", "tolerance",
            fmt::format("{}: {}, {}", audit.rule.name, text_of(audit.rule), name_of(audit.dtype)));
