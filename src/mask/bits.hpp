@@ -19,6 +19,14 @@ constexpr std::int64_t words_for(std::int64_t bits) { return (bits + 63) / 64; }
 /// The `n` lowest bits, 0 ≤ n ≤ 64.
 constexpr Word low_bits(std::int64_t n) { return n >= 64 ? ~Word{0} : (Word{1} << n) - 1; }
 
+/// Word `w` of a row of `words` words whose bits are moved: each bit is that of the column before, or after.
+inline Word columns_before(const Word* row, std::int64_t w) {
+  return row[w] << 1 | (w > 0 ? row[w - 1] >> 63 : 0);
+}
+inline Word columns_after(const Word* row, std::int64_t w, std::int64_t words) {
+  return row[w] >> 1 | (w + 1 < words ? row[w + 1] << 63 : 0);
+}
+
 inline void set_bits(Word* words, std::int64_t begin, std::int64_t end) {
   if (begin >= end) return;
   const std::int64_t first = begin / 64, last = (end - 1) / 64;

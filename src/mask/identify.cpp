@@ -59,12 +59,6 @@ BitRows filled(const Mask& of, BitBuffer& buffer) {
   return all;
 }
 
-// Bits of the columns before, after.
-Word after(const Word* row, std::int64_t w) { return row[w] << 1 | (w > 0 ? row[w - 1] >> 63 : 0); }
-Word before(const Word* row, std::int64_t w, std::int64_t words) {
-  return row[w] >> 1 | (w + 1 < words ? row[w + 1] << 63 : 0);
-}
-
 // The pairs that are in a square of 2 × 2 pairs, or have a neighbour among the keys and one among the queries;
 // and gaps between four neighbours. Squares separate documents that a wrong pair joins, corners keep small ones.
 enum class Kept { squares, corners };
@@ -80,13 +74,14 @@ BitRows without_isolated(const BitRows& pairs, Kept kept_pairs, BitBuffer& buffe
     const Word* const below = q + 1 < pairs.rows ? pairs.row(q + 1) : none.data();
     for (std::int64_t w = 0; w < words; ++w)
       square[static_cast<std::size_t>(w)] =
-          row[w] & before(row, w, words) & below[w] & before(below, w, words);
+          row[w] & columns_after(row, w, words) & below[w] & columns_after(below, w, words);
     for (std::int64_t w = 0; w < words; ++w) {
-      const Word left = after(row, w), right = before(row, w, words);
+      const Word left = columns_before(row, w), right = columns_after(row, w, words);
       const Word kept = kept_pairs == Kept::corners
                             ? row[w] & (left | right) & (above[w] | below[w])
-                            : square[static_cast<std::size_t>(w)] | after(square.data(), w) |
-                                  above_square[static_cast<std::size_t>(w)] | after(above_square.data(), w);
+                            : square[static_cast<std::size_t>(w)] | columns_before(square.data(), w) |
+                                  above_square[static_cast<std::size_t>(w)] |
+                                  columns_before(above_square.data(), w);
       const Word gap = left & right & above[w] & below[w];
       out.row(q)[w] = (kept | (~row[w] & gap)) & (w + 1 == words ? last : ~Word{0});
     }
@@ -225,7 +220,7 @@ IdentifiedMask nearest(const BitRows& pairs, std::int64_t first_key, const std::
 // The candidates: enclosing terms, and the blocks that are whole within none, one or all of these.
 std::vector<Term> candidates(const BitRows& shape, const PairCounts& counts, const BitRows& pairs, Ends ends,
                              const Mask& among) {
-  constexpr std::int64_t kFewPairs = 256;  // one of so many
+  constexpr std::int64_t kFewPairs = 256;  // a term may mask one pair of this number
   std::vector<Term> terms = enclosing_terms(shape, counts, ends);
   terms.resize(std::min(terms.size(), kMostTerms - 1), terms.front());
   std::vector<Mask> within{among};

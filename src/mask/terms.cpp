@@ -49,7 +49,7 @@ class Sets {
     return n;
   }
   void join(std::int64_t a, std::int64_t b) { parent_[at(std::max(of(a), of(b)))] = std::min(of(a), of(b)); }
-  /// Of a set that is `from` alone, or up to it: `to` stands for it.
+  /// Makes `to` the parent of `from`, which is a root.
   void move(std::int64_t from, std::int64_t to) { parent_[at(from)] = to; }
 
  private:
@@ -235,15 +235,6 @@ std::vector<Term> enclosing_terms(const BitRows& pairs, const PairCounts& counts
 
 namespace {
 
-// The next row's bits shifted down by one column.
-Word next_columns(const Word* row, std::int64_t w, std::int64_t words) {
-  return row[w] >> 1 | (w + 1 < words ? row[w + 1] << 63 : 0);
-}
-
-}  // namespace
-
-namespace {
-
 // The common divisors of the boundaries of blocks, 0 for none; nothing where blocks would be small.
 std::optional<BlockShape> shape_of_blocks(const BitRows& pairs, const Mask& within, std::int64_t least) {
   constexpr std::int64_t kRows = 64, kLeastPairs = 64;
@@ -262,7 +253,7 @@ std::optional<BlockShape> shape_of_blocks(const BitRows& pairs, const Mask& with
       for (std::int64_t w = 0; w < words; ++w) {
         if (q > 0)
           differing += std::popcount((row[w] ^ pairs.row(q - 1)[w]) & here[w] & allowed.row(q - 1 - from)[w]);
-        Word edges = (row[w] ^ next_columns(row, w, words)) & here[w] & next_columns(here, w, words);
+        Word edges = (row[w] ^ columns_after(row, w, words)) & here[w] & columns_after(here, w, words);
         for (edges &= ~found[at(w)]; edges != 0; edges &= edges - 1) {
           const std::int64_t key = 64 * w + std::countr_zero(edges);
           if (++changes[at(key)] < least) continue;

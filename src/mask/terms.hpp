@@ -43,7 +43,8 @@ struct PairCounts {
   std::int64_t steep_low = 0, steep_high = 0;  // where counts change most, which few wrong pairs do not move
 };
 
-/// Whether ends of bands are the lowest and highest, or also the steep ones: for pairs of which a few are wrong.
+/// Ends of bands: the lowest and highest diagonals of all pairs, or with the steep ones too, which a few wrong pairs do
+/// not move.
 enum class Ends { all_pairs, steep };
 
 /// Of each kind the smallest masks that enclose the pairs, without those that mask nothing.

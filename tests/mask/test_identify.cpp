@@ -100,20 +100,23 @@ std::string text_of(const Mask& mask) {
   });
 }
 
+void check_found(const MadeMask& made) {
+  const auto elements = plain::elements_of(made.mask);
+  const IdentifiedMask found = identify_mask(stored(made.mask, elements));
+  CAPTURE(made.mask.text());
+  CAPTURE(found.text);
+  CHECK(found.pairs_differ == 0);
+  CHECK(found.terms <= made.terms);
+  CHECK(evaluated(found) == elements);
+}
+
 }  // namespace
 
 TEST_CASE("64 masks are found again, with no more terms than they were made of") {
   Random random(5);
   for (int n = 0; n < 64; ++n) {
-    const MadeMask made = random_made(random);
-    const auto elements = plain::elements_of(made.mask);
-    const IdentifiedMask found = identify_mask(stored(made.mask, elements));
     CAPTURE(n);
-    CAPTURE(made.mask.text());
-    CAPTURE(found.text);
-    CHECK(found.pairs_differ == 0);
-    CHECK(found.terms <= made.terms);
-    CHECK(evaluated(found) == elements);
+    check_found(random_made(random));
   }
 }
 
@@ -134,16 +137,8 @@ TEST_CASE("prefixes and segments behind | are found") {
                             {window | spans, 2},
                             {(causal & documents) | (spans & documents), 4},
                             {causal & (window | prefix), 3}};
-    for (const MadeMask& made : all) {
-      const auto elements = plain::elements_of(made.mask);
-      const IdentifiedMask found = identify_mask(stored(made.mask, elements));
-      CAPTURE(n);
-      CAPTURE(made.mask.text());
-      CAPTURE(found.text);
-      CHECK(found.pairs_differ == 0);
-      CHECK(found.terms <= made.terms);
-      CHECK(evaluated(found) == elements);
-    }
+    CAPTURE(n);
+    for (const MadeMask& made : all) check_found(made);
   }
 }
 
