@@ -789,17 +789,15 @@ def audit(kind: str, *inputs: Any, test: Callable[[Any, Any], Any] | None = None
 
     content = result.report["result"]
     names = {name.removesuffix(parts[0]) for name in result if name.endswith(parts[0])}
-    missed = []
     for fault in content["faults"]:
         variants = [name for name in names if name.partition(".")[0] == fault["fault"]]
         fault["caught"], fault["largest"] = all(map(is_caught, variants)), None
-        if not fault["caught"]:
-            missed.append(fault)
-    content["caught"] = len(content["faults"]) - len(missed)
-    content["missed"] = [fault["fault"] for fault in missed if not fault["ignored"]]
-    if content["missed"]:
+    content["caught"] = sum(fault["caught"] for fault in content["faults"])
+    missed = [fault for fault in content["faults"] if not (fault["caught"] or fault["ignored"])]
+    content["missed"] = [fault["fault"] for fault in missed]
+    if missed:
         rows = [f"  {fault['fault']}: {fault['text']}{'. ' + fault['remedy'] if fault['why'] == 'inert' else ''}"
-                for fault in missed if not fault["ignored"]]
+                for fault in missed]
         raise AssertionError("\n".join([f"{getattr(test, '__name__', 'the test')} would not catch {len(rows)} of "
                                         f"{len(content['faults'])} faults", *rows]))
     return result
