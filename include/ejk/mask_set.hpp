@@ -71,8 +71,11 @@ struct JoinedMasks {
   std::int64_t row(std::int64_t entry) const {
     return !of_entry.empty() ? of_entry[static_cast<std::size_t>(entry)] : entries == 1 ? 0 : entry;
   }
+  std::size_t index_of(std::int64_t entry, std::int64_t head) const {
+    return static_cast<std::size_t>(row(entry) * heads + (heads == 1 ? 0 : head));
+  }
   const std::optional<Mask>& of(std::int64_t entry, std::int64_t head) const {
-    return masks[static_cast<std::size_t>(row(entry) * heads + (heads == 1 ? 0 : head))];
+    return masks[index_of(entry, head)];
   }
 };
 

@@ -67,6 +67,15 @@ struct Rounding {
   }
 };
 
+inline constexpr Rounding kTf32{10, false, "TF32"};
+
+/// To a type of 16 or 32 bits; nothing for float64.
+inline Rounding rounding_to(DType dtype) {
+  const FloatType type = float_type(dtype);
+  if (dtype == DType::float64) return {};
+  return {type.fraction_bits, false, "", type.least_exponent};
+}
+
 inline constexpr Rounding kRoundings[] = {
     {7, false, "bfloat16"}, {10, false, "float16 or TF32"}, {10, true, "TF32, by cutting bits off"}};
 // Of weights up to 1.

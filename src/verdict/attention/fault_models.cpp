@@ -368,14 +368,8 @@ class FaultModels {
   // lse and δ of the reference, δ of one entry where a variation has it.
   const Reference::Saved* right_saved(const Variation& v) const {
     if (v.delta_entry < 0) return it_.saved;
-    if (!of_entry_) {
-      of_entry_ = std::make_unique<Reference::Saved>(*it_.saved);
-      for (std::int64_t n = 0; n < setup_.problems(); ++n) {
-        const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-        std::copy_n(it_.saved->delta.begin() + setup_.first_row(v.delta_entry, p.head), p.q_length,
-                    of_entry_->delta.begin() + p.first_row);
-      }
-    }
+    if (!of_entry_)
+      of_entry_ = std::make_unique<Reference::Saved>(with_delta_of(v.delta_entry, setup_, *it_.saved));
     return of_entry_.get();
   }
 

@@ -128,6 +128,17 @@ std::optional<ByKernels> forward_by_kernels(const CheckedArguments& setup, const
   return made;
 }
 
+Reference::Saved with_delta_of(std::int64_t entry, const CheckedArguments& setup,
+                               const Reference::Saved& saved) {
+  Reference::Saved all = saved;
+  for (std::int64_t n = 0; n < setup.problems(); ++n) {
+    const Problem p = setup.problem(n / setup.shape.heads, n % setup.shape.heads);
+    std::copy_n(saved.delta.begin() + setup.first_row(entry, p.head), p.q_length,
+                all.delta.begin() + p.first_row);
+  }
+  return all;
+}
+
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout) {
   const auto varied = varied_by_kernels(setup, plan, variation);

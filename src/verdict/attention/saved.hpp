@@ -17,6 +17,10 @@ namespace ejk::attn {
 std::optional<Reference::Saved> saved_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                                  const Variation& variation, const ArrayView& dout);
 
+/// The same with δ of one entry for all.
+Reference::Saved with_delta_of(std::int64_t entry, const CheckedArguments& setup,
+                               const Reference::Saved& saved);
+
 /// Results of a varied pass, and the error bounds of rounded weights.
 struct ByKernels {
   std::vector<Array> results;  // out and lse, in the form of results, or dq, dk and dv

@@ -320,16 +320,7 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
                     },
                     false, nearby->is_of_loop(text)});
   // Packed sequences are documents of one.
-  const OneSequence one = setup.shape.entries > 1 ? masks_of_one_sequence(plan, setup) : nullptr;
-  const auto in_one = [](const OneSequence& of_heads) {
-    return [of_heads](Variation& v) {
-      v.one_sequence = true;
-      v.mask = [of_heads](const Problem& p) -> const Mask* {
-        const auto& mask = (*of_heads)[static_cast<std::size_t>(p.head)];
-        return mask ? &*mask : nullptr;
-      };
-    };
-  };
+  const ProblemMasks one = setup.shape.entries > 1 ? masks_of_one_sequence(plan, setup) : nullptr;
   if (one && setup.q_offsets == setup.kv_offsets)
     for_each_moved_boundary(setup.q_offsets, [&](std::string text, const std::vector<std::int64_t>& cu) {
       std::vector<std::optional<Mask>> moved;
@@ -337,12 +328,13 @@ void add_masks(const Plan& plan, const CheckedArguments& setup, ChangeList& list
         const Mask documents = documents_mask(IntegerArray(std::vector(cu)));
         moved.emplace_back(mask ? *mask & documents : documents);
       }
-      list.push_back({"mask", std::move(text),
-                      in_one(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))),
-                      false, true});
+      list.push_back(
+          {"mask", std::move(text),
+           in_one_sequence(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(moved))), false,
+           true});
     });
   // keras-team/keras#23038, facebookresearch/xformers#103
-  if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one(one)});
+  if (one) list.push_back({"sequences", "packed sequences attend to each other", in_one_sequence(one)});
   // onnx/onnx#7274, HazyResearch/HipKittens#22, apple/axlearn#842
   if (setup.group() > 1 && setup.shape.kv_heads > 1)
     list.push_back({"heads", "query head h uses key/value head h mod G, not h / (H/G)",
@@ -553,7 +545,25 @@ void add_gradients(const CheckedArguments& setup, ChangeList& list) {
 
 }  // namespace
 
-OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
+std::function<void(Variation&)> with_masks(ProblemMasks masks,
+                                           std::function<std::size_t(const Problem&)> index) {
+  return [masks = std::move(masks), index = std::move(index)](Variation& v) {
+    v.mask = [masks, index](const Problem& p) -> const Mask* {
+      const std::optional<Mask>& mask = (*masks)[index(p)];
+      return mask ? &*mask : nullptr;
+    };
+  };
+}
+
+std::function<void(Variation&)> in_one_sequence(ProblemMasks of_heads) {
+  return [set = with_masks(std::move(of_heads),
+                           [](const Problem& p) { return static_cast<std::size_t>(p.head); })](Variation& v) {
+    v.one_sequence = true;
+    set(v);
+  };
+}
+
+ProblemMasks masks_of_one_sequence(const Plan& plan, const CheckedArguments& s) {
   if (!s.packed() || s.shape.entries == 0 || s.has_padding()) return nullptr;
   const AttentionSettings& settings = plan.settings;
   const std::int64_t q = s.q_offsets.back(), kv = s.kv_offsets.back();

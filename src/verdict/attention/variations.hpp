@@ -27,9 +27,16 @@ inline constexpr std::int64_t kTileSizes[] = {16, 32, 64, 128, 256};
 
 inline constexpr double kLn2 = 0.69314718055994530942;
 
+/// Masks of problems; none: all pairs attend.
+using ProblemMasks = std::shared_ptr<const std::vector<std::optional<Mask>>>;
+/// Sets them, each at the index of its problem.
+std::function<void(Variation&)> with_masks(ProblemMasks masks,
+                                           std::function<std::size_t(const Problem&)> index);
+
 /// Masks of packed sequences treated as one, by head: null where masks have lengths of their own.
-using OneSequence = std::shared_ptr<const std::vector<std::optional<Mask>>>;
-OneSequence masks_of_one_sequence(const Plan& plan, const CheckedArguments& setup);
+ProblemMasks masks_of_one_sequence(const Plan& plan, const CheckedArguments& setup);
+/// Sets such masks, and treats the sequences as one.
+std::function<void(Variation&)> in_one_sequence(ProblemMasks of_heads);
 
 struct Changes {
   std::vector<Change> of_scores;     // of masks, heads and weights, too: of the forward pass, or of all

@@ -17,6 +17,7 @@
 #include "ejk/audit.hpp"
 #include "ejk/threads.hpp"
 #include "verdict/attention/against.hpp"
+#include "verdict/attention/saved.hpp"
 #include "verdict/audit/attention_faults.hpp"
 #include "verdict/audit/found.hpp"
 #include "verdict/audit/judge.hpp"
@@ -35,21 +36,9 @@ using audits::Measured;
 using audits::RuleScale;
 using audits::values_of;
 using audits::Variant;
+using verify::rounding_to;
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
-
-verify::Rounding rounding_to(DType dtype) {
-  switch (dtype) {
-    case DType::bfloat16:
-      return {7, false, "bfloat16", -126};
-    case DType::float16:
-      return {10, false, "float16", -14};
-    case DType::float32:
-      return {23, false, "float32", -126};
-    default:
-      return {};
-  }
-}
 
 // Rounds values to a type, in place.
 class Rounder {
@@ -376,17 +365,22 @@ class GradientAudit {
     audit.dtype = plan_.results[0].type.dtype;
     audit.rule = options_.rule;
     audit.not_tried = std::move(faults.not_tried);
-    deliver("expected", expected_);
+    std::vector<Array> copies;
+    for (const Array& array : expected_) copies.push_back(audits::copy_of(array));
+    deliver("expected", std::move(copies));
     std::vector<Measured> found;
     for (const Variant& variant : faults.variants) {
+      const std::int64_t delta = variant.variation.delta_entry;
       std::vector<Array> mutant;
       if (variant.zeros == Variant::Zeros::all)
         for (const Array& array : expected_) mutant.emplace_back(array.dtype(), array.shape());
       else
-        mutant = rounded_gradients(plan_, Reference(setup_, plan_.blocks(), variant.variation)
-                                              .backward(*arrays_.dout, saved_of(variant, saved)));
+        mutant = rounded_gradients(
+            plan_,
+            Reference(setup_, plan_.blocks(), variant.variation)
+                .backward(*arrays_.dout, delta < 0 ? saved : attn::with_delta_of(delta, setup_, saved)));
       found.push_back(measured(compared(mutant), variant));
-      deliver(std::string(variant.fault->name), mutant);
+      deliver(std::string(variant.fault->name), std::move(mutant));
     }
     double size = 0;
     for (const Array& array : expected_) size = std::max(size, attn::most_finite(values_of(array)));
@@ -395,56 +389,31 @@ class GradientAudit {
   }
 
  private:
-  Reference::Saved saved_of(const Variant& variant, Reference::Saved saved) const {
-    if (variant.variation.delta_entry < 0) return saved;
-    const std::vector<double> own = saved.delta;
-    for (std::int64_t n = 0; n < setup_.problems(); ++n) {
-      const Problem p = setup_.problem(n / setup_.shape.heads, n % setup_.shape.heads);
-      std::copy_n(own.begin() + setup_.first_row(variant.variation.delta_entry, p.head), p.q_length,
-                  saved.delta.begin() + p.first_row);
-    }
-    return saved;
-  }
-
   AuditedFault compared(const std::vector<Array>& mutant) const {
-    AuditedFault one;
-    const bool by_bound = options_.rule.form == PassRule::Form::bound;
+    AuditedFault worst;
+    std::int64_t elements = 0, differing = 0;
     for (std::size_t r = 0; r < mutant.size(); ++r) {
-      Judge judge(options_.rule, mutant[r].dtype(), mutant[r].size());
-      const std::vector<double> a = values_of(mutant[r]), e = values_of(expected_[r]),
-                                allowed(by_bound ? a.size() : 0, 1.0);
-      judge.see(0, mutant[r].size(), a.data(), e.data(), by_bound ? allowed.data() : nullptr);
-      one.elements += mutant[r].size();
-      one.differing += judge.differing();
-      const double largest = by_bound ? 0 : judge.largest({});
-      if (one.array.empty() || !(largest <= one.largest)) {
-        one.array = plan_.results[r].name;
-        one.largest = largest;
-        one.index = index_at(mutant[r].shape(), std::max<std::int64_t>(judge.position(), 0));
-      }
+      AuditedFault one =
+          audits::of_array(options_.rule, plan_.results[r].name, mutant[r], values_of(expected_[r]));
+      elements += one.elements, differing += one.differing;
+      if (worst.array.empty() || !(one.largest <= worst.largest)) worst = std::move(one);
     }
-    if (by_bound && one.differing > 0) {
+    worst.elements = elements, worst.differing = differing;
+    if (options_.rule.form == PassRule::Form::bound && differing > 0) {
       std::vector<std::optional<ArrayView>> given(plan_.results.size());
       std::vector<ArrayView> own;
       for (const PlannedArray& result : plan_.results) own.push_back({nullptr, result.type.dtype, {}, {}});
       for (std::size_t r = 0; r < mutant.size(); ++r) given[r] = mutant[r].view();
-      const Against against = attn::compare(plan_, arrays_, own, given, types_, Explain::no,
-                                            std::numeric_limits<double>::infinity());
-      one.largest = against.largest;
-      if (!against.worst.empty()) one.array = against.worst[0].array, one.index = against.worst[0].index;
+      audits::take(attn::compare(plan_, arrays_, own, given, types_, Explain::no,
+                                 std::numeric_limits<double>::infinity()),
+                   worst);
     }
-    return one;
+    return worst;
   }
 
-  void deliver(const std::string& name, const std::vector<Array>& arrays) const {
-    if (!options_.mutant) return;
-    for (std::size_t r = 0; r < arrays.size(); ++r) {
-      Array copy(arrays[r].dtype(), arrays[r].shape());
-      std::copy_n(static_cast<const std::byte*>(arrays[r].view().data),
-                  arrays[r].size() * size_of(copy.dtype()),
-                  static_cast<std::byte*>(copy.mutable_view().data));
-      options_.mutant(fmt::format("{}.{}", name, plan_.results[r].name), std::move(copy));
-    }
+  void deliver(const std::string& name, std::vector<Array> arrays) const {
+    for (std::size_t r = 0; r < arrays.size() && options_.mutant; ++r)
+      options_.mutant(fmt::format("{}.{}", name, plan_.results[r].name), std::move(arrays[r]));
   }
 
   const attn::Plan& plan_;
@@ -478,7 +447,7 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
   for (const auto& operand : {p.types.q, p.types.k, p.types.v})
     bytes += static_cast<double>(byte_count(operand->shape, DType::float64));
   constexpr double kMutants = 48;
-  // The largest errors, of which an allowance leaves out some.
+  // With an allowance the largest errors of each mutant are kept.
   if (options.rule.allowed_count > 0 || options.rule.allowed_share > 0)
     bytes += kMutants * 8 * static_cast<double>(element_count(p.results[0].type.shape));
   if (options.mutant) bytes += kMutants * static_cast<double>(plan.result_bytes());

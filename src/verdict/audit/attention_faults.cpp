@@ -23,8 +23,7 @@ using attn::CheckedArguments;
 using attn::Problem;
 using attn::Variation;
 using mask::Pattern;
-
-constexpr verify::Rounding kTf32{10, false, "TF32"};
+using verify::kTf32;
 
 struct Tile {
   std::int64_t q, k;
@@ -133,19 +132,20 @@ class Forward {
 
   // Distinct masks with changed operands: a setting of Variation, or nothing where no operand changes.
   Set with(const MaskNode::Change& change) const {
-    const auto changed = std::make_shared<std::vector<std::optional<Mask>>>();
+    std::vector<std::optional<Mask>> masks;
     bool any = false;
     for (const attn::MaskTiles& tiles : blocks_.distinct()) {
-      changed->push_back(tiles.mask ? tiles.mask->node().with(change) : std::nullopt);
-      any = any || changed->back();
+      const std::optional<Mask> changed = tiles.mask ? tiles.mask->node().with(change) : std::nullopt;
+      any = any || changed;
+      masks.push_back(changed ? changed : tiles.mask);
     }
     if (!any) return nullptr;
-    return [changed, blocks = &blocks_](Variation& v) {
-      v.mask = [changed, blocks](const Problem& p) -> const Mask* {
-        const auto& mask = (*changed)[static_cast<std::size_t>(blocks->index_of(p.entry, p.head))];
-        return mask ? &*mask : &*blocks->of(p)->mask;
-      };
-    };
+    return attn::with_masks(shared(std::move(masks)), [blocks = &blocks_](const Problem& p) {
+      return static_cast<std::size_t>(blocks->index_of(p.entry, p.head));
+    });
+  }
+  static attn::ProblemMasks shared(std::vector<std::optional<Mask>> masks) {
+    return std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks));
   }
   Set with_patterns(const std::function<std::optional<Mask>(const MaskNode&, const Pattern&)>& change) const {
     return with([&](const MaskNode& of) -> std::optional<Mask> {
@@ -226,21 +226,8 @@ class Forward {
     const MaskSet set = attn::masks_of(setup_, settings);
     if (set.empty()) return [](Variation& v) { v.mask = [](const Problem&) { return nullptr; }; };
     const auto joined = std::make_shared<JoinedMasks>(set.join());
-    return [joined](Variation& v) {
-      v.mask = [joined](const Problem& p) -> const Mask* {
-        const auto& mask = joined->of(p.entry, p.head);
-        return mask ? &*mask : nullptr;
-      };
-    };
-  }
-  Set in_one_sequence(const attn::OneSequence& of_heads) const {
-    return [of_heads](Variation& v) {
-      v.one_sequence = true;
-      v.mask = [of_heads](const Problem& p) -> const Mask* {
-        const auto& mask = (*of_heads)[static_cast<std::size_t>(p.head)];
-        return mask ? &*mask : nullptr;
-      };
-    };
+    const attn::ProblemMasks masks(joined, &joined->masks);
+    return attn::with_masks(masks, [joined](const Problem& p) { return joined->index_of(p.entry, p.head); });
   }
 
   struct Term {
@@ -266,7 +253,7 @@ class Forward {
                        term.node().pattern(), !term.node().documents().empty()});
       }
     }
-    if (one_) all.push_back({"cu-seqlens", in_one_sequence(one_), {}, true});
+    if (one_) all.push_back({"cu-seqlens", attn::in_one_sequence(one_), {}, true});
     if (plan_.settings.q_segment_ids) {
       AttentionSettings settings = plan_.settings;
       settings.q_segment_ids = settings.kv_segment_ids = nullptr;
@@ -448,7 +435,7 @@ class Forward {
       const Mask documents = documents_mask(IntegerArray(*move(begins)));
       std::vector<std::optional<Mask>> masks;
       for (const std::optional<Mask>& mask : *one_) masks.emplace_back(mask ? *mask & documents : documents);
-      return in_one_sequence(std::make_shared<const std::vector<std::optional<Mask>>>(std::move(masks)));
+      return attn::in_one_sequence(shared(std::move(masks)));
     }
     return with([&](const MaskNode& of) -> std::optional<Mask> {
       const Begins begins = of.documents();
@@ -506,26 +493,23 @@ class Forward {
   }
 
   void add_dropped_tail(std::int64_t tile, std::string remedy) {
-    const auto masks = std::make_shared<std::vector<std::optional<Mask>>>();
+    std::vector<std::optional<Mask>> masks;
     for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
       for (std::int64_t h = 0; h < setup_.shape.heads; ++h) {
         const Problem p = setup_.problem(e, h);
         const attn::MaskTiles* const tiles = blocks_.of(p);
-        std::optional<Mask>& mask = masks->emplace_back();
+        std::optional<Mask>& mask = masks.emplace_back();
         if (p.q_length == 0 || p.kv_length == 0) continue;
         const Mask own = tiles ? *tiles->mask : full_mask(p.q_length, p.kv_length);
         mask = p.kv_length < tile
                    ? own
                    : own & prefix_mask(p.q_length, p.kv_length, p.kv_length - p.kv_length % tile);
       }
-    add(
-        "tail-keys-dropped", std::to_string(tile),
-        [masks, heads = setup_.shape.heads](Variation& v) {
-          v.mask = [masks, heads](const Problem& p) -> const Mask* {
-            const auto& mask = (*masks)[static_cast<std::size_t>(p.entry * heads + p.head)];
-            return mask ? &*mask : nullptr;
-          };
-        },
+    add("tail-keys-dropped", std::to_string(tile),
+        attn::with_masks(shared(std::move(masks)),
+                         [heads = setup_.shape.heads](const Problem& p) {
+                           return static_cast<std::size_t>(p.entry * heads + p.head);
+                         }),
         std::move(remedy))
         .text += fmt::format(", in tiles of {}", tile);
   }
@@ -584,7 +568,7 @@ class Forward {
   const attn::Plan& plan_;
   const CheckedArguments& setup_;
   const attn::MaskPlan& blocks_;
-  const attn::OneSequence one_;
+  const attn::ProblemMasks one_;
   const bool aligns_bottom_right_;
   AttentionFaults made_;
 };
@@ -622,11 +606,7 @@ AttentionFaults faults_of_gradients(const CheckedArguments& setup) {
       [](Variant& v) { v.variation.delta_entry = 0; }, "the batch is 1: two entries");
   add(
       "k-prescaled", is_narrow ? "" : "the inputs do not have 16 bits",
-      [&](Variant& v) {
-        const bool is_bfloat16 = setup.q.dtype == DType::bfloat16;
-        v.variation.scaled_keys = {is_bfloat16 ? 7 : 10, false, "", is_bfloat16 ? -126 : -14};
-      },
-      "");
+      [&](Variant& v) { v.variation.scaled_keys = verify::rounding_to(setup.q.dtype); }, "");
   return made;
 }
 

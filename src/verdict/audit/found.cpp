@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/elements.hpp"
+#include "verdict/audit/judge.hpp"
 
 namespace ejk::audits {
 
@@ -60,6 +61,24 @@ void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> 
   }
 }
 
+AuditedFault of_array(const PassRule& rule, const std::string& name, const Array& mutant,
+                      const std::vector<double>& expected) {
+  Judge judge(rule, mutant.dtype(), mutant.size());
+  judge.see(0, mutant.size(), values_of(mutant).data(), expected.data());
+  AuditedFault one;
+  one.array = name;
+  one.elements = mutant.size();
+  one.differing = judge.differing();
+  one.largest = rule.form == PassRule::Form::bound ? 0 : judge.largest({});
+  one.index = index_at(mutant.shape(), std::max<std::int64_t>(judge.position(), 0));
+  return one;
+}
+
+void take(const Against& against, AuditedFault& into) {
+  into.largest = against.largest;
+  if (!against.worst.empty()) into.array = against.worst[0].array, into.index = against.worst[0].index;
+}
+
 Shape index_at(const Shape& shape, std::int64_t position) {
   Shape index(shape.size());
   for (std::size_t axis = shape.size(); axis-- > 0; position /= shape[axis])
@@ -71,6 +90,13 @@ std::vector<double> values_of(const Array& array) {
   std::vector<double> values(static_cast<std::size_t>(array.size()));
   core::load(array.dtype(), array.view().data, size_of(array.dtype()), array.size(), values.data());
   return values;
+}
+
+Array copy_of(const Array& array) {
+  Array copy(array.dtype(), array.shape());
+  std::copy_n(array.view().data, array.size() * size_of(array.dtype()),
+              static_cast<std::byte*>(copy.mutable_view().data));
+  return copy;
 }
 
 }  // namespace ejk::audits

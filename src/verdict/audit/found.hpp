@@ -20,9 +20,16 @@ struct Measured {
 void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> all, double spread,
                double size);
 
+/// The measure of an array beside the rounded numbers expected; of the bound the largest difference, until take().
+AuditedFault of_array(const PassRule& rule, const std::string& name, const Array& mutant,
+                      const std::vector<double>& expected);
+/// The measure of a comparison by error bounds.
+void take(const Against& against, AuditedFault& into);
+
 Shape index_at(const Shape& shape, std::int64_t position);
 
 /// All elements of a contiguous array.
 std::vector<double> values_of(const Array& array);
+Array copy_of(const Array& array);
 
 }  // namespace ejk::audits

@@ -154,7 +154,7 @@ void Judge::see(std::int64_t position, std::int64_t count, const double* actual,
       const double d = a - e;
       dd_ += d * d, ee_ += e * e, aa_ += a * a;
       difference_ = std::max(difference_, std::abs(d));
-      size = measure(a, e, allowed == nullptr ? 0 : allowed[c]);
+      size = measure(a, e, allowed == nullptr ? 1 : allowed[c]);
     } else if (!(a == e || (std::isnan(a) && std::isnan(e)))) {
       ++differing_;
       size = kInfinity;

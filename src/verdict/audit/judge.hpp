@@ -23,8 +23,8 @@ class Judge {
   /// `elements`: of the array, for the allowance.
   Judge(const PassRule& rule, DType dtype, std::int64_t elements);
 
-  /// Elements from `position` on. Of the bound `allowed` and, for the elements that differ, the rounded ones expected;
-  /// else null.
+  /// Elements from `position` on. Of the bound `allowed`, null for 1, and for the elements that differ the rounded ones
+  /// expected; else null.
   void see(std::int64_t position, std::int64_t count, const double* actual, const double* expected,
            const double* allowed = nullptr, const double* rounded = nullptr);
   void join(const Judge& other);

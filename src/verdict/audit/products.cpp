@@ -8,20 +8,19 @@
 #include <limits>
 #include <optional>
 
+#include "compare/float_type.hpp"
 #include "core/elements.hpp"
 #include "core/require.hpp"
 #include "ejk/audit.hpp"
 #include "ejk/matmul_check.hpp"
 #include "kernels/kernels.hpp"
 #include "verdict/audit/found.hpp"
-#include "verdict/audit/judge.hpp"
 #include "verdict/matmul/reference.hpp"
 
 namespace ejk {
 
 namespace {
 
-using audits::Judge;
 using audits::Measured;
 
 constexpr std::int64_t kLabelTile = 128;
@@ -32,7 +31,6 @@ struct Span {
 };
 
 Array rounded_to_tf32(const ArrayView& view) {
-  constexpr verify::Rounding kTf32{10, false, "TF32"};
   Array copy(DType::float32, view.shape);
   const std::int64_t columns = view.shape.back(),
                      rows = element_count(view.shape) / std::max<std::int64_t>(columns, 1);
@@ -45,7 +43,7 @@ Array rounded_to_tf32(const ArrayView& view) {
     core::load(view.dtype, from, view.strides.back(), columns, row.data());
     for (std::int64_t c = 0; c < columns; ++c)
       copy.elements<float>()[static_cast<std::size_t>(r * columns + c)] =
-          static_cast<float>(kTf32(row[static_cast<std::size_t>(c)]));
+          static_cast<float>(verify::kTf32(row[static_cast<std::size_t>(c)]));
   }
   return copy;
 }
@@ -72,7 +70,7 @@ class ProductAudit {
     audit_.rule = options_.rule;
     expected_ = product(spans_, lhs_, rhs_, settings_.transpose_rhs);
     values_ = audits::values_of(expected_);
-    deliver("expected", expected_);
+    if (options_.mutant) options_.mutant("expected", audits::copy_of(expected_));
     of_values();
     of_groups();
     of_depth();
@@ -121,33 +119,21 @@ class ProductAudit {
     kernels::active().products.convert_f64(values.data(), std::ssize(values), dtype, false, to);
   }
 
-  void add(std::string_view name, std::string parameter, const Array& mutant, std::string remedy) {
+  void add(std::string_view name, const std::string& parameter, Array mutant, std::string remedy) {
     const Fault* const fault = find_fault(name);
-    Measured one;
-    one.remedy = std::move(remedy);
+    Measured one{audits::of_array(options_.rule, "out", mutant, values_), std::move(remedy)};
     one.fault.fault = fault;
     one.fault.parameter = parameter;
     one.fault.text = fault->text;
     if (!parameter.empty()) one.fault.text += fmt::format(", in tiles of {}", parameter);
-    const std::vector<double> values = audits::values_of(mutant);
-    const bool by_bound = options_.rule.form == PassRule::Form::bound;
-    const std::vector<double> allowed(by_bound ? values.size() : 0, 1.0);
-    Judge judge(options_.rule, mutant.dtype(), mutant.size());
-    judge.see(0, mutant.size(), values.data(), values_.data(), by_bound ? allowed.data() : nullptr);
-    one.fault.elements = mutant.size();
-    one.fault.differing = judge.differing();
-    one.fault.array = "out";
-    one.fault.index = audits::index_at(mutant.shape(), std::max<std::int64_t>(judge.position(), 0));
-    if (!by_bound) {
-      one.fault.largest = judge.largest({});
-    } else if (judge.differing() > 0) {
-      const Against against =
-          compare_results(plan_, lhs_, rhs_, std::nullopt, expected_.view(), mutant.view(), Explain::no);
-      one.fault.largest = against.largest;
-      if (!against.worst.empty()) one.fault.index = against.worst[0].index;
-    }
+    if (options_.rule.form == PassRule::Form::bound && one.fault.differing > 0)
+      audits::take(
+          compare_results(plan_, lhs_, rhs_, std::nullopt, expected_.view(), mutant.view(), Explain::no),
+          one.fault);
     found_.push_back(std::move(one));
-    deliver(parameter.empty() ? std::string(name) : fmt::format("{}.{}", name, parameter), mutant);
+    if (options_.mutant)
+      options_.mutant(parameter.empty() ? std::string(name) : fmt::format("{}.{}", name, parameter),
+                      std::move(mutant));
   }
   void leave(std::string_view name, std::string why) {
     audit_.not_tried.push_back({find_fault(name), std::move(why)});
@@ -165,9 +151,9 @@ class ProductAudit {
   }
 
   void of_groups() {
-    const auto changed = [&](std::string_view name, std::string parameter, const std::vector<Span>& spans,
-                             std::string remedy) {
-      add(name, std::move(parameter), product(spans, lhs_, rhs_, settings_.transpose_rhs), std::move(remedy));
+    const auto changed = [&](std::string_view name, const std::string& parameter,
+                             const std::vector<Span>& spans, std::string remedy) {
+      add(name, parameter, product(spans, lhs_, rhs_, settings_.transpose_rhs), std::move(remedy));
     };
     const std::int64_t rows = spans_.empty() ? 0 : spans_.back().end;
     if (spans_.empty() || rows == p_.m) {
@@ -218,14 +204,6 @@ class ProductAudit {
       add("k-tail", std::to_string(tile), product(spans_, lhs, rhs, settings_.transpose_rhs),
           fmt::format("tiles of {} divide the contraction of {}: {}", tile, p_.k, p_.k + 1));
     }
-  }
-
-  void deliver(const std::string& name, const Array& array) const {
-    if (!options_.mutant) return;
-    Array copy(array.dtype(), array.shape());
-    std::copy_n(array.view().data, array.size() * size_of(array.dtype()),
-                static_cast<std::byte*>(copy.mutable_view().data));
-    options_.mutant(name, std::move(copy));
   }
 
   const ArrayView &lhs_, &rhs_;
