@@ -1,3 +1,4 @@
+// Values of the options that state when numbers agree.
 // tests: tests/cli/compare/, tests/cli/audit/
 #include "tolerances.hpp"
 
