@@ -176,6 +176,7 @@ def test_a_verdict_in_the_formats_of_others_is_read_by_them(failed):
 
 
 def quantised():
+    pytest.importorskip("ml_dtypes")
     w = np.arange(1, 257, dtype=np.float32).reshape(4, 64)
     q = ejk.run("quantize", w, scheme="mx", element="e4m3")
     ejk.assert_close(ejk.mx(q["values"], q["scales"]), w * 3, rtol=2**-4, atol=1e-3)
