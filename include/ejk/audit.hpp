@@ -108,7 +108,7 @@ struct Audit {
   std::string kind;  // "attention"
   DType dtype = DType::float32;
   PassRule rule;
-  std::optional<double> right;         // `largest` of a right kernel, of attention
+  std::optional<double> right;         // `largest` of a right kernel; none of products
   std::optional<DType> right_weights;  // the type to which it rounds its weights
   std::vector<AuditedFault> faults;
   struct NotTried {

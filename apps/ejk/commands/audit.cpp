@@ -139,7 +139,7 @@ dtype | string | the type of the result
 tolerance | section | when the test passes
   name | string | bound, rtol-atol, max-ulp, cos, snr, rel, or the name of a library's
   text | string | what it is
-right | section | a right kernel, with weights rounded as --weights says | of attention
+right | section | a right kernel, with weights rounded as --weights says | not of grouped-matmul
   largest | number or null | its largest error, in units of the tolerance
   passes | boolean | whether it passes
   weights | string | the type of its weights

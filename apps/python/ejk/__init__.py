@@ -665,7 +665,8 @@ def _run(command: str, inputs: Mapping[str, Any], options: Mapping[str, Any], ra
 
 
 def run(command: str, *inputs: Any, **options: Any) -> Result:
-    """Runs a command: `inputs` are its arguments, `options` its options, with `_` for `-`; ejk.options(command) lists them.
+    """Runs a command, with its action if it has some ("check mask-info"): `inputs` are its arguments, `options` its
+    options, with `_` for `-`; ejk.options(command) lists them.
 
     A value is what the command line takes, as a string or path; a number; True (`--flag`) or False (`--no-flag`); an
     array, also as a list of numbers, or mx(values, scales) and the like; a tuple of integers, (128, 128) for 128x128; a
@@ -679,7 +680,8 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     [[True, False, False], [True, True, False], [False, False, True]]
     """
     __tracebackhide__ = True
-    return _run(command, {f"input{i}": value for i, value in enumerate(inputs)}, options)
+    name, *action = command.split() or [""]
+    return _run(name, {f"input{i}": value for i, value in enumerate([*action, *inputs])}, options)
 
 
 def _results_of(out: Any, lse: Any) -> Mapping[str, Any]:

@@ -203,6 +203,13 @@ def test_unknown_options_and_types_are_errors():
         ejk.assert_close(np.ones(3, np.complex64), np.ones(3, np.complex64))
 
 
+def test_an_action_is_a_second_word_or_the_first_input():
+    cu = memoryview(bytearray([0, 3, 7])).cast("b")
+    assert ejk.run("check cu-seqlens", cu).report == ejk.run("check", "cu-seqlens", cu).report
+    with pytest.raises(ejk.Error, match="unknown command ''"):
+        ejk.run(" ")
+
+
 def test_an_interrupt_ends_the_child(tmp_path):
     fifo = tmp_path / "never-written.npy"
     os.mkfifo(fifo)

@@ -128,11 +128,19 @@ class InFloat64 {
   std::vector<Array> wide_;
 };
 
+// A right kernel of these types.
+Variation rounded_weights(const SoftmaxTypes& types) {
+  Variation v;
+  v.weights = v.ds = rounding_to(*types.weights);
+  if (types.scores != DType::float32) v.scores = rounding_to(types.scores);
+  return v;
+}
+
 class ForwardAudit {
  public:
-  ForwardAudit(const AttentionPlan& plan, const AttentionArrays& arrays, const CheckedArguments& setup,
-               const AuditOptions& options)
-      : plan_(plan.internal()),
+  ForwardAudit(const attn::Plan& plan, const AttentionArrays& arrays, const CheckedArguments& setup,
+               const AuditOptions& options, const SoftmaxTypes& types)
+      : plan_(plan),
         wide_(setup),
         setup_(wide_.setup()),
         input_(setup.q.dtype),
@@ -142,15 +150,12 @@ class ForwardAudit {
         out_(plan_.results[0].type),
         faults_(audits::faults_of_forward(plan_, setup, options.aligns_bottom_right)),
         right_(setup_, blocks_),
-        weights_(options.types.weights.value_or(weights_dtype(plan))),
-        rounded_(setup_, blocks_, rounded_weights()) {
+        types_(types),
+        rounded_(setup_, blocks_, rounded_weights(types)) {
     for (const Variant& variant : faults_.variants)
       mutants_.push_back(std::make_unique<Reference>(setup_, blocks_, variant.variation));
-    if (options.rule.form == PassRule::Form::bound) {
-      SoftmaxTypes types = options.types;
-      types.weights = weights_;
-      expected_ = std::make_unique<attn::ExpectedRows>(plan_, arrays, out_.dtype, types);
-    }
+    if (options.rule.form == PassRule::Form::bound)
+      expected_ = std::make_unique<attn::ExpectedRows>(plan_, arrays, out_.dtype, types_);
     if (options.mutant)
       for (std::size_t m = 0; m <= mutants_.size(); ++m) kept_.emplace_back(out_.dtype, out_.shape);
   }
@@ -173,7 +178,7 @@ class ForwardAudit {
     audit.dtype = out_.dtype;
     audit.rule = options_.rule;
     audit.right = all.right.largest(all.scale);
-    audit.right_weights = weights_;
+    audit.right_weights = types_.weights;
     audit.not_tried = std::move(faults_.not_tried);
     std::vector<Measured> found;
     for (std::size_t m = 0; m < mutants_.size(); ++m) {
@@ -191,13 +196,6 @@ class ForwardAudit {
   }
 
  private:
-  Variation rounded_weights() const {
-    Variation v;
-    v.weights = rounding_to(weights_);
-    if (options_.types.scores != DType::float32) v.scores = rounding_to(options_.types.scores);
-    return v;
-  }
-
   Sums none() const {
     const Judge judge(options_.rule, out_.dtype, element_count(out_.shape));
     Sums sums{std::vector<Judge>(mutants_.size(), judge), judge, {}, 0, 0};
@@ -329,7 +327,7 @@ class ForwardAudit {
   ArrayType out_;
   audits::AttentionFaults faults_;
   Reference right_;
-  DType weights_;
+  SoftmaxTypes types_;
   Reference rounded_;
   std::vector<std::unique_ptr<Reference>> mutants_;
   std::unique_ptr<attn::ExpectedRows> expected_;
@@ -368,6 +366,10 @@ class GradientAudit {
     std::vector<Array> copies;
     for (const Array& array : expected_) copies.push_back(audits::copy_of(array));
     deliver("expected", std::move(copies));
+    audit.right = compared(rounded_gradients(plan_, Reference(setup_, plan_.blocks(), rounded_weights(types_))
+                                                        .backward(*arrays_.dout, saved)))
+                      .largest;
+    audit.right_weights = types_.weights;
     std::vector<Measured> found;
     for (const Variant& variant : faults.variants) {
       const std::int64_t delta = variant.variation.delta_entry;
@@ -431,11 +433,11 @@ Audit audit(const AttentionPlan& plan, const AttentionArrays& arrays, const Audi
   if (internal.types.dropout) throw Error(Error::Kind::usage, "audits take no dropout");
   const CheckedArguments setup =
       attn::bound(internal.setup, internal.types, arrays, attn::SavedResults::ignored);
-  if (!setup.gradients) return ForwardAudit(plan, arrays, setup, options).run();
-  if (options.rule.form == PassRule::Form::flash_attn)
-    throw Error(Error::Kind::usage, "the tolerance flash-attn is that of the forward pass");
   SoftmaxTypes types = options.types;
   types.weights = options.types.weights.value_or(weights_dtype(plan));
+  if (!setup.gradients) return ForwardAudit(internal, arrays, setup, options, types).run();
+  if (options.rule.form == PassRule::Form::flash_attn)
+    throw Error(Error::Kind::usage, "the tolerance flash-attn is that of the forward pass");
   return GradientAudit(internal, arrays, setup, options, types).run();
 }
 
