@@ -102,6 +102,8 @@ class ArrayMask final : public MaskNode {
                  out.columns, out.row(r), where.q_begin + r, where.k_begin);
       return;
     }
+    if (view_ && view_->strides[0] == size && polarity_ != Polarity::additive)
+      return fill_by_columns(where, out);
     constexpr std::int64_t kBytesAtOnce = std::int64_t{4} << 20;
     const std::int64_t rows_at_once = std::max<std::int64_t>(1, kBytesAtOnce / (out.columns * size));
     thread_local std::vector<std::byte> raw;
@@ -116,6 +118,25 @@ class ArrayMask final : public MaskNode {
   }
 
  private:
+  // The elements of a column are side by side: squares of 64 x 64 bits are transposed. Columns may be a page apart,
+  // which processors do not prefetch by themselves.
+  void fill_by_columns(const Rectangle& where, const BitRows& out) const {
+    const auto at = [&](std::int64_t q, std::int64_t k) {
+      return view_->data + (where.q_begin + q) * view_->strides[0] + (where.k_begin + k) * view_->strides[1];
+    };
+    for (std::int64_t k = 0; k < out.columns; k += 64)
+      for (std::int64_t q = 0; q < out.rows; q += 64) {
+        const std::int64_t rows = std::min<std::int64_t>(64, out.rows - q);
+        Word square[64] = {};
+        for (std::int64_t i = 0; i < std::min<std::int64_t>(64, out.columns - k); ++i) {
+          if (k + i + 64 < out.columns) __builtin_prefetch(at(q, k + i + 64));
+          row_bits(at(q, k + i), rows, square + i, where.q_begin + q, where.k_begin + k + i);
+        }
+        transpose_64(square);
+        for (std::int64_t i = 0; i < rows; ++i) out.row(q + i)[k / 64] = square[i];
+      }
+  }
+
   // Calls f(where) for chunks of rows, `in_order` or on several threads, until it returns false. Sequential
   // sources are read in chunks of 64 MiB of bits, since going back is slow.
   template <class F>
