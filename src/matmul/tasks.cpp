@@ -15,11 +15,12 @@ namespace ejk::matmul {
 namespace {
 
 // A is packed once for every block of columns, B for every block of rows: 512 rows make packing B a hundredth
-// of the work. Blocks become smaller only to give each thread several tasks.
+// of the work. Blocks become smaller only to give each of several threads several tasks; with one thread in columns
+// alone, so that its B stays in the second-level cache.
 constexpr std::int64_t kRows = 512, kColumns = 1024, kLeastRows = 128, kLeastColumns = 256,
                        kTasksPerThread = 4;
 
-// The last tasks are cut finer, so that threads end together. A part has 64 rows or more.
+// The last tasks of several threads are cut finer, so that they end together. A part has 64 rows or more.
 constexpr double kLastShare = 0.15;
 constexpr std::int64_t kLastRows = 64;
 
@@ -87,7 +88,7 @@ Tiling Tasks::block_for(int threads) const {
   Tiling block{kRows, 0, kColumns};
   const std::int64_t wanted = kTasksPerThread * threads;
   while (block.tn > kLeastColumns && tasks(block.tm, block.tn) < wanted) block.tn /= 2;
-  while (block.tm > kLeastRows && tasks(block.tm, block.tn) < wanted) block.tm /= 2;
+  while (threads > 1 && block.tm > kLeastRows && tasks(block.tm, block.tn) < wanted) block.tm /= 2;
   return block;
 }
 
@@ -100,7 +101,7 @@ Tasks::Parts Tasks::parts_of(const Product& product, const Tiling& block) const 
 }
 
 // Even parts: a last one of a few rows would have B packed for them alone. Columns in whole tiles.
-std::vector<Product> Tasks::cut(const Tiling& block) const {
+std::vector<Product> Tasks::cut(const Tiling& block, int threads) const {
   const std::int64_t nr = arithmetic_.gemm->nr;
   std::vector<Product> tasks;
   double work = 0;
@@ -117,7 +118,7 @@ std::vector<Product> Tasks::cut(const Tiling& block) const {
   }
   std::stable_sort(tasks.begin(), tasks.end(),
                    [](const Product& a, const Product& b) { return work_of(a) > work_of(b); });
-  split_last(tasks, work);
+  if (threads > 1) split_last(tasks, work);
   return tasks;
 }
 
@@ -153,7 +154,7 @@ std::int64_t Tasks::work_bytes() const {
 void Tasks::run(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
   const int threads = this->threads();
   const Tiling block = block_for(threads);
-  std::vector<Product> tasks = cut(block);
+  std::vector<Product> tasks = cut(block, threads);
   const auto count = static_cast<std::int64_t>(tasks.size());
   // Threads mostly take turns.
   const auto turn = static_cast<std::size_t>(threads);

@@ -37,7 +37,7 @@ class Tasks {
   int threads() const;
   Parts parts_of(const Product& product, const Tiling& block) const;
   Tiling block_for(int threads) const;
-  std::vector<Product> cut(const Tiling& block) const;
+  std::vector<Product> cut(const Tiling& block, int threads) const;
 
   const Arithmetic arithmetic_;
   const std::optional<Tiling> tiling_;
