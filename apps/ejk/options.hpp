@@ -165,7 +165,12 @@ class OptionSet {
   SharedOptions& shared() { return shared_; }
   const SharedOptions& shared() const { return shared_; }
 
-  Option& add(Option option) { return options_.emplace_back(std::move(option)); }
+  Option& add(Option option) {
+    Option& added = options_.emplace_back(std::move(option));
+    return needed_.empty() ? added : added.needs(needed_);
+  }
+  /// Options that are added from here on need another one.
+  void all_need(std::string other) { needed_ = std::move(other); }
   /// In the order of their declaration.
   const std::deque<Option>& options() const { return options_; }
   /// By any of its names ("-o", "--output"); nullptr if there is none.
@@ -199,7 +204,7 @@ class OptionSet {
  private:
   SharedOptions shared_;
   std::deque<Option> options_;  // commands keep references
-  std::string footer_;
+  std::string footer_, needed_;
   std::function<std::vector<std::string>()> outputs_;
   bool outputs_later_ = false;
 };

@@ -91,9 +91,11 @@ std::vector<ReportCase> cases_of(const Audit& audit) {
   return cases;
 }
 
-Table table_of(const Audit& audit, bool caught) {
+Table table_of(const Audit& audit, bool caught, AuditOf of) {
   Table table{"",
-              caught ? "caught" : "not caught",
+              caught                  ? "caught"
+              : of == AuditOf::inputs ? "not revealed"
+                                      : "not caught",
               {{"fault", "fault"}, {"largest", "largest"}, {"text", "what the kernel does"}},
               {},
               64};
@@ -157,10 +159,12 @@ void add_json(const Audit& audit, Report& report) {
 
 }  // namespace
 
-Report describe(const Audit& audit) {
+Report describe(const Audit& audit, AuditOf of) {
   Report report;
   report.cases = cases_of(audit);
-  report.add("verdict", "caught", fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
+  report
+      .add("verdict", of == AuditOf::inputs ? "reveals" : "caught",
+           fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
       .add("", "tolerance",
            fmt::format("{}: {}, {}", audit.rule.name, text_of(audit.rule), name_of(audit.dtype)));
   if (audit.right) {
@@ -174,8 +178,8 @@ Report describe(const Audit& audit) {
           name_of(*audit.right_weights), *audit.right));
   }
   add_json(audit, report);
-  if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false));
-  if (audit.caught() > 0) report.add(table_of(audit, true));
+  if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false, of));
+  if (audit.caught() > 0 && of == AuditOf::test) report.add(table_of(audit, true, of));
   Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};
   for (const Audit::NotTried& one : audit.not_tried)
     rest.rows.push_back({std::string(one.fault->name), one.why});
