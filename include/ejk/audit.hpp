@@ -153,7 +153,7 @@ struct RevealingInputs {
 };
 
 /// `key`, `value`: normal numbers of deviation 1, of the plan's types; the key's are moved. The plan is of the forward
-/// pass, its layout bshd, else Error{usage}. Cost: an audit, of float32 and loose tolerances up to three.
+/// pass, its layout bshd, else Error{usage}. Cost: an audit, of float32 and loose tolerances up to four.
 RevealingInputs revealing_inputs(const AttentionPlan& plan, const ArrayView& key, const ArrayView& value,
                                  const AuditOptions& options);
 

@@ -46,7 +46,7 @@ std::string read_rule(const std::string& word) {
 
 }  // namespace
 
-PassRule TestFlags::rule(DType dtype) const {
+PassRule TestFlags::rule(DType dtype, std::string_view otherwise) const {
   PassRule rule;
   if (!tolerance.empty()) {
     rule = named_rule(tolerance, dtype);
@@ -59,6 +59,8 @@ PassRule TestFlags::rule(DType dtype) const {
     const DefaultTolerance usual = default_tolerance(dtype, dtype);
     rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
     rule.rtol = rtol.value_or(usual.rtol), rule.atol = atol.value_or(usual.atol);
+  } else if (!otherwise.empty()) {
+    rule = named_rule(otherwise, dtype);
   }
   rule.allowed_count = allow_count.value_or(0);
   rule.allowed_share = allow_fraction.value_or(0);
@@ -67,16 +69,15 @@ PassRule TestFlags::rule(DType dtype) const {
   return rule;
 }
 
-void declare_tolerance(OptionSet& set, TestFlags& into) {
+void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise) {
   add_word(
       set, "--tolerance", into.tolerance, read_rule, "NAME",
       fmt::format(
           "of a library: {}\n"
           "torch.testing: the defaults of torch.testing.assert_close. kernelbench: allclose with 1e-2, of float32 "
           "1e-4. flash-attn: twice the error of eager attention in the type of the inputs. fla: RMS within 0.005. "
-          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. Without a "
-          "tolerance the bound of --against.",
-          fmt::join(rule_names(), ", ")))
+          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. {}",
+          fmt::join(rule_names(), ", "), otherwise))
       .excludes("--rtol, --atol, --max-ulp, --metric")
       .group(kGroup);
   add_word(set, "--rtol", into.rtol, read_tolerance, "R", "relative tolerance: |d| <= A + R |expected|")
@@ -107,7 +108,7 @@ void declare_tolerance(OptionSet& set, TestFlags& into) {
 }
 
 void declare_test(OptionSet& set, TestFlags& into) {
-  declare_tolerance(set, into);
+  declare_tolerance(set, into, "Without a tolerance the bound of --against.");
   take_words(
       set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
       "FAULT", "a fault that may be missed, by its name; may be repeated")

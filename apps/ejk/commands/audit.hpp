@@ -21,13 +21,13 @@ struct TestFlags {
   std::string metric;
   std::vector<std::string> ignored;
 
-  bool is_given() const { return !tolerance.empty() || rtol || atol || max_ulp || !metric.empty(); }
-  /// Throws Error{usage} for two tolerances, and for incomplete ones.
-  PassRule rule(DType dtype) const;
+  /// `otherwise`: the name of a tolerance where none is given; empty: the bound. Throws Error{usage} for two
+  /// tolerances, and for incomplete ones.
+  PassRule rule(DType dtype, std::string_view otherwise = {}) const;
 };
 
-/// The tolerances alone.
-void declare_tolerance(OptionSet& set, TestFlags& into);
+/// The tolerances alone; `otherwise` is the sentence about the default.
+void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise);
 void declare_test(OptionSet& set, TestFlags& into);
 
 /// Whether a mask states that alignment.

@@ -199,8 +199,7 @@ Outcome run_revealing(const AttentionInputFlags& flags, Job& job) {
   types.q = type_of(*normal.query), types.k = type_of(*normal.key), types.v = type_of(*normal.value);
   const AttentionPlan plan(types, settings);
   AuditOptions options;
-  options.rule =
-      flags.test.is_given() ? flags.test.rule(sizes.dtype) : named_rule("torch.testing", sizes.dtype);
+  options.rule = flags.test.rule(sizes.dtype, "torch.testing");
   options.aligns_bottom_right = aligns_bottom_right(flags.masks);
   options.progress = job.progress();
   const std::int64_t bytes = types.q->bytes() + 2 * types.k->bytes();
@@ -235,7 +234,7 @@ void declare_revealing(OptionSet& set, AttentionInputFlags& flags) {
       .recorded_by_command()
       .group(kMaskGroup);
   declare_scale(set, flags.settings);
-  declare_tolerance(set, flags.test);
+  declare_tolerance(set, flags.test, "By default torch.testing.");
   set.all_need("");
 }
 
@@ -359,7 +358,7 @@ extern const Command generate_attention_inputs_command{
     .summary = "query, key and value: normal numbers times --std, 0.02 by default, as JAX draws them",
     .example = "ejk generate attention-inputs --seq 512 -o qkv.h5",
     .outputs = {{"query", "(batch, seq, heads, head_dim) of --dtype",
-                 "normal numbers times --std, 0.02 by default, as JAX draws them"},
+                 "normal numbers times --std, 0.02 by default, as JAX draws them; or those of --revealing"},
                 {"key", "the same", "likewise"},
                 {"value", "the same", "likewise"}},
     .declare = declare_generate_attention,

@@ -183,7 +183,7 @@ Report describe(const Audit& audit, AuditOf of) {
   Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};
   for (const Audit::NotTried& one : audit.not_tried)
     rest.rows.push_back({std::string(one.fault->name), one.why});
-  if (!rest.rows.empty()) report.details.emplace_back(std::move(rest));
+  if (!rest.rows.empty() && of == AuditOf::test) report.details.emplace_back(std::move(rest));
   return report;
 }
 

@@ -9,8 +9,8 @@
 //   has the score ln n + 3 with a key at an edge and a masked one beside it, twice
 //   has two keys of the scores ln n + 3 and ln n + 1.5; with a soft cap, in turn, of 0.75 c and 2.5 below, before the cap;
 //     in float32, in turn, of equal scores that are differences of products of some size, whose rounding shows TF32
-// That size is raised until TF32 shows: float32 kernels pay for it. Other scores are those of random directions.
-// Cost: the product of a mask's row and each head, and the audits.
+// That size is raised, from 0, until TF32 shows: float32 kernels pay for it. Other scores are those of random directions.
+// Cost: the masks' pairs for each head, and the audits.
 // tests: tests/verdict/audit/test_revealing.cpp
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,6 @@
 
 #include "attention/numbers.hpp"
 #include "attention/plan.hpp"
-#include "core/parallel.hpp"
 #include "ejk/audit.hpp"
 
 namespace ejk {
@@ -29,7 +28,7 @@ namespace {
 using Numbers = std::vector<double>;
 
 constexpr double kMean = 4;  // of the keys, along u
-constexpr double kProducts[] = {64, 512, 2048};
+constexpr double kProducts[] = {0, 64, 512, 2048};
 
 // To sixty-fourths, which are the same with every C library.
 double rounded_score(double score) { return std::round(64 * score) / 64; }
@@ -183,19 +182,18 @@ Array made_queries(const AttentionPlan& plan, const ArrayView& keys, double prod
   const Queries made(setup, masks.has_value(), products);
   Array queries(type.dtype, type.shape);
   auto* const to = static_cast<std::byte*>(queries.mutable_view().data);
-  const double work = static_cast<double>(of.entries * of.heads) * static_cast<double>(rows * keys.shape[1]);
-  core::parallel_for(of.entries * of.kv_heads, work, [&](std::int64_t problem) {
-    const std::int64_t b = problem / of.kv_heads, g = problem % of.kv_heads;
-    const Keys of_head(keys, b, g);
-    for (std::int64_t h = g * setup.group(); h < (g + 1) * setup.group(); ++h)
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const Row row(masks ? masks->of(b, h) : std::nullopt, i, keys.shape[1]);
-        Numbers q = made.query(of_head, row, i + h + 3 * b);
-        for (double& value : q) value = std::clamp(value / scale, -most, most);
-        attn::store(q.data(), of.head_size, type.dtype,
-                    to + ((b * rows + i) * of.heads + h) * of.head_size * size_of(type.dtype));
-      }
-  });
+  for (std::int64_t b = 0; b < of.entries && keys.shape[1] > 0; ++b)
+    for (std::int64_t g = 0; g < of.kv_heads; ++g) {
+      const Keys of_head(keys, b, g);
+      for (std::int64_t h = g * setup.group(); h < (g + 1) * setup.group(); ++h)
+        for (std::int64_t i = 0; i < rows; ++i) {
+          const Row row(masks ? masks->of(b, h) : std::nullopt, i, keys.shape[1]);
+          Numbers q = made.query(of_head, row, i + h + 3 * b);
+          for (double& value : q) value = std::clamp(value / scale, -most, most);
+          attn::store(q.data(), of.head_size, type.dtype,
+                      to + ((b * rows + i) * of.heads + h) * of.head_size * size_of(type.dtype));
+        }
+    }
   return queries;
 }
 
@@ -208,9 +206,8 @@ RevealingInputs revealing_inputs(const AttentionPlan& plan, const ArrayView& key
     throw Error(Error::Kind::usage, "inputs that reveal faults are those of a padded forward pass");
   RevealingInputs made;
   made.key = around_mean(key);
-  const bool is_float32 = key.dtype == DType::float32;
   for (const double products : kProducts) {
-    made.query = made_queries(plan, made.key.view(), is_float32 ? products : 0);
+    made.query = made_queries(plan, made.key.view(), products);
     made.audit = audit(plan, {made.query.view(), made.key.view(), value}, options);
     const std::vector<std::string> missed = made.audit.missed();
     if (std::find(missed.begin(), missed.end(), "inputs-tf32") == missed.end()) break;
