@@ -157,7 +157,7 @@ struct RevealingInputs {
 RevealingInputs revealing_inputs(const AttentionPlan& plan, const ArrayView& key, const ArrayView& value,
                                  const AuditOptions& options);
 
-/// What is not caught first. Of inputs: what they do not reveal alone.
+/// What is not caught first. Of inputs, whose shapes and dtype are reported before: what they do not reveal alone.
 enum class AuditOf : std::uint8_t { test, inputs };
 Report describe(const Audit& audit, AuditOf of = AuditOf::test);
 

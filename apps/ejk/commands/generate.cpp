@@ -208,7 +208,7 @@ Outcome run_revealing(const AttentionInputFlags& flags, Job& job) {
       .add("seed", "seed", sizes.seed)
       .add("shape", "shape", types.q->shape);
   if (types.k->shape != types.q->shape) report.add("kv_shape", "of key and value", types.k->shape);
-  report.add("size", "size", bytes, Unit::bytes);
+  report.add("dtype", "dtype", std::string(name_of(sizes.dtype))).add("size", "size", bytes, Unit::bytes);
   if (job.plan(report, bytes_to_audit(plan, options) + masks.resident_bytes + 2 * bytes))
     return Outcome::passed;
   Array value = job.phase(Phase::compute, [&] { return read_all(*normal.value); });

@@ -126,7 +126,7 @@ std::vector<std::string> Audit::missed() const {
 
 namespace {
 
-void add_json(const Audit& audit, Report& report) {
+void add_json(const Audit& audit, AuditOf of, Report& report) {
   const auto text = [](const std::string& value) {
     core::JsonWriter out{core::JsonStyle::report};
     out.put(value);
@@ -137,12 +137,12 @@ void add_json(const Audit& audit, Report& report) {
     out.object([&] { members(out); });
     return out.take();
   };
-  report.add(JsonField{"kind", text(audit.kind)})
-      .add(JsonField{"dtype", text(std::string(name_of(audit.dtype)))})
-      .add(JsonField{"tolerance", section([&](core::JsonWriter& out) {
-                       out.key("name").put(audit.rule.name);
-                       out.key("text").put(text_of(audit.rule));
-                     })});
+  report.add(JsonField{"kind", text(audit.kind)});
+  if (of == AuditOf::test) report.add(JsonField{"dtype", text(std::string(name_of(audit.dtype)))});
+  report.add(JsonField{"tolerance", section([&](core::JsonWriter& out) {
+                         out.key("name").put(audit.rule.name);
+                         out.key("text").put(text_of(audit.rule));
+                       })});
   if (audit.right)
     report.add(JsonField{"right", section([&](core::JsonWriter& out) {
                            out.key("largest");
@@ -177,7 +177,7 @@ Report describe(const Audit& audit, AuditOf of) {
           "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
           name_of(*audit.right_weights), *audit.right));
   }
-  add_json(audit, report);
+  add_json(audit, of, report);
   if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false, of));
   if (audit.caught() > 0 && of == AuditOf::test) report.add(table_of(audit, true, of));
   Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};

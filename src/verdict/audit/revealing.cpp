@@ -129,13 +129,13 @@ class Queries {
   Queries(const attn::CheckedArguments& setup, bool has_mask, double products)
       : softcap_(setup.softcap), has_mask_(has_mask), products_(products) {}
 
-  /// The query of a row, times the scale; `turn` counts positions, heads and entries.
-  Numbers query(const Keys& keys, const Row& row, std::int64_t turn) const {
+  /// The query of a row, times the scale.
+  Numbers query(const Keys& keys, const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) const {
     constexpr double kHigh = 3, kLow = 1.5;
     if (row.seen.empty()) return keys.query({{0, kHigh}}, 0);
     const double size = rounded_score(std::log(static_cast<double>(row.seen.size())));
     const double high = uncapped(size + kHigh);
-    const std::int64_t form = turn % 4, n = turn / 4;
+    const std::int64_t form = (i + h + 3 * b) % 4, n = i / 4 + h / 4 + b;
     const std::int64_t x = nth(row.inside, n);
     if (form == 0) {
       constexpr double kSaturated = 16;
@@ -188,7 +188,7 @@ Array made_queries(const AttentionPlan& plan, const ArrayView& keys, double prod
       for (std::int64_t h = g * setup.group(); h < (g + 1) * setup.group(); ++h)
         for (std::int64_t i = 0; i < rows; ++i) {
           const Row row(masks ? masks->of(b, h) : std::nullopt, i, keys.shape[1]);
-          Numbers q = made.query(of_head, row, i + h + 3 * b);
+          Numbers q = made.query(of_head, row, b, h, i);
           for (double& value : q) value = std::clamp(value / scale, -most, most);
           attn::store(q.data(), of.head_size, type.dtype,
                       to + ((b * rows + i) * of.heads + h) * of.head_size * size_of(type.dtype));
