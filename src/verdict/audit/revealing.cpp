@@ -1,15 +1,16 @@
 // Inputs of attention that reveal the faults of the catalogue. A fault moves an edge of the mask by a key, or changes the
-// weights of keys a little: it shows where a query has a large score with a key at either side of an edge, or two keys
-// whose weights are of one size.
+// weights of keys a little: it shows where a query has large scores with keys at both sides of an edge, or two keys with
+// weights of one size.
 //
-// Keys are normal numbers around 4 u, u = (1, ..., 1) / √D, values normal numbers. With n keys that it attends to, and by
-// turns over positions, heads and entries, a query
-//   points along −u, so that Σ e^s is about 1 and a key of score 0 that counts shows; with a soft cap c and a mask all
-//     scores are −c, which is what a cap after the mask gives to masked keys
-//   has the score ln n + 3 with a key at an edge and a masked one beside it, twice
-//   has two keys of the scores ln n + 3 and ln n + 1.5; with a soft cap, in turn, of 0.75 c and 2.5 below, before the cap;
-//     in float32, in turn, of equal scores that are differences of products of some size, whose rounding shows TF32
-// That size is raised, from 0, until TF32 shows: float32 kernels pay for it. Other scores are those of random directions.
+// Keys are normal numbers around 4 u, u = (1, ..., 1) / √D; values are normal numbers. Queries have four forms, in turn
+// over positions, heads and entries. With n keys that it attends to, a query
+//   1     points along −u, so that Σ e^s is about 1 and a key that counts with a score of 0 shows; with a soft cap c and a
+//         mask all scores are −c, which a cap after the mask gives to masked keys
+//   2, 3  has the score ln n + 3 with a key at an edge and with the masked one beside it
+//   4     has the scores ln n + 3 and ln n + 1.5 with two keys; or with a soft cap scores of 0.75 c and 2.5 below, before
+//         the cap; or in float32 equal ones that are differences of large products, whose rounding shows TF32
+// The size of these products is raised, from 0, until TF32 shows: right kernels in float32 pay for it. Scores with other
+// keys are those of random directions.
 // Cost: the masks' pairs for each head, and the audits.
 // tests: tests/verdict/audit/test_revealing.cpp
 #include <algorithm>
@@ -62,7 +63,7 @@ Array around_mean(const ArrayView& normal) {
 
 // Keys of a query: all that it attends to, those of them at an edge, and the masked ones beside these.
 struct Row {
-  std::vector<std::int64_t> seen, inside, outside;
+  std::vector<std::int64_t> attended, inside, outside;
 
   Row(const std::optional<Mask>& mask, std::int64_t query, std::int64_t keys) {
     const auto allowed = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
@@ -70,7 +71,7 @@ struct Row {
     if (mask) mask->read(query, query + 1, 0, keys, allowed.get());
     for (std::int64_t j = 0; j < keys; ++j) {
       const bool is_first = j == 0, is_last = j + 1 == keys;
-      if (allowed[j]) seen.push_back(j);
+      if (allowed[j]) attended.push_back(j);
       if (allowed[j] && (is_first || is_last || !allowed[j - 1] || !allowed[j + 1])) inside.push_back(j);
       if (!allowed[j] && ((!is_first && allowed[j - 1]) || (!is_last && allowed[j + 1])))
         outside.push_back(j);
@@ -132,8 +133,8 @@ class Queries {
   /// The query of a row, times the scale.
   Numbers query(const Keys& keys, const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) const {
     constexpr double kHigh = 3, kLow = 1.5;
-    if (row.seen.empty()) return keys.query({{0, kHigh}}, 0);
-    const double size = rounded_score(std::log(static_cast<double>(row.seen.size())));
+    if (row.attended.empty()) return keys.query({{0, kHigh}}, 0);
+    const double size = rounded_score(std::log(static_cast<double>(row.attended.size())));
     const double high = uncapped(size + kHigh);
     const std::int64_t form = (i + h + 3 * b) % 4, n = i / 4 + h / 4 + b;
     const std::int64_t x = nth(row.inside, n);
@@ -146,7 +147,7 @@ class Queries {
       return keys.query({{x, high}, {nth(row.outside, n / std::ssize(row.inside) + form), high}}, 0);
     }
     std::int64_t y = nth(row.inside, n + 1);
-    for (std::int64_t other = n; y == x && other < n + 2; ++other) y = nth(row.seen, other);
+    for (std::int64_t other = n; y == x && other < n + 2; ++other) y = nth(row.attended, other);
     struct Pair {
       double x, y, along;
     };
