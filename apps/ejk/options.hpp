@@ -165,12 +165,11 @@ class OptionSet {
   SharedOptions& shared() { return shared_; }
   const SharedOptions& shared() const { return shared_; }
 
-  Option& add(Option option) {
-    Option& added = options_.emplace_back(std::move(option));
-    return needed_.empty() ? added : added.needs(needed_);
+  Option& add(Option option) { return options_.emplace_back(std::move(option)); }
+  /// Options after the first `n` need another one, and have a heading that says so.
+  void all_need(const std::string& other, std::size_t n) {
+    for (; n < options_.size(); ++n) options_[n].group("With " + other).needs(other);
   }
-  /// Options that are added from here on need another one.
-  void all_need(std::string other) { needed_ = std::move(other); }
   /// In the order of their declaration.
   const std::deque<Option>& options() const { return options_; }
   /// By any of its names ("-o", "--output"); nullptr if there is none.
@@ -204,7 +203,7 @@ class OptionSet {
  private:
   SharedOptions shared_;
   std::deque<Option> options_;  // commands keep references
-  std::string footer_, needed_;
+  std::string footer_;
   std::function<std::vector<std::string>()> outputs_;
   bool outputs_later_ = false;
 };

@@ -229,13 +229,12 @@ void declare_revealing(OptionSet& set, AttentionInputFlags& flags) {
       "Those of 'ejk help faults' that apply to the mask, the soft cap and the sizes. What the sizes cannot show is "
       "listed, with sizes that do, and the exit status is 1. Sizes that are not given suit the masks.")
       .excludes("--std");
-  set.all_need("--revealing");
+  const std::size_t before = set.options().size();
   add_mask_expressions(set, "--mask", flags.masks.expressions, "the mask of the kernel; one, or one a head")
-      .recorded_by_command()
-      .group(kMaskGroup);
+      .recorded_by_command();
   declare_scale(set, flags.settings);
   declare_tolerance(set, flags.test, "By default torch.testing.");
-  set.all_need("");
+  set.all_need("--revealing", before);
 }
 
 Run declare_generate_attention(OptionSet& set) {
