@@ -66,9 +66,10 @@ struct Row {
   std::vector<std::int64_t> attended, inside, outside;
 
   Row(const std::optional<Mask>& mask, std::int64_t query, std::int64_t keys) {
-    const auto allowed = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
-    std::fill_n(allowed.get(), keys, true);
-    if (mask) mask->read(query, query + 1, 0, keys, allowed.get());
+    const auto pairs = std::make_unique<bool[]>(static_cast<std::size_t>(keys));
+    bool* const allowed = pairs.get();
+    std::fill_n(allowed, keys, true);
+    if (mask) mask->read(query, query + 1, 0, keys, allowed);
     for (std::int64_t j = 0; j < keys; ++j) {
       const bool is_first = j == 0, is_last = j + 1 == keys;
       if (allowed[j]) attended.push_back(j);
