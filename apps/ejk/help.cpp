@@ -118,6 +118,7 @@ constexpr std::string_view kFaults = R"(Faults: the catalogue of known faults of
 Each has public threads that show it. 'ejk audit' computes the result of a
 kernel with each fault that applies, and says which ones a test with these
 inputs and this tolerance would let pass; --explain of --against names them.
+'ejk generate attention-inputs --revealing' makes inputs that show them.
 )";
 
 }  // namespace

@@ -166,6 +166,10 @@ class OptionSet {
   const SharedOptions& shared() const { return shared_; }
 
   Option& add(Option option) { return options_.emplace_back(std::move(option)); }
+  /// Options after the first `n` need another one, and have a heading that says so.
+  void all_need(const std::string& other, std::size_t n) {
+    for (; n < options_.size(); ++n) options_[n].group("With " + other).needs(other);
+  }
   /// In the order of their declaration.
   const std::deque<Option>& options() const { return options_; }
   /// By any of its names ("-o", "--output"); nullptr if there is none.

@@ -150,11 +150,11 @@ constexpr OtherWords kOtherWords[] = {
 constexpr NeedlessOptions kNeedless[] = {
     {"--return-lse --return-softmax-lse --return-attn-probs --output-lse --need-weights", "--max-logits",
      "lse is always a result: -o OUT.npz has out and lse, --field lse is lse alone"},
-    {"--enable-gqa --gqa --mqa --num-kv-groups", "--softcap",
+    {"--enable-gqa --gqa --mqa --num-kv-groups", "--sinks",
      "query heads are grouped by the counts of heads of Q and K, which may differ: no option is needed"},
     {"--num-heads --num-kv-heads --head-dim --head-size --seqlen --seq-len --batch-size --max-seqlen-q "
      "--max-seqlen-k",
-     "--softcap", "the arrays have these sizes: no option is needed"},
+     "--sinks", "the arrays have these sizes: no option is needed"},
     {"--rtol --atol --tol --tolerance", "--against",
      "--against computes an error bound for each element and needs no tolerance; of two arrays: ejk compare ACTUAL "
      "EXPECTED --rtol R"},

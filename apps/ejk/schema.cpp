@@ -55,6 +55,15 @@ std::vector<std::string> split(std::string_view text, std::string_view separator
   return parts;
 }
 
+std::string with_condition(std::string_view keys, std::string_view when) {
+  std::string all;
+  for (const std::string& line : split(keys, "\n")) {
+    const bool has_none = !line.empty() && line[0] != ' ' && split(line, " | ").size() == 3;
+    all += has_none ? fmt::format("{} | {}\n", line, when) : line + '\n';
+  }
+  return all;
+}
+
 std::string joined(std::initializer_list<std::string_view> texts) {
   std::string all;
   for (const std::string_view text : texts) all += text;

@@ -51,6 +51,9 @@ std::vector<ReportKey> keys_of(std::string_view command);
 /// "integer or null, bytes": the type, and the unit that the end of the key implies.
 std::string form_of(const ReportKey& key);
 
+/// The same keys under a condition, where they have none.
+std::string with_condition(std::string_view keys, std::string_view when);
+
 std::string joined(std::initializer_list<std::string_view> texts);
 
 std::vector<std::string> split(std::string_view text, std::string_view separator);

@@ -145,7 +145,20 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
 Audit audit(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
             const GroupedMatmulSettings& settings, const AuditOptions& options);
 
-/// What is not caught first.
-Report describe(const Audit& audit);
+/// Inputs (batch, sequence, heads, size) on which every fault that applies is out of tolerance, as far as the sizes admit
+/// it, and a right kernel is not, where the tolerance admits one; their audit says which are not.
+struct RevealingInputs {
+  Array query, key;
+  Audit audit;
+};
+
+/// `key`, `value`: normal numbers of deviation 1, of the plan's types; the key's are moved. The plan is of the forward
+/// pass, its layout bshd, else Error{usage}. Cost: an audit, of float32 and loose tolerances up to four.
+RevealingInputs revealing_inputs(const AttentionPlan& plan, const ArrayView& key, const ArrayView& value,
+                                 const AuditOptions& options);
+
+/// What is not caught first. Of inputs, whose shapes and dtype are reported before: what they do not reveal alone.
+enum class AuditOf : std::uint8_t { test, inputs };
+Report describe(const Audit& audit, AuditOf of = AuditOf::test);
 
 }  // namespace ejk

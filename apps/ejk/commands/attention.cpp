@@ -581,13 +581,6 @@ TwoReferences read_two(const std::string& word) {
   return {words[0], words.size() > 1 ? words[1] : ""};
 }
 
-double read_cap(const std::string& word) {
-  const double value = read_finite(word);
-  if (value <= 0)
-    throw usage("{} is not above 0", word).hint(value < 0 ? "" : "without --softcap scores have no cap");
-  return value;
-}
-
 double read_probability(const std::string& word) {
   const double value = read_finite(word);
   if (!(value > 0 && value <= 1)) throw usage("{} is not above 0 and at most 1", word);
@@ -661,15 +654,7 @@ void add_packing(OptionSet& set, AttentionFlags& words) {
 }
 
 void add_scores(OptionSet& set, AttentionFlags& words) {
-  add_word(set, "--scale", words.settings.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
-      .recorded()
-      .otherwise("1/sqrt(D)")
-      .group(kScoresGroup);
-  add_word(
-      set, "--softcap", words.settings.softcap, read_cap, "C",
-      "scores s become C tanh(s / C)\nBefore a bias and ALiBi are added, unless --softcap-order says otherwise.")
-      .recorded()
-      .group(kScoresGroup);
+  declare_scale(set, words.settings);
   add_reference(
       set, "--bias", words.inputs.bias.emplace(),
       "numbers added to the scores\n"
@@ -813,9 +798,7 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
   add_doubts(r, head);
   AuditOptions options;
   options.types = words.rounded();
-  for (const MaskExpression& expression : words.masks.expressions)
-    options.aligns_bottom_right =
-        options.aligns_bottom_right || expression.text().find("bottom-right") != std::string::npos;
+  options.aligns_bottom_right = aligns_bottom_right(words.masks);
   if (job.outputs.has_target()) options.mutant = [](const std::string&, Array) {};
   options.rule = test.rule(plan.results()[0].type.dtype);
   std::int64_t peak = 2 * kPieceBytes + r.masks.resident_bytes + bytes_to_audit(plan, options);

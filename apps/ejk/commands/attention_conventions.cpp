@@ -41,6 +41,13 @@ class ExchangedSource final : public ForwardingSource {
   }
 };
 
+double read_cap(const std::string& word) {
+  const double value = read_finite(word);
+  if (value <= 0)
+    throw usage("{} is not above 0", word).hint(value < 0 ? "" : "without --softcap scores have no cap");
+  return value;
+}
+
 void declare_scores(OptionSet& set, ConventionFlags& words) {
   add_reference(
       set, "--sinks", words.sinks,
@@ -148,6 +155,18 @@ Output exchanged(Output output) {
     parts.push_back({{exchanged(part.box.start), exchanged(part.box.count)}, exchanged(part.elements)});
   return output_in_parts(output.name, {output.source->dtype(), exchanged(output.source->shape())},
                          std::move(parts));
+}
+
+void declare_scale(OptionSet& set, AttentionSettings& into) {
+  add_word(set, "--scale", into.scale, read_finite, "S", "factor of q k; 1/sqrt(size) by default")
+      .recorded()
+      .otherwise("1/sqrt(D)")
+      .group(kScoresGroup);
+  add_word(
+      set, "--softcap", into.softcap, read_cap, "C",
+      "scores s become C tanh(s / C)\nBefore a bias and ALiBi are added, unless --softcap-order says otherwise.")
+      .recorded()
+      .group(kScoresGroup);
 }
 
 void declare_conventions(OptionSet& set, ConventionFlags& words) {

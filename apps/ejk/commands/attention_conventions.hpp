@@ -43,6 +43,8 @@ struct ConventionFlags {
   }
 };
 
+/// --scale and --softcap.
+void declare_scale(OptionSet& set, AttentionSettings& into);
 void declare_conventions(OptionSet& set, ConventionFlags& words);
 
 /// Throws Error{usage} for options of lse without it. `has_lse`: lse is a result, or given.

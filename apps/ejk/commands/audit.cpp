@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ejk/program/text.hpp"
+#include "schema.hpp"
 #include "tolerances.hpp"
 
 namespace ejk::app {
@@ -17,6 +18,8 @@ namespace ejk::app {
 extern const Command audit_attention_command, audit_attention_grad_command, audit_grouped_matmul_command;
 
 namespace {
+
+constexpr const char* kGroup = "When the test passes";
 
 std::vector<std::string> fault_names() {
   std::vector<std::string> names;
@@ -43,7 +46,7 @@ std::string read_rule(const std::string& word) {
 
 }  // namespace
 
-PassRule TestFlags::rule(DType dtype) const {
+PassRule TestFlags::rule(DType dtype, std::string_view otherwise) const {
   PassRule rule;
   if (!tolerance.empty()) {
     rule = named_rule(tolerance, dtype);
@@ -56,6 +59,8 @@ PassRule TestFlags::rule(DType dtype) const {
     const DefaultTolerance usual = default_tolerance(dtype, dtype);
     rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
     rule.rtol = rtol.value_or(usual.rtol), rule.atol = atol.value_or(usual.atol);
+  } else if (!otherwise.empty()) {
+    rule = named_rule(otherwise, dtype);
   }
   rule.allowed_count = allow_count.value_or(0);
   rule.allowed_share = allow_fraction.value_or(0);
@@ -64,17 +69,15 @@ PassRule TestFlags::rule(DType dtype) const {
   return rule;
 }
 
-void declare_test(OptionSet& set, TestFlags& into) {
-  constexpr const char* kGroup = "When the test passes";
+void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise) {
   add_word(
       set, "--tolerance", into.tolerance, read_rule, "NAME",
       fmt::format(
           "of a library: {}\n"
           "torch.testing: the defaults of torch.testing.assert_close. kernelbench: allclose with 1e-2, of float32 "
           "1e-4. flash-attn: twice the error of eager attention in the type of the inputs. fla: RMS within 0.005. "
-          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. Without a "
-          "tolerance the bound of --against.",
-          fmt::join(rule_names(), ", ")))
+          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. {}",
+          fmt::join(rule_names(), ", "), otherwise))
       .excludes("--rtol, --atol, --max-ulp, --metric")
       .group(kGroup);
   add_word(set, "--rtol", into.rtol, read_tolerance, "R", "relative tolerance: |d| <= A + R |expected|")
@@ -102,12 +105,23 @@ void declare_test(OptionSet& set, TestFlags& into) {
   add_word(set, "--allow-count", into.allow_count, at_least(0), "N",
            "number of elements that may be out of tolerance")
       .group(kGroup);
+}
+
+void declare_test(OptionSet& set, TestFlags& into) {
+  declare_tolerance(set, into, "Without a tolerance the bound of --against.");
   take_words(
       set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
       "FAULT", "a fault that may be missed, by its name; may be repeated")
       .group(kGroup);
   add_format(set);
   set.name_outputs_later();
+}
+
+bool aligns_bottom_right(const MaskOptions& masks) {
+  return std::any_of(masks.expressions.begin(), masks.expressions.end(),
+                     [](const MaskExpression& expression) {
+                       return expression.text().find("bottom-right") != std::string::npos;
+                     });
 }
 
 Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Report head, Job& job,
@@ -135,7 +149,6 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
 const std::string_view kAuditKeys = R"(
 verdict | string | how many faults are caught
 kind | string | attention, attention-grad or grouped-matmul
-dtype | string | the type of the result
 tolerance | section | when the test passes
   name | string | bound, rtol-atol, max-ulp, cos, snr, rel, or the name of a library's
   text | string | what it is
@@ -170,7 +183,7 @@ extern const Command audit_command{
     .example = "ejk audit attention q.npy k.npy v.npy --mask causal --tolerance kernelbench",
     .use = R"(mutants = np.load("mutants.npz")  # of -o: wrong results to feed to a test
 late = mutants["causal-late"])",
-    .keys = std::string(kAuditKeys),
+    .keys = joined({kAuditKeys, "dtype | string | the type of the result\n"}),
     .actions = {&audit_attention_command, &audit_attention_grad_command, &audit_grouped_matmul_command},
 };
 

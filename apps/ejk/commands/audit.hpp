@@ -8,6 +8,7 @@
 
 #include "ejk/audit.hpp"
 #include "job.hpp"
+#include "masks.hpp"
 #include "options.hpp"
 
 namespace ejk::app {
@@ -20,17 +21,23 @@ struct TestFlags {
   std::string metric;
   std::vector<std::string> ignored;
 
-  /// Throws Error{usage} for two tolerances, and for incomplete ones.
-  PassRule rule(DType dtype) const;
+  /// `otherwise`: the name of a tolerance where none is given; empty: the bound. Throws Error{usage} for two
+  /// tolerances, and for incomplete ones.
+  PassRule rule(DType dtype, std::string_view otherwise = {}) const;
 };
 
+/// The tolerances alone; `otherwise` is the sentence about the default.
+void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise);
 void declare_test(OptionSet& set, TestFlags& into);
+
+/// Whether a mask states that alignment.
+bool aligns_bottom_right(const MaskOptions& masks);
 
 /// Runs an audit with the options of the command line, delivers its report and, with -o, its mutants.
 Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Report head, Job& job,
                   const std::function<Audit(const AuditOptions&)>& audit);
 
-/// Keys of the JSON report of every kind.
+/// Keys of the JSON report of every kind, but for dtype.
 extern const std::string_view kAuditKeys;
 
 }  // namespace ejk::app

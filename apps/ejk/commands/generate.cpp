@@ -9,8 +9,13 @@
 #include <cmath>
 
 #include "commands.hpp"
+#include "commands/attention_conventions.hpp"
+#include "commands/audit.hpp"
+#include "ejk/audit.hpp"
 #include "ejk/sequence.hpp"
 #include "job.hpp"
+#include "masks.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 
 namespace ejk::app {
@@ -126,32 +131,142 @@ struct MasksOptions : GeneratedLensOptions {
   PaddingSide side = PaddingSide::right;
 };
 
+// --- attention inputs
+
+struct AttentionInputFlags {
+  AttentionInputsOptions sizes;
+  std::optional<std::int64_t> batch, seq, heads;
+  bool reveals = false;
+  MaskOptions masks;
+  AttentionSettings settings;  // scale and soft cap
+  TestFlags test;
+
+  AttentionInputsOptions given() const {
+    AttentionInputsOptions all = sizes;
+    all.batch = batch.value_or(all.batch);
+    all.seq = seq.value_or(all.seq);
+    all.heads = heads.value_or(all.heads);
+    return all;
+  }
+};
+
+bool has_idle_bound(const std::vector<HeadMasks>& masks, std::int64_t queries, std::int64_t keys) {
+  for (const HeadMasks& part : masks)
+    for (const MaskBound& bound : bounds_of(part.mask(0, 0, queries, keys)))
+      if (bound.is_idle) return true;
+  return false;
+}
+
+// Sizes that are not given: those of arrays in masks, or the least ones, no multiples of tiles, at which each bound
+// masks a pair.
+AttentionInputsOptions revealing_sizes(const AttentionInputFlags& flags,
+                                       const std::vector<HeadMasks>& masks) {
+  constexpr std::int64_t kFirst = 118, kTile = 64, kBeyond = 32, kMost = 1 << 16;
+  AttentionInputsOptions sizes = flags.given();
+  const std::int64_t earlier = aligns_bottom_right(flags.masks) ? 53 : 0;  // keys before the first query
+  std::int64_t batch = 2, heads = 2 * sizes.kv_heads.value_or(2), queries = flags.seq.value_or(0),
+               keys = sizes.kv_seq.value_or(0);
+  for (const HeadMasks& part : masks) {
+    if (part.batch > 1) batch = part.batch;
+    if (part.heads > 1) heads = part.heads;
+    if (queries == 0) queries = part.q_length;
+    if (keys == 0) keys = part.kv_length;
+  }
+  sizes.batch = flags.batch.value_or(batch);
+  sizes.heads = flags.heads.value_or(heads);
+  if (!sizes.kv_heads)
+    sizes.kv_heads = sizes.heads > 2 && sizes.heads % 2 == 0 ? sizes.heads / 2 : sizes.heads;
+  if (queries == 0 && keys == 0) {
+    for (queries = kFirst; queries < kMost && has_idle_bound(masks, queries, queries + earlier);)
+      queries += kTile;
+    queries = (queries < kMost ? queries : kFirst) + kBeyond;
+  }
+  sizes.seq = flags.seq || queries > 0 ? queries : std::max<std::int64_t>(keys - earlier, 1);
+  sizes.kv_seq = sizes.kv_seq || keys > 0 ? keys : sizes.seq + earlier;
+  return sizes;
+}
+
+Outcome run_revealing(const AttentionInputFlags& flags, Job& job) {
+  job.provenance.input("what", "attention-inputs");
+  job.provenance.record("what", "attention-inputs");
+  AttentionMasks masks = job.phase(Phase::read, [&] { return open_attention_masks(flags.masks, job); });
+  AttentionInputsOptions sizes = revealing_sizes(flags, masks.parts);
+  sizes.std = 1;
+  const AttentionInputs normal = generate_attention_inputs(sizes);
+  AttentionSettings settings = flags.settings;
+  settings.masks = masks.parts;
+  AttentionTypes types;
+  types.q = type_of(*normal.query), types.k = type_of(*normal.key), types.v = type_of(*normal.value);
+  const AttentionPlan plan(types, settings);
+  AuditOptions options;
+  options.rule = flags.test.rule(sizes.dtype, "torch.testing");
+  options.aligns_bottom_right = aligns_bottom_right(flags.masks);
+  options.progress = job.progress();
+  const std::int64_t bytes = types.q->bytes() + 2 * types.k->bytes();
+  Report report;
+  report.add("what", "generated", "attention-inputs")
+      .add("seed", "seed", sizes.seed)
+      .add("shape", "shape", types.q->shape);
+  if (types.k->shape != types.q->shape) report.add("kv_shape", "of key and value", types.k->shape);
+  report.add("dtype", "dtype", std::string(name_of(sizes.dtype))).add("size", "size", bytes, Unit::bytes);
+  if (job.plan(report, bytes_to_audit(plan, options) + masks.resident_bytes + 2 * bytes))
+    return Outcome::passed;
+  Array value = job.phase(Phase::compute, [&] { return read_all(*normal.value); });
+  RevealingInputs made = job.phase(Phase::compute, [&] {
+    return revealing_inputs(plan, read_all(*normal.key).view(), value.view(), options);
+  });
+  append(report, describe(made.audit, AuditOf::inputs));
+  job.deliver(std::move(report), {{"query", make_source(std::move(made.query)), {}},
+                                  {"key", make_source(std::move(made.key)), {}},
+                                  {"value", make_source(std::move(value)), {}}});
+  return made.audit.passed() ? Outcome::passed : Outcome::failed;
+}
+
+void declare_revealing(OptionSet& set, AttentionInputFlags& flags) {
+  add_flag(
+      set, "--revealing", flags.reveals,
+      "inputs on which a test detects every known fault\n"
+      "Those of 'ejk help faults' that apply to the mask, the soft cap and the sizes. What the sizes cannot show is "
+      "listed, with sizes that do, and the exit status is 1. Sizes that are not given suit the masks.")
+      .excludes("--std");
+  const std::size_t before = set.options().size();
+  add_mask_expressions(set, "--mask", flags.masks.expressions, "the mask of the kernel; one, or one a head")
+      .recorded_by_command();
+  declare_scale(set, flags.settings);
+  declare_tolerance(set, flags.test, "By default torch.testing.");
+  set.all_need("--revealing", before);
+}
+
 Run declare_generate_attention(OptionSet& set) {
-  const auto options = std::make_shared<AttentionInputsOptions>();
-  add_seed(set, options->seed);
-  add_word(set, "--batch", options->batch, at_least(0), "N", "rows, 2 by default");
-  add_word(set, "--seq", options->seq, at_least(0), "N", "tokens of a row, 128 by default");
-  add_word(set, "--heads", options->heads, at_least(0), "N", "heads, 8 by default");
-  add_word(set, "--kv-seq", options->kv_seq, at_least(0), "N", "keys of a row, as many as --seq by default");
-  add_word(set, "--kv-heads", options->kv_heads, at_least(0), "N",
+  const auto flags = std::make_shared<AttentionInputFlags>();
+  AttentionInputsOptions& sizes = flags->sizes;
+  add_seed(set, sizes.seed);
+  add_word(set, "--batch", flags->batch, at_least(0), "N", "rows, 2 by default");
+  add_word(set, "--seq", flags->seq, at_least(0), "N", "tokens of a row, 128 by default");
+  add_word(set, "--heads", flags->heads, at_least(0), "N", "heads, 8 by default");
+  add_word(set, "--kv-seq", sizes.kv_seq, at_least(0), "N", "keys of a row, as many as --seq by default");
+  add_word(set, "--kv-heads", sizes.kv_heads, at_least(0), "N",
            "key/value heads, as many as --heads by default\n--heads is a multiple of them.");
-  add_word(set, "--head-dim", options->head_dim, at_least(0), "N", "size of a head, 64 by default");
-  add_word(set, "--std", options->std, read_mean, "S",
+  add_word(set, "--head-dim", sizes.head_dim, at_least(0), "N", "size of a head, 64 by default");
+  add_word(set, "--std", sizes.std, read_mean, "S",
            "deviation of the numbers, 0.02 by default\nScores then have the deviation S * S. Those of 0.02 "
            "differ so little that a kernel's scale, and keys, are hardly tested; --std 1 tests them.")
       .recorded()
       .shown("deviation");
-  add_dtype(set, "--dtype", options->dtype, "", {DType::float32, DType::float16, DType::bfloat16});
-  return [options](Job& job) {
+  add_dtype(set, "--dtype", sizes.dtype, "", {DType::float32, DType::float16, DType::bfloat16});
+  declare_revealing(set, *flags);
+  return [flags](Job& job) {
+    if (flags->reveals) return run_revealing(*flags, job);
+    const double std = flags->sizes.std;
     return run(
         "attention-inputs", 0,
         [&](Report& report) -> std::vector<Output> {
-          const AttentionInputs made = generate_attention_inputs(*options);
-          report.add("score_std", "of scores", options->std * options->std);
+          const AttentionInputs made = generate_attention_inputs(flags->given());
+          report.add("score_std", "of scores", std * std);
           return {{"query", made.query, {}}, {"key", made.key, {}}, {"value", made.value, {}}};
         },
         job,
-        options->std * options->std < kFewestScores
+        std* std < kFewestScores
             ? "Scores that differ so little test neither the scale nor the keys of a kernel; those of --std 1 do."
             : nullptr);
   };
@@ -242,7 +357,7 @@ extern const Command generate_attention_inputs_command{
     .summary = "query, key and value: normal numbers times --std, 0.02 by default, as JAX draws them",
     .example = "ejk generate attention-inputs --seq 512 -o qkv.h5",
     .outputs = {{"query", "(batch, seq, heads, head_dim) of --dtype",
-                 "normal numbers times --std, 0.02 by default, as JAX draws them"},
+                 "normal numbers times --std, 0.02 by default, as JAX draws them; or those of --revealing"},
                 {"key", "the same", "likewise"},
                 {"value", "the same", "likewise"}},
     .declare = declare_generate_attention,
@@ -279,7 +394,7 @@ extern const Command generate_command{
     .example = "ejk generate attention-inputs --seq 512 -o qkv.h5",
     .use = R"(with h5py.File("qkv.h5") as f: q = f["query"][()]  # attention-inputs
 mask = np.load("mask.npy")  # masks, and so on)",
-    .keys = R"(
+    .keys = joined({R"(
 what | string | attention-inputs, masks, group-sizes or lens
 seed | integer | the seed
 sequences | integer | sequences | masks and lens
@@ -291,6 +406,7 @@ kv_shape | shape | of key and value | where it is another one
 dtype | string | their element type
 size_bytes | integer | bytes of all of them
 )",
+                    with_condition(kAuditKeys, "with --revealing")}),
     .actions = {&generate_attention_inputs_command, &generate_masks_command, &generate_group_sizes_command,
                 &generate_lens_command},
 };

@@ -91,9 +91,11 @@ std::vector<ReportCase> cases_of(const Audit& audit) {
   return cases;
 }
 
-Table table_of(const Audit& audit, bool caught) {
+Table table_of(const Audit& audit, bool caught, AuditOf of) {
   Table table{"",
-              caught ? "caught" : "not caught",
+              caught                  ? "caught"
+              : of == AuditOf::inputs ? "not revealed"
+                                      : "not caught",
               {{"fault", "fault"}, {"largest", "largest"}, {"text", "what the kernel does"}},
               {},
               64};
@@ -124,7 +126,7 @@ std::vector<std::string> Audit::missed() const {
 
 namespace {
 
-void add_json(const Audit& audit, Report& report) {
+void add_json(const Audit& audit, AuditOf of, Report& report) {
   const auto text = [](const std::string& value) {
     core::JsonWriter out{core::JsonStyle::report};
     out.put(value);
@@ -135,12 +137,12 @@ void add_json(const Audit& audit, Report& report) {
     out.object([&] { members(out); });
     return out.take();
   };
-  report.add(JsonField{"kind", text(audit.kind)})
-      .add(JsonField{"dtype", text(std::string(name_of(audit.dtype)))})
-      .add(JsonField{"tolerance", section([&](core::JsonWriter& out) {
-                       out.key("name").put(audit.rule.name);
-                       out.key("text").put(text_of(audit.rule));
-                     })});
+  report.add(JsonField{"kind", text(audit.kind)});
+  if (of == AuditOf::test) report.add(JsonField{"dtype", text(std::string(name_of(audit.dtype)))});
+  report.add(JsonField{"tolerance", section([&](core::JsonWriter& out) {
+                         out.key("name").put(audit.rule.name);
+                         out.key("text").put(text_of(audit.rule));
+                       })});
   if (audit.right)
     report.add(JsonField{"right", section([&](core::JsonWriter& out) {
                            out.key("largest");
@@ -157,10 +159,12 @@ void add_json(const Audit& audit, Report& report) {
 
 }  // namespace
 
-Report describe(const Audit& audit) {
+Report describe(const Audit& audit, AuditOf of) {
   Report report;
   report.cases = cases_of(audit);
-  report.add("verdict", "caught", fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
+  report
+      .add("verdict", of == AuditOf::inputs ? "reveals" : "caught",
+           fmt::format("{} of {} faults", audit.caught(), audit.faults.size()))
       .add("", "tolerance",
            fmt::format("{}: {}, {}", audit.rule.name, text_of(audit.rule), name_of(audit.dtype)));
   if (audit.right) {
@@ -173,13 +177,13 @@ Report describe(const Audit& audit) {
           "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
           name_of(*audit.right_weights), *audit.right));
   }
-  add_json(audit, report);
-  if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false));
-  if (audit.caught() > 0) report.add(table_of(audit, true));
+  add_json(audit, of, report);
+  if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false, of));
+  if (audit.caught() > 0 && of == AuditOf::test) report.add(table_of(audit, true, of));
   Table rest{"", "not tried", {{"fault", "fault"}, {"why", "why"}}, {}, 64};
   for (const Audit::NotTried& one : audit.not_tried)
     rest.rows.push_back({std::string(one.fault->name), one.why});
-  if (!rest.rows.empty()) report.details.emplace_back(std::move(rest));
+  if (!rest.rows.empty() && of == AuditOf::test) report.details.emplace_back(std::move(rest));
   return report;
 }
 
