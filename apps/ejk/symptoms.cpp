@@ -125,6 +125,8 @@ constexpr Symptom kSymptoms[] = {
      "ejk audit attention q.npy k.npy v.npy --mask 'local(255, 0)' --tolerance kernelbench"},
     {kTestSymptoms, "a test of experts passes for zeros", "results are smaller than the tolerance",
      "ejk audit grouped-matmul x.npy w.npy group_sizes.npy --atol 10"},
+    {kTestSymptoms, "inputs that show each fault are wanted", "random ones miss edges of the mask",
+     "ejk generate attention-inputs --revealing --mask causal -o qkv.npz"},
 };
 
 // A command in lines of at most 80 columns, which a shell joins.

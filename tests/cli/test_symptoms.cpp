@@ -181,6 +181,7 @@ constexpr Fault kFaults[] = {
 
     {"the test passes, the kernel is wrong", ":", "'local(left=255,right=0)' excludes nothing at 200"},
     {"a test of experts passes for zeros", ":", "every element is 0; results are up to"},
+    {"inputs that show each fault are wanted", ":", "reveals           17 of 17 faults"},
 };
 
 }  // namespace

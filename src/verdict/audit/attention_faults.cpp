@@ -469,7 +469,11 @@ class Forward {
             "padding-keys", std::to_string(tile),
             [zeros = (tile - keys() % tile) % tile](Variation& v) { v.zero_keys = zeros; }, remedy)
             .text += fmt::format(", in tiles of {}", tile);
-      if (keys() >= tile) add_dropped_tail(tile, remedy);
+      const std::int64_t whole = keys() / tile * tile;
+      if (keys() >= tile)
+        add_dropped_tail(tile, whole == keys()
+                                   ? remedy
+                                   : fmt::format("no query attends to keys from {} on: another mask", whole));
     }
     if (has_mask()) leave("padding-keys", "there is a mask");
     if (keys() < kKeyTiles[0])

@@ -197,6 +197,10 @@ TEST_CASE("a size that cannot show a fault is a miss, with a size that does") {
         "no key is past the edge of 'causal(offset=31)': 2 queries or more");
   CHECK(remedy(32, documents_mask(IntegerArray(plain::Sizes{0, 32})), "documents-first-only") ==
         "there are fewer than three documents: three or more");
+  Problem hidden(DType::float32, 1, 4, 150);
+  hidden.mask(prefix_mask(4, 150, 90));
+  CHECK(fault_of(hidden.audited(named("torch.testing", DType::float32)), "tail-keys-dropped").remedy ==
+        "no query attends to keys from 128 on: another mask");
 }
 
 TEST_CASE("scores that hardly differ let a wrong scale pass") {
