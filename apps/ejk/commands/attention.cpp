@@ -829,6 +829,7 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
 Run declare_audit_of(OptionSet& set, bool of_gradients) {
   const auto words = std::make_shared<AttentionFlags>();
   const auto test = std::make_shared<TestFlags>();
+  test->is_forward = !of_gradients;
   add_inputs(set, *words).required();
   if (of_gradients)
     add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it")

@@ -9,15 +9,16 @@
 #include "ejk/audit.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "tolerances.hpp"
 
 namespace ejk::app {
 
 /// When a test passes, as the command line states it.
 struct TestFlags {
-  std::string tolerance;
-  std::optional<double> rtol, atol, at_least, at_most, allow_fraction;
-  std::optional<std::int64_t> max_ulp, allow_count;
-  std::string metric;
+  ToleranceWords words;
+  std::optional<double> rtol, atol;
+  std::optional<std::int64_t> max_ulp;
+  bool is_forward = false;  // of attention
   std::vector<std::string> ignored;
 
   /// Throws Error{usage} for two tolerances, and for incomplete ones.
