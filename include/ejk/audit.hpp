@@ -15,6 +15,7 @@
 //                     low: eager attention that rounds every step to the type of the inputs
 //   fla               RMS(d) / (RMS(e) + 1e-8) / 0.005; 0 where max |d| ≤ 1e-6
 //   flashinfer-bench  max of min(|d|, |d| / (|e| + 1e-8)) / 1e-2
+//   no-worse-than     max |d| / (F (max |other − e| + ε max |e|)), by array, ε of the result's type
 // With an allowance of n elements the largest of element-wise measures is the one of rank n + 1. Sources of the named ones:
 // ejk/compare.hpp.
 //
@@ -97,6 +98,7 @@ using MutantTaken = std::function<void(const std::string& name, Array mutant)>;
 
 struct AuditOptions {
   PassRule rule;
+  OtherResults other = {};           // of no_worse_than
   SoftmaxTypes types = {};           // of the bound, and of the right kernel
   std::vector<std::string> ignored;  // names of faults
   bool aligns_bottom_right = false;  // a mask states that alignment

@@ -828,8 +828,14 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
   options.rule = test.rule(plan.results()[0].type.dtype);
   std::int64_t peak = 2 * kPieceBytes + r.masks.resident_bytes + bytes_to_audit(plan, options);
   for (const BufferedInput* input : pointers_to(r.inputs)) peak += input->bytes_to_buffer();
+  std::vector<PlannedArray> judged = plan.results();
+  judged.resize(test.is_forward ? 1 : 3);
+  std::vector<BufferedInput> beside =
+      job.phase(Phase::read, [&] { return open_beside(test.words.other, judged, job); });
+  for (const BufferedInput& input : beside) peak += input.bytes_to_buffer();
   if (job.plan(head, peak)) return Outcome::passed;
   const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(r.inputs); });
+  options.other = job.phase(Phase::read, [&] { return read_beside(test.words.other, beside); });
   return run_audit(test, plan.results()[0].type.dtype, std::move(options), std::move(head), job,
                    [&](const AuditOptions& how) { return audit(plan, arrays, how); });
 }

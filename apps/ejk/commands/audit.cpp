@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "against.hpp"
 #include "ejk/program/text.hpp"
 #include "tolerances.hpp"
 
@@ -48,6 +49,9 @@ PassRule TestFlags::rule(DType dtype) const {
     const DefaultTolerance usual = default_tolerance(dtype, dtype);
     rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
     rule.rtol = rtol.value_or(usual.rtol), rule.atol = atol.value_or(usual.atol);
+  } else if (words.other.given()) {
+    rule.form = PassRule::Form::no_worse_than, rule.name = "no-worse-than";
+    rule.factor = words.other.factor;
   }
   rule.allowed_count = words.allow_count.value_or(0);
   rule.allowed_share = words.allow_fraction.value_or(0);
@@ -70,6 +74,12 @@ void declare_test(OptionSet& set, TestFlags& into) {
       .group(kGroup);
   declare_metric(set, into.words, kGroup);
   declare_allowance(set, into.words, kGroup);
+  declare_no_worse_than(
+      set, into.words.other, kGroup,
+      "another implementation's result, whose error is the measure\n"
+      "Passes where max |A - E| <= F (max |REF - E| + e max |E|), of each array, e the spacing of the result's type "
+      "above 1. REF holds arrays by name, or is one.")
+      .excludes("--tolerance, --rtol, --atol, --max-ulp, --metric, --allow-fraction, --allow-count");
   take_words(
       set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
       "FAULT", "a fault that may be missed, by its name; may be repeated")
@@ -88,7 +98,8 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
       mutants.push_back({name, make_source(std::move(mutant)), {}});
     };
   options.progress = job.progress();
-  const Audit found = job.phase(Phase::compute, [&] { return audit(options); });
+  const Audit found = job.phase(
+      Phase::compute, [&] { return naming_other(test.words.other, [&] { return audit(options); }); });
   Report report = describe(found);
   report.warnings.insert(report.warnings.begin(), head.warnings.begin(), head.warnings.end());
   if (job.outputs.has_target()) {
@@ -105,7 +116,7 @@ verdict | string | how many faults are caught
 kind | string | attention, attention-grad or grouped-matmul
 dtype | string | the type of the result
 tolerance | section | when the test passes
-  name | string | bound, rtol-atol, max-ulp, cos, snr, rel, or the name of a library's
+  name | string | bound, rtol-atol, max-ulp, cos, snr, rel, no-worse-than, or the name of a library's
   text | string | what it is
 right | section | a right kernel, with weights rounded as --weights says | of attention
   largest | number or null | its largest error, in units of the tolerance

@@ -400,9 +400,15 @@ Outcome run_audit_of(const ProductOptions<GroupedMatmulSettings>& options, const
                       4 * element_count(inputs.rhs.source->shape());
   for (const BufferedInput* input : inputs.all())
     if (input->source) peak += input->bytes_to_buffer();
+  std::vector<BufferedInput> beside = job.phase(Phase::read, [&] {
+    return open_beside(test.words.other, {{"out", plan.out()}}, job);
+  });
+  for (const BufferedInput& input : beside) peak += input.bytes_to_buffer();
   if (job.plan(head, peak)) return Outcome::passed;
   const Views views = job.phase(Phase::read, [&] { return inputs.view(); });
-  return run_audit(test, how.dtype, {}, std::move(head), job, [&](const AuditOptions& with) {
+  AuditOptions audited;
+  audited.other = job.phase(Phase::read, [&] { return read_beside(test.words.other, beside); });
+  return run_audit(test, how.dtype, std::move(audited), std::move(head), job, [&](const AuditOptions& with) {
     return audit(views.lhs, views.rhs, IntegerArray(inputs.groups), how, with);
   });
 }
