@@ -193,8 +193,8 @@ void add_axis(const ResultRows& result, const RowAxis& axis, const std::vector<S
 
 }  // namespace
 
-void hold_no_worse(ResultRows& result, const std::function<void(std::int64_t row, double* values)>& other,
-                   double factor, Against& against, double nanoseconds) {
+void judge_beside(ResultRows& result, const std::function<void(std::int64_t row, double* values)>& other,
+                  double factor, Against& against, double nanoseconds) {
   struct Most {
     double error = 0, of_other = 0, expected = 0;
     bool is_wrong = false, is_other_wrong = false;  // not finite on one side

@@ -293,10 +293,10 @@ struct Expected {
     return made;
   }
 
-  void hold_no_worse(ActualArray& array, const ArrayView& other, double factor, Against& against) const {
+  void judge_beside(ActualArray& array, const ArrayView& other, double factor, Against& against) const {
     const Rows& rows = it.rows_of(array.which);
     const auto load = loader_of(setup, rows, array.which, other);
-    verify::hold_no_worse(
+    verify::judge_beside(
         array.rows, [&](std::int64_t row, double* values) { load(rows.at(row), values); }, factor, against,
         0);
   }
@@ -339,7 +339,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     }
     auto array = expected.array(r, *given[r]);
     array->rows.tiles = tiles;
-    if (!other.results.empty()) expected.hold_no_worse(*array, *other.results[r], other.factor, against);
+    if (!other.results.empty()) expected.judge_beside(*array, *other.results[r], other.factor, against);
     compared_rows.push_back(&array->rows);
     if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
     compared.push_back(std::move(array));

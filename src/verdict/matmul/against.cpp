@@ -178,7 +178,7 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
   if (!other.results.empty()) {
     const ArrayView& beside = other.results[0].value();
     verify::require_given(beside, problem.out.shape, "result", "other");
-    verify::hold_no_worse(
+    verify::judge_beside(
         rows,
         [&](std::int64_t row, double* values) { Matrix{beside}.load_row(row, 0, it.columns(), values); },
         other.factor, against, whole ? work : 0);
