@@ -1001,8 +1001,7 @@ Report describe(const Comparison& comparison) {
                     100.0 * static_cast<double>(c.both_zero) / static_cast<double>(c.elements)));
   if (c.constant_that_passes) {
     const std::string tolerance =
-        fmt::format("{:.3g} + {:.3g} |{}|", c.atol, c.rtol,
-                    c.rule && c.rule->form == PassRule::Form::allclose_actual ? "actual" : "expected");
+        c.rule ? text_of(*c.rule) : fmt::format("{:.3g} + {:.3g} |expected|", c.atol, c.rtol);
     report.warnings.push_back(
         *c.constant_that_passes == 0
             ? fmt::format("zeros would pass: the tolerance, {}, is above each element", tolerance)

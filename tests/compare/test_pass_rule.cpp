@@ -21,6 +21,17 @@ struct Pair {
 
 double uniform(std::uint64_t n) { return static_cast<double>(core::splitmix64(n) >> 11) * 0x1p-53 * 2 - 1; }
 
+// Rounds values to the type of an array, which they become the elements of.
+void round_into(Array& array, std::vector<double>& values) {
+  dispatch_wide(array.dtype(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_floating_point_v<T> || is_small_float<T>)
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        array.elements<T>()[i] = T(static_cast<float>(values[i]));
+        values[i] = static_cast<double>(static_cast<float>(array.elements<T>()[i]));
+      }
+  });
+}
+
 // `error`: of the largest differences, relative to 1 + |expected|.
 Pair pair_of(DType dtype, std::int64_t n, std::uint64_t seed, double error) {
   Pair pair{Array(dtype, {n}), Array(dtype, {n}), {}, {}};
@@ -30,16 +41,8 @@ Pair pair_of(DType dtype, std::int64_t n, std::uint64_t seed, double error) {
     pair.e.push_back(e);
     pair.a.push_back(e + error * (1 + std::abs(e)) * uniform(at + 2));
   }
-  for (const auto& [values, array] : {std::pair{&pair.a, &pair.actual}, {&pair.e, &pair.expected}}) {
-    dispatch_wide(dtype, [&]<class T>(std::type_identity<T>) {
-      for (std::size_t i = 0; i < values->size(); ++i) {
-        if constexpr (std::is_floating_point_v<T> || is_small_float<T>) {
-          array->elements<T>()[i] = T(static_cast<float>((*values)[i]));
-          (*values)[i] = static_cast<double>(static_cast<float>(array->elements<T>()[i]));
-        }
-      }
-    });
-  }
+  round_into(pair.actual, pair.a);
+  round_into(pair.expected, pair.e);
   return pair;
 }
 
