@@ -46,7 +46,8 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
 }
 
 // The only result of the shape of an array of another name; without one the first, for the error.
-std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results) {
+std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArray>& results,
+                         const char* option) {
   const auto is_like = [&](const PlannedArray& result) {
     return result.type.shape == source.shape() && is_integer(result.type.dtype) == is_integer(source.dtype());
   };
@@ -54,11 +55,50 @@ std::ptrdiff_t result_of(const ArraySource& source, const std::vector<PlannedArr
   for (const PlannedArray& result : results)
     if (is_like(result)) alike.push_back(result);
   if (alike.size() > 1)
-    throw usage("--against: {} may be any of {}, which have the same shape", source.name(), names_of(alike))
+    throw usage("{}: {} may be any of {}, which have the same shape", option, source.name(), names_of(alike))
         .hint(fmt::format("a file or an array of the name says which it is: {}.npy, FILE.npz:{}",
                           alike[0].name, alike[0].name));
   const auto found = std::find_if(results.begin(), results.end(), is_like);
   return found == results.end() ? 0 : found - results.begin();
+}
+
+// The results among the arrays of a reference; names of other arrays are added to `others`.
+std::vector<BufferedInput> results_in(const std::string& word, const char* option,
+                                      const std::vector<PlannedArray>& results,
+                                      const std::vector<AbsentResult>& absent,
+                                      std::vector<std::string>& others, Job& job) {
+  std::vector<BufferedInput> given;
+  for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
+  std::vector<NamedInput> arrays = job.inputs.arrays_in(word);
+  for (NamedInput& input : arrays) {
+    for (const AbsentResult& result : absent)
+      if (result.name == input.name)
+        throw Error(Error::Kind::input,
+                    fmt::format("{}: {} is not among the results, and would not be compared", printable(word),
+                                result.name))
+            .hint(result.hint);
+    auto of = std::find_if(given.begin(), given.end(),
+                           [&](const BufferedInput& g) { return g.argument == input.name; });
+    std::shared_ptr<const ArraySource> source;
+    if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) {
+      source = job.inputs.open(input);
+      of = given.begin() + result_of(*source, results, option);
+    }
+    if (of == given.end()) {
+      others.push_back(printable(input.name, 60));
+      continue;
+    }
+    of->source = source ? source : job.inputs.open(input);
+    check_type(*of, results[static_cast<std::size_t>(of - given.begin())]);
+    job.inputs.count_read(type_of(*of->source).bytes());
+  }
+  if (std::none_of(given.begin(), given.end(), [](const BufferedInput& g) { return g.source != nullptr; }))
+    throw Error(Error::Kind::input,
+                fmt::format("{}: holds {}, and the results are {}", printable(word),
+                            others.empty() ? "no array" : fmt::format("{}", fmt::join(others, ", ")),
+                            names_of(results)))
+        .hint("a reference names one array: FILE.h5:/path or FILE.npz:name");
+  return given;
 }
 
 }  // namespace
@@ -90,49 +130,62 @@ void declare_against(OptionSet& set, AgainstOptions& into) {
       .group(kAgainstGroup);
 }
 
+void declare_no_worse_than(OptionSet& set, AgainstOptions& into) {
+  declare_no_worse_than(
+      set, into.other, kAgainstGroup,
+      "another implementation's result, whose error is the measure\n"
+      "In the place of the bounds: passes where max |A - E| <= F (max |REF - E| + e max |E|), E the result for these "
+      "inputs, e the spacing of A's type above 1. REF holds arrays by name, as that of --against.")
+      .needs("--against");
+}
+
+std::vector<BufferedInput> open_beside(const BesideWords& words, const std::vector<PlannedArray>& results,
+                                       Job& job) {
+  if (!words.given()) return {};
+  job.provenance.input("no_worse_than", words.reference);
+  std::vector<std::string> unused;
+  std::vector<BufferedInput> beside =
+      results_in(words.reference, "--no-worse-than", results, {}, unused, job);
+  for (const BufferedInput& one : beside)
+    if (!one.source)
+      throw Error(Error::Kind::input,
+                  fmt::format("{}: holds no array '{}'", printable(words.reference), one.argument));
+  return beside;
+}
+
+OtherResults read_beside(const BesideWords& words, std::vector<BufferedInput>& beside,
+                         const std::vector<BufferedInput>& results) {
+  OtherResults other{{}, words.factor};
+  if (beside.empty()) return other;
+  auto next = beside.begin();
+  for (std::size_t r = 0; r < std::max(results.size(), beside.size()); ++r) {
+    const bool is_there = results.empty() || results[r].source;
+    other.results.push_back(is_there ? std::optional((next++)->view()) : std::nullopt);
+  }
+  return other;
+}
+
 ActualArrays open_actual(const AgainstOptions& options, const std::vector<PlannedArray>& results,
                          const std::vector<AbsentResult>& absent, Job& job, Report& report) {
   ActualArrays actual;
-  std::vector<BufferedInput>& given = actual.results;
   std::vector<std::string>& others = actual.others;
-  for (const PlannedArray& result : results) given.push_back({result.name, nullptr});
-  if (!options.given()) return actual;
+  if (!options.given()) {
+    for (const PlannedArray& result : results) actual.results.push_back({result.name, nullptr});
+    return actual;
+  }
   job.provenance.input("against", options.actual);
   if (job.outputs.replaces(parse_input(options.actual).path))
     throw usage("-o would replace {}, the result that is compared", printable(options.actual))
         .hint("another name for the computed one; --overwrite replaces it all the same");
-  std::vector<NamedInput> arrays = job.inputs.arrays_in(options.actual);
-  for (NamedInput& input : arrays) {
-    for (const AbsentResult& result : absent)
-      if (result.name == input.name)
-        throw Error(Error::Kind::input,
-                    fmt::format("{}: {} is not among the results, and would not be compared",
-                                printable(options.actual), result.name))
-            .hint(result.hint);
-    auto of = std::find_if(given.begin(), given.end(),
-                           [&](const BufferedInput& g) { return g.argument == input.name; });
-    std::shared_ptr<const ArraySource> source;
-    if (of == given.end() && arrays.size() == 1 && (input.is_word || results.size() == 1)) {
-      source = job.inputs.open(input);
-      of = given.begin() + result_of(*source, results);
-    }
-    if (of == given.end()) {
-      others.push_back(printable(input.name, 60));
-      continue;
-    }
-    of->source = source ? source : job.inputs.open(input);
-    check_type(*of, results[static_cast<std::size_t>(of - given.begin())]);
-    job.inputs.count_read(type_of(*of->source).bytes());
-  }
-  const std::string all = fmt::format("{}", fmt::join(others, ", "));
-  if (std::none_of(given.begin(), given.end(), [](const BufferedInput& g) { return g.source != nullptr; }))
-    throw Error(Error::Kind::input,
-                fmt::format("{}: holds {}, and the results are {}", printable(options.actual),
-                            others.empty() ? "no array" : all, names_of(results)))
-        .hint("a reference names one array: FILE.h5:/path or FILE.npz:name");
+  actual.results = results_in(options.actual, "--against", results, absent, others, job);
   if (!others.empty())
     report.warnings.push_back(fmt::format("{}: not compared, as the results are {}: {}",
-                                          printable(options.actual), names_of(results), all));
+                                          printable(options.actual), names_of(results),
+                                          fmt::join(others, ", ")));
+  std::vector<PlannedArray> compared;
+  for (std::size_t r = 0; r < results.size(); ++r)
+    if (actual.results[r].source) compared.push_back(results[r]);
+  actual.beside = open_beside(options.other, compared, job);
   return actual;
 }
 

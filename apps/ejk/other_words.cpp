@@ -81,7 +81,7 @@ constexpr OtherWords kOtherWords[] = {
     {"--key-padding-mask --padding-mask --attention-mask-2d", "--segment-ids"},
     {"--score-mod --position-bias --rel-pos-bias", "--bias"},
     {"--to --astype --as-type --out-dtype --output-dtype --preferred-element-type", "--dtype"},
-    {"--tol --tolerance --rel-tol", "--rtol"},
+    {"--tol --rel-tol", "--rtol"},
     {"--abs-tol", "--atol"},
     {"--num-threads --jobs -j", "--threads"},
     {"--force --yes -f -y", "--overwrite"},

@@ -136,6 +136,11 @@ inline constexpr std::string_view kAgainstPartsKeys = R"(
     elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
     worst | number or null | the largest error, in bounds
+  no_worse_than | section | the error beside that of another implementation; of several arrays of the worst | with --no-worse-than
+    factor | number | how many times its error is allowed
+    error | number or null | the largest error of the other result; null where an element is not finite on one side alone
+    reference_error | number | that of REF
+    allowed | number | what it may be
 )";
 /// Of lengths: sequences, tokens and the longest, under a condition.
 std::string count_keys(std::string_view when = "");

@@ -253,7 +253,11 @@ constexpr std::string_view kTolerances = R"(Tolerances: when compared arrays are
 
 'ejk compare' compares element by element unless --metric is given. Results of
 attention, products and layers of experts have error bounds of their own:
-'ejk help against'.
+'ejk help against'. Which faults a tolerance lets pass: 'ejk audit'.
+
+Would a library's own test pass, or is a kernel as good as another one?
+  ejk compare mine.npy right.npy --tolerance torch.testing
+  ejk compare mine.npy float64.npy --no-worse-than eager.npy
 
 Is a kernel deterministic? Ten runs of the same work:
   ejk compare --runs run*.npy --axes batch,query,head,d

@@ -138,6 +138,9 @@ struct Against {
   /// The option with which the result agrees, set by a program: "--layout bhsd".
   std::string agrees_with = {};
 
+  /// In the place of the bounds; of several arrays the worst.
+  std::optional<NoWorseThan> no_worse_than = {};
+
   bool tried = false;  // explanations were searched for
   /// By array, the largest share first; `share_explained` is of the elements out of tolerance in that array.
   struct Explained : Explanation {
@@ -159,7 +162,7 @@ struct Against {
   /// All rows of groups are within the bound.
   bool groups_agree() const { return beyond == (no_group ? no_group->beyond : 0); }
   /// Inconclusive: the bounds of most elements exceed their magnitudes.
-  bool proves_little() const { return 2 * wide > nonzero; }
+  bool proves_little() const { return !no_worse_than && 2 * wide > nonzero; }
   /// All keys of a query have nearly the same weight for any scale.
   bool has_equal_scores() const { return score_range && *score_range < 0.05; }
 };
@@ -169,5 +172,11 @@ struct Against {
 Report describe(const Against& against);
 
 enum class Explain { no, yes };
+
+/// Results of another implementation. Elements are out of tolerance beyond what NoWorseThan allows.
+struct OtherResults {
+  std::vector<std::optional<ArrayView>> results = {};  // as those given; empty: the bounds count
+  double factor = 2;
+};
 
 }  // namespace ejk

@@ -96,11 +96,11 @@ struct SoftmaxTypes {
 /// Compares every element of `given`, another implementation's results of any float dtype in the order of the
 /// plan's, absent ones empty; `own`: of run(). Explain::yes tries those of `tried`, then known faults. `tiles`:
 /// two axes of the picture; absent: queries, or keys, and heads. Throws Error{input} about the result for other
-/// shapes.
+/// shapes, of `other`, too, and where that is not finite and should be.
 Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
                         const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
                         Explain explain, const SoftmaxTypes& types = {}, const Tried& tried = {},
-                        const std::vector<std::string>& tiles = {});
+                        const std::vector<std::string>& tiles = {}, const OtherResults& other = {});
 std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain);
 
 /// Adds the largest scores of heads: `given` (heads,), absent if it is not given, beside `own`, of run(). The

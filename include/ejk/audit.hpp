@@ -15,11 +15,9 @@
 //                     low: eager attention that rounds every step to the type of the inputs
 //   fla               RMS(d) / (RMS(e) + 1e-8) / 0.005; 0 where max |d| ≤ 1e-6
 //   flashinfer-bench  max of min(|d|, |d| / (|e| + 1e-8)) / 1e-2
+//   no-worse-than     max |d| / (F (max |other − e| + ε max |e|)), by array, ε of the result's type
 // With an allowance of n elements the largest of element-wise measures is the one of rank n + 1. Sources of the named ones:
-// pytorch/pytorch:torch/testing/_comparison.py, ScalingIntelligence/KernelBench:src/kernelbench/eval.py,
-// Dao-AILab/flash-attention:hopper/test_flash_attn.py, fla-org/flash-linear-attention:fla/utils/_testing.py,
-// flashinfer-ai/flashinfer-bench:flashinfer_bench/bench/utils.py,
-// huggingface/kernels:kernels/src/kernels/cli/benchmark.py.
+// ejk/compare.hpp.
 //
 // The catalogue, with the public threads that have each fault: `ejk help faults`.
 #pragma once
@@ -56,35 +54,6 @@ std::span<const Fault> fault_catalogue();
 const Fault* find_fault(std::string_view name);
 /// The fault that an explanation is about: "the scale is applied twice"; null for others.
 const Fault* fault_named_by(std::string_view explanation);
-
-/// When a test passes.
-struct PassRule {
-  enum class Form : std::uint8_t {
-    bound,
-    allclose,         // rtol, atol of the expected element
-    allclose_actual,  // of the actual one
-    max_ulp,
-    metric,
-    flash_attn,
-    fla,
-    flashinfer_bench,
-  };
-  Form form = Form::bound;
-  std::string name = "bound";  // in JSON
-  double rtol = 0, atol = 0;
-  std::int64_t max_ulp = 0;
-  MetricLimit metric = {};
-  std::int64_t allowed_count = 0;
-  double allowed_share = 0;
-
-  bool is_by_element() const { return form != Form::metric && form != Form::flash_attn && form != Form::fla; }
-};
-
-/// "torch.testing", ...: of results of this type.
-PassRule named_rule(std::string_view name, DType dtype);
-std::span<const std::string_view> rule_names();
-/// "0.01 + 0.01 |actual|"
-std::string text_of(const PassRule& rule);
 
 struct AuditedFault {
   const Fault* fault = nullptr;
@@ -129,6 +98,7 @@ using MutantTaken = std::function<void(const std::string& name, Array mutant)>;
 
 struct AuditOptions {
   PassRule rule;
+  OtherResults other = {};           // of no_worse_than
   SoftmaxTypes types = {};           // of the bound, and of the right kernel
   std::vector<std::string> ignored;  // names of faults
   bool aligns_bottom_right = false;  // a mask states that alignment

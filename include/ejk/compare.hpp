@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ejk/array.hpp"
@@ -30,6 +31,56 @@ struct MetricLimit {
   double limit = 0;  // the least of a cosine and of decibels, the most of rel
 };
 
+/// When a test passes; the measures are in ejk/audit.hpp.
+struct PassRule {
+  enum class Form : std::uint8_t {
+    bound,
+    allclose,         // rtol, atol of the expected element
+    allclose_actual,  // of the actual one
+    max_ulp,
+    metric,
+    flash_attn,
+    fla,
+    flashinfer_bench,
+    no_worse_than,
+  };
+  Form form = Form::bound;
+  std::string name = "bound";  // in JSON
+  double rtol = 0, atol = 0;
+  std::int64_t max_ulp = 0;
+  MetricLimit metric = {};
+  double factor = 2;  // of no_worse_than
+  std::int64_t allowed_count = 0;
+  double allowed_share = 0;
+
+  bool is_by_element() const {
+    return form != Form::metric && form != Form::flash_attn && form != Form::fla &&
+           form != Form::no_worse_than;
+  }
+};
+
+/// Of a library, for results of this type. Sources: pytorch/pytorch:torch/testing/_comparison.py,
+/// ScalingIntelligence/KernelBench:src/kernelbench/eval.py, Dao-AILab/flash-attention:hopper/test_flash_attn.py,
+/// fla-org/flash-linear-attention:fla/utils/_testing.py,
+/// flashinfer-ai/flashinfer-bench:flashinfer_bench/bench/utils.py,
+/// huggingface/kernels:kernels/src/kernels/cli/benchmark.py.
+PassRule named_rule(std::string_view name, DType dtype);
+/// "torch.testing", ...
+std::span<const std::string_view> rule_names();
+/// "0.01 + 0.01 |actual|"
+std::string text_of(const PassRule& rule);
+
+/// The error beside that of another implementation, both from the expected array of a higher precision: within factor
+/// (max |reference − e| + ε max |e|), ε of the actual type. The rule of meta-pytorch/attention-gym:
+/// attn_gym/testing/kda.py; FlashAttention's is without the second term.
+struct NoWorseThan {
+  double factor = 2;
+  std::optional<double> error;  // none where an element is not finite on one side alone
+  double reference_error = 0, allowed = 0;
+
+  bool passes() const { return error && *error <= allowed; }
+};
+
 /// When elements agree, and arrays are close.
 ///
 /// rtol, atol: by default those of the dtypes. max_ulp: the largest difference in units in the last place of
@@ -41,6 +92,9 @@ struct MetricLimit {
 ///
 /// metric: within its limit, without one-sided NaN and infinities. It replaces the rules for elements unless
 /// rtol, atol or max_ulp is set; a hard limit then applies to all elements.
+///
+/// library: the rule of that name, of rule_names(), in the place of rtol, atol, max_ulp and metric, for the coarser type;
+/// integers agree if they are equal. Measures of elements other than allclose are computed in float64.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;
@@ -50,6 +104,7 @@ struct Tolerance {
   std::optional<MetricLimit> metric = std::nullopt;
   std::optional<std::int64_t> max_ulp = std::nullopt;
   std::optional<double> hard_rtol = std::nullopt, hard_atol = std::nullopt;
+  std::string_view library = {};  // as long as the comparison
 
   bool by_size() const { return !max_ulp || rtol || atol; }
   bool has_hard_limit() const { return hard_rtol || hard_atol; }
@@ -72,7 +127,8 @@ struct Comparison {
   bool close = false;
   double rtol = 0, atol = 0;  // as applied
   std::optional<std::int64_t> max_ulp = {};
-  bool by_size = true;  // rtol and atol were applied
+  bool by_size = true;                // rtol and atol were applied
+  std::optional<PassRule> rule = {};  // of a library
   Shape actual_shape, expected_shape;
   DType actual_dtype = DType::boolean, expected_dtype = DType::boolean;
 
@@ -104,6 +160,9 @@ struct Comparison {
   /// √(Σ(a - e)² / n) and the metrics over pairs of finite elements; none where undefined. snr is infinite
   /// for equal arrays. The last digits depend on the instruction set.
   std::optional<double> rms, cosine, snr, rel;
+
+  /// RMS(a - e) / (RMS(e) + 1e-8), of the rule of fla.
+  std::optional<double> rms_ratio;
 
   /// A number, 0 where it can be, that would pass in the place of each element of close arrays that are not equal; of
   /// rtol and atol, and of an expected array that can be read in any order.

@@ -87,12 +87,12 @@ std::int64_t bytes_to_check(const GroupedMatmulPlan& plan);
 
 /// Compares every element of `given`, another implementation's result of any float dtype; `own`: of run().
 /// `tiles`: two axes of the picture; absent: rows and columns. Throws Error{input} about "given" for
-/// another shape.
+/// another shape, about "other" for that of `other`, and where it is not finite and should be.
 Against compare_results(const GroupedMatmulPlan& plan, const ArrayView& lhs, const ArrayView& rhs,
                         const std::optional<ArrayView>& existing_out, const ArrayView& own,
                         const ArrayView& given, Explain explain, const WorkProgress& progress = {},
                         const std::vector<std::string>& tiles = {},
-                        Accumulator accumulator = Accumulator::float32);
+                        Accumulator accumulator = Accumulator::float32, const OtherResults& other = {});
 std::int64_t bytes_to_compare(const GroupedMatmulPlan& plan, Explain explain);
 
 Report describe(const MatmulCheck& check);

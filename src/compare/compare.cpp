@@ -146,8 +146,12 @@ class Floats {
         nan_equal_(rule.nan == NanEqual::yes) {
     // A whole block is tested without rounding to T, within a tolerance that is smaller by more than two
     // roundings, so that what agrees there agrees by the definition.
-    sure_rtol_ = rtol_ * (1 - kShare);
-    sure_atol_ = std::max(atol_ * (1 - kShare) - kLeast, V{0});
+    // Of |a| instead of |e|: |a| ≥ |e| − |a − e|. Of one of both tolerances: their sum is at most twice the larger.
+    const V part = rule.form == PassRule::Form::allclose          ? V{1}
+                   : rule.form == PassRule::Form::allclose_actual ? 1 / (1 + rtol_)
+                                                                  : V{0.5};
+    sure_rtol_ = rtol_ * part * (1 - kShare);
+    sure_atol_ = std::max(atol_ * part * (1 - kShare) - kLeast, V{0});
   }
 
   // `known`: smaller quotients are not needed.
@@ -198,7 +202,7 @@ class Floats {
     constexpr V kMost = std::numeric_limits<V>::max();
     constexpr bool kRounds = is_small_float<T>;
     std::int64_t count = 0, unsure = 0;
-    if (rule_.max_ulp) {
+    if (rule_.max_ulp || rule_.form != PassRule::Form::allclose) {
       for (std::int64_t i = 0; i < n; ++i) count += differs[i] = agree(a[i], e[i]) ? 0 : 1;
       return count;
     }
@@ -295,12 +299,19 @@ class Floats {
   bool agree(V x, V y) const {
     if (x != x || y != y) return x != x && y != y && nan_equal_;
     if (std::isinf(x) || std::isinf(y)) return x == y;
+    if (rule_.form != PassRule::Form::allclose)
+      return within_rule(static_cast<double>(x), static_cast<double>(y));
     if (rule_.by_size && !within(x, y, rtol_, atol_)) return false;
     if (!rule_.max_ulp) return true;
     const auto most = static_cast<double>(*rule_.max_ulp);
     if (is_one_type_) return ulps(x, y) <= most;
     const double off = std::abs(static_cast<double>(x) - static_cast<double>(y));
     return off <= most * coarser_.spacing_at(static_cast<double>(y));
+  }
+  bool within_rule(double a, double e) const {
+    const double off = std::abs(a - e);
+    if (rule_.form == PassRule::Form::allclose_actual) return off <= rule_.atol + rule_.rtol * std::abs(a);
+    return off <= std::max(rule_.atol, rule_.rtol * (std::abs(e) + 1e-8));  // flashinfer_bench
   }
   bool is_beyond_hard(V x, V y) const {
     if (!std::isfinite(x) || !std::isfinite(y)) return true;
@@ -645,6 +656,7 @@ verify::ElementComparer::Rule verify::rule_of(const Comparison& c, const Toleran
   ElementComparer::Rule rule{c.rtol, c.atol, tolerance.nan, c.by_size, c.max_ulp, {}};
   if (tolerance.has_hard_limit())
     rule.hard = ElementComparer::Rule::Hard{tolerance.hard_rtol.value_or(0), tolerance.hard_atol.value_or(0)};
+  if (c.rule && c.rule->is_by_element()) rule.form = c.rule->form;
   return rule;
 }
 
@@ -691,24 +703,39 @@ std::vector<Part> parts_of(const ArraySource& actual, const ArraySource& expecte
 }
 
 // With a metric elements count only where a rule for them is given.
-bool elements_count(const Tolerance& tolerance) {
+bool elements_count(const Comparison& c, const Tolerance& tolerance) {
+  if (c.rule) return c.rule->is_by_element();
   return !tolerance.metric || tolerance.rtol || tolerance.atol || tolerance.max_ulp;
+}
+
+// Of the coarser type; integers are compared exactly.
+PassRule rule_of_library(std::string_view name, DType actual, DType expected) {
+  PassRule rule = named_rule(name, coarser_type(actual, expected));
+  if (rule.form == PassRule::Form::flash_attn)
+    throw Error(Error::Kind::usage, "the tolerance flash-attn is that of attention's forward pass");
+  if (is_whole(actual) && is_whole(expected))
+    rule.form = PassRule::Form::allclose, rule.rtol = 0, rule.atol = 0;
+  return rule;
 }
 
 Comparison headers_of(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance) {
   Comparison result;
   const auto [rtol, atol] = default_tolerance(actual.dtype(), expected.dtype());
-  result.rtol = tolerance.rtol.value_or(rtol);
-  result.atol = tolerance.atol.value_or(atol);
+  if (!tolerance.library.empty())
+    result.rule = rule_of_library(tolerance.library, actual.dtype(), expected.dtype());
+  const bool is_by_rule = result.rule && result.rule->is_by_element();
+  result.rtol = is_by_rule ? result.rule->rtol : tolerance.rtol.value_or(rtol);
+  result.atol = is_by_rule ? result.rule->atol : tolerance.atol.value_or(atol);
   result.max_ulp = tolerance.max_ulp;
   result.by_size = tolerance.by_size();
   if (tolerance.has_hard_limit()) result.beyond_hard = 0;
-  if (tolerance.has_hard_limit() && !elements_count(tolerance)) {
+  if (tolerance.has_hard_limit() && !elements_count(result, tolerance)) {
     result.rtol = tolerance.hard_rtol.value_or(0);
     result.atol = tolerance.hard_atol.value_or(0);
   }
-  result.conditions =
-      (elements_count(tolerance) ? 1 : 0) + (tolerance.has_hard_limit() ? 1 : 0) + (tolerance.metric ? 1 : 0);
+  const bool is_metric = tolerance.metric || (result.rule && !is_by_rule);
+  result.conditions = (elements_count(result, tolerance) ? 1 : 0) + (tolerance.has_hard_limit() ? 1 : 0) +
+                      (is_metric ? 1 : 0);
   result.actual_shape = actual.shape();
   result.expected_shape = expected.shape();
   result.actual_dtype = actual.dtype();
@@ -754,6 +781,15 @@ void add_found(const Part& sum, Comparison& result) {
                                             : std::numeric_limits<double>::infinity();
   if (const double both = sum.squares.actual + sum.squares.expected; both > 0)
     result.rel = sum.squares.difference / both;
+  if (result.rms && result.rule && result.rule->form == PassRule::Form::fla)
+    result.rms_ratio =
+        *result.rms / (std::sqrt(sum.squares.expected / static_cast<double>(sum.finite)) + 1e-8);
+}
+
+bool is_within(const PassRule& fla, const Comparison& c) {
+  if (c.one_sided_nans + c.one_sided_infinities > 0) return false;
+  const bool is_small = !c.largest_absolute || c.largest_absolute->amount <= fla.atol;
+  return is_small || c.rms_ratio.value_or(0) <= fla.rtol;
 }
 
 // Arrays without a metric, as both are 0, are close by it where no element differs.
@@ -768,21 +804,25 @@ bool is_within(const MetricLimit& limit, const Comparison& c) {
 
 std::vector<std::string> failures_of(const Comparison& c, const Tolerance& tolerance) {
   std::vector<std::string> failed;
-  if (elements_count(tolerance) && c.differing > tolerance.allowed_count &&
+  if (elements_count(c, tolerance) && c.differing > tolerance.allowed_count &&
       static_cast<double>(c.differing) > tolerance.allowed_share * static_cast<double>(c.elements))
     failed.emplace_back("elements");
   if (c.beyond_hard.value_or(0) > 0) failed.emplace_back("hard limit");
-  if (tolerance.metric && !is_within(*tolerance.metric, c)) failed.emplace_back("metric");
+  const bool is_fla = c.rule && c.rule->form == PassRule::Form::fla;
+  if ((tolerance.metric && !is_within(*tolerance.metric, c)) || (is_fla && !is_within(*c.rule, c)))
+    failed.emplace_back("metric");
   return failed;
 }
 
-// A constant within the tolerance of all elements: max (e − t) ≤ c ≤ min (e + t). Stops at the first elements that leave
-// none, so it costs a pass only where a constant passes.
+// A constant within the tolerance of all elements: max (e − t) ≤ c ≤ min (e + t), t of the element, or of the constant.
+// Stops at the first elements that leave none, so it costs a pass only where a constant passes.
 std::optional<double> constant_within(const ArraySource& expected, const Comparison& c) {
   constexpr std::int64_t kChunk = std::int64_t{1} << 12;
   const verify::Side side(expected);
   if (!side.is_in_memory()) return std::nullopt;
   constexpr double kFar = std::numeric_limits<double>::infinity();
+  const bool is_of_constant = c.rule && c.rule->form == PassRule::Form::allclose_actual;
+  const double of_element = is_of_constant ? 0 : c.rtol, of_constant = is_of_constant ? c.rtol : 0;
   double low = -kFar, high = kFar, least = kFar, most = -kFar;
   std::vector<double> values(kChunk);
   std::vector<std::byte> raw;
@@ -790,9 +830,11 @@ std::optional<double> constant_within(const ArraySource& expected, const Compari
     const std::int64_t count = std::min(kChunk, c.elements - begin);
     side.strided(begin, 1, count, raw, values.data());
     for (std::int64_t i = 0; i < count; ++i) {
-      const double e = values[static_cast<std::size_t>(i)], t = c.atol + c.rtol * std::abs(e);
+      const double e = values[static_cast<std::size_t>(i)], t = c.atol + of_element * std::abs(e);
       if (!std::isfinite(e)) return std::nullopt;
-      low = std::max(low, e - t), high = std::min(high, e + t);
+      const double from = e - t, to = e + t;
+      low = std::max(low, from / (from > 0 ? 1 + of_constant : 1 - of_constant));
+      high = std::min(high, to / (to > 0 ? 1 - of_constant : 1 + of_constant));
       least = std::min(least, e), most = std::max(most, e);
     }
     if (low > high) return std::nullopt;
@@ -811,6 +853,9 @@ std::int64_t compare_bytes(const ArrayType& actual, const ArrayType& expected) {
 
 Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected, const Tolerance& tolerance,
                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const bool is_named = !tolerance.library.empty();
+  if (is_named && (tolerance.rtol || tolerance.atol || tolerance.max_ulp || tolerance.metric))
+    throw core::usage("the tolerance {} is in the place of others", tolerance.library);
   if (tolerance.allowed_count < 0 || !(tolerance.allowed_share >= 0 && tolerance.allowed_share <= 1))
     throw Error(Error::Kind::usage, "what may be beyond the tolerance is a count, or a share from 0 to 1");
   if (tolerance.max_ulp.value_or(0) < 0)
@@ -826,7 +871,9 @@ Comparison compare_arrays(const ArraySource& actual, const ArraySource& expected
   add_found(sum, result);
   result.failed = failures_of(result, tolerance);
   result.close = result.failed.empty();
-  const bool is_by_size = result.by_size && !result.max_ulp && !tolerance.metric;
+  const bool is_by_size = result.rule ? result.rule->form == PassRule::Form::allclose ||
+                                            result.rule->form == PassRule::Form::allclose_actual
+                                      : result.by_size && !result.max_ulp && !tolerance.metric;
   const bool has_differences = result.largest_absolute && result.largest_absolute->amount > 0;
   if (result.close && is_by_size && has_differences && is_float(result.expected_dtype))
     result.constant_that_passes = constant_within(expected, result);
@@ -910,7 +957,9 @@ Report describe(const Comparison& comparison) {
   const bool is_plain = c.failed.size() == 1 && c.failed[0] == "elements" && c.conditions == 1;
   if (!c.failed.empty() && !is_plain)
     report.add("failed", "what failed", fmt::format("{}", fmt::join(c.failed, ", ")));
-  if (c.by_size) report.add("rtol", "rtol, of the reference", c.rtol).add("atol", "atol", c.atol);
+  if (c.rule) report.add(verify::section_of({*c.rule}));
+  if (c.by_size)
+    report.add("rtol", c.rule ? "rtol" : "rtol, of the reference", c.rtol).add("atol", "atol", c.atol);
   if (c.max_ulp) report.add("max_ulp", "units in the last place", *c.max_ulp);
   if (c.same_shape()) {
     report.add("shape", "shape", c.actual_shape);
@@ -950,16 +999,15 @@ Report describe(const Comparison& comparison) {
     report.warnings.push_back(
         fmt::format("{:.3g} % of the elements are 0 on both sides: the comparison proves little",
                     100.0 * static_cast<double>(c.both_zero) / static_cast<double>(c.elements)));
-  if (c.constant_that_passes)
+  if (c.constant_that_passes) {
+    const std::string tolerance =
+        c.rule ? text_of(*c.rule) : fmt::format("{:.3g} + {:.3g} |expected|", c.atol, c.rtol);
     report.warnings.push_back(
         *c.constant_that_passes == 0
-            ? fmt::format(
-                  "zeros would pass: the tolerance, {:.3g} + {:.3g} |expected|, is above each element",
-                  c.atol, c.rtol)
-            : fmt::format(
-                  "a constant, {:.3g}, would pass: elements differ by less than the tolerance, {:.3g} + "
-                  "{:.3g} |expected|",
-                  *c.constant_that_passes, c.atol, c.rtol));
+            ? fmt::format("zeros would pass: the tolerance, {}, is above each element", tolerance)
+            : fmt::format("a constant, {:.3g}, would pass: elements differ by less than the tolerance, {}",
+                          *c.constant_that_passes, tolerance));
+  }
   return report;
 }
 

@@ -167,7 +167,8 @@ Source at_hand(const Source& source, std::int64_t spare) {
 }
 
 bool is_default(const Tolerance& t) {
-  return !t.rtol && !t.atol && !t.max_ulp && !t.metric && t.allowed_count == 0 && t.allowed_share == 0;
+  return t.library.empty() && !t.rtol && !t.atol && !t.max_ulp && !t.metric && t.allowed_count == 0 &&
+         t.allowed_share == 0;
 }
 
 // Half a step of normal elements, and of the smallest ones in blocks whose largest element is 6 times the root
@@ -436,6 +437,7 @@ Report summary_of(const FilesComparison& files) {
   const ArrayPair* of_worst = nullptr;
   const Explained* of_rule = nullptr;  // the array that is the worst by NoWorseThan
   std::vector<std::string> dtypes;
+  std::vector<PassRule> rules;
   Report report;
   report.add(Line{"verdict", verdict_of(files)});
   for (std::size_t p = 0; p < files.pairs.size(); ++p) {
@@ -450,6 +452,7 @@ Report summary_of(const FilesComparison& files) {
     if (const auto& rule = files.found[p].no_worse_than)
       if (of_rule == nullptr || verify::excess_of(*rule) > verify::excess_of(*of_rule->no_worse_than))
         of_rule = &files.found[p];
+    if (c.rule) rules.push_back(*c.rule);
     differing += !c.close;
     only_expected += !pair.open_actual, only_actual += !pair.open_expected;
     elements += c.elements;
@@ -477,6 +480,7 @@ Report summary_of(const FilesComparison& files) {
     dtypes.push_back(fmt::format("and {} more", more));
   }
   if (of_rule != nullptr) report.add(verify::section_of(*of_rule->no_worse_than));
+  if (!rules.empty()) report.add(verify::section_of(rules));
   if (!dtypes.empty())
     report.warnings.push_back(fmt::format("the dtypes differ: {}", fmt::join(dtypes, ", ")));
   if (elements > 0 && zeros / 9 >= elements - zeros)

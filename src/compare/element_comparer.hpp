@@ -16,7 +16,8 @@ class ElementComparer {
  public:
   static constexpr std::int64_t kBlock = 2048;  // the largest block of mark()
 
-  /// Within rtol and atol, within max_ulp units in the last place, or both.
+  /// Within rtol and atol, within max_ulp units in the last place, or both. `form`: allclose, or a rule of a library by
+  /// element.
   struct Rule {
     double rtol = 0, atol = 0;
     NanEqual nan = NanEqual::yes;
@@ -27,6 +28,7 @@ class ElementComparer {
       double rtol = 0, atol = 0;
     };
     std::optional<Hard> hard = {};
+    PassRule::Form form = PassRule::Form::allclose;
   };
   ElementComparer(DType actual, DType expected, const Rule& rule)
       : actual_(actual), expected_(expected), rule_(rule) {}

@@ -3,6 +3,7 @@
 #include "compare/report_parts.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -97,8 +98,13 @@ std::string verdict_of(const Explained& explained) {
                         to_string(c.largest_absolute->index));
   else if (c.differing > 0)
     text += ", all of them NaN or infinite on one side";
-  if (std::find(c.failed.begin(), c.failed.end(), "metric") != c.failed.end())
-    text += "; the metric is out of its limit";
+  if (std::find(c.failed.begin(), c.failed.end(), "metric") != c.failed.end()) {
+    if (c.rms_ratio && c.one_sided_nans + c.one_sided_infinities == 0)
+      text = fmt::format("the RMS of the error is {:.3g} of that of EXPECTED, and {:.3g} is allowed",
+                         *c.rms_ratio, c.rule->rtol);
+    else
+      text += "; the metric is out of its limit";
+  }
   if (explained.axes.empty()) return text;  // no explanation was tried
   if (explained.explanations.empty()) return text + ": nothing that was tried accounts for it";
   constexpr double kMost = 0.5;
@@ -120,12 +126,24 @@ Section section_of(const NoWorseThan& rule) {
   return {"no_worse_than", "beside another implementation", std::move(report)};
 }
 
+Section section_of(const std::vector<PassRule>& rules) {
+  auto report = std::make_shared<Report>();
+  std::vector<std::string> texts;
+  for (const PassRule& rule : rules)
+    if (std::string text = text_of(rule); std::find(texts.begin(), texts.end(), text) == texts.end())
+      texts.push_back(std::move(text));
+  report->add("name", "of", rules[0].name)
+      .add("text", "what it is", fmt::format("{}", fmt::join(texts, "; ")));
+  return {"tolerance", "the tolerance", std::move(report)};
+}
+
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables) {
   report.move_to_details([tables](const Report::Item& item) {
     if (const auto* table = std::get_if<Table>(&item))
       return std::find(tables.begin(), tables.end(), table->key) != tables.end();
     const auto* const section = std::get_if<Section>(&item);
-    if (section != nullptr && section->key == "no_worse_than") return false;  // the verdict has it
+    if (section != nullptr && (section->key == "no_worse_than" || section->key == "tolerance"))
+      return false;  // the verdict has it
     return !std::holds_alternative<Field>(item) && !std::holds_alternative<BlockPicture>(item);
   });
 }

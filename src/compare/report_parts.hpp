@@ -46,6 +46,8 @@ std::string verdict_of(const Explained& explained);
 /// The error in units of what is allowed; infinite where it is not finite.
 double excess_of(const NoWorseThan& rule);
 Section section_of(const NoWorseThan& rule);
+/// Of a library, one for each array.
+Section section_of(const std::vector<PassRule>& rules);
 
 /// Fields, pictures and tables become details, but for tables of these keys.
 void keep_brief(Report& report, std::initializer_list<std::string_view> tables);

@@ -193,6 +193,60 @@ void add_axis(const ResultRows& result, const RowAxis& axis, const std::vector<S
 
 }  // namespace
 
+void judge_beside(ResultRows& result, const std::function<void(std::int64_t row, double* values)>& other,
+                  double factor, Against& against, double nanoseconds) {
+  struct Most {
+    double error = 0, of_other = 0, expected = 0;
+    bool is_wrong = false, is_other_wrong = false;  // not finite on one side
+
+    void join(const Most& rest) {
+      error = std::max(error, rest.error), of_other = std::max(of_other, rest.of_other);
+      expected = std::max(expected, rest.expected);
+      is_wrong = is_wrong || rest.is_wrong, is_other_wrong = is_other_wrong || rest.is_other_wrong;
+    }
+  };
+  const FloatType type = float_type(result.dtype, result.rounded_first);
+  const std::int64_t at_once =
+      std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, result.columns));
+  Most all;
+  std::mutex adding;
+  core::parallel_for(core::ceil_div(result.rows, at_once),
+                     nanoseconds + 4 * static_cast<double>(result.rows * result.columns),
+                     [&](std::int64_t part) {
+                       Row it(result.columns);
+                       std::vector<double> others(it.value.size());
+                       Most most;
+                       const std::int64_t end = std::min(result.rows, (part + 1) * at_once);
+                       for (std::int64_t row = part * at_once; row < end; ++row) {
+                         it.load(result, row);
+                         other(row, others.data());
+                         for (std::size_t c = 0; c < others.size(); ++c) {
+                           const double e = it.expected[c];
+                           const double error = evaluate(type, it.value[c], e, 0).size;
+                           most.error = std::max(most.error, error);
+                           most.is_wrong = most.is_wrong || std::isinf(error);
+                           if (!std::isfinite(e)) continue;
+                           most.expected = std::max(most.expected, std::abs(e));
+                           most.of_other = std::max(most.of_other, std::abs(others[c] - e));
+                           most.is_other_wrong = most.is_other_wrong || !std::isfinite(others[c]);
+                         }
+                       }
+                       const std::scoped_lock lock(adding);
+                       all.join(most);
+                     });
+  if (all.is_other_wrong)
+    throw core::invalid("its {} is not finite where it should be", result.name).about("other");
+  NoWorseThan rule{factor, all.error, all.of_other, factor * (all.of_other + type.epsilon() * all.expected)};
+  if (all.is_wrong) rule.error.reset();
+  if (!against.no_worse_than || excess_of(rule) > excess_of(*against.no_worse_than))
+    against.no_worse_than = rule;
+  result.expected = [bounded = std::move(result.expected), columns = result.columns, allowed = rule.allowed](
+                        std::int64_t row, double* values, double* into) {
+    bounded(row, values, into);
+    std::fill_n(into, columns, allowed);
+  };
+}
+
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,
                        const std::function<void(std::int64_t)>& progress) {
   const auto rows = static_cast<std::size_t>(result.rows);
@@ -471,9 +525,11 @@ std::string verdict_of(const Against& against) {
                              is_one ? group.shares[0] : listed(group.shares), group.cause));
   }
   if (!right.names.empty())
-    parts.push_back(
-        fmt::format("{} {} right{}", listed(right.names), right.names.size() > 1 ? "are" : "is",
-                    wrong.empty() ? fmt::format(", within {:.2g} of the error bound", against.largest) : ""));
+    parts.push_back(fmt::format("{} {} right{}", listed(right.names), right.names.size() > 1 ? "are" : "is",
+                                !wrong.empty() ? ""
+                                : against.no_worse_than
+                                    ? fmt::format(", within {:.2g} of what is allowed", against.largest)
+                                    : fmt::format(", within {:.2g} of the error bound", against.largest)));
   if (!against.not_given.empty()) parts.push_back("not compared: " + listed(against.not_given));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
@@ -491,6 +547,7 @@ Report describe(const Against& against) {
       .add("beyond", "beyond the bound", against.beyond, Unit::count)
       .add("beyond_share", "share of those", share_of(against.beyond, against.elements), Unit::share)
       .add("largest", "largest error, in bounds", against.largest);
+  if (against.no_worse_than) report.add(verify::section_of(*against.no_worse_than));
   if (!against.agrees_with.empty()) report.add("agrees_with", "it agrees with", against.agrees_with);
   if (against.proves_little())
     report.warnings.push_back(fmt::format(

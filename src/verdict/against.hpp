@@ -97,6 +97,11 @@ void require_given(const ArrayView& given, const Shape& shape, const std::string
 /// Throws Error{usage} unless some result has these axes.
 void require_tiles(std::span<const ResultRows* const> results, const std::vector<std::string>& words);
 
+/// The bounds of `result` become what NoWorseThan allows beside `other`, which loads rows of another implementation's.
+/// Throws Error{input} about "other" where that is not finite and should be. Cost: a pass over the reference rows.
+void judge_beside(ResultRows& result, const std::function<void(std::int64_t row, double* values)>& other,
+                  double factor, Against& against, double nanoseconds);
+
 /// Adds the comparison of one array to `against`. `nanoseconds`: estimated time of all reference rows on one
 /// thread. `progress` counts rows.
 RowCounts compare_rows(const ResultRows& result, Against& against, double nanoseconds,

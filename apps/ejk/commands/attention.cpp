@@ -310,13 +310,14 @@ std::string agreeing_layout(const AttentionFlags& words, const Request& r, Atten
 
 Against against_actual(const AttentionFlags& words, const AttentionPlan& plan, const Request& r,
                        const AttentionArrays& arrays, const std::vector<ArrayView>& own,
-                       const std::vector<std::optional<ArrayView>>& actual, Job& job) {
+                       const std::vector<std::optional<ArrayView>>& actual, const OtherResults& other,
+                       Job& job) {
   constexpr double kLittleFlop = 0x1p30;
   const Tried tried = tried_faults(words, r, job);
   const auto compared = [&](Explain explain) {
     SoftmaxTypes types = words.rounded();
     const auto of = [&](Explain tries) {
-      return compare_results(plan, arrays, own, actual, tries, types, tried, words.against.tiles);
+      return compare_results(plan, arrays, own, actual, tries, types, tried, words.against.tiles, other);
     };
     Against found = of(explain);
     // Eager attention is right in its way, and often beyond the bound in a few elements, too few for a cause.
@@ -378,8 +379,12 @@ bool check_results(const AttentionFlags& words, const AttentionPlan& plan, Reque
     });
     std::optional<ArrayView> max_logits;
     if (r.settings.max_logits) max_logits = actual.back(), actual.pop_back();
+    const OtherResults other =
+        job.phase(Phase::read, [&] { return read_beside(words.against.other, given.beside, given.results); });
     const Against against = job.phase(Phase::compute, [&] {
-      Against found = against_actual(words, plan, r, arrays, views, actual, job);
+      Against found = naming_other(words.against.other, [&] {
+        return against_actual(words, plan, r, arrays, views, actual, other, job);
+      });
       if (r.settings.max_logits) compare_max_logits(plan, arrays, work.max_logits, max_logits, found);
       return found;
     });
@@ -428,6 +433,8 @@ void check_flags(const AttentionFlags& words) {
   if (has_values && !words.values_of_keys.empty())
     throw usage("--v-from-k: values are columns of K, and V is given, too")
         .hint("Q K MASK: the third array is a mask then, of bools or integers");
+  if (words.against.other.given() && words.settings.max_logits)
+    throw usage("--no-worse-than excludes --max-logits");
   if (words.paged.any() && !words.cu_seqlens.kv.empty())
     throw usage("--cu-seqlens: the lengths of keys are those of the paged cache; give one reference");
   if (words.paged.any() && !words.padded.q.empty())
@@ -441,7 +448,7 @@ void check_flags(const AttentionFlags& words) {
 
 // What a run keeps in memory: inputs that are not mapped, and what --check and --against take.
 AttentionMemory memory_of(const AttentionFlags& words, const AttentionPlan& plan, const BufferedOperands& in,
-                          const std::vector<BufferedInput>& actual) {
+                          const ActualArrays& given) {
   AttentionMemory memory;
   const auto is_read = [](const char*, const auto& input, auto& read) {
     if (input) read = !input->source->mapped();
@@ -451,7 +458,8 @@ AttentionMemory memory_of(const AttentionFlags& words, const AttentionPlan& plan
   const std::int64_t check = words.check ? bytes_to_check(plan) : 0;
   const std::int64_t compare = words.against.given() ? bytes_to_compare(plan, words.against.explain) : 0;
   std::int64_t& bytes = memory.verdict_bytes.emplace(std::max(check, compare));
-  for (const BufferedInput& input : actual) bytes += input.bytes_to_buffer();
+  for (const auto* arrays : {&given.results, &given.beside})
+    for (const BufferedInput& input : *arrays) bytes += input.bytes_to_buffer();
   constexpr double kPageFaults = 5;  // whose keys and values are read
   if (words.paged.any() && words.against.explain == Explain::yes) {
     const auto size = [](const auto& input) { return static_cast<double>(type_of(*input->source).bytes()); };
@@ -500,10 +508,9 @@ ActualArrays open_given(const AttentionFlags& words, const AttentionPlan& plan, 
     if (words.conventions.sinks.empty()) absent.push_back({"dsinks", "--sinks REF, as in the forward pass"});
   }
   ActualArrays given = open_actual(words.against, stored, absent, job, report);
-  for (std::size_t n = 0; n < stored.size(); ++n) {
-    Source& source = given.results[n].source;
-    if (source && is_exchanged(stored[n].name)) source = exchanged(source);
-  }
+  for (std::vector<BufferedInput>* arrays : {&given.results, &given.beside})
+    for (BufferedInput& input : *arrays)
+      if (input.source && is_exchanged(input.argument)) input.source = exchanged(input.source);
   return given;
 }
 
@@ -534,7 +541,7 @@ Outcome run(const AttentionFlags& words, Job& job) {
   ActualArrays given = job.phase(Phase::read, [&] { return open_given(words, plan, job, report); });
 
   const std::int64_t always = 2 * kPieceBytes + r.masks.resident_bytes;
-  AttentionMemory memory = memory_of(words, plan, in, given.results);
+  AttentionMemory memory = memory_of(words, plan, in, given);
   memory.boxes_keys = boxes_keys(words, plan, in, job);
   if (memory.boxes_keys) memory.read.k = memory.read.v = false;
   if (!job.comm.is_single()) job.require_memory(always + plan.mask_bytes());  // the masks decide the division
@@ -699,6 +706,7 @@ void add_options(OptionSet& set, AttentionFlags& words) {
            "Small inputs element by element, of large ones some queries and keys. The result is written "
            "all the same.");
   declare_against(set, words.against);
+  declare_no_worse_than(set, words.against);
   add_dtype(
       set, "--weights", words.weights,
       "type to which it rounds P and dS\n"
@@ -803,8 +811,14 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
   options.rule = test.rule(plan.results()[0].type.dtype);
   std::int64_t peak = 2 * kPieceBytes + r.masks.resident_bytes + bytes_to_audit(plan, options);
   for (const BufferedInput* input : pointers_to(r.inputs)) peak += input->bytes_to_buffer();
+  std::vector<PlannedArray> judged = plan.results();
+  judged.resize(test.is_forward ? 1 : 3);
+  std::vector<BufferedInput> beside =
+      job.phase(Phase::read, [&] { return open_beside(test.words.other, judged, job); });
+  for (const BufferedInput& input : beside) peak += input.bytes_to_buffer();
   if (job.plan(head, peak)) return Outcome::passed;
   const AttentionArrays arrays = job.phase(Phase::read, [&] { return read_whole(r.inputs); });
+  options.other = job.phase(Phase::read, [&] { return read_beside(test.words.other, beside); });
   return run_audit(test, plan.results()[0].type.dtype, std::move(options), std::move(head), job,
                    [&](const AuditOptions& how) { return audit(plan, arrays, how); });
 }
@@ -812,6 +826,7 @@ Outcome run_audit_of(const AttentionFlags& words, const TestFlags& test, Job& jo
 Run declare_audit_of(OptionSet& set, bool of_gradients) {
   const auto words = std::make_shared<AttentionFlags>();
   const auto test = std::make_shared<TestFlags>();
+  test->is_forward = !of_gradients;
   add_inputs(set, *words).required();
   if (of_gradients)
     add_reference(set, "DOUT", words->inputs.dout.emplace(), "gradient of the output, shaped as it")

@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "against.hpp"
 #include "ejk/program/text.hpp"
 #include "schema.hpp"
 #include "tolerances.hpp"
@@ -35,51 +36,36 @@ std::string read_fault(const std::string& word) {
                     : "'ejk help faults' lists them");
 }
 
-std::string read_rule(const std::string& word) {
-  std::vector<std::string> names;
-  for (const std::string_view name : rule_names()) names.emplace_back(name);
-  if (std::find(names.begin(), names.end(), word) != names.end()) return word;
-  const auto nearest = nearest_name(word, names);
-  throw usage("'{}' is not one of {}", printable(word), fmt::join(names, ", "))
-      .hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "");
-}
-
 }  // namespace
 
 PassRule TestFlags::rule(DType dtype, std::string_view otherwise) const {
   PassRule rule;
-  if (!tolerance.empty()) {
-    rule = named_rule(tolerance, dtype);
+  if (!words.library.empty()) {
+    if (!is_forward) refuse_eager(words.library);
+    rule = named_rule(words.library, dtype);
   } else if (max_ulp) {
     rule.form = PassRule::Form::max_ulp, rule.name = "max-ulp", rule.max_ulp = *max_ulp;
-  } else if (!metric.empty()) {
-    rule.form = PassRule::Form::metric, rule.name = metric;
-    rule.metric = metric_limit(metric, at_least, at_most);
+  } else if (!words.metric.empty()) {
+    rule.form = PassRule::Form::metric, rule.name = words.metric;
+    rule.metric = metric_limit(words.metric, words.at_least, words.at_most);
   } else if (rtol || atol) {
     const DefaultTolerance usual = default_tolerance(dtype, dtype);
     rule.form = PassRule::Form::allclose, rule.name = "rtol-atol";
     rule.rtol = rtol.value_or(usual.rtol), rule.atol = atol.value_or(usual.atol);
+  } else if (words.other.given()) {
+    rule.form = PassRule::Form::no_worse_than, rule.name = "no-worse-than";
+    rule.factor = words.other.factor;
   } else if (!otherwise.empty()) {
     rule = named_rule(otherwise, dtype);
   }
-  rule.allowed_count = allow_count.value_or(0);
-  rule.allowed_share = allow_fraction.value_or(0);
-  if ((allow_count || allow_fraction) && !rule.is_by_element())
-    throw usage("--allow-fraction and --allow-count are of tolerances of elements");
+  rule.allowed_count = words.allow_count.value_or(0);
+  rule.allowed_share = words.allow_fraction.value_or(0);
+  check_allowance(words, rule);
   return rule;
 }
 
-void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise) {
-  add_word(
-      set, "--tolerance", into.tolerance, read_rule, "NAME",
-      fmt::format(
-          "of a library: {}\n"
-          "torch.testing: the defaults of torch.testing.assert_close. kernelbench: allclose with 1e-2, of float32 "
-          "1e-4. flash-attn: twice the error of eager attention in the type of the inputs. fla: RMS within 0.005. "
-          "flashinfer-bench: 1e-2, absolute or relative. hf-kernels: 1e-2 + 1e-5 |expected|. {}",
-          fmt::join(rule_names(), ", "), otherwise))
-      .excludes("--rtol, --atol, --max-ulp, --metric")
-      .group(kGroup);
+void declare_tolerance(OptionSet& set, TestFlags& into, const std::string& otherwise) {
+  declare_library(set, into.words, kGroup, "--rtol, --atol, --max-ulp, --metric", otherwise);
   add_word(set, "--rtol", into.rtol, read_tolerance, "R", "relative tolerance: |d| <= A + R |expected|")
       .excludes("--max-ulp, --metric")
       .group(kGroup);
@@ -90,25 +76,18 @@ void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise) {
   add_word(set, "--max-ulp", into.max_ulp, at_least(1), "N", "units in the last place of the result's type")
       .excludes("--metric")
       .group(kGroup);
-  add_choice(set, "--metric", into.metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
-             "one number decides, as in compare")
-      .group(kGroup);
-  add_word(set, "--at-least", into.at_least, read_finite, "X", "the limit of --metric cos or snr")
-      .needs("--metric")
-      .group(kGroup);
-  add_word(set, "--at-most", into.at_most, read_finite, "X", "the limit of --metric rel")
-      .needs("--metric")
-      .group(kGroup);
-  add_word(set, "--allow-fraction", into.allow_fraction, read_share, "P",
-           "share of elements that may be out of tolerance")
-      .group(kGroup);
-  add_word(set, "--allow-count", into.allow_count, at_least(0), "N",
-           "number of elements that may be out of tolerance")
-      .group(kGroup);
+  declare_metric(set, into.words, kGroup);
+  declare_allowance(set, into.words, kGroup);
 }
 
 void declare_test(OptionSet& set, TestFlags& into) {
-  declare_tolerance(set, into, "Without a tolerance the bound of --against.");
+  declare_tolerance(set, into, " Without a tolerance the bound of --against.");
+  declare_no_worse_than(
+      set, into.words.other, kGroup,
+      "another implementation's result, whose error is the measure\n"
+      "Passes where max |A - E| <= F (max |REF - E| + e max |E|), of each array, e the spacing of the result's type "
+      "above 1. REF holds arrays by name, or is one.")
+      .excludes("--tolerance, --rtol, --atol, --max-ulp, --metric, --allow-fraction, --allow-count");
   take_words(
       set, "--ignore", [&into](const std::string& word) { into.ignored.push_back(read_fault(word)); },
       "FAULT", "a fault that may be missed, by its name; may be repeated")
@@ -134,7 +113,8 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
       mutants.push_back({name, make_source(std::move(mutant)), {}});
     };
   options.progress = job.progress();
-  const Audit found = job.phase(Phase::compute, [&] { return audit(options); });
+  const Audit found = job.phase(
+      Phase::compute, [&] { return naming_other(test.words.other, [&] { return audit(options); }); });
   Report report = describe(found);
   report.warnings.insert(report.warnings.begin(), head.warnings.begin(), head.warnings.end());
   if (job.outputs.has_target()) {
@@ -150,7 +130,7 @@ const std::string_view kAuditKeys = R"(
 verdict | string | how many faults are caught
 kind | string | attention, attention-grad or grouped-matmul
 tolerance | section | when the test passes
-  name | string | bound, rtol-atol, max-ulp, cos, snr, rel, or the name of a library's
+  name | string | bound, rtol-atol, max-ulp, cos, snr, rel, no-worse-than, or the name of a library's
   text | string | what it is
 right | section | a right kernel, with weights rounded as --weights says | not of grouped-matmul
   largest | number or null | its largest error, in units of the tolerance

@@ -10,15 +10,16 @@
 #include "job.hpp"
 #include "masks.hpp"
 #include "options.hpp"
+#include "tolerances.hpp"
 
 namespace ejk::app {
 
 /// When a test passes, as the command line states it.
 struct TestFlags {
-  std::string tolerance;
-  std::optional<double> rtol, atol, at_least, at_most, allow_fraction;
-  std::optional<std::int64_t> max_ulp, allow_count;
-  std::string metric;
+  ToleranceWords words;
+  std::optional<double> rtol, atol;
+  std::optional<std::int64_t> max_ulp;
+  bool is_forward = false;  // of attention
   std::vector<std::string> ignored;
 
   /// `otherwise`: the name of a tolerance where none is given; empty: the bound. Throws Error{usage} for two
@@ -27,7 +28,7 @@ struct TestFlags {
 };
 
 /// The tolerances alone; `otherwise` is the sentence about the default.
-void declare_tolerance(OptionSet& set, TestFlags& into, const char* otherwise);
+void declare_tolerance(OptionSet& set, TestFlags& into, const std::string& otherwise);
 void declare_test(OptionSet& set, TestFlags& into);
 
 /// Whether a mask states that alignment.

@@ -26,13 +26,9 @@ namespace ejk::app {
 namespace {
 
 struct CompareOptions {
-  std::string actual, expected, no_worse_than;
-  double factor = 2;
+  std::string actual, expected;
   Tolerance tolerance;
-  std::optional<std::int64_t> allow_count;
-  std::optional<double> allow_fraction;
-  std::string metric;  // empty: none
-  std::optional<double> at_least, at_most;
+  ToleranceWords words;
   bool explain = false;
   // Of --explain, for two arrays.
   std::vector<std::string> axes;
@@ -193,8 +189,8 @@ Planned plan_of(const CompareOptions& options, Job& job) {
   const auto planned = [&] {
     try {
       FilesOptions how{options.maps, options.first, job.inputs.allow_external(), options.explains()};
-      if (!options.no_worse_than.empty()) how.reference = set_of(job, options.no_worse_than);
-      how.factor = options.factor;
+      if (!options.words.other.reference.empty()) how.reference = set_of(job, options.words.other.reference);
+      how.factor = options.words.other.factor;
       return FilesPlan(actual, expected, how);
     } catch (Error& error) {
       if (error.subject() == "maps") error.at("--map");
@@ -237,7 +233,8 @@ Table planned_table(const std::vector<ArrayPair>& pairs) {
 Outcome run(const CompareOptions& options, Job& job) {
   job.provenance.input("actual", options.actual);
   job.provenance.input("expected", options.expected);
-  if (!options.no_worse_than.empty()) job.provenance.input("no_worse_than", options.no_worse_than);
+  if (!options.words.other.reference.empty())
+    job.provenance.input("no_worse_than", options.words.other.reference);
   Planned planned = job.phase(Phase::read, [&] { return plan_of(options, job); });
   const FilesPlan& plan = planned.files;
   Report report = std::move(planned.head);
@@ -286,10 +283,12 @@ Outcome run(const CompareOptions& options, Job& job) {
 }
 
 void check_tolerance(const CompareOptions& options) {
-  if (options.tolerance.has_hard_limit() && !options.allow_count && !options.allow_fraction &&
-      options.metric.empty())
+  const ToleranceWords& words = options.words;
+  if (options.tolerance.has_hard_limit() && !words.allows_some() && words.metric.empty())
     throw usage("--hard-rtol and --hard-atol require --allow-fraction, --allow-count or --metric")
         .hint("for example --allow-fraction 1e-4 --hard-rtol 0.1");
+  refuse_eager(words.library);
+  if (!words.library.empty()) check_allowance(words, named_rule(words.library, DType::float32));
   if (!options.runs && !options.more.empty())
     throw usage("unexpected argument '{}'", printable(options.more[0]))
         .hint("--runs compares more than two results of the same work");
@@ -320,6 +319,8 @@ void declare_inputs(OptionSet& set, const std::shared_ptr<CompareOptions>& optio
 }
 
 void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
+  declare_library(set, options->words, kTolerancesGroup,
+                  "--rtol, --atol, --max-ulp, --metric, --no-worse-than, --runs, --routing");
   add_word(
       set, "--rtol", options->tolerance.rtol, read_tolerance, "R",
       "relative tolerance; that of the dtypes by default\nElements agree when |ACTUAL - EXPECTED| <= A + R "
@@ -337,12 +338,7 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       .key("equal_nan")
       .shown("NaN equals NaN")
       .group(kTolerancesGroup);
-  add_word(set, "--allow-fraction", options->allow_fraction, read_share, "P",
-           "share of all elements that may be out of tolerance\nFrom 0 to 1; of --allow-count the larger.")
-      .group(kTolerancesGroup);
-  add_word(set, "--allow-count", options->allow_count, at_least(0), "N",
-           "number of elements that may be out of tolerance")
-      .group(kTolerancesGroup);
+  declare_allowance(set, options->words, kTolerancesGroup);
   add_word(
       set, "--max-ulp", options->tolerance.max_ulp, at_least(0), "N",
       "units in the last place that elements may be apart\nNumbers of the type that lie between both, and one; "
@@ -356,37 +352,14 @@ void declare_tolerance(OptionSet& set, const std::shared_ptr<CompareOptions>& op
       .group(kTolerancesGroup);
   add_word(set, "--hard-atol", options->tolerance.hard_atol, read_tolerance, "A", "the same, absolute")
       .group(kTolerancesGroup);
-  add_reference(
-      set, "--no-worse-than", options->no_worse_than,
+  declare_no_worse_than(
+      set, options->words.other, kTolerancesGroup,
       "another implementation's result, whose error is the measure\n"
       "EXPECTED is of a higher precision. Passes where max |ACTUAL - EXPECTED| <= F (max |REF - EXPECTED| + e max "
       "|EXPECTED|), e the spacing of ACTUAL's type above 1. Arrays of files are found by name.")
       .excludes(
-          "--rtol, --atol, --allow-fraction, --allow-count, --max-ulp, --metric, --runs, --first, --routing, --decode")
-      .group(kTolerancesGroup);
-  add_word(
-      set, "--factor", options->factor,
-      [](const std::string& word) {
-        const double factor = read_finite(word);
-        if (factor <= 0) throw usage("{} is not above 0", word);
-        return factor;
-      },
-      "F", "how many times that error, 2 by default")
-      .needs("--no-worse-than")
-      .group(kTolerancesGroup);
-  add_choice(
-      set, "--metric", options->metric, {{"cos", "cos"}, {"snr", "snr"}, {"rel", "rel"}}, "NAME",
-      "one number decides, with a limit\n"
-      "cos is the cosine between both, snr 10 log10(sum E^2 / sum (A - E)^2) in decibels, rel sum (A - E)^2 / "
-      "sum (A^2 + E^2), as DeepGEMM has it. Elements count, too, only where --rtol or --atol is given; NaN on "
-      "one side is never close.")
-      .group(kTolerancesGroup);
-  add_word(set, "--at-least", options->at_least, read_finite, "X", "the limit of --metric cos or snr")
-      .needs("--metric")
-      .group(kTolerancesGroup);
-  add_word(set, "--at-most", options->at_most, read_finite, "X", "the limit of --metric rel")
-      .needs("--metric")
-      .group(kTolerancesGroup);
+          "--rtol, --atol, --allow-fraction, --allow-count, --max-ulp, --metric, --runs, --first, --routing, --decode");
+  declare_metric(set, options->words, kTolerancesGroup);
 }
 
 void declare_modes(OptionSet& set, const std::shared_ptr<CompareOptions>& options) {
@@ -489,23 +462,25 @@ Run declare_compare(OptionSet& set) {
   set_footer(set, kFooter);
   return [options](Job& job) {
     check_tolerance(*options);
-    if (!options->metric.empty())
-      options->tolerance.metric = metric_limit(options->metric, options->at_least, options->at_most);
-    options->tolerance.allowed_count = options->allow_count.value_or(0);
-    options->tolerance.allowed_share = options->allow_fraction.value_or(0);
+    const ToleranceWords& words = options->words;
+    if (!words.metric.empty())
+      options->tolerance.metric = metric_limit(words.metric, words.at_least, words.at_most);
+    options->tolerance.library = words.library;
+    options->tolerance.allowed_count = words.allow_count.value_or(0);
+    options->tolerance.allowed_share = words.allow_fraction.value_or(0);
     if (options->runs) {
-      RunsWords words{{options->actual, options->expected},
-                      {options->tolerance.rtol,
-                       options->tolerance.atol,
-                       options->axes,
-                       {},
-                       {},
-                       options->tile,
-                       options->tile_axes},
-                      options->group_sizes,
-                      options->cu_seqlens};
-      words.runs.insert(words.runs.end(), options->more.begin(), options->more.end());
-      return compare_runs_of(words, job);
+      RunsWords runs{{options->actual, options->expected},
+                     {options->tolerance.rtol,
+                      options->tolerance.atol,
+                      options->axes,
+                      {},
+                      {},
+                      options->tile,
+                      options->tile_axes},
+                     options->group_sizes,
+                     options->cu_seqlens};
+      runs.runs.insert(runs.runs.end(), options->more.begin(), options->more.end());
+      return compare_runs_of(runs, job);
     }
     if (options->routing) return compare_routings({options->actual, options->expected, options->top_k}, job);
     return run(*options, job);
@@ -530,6 +505,9 @@ no_worse_than | section | the error beside that of another implementation; of se
   error | number or null | the largest error of ACTUAL; null where an element is not finite on one side alone
   reference_error | number | that of the other implementation
   allowed | number | what it may be
+tolerance | section | that of a library | with --tolerance
+  name | string | which
+  text | string | what it is for the types of the arrays
 rtol, atol | number | the relative and the absolute tolerance | of two arrays, but for --max-ulp alone
 max_ulp | integer | units in the last place that elements may be apart | of two arrays, with --max-ulp
 shape | shape | the shape of both | of two arrays of one shape

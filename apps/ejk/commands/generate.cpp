@@ -233,7 +233,8 @@ void declare_revealing(OptionSet& set, AttentionInputFlags& flags) {
   add_mask_expressions(set, "--mask", flags.masks.expressions, "the mask of the kernel; one, or one a head")
       .recorded_by_command();
   declare_scale(set, flags.settings);
-  declare_tolerance(set, flags.test, "By default torch.testing.");
+  flags.test.is_forward = true;
+  declare_tolerance(set, flags.test, " By default torch.testing.");
   set.all_need("--revealing", before);
 }
 

@@ -148,9 +148,13 @@ bool judge(const GroupedMatmulPlan& plan, const ProductOptions<Settings>& option
   }
   if (given.source) {
     const ArrayView view = job.phase(Phase::read, [&] { return given.view(); });
+    const OtherResults other =
+        job.phase(Phase::read, [&] { return read_beside(options.against.other, actual.beside); });
     const Against against = job.phase(Phase::compute, [&] {
-      return compare_results(plan, all.lhs, all.rhs, all.existing, out, view, options.against.explain,
-                             job.progress(), options.against.tiles, options.accumulator);
+      return naming_other(options.against.other, [&] {
+        return compare_results(plan, all.lhs, all.rhs, all.existing, out, view, options.against.explain,
+                               job.progress(), options.against.tiles, options.accumulator, other);
+      });
     });
     passed = passed && against.agrees();
     add_against(report, options.against, against, actual.others,
@@ -235,10 +239,12 @@ Outcome run(const ProductOptions<Settings>& options, Job& job) {
   GroupedMatmulRun how_run{inputs.lhs.is_mapped(), inputs.rhs.is_mapped(), inputs.existing.is_mapped()};
   const std::int64_t check = options.check ? bytes_to_check(plan) : 0;
   if (options.check) how_run.verdict = {0, check};
-  if (given.source)
-    how_run.verdict = {
-        type_of(*given.source).bytes(),
-        given.bytes_to_buffer() + std::max(check, bytes_to_compare(plan, options.against.explain))};
+  if (given.source) {
+    std::int64_t buffers = given.bytes_to_buffer();
+    for (const BufferedInput& beside : actual.beside) buffers += beside.bytes_to_buffer();
+    how_run.verdict = {type_of(*given.source).bytes(),
+                       buffers + std::max(check, bytes_to_compare(plan, options.against.explain))};
+  }
   // Comparisons read all of rhs.
   constexpr bool kPlain = std::is_same_v<Settings, GroupedMatmulSettings>;
   const bool is_compared = options.check || given.source != nullptr;
@@ -318,6 +324,7 @@ void add_common(OptionSet& set, ProductOptions<Settings>& options) {
            "Small products element by element; of large ones some rows of every group, and all rows by "
            "a random vector. The result is written all the same.");
   declare_against(set, options.against);
+  declare_no_worse_than(set, options.against);
   add_choice(
       set, "--accumulator", options.accumulator,
       {{"float32", Accumulator::float32}, {"fp8", Accumulator::fp8}, {"fp8-fast", Accumulator::fp8_fast}},
@@ -393,9 +400,15 @@ Outcome run_audit_of(const ProductOptions<GroupedMatmulSettings>& options, const
                       4 * element_count(inputs.rhs.source->shape());
   for (const BufferedInput* input : inputs.all())
     if (input->source) peak += input->bytes_to_buffer();
+  std::vector<BufferedInput> beside = job.phase(Phase::read, [&] {
+    return open_beside(test.words.other, {{"out", plan.out()}}, job);
+  });
+  for (const BufferedInput& input : beside) peak += input.bytes_to_buffer();
   if (job.plan(head, peak)) return Outcome::passed;
   const Views views = job.phase(Phase::read, [&] { return inputs.view(); });
-  return run_audit(test, how.dtype, {}, std::move(head), job, [&](const AuditOptions& with) {
+  AuditOptions audited;
+  audited.other = job.phase(Phase::read, [&] { return read_beside(test.words.other, beside); });
+  return run_audit(test, how.dtype, std::move(audited), std::move(head), job, [&](const AuditOptions& with) {
     return audit(views.lhs, views.rhs, IntegerArray(inputs.groups), how, with);
   });
 }

@@ -90,17 +90,6 @@ struct PermutedAxes {
   Comparison comparison;           // in that order
 };
 
-/// The error beside that of another implementation, both from the expected array of a higher precision: within factor
-/// (max |reference − e| + ε max |e|), ε of the actual type. The rule of meta-pytorch/attention-gym:
-/// attn_gym/testing/kda.py; FlashAttention's is without the second term.
-struct NoWorseThan {
-  double factor = 2;
-  std::optional<double> error;  // none where an element is not finite on one side alone
-  double reference_error = 0, allowed = 0;
-
-  bool passes() const { return error && *error <= allowed; }
-};
-
 /// Two or three passes. Throws Error{input} for a reference of another shape, or not finite where `expected` is.
 NoWorseThan no_worse_than(const Comparison& actual, const ArraySource& expected, const ArraySource& reference,
                           double factor);

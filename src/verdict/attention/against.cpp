@@ -293,6 +293,14 @@ struct Expected {
     return made;
   }
 
+  void judge_beside(ActualArray& array, const ArrayView& other, double factor, Against& against) const {
+    const Rows& rows = it.rows_of(array.which);
+    const auto load = loader_of(setup, rows, array.which, other);
+    verify::judge_beside(
+        array.rows, [&](std::int64_t row, double* values) { load(rows.at(row), values); }, factor, against,
+        0);
+  }
+
   CheckedArguments setup;
   Right right;
   ActualAttention it;
@@ -303,7 +311,8 @@ struct Expected {
 
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
-                Explain explain, double effort, const Tried& tried, const std::vector<std::string>& tiles) {
+                Explain explain, double effort, const Tried& tried, const std::vector<std::string>& tiles,
+                const OtherResults& other) {
   if (given.size() != plan.results.size() || own.size() != plan.results.size())
     throw core::invalid("{} results are to be compared with {}, not {}", given.size(), own.size(),
                         plan.results.size());
@@ -313,6 +322,8 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     if (!given[r]) continue;
     const PlannedArray& planned = plan.results[r];
     verify::require_given(*given[r], planned.type.shape, planned.name, planned.name);
+    if (!other.results.empty())
+      verify::require_given(other.results.at(r).value(), planned.type.shape, planned.name, "other");
     if (given[r]->dtype != DType::float64) arithmetic = DType::float32;
   }
   const Expected expected(plan, arrays, own, arithmetic, types, effort);
@@ -328,6 +339,7 @@ Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vect
     }
     auto array = expected.array(r, *given[r]);
     array->rows.tiles = tiles;
+    if (!other.results.empty()) expected.judge_beside(*array, *other.results[r], other.factor, against);
     compared_rows.push_back(&array->rows);
     if (tiles.empty()) array->rows.tiles = {array->rows.axes[2].name, array->rows.axes[0].name};
     compared.push_back(std::move(array));
@@ -403,10 +415,10 @@ namespace ejk {
 Against compare_results(const AttentionPlan& plan, const AttentionArrays& arrays,
                         const std::vector<ArrayView>& own, const std::vector<std::optional<ArrayView>>& given,
                         Explain explain, const SoftmaxTypes& types, const Tried& tried,
-                        const std::vector<std::string>& tiles) {
+                        const std::vector<std::string>& tiles, const OtherResults& other) {
   return attn::compare(plan.internal(), arrays, own, given,
                        {types.weights.value_or(weights_dtype(plan)), types.scores}, explain,
-                       attn::kCheckEffort, tried, tiles);
+                       attn::kCheckEffort, tried, tiles, other);
 }
 
 std::int64_t bytes_to_compare(const AttentionPlan& plan, Explain explain) {

@@ -53,7 +53,7 @@ struct ActualAttention {
 Against compare(const Plan& plan, const AttentionArrays& arrays, const std::vector<ArrayView>& own,
                 const std::vector<std::optional<ArrayView>>& given, const SoftmaxTypes& types,
                 Explain explain, double effort, const Tried& tried = {},
-                const std::vector<std::string>& tiles = {});
+                const std::vector<std::string>& tiles = {}, const OtherResults& other = {});
 
 std::int64_t compare_bytes(const Plan& plan, Explain explain, double effort);
 

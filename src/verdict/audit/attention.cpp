@@ -93,6 +93,8 @@ struct Sums {
     right.join(other.right);
     scale.low = std::max(scale.low, other.scale.low);
     scale.rounding = std::max(scale.rounding, other.scale.rounding);
+    scale.of_other = std::max(scale.of_other, other.scale.of_other);
+    scale.most = std::max(scale.most, other.scale.most);
     spread = std::max(spread, other.spread);
     size = std::max(size, other.size);
   }
@@ -151,7 +153,8 @@ class ForwardAudit {
         faults_(audits::faults_of_forward(plan_, setup, options.aligns_bottom_right)),
         right_(setup_, blocks_),
         types_(types),
-        rounded_(setup_, blocks_, rounded_weights(types)) {
+        rounded_(setup_, blocks_, rounded_weights(types)),
+        other_(audits::other_values(options, 0, plan_.results[0])) {
     for (const Variant& variant : faults_.variants)
       mutants_.push_back(std::make_unique<Reference>(setup_, blocks_, variant.variation));
     if (options.rule.form == PassRule::Form::bound)
@@ -173,6 +176,7 @@ class ForwardAudit {
       if (options_.progress) options_.progress(++done, setup_.problems());
     });
     for (const Sums& part : parts) all.join(part);
+    all.scale.require_other("out");
     Audit audit;
     audit.kind = "attention";
     audit.dtype = out_.dtype;
@@ -226,6 +230,8 @@ class ForwardAudit {
                   e.data());
       };
       add_scales(p, i, row, e, sums);
+      for (std::size_t c = 0; c < count && !other_.empty(); ++c)
+        sums.scale.see_other(other_[static_cast<std::size_t>(at) + c], e[c]);
       keep(0, at, e);
       std::vector<double> a = rounded_.row(p, i, Reference::Wanted::out, products.data()).out;
       round(a);
@@ -329,6 +335,7 @@ class ForwardAudit {
   Reference right_;
   SoftmaxTypes types_;
   Reference rounded_;
+  std::vector<double> other_;
   std::vector<std::unique_ptr<Reference>> mutants_;
   std::unique_ptr<attn::ExpectedRows> expected_;
   std::vector<Array> kept_;  // the expected result and the mutants, if they are wanted
@@ -364,7 +371,10 @@ class GradientAudit {
     audit.rule = options_.rule;
     audit.not_tried = std::move(faults.not_tried);
     std::vector<Array> copies;
-    for (const Array& array : expected_) copies.push_back(audits::copy_of(array));
+    for (std::size_t r = 0; r < expected_.size(); ++r) {
+      copies.push_back(audits::copy_of(expected_[r]));
+      scales_.push_back(audits::scale_of(options_, r, plan_.results[r], values_of(expected_[r])));
+    }
     deliver("expected", std::move(copies));
     audit.right = compared(rounded_gradients(plan_, Reference(setup_, plan_.blocks(), rounded_weights(types_))
                                                         .backward(*arrays_.dout, saved)))
@@ -395,8 +405,8 @@ class GradientAudit {
     AuditedFault worst;
     std::int64_t elements = 0, differing = 0;
     for (std::size_t r = 0; r < mutant.size(); ++r) {
-      AuditedFault one =
-          audits::of_array(options_.rule, plan_.results[r].name, mutant[r], values_of(expected_[r]));
+      AuditedFault one = audits::of_array(options_.rule, plan_.results[r].name, mutant[r],
+                                          values_of(expected_[r]), scales_[r]);
       elements += one.elements, differing += one.differing;
       if (worst.array.empty() || !(one.largest <= worst.largest)) worst = std::move(one);
     }
@@ -424,6 +434,7 @@ class GradientAudit {
   const AuditOptions& options_;
   SoftmaxTypes types_;
   std::vector<Array> expected_;
+  std::vector<RuleScale> scales_;  // of dq, dk and dv
 };
 
 }  // namespace
@@ -452,6 +463,8 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
   // With an allowance the largest errors of each mutant are kept.
   if (options.rule.allowed_count > 0 || options.rule.allowed_share > 0)
     bytes += kMutants * 8 * static_cast<double>(element_count(p.results[0].type.shape));
+  if (options.rule.form == PassRule::Form::no_worse_than)
+    bytes += 16 * static_cast<double>(element_count(p.results[0].type.shape));
   if (options.mutant) bytes += kMutants * static_cast<double>(plan.result_bytes());
   if (p.setup.gradients) bytes += 16 * static_cast<double>(plan.result_bytes());
   return static_cast<std::int64_t>(std::min(bytes, 0x1p60));

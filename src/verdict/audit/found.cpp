@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/elements.hpp"
+#include "verdict/against.hpp"
 #include "verdict/audit/judge.hpp"
 
 namespace ejk::audits {
@@ -62,16 +63,35 @@ void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> 
 }
 
 AuditedFault of_array(const PassRule& rule, const std::string& name, const Array& mutant,
-                      const std::vector<double>& expected) {
+                      const std::vector<double>& expected, const RuleScale& scale) {
   Judge judge(rule, mutant.dtype(), mutant.size());
   judge.see(0, mutant.size(), values_of(mutant).data(), expected.data());
   AuditedFault one;
   one.array = name;
   one.elements = mutant.size();
   one.differing = judge.differing();
-  one.largest = rule.form == PassRule::Form::bound ? 0 : judge.largest({});
+  one.largest = rule.form == PassRule::Form::bound ? 0 : judge.largest(scale);
   one.index = index_at(mutant.shape(), std::max<std::int64_t>(judge.position(), 0));
   return one;
+}
+
+std::vector<double> other_values(const AuditOptions& options, std::size_t result,
+                                 const PlannedArray& planned) {
+  if (options.rule.form != PassRule::Form::no_worse_than) return {};
+  if (result >= options.other.results.size() || !options.other.results[result])
+    throw core::usage("no-worse-than: there is no {} of another implementation", planned.name);
+  const ArrayView& other = *options.other.results[result];
+  verify::require_given(other, planned.type.shape, planned.name, "other");
+  return values_of(Array::copy_of(other));
+}
+
+RuleScale scale_of(const AuditOptions& options, std::size_t result, const PlannedArray& planned,
+                   const std::vector<double>& expected) {
+  RuleScale scale;
+  const std::vector<double> other = other_values(options, result, planned);
+  for (std::size_t i = 0; i < other.size(); ++i) scale.see_other(other[i], expected[i]);
+  scale.require_other(planned.name);
+  return scale;
 }
 
 void take(const Against& against, AuditedFault& into) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ejk/audit.hpp"
+#include "verdict/audit/judge.hpp"
 
 namespace ejk::audits {
 
@@ -22,7 +23,13 @@ void add_found(Audit& audit, const AuditOptions& options, std::vector<Measured> 
 
 /// The measure of an array beside the rounded numbers expected; of the bound the largest difference, until take().
 AuditedFault of_array(const PassRule& rule, const std::string& name, const Array& mutant,
-                      const std::vector<double>& expected);
+                      const std::vector<double>& expected, const RuleScale& scale);
+/// Of another implementation's result number `result`, beside the rounded numbers expected.
+RuleScale scale_of(const AuditOptions& options, std::size_t result, const PlannedArray& planned,
+                   const std::vector<double>& expected);
+/// Elements of another implementation's result of that type; empty for other rules.
+std::vector<double> other_values(const AuditOptions& options, std::size_t result,
+                                 const PlannedArray& planned);
 /// The measure of a comparison by error bounds.
 void take(const Against& against, AuditedFault& into);
 

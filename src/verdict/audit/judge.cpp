@@ -2,22 +2,16 @@
 // tests: tests/verdict/audit/test_judge.cpp
 #include "verdict/audit/judge.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
-
-#include "core/require.hpp"
 
 namespace ejk {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool is_narrow(DType dtype) { return size_of(dtype) <= 2; }
 
 // The place of a number among those of its type: neighbours are 1 apart.
 std::int64_t place_of(double value, const verify::FloatType& type) {
@@ -30,81 +24,11 @@ std::int64_t place_of(double value, const verify::FloatType& type) {
 
 }  // namespace
 
-std::span<const std::string_view> rule_names() {
-  static constexpr std::string_view all[] = {"torch.testing", "kernelbench",      "flash-attn",
-                                             "fla",           "flashinfer-bench", "hf-kernels"};
-  return all;
-}
-
-PassRule named_rule(std::string_view name, DType dtype) {
-  using Form = PassRule::Form;
-  PassRule rule;
-  rule.name = name;
-  const auto of = [&](Form form, double rtol, double atol) {
-    rule.form = form, rule.rtol = rtol, rule.atol = atol;
-    return rule;
-  };
-  if (name == "torch.testing") {
-    if (dtype == DType::float64) return of(Form::allclose, 1e-7, 1e-7);
-    return of(Form::allclose,
-              dtype == DType::float16    ? 1e-3
-              : dtype == DType::bfloat16 ? 1.6e-2
-                                         : 1.3e-6,
-              1e-5);
-  }
-  if (name == "hf-kernels") return of(Form::allclose, 1e-5, 1e-2);
-  if (name == "kernelbench") {
-    const double t = is_narrow(dtype) ? 1e-2 : 1e-4;
-    return of(Form::allclose_actual, t, t);
-  }
-  if (name == "flash-attn") return of(Form::flash_attn, 0, 0);
-  if (name == "fla") return of(Form::fla, 0.005, 1e-6);
-  if (name == "flashinfer-bench") return of(Form::flashinfer_bench, 1e-2, 1e-2);
-  throw Error(Error::Kind::usage, fmt::format("'{}' is no tolerance", name));
-}
-
-std::string text_of(const PassRule& rule) {
-  using Form = PassRule::Form;
-  std::string text;
-  switch (rule.form) {
-    case Form::bound:
-      text = "the error bound of each element";
-      break;
-    case Form::allclose:
-      text = fmt::format("{} + {} |expected|", rule.atol, rule.rtol);
-      break;
-    case Form::allclose_actual:
-      text = fmt::format("{} + {} |actual|", rule.atol, rule.rtol);
-      break;
-    case Form::max_ulp:
-      text = fmt::format("{} units in the last place", rule.max_ulp);
-      break;
-    case Form::metric:
-      text = rule.metric.metric == Metric::cosine ? fmt::format("a cosine of {} at least", rule.metric.limit)
-             : rule.metric.metric == Metric::snr  ? fmt::format("{} dB at least", rule.metric.limit)
-                                                  : fmt::format("rel of {} at most", rule.metric.limit);
-      break;
-    case Form::flash_attn:
-      text = "twice the largest error of eager attention in the type of the inputs";
-      break;
-    case Form::fla:
-      text = fmt::format("RMS of the error within {} of that of the result", rule.rtol);
-      break;
-    case Form::flashinfer_bench:
-      text = fmt::format("{} absolute or {} relative", rule.atol, rule.rtol);
-      break;
-  }
-  if (rule.allowed_share > 0) text += fmt::format(", but in {} of the elements", rule.allowed_share);
-  if (rule.allowed_count > 0) text += fmt::format(", but in {} elements", rule.allowed_count);
-  return text;
-}
-
 namespace audits {
 
 Judge::Judge(const PassRule& rule, DType dtype, std::int64_t elements)
     : rule_(rule),
       type_(verify::float_type(dtype)),
-      unit_(rule.atol),
       kept_(1 + static_cast<std::size_t>(std::max(
                     rule.allowed_count,
                     static_cast<std::int64_t>(rule.allowed_share * static_cast<double>(elements))))) {}
@@ -118,7 +42,7 @@ double Judge::measure(double a, double e, double allowed) const {
     case PassRule::Form::allclose:
       return d / (rule_.atol + rule_.rtol * std::abs(e));
     case PassRule::Form::allclose_actual:
-      return d / (unit_ + unit_ * std::abs(a));
+      return d / (rule_.atol + rule_.rtol * std::abs(a));
     case PassRule::Form::max_ulp:
       return std::abs(static_cast<double>(place_of(a, type_)) - static_cast<double>(place_of(e, type_))) /
              static_cast<double>(rule_.max_ulp);
@@ -188,6 +112,8 @@ double Judge::largest(const RuleScale& scale) const {
   if (rule_.form == PassRule::Form::fla)
     return difference_ <= rule_.atol ? 0 : std::sqrt(dd_ / n) / (std::sqrt(ee_ / n) + 1e-8) / rule_.rtol;
   if (dd_ == 0) return 0;
+  if (rule_.form == PassRule::Form::no_worse_than)
+    return difference_ / (rule_.factor * (scale.of_other + type_.epsilon() * scale.most));
   if (rule_.form == PassRule::Form::flash_attn)
     return difference_ / ((scale.has_softcap ? 3 : 2) * scale.low + 2 * scale.rounding);
   const double limit = rule_.metric.limit;

@@ -3,10 +3,15 @@
 // tests: tests/verdict/audit/test_judge.cpp
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "compare/float_type.hpp"
+#include "core/require.hpp"
 #include "ejk/audit.hpp"
 
 namespace ejk::audits {
@@ -16,6 +21,20 @@ struct RuleScale {
   double low = 0;       // max |low − e|
   double rounding = 0;  // max |((e + 0.3) − 0.3) − e|
   bool has_softcap = false;
+  double of_other = 0;  // max |other − e|, of another implementation
+  double most = 0;      // max |e|
+
+  void see_other(double other, double e) {
+    if (!std::isfinite(e)) return;
+    const double error = std::abs(other - e);
+    of_other = std::max(of_other, std::isfinite(error) ? error : std::numeric_limits<double>::infinity());
+    most = std::max(most, std::abs(e));
+  }
+  /// Throws Error{input} about "other" where that was not finite and should be.
+  void require_other(const std::string& array) const {
+    if (std::isinf(of_other))
+      throw core::invalid("its {} is not finite where it should be", array).about("other");
+  }
 };
 
 class Judge {
@@ -40,7 +59,6 @@ class Judge {
 
   PassRule rule_;
   verify::FloatType type_;
-  double unit_;  // t of kernelbench
   std::size_t kept_;
   std::vector<double> top_;  // the largest measures, kept_ of them at least once cut
   std::int64_t differing_ = 0, at_ = -1;

@@ -70,6 +70,7 @@ class ProductAudit {
     audit_.rule = options_.rule;
     expected_ = product(spans_, lhs_, rhs_, settings_.transpose_rhs);
     values_ = audits::values_of(expected_);
+    scale_ = audits::scale_of(options_, 0, {"out", plan_.out()}, values_);
     if (options_.mutant) options_.mutant("expected", audits::copy_of(expected_));
     of_values();
     of_groups();
@@ -121,7 +122,7 @@ class ProductAudit {
 
   void add(std::string_view name, const std::string& parameter, Array mutant, std::string remedy) {
     const Fault* const fault = find_fault(name);
-    Measured one{audits::of_array(options_.rule, "out", mutant, values_), std::move(remedy)};
+    Measured one{audits::of_array(options_.rule, "out", mutant, values_, scale_), std::move(remedy)};
     one.fault.fault = fault;
     one.fault.parameter = parameter;
     one.fault.text = fault->text;
@@ -214,6 +215,7 @@ class ProductAudit {
   std::vector<Span> spans_;  // rows of groups
   Array expected_;
   std::vector<double> values_;
+  audits::RuleScale scale_;
   std::vector<Measured> found_;
   Audit audit_;
 };

@@ -138,7 +138,8 @@ const GroupProduct* ActualProduct::product_of(std::int64_t row) const {
 
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
-                const CheckEffort& effort, const std::vector<std::string>& tiles, Accumulator accumulator) {
+                const CheckEffort& effort, const std::vector<std::string>& tiles, Accumulator accumulator,
+                const OtherResults& other) {
   check_types(problem, operands, own.dtype, own.shape);
   verify::require_given(given, problem.out.shape, "result", "given");
   const ActualProduct it(problem, operands, given, accumulator);
@@ -174,6 +175,14 @@ Against compare(const Problem& problem, const Operands& operands, const ArrayVie
 
   Against against;
   against.method = whole ? Against::Method::float64 : Against::Method::own_result;
+  if (!other.results.empty()) {
+    const ArrayView& beside = other.results[0].value();
+    verify::require_given(beside, problem.out.shape, "result", "other");
+    verify::judge_beside(
+        rows,
+        [&](std::int64_t row, double* values) { Matrix{beside}.load_row(row, 0, it.columns(), values); },
+        other.factor, against, whole ? work : 0);
+  }
   const verify::RowCounts counts =
       verify::compare_rows(rows, against, whole ? work : 0, [&](std::int64_t done) {
         if (progress) progress(done, rows.rows);
@@ -201,9 +210,11 @@ namespace ejk {
 Against compare_results(const GroupedMatmulPlan& plan, const ArrayView& lhs, const ArrayView& rhs,
                         const std::optional<ArrayView>& existing_out, const ArrayView& own,
                         const ArrayView& given, Explain explain, const WorkProgress& progress,
-                        const std::vector<std::string>& tiles, Accumulator accumulator) {
+                        const std::vector<std::string>& tiles, Accumulator accumulator,
+                        const OtherResults& other) {
   const matmul::Operands operands{lhs, rhs, existing_out};
-  return matmul::compare(plan.internal(), operands, own, given, explain, progress, {}, tiles, accumulator);
+  return matmul::compare(plan.internal(), operands, own, given, explain, progress, {}, tiles, accumulator,
+                         other);
 }
 
 std::int64_t bytes_to_compare(const GroupedMatmulPlan& plan, Explain explain) {

@@ -49,7 +49,7 @@ struct ActualProduct {
 Against compare(const Problem& problem, const Operands& operands, const ArrayView& own,
                 const ArrayView& given, Explain explain, const WorkProgress& progress,
                 const CheckEffort& effort = {}, const std::vector<std::string>& tiles = {},
-                Accumulator accumulator = Accumulator::float32);
+                Accumulator accumulator = Accumulator::float32, const OtherResults& other = {});
 
 std::int64_t compare_bytes(const Problem& problem, Explain explain);
 

@@ -100,6 +100,17 @@ TEST_CASE("the named tolerances of tests measure what their libraries do") {
           doctest::Approx(most / 0.042));
     CHECK(pair.measured(named_rule("flash-attn", dtype), {0.02, 0.001, true}) ==
           doctest::Approx(most / 0.062));
+    PassRule beside;
+    beside.form = PassRule::Form::no_worse_than;
+    beside.factor = 3;
+    audits::RuleScale scale;
+    for (const double e : {0.5, -2.0}) scale.see_other(e + 0.25, e);
+    scale.see_other(1, kInfinity);
+    const double step = is_float32 ? 0x1p-23 : dtype == DType::bfloat16 ? 0x1p-7 : 0x1p-10;
+    CHECK(pair.measured(beside, scale) == doctest::Approx(most / (3 * (0.25 + step * 2))));
+    CHECK_NOTHROW(scale.require_other("out"));
+    scale.see_other(kInfinity, 1);
+    CHECK_THROWS_AS(scale.require_other("out"), const Error&);
   }
 }
 
