@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "bench/limits.hpp"
@@ -21,6 +23,13 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Before each time: EJK_BENCH_PAUSE seconds, none by default, in which threads fall asleep and the processor idles, as
+// between the calls of a user.
+inline void pause() {
+  static const char* const words = std::getenv("EJK_BENCH_PAUSE");
+  if (words != nullptr) std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(words)));
+}
+
 // Times f(), with a probe of the read limit right before each time, so that both see the same machine.
 // `bytes`: what f() has to read or write; 0: nothing worth a ratio.
 template <class F>
@@ -30,6 +39,7 @@ void run(
   std::vector<double> rates, limits, shares;
   for (auto _ : state) {
     const double limit = bytes > 0 ? probe() : 0;
+    pause();
     const auto begin = std::chrono::steady_clock::now();
     f();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
@@ -53,6 +63,7 @@ void against_roofline(benchmark::State& state, ejk::DType dtype, double flops, d
   for (auto _ : state) {
     peaks.push_back(bench::multiply_add_rate(dtype));
     bandwidths.push_back(bench::read_bandwidth(1));
+    pause();
     const auto begin = std::chrono::steady_clock::now();
     f();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
