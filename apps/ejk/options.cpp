@@ -171,9 +171,9 @@ Option& add_format(OptionSet& set) {
       .group(kSharedGroup);
 }
 
-Option& add_convention(OptionSet& set, Convention& into, const std::string& help) {
-  return add_choice(set, "--convention", into,
-                    {{"document", Convention::document}, {"ejkernel", Convention::ejkernel}}, "WHICH", help)
+Option& add_convention(OptionSet& set, Convention& into, const std::string& help,
+                       std::initializer_list<Convention> values) {
+  return add_choice(set, "--convention", into, named_choices<Convention>(values), "WHICH", help)
       .recorded()
       .shown("convention");
 }

@@ -321,8 +321,10 @@ Option& add_dtype(OptionSet& set, const std::string& names, T& into, const std::
 /// --format, of commands whose reports have cases.
 Option& add_format(OptionSet& set);
 
-/// --convention document|ejkernel, recorded and shown.
-Option& add_convention(OptionSet& set, Convention& into, const std::string& help);
+/// --convention with these values, recorded and shown.
+Option& add_convention(OptionSet& set, Convention& into, const std::string& help,
+                       std::initializer_list<Convention> values = {Convention::document,
+                                                                   Convention::ejkernel});
 
 Option& add_reference(OptionSet& set, const std::string& names, std::string& into, const std::string& help);
 

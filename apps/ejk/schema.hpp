@@ -67,7 +67,7 @@ dtype | string | its element type
 size_bytes | integer | bytes of its elements
 )";
 inline constexpr std::string_view kConventionKey = R"(
-convention | string | document or ejkernel
+convention | string | document or ejkernel; of ids and indices also fla
 )";
 inline constexpr std::string_view kSequencesFromKey = R"(
 from | string | how the input was interpreted: mask, lens, cu-seqlens, segment-ids or position-ids

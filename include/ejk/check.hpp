@@ -170,11 +170,38 @@ struct SegmentIdsClaims {
 Findings check_segment_ids(const IntegerArray& ids, const SegmentIdsClaims& claims = {},
                            const CheckOptions& options = {});
 
-/// Pairs [sequence, chunk in it] (chunks, 2) for chunks of C tokens that begin with their sequences, as
-/// prepare_chunk_indices makes them; `convention`: how those number sequences. Throws Error{input} for
-/// invalid cu_seqlens. Memory: a piece, 16 bytes a sequence, and 8 a chunk.
-Findings check_chunk_indices(const IntegerArray& chunk_indices, const IntegerArray& cu_seqlens,
-                             std::int64_t chunk_size, Convention convention = Convention::document,
+struct ChunkIndicesClaims {
+  IntegerArray cu_seqlens;  // Throws Error{input} for invalid ones
+  std::int64_t chunk_size = 0;
+  Convention convention = Convention::document;  // how sequences are numbered
+  IntegerArray chunk_offsets = {};               // (sequences + 1,), as prepare_chunk_offsets makes them
+};
+
+/// Rows [sequence, chunk in it] (chunks, 2), as prepare_chunk_indices makes them; rows with a -1 behind them are
+/// padding. Memory: check_chunk_indices_bytes.
+Findings check_chunk_indices(const IntegerArray& chunk_indices, const ChunkIndicesClaims& claims,
+                             const CheckOptions& options = {});
+
+/// The sequence of each token as kernels of Mamba 2 and causal_conv1d read it, (tokens,) or (1, tokens): any ids
+/// that differ and increase. Past the last sequence -1. Memory: a piece, 17 bytes a sequence.
+Findings check_seq_idx(const IntegerArray& seq_idx, const IntegerArray& cu_seqlens,
+                       const CheckOptions& options = {});
+
+struct StateIndicesClaims {
+  std::int64_t slots = 0;      // of the pool of states
+  std::int64_t pad_slot = -1;  // that of a sequence which is padding
+  bool read = false;           // slots are read, which sequences may share
+  /// The pages of each sequence, (sequences, pages), with a state each, after `page_size` tokens or fewer. Needs
+  /// `computed`. Empty: not given.
+  IntegerArray block_table = {};
+  std::int64_t page_size = 0;
+  IntegerArray computed = {};           // tokens of each sequence before the new ones, (sequences,)
+  IntegerArray has_initial_state = {};  // (sequences,) integers or bools; needs `computed`
+};
+
+/// The slot of each sequence's state in a pool, (sequences,). Throws Error{input} for claims of other numbers of
+/// sequences, and for negative computed tokens. Memory: check_state_indices_bytes.
+Findings check_state_indices(const IntegerArray& state_indices, const StateIndicesClaims& claims,
                              const CheckOptions& options = {});
 
 struct PositionIdsClaims {
@@ -340,7 +367,9 @@ Findings check_mask_info(const ArrayGroup& arrays, const MaskInfoClaims& claims 
 // and all that cu_seqlens and group sizes need.
 std::int64_t check_bytes();
 std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims);
-std::int64_t check_chunk_indices_bytes(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
+std::int64_t check_chunk_indices_bytes(const IntegerArray& chunk_indices, const ChunkIndicesClaims& claims);
+std::int64_t check_seq_idx_bytes(const IntegerArray& cu_seqlens);
+std::int64_t check_state_indices_bytes(const IntegerArray& state_indices, const StateIndicesClaims& claims);
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims);
 std::int64_t check_permutation_bytes(const IntegerArray& order, const PermutationClaims& claims);
 std::int64_t check_group_metadata_bytes(const GroupMetadataArrays& arrays, const GroupMetadataClaims& claims);

@@ -2,8 +2,8 @@
 //
 // cu_seqlens is a 1-D integer array (n + 1,) that begins with 0 and never decreases: sequence i has the
 // tokens cu[i] … cu[i+1] - 1. Any other array is an Error{input} that names the index. An empty sequence has
-// an index like any other; functions with ejkernel's convention leave it out. Chunk and block sizes are at
-// least 1. Source: ejkernel's xla_utils.utils.
+// an index like any other; ejkernel's convention does not count it, fla's counts it for chunks but not for
+// tokens. Chunk and block sizes are at least 1. Source: ejkernel's xla_utils.utils, fla's ops.utils.index.
 //
 // Functions named *_ids, *_indices and *_offsets compute elements when they are read; read_all() computes all
 // of them, on all threads.
@@ -103,19 +103,29 @@ std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu_
 /// 0 and the running sum of the numbers of chunks: (n + 1,) of cu's dtype.
 Array prepare_chunk_offsets(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
 
-/// Chunks of C tokens that begin at multiples of C of all tokens, cut where sequences begin: the pieces of
-/// Mamba 2's kernels, which have a state each.
-struct TokenChunks {
-  Array chunk_indices;  // (pieces,): the chunk of each piece
-  Array chunk_offsets;  // (pieces,): its first token in the chunk
-  Array last_pieces;    // (sequences,): the last piece of each, −1 of one without a token
-  /// (sequences,): the chunk of the token behind the last whole C tokens of each, whose state a cache keeps.
-  Array state_chunks;
+/// Chunks as the kernels of Mamba 2 in SGLang read them: they begin at multiples of C of all tokens, and where a
+/// sequence after the first begins, once for each. int32; throws Error{input} for more tokens.
+struct PackedRowChunks {
+  Array chunk_indices;                         // (chunks,): which C tokens a chunk is in
+  Array chunk_offsets;                         // (chunks,): its first token in them
+  std::shared_ptr<const ArraySource> seq_idx;  // (tokens,): the sequence of each token
 };
-/// All of cu's dtype. Throws Error{input} if that cannot hold one.
-TokenChunks prepare_token_chunks(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
-/// Its memory, with the results.
-std::int64_t token_chunks_bytes(const SequenceCounts& counts, std::int64_t chunk_size);
+PackedRowChunks prepare_packed_row_chunks(const IntegerArray& cu_seqlens, std::int64_t chunk_size);
+
+/// Chunks as those in vLLM read them: they end where the position in the sequence is a multiple of C. `computed`
+/// (sequences,): tokens of each before those of cu_seqlens; none by default. A sequence without new tokens has
+/// an empty chunk unless C divides its computed ones. int32; throws Error{input} for more tokens, and for
+/// computed ones that are negative or of another number of sequences.
+struct AlignedChunks {
+  Array cu_chunk_seqlens;    // (chunks + 1,): where each begins, and the number of tokens
+  Array seq_idx;             // (chunks,): the sequence of each
+  Array last_chunk_indices;  // (sequences,): the last chunk up to the end of each; -1: none
+};
+AlignedChunks prepare_aligned_chunks(const IntegerArray& cu_seqlens, std::int64_t chunk_size,
+                                     const IntegerArray& computed = {});
+
+/// Memory of either, with the results.
+std::int64_t mamba2_chunks_bytes(const SequenceCounts& counts, std::int64_t chunk_size);
 
 /// Most memory of each function above besides input and result; `input`: cu_seqlens, lengths or a mask.
 std::int64_t sequence_work_bytes(const ArrayType& input);

@@ -43,11 +43,34 @@ constexpr Rule kSegmentIds[] = {
 };
 
 constexpr Rule kChunkIndices[] = {
-    {"sequence", kError, "a chunk is of a sequence that there is"},
-    {"beyond", kError, "a chunk is one that its sequence has"},
-    {"twice", kError, "no chunk has two entries"},
-    {"missing", kError, "each chunk has an entry"},
-    {"order", kWarning, "chunks follow one another, as chunk_offsets count"},
+    {"shape", kError, "there are rows of two, (chunks, 2)"},
+    {"range", kError, "a row is a chunk that its sequence has"},
+    {"duplicate", kError, "no chunk has two rows"},
+    {"missing", kError, "each chunk has a row"},
+    {"order", kError, "chunks follow one another, as chunk_offsets count"},
+    {"per-row", kError, "chunks are of sequences, not of the packed row"},
+    {"numbering", kError, "empty sequences are counted, or not as claimed"},
+    {"tail", kError, "rows with a -1 stand behind the others"},
+    {"offsets", kError, "offsets are sums of the numbers of chunks"},
+};
+
+constexpr Rule kSeqIdx[] = {
+    {"length", kError, "each token of the sequences has an id"},
+    {"range", kError, "an id is a sequence that there is"},
+    {"boundary", kError, "ids change where sequences begin, and only there"},
+    {"order", kError, "ids do not decrease"},
+    {"repeated", kError, "no two sequences have the same id"},
+    {"padding", kError, "-1 is behind the sequences, and nothing else"},
+    {"type", kWarning, "ids are int32, which kernels read"},
+};
+
+constexpr Rule kStateIndices[] = {
+    {"range", kError, "a slot is one that there is"},
+    {"duplicate", kError, "no two sequences write the same slot"},
+    {"padding", kError, "a negative slot is that of padding"},
+    {"column", kError, "a slot is the page of the last computed token"},
+    {"fresh", kError, "who has computed tokens has an initial state"},
+    {"null", kWarning, "no slot is page 0, which is null"},
 };
 
 constexpr Rule kPositionIds[] = {
@@ -202,11 +225,14 @@ const char* name_of(Severity severity) { return severity == Severity::error ? "e
 
 std::span<const CheckKind> check_kinds() {
   static constexpr CheckKind kinds[] = {
-      {"cu-seqlens", kCuSeqlens},     {"segment-ids", kSegmentIds},       {"chunk-indices", kChunkIndices},
-      {"slot-mapping", kSlotMapping}, {"position-ids", kPositionIds},     {"permutation", kPermutation},
-      {"group-sizes", kGroupSizes},   {"group-metadata", kGroupMetadata}, {"topk-ids", kTopkIds},
-      {"indices", kIndices},          {"block-table", kBlockTable},       {"mask", kMask},
-      {"mask-info", kMaskInfo},       {"checkpoint", kCheckpoint},
+      {"cu-seqlens", kCuSeqlens},         {"segment-ids", kSegmentIds},
+      {"chunk-indices", kChunkIndices},   {"seq-idx", kSeqIdx},
+      {"state-indices", kStateIndices},   {"slot-mapping", kSlotMapping},
+      {"position-ids", kPositionIds},     {"permutation", kPermutation},
+      {"group-sizes", kGroupSizes},       {"topk-ids", kTopkIds},
+      {"group-metadata", kGroupMetadata}, {"indices", kIndices},
+      {"block-table", kBlockTable},       {"mask", kMask},
+      {"mask-info", kMaskInfo},           {"checkpoint", kCheckpoint},
   };
   return kinds;
 }

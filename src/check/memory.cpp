@@ -39,11 +39,26 @@ std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims) {
   return with_pieces(2 * kNumber * elements_of(claims.cu_seqlens));
 }
 
-std::int64_t check_chunk_indices_bytes(const IntegerArray& cu_seqlens, std::int64_t chunk_size) {
-  const double tokens = static_cast<double>(core::read_last_offset(*cu_seqlens));
-  return with_pieces(kNumber *
-                     (3 * elements_of(cu_seqlens) +
-                      std::max(tokens, 0.0) / static_cast<double>(std::max<std::int64_t>(chunk_size, 1))));
+std::int64_t check_chunk_indices_bytes(const IntegerArray& chunk_indices, const ChunkIndicesClaims& claims) {
+  constexpr double kRowsOfChunk = 2 * 6;  // of each form, in vectors that may grow to twice their size
+  const double tokens = static_cast<double>(core::read_last_offset(*claims.cu_seqlens)),
+               sequences = elements_of(claims.cu_seqlens),
+               chunks = sequences + std::max(tokens, 0.0) /
+                                        static_cast<double>(std::max<std::int64_t>(claims.chunk_size, 1));
+  return with_pieces(kNumber * (elements_of(chunk_indices) + 2 * sequences +
+                                2 * elements_of(claims.chunk_offsets) + 2 * kRowsOfChunk * chunks));
+}
+
+std::int64_t check_seq_idx_bytes(const IntegerArray& cu_seqlens) {
+  return with_pieces((2 * kNumber + 1) * elements_of(cu_seqlens));
+}
+
+std::int64_t check_state_indices_bytes(const IntegerArray& state_indices, const StateIndicesClaims& claims) {
+  constexpr double kOfSlot = 64;  // in a map
+  return with_pieces((kOfSlot + kNumber) * elements_of(state_indices) +
+                     2 * kNumber *
+                         (elements_of(claims.block_table) + elements_of(claims.computed) +
+                          elements_of(claims.has_initial_state)));
 }
 
 std::int64_t check_position_ids_bytes(const PositionIdsClaims& claims) {

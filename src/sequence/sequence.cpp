@@ -37,10 +37,10 @@ std::vector<std::int64_t> running_sum(const std::vector<std::int64_t>& lens) {
 }
 
 // The number of each run: its index, or how many non-empty ones came before it.
-std::vector<std::int64_t> numbers_of(const std::vector<std::int64_t>& offsets, Convention convention) {
+std::vector<std::int64_t> numbers_of(const std::vector<std::int64_t>& offsets, bool without_empty) {
   std::vector<std::int64_t> numbers(offsets.size() - 1);
   std::iota(numbers.begin(), numbers.end(), 0);
-  if (convention == Convention::ejkernel)
+  if (without_empty)
     for (std::size_t i = 0, seen = 0; i < numbers.size(); ++i) {
       numbers[i] = static_cast<std::int64_t>(seen);
       seen += offsets[i + 1] > offsets[i];
@@ -152,13 +152,15 @@ std::shared_ptr<const ArraySource> prepare_position_ids(const IntegerArray& cu) 
 }
 
 std::shared_ptr<const ArraySource> prepare_sequence_ids(const IntegerArray& cu, Convention convention) {
-  std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
+  std::vector<std::int64_t> offsets = core::read_offsets(cu),
+                            numbers = numbers_of(offsets, convention != Convention::document);
   const DType dtype = size_of(cu->dtype()) == 8 ? DType::int64 : DType::int32;
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::label, dtype, "sequence_ids");
 }
 
 std::shared_ptr<const ArraySource> prepare_token_indices(const IntegerArray& cu, Convention convention) {
-  std::vector<std::int64_t> offsets = core::read_offsets(cu), numbers = numbers_of(offsets, convention);
+  std::vector<std::int64_t> offsets = core::read_offsets(cu),
+                            numbers = numbers_of(offsets, convention != Convention::document);
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu->dtype(),
                             "token_indices");
 }
@@ -166,40 +168,13 @@ std::shared_ptr<const ArraySource> prepare_token_indices(const IntegerArray& cu,
 std::shared_ptr<const ArraySource> prepare_chunk_indices(const IntegerArray& cu, std::int64_t chunk_size,
                                                          Convention convention) {
   std::vector<std::int64_t> offsets = chunk_offsets_of(cu, chunk_size),
-                            numbers = numbers_of(offsets, convention);
+                            numbers = numbers_of(offsets, convention == Convention::ejkernel);
   return sequence::make_ids(std::move(offsets), std::move(numbers), IdKind::both, cu->dtype(),
                             "chunk_indices");
 }
 
 Array prepare_chunk_offsets(const IntegerArray& cu, std::int64_t chunk_size) {
   return core::to_array(chunk_offsets_of(cu, chunk_size), cu->dtype(), "chunk_offsets");
-}
-
-TokenChunks prepare_token_chunks(const IntegerArray& cu, std::int64_t chunk_size) {
-  if (chunk_size < 1) throw core::invalid("the chunk size is {}; it must be at least 1", chunk_size);
-  const std::vector<std::int64_t> offsets = core::read_offsets(cu);
-  std::vector<std::int64_t> indices, firsts, last, states;
-  for (std::size_t s = 0; s + 1 < offsets.size(); ++s) {
-    for (std::int64_t at = offsets[s]; at < offsets[s + 1]; at += chunk_size - at % chunk_size) {
-      indices.push_back(at / chunk_size);
-      firsts.push_back(at % chunk_size);
-      if (offsets[s + 1] - at <= chunk_size - at % chunk_size) break;
-    }
-    const std::int64_t length = offsets[s + 1] - offsets[s];
-    last.push_back(length > 0 ? std::ssize(indices) - 1 : -1);
-    states.push_back((offsets[s] + length / chunk_size * chunk_size) / chunk_size);
-  }
-  return {core::to_array(indices, cu->dtype(), "chunk_indices"),
-          core::to_array(firsts, cu->dtype(), "chunk_offsets"),
-          core::to_array(last, cu->dtype(), "last_pieces"),
-          core::to_array(states, cu->dtype(), "state_chunks")};
-}
-
-std::int64_t token_chunks_bytes(const SequenceCounts& counts, std::int64_t chunk_size) {
-  const double pieces =
-      static_cast<double>(counts.sequences) +
-      static_cast<double>(counts.tokens) / static_cast<double>(std::max<std::int64_t>(1, chunk_size));
-  return core::bytes_of_estimate(2 * (3 * 8 + 3 * 8) * pieces);  // vectors may grow to twice their size
 }
 
 // Offsets, lengths, their sums and labels: up to eight numbers of 64 bits a sequence.

@@ -391,35 +391,89 @@ Run declare_check_block_table(OptionSet& set) {
   };
 }
 
-struct ChunkWords {
-  CheckFlags flags;
-  std::string array, cu_seqlens;
-  std::int64_t chunk_size = 0;
-  Convention convention = Convention::document;
-};
-
 Run declare_check_chunk_indices(OptionSet& set) {
-  const auto words = std::make_shared<ChunkWords>();
-  add_reference(set, "INDICES", words->array,
-                "[sequence, chunk in it] of each chunk, (chunks, 2)\n"
-                "As flash-linear-attention reads them, and ejk chunk-indices writes them.")
+  const auto words = std::make_shared<Words<ChunkIndicesClaims>>();
+  add_reference(
+      set, "INDICES", words->array,
+      "[sequence, chunk in it] of each chunk, (chunks, 2)\n"
+      "As flash-linear-attention reads them, and ejk chunk-indices writes them. Rows with a -1 behind "
+      "them are padding.")
       .required();
-  add_reference(set, "--cu-seqlens", words->cu_seqlens, "where the sequences begin, (sequences + 1,)")
-      .required();
-  add_word(set, "--chunk-size", words->chunk_size, at_least(1), "N",
+  add_reference(set, "--cu-seqlens", words->second, "where the sequences begin, (sequences + 1,)").required();
+  add_word(set, "--chunk-size", words->claims.chunk_size, at_least(1), "N",
            "tokens of a chunk; the last one of a sequence may be shorter")
       .required();
+  add_reference(
+      set, "--chunk-offsets", words->third,
+      "chunks before each sequence, and of all, (sequences + 1,)\nAs ejk chunk-offsets writes them.");
   add_convention(
-      set, words->convention,
-      "ids around empty sequences\ndocument: the index of the sequence. ejkernel: empty sequences are not "
-      "counted.");
+      set, words->claims.convention,
+      "ids around empty sequences\ndocument, fla: the index of the sequence. ejkernel: empty sequences are not "
+      "counted.",
+      {Convention::document, Convention::ejkernel, Convention::fla});
   declare_check(set, "chunk-indices", words->flags);
   return [words](Job& job) {
     Inspection inspection(job, words->flags);
     const auto indices = inspection.open("chunk_indices", words->array);
-    const auto cu = inspection.open("cu_seqlens", words->cu_seqlens);
-    return inspection.run(check_chunk_indices_bytes(cu, words->chunk_size), ejk::check_chunk_indices, indices,
-                          cu, words->chunk_size, words->convention);
+    words->claims.cu_seqlens = inspection.open("cu_seqlens", words->second);
+    words->claims.chunk_offsets = inspection.open("chunk_offsets", words->third);
+    return inspection.run(check_chunk_indices_bytes(indices, words->claims), ejk::check_chunk_indices,
+                          indices, words->claims);
+  };
+}
+
+Run declare_check_seq_idx(OptionSet& set) {
+  const auto words = std::make_shared<Words<IntegerArray>>();
+  add_reference(
+      set, "SEQ_IDX", words->array,
+      "the sequence of each token, (tokens,) or (1, tokens)\n"
+      "As causal_conv1d and the kernels of Mamba 2 read it; -1 behind the sequences. An empty sequence "
+      "may have an id that no token has.")
+      .required();
+  add_reference(set, "--cu-seqlens", words->second, "where the sequences begin, (sequences + 1,)").required();
+  declare_check(set, "seq-idx", words->flags);
+  return [words](Job& job) {
+    Inspection inspection(job, words->flags);
+    const auto ids = inspection.open("seq_idx", words->array);
+    const auto cu = inspection.open("cu_seqlens", words->second);
+    return inspection.run(check_seq_idx_bytes(cu), ejk::check_seq_idx, ids, cu);
+  };
+}
+
+Run declare_check_state_indices(OptionSet& set) {
+  const auto words = std::make_shared<Words<StateIndicesClaims>>();
+  StateIndicesClaims& claims = words->claims;
+  const auto initial = std::make_shared<std::string>();
+  add_reference(set, "SLOTS", words->array, "the slot of each sequence's state in the pool, (sequences,)")
+      .required();
+  add_word(set, "--slots", claims.slots, at_least(0), "S", "how many slots the pool has").required();
+  add_word(
+      set, "--pad-slot", claims.pad_slot,
+      [](const std::string& word) { return read_integer(word, INT64_MIN); }, "N",
+      "the slot of a sequence that is padding, -1 by default\nNewer vLLM has 0, its null page.");
+  add_flag(set, "--read", claims.read, "the slots are only read: sequences may share one");
+  add_reference(set, "--computed", words->third, "tokens of each sequence before the new ones, (sequences,)");
+  add_reference(set, "--block-table", words->second,
+                "the pages of each sequence, (sequences, pages), whose slots they are\n"
+                "The state of a sequence is in the page of its last computed token; page 0 is null.")
+      .needs("--computed")
+      .needs("--block-size");
+  add_word(set, "--block-size", claims.page_size, at_least(1), "B", "tokens of a page")
+      .needs("--block-table");
+  add_reference(set, "--has-initial-state", *initial,
+                "not 0 where a sequence begins from the state in its slot, (sequences,)")
+      .needs("--computed");
+  declare_check(set, "state-indices", words->flags);
+  return [words, initial](Job& job) {
+    if (!words->third.empty() && words->second.empty() && initial->empty())
+      throw usage("--computed requires --block-table or --has-initial-state");
+    Inspection inspection(job, words->flags);
+    const auto slots = inspection.open("state_indices", words->array);
+    words->claims.block_table = inspection.open("block_table", words->second);
+    words->claims.computed = inspection.open("computed", words->third);
+    words->claims.has_initial_state = inspection.open("has_initial_state", *initial);
+    return inspection.run(check_state_indices_bytes(slots, words->claims), ejk::check_state_indices, slots,
+                          words->claims);
   };
 }
 
@@ -704,6 +758,14 @@ const Command kActions[] = {
      .summary = "the sequence of each chunk, and its number in it",
      .example = "ejk check chunk-indices chunk_indices.npy --cu-seqlens cu.npy --chunk-size 64",
      .declare = declare_check_chunk_indices},
+    {.name = "check seq-idx",
+     .summary = "the sequence of each token, as kernels of Mamba 2 read it",
+     .example = "ejk check seq-idx seq_idx.npy --cu-seqlens cu.npy",
+     .declare = declare_check_seq_idx},
+    {.name = "check state-indices",
+     .summary = "the slots that states of sequences are read from and written to",
+     .example = "ejk check state-indices slots.npy --slots 128",
+     .declare = declare_check_state_indices},
     {.name = "check position-ids",
      .summary = "each token's position in its sequence",
      .example = "ejk check position-ids position_ids.npy --cu-seqlens cu_seqlens.npy",
@@ -770,9 +832,10 @@ counts | table | the rules that are broken | done
   severity | string | error or warning
   count | integer | its findings, all of them
   text | string | the rule's condition
-sequences | integer | sequences | cu-seqlens, position-ids, chunk-indices, block-table and slot-mapping
-tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids, permutation, topk-ids and slot-mapping
+sequences | integer | sequences | cu-seqlens, position-ids, chunk-indices, seq-idx, state-indices, block-table and slot-mapping
+tokens | integer | tokens, without padding | cu-seqlens, segment-ids, position-ids, seq-idx, permutation, topk-ids and slot-mapping
 chunks | integer | chunks of all sequences | chunk-indices
+slots | integer | slots of the pool | state-indices
 written | integer | slots that are written | slot-mapping
 empty_sequences | integer | sequences without a token | cu-seqlens
 longest | integer | tokens of the longest sequence | cu-seqlens
@@ -784,7 +847,7 @@ ranks | table | work of each rank | permutation with --cp, of each token once
   tokens | integer | its tokens
   pairs | integer | causal pairs of a query and a key of its sequence
   keys_received | integer | keys of these that are on other ranks
-padding | integer | elements that are padding | segment-ids and position-ids
+padding | integer | elements or rows that are padding | segment-ids, position-ids and state-indices, and chunk-indices with such rows
 segments | integer | segments | segment-ids
 layout | string | another library's arrays | group-metadata with other arrays than megablox'
 groups | integer | groups | group-sizes and group-metadata

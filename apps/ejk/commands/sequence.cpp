@@ -95,60 +95,59 @@ Outcome run_lens(const LensOptions& options, Job& job) {
 
 // --- ids, indices and chunk offsets
 
-enum class Grid { sequences, tokens };
-const char* name_of(Grid grid) { return grid == Grid::tokens ? "tokens" : "sequences"; }
+// Whose kernels read the chunks.
+enum class ChunkLayout { fla, sglang, vllm };
+const char* name_of(ChunkLayout layout) {
+  constexpr const char* names[] = {"fla", "sglang", "vllm"};
+  return names[static_cast<std::size_t>(layout)];
+}
 
 struct IdOptions {
   std::string cu_seqlens;
   std::int64_t chunk_size = 0;
-  std::optional<Convention> convention;  // absent: not an option
-  const Option* convention_option = nullptr;
-  std::optional<Grid> grid = {};  // of chunks
+  Convention convention = Convention::document;
+  ChunkLayout layout = ChunkLayout::fla;
+  std::string computed;
 };
 
-using MakeIds = Source (*)(const ArraySource& cu_seqlens, const IdOptions& options);
+using MakeIds = std::vector<Output> (*)(const ArraySource& cu_seqlens, const IdOptions& options, Job& job);
 
-Outcome run_ids(const char* name, MakeIds make, const IdOptions& options, Job& job) {
+// `more` bytes of work for these sequences.
+Outcome run_ids(MakeIds make, const IdOptions& options, Job& job,
+                std::int64_t (*more)(const SequenceCounts&, const IdOptions&) = nullptr) {
   const Source input = job.open("cu_seqlens", options.cu_seqlens);
-  const std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
+  std::int64_t peak = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
   job.require_memory(peak);
 
   // The sequences determine the size of the result, so a dry run reads them.
   const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
-  const Source ids = job.phase(Phase::compute, [&] { return make(*cu, options); });
+  const SequenceCounts counts = count_sequences(*cu);
+  if (more != nullptr) job.require_memory(peak += more(counts, options));
+  std::vector<Output> ids = job.phase(Phase::compute, [&] { return make(*cu, options, job); });
   Report report;
-  add_counts(report, count_sequences(*cu));
-  add_array(report, *ids);
+  add_counts(report, counts);
+  add_array(report, *ids.front().source);
   job.show_options(report);
   if (job.plan(report, peak)) return Outcome::passed;
-  job.deliver(std::move(report), {{name, ids, {}}});
+  job.deliver(std::move(report), std::move(ids));
   return Outcome::passed;
 }
 
-Outcome run_token_chunks(const IdOptions& options, Job& job) {
-  if (!options.convention_option->given.empty())
-    throw usage("--convention excludes --grid tokens").hint("an empty sequence has no piece there");
-  const Source input = job.open("cu_seqlens", options.cu_seqlens);
-  const std::int64_t cu_bytes = kPieceBytes + type_of(*input).bytes() + sequence_work_bytes(type_of(*input));
-  job.require_memory(cu_bytes);
-  const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
-  const SequenceCounts counts = count_sequences(*cu);
-  const std::int64_t peak = cu_bytes + token_chunks_bytes(counts, options.chunk_size);
-  job.require_memory(peak);
-  const TokenChunks chunks =
-      job.phase(Phase::compute, [&] { return prepare_token_chunks(*cu, options.chunk_size); });
-  const auto of = [](const Array& array) { return make_source(array.view()); };
-  Report report;
-  add_counts(report, counts);
-  report.add("grid", "chunks of all", std::string(name_of(Grid::tokens)))
-      .add("chunk_size", "chunk size", options.chunk_size, Unit::tokens);
-  add_array(report, *of(chunks.chunk_indices));
-  if (job.plan(report, peak)) return Outcome::passed;
-  job.deliver(std::move(report), {{"chunk_indices", of(chunks.chunk_indices), {}},
-                                  {"chunk_offsets", of(chunks.chunk_offsets), {}},
-                                  {"last_pieces", of(chunks.last_pieces), {}},
-                                  {"state_chunks", of(chunks.state_chunks), {}}});
-  return Outcome::passed;
+std::vector<Output> make_mamba2_chunks(const ArraySource& cu, const IdOptions& options, Job& job) {
+  const auto output = [](const char* name, Array& array) {
+    return Output{name, make_source(std::move(array), name), {}};
+  };
+  if (options.layout == ChunkLayout::sglang) {
+    PackedRowChunks chunks = prepare_packed_row_chunks(cu, options.chunk_size);
+    return {output("chunk_indices", chunks.chunk_indices),
+            output("chunk_offsets", chunks.chunk_offsets),
+            {"seq_idx", chunks.seq_idx, {}}};
+  }
+  const IntegerArray computed =
+      options.computed.empty() ? IntegerArray() : job.open("computed", options.computed);
+  AlignedChunks chunks = prepare_aligned_chunks(cu, options.chunk_size, computed);
+  return {output("cu_chunk_seqlens", chunks.cu_chunk_seqlens), output("seq_idx", chunks.seq_idx),
+          output("last_chunk_indices", chunks.last_chunk_indices)};
 }
 
 enum class Has { neither, convention, chunk_size, both };
@@ -166,16 +165,17 @@ std::shared_ptr<IdOptions> declare_id_options(OptionSet& set, Has has) {
         .recorded()
         .shown("chunk size", Unit::tokens);
   if (has == Has::convention || has == Has::both)
-    options->convention_option =
-        &add_convention(set, options->convention.emplace(Convention::document),
-                        "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
-                        "empty sequences are not counted.");
+    add_convention(set, options->convention,
+                   "ids around empty sequences\ndocument: an id is the index of the sequence. ejkernel: "
+                   "empty sequences are not counted. fla: those of tokens are ejkernel's, of chunks the "
+                   "document's.",
+                   {Convention::document, Convention::ejkernel, Convention::fla});
   return options;
 }
 
-Run declare_ids(OptionSet& set, const char* name, Has has, MakeIds make) {
+Run declare_ids(OptionSet& set, Has has, MakeIds make) {
   const auto options = declare_id_options(set, has);
-  return [=](Job& job) { return run_ids(name, make, *options, job); };
+  return [=](Job& job) { return run_ids(make, *options, job); };
 }
 
 // --- cdiv
@@ -224,55 +224,65 @@ Run declare_lens(OptionSet& set) {
 }
 
 Run declare_position_ids(OptionSet& set) {
-  return declare_ids(set, "position_ids", Has::neither,
-                     [](const ArraySource& cu, const IdOptions&) { return prepare_position_ids(cu); });
+  return declare_ids(set, Has::neither, [](const ArraySource& cu, const IdOptions&, Job&) {
+    return std::vector<Output>{{"position_ids", prepare_position_ids(cu), {}}};
+  });
 }
 
 Run declare_sequence_ids(OptionSet& set) {
-  return declare_ids(set, "sequence_ids", Has::convention,
-                     [](const ArraySource& cu, const IdOptions& options) {
-                       return prepare_sequence_ids(cu, *options.convention);
-                     });
+  return declare_ids(set, Has::convention, [](const ArraySource& cu, const IdOptions& options, Job&) {
+    return std::vector<Output>{{"sequence_ids", prepare_sequence_ids(cu, options.convention), {}}};
+  });
 }
 
 Run declare_token_indices(OptionSet& set) {
-  return declare_ids(set, "token_indices", Has::convention,
-                     [](const ArraySource& cu, const IdOptions& options) {
-                       return prepare_token_indices(cu, *options.convention);
-                     });
+  return declare_ids(set, Has::convention, [](const ArraySource& cu, const IdOptions& options, Job&) {
+    return std::vector<Output>{{"token_indices", prepare_token_indices(cu, options.convention), {}}};
+  });
+}
+
+std::vector<Output> make_chunks(const ArraySource& cu, const IdOptions& options, Job& job) {
+  if (options.layout != ChunkLayout::fla) return make_mamba2_chunks(cu, options, job);
+  return {{"chunk_indices", prepare_chunk_indices(cu, options.chunk_size, options.convention), {}}};
 }
 
 Run declare_chunk_indices(OptionSet& set) {
   const auto options = declare_id_options(set, Has::both);
-  add_choice(
-      set, "--grid", options->grid, {{"sequences", Grid::sequences}, {"tokens", Grid::tokens}}, "WHAT",
-      "where chunks begin\n"
-      "sequences (default): with each sequence, as flash-linear-attention (FLA) has them. tokens: at "
-      "multiples "
-      "of --chunk-size of all tokens, cut where a sequence begins, as the kernels of Mamba 2 in vLLM and "
-      "SGLang have them: four arrays, and no --convention.")
-      .recorded();
-  set.set_outputs([options] {
-    return options->grid == Grid::tokens
-               ? std::vector<std::string>{"chunk_indices", "chunk_offsets", "last_pieces", "state_chunks"}
-               : std::vector<std::string>{"chunk_indices"};
+  add_choice(set, "--layout", options->layout,
+             named_choices<ChunkLayout>({ChunkLayout::fla, ChunkLayout::sglang, ChunkLayout::vllm}), "WHOSE",
+             "whose kernels read the chunks\n"
+             "fla: of linear attention, chunks begin with each sequence. sglang: of Mamba 2, at multiples of "
+             "--chunk-size of all tokens, and where a sequence begins. vllm: of Mamba 2, at multiples of "
+             "--chunk-size in each sequence. The latter are three arrays each, of int32.")
+      .recorded()
+      .shown("layout");
+  add_reference(set, "--computed", options->computed,
+                "tokens of each sequence before those of CU_SEQLENS, (sequences,)\n"
+                "For --layout vllm; by default none. A sequence's first chunk then ends at its next multiple "
+                "of --chunk-size.");
+  set.set_outputs([options]() -> std::vector<std::string> {
+    if (options->layout == ChunkLayout::sglang) return {"chunk_indices", "chunk_offsets", "seq_idx"};
+    if (options->layout == ChunkLayout::vllm) return {"cu_chunk_seqlens", "seq_idx", "last_chunk_indices"};
+    return {"chunk_indices"};
   });
   return [options](Job& job) {
-    if (options->grid == Grid::tokens) return run_token_chunks(*options, job);
-    return run_ids(
-        "chunk_indices",
-        [](const ArraySource& cu, const IdOptions& of) {
-          return prepare_chunk_indices(cu, of.chunk_size, *of.convention);
-        },
-        *options, job);
+    if (options->layout != ChunkLayout::fla && options->convention != Convention::document)
+      throw usage("--convention {} excludes --layout {}", name_of(options->convention),
+                  name_of(options->layout))
+          .hint("its kernels read the indices of sequences, as --convention document has them");
+    if (!options->computed.empty() && options->layout != ChunkLayout::vllm)
+      throw usage("--computed requires --layout vllm");
+    return run_ids(make_chunks, *options, job, [](const SequenceCounts& counts, const IdOptions& of) {
+      return of.layout == ChunkLayout::fla ? 0 : mamba2_chunks_bytes(counts, of.chunk_size);
+    });
   };
 }
 
 Run declare_chunk_offsets(OptionSet& set) {
-  return declare_ids(set, "chunk_offsets", Has::chunk_size,
-                     [](const ArraySource& cu, const IdOptions& options) {
-                       return make_source(prepare_chunk_offsets(cu, options.chunk_size), "chunk_offsets");
-                     });
+  return declare_ids(set, Has::chunk_size, [](const ArraySource& cu, const IdOptions& options, Job&) {
+    return std::vector<Output>{
+        {"chunk_offsets", make_source(prepare_chunk_offsets(cu, options.chunk_size), "chunk_offsets"), {}}};
+  });
 }
 
 Run declare_cdiv(OptionSet& set) {
@@ -369,19 +379,19 @@ extern const Command chunk_indices_command{
     .outputs =
         {{"chunk_indices", "(chunks, 2) of cu_seqlens' type",
           "[sequence, chunk in it] of each chunk of --chunk-size tokens; a sequence's last may be shorter; "
-          "with --grid tokens (pieces,), the chunk of each piece"},
-         {"chunk_offsets", "(pieces,) of that type, with --grid tokens",
-          "the first token of each piece in its chunk"},
-         {"last_pieces", "(sequences,) of that type, with --grid tokens",
-          "the last piece of each sequence; -1 of one without a token"},
-         {"state_chunks", "(sequences,) of that type, with --grid tokens",
-          "the chunk of the token behind the last whole --chunk-size tokens of each sequence"}},
+          "with --layout sglang (chunks,) int32, which --chunk-size tokens each is in"},
+         {"chunk_offsets", "(chunks,) int32, with --layout sglang", "the first token of each chunk in them"},
+         {"cu_chunk_seqlens", "(chunks + 1,) int32, with --layout vllm",
+          "the first token of each chunk, and the number of tokens"},
+         {"seq_idx", "int32, with --layout sglang (tokens,), vllm (chunks,)",
+          "the sequence of each token, or of each chunk"},
+         {"last_chunk_indices", "(sequences,) int32, with --layout vllm",
+          "the last chunk up to the end of each sequence; -1: none"}},
     .use = R"(sequence, chunk = np.load("chunk_indices.npy")[program_id]
 begin = cu[sequence] + chunk * chunk_size
 end = min(begin + chunk_size, cu[sequence + 1]))",
-    .keys = joined({count_keys(), kChunkSizeKey, R"(
-convention | string | document or ejkernel | without --grid tokens
-grid | string | tokens | with --grid tokens
+    .keys = joined({count_keys(), kChunkSizeKey, kConventionKey, R"(
+layout | string | fla, sglang or vllm
 )",
                     kArrayKeys}),
     .declare = declare_chunk_indices,
