@@ -16,13 +16,13 @@ namespace ejk {
 
 namespace {
 
-using Offsets = std::vector<std::int64_t>;
+using ChunkOffsets = std::vector<std::int64_t>;
 using ChunkRow = std::array<std::int64_t, 2>;
 using ChunkRows = std::vector<ChunkRow>;
 
 enum class Numbering { all_sequences, without_empty };
 
-ChunkRows rows_of_sequences(const Offsets& cu, std::int64_t chunk_size, Numbering numbering) {
+ChunkRows rows_of_sequences(const ChunkOffsets& cu, std::int64_t chunk_size, Numbering numbering) {
   ChunkRows rows;
   std::int64_t number = 0;
   for (std::size_t s = 0; s + 1 < cu.size(); ++s) {
@@ -36,7 +36,7 @@ ChunkRows rows_of_sequences(const Offsets& cu, std::int64_t chunk_size, Numberin
 
 // Of chunks that begin at multiples of their size in the packed row: cut where sequences begin, with their numbers in
 // the row or in the sequence, and uncut, of one sequence or of that of their first token.
-std::array<ChunkRows, 4> rows_of_packed_row(const Offsets& cu, std::int64_t chunk_size) {
+std::array<ChunkRows, 4> rows_of_packed_row(const ChunkOffsets& cu, std::int64_t chunk_size) {
   std::array<ChunkRows, 4> rows;
   for (std::size_t s = 0; s + 1 < cu.size(); ++s) {
     const auto sequence = static_cast<std::int64_t>(s);
@@ -57,7 +57,7 @@ std::array<ChunkRows, 4> rows_of_packed_row(const Offsets& cu, std::int64_t chun
 
 class ChunkRules {
  public:
-  ChunkRules(Offsets cu, const ChunkIndicesClaims& claims, Findings& found)
+  ChunkRules(ChunkOffsets cu, const ChunkIndicesClaims& claims, Findings& found)
       : cu_(std::move(cu)),
         claims_(claims),
         numbering_(claims.convention == Convention::ejkernel ? Numbering::without_empty
@@ -72,7 +72,7 @@ class ChunkRules {
 
   void check_rows(const ChunkRows& rows) {
     if (rows == expected_ || is_known_fault(rows)) return;
-    Offsets row_of(expected_.size(), -1);
+    ChunkOffsets row_of(expected_.size(), -1);
     bool is_whole = rows.size() == expected_.size();
     for (std::size_t r = 0; r < rows.size(); ++r) is_whole = check_row(rows[r], r, row_of) && is_whole;
     for (std::size_t e = 0; e < expected_.size(); ++e) {
@@ -86,7 +86,7 @@ class ChunkRules {
     }
   }
 
-  void check_offsets(const Offsets& offsets) {
+  void check_offsets(const ChunkOffsets& offsets) {
     const auto add_offset = [&](std::int64_t at, auto&& message) {
       const ReportValue value =
           at < std::ssize(offsets) ? offsets[static_cast<std::size_t>(at)] : ReportValue();
@@ -139,7 +139,7 @@ class ChunkRules {
   }
 
   // False for a row that is none of the chunks, or one that an earlier row is.
-  bool check_row(const ChunkRow& values, std::size_t index, Offsets& row_of) {
+  bool check_row(const ChunkRow& values, std::size_t index, ChunkOffsets& row_of) {
     const auto [sequence, chunk] = values;
     const auto row = static_cast<std::int64_t>(index);
     if (sequence == -1 || chunk == -1) {
@@ -169,7 +169,7 @@ class ChunkRules {
     return true;
   }
 
-  Offsets cu_;
+  ChunkOffsets cu_;
   const ChunkIndicesClaims& claims_;
   Numbering numbering_;
   ChunkRows expected_;

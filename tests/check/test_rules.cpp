@@ -75,10 +75,38 @@ std::function<Findings()> permutation(const Numbers& order, const Numbers& cu_se
   };
 }
 
-// Of sequences of 12, 68 and 48 tokens in chunks of 64.
-std::function<Findings()> chunks(const Numbers& pairs) {
+// Of sequences of 12, 68, 0 and 48 tokens in chunks of 64.
+std::function<Findings()> chunks(const Numbers& rows, const Numbers& offsets = {0, 1, 3, 3, 4}) {
   return [=] {
-    return check_chunk_indices(integers(pairs, {std::ssize(pairs) / 2, 2}), integers({0, 12, 80, 128}), 64);
+    return check_chunk_indices(integers(rows, {std::ssize(rows) / 2, 2}),
+                               {integers({0, 12, 80, 80, 128}), 64, Convention::document, integers(offsets)});
+  };
+}
+
+const Numbers kChunkRows{0, 0, 1, 0, 1, 1, 3, 0};
+
+// Of sequences of 2, 1 and 3 tokens.
+std::function<Findings()> seq_idx(const Numbers& ids, DType dtype = DType::int32) {
+  return [=] { return check_seq_idx(integers(ids, {std::ssize(ids)}, dtype), integers({0, 2, 3, 6})); };
+}
+
+// Of a pool of 8 slots.
+std::function<Findings()> states(const Numbers& slots, bool read = false) {
+  return [=] {
+    StateIndicesClaims claims;
+    claims.slots = 8, claims.read = read;
+    return check_state_indices(integers(slots), claims);
+  };
+}
+
+// Of sequences with 16, 17 and 0 computed tokens on pages of 16.
+std::function<Findings()> computed_states(const Numbers& slots, const Numbers& initial = {1, 1, 0}) {
+  return [=] {
+    StateIndicesClaims claims;
+    claims.slots = 8;
+    claims.block_table = integers({4, 5, 2, 3, 6, 7}, {3, 2}), claims.page_size = 16;
+    claims.computed = integers({16, 17, 0}), claims.has_initial_state = integers(initial);
+    return check_state_indices(integers(slots), claims);
   };
 }
 
@@ -347,11 +375,36 @@ const std::map<std::string, std::map<std::string, Pair>> kPairs{
       {"padding-inside", {segments({1, 0, 2}), segments({0, 1, 2, 0, -1})}},
       {"assumed", {segments_from(ZeroId::Meaning::document), segments_from(ZeroId::Meaning::padding)}}}},
     {"chunk-indices",
-     {{"sequence", {chunks({0, 0, 1, 0, 1, 1, 3, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
-      {"beyond", {chunks({0, 0, 1, 0, 1, 2, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
-      {"twice", {chunks({0, 0, 1, 0, 1, 0, 1, 1, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
-      {"missing", {chunks({0, 0, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}},
-      {"order", {chunks({0, 0, 1, 1, 1, 0, 2, 0}), chunks({0, 0, 1, 0, 1, 1, 2, 0})}}}},
+     {{"shape",
+       {[] {
+          return check_chunk_indices(integers({0, 1}), {integers({0, 2}), 1});
+        },
+        [] {
+          return check_chunk_indices(integers({0, 0, 0, 1}, {2, 2}), {integers({0, 2}), 1});
+        }}},
+      {"range", {chunks({0, 0, 1, 0, 1, 2, 3, 0}), chunks(kChunkRows)}},
+      {"duplicate", {chunks({0, 0, 1, 0, 1, 0, 1, 1, 3, 0}), chunks(kChunkRows)}},
+      {"missing", {chunks({0, 0, 3, 0}), chunks(kChunkRows)}},
+      {"order", {chunks({0, 0, 1, 1, 1, 0, 3, 0}), chunks(kChunkRows)}},
+      {"per-row", {chunks({0, 0, 1, 0, 1, 1, 3, 1}), chunks(kChunkRows)}},
+      {"numbering", {chunks({0, 0, 1, 0, 1, 1, 2, 0}), chunks(kChunkRows)}},
+      {"tail", {chunks({0, 0, 1, 0, -1, -1, 1, 1, 3, 0}), chunks({0, 0, 1, 0, 1, 1, 3, 0, -1, -1, -1, -1})}},
+      {"offsets", {chunks(kChunkRows, {0, 1, 3, 4, 5}), chunks(kChunkRows)}}}},
+    {"seq-idx",
+     {{"length", {seq_idx({0, 0, 1, 2, 2}), seq_idx({0, 0, 1, 2, 2, 2})}},
+      {"range", {seq_idx({1, 1, 2, 3, 3, 3}), seq_idx({0, 0, 1, 2, 2, 2})}},
+      {"boundary", {seq_idx({0, 1, 1, 2, 2, 2}), seq_idx({0, 0, 1, 2, 2, 2})}},
+      {"order", {seq_idx({0, 0, 2, 1, 1, 1}), seq_idx({0, 0, 1, 2, 2, 2})}},
+      {"repeated", {seq_idx({0, 0, 1, 0, 0, 0}), seq_idx({0, 0, 1, 2, 2, 2})}},
+      {"padding", {seq_idx({0, 0, 1, 2, 2, 2, 0}), seq_idx({0, 0, 1, 2, 2, 2, -1})}},
+      {"type", {seq_idx({0, 0, 1, 2, 2, 2}, DType::int64), seq_idx({0, 0, 1, 2, 2, 2})}}}},
+    {"state-indices",
+     {{"range", {states({0, 8}), states({0, 7})}},
+      {"duplicate", {states({3, 3, -1, -1}), states({3, 3, -1, -1}, true)}},
+      {"padding", {states({3, -2}), states({3, -1})}},
+      {"column", {computed_states({4, 2, 6}), computed_states({4, 3, 1})}},
+      {"fresh", {computed_states({4, 3, 6}, {1, 1, 1}), computed_states({4, 3, -1}, {1, 1, 1})}},
+      {"null", {computed_states({4, 3, 0}), computed_states({4, 3, 6})}}}},
     {"slot-mapping",
      {{"length", {slots({47}), slots({47, 25})}},
       {"range", {slots({47, 25}, {11, 6}), slots({47, 25})}},

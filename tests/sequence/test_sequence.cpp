@@ -211,31 +211,3 @@ TEST_CASE("count_sequences counts what is there and what is empty") {
   CHECK(none.sequences == 0);
   CHECK(none.longest == 0);
 }
-
-TEST_CASE("chunks of all tokens are cut where sequences begin") {
-  const TokenChunks two = prepare_token_chunks(std::vector<std::int64_t>{0, 5, 10}, 8);
-  CHECK(values_of(two.chunk_indices) == std::vector<std::int64_t>{0, 0, 1});
-  CHECK(values_of(two.chunk_offsets) == std::vector<std::int64_t>{0, 5, 0});
-  CHECK(values_of(two.last_pieces) == std::vector<std::int64_t>{0, 2});
-  const std::vector<std::int64_t> ten{0, 858, 1697, 2523, 3374, 4277, 5172, 6025, 6893, 7750, 8192};
-  CHECK(values_of(prepare_token_chunks(ten, 128).state_chunks) ==
-        std::vector<std::int64_t>{6, 12, 19, 25, 33, 39, 46, 53, 59, 63});
-
-  // A piece begins at each token that begins a sequence or a chunk.
-  std::mt19937_64 random(4);
-  for (int n = 0; n < 200; ++n) {
-    std::vector<std::int64_t> cu{0}, indices, firsts, last;
-    for (std::uint64_t s = random() % 5; s > 0; --s)
-      cu.push_back(cu.back() + static_cast<std::int64_t>(random() % 12));
-    const auto size = static_cast<std::int64_t>(random() % 7 + 1);
-    for (std::size_t s = 0; s + 1 < cu.size(); ++s) {
-      for (std::int64_t t = cu[s]; t < cu[s + 1]; ++t)
-        if (t == cu[s] || t % size == 0) indices.push_back(t / size), firsts.push_back(t % size);
-      last.push_back(cu[s] < cu[s + 1] ? std::ssize(indices) - 1 : -1);
-    }
-    const TokenChunks chunks = prepare_token_chunks(cu, size);
-    CHECK(values_of(chunks.chunk_indices) == indices);
-    CHECK(values_of(chunks.chunk_offsets) == firsts);
-    CHECK(values_of(chunks.last_pieces) == last);
-  }
-}
