@@ -87,20 +87,15 @@ class ChunkRules {
   }
 
   void check_offsets(const ChunkOffsets& offsets) {
-    const auto add_offset = [&](std::int64_t at, auto&& message) {
-      const ReportValue value =
-          at < std::ssize(offsets) ? offsets[static_cast<std::size_t>(at)] : ReportValue();
-      check::add(found_, "offsets", at, "chunk_offsets", at < std::ssize(offsets) ? Shape{at} : Shape{},
-                 value, message);
-    };
     if (offsets.size() != cu_.size())
-      add_offset(std::ssize(offsets),
+      check::add(found_, "offsets", std::ssize(offsets), "chunk_offsets", {}, {},
                  fmt::format("{} offsets, and there are {} with their end", offsets.size(), cu_.size()));
     std::int64_t before = 0;
     for (std::size_t s = 0; s < std::min(offsets.size(), cu_.size()); ++s) {
       if (s > 0) before += core::ceil_div(cu_[s] - cu_[s - 1], claims_.chunk_size);
+      const auto at = static_cast<std::int64_t>(s);
       if (offsets[s] != before)
-        add_offset(static_cast<std::int64_t>(s),
+        check::add(found_, "offsets", at, "chunk_offsets", {at}, offsets[s],
                    [&] { return fmt::format("chunks before sequence {}: {}", s, before); });
     }
   }

@@ -69,7 +69,7 @@ constexpr Rule kStateIndices[] = {
     {"duplicate", kError, "no two sequences write the same slot"},
     {"padding", kError, "a negative slot is that of padding"},
     {"column", kError, "a slot is the page of the last computed token"},
-    {"fresh", kError, "who has computed tokens has an initial state"},
+    {"fresh", kError, "only sequences with computed tokens have a state"},
     {"null", kWarning, "no slot is page 0, which is null"},
 };
 
