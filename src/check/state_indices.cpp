@@ -58,10 +58,8 @@ class StateWalk {
       check::add(found_, rule, sequence, "state_indices", {sequence}, slot, message);
     };
     if (slot < 0)
-      add("padding", [&] {
-        return fmt::format("of sequence {}; padding is {}, --pad-slot={} makes it this", sequence,
-                           claims_.pad_slot, slot);
-      });
+      add("padding",
+          [&] { return fmt::format("of sequence {}; --pad-slot={} makes it padding", sequence, slot); });
     else if (slot >= claims_.slots)
       add("range", [&] { return check::there_are(claims_.slots, "slot"); });
     else if (const auto [known, is_new] = writers_.try_emplace(slot, sequence); !is_new && !claims_.read)
