@@ -34,21 +34,21 @@ ChunkRows rows_of_sequences(const ChunkOffsets& cu, std::int64_t chunk_size, Num
   return rows;
 }
 
-// Of chunks that begin at multiples of their size in the packed row: cut where sequences begin, with their numbers in
-// the row or in the sequence, and uncut, of one sequence or of that of their first token.
-std::array<ChunkRows, 4> rows_of_packed_row(const ChunkOffsets& cu, std::int64_t chunk_size) {
-  std::array<ChunkRows, 4> rows;
+// Chunks that begin at multiples of their size in the packed row: cut where sequences begin, with their numbers in the
+// row or in the sequence, or uncut, of one sequence or of that of their first token.
+enum class PackedRow { cut, cut_by_sequence, one_sequence, uncut };
+
+ChunkRows rows_of_packed_row(const ChunkOffsets& cu, std::int64_t chunk_size, PackedRow form) {
+  ChunkRows rows;
   for (std::size_t s = 0; s + 1 < cu.size(); ++s) {
     const auto sequence = static_cast<std::int64_t>(s);
     std::int64_t at = cu[s];
     for (std::int64_t n = 0; at < cu[s + 1]; ++n) {
       const std::int64_t chunk = at / chunk_size, first = at % chunk_size;
-      rows[0].push_back({sequence, chunk});
-      rows[1].push_back({sequence, n});
-      if (first == 0) {
-        rows[2].push_back({0, chunk});
-        rows[3].push_back({sequence, chunk});
-      }
+      const bool is_cut = form == PackedRow::cut || form == PackedRow::cut_by_sequence;
+      if (is_cut || first == 0)
+        rows.push_back(
+            {form == PackedRow::one_sequence ? 0 : sequence, form == PackedRow::cut_by_sequence ? n : chunk});
       at += std::min(chunk_size - first, cu[s + 1] - at);
     }
   }
@@ -108,8 +108,6 @@ class ChunkRules {
   }
 
   bool is_known_fault(const ChunkRows& rows) {
-    const std::string remedy =
-        fmt::format("'ejk chunk-indices CU --chunk-size {}' makes those of sequences", claims_.chunk_size);
     const auto is = [&](const ChunkRows& fault, const char* rule, std::int64_t column, auto&& message) {
       if (rows != fault) return false;
       const auto row = static_cast<std::size_t>(
@@ -127,9 +125,14 @@ class ChunkRules {
            fmt::format("empty sequences are {}counted; --convention {} takes these rows",
                        counts_all ? "not " : "", counts_all ? "ejkernel" : "document")))
       return true;
-    const auto of_row = rows_of_packed_row(cu_, claims_.chunk_size);
-    return std::any_of(of_row.begin(), of_row.end(), [&](const ChunkRows& fault) {
-      return is(fault, "per-row", 1, "chunks of the packed row; " + remedy);
+    constexpr PackedRow kForms[] = {PackedRow::cut, PackedRow::cut_by_sequence, PackedRow::one_sequence,
+                                    PackedRow::uncut};
+    return std::any_of(std::begin(kForms), std::end(kForms), [&](PackedRow form) {
+      return is(
+          rows_of_packed_row(cu_, claims_.chunk_size, form), "per-row", 1,
+          fmt::format(
+              "chunks of the packed row; 'ejk chunk-indices CU --chunk-size {}' makes those of sequences",
+              claims_.chunk_size));
     });
   }
 

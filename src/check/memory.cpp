@@ -40,13 +40,14 @@ std::int64_t check_segment_ids_bytes(const SegmentIdsClaims& claims) {
 }
 
 std::int64_t check_chunk_indices_bytes(const IntegerArray& chunk_indices, const ChunkIndicesClaims& claims) {
-  constexpr double kRowsOfChunk = 2 * 6;  // of each form, in vectors that may grow to twice their size
+  constexpr double kOfChunk =
+      2 * 2 * 2 + 1;  // rows of two forms, which may grow to twice their size, and an index
   const double tokens = static_cast<double>(core::read_last_offset(*claims.cu_seqlens)),
                sequences = elements_of(claims.cu_seqlens),
                chunks = sequences + std::max(tokens, 0.0) /
                                         static_cast<double>(std::max<std::int64_t>(claims.chunk_size, 1));
   return with_pieces(kNumber * (elements_of(chunk_indices) + 2 * sequences +
-                                2 * elements_of(claims.chunk_offsets) + 2 * kRowsOfChunk * chunks));
+                                2 * elements_of(claims.chunk_offsets) + kOfChunk * chunks));
 }
 
 std::int64_t check_seq_idx_bytes(const IntegerArray& cu_seqlens) {
