@@ -122,17 +122,12 @@ class ChunkRules {
     const bool counts_all = numbering_ == Numbering::all_sequences;
     const auto other = counts_all ? Numbering::without_empty : Numbering::all_sequences;
     if (is(rows_of_sequences(cu_, claims_.chunk_size, other), "numbering", 0,
-           fmt::format("empty sequences are {}counted; --convention {} takes these rows",
-                       counts_all ? "not " : "", counts_all ? "ejkernel" : "document")))
+           fmt::format("empty sequences are {}counted", counts_all ? "not " : "")))
       return true;
     constexpr PackedRow kForms[] = {PackedRow::cut, PackedRow::cut_by_sequence, PackedRow::one_sequence,
                                     PackedRow::uncut};
     return std::any_of(std::begin(kForms), std::end(kForms), [&](PackedRow form) {
-      return is(
-          rows_of_packed_row(cu_, claims_.chunk_size, form), "per-row", 1,
-          fmt::format(
-              "chunks of the packed row; 'ejk chunk-indices CU --chunk-size {}' makes those of sequences",
-              claims_.chunk_size));
+      return is(rows_of_packed_row(cu_, claims_.chunk_size, form), "per-row", 1, "a chunk of the packed row");
     });
   }
 
@@ -199,8 +194,7 @@ Findings check_chunk_indices(const IntegerArray& chunk_indices, const ChunkIndic
       .add("chunks", "chunks", rules.chunks(), Unit::count);
   if (shape.size() != 2 || shape[1] != 2) {
     check::add(found, "shape", 0, "chunk_indices", {}, {},
-               fmt::format("shape {}, not (chunks, 2){}", to_string(shape),
-                           shape.size() == 1 ? ": those of --layout sglang are no rows of sequences" : ""));
+               fmt::format("shape {}, not (chunks, 2)", to_string(shape)));
   } else {
     ChunkRows rows = read_chunk_rows(*chunk_indices, options);
     const auto is_padding = [](const ChunkRow& row) { return row[0] == -1 || row[1] == -1; };

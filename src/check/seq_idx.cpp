@@ -136,8 +136,7 @@ Findings check_seq_idx(const IntegerArray& seq_idx, const IntegerArray& cu_seqle
       .add("tokens", "tokens", cu.back(), Unit::count);
   if (seq_idx->dtype() != DType::int32)
     check::add(found, "type", 0, "seq_idx", {}, {},
-               fmt::format("{}; causal_conv1d and mamba_ssm read int32: ejk convert IN -o OUT --dtype int32",
-                           name_of(seq_idx->dtype())));
+               fmt::format("{}; causal_conv1d and mamba_ssm read int32", name_of(seq_idx->dtype())));
   SeqIdxWalk walk(*seq_idx, cu, found);
   check::scan_sequences(*seq_idx, cu, options, found, "ids",
                         [&](std::int64_t at, std::int64_t id, std::int64_t before, std::size_t s) {

@@ -59,7 +59,7 @@ class StateWalk {
     };
     if (slot < 0)
       add("padding",
-          [&] { return fmt::format("of sequence {}; --pad-slot={} makes it padding", sequence, slot); });
+          [&] { return fmt::format("of sequence {}; padding is {}", sequence, claims_.pad_slot); });
     else if (slot >= claims_.slots)
       add("range", [&] { return check::there_are(claims_.slots, "slot"); });
     else if (const auto [known, is_new] = writers_.try_emplace(slot, sequence); !is_new && !claims_.read)

@@ -50,6 +50,23 @@ void declare_check(OptionSet& set, std::string_view kind, CheckFlags& flags, con
                              more.empty() ? "" : "\n\n", rules));
 }
 
+// What to type where a rule of a kind is broken.
+struct Remedy {
+  std::string_view kind, rule, text;
+};
+constexpr Remedy kRemedies[] = {
+    {"chunk-indices", "shape", "those of ejk chunk-indices --layout sglang are of Mamba 2, and not checked"},
+    {"chunk-indices", "per-row", "'ejk chunk-indices CU --chunk-size N' makes chunks of sequences"},
+    {"chunk-indices", "numbering",
+     "--convention ejkernel takes rows that do not count empty sequences, --convention document those that do"},
+    {"chunk-indices", "offsets", "'ejk chunk-offsets CU --chunk-size N' makes them"},
+    {"seq-idx", "boundary",
+     "'ejk chunk-indices CU --chunk-size N --layout sglang --field seq_idx' makes ids"},
+    {"seq-idx", "type", "'ejk convert IN -o OUT --dtype int32' converts them"},
+    {"state-indices", "padding", "--pad-slot N is the slot of padding, -1 by default"},
+    {"state-indices", "duplicate", "--read takes slots that are only read, which sequences may share"},
+};
+
 // Prints the findings. The check failed if there is an error; with --strict also if there is a warning.
 // `remarks`: warnings about the check itself, which are no findings.
 Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job,
@@ -57,6 +74,9 @@ Outcome deliver(const Findings& findings, const CheckFlags& flags, Job& job,
   Report report = describe(findings, flags.strict ? Severity::warning : Severity::error);
   report.warnings.insert(report.warnings.end(), remarks.begin(), remarks.end());
   report.cases.front().name = job.command.action();
+  for (const auto& [kind, rule, text] : kRemedies)
+    if (kind == job.command.action() && findings.count(rule) > 0)
+      report.warnings.push_back(fmt::format("{}: {}", rule, text));
   job.deliver(std::move(report), {});
   return findings.errors() > 0 || (flags.strict && findings.warnings() > 0) ? Outcome::failed
                                                                             : Outcome::passed;
