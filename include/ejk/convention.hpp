@@ -11,7 +11,7 @@ enum class Convention {
 
 /// "document", "ejkernel", "fla".
 constexpr const char* name_of(Convention convention) {
-  return convention == Convention::document ? "document"
+  return convention == Convention::document   ? "document"
          : convention == Convention::ejkernel ? "ejkernel"
                                               : "fla";
 }
