@@ -123,13 +123,13 @@ Outcome run_ids(MakeIds make, const IdOptions& options, Job& job,
   const Source cu = job.phase(Phase::read, [&] { return in_memory(*input); });
   const SequenceCounts counts = count_sequences(*cu);
   if (more != nullptr) job.require_memory(peak += more(counts, options));
-  std::vector<Output> ids = job.phase(Phase::compute, [&] { return make(*cu, options, job); });
+  const std::vector<Output> ids = job.phase(Phase::compute, [&] { return make(*cu, options, job); });
   Report report;
   add_counts(report, counts);
   add_array(report, *ids.front().source);
   job.show_options(report);
   if (job.plan(report, peak)) return Outcome::passed;
-  job.deliver(std::move(report), std::move(ids));
+  job.deliver(std::move(report), ids);
   return Outcome::passed;
 }
 
