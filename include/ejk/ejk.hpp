@@ -10,6 +10,7 @@
 #include "ejk/check.hpp"
 #include "ejk/communicator.hpp"
 #include "ejk/compare.hpp"
+#include "ejk/conv1d.hpp"
 #include "ejk/convention.hpp"
 #include "ejk/cp_order.hpp"
 #include "ejk/dtype.hpp"
@@ -31,4 +32,5 @@
 #include "ejk/segments.hpp"
 #include "ejk/sequence.hpp"
 #include "ejk/sparsity.hpp"
+#include "ejk/state_slots.hpp"
 #include "ejk/threads.hpp"

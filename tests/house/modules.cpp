@@ -29,9 +29,10 @@ const std::map<std::string, Names> kArrows{
     {"compare", {"arrays", "core", "kernels", "quantize"}},
     {"matmul", {"core", "kernels"}},
     {"attention", {"blocks", "core", "kernels", "mask", "matmul"}},
-    {"verdict", {"attention", "blocks", "compare", "core", "kernels", "mask", "matmul"}},
+    {"verdict", {"attention", "blocks", "compare", "core", "kernels", "mask", "matmul", "recurrence"}},
     {"sparsity", {"blocks", "core", "kernels", "mask"}},
     {"check", {"blocks", "core", "mask", "matmul", "quantize", "sequence", "sparsity"}},
+    {"recurrence", {"core", "kernels"}},
     {"layouts", {"blocks", "check", "core", "kernels", "mask"}},
 };
 
