@@ -55,7 +55,7 @@ TEST_CASE("slots that do not fit are refused with the sequence and the slot") {
     StateSlots given;
     given.read = make_source(Array::from<std::int64_t>({std::ssize(read)}, read), "r.npy");
     if (!write.empty()) given.write = write;
-    return test::failure([&] { slots(given, 2, 4); });
+    return plain::failure([&] { slots(given, 2, 4); });
   };
   CHECK(why({0, 4}) == "r.npy: sequence 1 reads slot 4, and the initial state has 4");
   CHECK(why({-2, 1}) == "r.npy: sequence 0 reads slot -2, and the initial state has 4");
@@ -64,11 +64,12 @@ TEST_CASE("slots that do not fit are refused with the sequence and the slot") {
   CHECK(why({2, 1, 0}) == "r.npy: state_indices has 3 elements, and there are 2 sequences");
   StateSlots given;
   given.write = Integers{0};
-  CHECK(test::failure([&] { slots(given, 1, 1); }) ==
-        "slots are written, and those that are read are missing");
-  CHECK(test::failure([&] { slots(given, 1, std::nullopt); }) ==
-        "slots are those of an initial state, which is missing");
-  CHECK(test::failure([&] { slots({}, 3, 2); }) == "initial_state has 2 states, and there are 3 sequences");
+  const auto misuse = [&](std::optional<std::int64_t> states) {
+    return plain::failure([&] { slots(given, 1, states); }, Error::Kind::usage);
+  };
+  CHECK(misuse(1) == "slots are written, and those that are read are missing");
+  CHECK(misuse(std::nullopt) == "slots are those of an initial state, which is missing");
+  CHECK(plain::failure([&] { slots({}, 3, 2); }) == "initial_state has 2 states, and there are 3 sequences");
 }
 
 TEST_CASE("packed sequences cover the tokens, empty ones among them") {
@@ -78,7 +79,7 @@ TEST_CASE("packed sequences cover the tokens, empty ones among them") {
   CHECK(all[1].begin == 3);
   CHECK(all[1].length == 0);
   CHECK(all[2].length == 2);
-  CHECK(test::failure([&] {
+  CHECK(plain::failure([&] {
           recurrence::packed_sequences(*make_source(view_of(cu.data(), {4}), "cu"), 6, "x");
         }) == "cu: cu_seqlens ends at 5 (index 3), and x has 6 tokens");
   CHECK(recurrence::sequences_of_batch(2, 7)[1].entry == 1);
