@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -48,6 +49,14 @@ void add_all_products(Real* sum, std::int64_t n, const Real* w, std::int64_t apa
   if (count == 1) add_products<1, kStep>(sum, n, w, apart, rows);
 }
 
+// `x` has its sign bit ? `then` : `otherwise`. GCC does not vectorise a choice that it moves a product into.
+template <class Real>
+Real where_negative(Real x, Real then, Real otherwise) {
+  using Bits = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
+  const Bits mask = std::bit_cast<Bits>(x) >> (8 * sizeof(Real) - 1);
+  return std::bit_cast<Real>((std::bit_cast<Bits>(then) & mask) | (std::bit_cast<Bits>(otherwise) & ~mask));
+}
+
 struct Block {
   std::size_t sequence;
   std::int64_t first, tokens, channel, channels;
@@ -65,9 +74,16 @@ std::vector<Block> blocks_of(const Conv1dProblem& p, std::int64_t tokens, std::i
 }
 
 template <class Real>
+void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t count, Real* to) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (stride == 2 && size_of(dtype) == 2) return kernels::active().codes.widen(dtype, from, count, to);
+  core::load(dtype, from, stride, count, to);
+}
+
+template <class Real>
 std::vector<Real> loaded(const ArrayView& array, std::int64_t stride, std::int64_t count) {
   std::vector<Real> values(static_cast<std::size_t>(count));
-  core::load(array.dtype, array.data, stride, count, values.data());
+  load(array.dtype, array.data, stride, count, values.data());
   return values;
 }
 
@@ -133,10 +149,10 @@ class Convolution {
         continue;
       }
       if (from != nullptr)
-        core::load(p_.x.dtype, from, p_.x.strides[2], b.channels, buffer);
+        load(p_.x.dtype, from, p_.x.strides[2], b.channels, buffer);
       else if (const std::int64_t state = p_.slots[b.sequence].read; state >= 0)
-        core::load(p_.state->dtype, p_.state_at(state, b.channel, p_.types.state_width + t),
-                   p_.state->strides[1], b.channels, buffer);
+        load(p_.state->dtype, p_.state_at(state, b.channel, p_.types.state_width + t), p_.state->strides[1],
+             b.channels, buffer);
       else
         std::fill_n(buffer, b.channels, Real(0));
       rows.push_back(buffer);
@@ -163,12 +179,12 @@ class Convolution {
         line = reinterpret_cast<const Real*>(p_.x_at(sequence, b.first - history_, c));
       } else {
         if (from_state > 0 && state >= 0)
-          core::load(p_.state->dtype, p_.state_at(state, c, p_.types.state_width - from_state),
-                     p_.state->strides[2], from_state, scratch.elements);
+          load(p_.state->dtype, p_.state_at(state, c, p_.types.state_width - from_state),
+               p_.state->strides[2], from_state, scratch.elements);
         else
           std::fill_n(scratch.elements, from_state, Real(0));
-        core::load(p_.x.dtype, p_.x_at(sequence, b.first - history_ + from_state, c), p_.x.strides[1],
-                   history_ + b.tokens - from_state, scratch.elements + from_state);
+        load(p_.x.dtype, p_.x_at(sequence, b.first - history_ + from_state, c), p_.x.strides[1],
+             history_ + b.tokens - from_state, scratch.elements + from_state);
       }
       for (std::size_t j = 0; j < rows.size(); ++j) rows[j] = line + j;
       std::byte* const to = out_at(sequence, b.first, c);
@@ -195,10 +211,8 @@ class Convolution {
         products.softmax_f32->weights(powers, n, 0, powers);
       else
         products.softmax_f64->weights(powers, n, 0, powers);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const Real factor = sums[i] >= 0 ? Real(1) : powers[i];
-        sums[i] = sums[i] * factor / (1 + powers[i]);
-      }
+      for (std::int64_t i = 0; i < n; ++i)
+        sums[i] = sums[i] * where_negative(sums[i], powers[i], Real(1)) / (1 + powers[i]);
     }
     if (reinterpret_cast<std::byte*>(sums) == to) return;
     if constexpr (std::is_same_v<Real, float>)
