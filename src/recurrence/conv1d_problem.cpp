@@ -39,8 +39,10 @@ Conv1dLayout layout_of(const Conv1dOperands& operands, const Conv1dSettings& set
     throw invalid("x has the shape {}, and the layout {} has {} axes", to_string(operands.x.shape),
                   name_of(layout), rank)
         .about("x")
-        .hint(packed ? "packed tokens of a batch of one are its slice [0]"
-                     : "packed tokens, (tokens, channels), come with cu_seqlens");
+        .hint(!packed ? "packed tokens, (tokens, channels), come with cu_seqlens"
+              : !operands.x.shape.empty() && operands.x.shape[0] == 1
+                  ? "packed tokens of a batch of one are its slice [0]"
+                  : "the entries of a batch are sequences without cu_seqlens");
   return layout;
 }
 

@@ -360,7 +360,11 @@ TEST_CASE("operands of conv1d that do not fit are refused, with the layout that 
   c.settings.state_width.reset();
   c.cu_seqlens = {0, 7};
   CHECK(why() ==
-        "x has the shape (2, 7, 5), and the layout td has 2 axes | packed tokens of a batch of one are its "
+        "x has the shape (2, 7, 5), and the layout td has 2 axes | the entries of a batch are sequences "
+        "without cu_seqlens");
+  c.x = Array(DType::float32, {1, 7, 5});
+  CHECK(why() ==
+        "x has the shape (1, 7, 5), and the layout td has 2 axes | packed tokens of a batch of one are its "
         "slice [0]");
   c.settings.layout = Conv1dLayout::bds;
   CHECK(why() ==
