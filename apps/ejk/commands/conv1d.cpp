@@ -4,7 +4,9 @@
 
 #include <array>
 
+#include "against.hpp"
 #include "commands.hpp"
+#include "ejk/recurrence_check.hpp"
 #include "integers.hpp"
 #include "job.hpp"
 #include "schema.hpp"
@@ -19,6 +21,7 @@ struct ConvolutionOptions {
   std::string x, weight, bias, cu_seqlens, initial_state;
   SlotOptions slots;
   Conv1dSettings settings;
+  AgainstOptions against;
 };
 
 class ConvolutionInputs {
@@ -71,13 +74,40 @@ Outcome run(const ConvolutionOptions& options, Job& job) {
   ConvolutionInputs inputs(options, job, report);
   const Conv1dTypes types = inputs.types(options.settings);
   append(report, describe(types));
+  ActualArrays actual = job.phase(Phase::read, [&] {
+    return open_actual(options.against, {{"out", types.out}, {"final_state", types.final_state}}, {}, job,
+                       report);
+  });
+  const bool compares = options.against.given(), writes = job.outputs.has_target() || !compares;
   const std::int64_t results = types.out.bytes() + types.final_state.bytes();
-  if (job.plan(report, inputs.bytes() + results + piece_buffers(2, results))) return Outcome::passed;
+  std::int64_t peak = inputs.bytes() + (writes ? results + piece_buffers(2, results) : 0);
+  for (const BufferedInput& given : actual.results) peak += given.bytes_to_buffer();
+  if (compares) peak += bytes_to_compare_conv1d(types, options.against.explain);
+  if (job.plan(report, peak)) return Outcome::passed;
   const Conv1dOperands operands = job.phase(Phase::read, [&] { return inputs.read(); });
-  Conv1dResult result = job.phase(Phase::compute, [&] { return conv1d(operands, options.settings); });
-  job.deliver(std::move(report), {{"out", make_source(std::move(result.out)), {}},
-                                  {"final_state", make_source(std::move(result.final_state)), {}}});
-  return Outcome::passed;
+  Output out{"out", nullptr, "it is compared alone"}, final_state{"final_state", nullptr, out.absent_because};
+  if (writes) {
+    Conv1dResult result = job.phase(Phase::compute, [&] { return conv1d(operands, options.settings); });
+    out.source = make_source(std::move(result.out));
+    final_state.source = make_source(std::move(result.final_state));
+  }
+  bool passed = true;
+  if (compares) {
+    ActualConv1d given;
+    job.phase(Phase::read, [&] {
+      if (actual.results[0].source) given.out = actual.results[0].view();
+      if (actual.results[1].source) given.final_state = actual.results[1].view();
+    });
+    const Against against = job.phase(Phase::compute, [&] {
+      return compare_conv1d(operands, options.settings, given, options.against.explain,
+                            options.against.tiles);
+    });
+    passed = against.agrees();
+    add_against(report, options.against, against, actual.others,
+                "'ejk compare MINE RESULT --explain' compares the two arrays by themselves.", job);
+  }
+  job.deliver(std::move(report), {std::move(out), std::move(final_state)});
+  return passed ? Outcome::passed : Outcome::failed;
 }
 
 Run declare_conv1d(OptionSet& set) {
@@ -113,6 +143,11 @@ Run declare_conv1d(OptionSet& set) {
       .recorded();
   declare_state_slots(set, options->slots);
   add_dtype(set, "--dtype", settings.dtype, "type of out, by default that of X", float_dtypes()).recorded();
+  declare_against(set, options->against);
+  set.set_outputs([&set, options] {
+    const bool is_compared_alone = options->against.given() && set.shared().output.empty();
+    return is_compared_alone ? std::vector<std::string>() : std::vector<std::string>{"out", "final_state"};
+  });
   set_footer(set,
              "Token t is act(bias + sum over j of weight[j] * x[t - (W - 1) + j]), channel by\n"
              "channel; a sequence reads none of another. Arithmetic is float32, float64 of\n"
@@ -136,12 +171,13 @@ extern const Command conv1d_command{
                 {"final_state", "(sequences, channels, L), or the pool of --state-indices",
                  "the last L tokens of each sequence, and of its initial state before them"}},
     .use = R"(with h5py.File("out.h5") as f: out, state = f["out"][()], f["final_state"][()])",
-    .keys = R"(
+    .keys = joined({R"(
 layout | string | axes of X and out
 sequences, tokens, channels | integer | sequences; tokens of all; channels
 width, state_width | integer | W; L
 out, final_state | shape | their shapes
 )",
+                    kAgainstKeys, kAgainstPartsKeys}),
     .declare = declare_conv1d,
 };
 
