@@ -348,7 +348,9 @@ TEST_CASE("operands of conv1d that do not fit are refused, with the layout that 
   c.state = Array(DType::float32, {2, 5, 2});
   CHECK(why() == "initial_state has 2 columns, and 4 weights reach back over 3 tokens");
   c.state = Array(DType::float32, {3, 5, 3});
-  CHECK(why() == "initial_state has 3 states, and there are 2 sequences");
+  CHECK(why() ==
+        "initial_state has 3 states, and there are 2 sequences | of a pool of slots, state indices say which "
+        "are those of the sequences");
   c.state = Array(DType::float32, {2, 5});
   CHECK(why() == "initial_state has the shape (2, 5), not (sequences, channels, width)");
   c.state = Array(DType::float32, {2, 5, 4});

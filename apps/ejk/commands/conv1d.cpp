@@ -177,7 +177,9 @@ sequences, tokens, channels | integer | sequences; tokens of all; channels
 width, state_width | integer | W; L
 out, final_state | shape | their shapes
 )",
-                    kAgainstKeys, kAgainstPartsKeys}),
+                    kAgainstKeys, kAgainstPartsKeys, R"(
+  not_given | string | results that were not given | where one was not given
+)"}),
     .declare = declare_conv1d,
 };
 
