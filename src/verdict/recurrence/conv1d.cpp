@@ -165,11 +165,12 @@ struct NamedStep {
 std::vector<NamedStep> faults_of_out(const Conv1dProblem& p) {
   using Step = ConvolutionStep;
   const bool has_silu = p.activation == Conv1dActivation::silu;
-  std::vector<NamedStep> all{{Step::activation, has_silu ? "the activation is left out"
-                                                         : "silu is applied to sums that have no activation"},
-                             {Step::reversed, "the weights are reversed"},
-                             {Step::late, "every token is one token late"}};
-  if (p.bias) all.push_back({Step::bias, "the bias is left out"});
+  std::vector<NamedStep> all{
+      {Step::activation, has_silu ? "the activation of sums is left out"
+                                  : "the activation of sums is silu, and there should be none"},
+      {Step::reversed, "the weights are reversed"},
+      {Step::late, "every token is one token late"}};
+  if (p.bias) all.push_back({Step::bias, "the bias of the channels is left out"});
   if (p.types.sequences > 1)
     all.push_back({Step::runs_on, "the last tokens of a sequence run on into the next one"});
   if (p.state) {

@@ -99,11 +99,11 @@ TEST_CASE("known faults of short convolutions are named, in float32 and bfloat16
     CHECK(c.explained(changed) == "out: the weights are reversed; ");
     changed = c.operands;
     changed.bias.reset();
-    CHECK(c.explained(changed) == "out: the bias is left out; ");
+    CHECK(c.explained(changed) == "out: the bias of the channels is left out; ");
 
     Conv1dSettings plain_sum = c.settings;
     plain_sum.activation = Conv1dActivation::none;
-    CHECK(c.explained(conv1d(c.operands, plain_sum)) == "out: the activation is left out; ");
+    CHECK(c.explained(conv1d(c.operands, plain_sum)) == "out: the activation of sums is left out; ");
 
     std::vector<double> later(24 * 5);
     const std::vector<double> weight = plain::doubles(c.weight.view());
