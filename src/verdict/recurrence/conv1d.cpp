@@ -196,11 +196,20 @@ std::vector<NamedStep> faults_of_final_state(const Conv1dProblem& p) {
   return all;
 }
 
+// What an element may be off by.
+struct ElementBound {
+  double absolute = 0, relative = 0;
+
+  double operator()(double value) const {
+    return absolute + relative * (std::isfinite(value) ? std::abs(value) : 0);
+  }
+};
+
 // A result and its known faults. `row_of`: a row as it is with one step changed.
 struct ComparedRows {
   verify::ResultRows rows;
   std::function<void(std::int64_t row, ConvolutionStep step, Channels& values)> row_of;
-  std::function<double(double value)> allowed;
+  ElementBound allowed;
   std::vector<NamedStep> faults;
   double nanoseconds = 0;  // of a row
 };
@@ -281,11 +290,9 @@ ComparedRows rows_of_out(const Conv1dProblem& p, const ConvolutionReference& ref
                bound = magnitude * (given.dtype == DType::float64 && p.is_double ? 0x1p-50 : 0x1p-21),
                most = p.is_double ? std::numeric_limits<double>::max()
                                   : double{std::numeric_limits<float>::max()};
-  it.allowed = [=](double value) {
-    if (magnitude > most) return std::numeric_limits<double>::infinity();
-    const double size = std::isfinite(value) ? std::abs(value) : 0;
-    return bound + type.epsilon() / 2 * (size + bound) + type.spacing_at(0) / 2;
-  };
+  const double unit = type.epsilon() / 2;
+  it.allowed = {bound + unit * bound + type.spacing_at(0) / 2, unit};
+  if (magnitude > most) it.allowed.absolute = std::numeric_limits<double>::infinity();
   it.faults = faults_of_out(p);
   it.nanoseconds = static_cast<double>(p.types.channels) * (20 + 2 * static_cast<double>(p.types.width));
   return it;
@@ -319,11 +326,7 @@ ComparedRows rows_of_final_state(const Conv1dProblem& p, const ConvolutionRefere
     reference.final_state(row / columns, row % columns, step, values);
   };
   const verify::FloatType type = verify::float_type(given.dtype);
-  const bool is_copy = given.dtype == p.types.final_state.dtype;
-  it.allowed = [=](double value) {
-    if (is_copy || !std::isfinite(value)) return 0.0;
-    return type.epsilon() / 2 * std::abs(value) + type.spacing_at(0) / 2;
-  };
+  if (given.dtype != p.types.final_state.dtype) it.allowed = {type.spacing_at(0) / 2, type.epsilon() / 2};
   it.faults = faults_of_final_state(p);
   it.nanoseconds = 5 * static_cast<double>(p.types.channels);
   return it;
