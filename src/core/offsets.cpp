@@ -31,7 +31,9 @@ void check_kind(const ArraySource& source, const char* what) {
     if (rows) error.hint(fmt::format("take one row with a slice: \"{}[0]\"", source.name()));
     throw error;
   }
-  const bool is_flag = source.dtype() == DType::boolean && std::string_view(what) == "segment ids";
+  const bool takes_flags =
+      std::string_view(what) == "segment ids" || std::string_view(what) == "has_initial_state";
+  const bool is_flag = source.dtype() == DType::boolean && takes_flags;
   if (!is_integer(source.dtype()) && !is_flag)
     throw invalid(source, fmt::format("{} must be integers, not {}", what, name_of(source.dtype())),
                   is_float(source.dtype()) ? Error::Code::not_integers : Error::Code::other);

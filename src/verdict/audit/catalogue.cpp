@@ -10,7 +10,7 @@ namespace ejk {
 namespace {
 
 constexpr std::string_view kAll = "attention attention-grad grouped-matmul", kForward = "attention",
-                           kBackward = "attention-grad", kProduct = "grouped-matmul";
+                           kBackward = "attention-grad", kProduct = "grouped-matmul", kConvolution = "conv1d";
 
 constexpr Fault kFaults[] = {
     {"zeros", kAll, "every element is 0",
@@ -98,6 +98,17 @@ constexpr Fault kFaults[] = {
      "what is left of the contraction after whole tiles"},
     {"expert-next", kProduct, "each group takes the weights of the next one",
      "ikawrakow/ik_llama.cpp#2437, marin-community/marin#8793", "rows take the weights of the next group"},
+    {"conv-runs-on", kConvolution, "a sequence reads the last tokens of the one before",
+     "huggingface/transformers#46588, pytorch/torchtitan#3892",
+     "the last tokens of a sequence run on into the next one"},
+    {"conv-activation", kConvolution, "silu is left out, or applied where there is none",
+     "sgl-project/sgl-kernel-npu#449", "the activation of sums"},
+    {"conv-bias", kConvolution, "the bias of the channels is left out",
+     "sgl-project/sgl-kernel-npu#736, tile-ai/tilelang-ascend#926", "the bias of the channels is left out"},
+    {"conv-state-order", kConvolution, "the oldest token of a state is read as the newest",
+     "vllm-project/vllm-ascend#8544", "the initial state is read with its newest token first"},
+    {"conv-rounded", kConvolution, "sums are rounded before the activation", "sgl-project/sgl-kernel-npu#736",
+     "sums are rounded to"},
 };
 
 }  // namespace
