@@ -98,7 +98,7 @@ struct LinearAttentionSettings {
 
 /// Of decays and inputs, for warnings.
 struct LinearAttentionWork {
-  double least_decay = std::numeric_limits<double>::infinity();     // decays as given, without raw ones
+  double least_decay = std::numeric_limits<double>::infinity();     // logarithms as given
   double largest_decay = -std::numeric_limits<double>::infinity();  // the same
   double least_dt = std::numeric_limits<double>::infinity();        // after its activation
   double largest_beta_k = 0;                                        // β‖k‖², with delta

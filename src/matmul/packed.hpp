@@ -35,6 +35,7 @@ class ScratchLayout {
     buffers_[count_++] = {&to, bytes_};
     bytes_ += core::round_up(count * static_cast<std::int64_t>(sizeof(T)), kLine);
   }
+  std::int64_t bytes() const { return bytes_; }
   void take() {
     std::byte* const memory = core::Workspace::of_this_thread().at_least(bytes_);
     for (std::size_t n = 0; n < count_; ++n) {
@@ -45,7 +46,7 @@ class ScratchLayout {
 
  private:
   static constexpr std::int64_t kLine = 64;
-  static constexpr std::size_t kMost = 24;
+  static constexpr std::size_t kMost = 32;
   struct Buffer {
     void* to;  // a pointer
     std::int64_t at;
