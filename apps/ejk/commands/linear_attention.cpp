@@ -21,6 +21,10 @@ constexpr const char *kGatesGroup = "Decays and strengths", *kStatesGroup = "Sta
 
 enum class Library { fla, flashinfer, mamba };
 
+std::string_view name_of(Library library) {
+  return library == Library::fla ? "fla" : library == Library::flashinfer ? "flashinfer" : "mamba";
+}
+
 struct LinearFlags {
   LinearAttentionOperands<std::string> inputs;  // references; may be empty
   std::string cu_seqlens, slots, has_initial_state;
@@ -179,7 +183,7 @@ void add_inputs(OptionSet& set, LinearFlags& words) {
                 "where packed sequences begin; implies --layout thd\n"
                 "Inputs are then (tokens, heads, K) or, as fla has them, (1, tokens, heads, K).");
   add_choice(set, "--as", words.library,
-             {{"fla", Library::fla}, {"flashinfer", Library::flashinfer}, {"mamba", Library::mamba}},
+             named_choices<std::optional<Library>>({Library::fla, Library::flashinfer, Library::mamba}),
              "LIBRARY",
              "the defaults of a library\nfla: ln, kv. flashinfer: linear decays, vk. mamba: scale 1, vk.")
       .recorded();
@@ -230,8 +234,10 @@ void add_gates(OptionSet& set, LinearFlags& words) {
       .recorded()
       .needs("--dt")
       .group(kGatesGroup);
-  add_word(set, "--dt-limit", words.settings.dt_limit, read_limits, "LO,HI", "then dt is clamped to them")
-      .recorded("dt_limit",
+  take_word(
+      set, "--dt-limit", [&words](const std::string& word) { words.settings.dt_limit = read_limits(word); },
+      "LO,HI", "then dt is clamped to them")
+      .recorded("",
                 [&words]() -> ReportValue {
                   const auto& limit = words.settings.dt_limit;
                   return limit ? ReportValue(fmt::format("{},{}", limit->first, limit->second))
