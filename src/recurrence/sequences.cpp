@@ -60,7 +60,8 @@ std::vector<Slot> slots_of(const StateSlots& given, std::int64_t sequences,
   if (given.write && !given.read) throw core::usage("slots are written, and those that are read are missing");
   if (states && !given.read && *states != sequences)
     throw invalid("initial_state has {} states, and there are {} sequences", *states, sequences)
-        .about("initial_state");
+        .about("initial_state")
+        .hint("of a pool of slots, state indices say which are those of the sequences");
   std::vector<Slot> slots(static_cast<std::size_t>(sequences));
   std::vector<std::int64_t> read, write, has;
   if (given.read) read = read_of_each(given.read, "state_indices", sequences);

@@ -9,6 +9,7 @@
 #include "job.hpp"
 #include "options.hpp"
 #include "sources.hpp"
+#include "state_slots.hpp"
 
 namespace ejk::app {
 
@@ -19,27 +20,22 @@ using Layout = LinearAttentionLayout;
 
 constexpr const char *kGatesGroup = "Decays and strengths", *kStatesGroup = "States";
 
-enum class Library { fla, flashinfer, mamba };
-
-std::string_view name_of(Library library) {
-  return library == Library::fla ? "fla" : library == Library::flashinfer ? "flashinfer" : "mamba";
-}
-
 struct LinearFlags {
   LinearAttentionOperands<std::string> inputs;  // references; may be empty
-  std::string cu_seqlens, slots, has_initial_state;
-  std::optional<Library> library;
+  std::string cu_seqlens;
+  SlotOptions slots;
+  std::string library;  // fla, flashinfer, mamba; empty: none
   std::optional<Layout> layout;
   std::optional<Space> space;
   std::optional<StateLayout> state_layout;
-  std::optional<std::int64_t> beta_sigmoid, pad_slot;
+  std::optional<std::int64_t> beta_sigmoid;
   LinearAttentionSettings settings;  // without those above
   bool check = false;
 };
 
-using BufferedOperands = LinearAttentionOperands<BufferedInput>;
+using LinearBuffers = LinearAttentionOperands<BufferedInput>;
 
-std::vector<BufferedInput*> pointers_to(BufferedOperands& in) {
+std::vector<BufferedInput*> buffers_of(LinearBuffers& in) {
   std::vector<BufferedInput*> all;
   for_each_linear_operand(
       [&](const char*, auto& input) {
@@ -60,11 +56,11 @@ void set_defaults(const LinearFlags& words, LinearAttentionSettings& s) {
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
   const bool is_raw = !words.inputs.a_log->empty() || s.lower_bound;
-  const bool is_linear = words.library == Library::flashinfer && !words.inputs.decay->empty() && !is_raw;
+  const bool is_linear = words.library == "flashinfer" && !words.inputs.decay->empty() && !is_raw;
   s.decay_space = words.space.value_or(is_linear ? Space::linear : Space::ln);
-  const bool is_kv = !words.library || words.library == Library::fla;
+  const bool is_kv = words.library.empty() || words.library == "fla";
   s.state_layout = words.state_layout.value_or(is_kv ? StateLayout::kv : StateLayout::vk);
-  if (words.library == Library::mamba && !s.scale) s.scale = 1;
+  if (words.library == "mamba" && !s.scale) s.scale = 1;
   if (words.beta_sigmoid) s.beta_sigmoid = static_cast<double>(*words.beta_sigmoid);
 }
 
@@ -80,23 +76,15 @@ void check_flags(const LinearFlags& words) {
     throw usage("{} requires --decay or --dt", has_rate ? "--a-log" : "--lower-bound");
 }
 
-BufferedOperands open_inputs(const LinearFlags& words, LinearAttentionSettings& s, Job& job) {
-  BufferedOperands in;
+LinearBuffers open_inputs(const LinearFlags& words, LinearAttentionSettings& s, Job& job) {
+  LinearBuffers in;
   for_each_linear_operand(
       [&](const char* name, const auto& reference, auto& input) {
         if (!reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
       },
       words.inputs, in);
-  const auto open = [&](const char* role, const std::string& reference) {
-    return IntegerArray(reference.empty() ? nullptr : job.open_integers(role, reference));
-  };
-  s.cu_seqlens = open("cu_seqlens", words.cu_seqlens);
-  const std::vector<std::string> slots = split_references(words.slots);
-  if (slots.size() > 2) throw usage("--state-indices: '{}' is more than two references", words.slots);
-  s.slots.read = open("state_indices", slots[0]);
-  if (slots.size() > 1) s.slots.write = open("write_indices", slots[1]);
-  s.slots.has_initial_state = open("has_initial_state", words.has_initial_state);
-  s.slots.pad_slot = words.pad_slot.value_or(-1);
+  if (!words.cu_seqlens.empty()) s.cu_seqlens = job.open_integers("cu_seqlens", words.cu_seqlens);
+  s.slots = open_state_slots(words.slots, job);
   return in;
 }
 
@@ -116,7 +104,7 @@ Outcome run(const LinearFlags& words, Job& job) {
   job.provenance.record("layout", std::string(name_of(settings.layout)));
   job.provenance.record("decay_space", std::string(name_of(settings.decay_space)));
   job.provenance.record("state_layout", std::string(name_of(settings.state_layout)));
-  BufferedOperands in = job.phase(Phase::read, [&] { return open_inputs(words, settings, job); });
+  LinearBuffers in = job.phase(Phase::read, [&] { return open_inputs(words, settings, job); });
   LinearAttentionTypes types;
   for_each_linear_operand(
       [](const char*, const auto& input, auto& type) {
@@ -124,11 +112,11 @@ Outcome run(const LinearFlags& words, Job& job) {
       },
       in, types);
   const LinearAttentionPlan plan =
-      naming(pointers_to(in), [&] { return LinearAttentionPlan(types, settings); });
+      naming(buffers_of(in), [&] { return LinearAttentionPlan(types, settings); });
   Report report = describe(plan);
   std::int64_t peak = plan.work_bytes() + plan.out().bytes() + plan.final_state().bytes() +
                       (plan.states() ? plan.states()->bytes() : 0);
-  for (const BufferedInput* input : pointers_to(in)) peak += input->bytes_to_buffer();
+  for (const BufferedInput* input : buffers_of(in)) peak += input->bytes_to_buffer();
   if (job.plan(report, peak + piece_buffers(2, peak))) return Outcome::passed;
 
   LinearAttentionArrays arrays;
@@ -141,7 +129,7 @@ Outcome run(const LinearFlags& words, Job& job) {
   });
   Timer timer;
   LinearAttention results =
-      naming(pointers_to(in), [&] { return job.phase(Phase::compute, [&] { return plan.run(arrays); }); });
+      naming(buffers_of(in), [&] { return job.phase(Phase::compute, [&] { return plan.run(arrays); }); });
   report.add("forward_time", "computed in", timer.seconds(), Unit::seconds)
       .add("instruction_set", "instruction set", instruction_set());
   append(report, describe(results.work));
@@ -182,8 +170,7 @@ void add_inputs(OptionSet& set, LinearFlags& words) {
   add_reference(set, "--cu-seqlens", words.cu_seqlens,
                 "where packed sequences begin; implies --layout thd\n"
                 "Inputs are then (tokens, heads, K) or, as fla has them, (1, tokens, heads, K).");
-  add_choice(set, "--as", words.library,
-             named_choices<std::optional<Library>>({Library::fla, Library::flashinfer, Library::mamba}),
+  add_choice(set, "--as", words.library, {{"fla", "fla"}, {"flashinfer", "flashinfer"}, {"mamba", "mamba"}},
              "LIBRARY",
              "the defaults of a library\nfla: ln, kv. flashinfer: linear decays, vk. mamba: scale 1, vk.")
       .recorded();
@@ -256,23 +243,7 @@ void add_states(OptionSet& set, LinearFlags& words) {
              "the last axes of states: kv by default")
       .recorded_by_command()
       .group(kStatesGroup);
-  add_word(
-      set, "--state-indices", words.slots, [](const std::string& word) { return word; }, "READ[,WRITE]",
-      "slots (sequences,) of a pool that each reads, and writes\n"
-      "final_state is a copy of the pool. By default the slots that are read are written.")
-      .needs("--initial-state")
-      .group(kStatesGroup);
-  add_reference(set, "--has-initial-state", words.has_initial_state,
-                "(sequences,): where 0 or false, a sequence begins from 0")
-      .needs("--initial-state")
-      .group(kStatesGroup);
-  add_word(
-      set, "--pad-slot", words.pad_slot,
-      [](const std::string& word) { return read_integer(word, std::numeric_limits<std::int64_t>::min()); },
-      "N", "no slot, by default -1\nA sequence that reads and writes it is padding, whose out is 0.")
-      .recorded()
-      .needs("--state-indices")
-      .group(kStatesGroup);
+  declare_state_slots(set, words.slots);
   add_flag(set, "--states", words.settings.states, "also the state before each chunk: states")
       .recorded()
       .group(kStatesGroup);
