@@ -1,8 +1,8 @@
 // Linear attention of a sequence's head. In chunks of at most 64 tokens, with G the running sum of g, Γ_ij =
 // e^(G_i − G_j) for i ≥ j, S the state before the chunk and A the strictly lower part of β_i (k_i·k_j) Γ_ij:
 //   (1 + A) u = β (v − e^G k S),  o = e^G q S + ((q kᵀ) ∘ Γ) u,  S ← e^(G_last) S + Σ_j e^(G_last − G_j) k_j u_jᵀ
-// All products are blocked ones; the system is solved by blocks of about 16 rows. Sums of g are float64 and begin
-// anew in each chunk, so a jump keeps the digits of its neighbours. Decays by channel are inside the sums over K: for
+// All products are blocked ones; the system is solved by blocks of about 16 rows. Sums of g are float64, each
+// of one chunk, so a jump keeps the digits of its neighbours. Decays by channel are inside the sums over K: for
 // a block of rows, with G_b the sum before it, factors are k_i e^(G_i − G_b) and k_j e^(G_b − G_j), whose exponents
 // are at most 0 but for rows of the block itself; a block that decays by more than e^-80 multiplies those step by
 // step. Few tokens, and chunks with elements that are not finite, are computed token by token.
