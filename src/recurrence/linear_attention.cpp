@@ -37,11 +37,10 @@ template <class Real>
 void store_state(const LinearPlan& plan, const Real* state, DType dtype, std::byte* out) {
   const std::int64_t keys = plan.key_size, values = plan.value_size;
   if (plan.settings.state_layout == StateLayout::kv) return store_numbers(state, keys * values, dtype, out);
-  std::vector<Real> column(static_cast<std::size_t>(keys));
-  for (std::int64_t c = 0; c < values; ++c, out += keys * size_of(dtype)) {
-    for (std::int64_t d = 0; d < keys; ++d) column[static_cast<std::size_t>(d)] = state[d * values + c];
-    store_numbers(column.data(), keys, dtype, out);
-  }
+  thread_local std::vector<Real> turned;
+  turned.resize(static_cast<std::size_t>(keys * values));
+  transpose(state, keys, values, turned.data());
+  store_numbers(turned.data(), keys * values, dtype, out);
 }
 
 double nanoseconds(const LinearPlan& plan) {
@@ -165,7 +164,6 @@ std::int64_t LinearAttentionPlan::work_bytes() const {
 
 LinearAttention LinearAttentionPlan::run(const LinearAttentionArrays& arrays) const {
   const recurrence::LinearPlan& plan = *plan_;
-  recurrence::require_sound_gates(plan, arrays);
   LinearAttention results{Array(plan.out.dtype, plan.out.shape), {}, {}, {}};
   results.final_state = plan.settings.slots.read ? Array::copy_of(*arrays.initial_state)
                                                  : Array(plan.final_state.dtype, plan.final_state.shape);

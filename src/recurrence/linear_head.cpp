@@ -13,6 +13,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "core/checked.hpp"
 #include "core/elements.hpp"
@@ -96,6 +97,7 @@ void LinearHead<Real>::reserve() {
   constexpr std::int64_t kLanes = 64;  // rows begin at cache lines, and kernels write past the last element
   const std::int64_t size = core::round_up(keys_, kLanes), tokens = core::round_up(most_, kLanes);
   add(state_, keys_, values_);
+  if (plan_.settings.state_layout == StateLayout::vk) add(turned_, values_, keys_);
   for (Rows* rows : {&k_, &q_}) add(*rows, most_, size);
   for (Rows* rows : {&v_, &u_, &out_}) add(*rows, most_, values_);
   add(work_rows_, most_, size);
@@ -121,25 +123,19 @@ void LinearHead<Real>::reserve() {
 
 template <class Real>
 void LinearHead<Real>::load_state(std::int64_t slot) {
-  state_is_finite_ = true;
   if (slot < 0) {
     std::fill_n(state_.data, keys_ * values_, Real{0});
     return;
   }
   const ArrayView& from = *in_.initial_state;
-  const std::int64_t head = head_ * from.shape[1] / plan_.state_heads;
-  const std::byte* const at = from.data + slot * from.strides[0] + head * from.strides[1];
-  if (from.strides[3] <= from.strides[2]) {
-    for (std::int64_t d = 0; d < keys_; ++d)
-      core::load(from.dtype, at + d * from.strides[2], from.strides[3], values_, state_[d]);
-  } else {
-    Real* const row = work_rows_.data;
-    for (std::int64_t c = 0; c < values_; ++c) {
-      core::load(from.dtype, at + c * from.strides[3], from.strides[2], keys_, row);
-      for (std::int64_t d = 0; d < keys_; ++d) state_[d][c] = row[d];
-    }
-  }
-  state_is_finite_ = all_finite(state_.data, keys_ * values_);
+  const bool is_turned = turned_.data != nullptr;
+  const Rows& to = is_turned ? turned_ : state_;
+  const std::byte* at =
+      from.data + slot * from.strides[0] + head_ * from.shape[1] / plan_.state_heads * from.strides[1];
+  const std::int64_t row = from.strides[is_turned ? 3 : 2], element = from.strides[is_turned ? 2 : 3];
+  for (std::int64_t r = 0; r < (is_turned ? values_ : keys_); ++r, at += row)
+    core::load(from.dtype, at, element, to.stride, to[r]);
+  if (is_turned) transpose(turned_.data, values_, keys_, state_.data);
 }
 
 template <class Real>
@@ -172,14 +168,34 @@ void LinearHead<Real>::load_queries(std::int64_t out_head, std::int64_t first, s
       q_[t][d] = static_cast<Real>(static_cast<double>(q_[t][d]) * plan_.scale);
 }
 
+// A gate that is none, by its index in the array as it is given.
+template <class Real>
+void LinearHead<Real>::refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const {
+  const ArrayView& gates = is_beta ? *in_.beta : *in_.gate;
+  Shape index{head_ * gates.shape[1] / plan_.state_heads};
+  if (is_beta || plan_.decay != DecayKind::fixed) {
+    const bool heads_first = plan_.settings.layout == LinearAttentionLayout::bhsd;
+    index.insert(heads_first ? index.end() : index.begin(), sequence_.begin + token);
+    if (plan_.settings.layout != LinearAttentionLayout::thd || plan_.has_leading_axis)
+      index.insert(index.begin(), sequence_.entry);
+    if (!is_beta && plan_.decay == DecayKind::channel) index.push_back(channel);
+  }
+  const std::string at = (is_beta ? "beta" : plan_.has_dt ? "dt" : "decay") + to_string(index);
+  throw Error(Error::Kind::input, at + (value != value ? " is NaN" : " is below 0, and factors are not"),
+              value != value ? Error::Code::other : Error::Code::negative_factor)
+      .about(at.substr(0, at.find('(')));
+}
+
 // Gates as given become logarithms of decays; of dt they become beta, too.
 template <class Real>
-void LinearHead<Real>::activate(double* gates, std::int64_t count) {
+void LinearHead<Real>::activate(std::int64_t first, std::int64_t count) {
   const LinearAttentionSettings& s = plan_.settings;
   const double rate = in_.rate[static_cast<std::size_t>(head_)];
   const double* const bias = in_.bias.data() + head_ * width_;
   for (std::int64_t i = 0; i < count * width_; ++i) {
-    double& g = gates[i];
+    double& g = gates_[i];
+    if (g != g || (g < 0 && s.decay_space == DecaySpace::linear))
+      refuse(false, first + i / width_, i % width_, g);
     if (plan_.has_dt) {
       g += bias[0];
       if (s.dt_softplus) g = softplus(g);
@@ -230,7 +246,7 @@ void LinearHead<Real>::load_gates(std::int64_t first, std::int64_t count) {
   else
     for (std::int64_t t = 0; t < count; ++t)
       core::load(from.dtype, at + t * from.strides[2], from.strides[3], width_, gates_ + t * width_);
-  activate(gates_, count);
+  activate(first, count);
 }
 
 template <class Real>
@@ -252,8 +268,8 @@ bool LinearHead<Real>::load(std::int64_t first, std::int64_t count) {
   load_gates(first, count);
   note_keys(count);
   if (form_ == LinearForm::tokens || count < kFewTokens) return false;
-  bool is_finite = state_is_finite_ && all_finite(v_.data, count * values_) && all_finite(beta_, count) &&
-                   (!in_.gate || all_finite(gates_, count * width_));
+  bool is_finite = all_finite(state_.data, keys_ * values_) && all_finite(v_.data, count * values_) &&
+                   all_finite(beta_, count) && (!in_.gate || all_finite(gates_, count * width_));
   for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(k_[t], keys_);
   for (std::int64_t r = 0; r < heads_of_state() && is_finite; ++r) {
     load_queries(head_ * heads_of_state() + r, first, count);
@@ -296,7 +312,6 @@ void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const
       if (sink.out) sink.out(first_head + r, first + t, 1, out);
     }
   }
-  state_is_finite_ = all_finite(state_.data, keys_ * values_);
 }
 
 // --- In chunks
@@ -469,7 +484,6 @@ void LinearHead<Real>::update_state(std::int64_t count) {
   for_groups(keys_, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
     u_b_.add_range(keys_a_.group(group), 0, count, some, 0, values_, state_[row], state_.stride);
   });
-  state_is_finite_ = all_finite(state_.data, keys_ * values_);
 }
 
 template <class Real>

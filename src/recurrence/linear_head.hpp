@@ -1,6 +1,7 @@
 // The recurrence of linear attention for one sequence and head of the state, in chunks or token by token.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -9,6 +10,17 @@
 #include "recurrence/linear_plan.hpp"
 
 namespace ejk::recurrence {
+
+/// to (columns × rows) = from (rows × columns) transposed, in blocks that stay in the first-level cache.
+template <class Real>
+void transpose(const Real* from, std::int64_t rows, std::int64_t columns, Real* to) {
+  constexpr std::int64_t kBlock = 16;
+  for (std::int64_t r = 0; r < rows; r += kBlock)
+    for (std::int64_t c = 0; c < columns; c += kBlock)
+      for (std::int64_t i = r; i < std::min(rows, r + kBlock); ++i)
+        for (std::int64_t j = c; j < std::min(columns, c + kBlock); ++j)
+          to[j * rows + i] = from[i * columns + j];
+}
 
 /// Receives results; rows of size V, states (K, V). Chunks are counted over all sequences. Empty ones are skipped.
 template <class Real>
@@ -27,7 +39,8 @@ class LinearHead {
  public:
   LinearHead(const LinearPlan& plan, const LinearInputs& inputs, LinearForm form);
 
-  /// Of a sequence that is no padding. Decays and keys are added to work().
+  /// Of a sequence that is no padding. Decays and keys are added to work(). Throws Error{input} for NaN in decay,
+  /// beta or dt, and for a factor below 0.
   void run(std::int64_t sequence, std::int64_t head, const LinearSink<Real>& sink);
 
   const LinearAttentionWork& work() const { return work_; }
@@ -51,7 +64,8 @@ class LinearHead {
   void load_queries(std::int64_t out_head, std::int64_t first, std::int64_t count);
   void load_gates(std::int64_t first, std::int64_t count);
   void load_beta(std::int64_t first, std::int64_t count);
-  void activate(double* gates, std::int64_t count);
+  void activate(std::int64_t first, std::int64_t count);
+  [[noreturn]] void refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const;
   void normalize(const Rows& rows, std::int64_t count) const;
   bool load(std::int64_t first, std::int64_t count);
   void note_keys(std::int64_t count);
@@ -81,7 +95,8 @@ class LinearHead {
   const kernels::Gemm& gemm_;
   std::int64_t keys_, values_, width_, most_, block_;
   matmul::ScratchLayout memory_;
-  Rows state_, k_, q_, v_, u_, out_;  // u also the right side of its system
+  Rows state_, turned_;               // (K, V), and as it is stored where that is (V, K)
+  Rows k_, q_, v_, u_, out_;          // u also the right side of its system
   Rows key_scores_, scores_, gamma_;  // (tokens, tokens); gamma is e^(G_i − G_j)
   Rows growth_, later_,
       work_rows_;  // (tokens, K): e^(G_i − G of the block's start), k e^(G of a later row − G_i)
@@ -95,7 +110,6 @@ class LinearHead {
   std::vector<matmul::PackedB> keys_b_;
   Sequence sequence_;
   std::int64_t head_ = 0;
-  bool state_is_finite_ = true;
   LinearAttentionWork work_;
 };
 

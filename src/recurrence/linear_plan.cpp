@@ -1,19 +1,17 @@
-// Validation of linear attention's arguments: settings, ranks and types, lengths, heads, then the integer arrays; the
-// gates' values when they are there. Cost: one pass over the gates.
+// Validation of linear attention's arguments: settings, ranks and types, lengths, heads, then the integer arrays,
+// which are read whole.
 // tests: tests/recurrence/test_linear_attention.cpp
 #include "recurrence/linear_plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "core/checked.hpp"
 #include "core/elements.hpp"
-#include "core/parallel.hpp"
 #include "core/require.hpp"
 
 namespace ejk {
@@ -69,7 +67,7 @@ void require_settings(const LinearAttentionTypes& t, const LinearAttentionSettin
     throw usage("packed tokens (thd) and cu_seqlens come together");
   if (s.chunk_size < 1) throw usage("chunks have at least 1 token, not {}", s.chunk_size);
   if (t.dt_bias && !t.a_log && !s.lower_bound && !t.dt)
-    throw usage("a bias of raw decays comes with a_log, a lower bound or dt");
+    throw usage("dt_bias comes with a_log, a lower bound or dt");
   if (t.dt && !t.a_log) throw usage("dt comes with a_log: decays are -exp(a_log) dt");
   if (t.dt && (t.decay || t.beta)) throw usage("dt stands for decay and beta, which exclude it");
   if (t.dt && s.lower_bound) throw usage("a lower bound is one of raw decays, not of dt");
@@ -77,10 +75,11 @@ void require_settings(const LinearAttentionTypes& t, const LinearAttentionSettin
   if (s.dt_limit && !(s.dt_limit->first <= s.dt_limit->second))
     throw usage("the limits of dt are {} and {}: the first is at most the second", s.dt_limit->first,
                 s.dt_limit->second);
-  if (is_raw && !t.decay) throw usage("raw decays are computed from decay, which is missing");
+  if (is_raw && !t.decay) throw usage("a_log and a lower bound are of raw decays, and decay is missing");
   if (s.lower_bound && !(*s.lower_bound < 0 && std::isfinite(*s.lower_bound)))
     throw usage("the lower bound of decays is below 0, not {}", *s.lower_bound);
-  if (is_raw && s.decay_space != DecaySpace::ln) throw usage("raw decays are not of a space");
+  if (is_raw && s.decay_space != DecaySpace::ln)
+    throw usage("raw decays, of a_log or a lower bound, are of no space");
   if (s.decay_space != DecaySpace::ln && !t.decay) throw usage("a space of decays comes with decay");
   if (s.beta_sigmoid && !t.beta) throw usage("the sigmoid of beta comes with beta");
 }
@@ -361,64 +360,6 @@ LinearInputs::LinearInputs(const LinearPlan& plan, const LinearAttentionArrays& 
     bias = of_heads(*arrays.dt_bias, is_flat ? gate->shape[1] : n, heads, width);
   }
   if (arrays.skip) skip = of_heads(*arrays.skip, arrays.skip->shape[0], plan.out_heads, plan.value_size);
-}
-
-namespace {
-
-// The first element in C order for which `is_fault` holds; empty: none.
-template <class F>
-Shape find_element(const ArrayView& array, F&& is_fault) {
-  if (element_count(array.shape) == 0) return {};
-  ArrayView rows = array;
-  const std::int64_t length = rows.shape.back(), step = rows.strides.back();
-  std::int64_t all = 1;
-  for (std::size_t d = 0; d + 1 < rows.shape.size(); ++d) all *= rows.shape[d];
-  const auto index_of = [&](std::int64_t row) {
-    Shape index(rows.shape.size(), 0);
-    for (std::size_t d = rows.shape.size() - 1; d-- > 0; row /= rows.shape[d]) index[d] = row % rows.shape[d];
-    return index;
-  };
-  std::atomic<std::int64_t> first{all};
-  constexpr std::int64_t kRows = 256;
-  core::parallel_for(
-      core::ceil_div(all, kRows), 3.0 * static_cast<double>(all * length), [&](std::int64_t n) {
-        std::vector<double> values(static_cast<std::size_t>(length));
-        for (std::int64_t row = n * kRows; row < std::min(all, (n + 1) * kRows); ++row) {
-          const Shape index = index_of(row);
-          std::int64_t at = 0;
-          for (std::size_t d = 0; d < index.size(); ++d) at += index[d] * rows.strides[d];
-          core::load(rows.dtype, rows.data + at, step, length, values.data());
-          if (std::none_of(values.begin(), values.end(), is_fault)) continue;
-          for (std::int64_t before = first; row < before && !first.compare_exchange_weak(before, row);) {
-          }
-          return;
-        }
-      });
-  if (first == all) return {};
-  Shape index = index_of(first);
-  for (;; ++index.back()) {
-    std::int64_t at = 0;
-    for (std::size_t d = 0; d < index.size(); ++d) at += index[d] * rows.strides[d];
-    double value = 0;
-    core::load(rows.dtype, rows.data + at, 0, 1, &value);
-    if (is_fault(value)) return index;
-  }
-}
-
-}  // namespace
-
-void require_sound_gates(const LinearPlan& plan, const LinearAttentionArrays& arrays) {
-  for (const auto& [name, array] :
-       {std::pair("decay", &arrays.decay), {"beta", &arrays.beta}, {"dt", &arrays.dt}}) {
-    if (!*array) continue;
-    if (const Shape index = find_element(**array, [](double x) { return x != x; }); !index.empty())
-      throw invalid("{}{} is NaN", name, to_string(index)).about(name);
-  }
-  if (!arrays.decay || plan.settings.decay_space != DecaySpace::linear) return;
-  if (const Shape index = find_element(*arrays.decay, [](double x) { return x < 0; }); !index.empty())
-    throw Error(Error::Kind::input, fmt::format("decay{} is below 0, and factors are not", to_string(index)),
-                Error::Code::negative_factor)
-        .about("decay");
 }
 
 }  // namespace recurrence

@@ -54,7 +54,4 @@ struct LinearInputs {
   std::vector<double> skip;                // (HO, V); empty: none
 };
 
-/// Throws Error{input} for NaN in decay, beta or dt, and for a factor below 0.
-void require_sound_gates(const LinearPlan& plan, const LinearAttentionArrays& arrays);
-
 }  // namespace ejk::recurrence

@@ -64,18 +64,6 @@ void set_defaults(const LinearFlags& words, LinearAttentionSettings& s) {
   if (words.beta_sigmoid) s.beta_sigmoid = static_cast<double>(*words.beta_sigmoid);
 }
 
-void check_flags(const LinearFlags& words) {
-  const auto given = [](const std::optional<std::string>& reference) { return !reference->empty(); };
-  const bool has_rate = given(words.inputs.a_log), has_dt = given(words.inputs.dt);
-  const bool is_raw = has_rate || words.settings.lower_bound;
-  if (given(words.inputs.dt_bias) && !is_raw && !has_dt)
-    throw usage("--dt-bias requires --a-log, --lower-bound or --dt")
-        .hint("it is added to decays as layers compute them, before their activation");
-  if (words.space && is_raw) throw usage("--decay-space excludes --a-log and --lower-bound: decays are raw");
-  if (is_raw && !given(words.inputs.decay) && !has_dt)
-    throw usage("{} requires --decay or --dt", has_rate ? "--a-log" : "--lower-bound");
-}
-
 LinearBuffers open_inputs(const LinearFlags& words, LinearAttentionSettings& s, Job& job) {
   LinearBuffers in;
   for_each_linear_operand(
@@ -98,7 +86,6 @@ bool add_check(const LinearAttentionPlan& plan, const LinearAttentionArrays& arr
 }
 
 Outcome run(const LinearFlags& words, Job& job) {
-  check_flags(words);
   LinearAttentionSettings settings = words.settings;
   set_defaults(words, settings);
   job.provenance.record("layout", std::string(name_of(settings.layout)));
