@@ -258,7 +258,7 @@ Run declare_linear_attention(OptionSet& set) {
            "compare with float64, token by token; exit with 1 if it differs too much");
   set_footer(set,
              "For each token S <- e^g S, u = beta v (with --delta beta (v - S^T k)),\n"
-             "S <- S + k u^T and out = scale S^T q. Heads: n serve m by blocks, head h uses h n / m.\n"
+             "S <- S + k u^T and out = scale S^T q. n heads serve m by blocks: h uses h n / m.\n"
              "  linear attention  no option           retention, lightning  --decay (heads,)\n"
              "  simple GLA, GLA   --decay             DeltaNet              --delta --beta\n"
              "  Gated DeltaNet    --delta --beta --decay, or raw with --a-log --dt-bias\n"
@@ -276,13 +276,13 @@ Run declare_linear_attention(OptionSet& set) {
 
 extern const Command linear_attention_command{
     .name = "linear-attention",
-    .group = "Attention",
+    .group = "Recurrences",
     .summary = "linear attention with a state: (gated) DeltaNet, KDA, GLA, Mamba-2",
     .example = "ejk linear-attention q.npy k.npy v.npy --decay g.npy --delta -o out.h5",
     .outputs = {{"out", "the layout of Q, of size V", "scale S^T q of each token, with --skip + skip v"},
                 {"final_state", "(sequences, heads, K, V), or the pool", "the state after each sequence"},
                 {"states", "(chunks, heads, K, V)", "the state before each chunk, with --states"}},
-    .use = R"(with h5py.File("out.h5") as f: out, state = f["out"][()], f["final_state"][()])",
+    .use = R"(with h5py.File("out.h5") as f: out, s = f["out"][()], f["final_state"][()])",
     .keys = R"(
 layout | string | the layout of the inputs
 sequences | integer | sequences, of the batch or packed
