@@ -127,7 +127,7 @@ against | section | comparison of the other result within error bounds | with --
     value, expected | number or null | the actual and the expected value
 )";
 
-// The rest of kAgainstKeys, of results with heads, batch entries, sequences or groups.
+// The rest of kAgainstKeys, of results with heads, batch entries, sequences or groups; and with --no-worse-than.
 inline constexpr std::string_view kAgainstPartsKeys = R"(
   parts | table | heads, batch entries, sequences or groups with elements out of tolerance
     array | string | the array
@@ -136,6 +136,8 @@ inline constexpr std::string_view kAgainstPartsKeys = R"(
     elements, beyond | integer | its elements; those out of tolerance
     beyond_share | share or null | beyond / elements
     worst | number or null | the largest error, in bounds
+)";
+inline constexpr std::string_view kNoWorseThanKeys = R"(
   no_worse_than | section | the error beside that of another implementation; of several arrays of the worst | with --no-worse-than
     factor | number | how many times its error is allowed
     error | number or null | the largest error of the other result; null where an element is not finite on one side alone

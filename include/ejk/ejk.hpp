@@ -28,6 +28,7 @@
 #include "ejk/pack.hpp"
 #include "ejk/paged.hpp"
 #include "ejk/quantize.hpp"
+#include "ejk/recurrence_check.hpp"
 #include "ejk/report.hpp"
 #include "ejk/route.hpp"
 #include "ejk/segments.hpp"

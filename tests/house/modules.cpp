@@ -38,7 +38,7 @@ const std::map<std::string, Names> kArrows{
 
 // A public header and the module that implements it: the third column of the table in src/README.md.
 std::map<std::string, std::string> public_headers() {
-  static const std::regex row(R"(^\| `([a-z]+)` \|.*\|([^|]*)\|$)"), name("`([a-z_/]+)`");
+  static const std::regex row(R"(^\| `([a-z]+)` \|.*\|([^|]*)\|$)"), name("`([a-z0-9_/]+)`");
   std::map<std::string, std::string> headers;
   for (const std::string& line : house::lines_of(house::read_file(house::kRoot / "src/README.md"))) {
     std::smatch found;

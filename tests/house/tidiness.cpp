@@ -73,9 +73,9 @@ TEST_CASE("the library does not speak the words of the command line: its errors 
     }
 }
 
-TEST_CASE("ejk.hpp includes every public header, at most 34") {
+TEST_CASE("ejk.hpp includes every public header, at most 35") {
   CHECK(std::ranges::distance(fs::directory_iterator(house::kRoot / "include/ejk")) <=
-        34 + 3);  // ejk.hpp, README, program
+        35 + 3);  // ejk.hpp, README, program
   const std::string all = house::read_file(house::kRoot / "include/ejk/ejk.hpp");
   for (const std::string& file : house::files_below("include/ejk"))
     if (const std::string header = file.substr(8);
@@ -87,7 +87,7 @@ TEST_CASE("include/ejk/README.md names every public header once, and no other") 
   const std::string text = house::read_file(house::kRoot / "include/ejk/README.md");
   const std::string audiences = text.substr(0, text.find("## Documented functions"));
   std::multiset<std::string> named;
-  static const std::regex header("`([a-z_]+\\.hpp)`");
+  static const std::regex header("`([a-z0-9_]+\\.hpp)`");
   for (std::sregex_iterator at(audiences.begin(), audiences.end(), header), end; at != end; ++at)
     named.insert((*at)[1]);
   for (const std::string& file : house::files_below("include/ejk"))

@@ -13,6 +13,7 @@
 #include "ejk/array_math.hpp"
 #include "ejk/attention.hpp"
 #include "ejk/compare.hpp"
+#include "ejk/conv1d.hpp"
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/pack.hpp"
@@ -187,6 +188,36 @@ TEST_CASE("attention and its gradients: NaN and infinities give the same bytes o
     trouble(*r, random);
     check_on_all(4, [&](int layout) { return of_attention(*r, layout); });
   }
+}
+
+TEST_CASE("short convolutions over several blocks: any number of threads gives the same bytes") {
+  Random random(110);
+  for (const Conv1dLayout layout : {Conv1dLayout::td, Conv1dLayout::dt})
+    for (const DType dtype : plain::kFloats) {
+      CAPTURE(name_of(layout));
+      CAPTURE(name_of(dtype));
+      const Array weight = random_troubled(dtype, {600, 4}, random, 600),
+                  state = random_troubled(dtype, {3, 600, 3}, random);
+      const Array x =
+          random_troubled(dtype, layout == Conv1dLayout::td ? Shape{90, 600} : Shape{600, 90}, random);
+      const std::vector<std::int64_t> cu_seqlens{0, 70, 70, 90};
+      Conv1dSettings settings;
+      settings.layout = layout;
+      settings.activation = Conv1dActivation::silu;
+      check_on_all(4, [&](int strides) {
+        const plain::Laid of_x(x, strides), of_weight(weight, (strides + 1) % 4), of_state(state, strides);
+        Conv1dOperands operands;
+        operands.x = of_x.view();
+        operands.weight = of_weight.view();
+        operands.initial_state = of_state.view();
+        operands.cu_seqlens = cu_seqlens;
+        Conv1dResult result = conv1d(operands, settings);
+        Arrays arrays;
+        arrays.push_back(std::move(result.out));
+        arrays.push_back(std::move(result.final_state));
+        return arrays;
+      });
+    }
 }
 
 TEST_CASE("attention in every layout over several tiles gives the same bytes on any number of threads") {

@@ -929,7 +929,7 @@ lse_dtype | string | its element type
 masks_time_s, forward_time_s | number | time to read and classify the masks, and of the forward pass | done
 rate_flop_per_s | number or null | forward_flop / forward_time_s | done
 )",
-                    kAttentionCheckKeys, kAgainstKeys, kAgainstPartsKeys, kScoreKeys}),
+                    kAttentionCheckKeys, kAgainstKeys, kAgainstPartsKeys, kNoWorseThanKeys, kScoreKeys}),
     .declare = declare_attention,
     .is_divided = true,
 };
@@ -964,7 +964,7 @@ masks_time_s, forward_time_s | number | time to read and classify the masks, and
 backward_time_s | number | time of the backward pass | done
 rate_flop_per_s | number or null | backward_flop / backward_time_s | done
 )",
-                    kAttentionCheckKeys, kAgainstKeys, kAgainstPartsKeys, kScoreKeys}),
+                    kAttentionCheckKeys, kAgainstKeys, kAgainstPartsKeys, kNoWorseThanKeys, kScoreKeys}),
     .declare = declare_attention_grad,
     .is_divided = true,
 };

@@ -474,7 +474,7 @@ extern const Command grouped_matmul_command{
                  "row i is LHS[i] @ RHS[g] for its group g; 0 in rows of no group"}},
     .use = R"(out = np.load("out.npy")
 first = lhs[:sizes[0]] @ rhs[0]  # equals out[:sizes[0]] but for rounding)",
-    .keys = joined({kProductKeys, kAgainstKeys, kAgainstPartsKeys, kNoGroupKeys}),
+    .keys = joined({kProductKeys, kAgainstKeys, kAgainstPartsKeys, kNoWorseThanKeys, kNoGroupKeys}),
     .declare = declare_grouped_matmul,
     .is_divided = true,
 };
@@ -488,7 +488,7 @@ extern const Command transposed_grouped_matmul_command{
                  "LHS[:, rows] @ RHS[rows] over the rows of each group; 0 for a group without rows"}},
     .use = R"(grad = np.load("out.npy")
 first = lhs[:, :sizes[0]] @ rhs[:sizes[0]]  # grad[0] but for rounding)",
-    .keys = joined({kProductKeys, kAgainstKeys, kAgainstPartsKeys}),
+    .keys = joined({kProductKeys, kAgainstKeys, kAgainstPartsKeys, kNoWorseThanKeys}),
     .declare = declare_transposed_grouped_matmul,
     .is_divided = true,
 };

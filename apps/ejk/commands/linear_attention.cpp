@@ -277,7 +277,7 @@ Run declare_linear_attention(OptionSet& set) {
 extern const Command linear_attention_command{
     .name = "linear-attention",
     .group = "Recurrences",
-    .summary = "linear attention with a state: (gated) DeltaNet, KDA, GLA, Mamba-2",
+    .summary = "linear attention: Gated DeltaNet, KDA, GLA, Mamba-2 and others",
     .example = "ejk linear-attention q.npy k.npy v.npy --decay g.npy --delta -o out.h5",
     .outputs = {{"out", "the layout of Q, of size V", "scale S^T q of each token, with --skip + skip v"},
                 {"final_state", "(sequences, heads, K, V), or the pool", "the state after each sequence"},

@@ -1,0 +1,297 @@
+// Short convolutions by blocks of tokens and channels, along the axis that is contiguous: a row of sums begins with the
+// bias, and takes the products of all weights in their order, then the activation, then its rounding. The blocks
+// depend on the problem alone. Cost: a pass over x and out; memory: a block for each thread.
+// tests: tests/recurrence/test_conv1d.cpp
+#include "recurrence/conv1d.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "core/checked.hpp"
+#include "core/elements.hpp"
+#include "core/parallel.hpp"
+#include "core/workspace.hpp"
+#include "kernels/kernels.hpp"
+
+namespace ejk {
+
+namespace {
+
+using recurrence::Conv1dProblem;
+using recurrence::Sequence;
+using recurrence::Slot;
+
+// sum[i] += Σ_j w[j · apart + kStep · i] · rows[j][i], one after the other, j < kCount.
+template <int kCount, int kStep, class Real>
+void add_products(Real* __restrict sum, std::int64_t n, const Real* w, std::int64_t apart,
+                  const Real* const* rows) {
+  std::array<const Real*, kCount> weight, row;
+  for (int j = 0; j < kCount; ++j) {
+    weight[static_cast<std::size_t>(j)] = w + j * apart;
+    row[static_cast<std::size_t>(j)] = rows[j];
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    Real all = sum[i];
+    for (std::size_t j = 0; j < kCount; ++j) all += weight[j][kStep * i] * row[j][i];
+    sum[i] = all;
+  }
+}
+
+template <int kStep, class Real>
+void add_all_products(Real* sum, std::int64_t n, const Real* w, std::int64_t apart, const Real* const* rows,
+                      std::int64_t count) {
+  for (; count >= 4; count -= 4, w += 4 * apart, rows += 4) add_products<4, kStep>(sum, n, w, apart, rows);
+  if (count == 3) add_products<3, kStep>(sum, n, w, apart, rows);
+  if (count == 2) add_products<2, kStep>(sum, n, w, apart, rows);
+  if (count == 1) add_products<1, kStep>(sum, n, w, apart, rows);
+}
+
+// `x` has its sign bit ? `then` : `otherwise`. GCC does not vectorise a choice that it moves a product into.
+template <class Real>
+Real where_negative(Real x, Real then, Real otherwise) {
+  using Bits = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
+  const Bits mask = std::bit_cast<Bits>(x) >> (8 * sizeof(Real) - 1);
+  return std::bit_cast<Real>((std::bit_cast<Bits>(then) & mask) | (std::bit_cast<Bits>(otherwise) & ~mask));
+}
+
+struct Block {
+  std::size_t sequence;
+  std::int64_t first, tokens, channel, channels;
+};
+
+std::vector<Block> blocks_of(const Conv1dProblem& p, std::int64_t tokens, std::int64_t channels) {
+  std::vector<Block> blocks;
+  for (std::size_t n = 0; n < p.sequences.size(); ++n) {
+    const std::int64_t length = p.slots[n].is_padding ? 0 : p.sequences[n].length;
+    for (std::int64_t t = 0; t < length; t += tokens)
+      for (std::int64_t c = 0; c < p.types.channels; c += channels)
+        blocks.push_back({n, t, std::min(tokens, length - t), c, std::min(channels, p.types.channels - c)});
+  }
+  return blocks;
+}
+
+template <class Real>
+void load(DType dtype, const std::byte* from, std::int64_t stride, std::int64_t count, Real* to) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (stride == 2 && size_of(dtype) == 2) return kernels::active().codes.widen(dtype, from, count, to);
+  core::load(dtype, from, stride, count, to);
+}
+
+template <class Real>
+std::vector<Real> loaded(const ArrayView& array, std::int64_t stride, std::int64_t count) {
+  std::vector<Real> values(static_cast<std::size_t>(count));
+  load(array.dtype, array.data, stride, count, values.data());
+  return values;
+}
+
+template <class Real>
+class Convolution {
+ public:
+  Convolution(const Conv1dProblem& p, const MutableArrayView& out)
+      : p_(p),
+        history_(p.types.width - 1),
+        out_(out),
+        to_(recurrence::in_one_form(ArrayView(out.data, out.dtype, out.shape), p.types.layout)) {
+    const std::int64_t channels = p.types.channels;
+    for (std::int64_t j = 0; j < p.types.width && channels > 0; ++j) {
+      ArrayView column = p.weight;
+      column.data += j * column.strides[1];
+      const std::vector<Real> w = loaded<Real>(column, column.strides[0], channels);
+      weights_.insert(weights_.end(), w.begin(), w.end());
+    }
+    if (p.bias && channels > 0)
+      bias_ = loaded<Real>(*p.bias, p.bias->strides[0], channels);
+    else
+      bias_.assign(static_cast<std::size_t>(channels), 0);
+  }
+
+  void run() {
+    const bool by_channels = p_.types.layout == Conv1dLayout::bsd || p_.types.layout == Conv1dLayout::td;
+    const std::vector<Block> blocks = by_channels ? blocks_of(p_, 32, 512) : blocks_of(p_, 2048, 16);
+    const double work = static_cast<double>(p_.types.tokens) * static_cast<double>(p_.types.channels) *
+                        (0.5 + 0.2 * static_cast<double>(p_.types.width));
+    core::parallel_for(std::ssize(blocks), work, [&](std::int64_t b) {
+      const Block& block = blocks[static_cast<std::size_t>(b)];
+      by_channels ? along_channels(block) : along_tokens(block);
+    });
+  }
+
+ private:
+  static constexpr bool is_in_place(DType dtype, std::int64_t stride) {
+    return dtype == dtype_of<Real>() && stride == static_cast<std::int64_t>(sizeof(Real));
+  }
+
+  // Sums, powers for the activation, then `count` elements.
+  struct Scratch {
+    Real *sums, *powers, *elements;
+
+    Scratch(std::int64_t row, std::int64_t count) {
+      row = core::round_up(row, 64);
+      sums = reinterpret_cast<Real*>(core::Workspace::of_this_thread().at_least(
+          (2 * row + count) * static_cast<std::int64_t>(sizeof(Real))));
+      powers = sums + row;
+      elements = powers + row;
+    }
+  };
+
+  void along_channels(const Block& b) const {
+    const Sequence& sequence = p_.sequences[b.sequence];
+    const Scratch scratch(b.channels, (history_ + b.tokens) * b.channels);
+    std::vector<const Real*> rows;
+    for (std::int64_t t = b.first - history_; t < b.first + b.tokens; ++t) {
+      Real* const buffer = scratch.elements + std::ssize(rows) * b.channels;
+      const std::byte* const from = t < 0 ? nullptr : p_.x_at(sequence, t, b.channel);
+      if (from != nullptr && is_in_place(p_.x.dtype, p_.x.strides[2])) {
+        rows.push_back(reinterpret_cast<const Real*>(from));
+        continue;
+      }
+      if (from != nullptr)
+        load(p_.x.dtype, from, p_.x.strides[2], b.channels, buffer);
+      else if (const std::int64_t state = p_.slots[b.sequence].read; state >= 0)
+        load(p_.state->dtype, p_.state_at(state, b.channel, p_.types.state_width + t), p_.state->strides[1],
+             b.channels, buffer);
+      else
+        std::fill_n(buffer, b.channels, Real(0));
+      rows.push_back(buffer);
+    }
+    for (std::int64_t t = 0; t < b.tokens; ++t) {
+      std::byte* const to = out_at(sequence, b.first + t, b.channel);
+      Real* const sums = is_in_place(out_.dtype, to_.strides[2]) ? reinterpret_cast<Real*>(to) : scratch.sums;
+      std::copy_n(bias_.data() + b.channel, b.channels, sums);
+      add_all_products<1>(sums, b.channels, weights_.data() + b.channel, p_.types.channels, rows.data() + t,
+                          p_.types.width);
+      finish(sums, b.channels, scratch.powers, to);
+    }
+  }
+
+  void along_tokens(const Block& b) const {
+    const Sequence& sequence = p_.sequences[b.sequence];
+    const Scratch scratch(b.tokens, history_ + b.tokens);
+    std::vector<const Real*> rows(static_cast<std::size_t>(p_.types.width));
+    const std::int64_t from_state = std::max<std::int64_t>(0, history_ - b.first);
+    const std::int64_t state = p_.slots[b.sequence].read;
+    for (std::int64_t c = b.channel; c < b.channel + b.channels; ++c) {
+      const Real* line = scratch.elements;
+      if (from_state == 0 && is_in_place(p_.x.dtype, p_.x.strides[1])) {
+        line = reinterpret_cast<const Real*>(p_.x_at(sequence, b.first - history_, c));
+      } else {
+        if (from_state > 0 && state >= 0)
+          load(p_.state->dtype, p_.state_at(state, c, p_.types.state_width - from_state),
+               p_.state->strides[2], from_state, scratch.elements);
+        else
+          std::fill_n(scratch.elements, from_state, Real(0));
+        load(p_.x.dtype, p_.x_at(sequence, b.first - history_ + from_state, c), p_.x.strides[1],
+             history_ + b.tokens - from_state, scratch.elements + from_state);
+      }
+      for (std::size_t j = 0; j < rows.size(); ++j) rows[j] = line + j;
+      std::byte* const to = out_at(sequence, b.first, c);
+      Real* const sums = is_in_place(out_.dtype, to_.strides[1]) ? reinterpret_cast<Real*>(to) : scratch.sums;
+      std::fill_n(sums, b.tokens, bias_[static_cast<std::size_t>(c)]);
+      add_all_products<0>(sums, b.tokens, weights_.data() + c, p_.types.channels, rows.data(),
+                          p_.types.width);
+      finish(sums, b.tokens, scratch.powers, to);
+    }
+  }
+
+  std::byte* out_at(const Sequence& sequence, std::int64_t token, std::int64_t channel) const {
+    return out_.data + sequence.entry * to_.strides[0] + (sequence.begin + token) * to_.strides[1] +
+           channel * to_.strides[2];
+  }
+
+  // The activation, and the elements at `to` unless the sums are there.
+  void finish(Real* sums, std::int64_t n, Real* powers, std::byte* to) const {
+    const kernels::Products& products = kernels::active().products;
+    if (p_.activation == Conv1dActivation::silu) {
+      // By exp(−|x|), which does not overflow.
+      for (std::int64_t i = 0; i < n; ++i) powers[i] = -std::abs(sums[i]);
+      if constexpr (std::is_same_v<Real, float>)
+        products.softmax_f32->weights(powers, n, 0, powers);
+      else
+        products.softmax_f64->weights(powers, n, 0, powers);
+      for (std::int64_t i = 0; i < n; ++i)
+        sums[i] = sums[i] * where_negative(sums[i], powers[i], Real(1)) / (1 + powers[i]);
+    }
+    if (reinterpret_cast<std::byte*>(sums) == to) return;
+    if constexpr (std::is_same_v<Real, float>)
+      products.convert_f32(sums, n, out_.dtype, false, to);
+    else
+      products.convert_f64(sums, n, out_.dtype, false, to);
+  }
+
+  const Conv1dProblem& p_;
+  std::int64_t history_;
+  std::vector<Real> weights_, bias_;  // (W, channels)
+  MutableArrayView out_;
+  ArrayView to_;
+};
+
+// `count` elements, as they are where the types are the same.
+void copy_strided(DType from_dtype, const std::byte* from, std::int64_t from_stride, std::int64_t count,
+                  DType to_dtype, std::byte* to, std::int64_t to_stride) {
+  std::vector<std::byte> rounded;
+  if (from_dtype != to_dtype) {
+    std::vector<double> values(static_cast<std::size_t>(count));
+    core::load(from_dtype, from, from_stride, count, values.data());
+    rounded.resize(static_cast<std::size_t>(count * size_of(to_dtype)));
+    core::store(to_dtype, values.data(), count, rounded.data());
+    from = rounded.data();
+    from_stride = size_of(to_dtype);
+  }
+  dispatch(to_dtype, [&]<class T>(std::type_identity<T>) {
+    for (std::int64_t i = 0; i < count; ++i)
+      std::memcpy(to + i * to_stride, from + i * from_stride, sizeof(T));
+  });
+}
+
+// The last tokens of each sequence, and before them what is left of its state.
+void write_states(const Conv1dProblem& p, const MutableArrayView& out, Conv1dStateLayout layout) {
+  const ArrayView to = recurrence::in_one_form(ArrayView(out.data, out.dtype, out.shape), layout);
+  const std::int64_t columns = p.types.state_width;
+  constexpr std::int64_t kChannels = 1024;
+  const std::int64_t blocks = core::ceil_div(p.types.channels, kChannels);
+  const double elements =
+      static_cast<double>(p.types.sequences * columns) * static_cast<double>(p.types.channels);
+  core::parallel_for(p.types.sequences * blocks, 2 * elements, [&](std::int64_t block) {
+    const auto n = static_cast<std::size_t>(block / blocks);
+    const std::int64_t channel = block % blocks * kChannels,
+                       count = std::min(kChannels, p.types.channels - channel);
+    const Sequence& sequence = p.sequences[n];
+    const Slot& slot = p.slots[n];
+    for (std::int64_t l = 0; l < columns && slot.write >= 0; ++l) {
+      std::byte* const at =
+          out.data + slot.write * to.strides[0] + channel * to.strides[1] + l * to.strides[2];
+      const std::int64_t token = sequence.length - columns + l;
+      if (token >= 0) {
+        copy_strided(p.x.dtype, p.x_at(sequence, token, channel), p.x.strides[2], count, out.dtype, at,
+                     to.strides[1]);
+      } else if (slot.read >= 0) {
+        copy_strided(p.state->dtype, p.state_at(slot.read, channel, columns + token), p.state->strides[1],
+                     count, out.dtype, at, to.strides[1]);
+      } else {
+        for (std::int64_t c = 0; c < count; ++c)
+          std::memset(at + c * to.strides[1], 0, static_cast<std::size_t>(size_of(out.dtype)));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+Conv1dResult conv1d(const Conv1dOperands& operands, const Conv1dSettings& settings) {
+  const Conv1dProblem p = recurrence::conv1d_problem(operands, settings);
+  Conv1dResult result{Array(p.types.out.dtype, p.types.out.shape),
+                      p.has_pool ? Array::copy_of(*operands.initial_state)
+                                 : Array(p.types.final_state.dtype, p.types.final_state.shape)};
+  const MutableArrayView out = result.out.mutable_view();
+  if (p.is_double)
+    Convolution<double>(p, out).run();
+  else
+    Convolution<float>(p, out).run();
+  write_states(p, result.final_state.mutable_view(), settings.state_layout);
+  return result;
+}
+
+}  // namespace ejk
