@@ -104,6 +104,7 @@ void LinearHead<Real>::reserve() {
   memory_.add(gates_, most_ * width_);
   memory_.add(sums_, most_ * width_);
   memory_.add(beta_, most_);
+  memory_.add(total_, width_);
   add(steps_, most_, size);
   if (form_ == LinearForm::tokens) return;
   for (Rows* rows : {&key_scores_, &scores_, &gamma_}) add(*rows, most_, tokens);
@@ -340,6 +341,7 @@ void LinearHead<Real>::decay_of_heads(std::int64_t count) {
     for (std::int64_t j = 0; j <= i; ++j) differences[j] = sums_[i] - sums_[j];
     exponentials(differences, i + 1, gamma_[i]);
   }
+  total_[0] = sum;
   exponentials(sums_, count, from_start_);
   for (std::int64_t i = 0; i < count; ++i) differences[i] = sum - sums_[i];
   exponentials(differences, count, to_end_);
@@ -380,12 +382,14 @@ void LinearHead<Real>::block_of_channels(std::int64_t block, std::int64_t begin,
   exponentials(sum.data(), keys_, all);
   for (std::int64_t t = 0; t < begin; ++t)
     for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] *= all[d];
-  for (std::int64_t d = 0; d < keys_; ++d) starts_[block + 1][d] = starts_[block][d] * all[d];
+  for (std::int64_t d = 0; d < keys_; ++d) total_[d] += sum[static_cast<std::size_t>(d)];
+  exponentials(total_, keys_, starts_[block + 1]);
 }
 
 template <class Real>
 void LinearHead<Real>::decay_of_channels(std::int64_t count) {
   std::fill_n(starts_[0], keys_, Real{1});
+  std::fill_n(total_, keys_, 0.0);
   for (std::int64_t begin = 0, block = 0; begin < count; begin += block_, ++block)
     block_of_channels(block, begin, std::min(begin + block_, count));
 }
@@ -472,10 +476,11 @@ template <class Real>
 void LinearHead<Real>::update_state(std::int64_t count) {
   const bool by_channel = plan_.decay == DecayKind::channel;
   if (in_.gate) {
-    const Real* const all = starts_[core::ceil_div(count, block_)];
+    // The rounding of a factor near 1 would add up over the chunks of a long sequence: that of its distance does not.
+    auto change = static_cast<Real>(std::expm1(total_[0]));
     for (std::int64_t d = 0; d < keys_; ++d) {
-      const Real factor = by_channel ? all[d] : from_start_[count - 1];
-      for (std::int64_t c = 0; c < values_; ++c) state_[d][c] *= factor;
+      if (by_channel) change = static_cast<Real>(std::expm1(total_[d]));
+      for (std::int64_t c = 0; c < values_; ++c) state_[d][c] += change * state_[d][c];
     }
     for (std::int64_t t = 0; t < count && !by_channel; ++t)
       for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] = k_[t][d] * to_end_[t];

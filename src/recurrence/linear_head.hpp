@@ -103,7 +103,8 @@ class LinearHead {
   Rows steps_;     // (tokens, K): e^g
   Rows starts_;    // (blocks + 1, K): e^(G before each block), and of all
   Real *from_start_ = nullptr, *to_end_ = nullptr;  // of heads: e^G, e^(G of the last − G)
-  double *gates_ = nullptr, *sums_ = nullptr, *beta_ = nullptr;
+  double *gates_ = nullptr, *sums_ = nullptr, *beta_ = nullptr,
+         *total_ = nullptr;     // G of a chunk
   std::vector<bool> is_exact_;  // blocks whose diagonal is computed without quotients
   matmul::PackedA rows_a_, lower_a_, keys_a_;
   matmul::PackedB state_b_, u_b_;
