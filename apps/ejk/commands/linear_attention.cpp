@@ -195,7 +195,7 @@ void add_gates(OptionSet& set, LinearFlags& words) {
                 "strengths (batch, sequence, heads); by default 1")
       .group(kGatesGroup);
   Option& sigmoid = add_choice(set, "--beta-sigmoid", words.beta_sigmoid, {{"1", 1}, {"2", 2}}, "N",
-                               "beta is N sigmoid(BETA); alone: 1")
+                               "beta is N sigmoid(BETA), without N of 1")
                         .recorded()
                         .needs("--beta")
                         .group(kGatesGroup);
@@ -227,7 +227,7 @@ void add_states(OptionSet& set, LinearFlags& words) {
       .group(kStatesGroup);
   add_choice(set, "--state-layout", words.state_layout,
              named_choices<std::optional<StateLayout>>({StateLayout::kv, StateLayout::vk}), "LAYOUT",
-             "the last axes of states: kv by default")
+             "the last axes of states, by default kv")
       .recorded_by_command()
       .group(kStatesGroup);
   declare_state_slots(set, words.slots);
