@@ -439,6 +439,25 @@ TEST_CASE(
   for (const std::int64_t slot : {1, 2, 3, 4, 6}) CHECK(same(slot, pool, slot));
 }
 
+TEST_CASE("the rounding of decays near 1 does not add up over a long sequence") {
+  std::mt19937_64 engine(29);
+  const auto positive = [&](const Shape& shape) {
+    Doubles values = doubles(plain::random(DType::float64, shape, engine).view());
+    for (double& x : values) x = std::abs(x);
+    return plain::array_of(DType::float32, shape, values);
+  };
+  constexpr std::int64_t kTokens = 32768;
+  const Shape shape{1, kTokens, 1, 8};
+  const Array q = positive(shape), k = positive(shape), v = positive(shape);
+  for (const Shape& of_decay : {Shape{1}, shape}) {
+    const Array decay = plain::filled(DType::float32, of_decay, -1e-5);
+    LinearAttentionArrays arrays{.q = q.view(), .k = k.view(), .v = v.view()};
+    arrays.decay = decay.view();
+    const LinearAttentionPlan plan(types_of(arrays), {});
+    CHECK(plan.check(arrays, plan.run(arrays)).passed());
+  }
+}
+
 TEST_CASE("linear attention names the array and the index at fault") {
   std::mt19937_64 engine(23);
   const auto array = [&](Shape shape) { return plain::random(DType::float32, std::move(shape), engine); };
