@@ -20,6 +20,8 @@ struct Row {
 constexpr Row kHints[] = {
     {Code::no_such_axis, "--{hint}"},
     {Code::not_integers, "whole numbers of a float type: ejk convert IN -o OUT --dtype int32"},
+    {Code::state_layout, "--state-layout {hint}"},
+    {Code::negative_factor, "logarithms: --decay-space ln"},
     {Code::transposed_rhs, "--transpose-rhs takes weights (groups, n, k)"},
     {Code::plain_rhs, "weights (groups, k, n) exclude --transpose-rhs"},
     {Code::transposed_lhs, "--transpose-lhs takes tokens (m, k)"},

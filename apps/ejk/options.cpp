@@ -313,6 +313,16 @@ void remove_defaults(const OptionSet& set, std::vector<std::string>& arguments) 
   arguments.erase(std::remove_if(arguments.begin(), end, is_default), end);
 }
 
+// An option without its value, where that may be omitted, gets it.
+void add_value(const OptionSet& set, std::vector<std::string>& arguments, std::size_t at) {
+  const Option* option = arguments[at].starts_with("--") ? set.find(arguments[at]) : nullptr;
+  if (option == nullptr || option->when_alone.empty()) return;
+  const auto& choices = option->choices;
+  const bool has_value = at + 1 < arguments.size() &&
+                         std::find(choices.begin(), choices.end(), arguments[at + 1]) != choices.end();
+  if (!has_value) arguments[at] += "=" + option->when_alone;
+}
+
 }  // namespace
 
 namespace {
@@ -384,6 +394,7 @@ Parsed OptionSet::parse(std::vector<std::string> arguments, std::string_view exa
   remove_defaults(*this, arguments);
   const std::string last = arguments.empty() ? "" : arguments.back();
   for (auto word = arguments.begin(); word != arguments.end() && *word != "--"; ++word) {
+    add_value(*this, arguments, static_cast<std::size_t>(word - arguments.begin()));
     check_value(*this, *word);
     if (is_slice_of_stdin(*word) || word->starts_with('[')) word->insert(0, 1, ' ');
   }

@@ -110,8 +110,9 @@ struct Option {
   bool is_required = false;
   std::string heading = "Options";        // in help
   std::vector<std::string> choices = {};  // the allowed values; empty: any text
-  bool is_given = false;                  // in the command line
-  std::string given = {};                 // its last value
+  std::string when_alone = {};  // the value of an option whose value may be omitted, one of its choices
+  bool is_given = false;        // in the command line
+  std::string given = {};       // its last value
 
   bool is_positional() const { return !names.back().starts_with('-'); }
   /// The long name: "--output".

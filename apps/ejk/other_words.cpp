@@ -25,6 +25,8 @@ constexpr OtherWords kOtherWords[] = {
     {"moe-align-block-size make-group-metadata", "group-metadata"},
     {"topk top-k router gate gating moe", "route"},
     {"logsumexp lse softmax", "log-sum-exp"},
+    {"gated-delta-rule gated-deltanet gdn deltanet delta-rule kda gla simple-gla retention lightning-attn mamba2 ssd",
+     "linear-attention"},
     {"causal-conv1d causal-conv1d-fn causal-conv1d-update short-convolution short-conv conv", "conv1d"},
     {"merge-state merge-attn-states merge-attention-states", "merge-states"},
     {"show ls list cat head stats describe inspect dump print open view", "info"},

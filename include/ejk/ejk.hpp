@@ -18,6 +18,7 @@
 #include "ejk/grouped_matmul.hpp"
 #include "ejk/groups.hpp"
 #include "ejk/io.hpp"
+#include "ejk/linear_attention.hpp"
 #include "ejk/mask.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/mask_layouts.hpp"

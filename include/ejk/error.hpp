@@ -62,9 +62,11 @@ class Error : public std::exception {
     unknown_block,      // nothing says how large the blocks of a stored MaskInfo are
     repeated_key,       // a query has a key twice, which kernels that gather keys count twice
     heads_of_mask,      // that segment ids would have to merge
-    untyped_bytes,      // elements of one byte that are no type of ejk; the hint is one that they may be
-    unsupported,  // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
-                  // out. The last one: other processes' codes are compared with it
+    state_layout,  // states (.., V, K) where (.., K, V) are needed, or the reverse; the hint is their layout
+    negative_factor,  // a decay that is no factor: perhaps a logarithm
+    untyped_bytes,    // elements of one byte that are no type of ejk; the hint is one that they may be
+    unsupported,      // sound data of a type that ejk has no arrays of; a reader of whole files may leave it
+                      // out. The last one: other processes' codes are compared with it
   };
 
   Error(Kind kind, std::string message, Code code = Code::other)

@@ -32,7 +32,7 @@ const std::map<std::string, Names> kArrows{
     {"verdict", {"attention", "blocks", "compare", "core", "kernels", "mask", "matmul", "recurrence"}},
     {"sparsity", {"blocks", "core", "kernels", "mask"}},
     {"check", {"blocks", "core", "mask", "matmul", "quantize", "sequence", "sparsity"}},
-    {"recurrence", {"core", "kernels"}},
+    {"recurrence", {"core", "kernels", "matmul"}},
     {"layouts", {"blocks", "check", "core", "kernels", "mask"}},
 };
 

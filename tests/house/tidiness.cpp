@@ -73,9 +73,9 @@ TEST_CASE("the library does not speak the words of the command line: its errors 
     }
 }
 
-TEST_CASE("ejk.hpp includes every public header, at most 34") {
+TEST_CASE("ejk.hpp includes every public header, at most 35") {
   CHECK(std::ranges::distance(fs::directory_iterator(house::kRoot / "include/ejk")) <=
-        34 + 3);  // ejk.hpp, README, program
+        35 + 3);  // ejk.hpp, README, program
   const std::string all = house::read_file(house::kRoot / "include/ejk/ejk.hpp");
   for (const std::string& file : house::files_below("include/ejk"))
     if (const std::string header = file.substr(8);

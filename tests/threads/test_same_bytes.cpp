@@ -15,6 +15,7 @@
 #include "ejk/compare.hpp"
 #include "ejk/conv1d.hpp"
 #include "ejk/grouped_matmul.hpp"
+#include "ejk/linear_attention.hpp"
 #include "ejk/mask_info.hpp"
 #include "ejk/pack.hpp"
 #include "ejk/program/identify.hpp"
@@ -216,6 +217,34 @@ TEST_CASE("short convolutions over several blocks: any number of threads gives t
         arrays.push_back(std::move(result.out));
         arrays.push_back(std::move(result.final_state));
         return arrays;
+      });
+    }
+}
+
+TEST_CASE("linear attention: NaN and infinities give the same bytes on any number of threads") {
+  Random random(109);
+  for (const DType dtype : {DType::bfloat16, DType::float32, DType::float64})
+    for (const bool by_channel : {false, true}) {
+      CAPTURE(name_of(dtype));
+      CAPTURE(by_channel);
+      const Array q = random_troubled(dtype, {150, 4, 16}, random, 4000),
+                  k = random_troubled(dtype, {150, 2, 16}, random, 4000),
+                  v = random_troubled(dtype, {150, 2, 24}, random, 4000),
+                  decay = plain::filled(dtype, by_channel ? Shape{150, 2, 16} : Shape{150, 2}, -0.25);
+      LinearAttentionSettings settings;
+      settings.layout = LinearAttentionLayout::thd;
+      settings.cu_seqlens = std::vector<std::int64_t>{0, 40, 40, 41, 150};
+      settings.delta = settings.l2norm = settings.states = true;
+      check_on_all(4, [&](int layout) {
+        const plain::Laid q_laid(q, layout), k_laid(k, layout), v_laid(v, layout), of_decay(decay, layout);
+        LinearAttentionArrays arrays{.q = q_laid.view(), .k = k_laid.view(), .v = v_laid.view()};
+        arrays.decay = of_decay.view();
+        LinearAttention made = linear_attention(arrays, settings);
+        Arrays results;
+        results.push_back(std::move(made.out));
+        results.push_back(std::move(made.final_state));
+        results.push_back(std::move(*made.states));
+        return results;
       });
     }
 }

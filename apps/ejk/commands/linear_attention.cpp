@@ -1,0 +1,314 @@
+// ejk linear-attention: reference results for kernels of linear attention and its relatives.
+// tests: tests/cli/linear-attention/
+#include "ejk/linear_attention.hpp"
+
+#include <optional>
+
+#include "commands.hpp"
+#include "ejk/program/machine.hpp"
+#include "job.hpp"
+#include "options.hpp"
+#include "sources.hpp"
+#include "state_slots.hpp"
+
+namespace ejk::app {
+
+namespace {
+
+using Space = DecaySpace;
+using Layout = LinearAttentionLayout;
+
+constexpr const char *kGatesGroup = "Decays and strengths", *kStatesGroup = "States";
+
+struct LinearFlags {
+  LinearAttentionOperands<std::string> inputs;  // references; may be empty
+  std::string cu_seqlens;
+  SlotOptions slots;
+  std::string library;  // fla, flashinfer, mamba; empty: none
+  std::optional<Layout> layout;
+  std::optional<Space> space;
+  std::optional<StateLayout> state_layout;
+  std::optional<std::int64_t> beta_sigmoid;
+  LinearAttentionSettings settings;  // without those above
+  bool check = false;
+};
+
+using LinearBuffers = LinearAttentionOperands<BufferedInput>;
+
+std::vector<BufferedInput*> buffers_of(LinearBuffers& in) {
+  std::vector<BufferedInput*> all;
+  for_each_linear_operand(
+      [&](const char*, auto& input) {
+        if (input) all.push_back(&*input);
+      },
+      in);
+  return all;
+}
+
+// What options that are not given are by a library's conventions.
+void set_defaults(const LinearFlags& words, LinearAttentionSettings& s) {
+  const bool is_packed = !words.cu_seqlens.empty();
+  s.layout = words.layout.value_or(is_packed ? Layout::thd : Layout::bshd);
+  if (is_packed && s.layout != Layout::thd)
+    throw usage("--cu-seqlens is for packed tokens, and --layout is {}", name_of(s.layout))
+        .hint("the layout thd takes (tokens, heads, size)");
+  if (!is_packed && s.layout == Layout::thd)
+    throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
+        .hint("one sequence is cu_seqlens [0, tokens]");
+  const bool is_raw = !words.inputs.a_log->empty() || s.lower_bound;
+  const bool is_linear = words.library == "flashinfer" && !words.inputs.decay->empty() && !is_raw;
+  s.decay_space = words.space.value_or(is_linear ? Space::linear : Space::ln);
+  const bool is_kv = words.library.empty() || words.library == "fla";
+  s.state_layout = words.state_layout.value_or(is_kv ? StateLayout::kv : StateLayout::vk);
+  if (words.library == "mamba" && !s.scale) s.scale = 1;
+  if (words.beta_sigmoid) s.beta_sigmoid = static_cast<double>(*words.beta_sigmoid);
+}
+
+LinearBuffers open_inputs(const LinearFlags& words, LinearAttentionSettings& s, Job& job) {
+  LinearBuffers in;
+  for_each_linear_operand(
+      [&](const char* name, const auto& reference, auto& input) {
+        if (!reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
+      },
+      words.inputs, in);
+  if (!words.cu_seqlens.empty()) s.cu_seqlens = job.open_integers("cu_seqlens", words.cu_seqlens);
+  s.slots = open_state_slots(words.slots, job);
+  return in;
+}
+
+bool add_check(const LinearAttentionPlan& plan, const LinearAttentionArrays& arrays,
+               const LinearAttention& results, Report& report, Job& job) {
+  const LinearAttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, results); });
+  report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
+  if (!check.passed())
+    report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
+  return check.passed();
+}
+
+Outcome run(const LinearFlags& words, Job& job) {
+  LinearAttentionSettings settings = words.settings;
+  set_defaults(words, settings);
+  job.provenance.record("layout", std::string(name_of(settings.layout)));
+  job.provenance.record("decay_space", std::string(name_of(settings.decay_space)));
+  job.provenance.record("state_layout", std::string(name_of(settings.state_layout)));
+  LinearBuffers in = job.phase(Phase::read, [&] { return open_inputs(words, settings, job); });
+  LinearAttentionTypes types;
+  for_each_linear_operand(
+      [](const char*, const auto& input, auto& type) {
+        if (input) type = type_of(*input->source);
+      },
+      in, types);
+  const LinearAttentionPlan plan =
+      naming(buffers_of(in), [&] { return LinearAttentionPlan(types, settings); });
+  Report report = describe(plan);
+  std::int64_t peak = plan.work_bytes() + plan.out().bytes() + plan.final_state().bytes() +
+                      (plan.states() ? plan.states()->bytes() : 0);
+  for (const BufferedInput* input : buffers_of(in)) peak += input->bytes_to_buffer();
+  if (job.plan(report, peak + piece_buffers(2, peak))) return Outcome::passed;
+
+  LinearAttentionArrays arrays;
+  job.phase(Phase::read, [&] {
+    for_each_linear_operand(
+        [](const char*, auto& input, auto& array) {
+          if (input) array = input->view();
+        },
+        in, arrays);
+  });
+  Timer timer;
+  LinearAttention results =
+      naming(buffers_of(in), [&] { return job.phase(Phase::compute, [&] { return plan.run(arrays); }); });
+  report.add("forward_time", "computed in", timer.seconds(), Unit::seconds)
+      .add("instruction_set", "instruction set", instruction_set());
+  append(report, describe(results.work));
+  const bool passed = !words.check || add_check(plan, arrays, results, report, job);
+  std::vector<Output> outputs{{"out", make_source(std::move(results.out)), {}},
+                              {"final_state", make_source(std::move(results.final_state)), {}}};
+  if (results.states) outputs.push_back({"states", make_source(std::move(*results.states)), {}});
+  job.deliver(std::move(report), outputs);
+  return passed ? Outcome::passed : Outcome::failed;
+}
+
+std::pair<double, double> read_limits(const std::string& word) {
+  const std::size_t comma = word.find(',');
+  if (comma == std::string::npos) throw usage("'{}' is not of the form LO,HI", word);
+  const std::pair limits(read_real(word.substr(0, comma)), read_real(word.substr(comma + 1)));
+  if (!(limits.first <= limits.second)) throw usage("'{}': LO is above HI", word);
+  return limits;
+}
+
+double read_lower_bound(const std::string& word) {
+  const double value = read_finite(word);
+  if (!(value < 0)) throw usage("{} is not below 0", word).hint("safe gates have --lower-bound=-5");
+  return value;
+}
+
+void add_inputs(OptionSet& set, LinearFlags& words) {
+  add_reference(set, "Q", words.inputs.q.emplace(),
+                "queries (batch, sequence, heads, K), or as --layout says\n"
+                "Inputs are float16, bfloat16, float32 or float64. Of Mamba-2: C.")
+      .required();
+  add_reference(set, "K", words.inputs.k.emplace(), "keys, of any number of heads\nOf Mamba-2: B.")
+      .required();
+  add_reference(set, "V", words.inputs.v.emplace(), "values, of size V\nOf Mamba-2: x.").required();
+  add_choice(set, "--layout", words.layout,
+             named_choices<std::optional<Layout>>({Layout::bshd, Layout::bhsd, Layout::thd}), "LAYOUT",
+             "axes of the inputs, bshd by default; thd is packed")
+      .recorded_by_command();
+  add_reference(set, "--cu-seqlens", words.cu_seqlens,
+                "where packed sequences begin; implies --layout thd\n"
+                "Inputs are then (tokens, heads, K) or, as fla has them, (1, tokens, heads, K).");
+  add_choice(set, "--as", words.library, {{"fla", "fla"}, {"flashinfer", "flashinfer"}, {"mamba", "mamba"}},
+             "LIBRARY",
+             "the defaults of a library\nfla: ln, kv. flashinfer: linear decays, vk. mamba: scale 1, vk.")
+      .recorded();
+  add_flag(set, "--delta", words.settings.delta, "the delta rule: u = beta (v - S k)").recorded();
+  add_word(set, "--scale", words.settings.scale, read_finite, "S", "of the output; by default 1/sqrt(K)")
+      .recorded();
+  add_flag(set, "--l2norm", words.settings.l2norm, "q and k become x / sqrt(sum x^2 + 1e-6)").recorded();
+  add_reference(set, "--skip", words.inputs.skip.emplace(),
+                "skip * v is added to out: (heads,) or (heads, V)");
+}
+
+void add_gates(OptionSet& set, LinearFlags& words) {
+  add_reference(set, "--decay", words.inputs.decay.emplace(),
+                "decays g of the state, which becomes e^g S\n"
+                "(batch, sequence, heads), with K channels as a last axis, or fixed (heads,).")
+      .group(kGatesGroup);
+  add_choice(set, "--decay-space", words.space,
+             named_choices<std::optional<Space>>({Space::ln, Space::log2, Space::linear}), "SPACE",
+             "decays are logarithms (ln, the default; log2) or factors")
+      .recorded_by_command()
+      .needs("--decay")
+      .group(kGatesGroup);
+  add_reference(set, "--a-log", words.inputs.a_log.emplace(),
+                "A (heads,): decays are raw, g = -e^A softplus(g + bias)")
+      .group(kGatesGroup);
+  add_reference(set, "--dt-bias", words.inputs.dt_bias.emplace(),
+                "the bias of raw decays or of dt: (heads,), or (heads, K)")
+      .group(kGatesGroup);
+  add_word(set, "--lower-bound", words.settings.lower_bound, read_lower_bound, "L",
+           "decays are raw, g = L sigmoid(e^A (g + bias)), L below 0")
+      .recorded()
+      .excludes("--dt")
+      .group(kGatesGroup);
+  add_reference(set, "--beta", words.inputs.beta.emplace(),
+                "strengths (batch, sequence, heads); by default 1")
+      .group(kGatesGroup);
+  Option& sigmoid = add_choice(set, "--beta-sigmoid", words.beta_sigmoid, {{"1", 1}, {"2", 2}}, "N",
+                               "beta is N sigmoid(BETA), without N of 1")
+                        .recorded()
+                        .needs("--beta")
+                        .group(kGatesGroup);
+  sigmoid.when_alone = "1";
+  add_reference(set, "--dt", words.inputs.dt.emplace(), "of Mamba-2: g = -e^A dt and beta = dt, with --a-log")
+      .needs("--a-log")
+      .excludes("--decay, --beta")
+      .group(kGatesGroup);
+  add_flag(set, "--dt-softplus", words.settings.dt_softplus, "dt is softplus(DT + bias)")
+      .recorded()
+      .needs("--dt")
+      .group(kGatesGroup);
+  take_word(
+      set, "--dt-limit", [&words](const std::string& word) { words.settings.dt_limit = read_limits(word); },
+      "LO,HI", "then dt is clamped to them")
+      .recorded("",
+                [&words]() -> ReportValue {
+                  const auto& limit = words.settings.dt_limit;
+                  return limit ? ReportValue(fmt::format("{},{}", limit->first, limit->second))
+                               : ReportValue();
+                })
+      .needs("--dt")
+      .group(kGatesGroup);
+}
+
+void add_states(OptionSet& set, LinearFlags& words) {
+  add_reference(set, "--initial-state", words.inputs.initial_state.emplace(),
+                "states (sequences, heads, K, V), or a pool of slots; by default 0")
+      .group(kStatesGroup);
+  add_choice(set, "--state-layout", words.state_layout,
+             named_choices<std::optional<StateLayout>>({StateLayout::kv, StateLayout::vk}), "LAYOUT",
+             "the last axes of states, by default kv")
+      .recorded_by_command()
+      .group(kStatesGroup);
+  declare_state_slots(set, words.slots);
+  add_flag(set, "--states", words.settings.states, "also the state before each chunk: states")
+      .recorded()
+      .group(kStatesGroup);
+  add_word(set, "--chunk-size", words.settings.chunk_size, at_least(1), "C",
+           "tokens of a chunk, 64 by default\nIt changes what --states writes, and rounding.")
+      .recorded()
+      .group(kStatesGroup);
+  add_dtype(set, "--state-dtype", words.settings.state_dtype,
+            "type of states, by default float32; a pool keeps its own\nfloat64 where an input is.",
+            float_dtypes())
+      .recorded()
+      .group(kStatesGroup);
+}
+
+Run declare_linear_attention(OptionSet& set) {
+  const auto words = std::make_shared<LinearFlags>();
+  add_inputs(set, *words);
+  add_gates(set, *words);
+  add_states(set, *words);
+  add_dtype(set, "--dtype", words->settings.dtype,
+            "type of out, by default that of Q\nArithmetic is float32, or float64 with a float64 input.",
+            float_dtypes())
+      .recorded();
+  add_flag(set, "--check", words->check,
+           "compare with float64, token by token; exit with 1 if it differs too much");
+  set_footer(set,
+             "For each token S <- e^g S, u = beta v (with --delta beta (v - S^T k)),\n"
+             "S <- S + k u^T and out = scale S^T q. n heads serve m by blocks: h uses h n / m.\n"
+             "  linear attention  no option           retention, lightning  --decay (heads,)\n"
+             "  simple GLA, GLA   --decay             DeltaNet              --delta --beta\n"
+             "  Gated DeltaNet    --delta --beta --decay, or raw with --a-log --dt-bias\n"
+             "  KDA               the same, decays with channels; safe gates --lower-bound=-5\n"
+             "  Mamba-2           C B x --as mamba --dt --a-log --dt-bias --dt-softplus --skip");
+  set.set_outputs([words] {
+    std::vector<std::string> names{"out", "final_state"};
+    if (words->settings.states) names.emplace_back("states");
+    return names;
+  });
+  return [words](Job& job) { return run(*words, job); };
+}
+
+}  // namespace
+
+extern const Command linear_attention_command{
+    .name = "linear-attention",
+    .group = "Recurrences",
+    .summary = "linear attention: Gated DeltaNet, KDA, GLA, Mamba-2 and others",
+    .example = "ejk linear-attention q.npy k.npy v.npy --decay g.npy --delta -o out.h5",
+    .outputs = {{"out", "the layout of Q, of size V", "scale S^T q of each token, with --skip + skip v"},
+                {"final_state", "(sequences, heads, K, V), or the pool", "the state after each sequence"},
+                {"states", "(chunks, heads, K, V)", "the state before each chunk, with --states"}},
+    .use = R"(with h5py.File("out.h5") as f: out, s = f["out"][()], f["final_state"][()])",
+    .keys = R"(
+layout | string | the layout of the inputs
+sequences | integer | sequences, of the batch or packed
+tokens | integer | tokens of all sequences
+state_heads | integer | heads of the state
+key_size, value_size | integer | sizes of keys and of values
+decay | string | none, fixed, head or channel
+decay_space | string | ln, log2 or linear
+delta | boolean | whether the delta rule is used
+scale | number | the scale of the output
+chunk_size, chunks | integer | tokens of a chunk; chunks of all sequences
+state_layout | string | kv or vk
+arithmetic | string | float32 or float64
+out, final_state | shape | the shapes of the results
+out_dtype, final_state_dtype | string | their element types
+states | shape | the shape of the states before chunks | with --states
+forward_time_s | number | seconds of the computation | done
+instruction_set | string | of the kernels | done
+check | section | the comparison with float64, token by token | with --check
+  passed | boolean | whether no element is out of tolerance
+  differences | table | the largest differences
+    array | string | out or final_state
+    size, allowed | number or null | the difference without the rounding of the type; its tolerance
+    index | shape | sequence, head and token of out; sequence and head of final_state
+)",
+    .declare = declare_linear_attention,
+};
+
+}  // namespace ejk::app

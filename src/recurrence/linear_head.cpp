@@ -1,0 +1,561 @@
+// Linear attention of a sequence's head. In chunks of at most 64 tokens, with G the running sum of g, Γ_ij =
+// e^(G_i − G_j) for i ≥ j, S the state before the chunk and A the strictly lower part of β_i (k_i·k_j) Γ_ij:
+//   (1 + A) u = β (v − e^G k S),  o = e^G q S + ((q kᵀ) ∘ Γ) u,  S ← e^(G_last) S + Σ_j e^(G_last − G_j) k_j u_jᵀ
+// All products are blocked ones; the system is solved by blocks of about 16 rows. Sums of g are float64, each
+// of one chunk, so a jump keeps the digits of its neighbours. Decays by channel are inside the sums over K: for
+// a block of rows, with G_b the sum before it, factors are k_i e^(G_i − G_b) and k_j e^(G_b − G_j), whose exponents
+// are at most 0 but for rows of the block itself; a block that decays by more than e^-80 multiplies those step by
+// step. Few tokens, and chunks with elements that are not finite, are computed token by token.
+// tests: tests/recurrence/test_linear_attention.cpp
+#include "recurrence/linear_head.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/checked.hpp"
+#include "core/elements.hpp"
+
+namespace ejk::recurrence {
+
+namespace {
+
+// e^-800 is 0, and sums of 64 such keep all digits.
+constexpr double kLeastGate = -800;
+constexpr double kMostInBlock = 80;
+// Packing the state takes longer than the steps of fewer tokens.
+constexpr std::int64_t kFewTokens = 4;
+
+double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+template <class Real>
+bool all_finite(const Real* x, std::int64_t count) {
+  using Word = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
+  constexpr auto kExponent = std::bit_cast<Word>(std::numeric_limits<Real>::infinity());
+  Word found = 0;
+  for (std::int64_t i = 0; i < count; ++i)
+    found |= static_cast<Word>((std::bit_cast<Word>(x[i]) & kExponent) == kExponent ? 1 : 0);
+  return found == 0;
+}
+
+template <class Real>
+Real dot_of(const Real* a, const Real* b, std::int64_t count) {
+  constexpr std::int64_t kLanes = 8;
+  Real sums[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::int64_t l = 0; l < kLanes; ++l) sums[l] += a[i + l] * b[i + l];
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+// to += factor · row
+template <class Real>
+void add_row(Real* to, Real factor, const Real* row, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += factor * row[i];
+}
+
+const std::byte* row_of(const ArrayView& array, std::int64_t entry, std::int64_t head, std::int64_t token) {
+  return array.data + entry * array.strides[0] + head * array.strides[1] + token * array.strides[2];
+}
+
+}  // namespace
+
+template <class Real>
+LinearHead<Real>::LinearHead(const LinearPlan& plan, const LinearInputs& inputs, LinearForm form)
+    : plan_(plan),
+      in_(inputs),
+      form_(form),
+      gemm_(matmul::gemm_of<Real>()),
+      keys_(plan.key_size),
+      values_(plan.value_size),
+      width_(plan.decay_width()),
+      most_(plan.most_tokens()),
+      block_(std::max<std::int64_t>(1, 16 / gemm_.mr) * gemm_.mr),
+      rows_a_(gemm_, gemm_.mr, keys_),
+      lower_a_(gemm_, gemm_.mr, most_),
+      keys_a_(gemm_, gemm_.mr, most_),
+      state_b_(gemm_, keys_, values_),
+      u_b_(gemm_, most_, values_) {
+  const std::int64_t blocks = plan.decay == DecayKind::channel ? core::ceil_div(most_, block_) : 1;
+  for (std::int64_t b = 0; b < blocks; ++b)
+    keys_b_.emplace_back(gemm_, keys_, blocks == 1 ? most_ : std::min(most_, (b + 1) * block_));
+  is_exact_.resize(static_cast<std::size_t>(blocks));
+  reserve();
+  memory_.take();
+}
+
+template <class Real>
+void LinearHead<Real>::reserve() {
+  const auto add = [&](Rows& rows, std::int64_t count, std::int64_t size) {
+    rows.stride = size;
+    memory_.add(rows.data, count * size);
+  };
+  constexpr std::int64_t kLanes = 64;  // rows begin at cache lines, and kernels write past the last element
+  const std::int64_t size = core::round_up(keys_, kLanes), tokens = core::round_up(most_, kLanes);
+  add(state_, keys_, values_);
+  if (plan_.settings.state_layout == StateLayout::vk) add(turned_, values_, keys_);
+  for (Rows* rows : {&k_, &q_}) add(*rows, most_, size);
+  for (Rows* rows : {&v_, &u_, &out_}) add(*rows, most_, values_);
+  add(work_rows_, most_, size);
+  memory_.add(gates_, most_ * width_);
+  memory_.add(sums_, most_ * width_);
+  memory_.add(beta_, most_);
+  memory_.add(total_, width_);
+  add(steps_, most_, size);
+  if (form_ == LinearForm::tokens) return;
+  for (Rows* rows : {&key_scores_, &scores_, &gamma_}) add(*rows, most_, tokens);
+  for (Rows* rows : {&growth_, &later_}) add(*rows, most_, size);
+  add(starts_, core::ceil_div(most_, block_) + 1, size);
+  memory_.add(from_start_, tokens);
+  memory_.add(to_end_, tokens);
+  rows_a_.reserve(memory_, most_);
+  lower_a_.reserve(memory_, most_);
+  keys_a_.reserve(memory_, keys_);
+  state_b_.reserve(memory_);
+  u_b_.reserve(memory_);
+  for (matmul::PackedB& keys : keys_b_) keys.reserve(memory_);
+}
+
+// --- Inputs
+
+template <class Real>
+void LinearHead<Real>::load_state(std::int64_t slot) {
+  if (slot < 0) {
+    std::fill_n(state_.data, keys_ * values_, Real{0});
+    return;
+  }
+  const ArrayView& from = *in_.initial_state;
+  const bool is_turned = turned_.data != nullptr;
+  const Rows& to = is_turned ? turned_ : state_;
+  const std::byte* at =
+      from.data + slot * from.strides[0] + head_ * from.shape[1] / plan_.state_heads * from.strides[1];
+  const std::int64_t row = from.strides[is_turned ? 3 : 2], element = from.strides[is_turned ? 2 : 3];
+  for (std::int64_t r = 0; r < (is_turned ? values_ : keys_); ++r, at += row)
+    core::load(from.dtype, at, element, to.stride, to[r]);
+  if (is_turned) transpose(turned_.data, values_, keys_, state_.data);
+}
+
+template <class Real>
+void LinearHead<Real>::load_rows(const ArrayView& from, std::int64_t head, std::int64_t first,
+                                 std::int64_t count, Real factor, const Rows& to, std::int64_t size) const {
+  for (std::int64_t t = 0; t < count; ++t) {
+    core::load(from.dtype, row_of(from, sequence_.entry, head, sequence_.begin + first + t), from.strides[3],
+               size, to[t]);
+    if (factor != 1) std::transform(to[t], to[t] + size, to[t], [factor](Real x) { return factor * x; });
+  }
+}
+
+template <class Real>
+void LinearHead<Real>::normalize(const Rows& rows, std::int64_t count) const {
+  if (!plan_.settings.l2norm) return;
+  for (std::int64_t t = 0; t < count; ++t) {
+    double squares = 1e-6;
+    for (std::int64_t d = 0; d < keys_; ++d) squares += static_cast<double>(rows[t][d]) * rows[t][d];
+    const double factor = 1 / std::sqrt(squares);
+    for (std::int64_t d = 0; d < keys_; ++d) rows[t][d] = static_cast<Real>(rows[t][d] * factor);
+  }
+}
+
+template <class Real>
+void LinearHead<Real>::load_queries(std::int64_t out_head, std::int64_t first, std::int64_t count) {
+  load_rows(in_.q, out_head * in_.q.shape[1] / plan_.out_heads, first, count, 1, q_, keys_);
+  normalize(q_, count);
+  for (std::int64_t t = 0; t < count; ++t)
+    for (std::int64_t d = 0; d < keys_; ++d)
+      q_[t][d] = static_cast<Real>(static_cast<double>(q_[t][d]) * plan_.scale);
+}
+
+// A gate that is none, by its index in the array as it is given.
+template <class Real>
+void LinearHead<Real>::refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const {
+  const ArrayView& gates = is_beta ? *in_.beta : *in_.gate;
+  Shape index{head_ * gates.shape[1] / plan_.state_heads};
+  if (is_beta || plan_.decay != DecayKind::fixed) {
+    const bool heads_first = plan_.settings.layout == LinearAttentionLayout::bhsd;
+    index.insert(heads_first ? index.end() : index.begin(), sequence_.begin + token);
+    if (plan_.settings.layout != LinearAttentionLayout::thd || plan_.has_leading_axis)
+      index.insert(index.begin(), sequence_.entry);
+    if (!is_beta && plan_.decay == DecayKind::channel) index.push_back(channel);
+  }
+  const std::string at = (is_beta ? "beta" : plan_.has_dt ? "dt" : "decay") + to_string(index);
+  throw Error(Error::Kind::input, at + (value != value ? " is NaN" : " is below 0, and factors are not"),
+              value != value ? Error::Code::other : Error::Code::negative_factor)
+      .about(at.substr(0, at.find('(')));
+}
+
+// Gates as given become logarithms of decays; of dt they become beta, too.
+template <class Real>
+void LinearHead<Real>::activate(std::int64_t first, std::int64_t count) {
+  const LinearAttentionSettings& s = plan_.settings;
+  const double rate = in_.rate[static_cast<std::size_t>(head_)];
+  const double* const bias = in_.bias.data() + head_ * width_;
+  for (std::int64_t i = 0; i < count * width_; ++i) {
+    double& g = gates_[i];
+    if (g != g || (g < 0 && s.decay_space == DecaySpace::linear))
+      refuse(false, first + i / width_, i % width_, g);
+    if (plan_.has_dt) {
+      g += bias[0];
+      if (s.dt_softplus) g = softplus(g);
+      if (s.dt_limit) g = std::clamp(g, s.dt_limit->first, s.dt_limit->second);
+      work_.least_dt = std::min(work_.least_dt, g);
+      beta_[i] = g;
+      g *= -rate;
+    } else if (plan_.is_raw) {
+      g += bias[i % width_];
+      g = s.lower_bound ? *s.lower_bound * sigmoid(rate * g) : -rate * softplus(g);
+    } else {
+      if (s.decay_space == DecaySpace::linear) {
+        g = std::log(g);
+      } else {
+        work_.least_decay = std::min(work_.least_decay, g);
+        work_.largest_decay = std::max(work_.largest_decay, g);
+        if (s.decay_space == DecaySpace::log2) g *= 0.693147180559945309417232121458;
+      }
+    }
+    g = std::max(g, kLeastGate);
+  }
+}
+
+template <class Real>
+void LinearHead<Real>::load_beta(std::int64_t first, std::int64_t count) {
+  if (plan_.has_dt) return;
+  std::fill_n(beta_, count, 1.0);
+  if (!in_.beta) return;
+  const ArrayView& from = *in_.beta;
+  core::load(
+      from.dtype,
+      row_of(from, sequence_.entry, head_ * from.shape[1] / plan_.state_heads, sequence_.begin + first),
+      from.strides[2], count, beta_);
+  if (!plan_.settings.beta_sigmoid) return;
+  const double factor = *plan_.settings.beta_sigmoid;
+  std::transform(beta_, beta_ + count, beta_, [factor](double x) { return factor * sigmoid(x); });
+}
+
+template <class Real>
+void LinearHead<Real>::load_gates(std::int64_t first, std::int64_t count) {
+  load_beta(first, count);
+  if (!in_.gate) return;
+  const ArrayView& from = *in_.gate;
+  const std::byte* const at =
+      row_of(from, sequence_.entry, head_ * from.shape[1] / plan_.state_heads, sequence_.begin + first);
+  if (width_ == 1)
+    core::load(from.dtype, at, from.strides[2], count, gates_);
+  else
+    for (std::int64_t t = 0; t < count; ++t)
+      core::load(from.dtype, at + t * from.strides[2], from.strides[3], width_, gates_ + t * width_);
+  activate(first, count);
+}
+
+template <class Real>
+void LinearHead<Real>::note_keys(std::int64_t count) {
+  if (!plan_.settings.delta) return;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const double size = beta_[t] * static_cast<double>(dot_of(k_[t], k_[t], keys_));
+    if (size < std::numeric_limits<double>::infinity())
+      work_.largest_beta_k = std::max(work_.largest_beta_k, size);
+  }
+}
+
+// Returns whether all of the tokens is finite.
+template <class Real>
+bool LinearHead<Real>::load(std::int64_t first, std::int64_t count) {
+  load_rows(in_.k, head_ * in_.k.shape[1] / plan_.state_heads, first, count, 1, k_, keys_);
+  load_rows(in_.v, head_ * in_.v.shape[1] / plan_.state_heads, first, count, 1, v_, values_);
+  normalize(k_, count);
+  load_gates(first, count);
+  note_keys(count);
+  if (form_ == LinearForm::tokens || count < kFewTokens) return false;
+  bool is_finite = all_finite(state_.data, keys_ * values_) && all_finite(v_.data, count * values_) &&
+                   all_finite(beta_, count) && (!in_.gate || all_finite(gates_, count * width_));
+  for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(k_[t], keys_);
+  for (std::int64_t r = 0; r < heads_of_state() && is_finite; ++r) {
+    load_queries(head_ * heads_of_state() + r, first, count);
+    for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(q_[t], keys_);
+  }
+  return is_finite;
+}
+
+// --- Token by token
+
+template <class Real>
+void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const LinearSink<Real>& sink) {
+  const std::int64_t first_head = head_ * heads_of_state();
+  Real* const decay = steps_.data;
+  for (std::int64_t t = 0; t < count; ++t) {
+    for (std::int64_t d = 0; d < width_ && in_.gate; ++d)
+      decay[d] = static_cast<Real>(std::exp(gates_[t * width_ + d]));
+    Real* const u = u_[0];
+    std::fill_n(u, values_, Real{0});
+    for (std::int64_t d = 0; d < keys_; ++d) {
+      Real* const row = state_[d];
+      if (in_.gate) {
+        const Real factor = decay[width_ == 1 ? 0 : d];
+        for (std::int64_t c = 0; c < values_; ++c) row[c] *= factor;
+      }
+      if (plan_.settings.delta) add_row(u, k_[t][d], row, values_);
+    }
+    const auto beta = static_cast<Real>(beta_[t]);
+    for (std::int64_t c = 0; c < values_; ++c) u[c] = beta * (v_[t][c] - u[c]);
+    for (std::int64_t d = 0; d < keys_; ++d) add_row(state_[d], k_[t][d], u, values_);
+    for (std::int64_t r = 0; r < heads_of_state(); ++r) {
+      load_queries(first_head + r, first + t, 1);
+      Real* const out = out_[0];
+      std::fill_n(out, values_, Real{0});
+      for (std::int64_t d = 0; d < keys_; ++d) add_row(out, q_[0][d], state_[d], values_);
+      if (!in_.skip.empty()) {
+        const double* const skip = in_.skip.data() + (first_head + r) * values_;
+        for (std::int64_t c = 0; c < values_; ++c) out[c] += static_cast<Real>(skip[c]) * v_[t][c];
+      }
+      if (sink.out) sink.out(first_head + r, first + t, 1, out);
+    }
+  }
+}
+
+// --- In chunks
+
+template <class Real>
+void LinearHead<Real>::exponentials(const double* x, std::int64_t count, Real* to) const {
+  constexpr double kMost = sizeof(Real) == 4 ? 88 : 709;
+  double most = 0;
+  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, x[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(x[i]);
+  if (most <= kMost)
+    matmul::softmax_of<Real>().weights(to, count, Real{0}, to);
+  else
+    std::transform(x, x + count, to, [](double e) { return static_cast<Real>(std::exp(e)); });
+}
+
+// Decays of heads: Γ, e^G and e^(G of the last − G).
+template <class Real>
+void LinearHead<Real>::decay_of_heads(std::int64_t count) {
+  keys_b_[0].pack(matmul::transposed(k_.matrix()), keys_, count);
+  if (!in_.gate) return;
+  double sum = 0;
+  for (std::int64_t t = 0; t < count; ++t) sums_[t] = sum += gates_[t];
+  double* const differences = gates_;
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t j = 0; j <= i; ++j) differences[j] = sums_[i] - sums_[j];
+    exponentials(differences, i + 1, gamma_[i]);
+  }
+  total_[0] = sum;
+  exponentials(sums_, count, from_start_);
+  for (std::int64_t i = 0; i < count; ++i) differences[i] = sum - sums_[i];
+  exponentials(differences, count, to_end_);
+}
+
+// Decays of channels in rows [begin, end): growth, and keys as all later rows read them.
+template <class Real>
+void LinearHead<Real>::block_of_channels(std::int64_t block, std::int64_t begin, std::int64_t end) {
+  std::vector<double> sum(static_cast<std::size_t>(keys_), 0), exponents(sum.size());
+  double least = 0, most = 0;
+  for (std::int64_t t = begin; t < end; ++t) {
+    double* const sums = sums_ + t * keys_;
+    for (std::int64_t d = 0; d < keys_; ++d) {
+      sums[d] = sum[static_cast<std::size_t>(d)] += gates_[t * keys_ + d];
+      least = std::min(least, sums[d]);
+      most = std::max(most, sums[d]);
+    }
+    exponentials(sums, keys_, growth_[t]);
+  }
+  const bool is_exact = is_exact_[static_cast<std::size_t>(block)] = most - least > kMostInBlock;
+  const auto keys_until = [&](const double* until) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const double* const sums = sums_ + t * keys_;
+      for (std::int64_t d = 0; d < keys_; ++d)
+        exponents[static_cast<std::size_t>(d)] = (until != nullptr ? until[d] : 0) - sums[d];
+      exponentials(exponents.data(), keys_, later_[t]);
+      for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] *= k_[t][d];
+    }
+  };
+  if (is_exact)
+    for (std::int64_t t = begin; t < end; ++t) exponentials(gates_ + t * keys_, keys_, steps_[t]);
+  else
+    keys_until(nullptr);
+  keys_b_[static_cast<std::size_t>(block)].pack(matmul::transposed(later_.matrix()), keys_,
+                                                is_exact ? begin : end);
+  keys_until(sum.data());
+  Real* const all = work_rows_[0];
+  exponentials(sum.data(), keys_, all);
+  for (std::int64_t t = 0; t < begin; ++t)
+    for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] *= all[d];
+  for (std::int64_t d = 0; d < keys_; ++d) total_[d] += sum[static_cast<std::size_t>(d)];
+  exponentials(total_, keys_, starts_[block + 1]);
+}
+
+template <class Real>
+void LinearHead<Real>::decay_of_channels(std::int64_t count) {
+  std::fill_n(starts_[0], keys_, Real{1});
+  std::fill_n(total_, keys_, 0.0);
+  for (std::int64_t begin = 0, block = 0; begin < count; begin += block_, ++block)
+    block_of_channels(block, begin, std::min(begin + block_, count));
+}
+
+// Pairs of a block whose decays have no quotients: keys are multiplied by e^g, row by row.
+template <class Real>
+void LinearHead<Real>::exact_diagonal(const Rows& rows, std::int64_t begin, std::int64_t end,
+                                      const Rows& to) const {
+  std::vector<Real> key(static_cast<std::size_t>(keys_));
+  for (std::int64_t j = begin; j < end; ++j) {
+    std::copy_n(k_[j], keys_, key.data());
+    for (std::int64_t i = j; i < end; ++i) {
+      if (i > j)
+        for (std::int64_t d = 0; d < keys_; ++d) key[static_cast<std::size_t>(d)] *= steps_[i][d];
+      to[i][j] = dot_of(rows[i], key.data(), keys_);
+    }
+  }
+}
+
+// to[i][j] = Σ_d rows[i][d] k_j[d] e^(G_i − G_j) for j ≤ i, else 0. Leaves rows, or their growth, for times_state().
+template <class Real>
+void LinearHead<Real>::scores(const Rows& rows, std::int64_t count, const Rows& to) {
+  const bool by_channel = plan_.decay == DecayKind::channel;
+  if (by_channel)
+    for (std::int64_t i = 0; i < count; ++i)
+      std::transform(rows[i], rows[i] + keys_, growth_[i], work_rows_[i], std::multiplies<>());
+  rows_a_.pack((by_channel ? work_rows_ : rows).matrix(), count);
+  for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+    const std::int64_t block = by_channel ? row / block_ : 0;
+    const std::int64_t last =
+        by_channel && is_exact_[static_cast<std::size_t>(block)] ? block * block_ : row + some;
+    keys_b_[static_cast<std::size_t>(block)].times(rows_a_, group, some, 0, last, to[row], to.stride);
+  });
+  for (std::int64_t begin = 0, block = 0; by_channel && begin < count; begin += block_, ++block)
+    if (is_exact_[static_cast<std::size_t>(block)])
+      exact_diagonal(rows, begin, std::min(begin + block_, count), to);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!by_channel && in_.gate) std::transform(to[i], to[i] + i + 1, gamma_[i], to[i], std::multiplies<>());
+    std::fill(to[i] + i + 1, to[i] + count, Real{0});
+  }
+}
+
+// to = the rows of scores() · e^G · S.
+template <class Real>
+void LinearHead<Real>::times_state(std::int64_t count, const Rows& to) {
+  if (plan_.decay == DecayKind::channel) {
+    for (std::int64_t i = 0; i < count; ++i)
+      std::transform(work_rows_[i], work_rows_[i] + keys_, starts_[i / block_], work_rows_[i],
+                     std::multiplies<>());
+    rows_a_.pack(work_rows_.matrix(), count);
+  }
+  for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+    state_b_.times(rows_a_, group, some, 0, values_, to[row], to.stride);
+  });
+  if (plan_.decay == DecayKind::channel || !in_.gate) return;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Real factor = from_start_[i];
+    for (std::int64_t c = 0; c < values_; ++c) to[i][c] *= factor;
+  }
+}
+
+// u of (1 + A) u = its right side in u; both factors of later products.
+template <class Real>
+void LinearHead<Real>::solve(std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto factor = -static_cast<Real>(beta_[i]);
+    for (std::int64_t j = 0; j < i; ++j) key_scores_[i][j] *= factor;
+    key_scores_[i][i] = 0;
+  }
+  lower_a_.pack(key_scores_.matrix(), count);
+  for (std::int64_t begin = 0; begin < count; begin += block_) {
+    const std::int64_t end = std::min(begin + block_, count);
+    for (std::int64_t row = begin; begin > 0 && row < end; row += gemm_.mr)
+      u_b_.add_range(lower_a_.group(row / gemm_.mr), 0, begin, std::min(gemm_.mr, end - row), 0, values_,
+                     u_[row], u_.stride);
+    for (std::int64_t i = begin; i < end; ++i) {
+      for (std::int64_t j = begin; j < i; ++j) add_row(u_[i], key_scores_[i][j], u_[j], values_);
+      u_b_.put_row(i, u_[i], 0, values_, values_);
+    }
+  }
+}
+
+template <class Real>
+void LinearHead<Real>::update_state(std::int64_t count) {
+  const bool by_channel = plan_.decay == DecayKind::channel;
+  if (in_.gate) {
+    // The rounding of a factor near 1 would add up over the chunks of a long sequence: that of its distance does not.
+    auto change = static_cast<Real>(std::expm1(total_[0]));
+    for (std::int64_t d = 0; d < keys_; ++d) {
+      if (by_channel) change = static_cast<Real>(std::expm1(total_[d]));
+      for (std::int64_t c = 0; c < values_; ++c) state_[d][c] += change * state_[d][c];
+    }
+    for (std::int64_t t = 0; t < count && !by_channel; ++t)
+      for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] = k_[t][d] * to_end_[t];
+  }
+  keys_a_.pack(matmul::transposed((in_.gate ? later_ : k_).matrix()), keys_);
+  for_groups(keys_, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+    u_b_.add_range(keys_a_.group(group), 0, count, some, 0, values_, state_[row], state_.stride);
+  });
+}
+
+template <class Real>
+void LinearHead<Real>::add_skip(std::int64_t out_head, std::int64_t count) const {
+  if (in_.skip.empty()) return;
+  const double* const skip = in_.skip.data() + out_head * values_;
+  for (std::int64_t t = 0; t < count; ++t)
+    for (std::int64_t c = 0; c < values_; ++c) out_[t][c] += static_cast<Real>(skip[c]) * v_[t][c];
+}
+
+template <class Real>
+void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const LinearSink<Real>& sink) {
+  if (plan_.decay == DecayKind::channel)
+    decay_of_channels(count);
+  else
+    decay_of_heads(count);
+  state_b_.pack(state_.matrix(), keys_, values_);
+  const bool delta = plan_.settings.delta;
+  if (delta) {
+    scores(k_, count, key_scores_);
+    times_state(count, u_);
+  }
+  for (std::int64_t t = 0; t < count; ++t) {
+    const auto beta = static_cast<Real>(beta_[t]);
+    for (std::int64_t c = 0; c < values_; ++c)
+      u_[t][c] = delta ? beta * (v_[t][c] - u_[t][c]) : beta * v_[t][c];
+    if (!delta) u_b_.put_row(t, u_[t], 0, values_, values_);
+  }
+  if (delta) solve(count);
+  for (std::int64_t r = 0; r < heads_of_state(); ++r) {
+    const std::int64_t out_head = head_ * heads_of_state() + r;
+    if (heads_of_state() > 1) load_queries(out_head, first, count);
+    scores(q_, count, scores_);
+    times_state(count, out_);
+    lower_a_.pack(scores_.matrix(), count);
+    for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+      u_b_.add_range(lower_a_.group(group), 0, row + some, some, 0, values_, out_[row], out_.stride);
+    });
+    add_skip(out_head, count);
+    if (sink.out) sink.out(out_head, first, count, out_.data);
+  }
+  update_state(count);
+}
+
+template <class Real>
+void LinearHead<Real>::run(std::int64_t sequence, std::int64_t head, const LinearSink<Real>& sink) {
+  sequence_ = plan_.sequences[static_cast<std::size_t>(sequence)];
+  head_ = head;
+  const Slot& slot = plan_.slots[static_cast<std::size_t>(sequence)];
+  load_state(slot.read);
+  const std::int64_t size = plan_.settings.chunk_size;
+  std::int64_t chunk = plan_.first_chunks[static_cast<std::size_t>(sequence)];
+  for (std::int64_t begin = 0; begin < sequence_.length; begin += size, ++chunk) {
+    if (sink.chunk_state) sink.chunk_state(chunk, state_.data);
+    const std::int64_t end = std::min(sequence_.length, begin + size);
+    for (std::int64_t first = begin; first < end; first += most_) {
+      const std::int64_t count = std::min(most_, end - first);
+      if (load(first, count))
+        step_chunk(first, count, sink);
+      else
+        step_tokens(first, count, sink);
+    }
+  }
+  if (sink.final_state && slot.write >= 0) sink.final_state(slot.write, state_.data);
+}
+
+template class LinearHead<float>;
+template class LinearHead<double>;
+
+}  // namespace ejk::recurrence
