@@ -192,6 +192,30 @@ TEST_CASE("faults of operands, masked pairs, sinks and parts are named in every 
       }
 }
 
+TEST_CASE("factors of many heads are named as such, and the keys of one other head with its head") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const Index heads : {6, 16}) {
+      CAPTURE(name_of(type));
+      CAPTURE(heads);
+      Kernel right;
+      right.heads = right.kv_heads = heads;
+      right.queries = right.keys = 64;
+      right.type = type;
+      right.make(27);
+      Row out = right.forward().out;
+      for (std::size_t n = 0; n < out.size(); ++n)
+        out[n] *= 1 + static_cast<double>(static_cast<Index>(n) / right.value_size % heads);
+      const Against factors = against(right, out);
+      REQUIRE(factors.explanations.size() == 1);
+      CHECK(factors.explanations[0].text.starts_with("each head has a factor of its own"));
+      Kernel wrong = right;
+      wrong.kv_head = [](Index h) { return h == 4 ? 2 : h; };
+      const Against one = against(right, wrong.forward().out);
+      REQUIRE(one.explanations.size() == 1);
+      CHECK(one.explanations[0].text == "head 4 holds the keys and values of head 2");
+    }
+}
+
 TEST_CASE("weights that a loop over tiles rounds to float8 are named with the tile") {
   for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
     for (const std::uint64_t seed : {25U, 26U}) {
