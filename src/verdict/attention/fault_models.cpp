@@ -667,7 +667,7 @@ class FaultModels {
       left += std::pow(given[c] - (all > 0 ? out[c] / all : 0), 2);
       square += given[c] * given[c];
     }
-    return square > 0 ? left / square : 1;
+    return left < square ? left / square : 1;
   }
 
   // Keys that end, or are split, where some rows are nearest.
@@ -682,6 +682,7 @@ class FaultModels {
       rows.emplace_back(prefix_sums(it_.queries.at(n)),
                         std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
       array.rows.given(n, rows.back().second.data());
+      if (std::isnan(rows.back().first.weights.back())) rows.pop_back();  // no key attends
     }
     for (const KeySplit& split : kSplits) {
       double least = kMostLeft * static_cast<double>(rows.size());
@@ -707,12 +708,10 @@ class FaultModels {
                     (split.is_in_two ? v.split : v.tile) = length;
                   },
                   split.how == Join::mean};
-    if (split.how == Join::first_alone) {
-      SomeKeys without;
-      for (std::int64_t e = 0; e < setup_.shape.entries; ++e)
-        for (std::int64_t j = length; j < setup_.kv_length(e); ++j) without[{e, j}] = 1;
-      change = without_keys(std::move(text), std::move(without));
-    }
+    if (split.how == Join::first_alone)
+      change = with_more_masked(std::move(text), [length](const Problem& p) {
+        return prefix_mask(p.q_length, p.kv_length, std::min(length, p.kv_length));
+      });
     FaultModel fitted = model(array, change, Pass::both);
     fitted.is_subtle = true;
     list.add(std::move(fitted), change);
@@ -721,31 +720,30 @@ class FaultModels {
   // Numbers by entry and key.
   using SomeKeys = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
 
-  // The mask of a problem without some keys.
-  Mask mask_without(const Problem& p, const SomeKeys& some) const {
+  // All keys of a problem but some.
+  static Mask mask_without(const Problem& p, const SomeKeys& some) {
     std::vector<std::int64_t> queries(static_cast<std::size_t>(p.q_length), 1),
         keys(static_cast<std::size_t>(p.kv_length), 1);
     for (const auto& [key, count] : some)
       if (key.first == p.entry) keys[static_cast<std::size_t>(key.second)] = 2;
-    const Mask others = segments_mask(IntegerArray(std::move(queries)), IntegerArray(std::move(keys)));
-    const MaskTiles* const tiles = blocks_.of(p);
-    return tiles ? *tiles->mask & others : others;
+    return segments_mask(IntegerArray(std::move(queries)), IntegerArray(std::move(keys)));
   }
 
-  // Some keys are masked for all queries.
-  Change without_keys(std::string text, SomeKeys some) const {
+  // Pairs attend where the problem's mask and another one have them.
+  Change with_more_masked(std::string text, std::function<Mask(const Problem&)> other) const {
     struct Masks {
       std::map<std::pair<std::int64_t, std::int64_t>, Mask> made;  // by entry and distinct mask
       std::mutex mutex;
     };
     return {"mask", std::move(text),
-            [this, some = std::move(some), masks = std::make_shared<Masks>()](Variation& v) {
+            [this, other = std::move(other), masks = std::make_shared<Masks>()](Variation& v) {
               v.mask = [=, this](const Problem& p) -> const Mask* {
                 if (p.q_length == 0 || p.kv_length == 0) return nullptr;
                 const std::scoped_lock lock(masks->mutex);
                 const auto [at, is_new] = masks->made.try_emplace(
                     {p.entry, blocks_.index_of(p.entry, p.head)}, full_mask(p.q_length, p.kv_length));
-                if (is_new) at->second = mask_without(p, some);
+                const MaskTiles* const tiles = is_new ? blocks_.of(p) : nullptr;
+                if (is_new) at->second = tiles ? *tiles->mask & other(p) : other(p);
                 return &at->second;
               };
             }};
@@ -765,7 +763,8 @@ class FaultModels {
     std::erase_if(heads,
                   [&](const auto& key) { return key.second < setup_.shape.heads || key.first.second < 0; });
     if (heads.empty()) return;
-    const Change change = without_keys("the keys of the queries that were never written are left out", heads);
+    const Change change = with_more_masked("the keys of the queries that were never written are left out",
+                                           [heads](const Problem& p) { return mask_without(p, heads); });
     list.add(model(array, change, Pass::both), change);
   }
 
