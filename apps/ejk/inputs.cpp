@@ -237,8 +237,9 @@ std::optional<std::vector<StoredArray>> Inputs::stored_in(const std::string& wor
   return file(named).stored_arrays();
 }
 
-std::map<std::string, std::string> Inputs::attributes_in(const std::string& word) {
-  return file(parsed(word)).attributes();
+std::map<std::string, std::string> Inputs::attributes_in(const std::string& word, const std::string& array) {
+  if (is_without_file(word)) return {};
+  return file(parsed(word)).attributes(array);
 }
 
 std::vector<ArrayLink> Inputs::links_in(const std::string& word) {

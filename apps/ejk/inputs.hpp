@@ -69,8 +69,8 @@ class Inputs {
   std::vector<NamedInput> arrays_in(const std::string& word);
   /// All arrays of a file whose header lists them, none opened; nothing for other words.
   std::optional<std::vector<StoredArray>> stored_in(const std::string& word);
-  /// The attributes of such a file.
-  std::map<std::string, std::string> attributes_in(const std::string& word);
+  /// The attributes of such a file, or of an array or group in it.
+  std::map<std::string, std::string> attributes_in(const std::string& word, const std::string& array = "");
   bool allow_external() const { return allow_external_; }
   /// The links to arrays beside them.
   std::vector<ArrayLink> links_in(const std::string& word);

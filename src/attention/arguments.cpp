@@ -63,8 +63,8 @@ ArrayView checked_array(const std::optional<ArrayType>& type, const char* name, 
       error.hint("packed tokens are of the layout thd and come with cu_seqlens");
     if (array.rank() == 4 && rank == 3)
       error.hint(
-          "a padded batch is of the layout bshd or bhsd; of one query for each request, (batch, 1, heads, size), take "
-          "'REF[:,0]'");
+          "of one query for each request, (batch, 1, heads, size), take 'REF[:,0]', of several q.reshape(-1, heads, "
+          "size) and cu_seqlens; a padded batch without tables or cu_seqlens is of the layout bshd or bhsd");
     throw std::move(error.about(name));
   }
   require_float(array.dtype, name);

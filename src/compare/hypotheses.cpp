@@ -584,8 +584,8 @@ class MoveDescriber {
   }
 
   std::optional<Description> repetition() const {
-    // Heads of keys are repeated in one of two orders, and are few.
-    for (std::int64_t size = 2; size < std::min<std::int64_t>(length_, 257); ++size) {
+    // Heads of keys are repeated in one of two orders, and are few. One index follows no order.
+    for (std::int64_t size = 2; from_.size() > 1 && size < std::min<std::int64_t>(length_, 257); ++size) {
       const auto is_rule = [&](auto&& rule) {
         std::int64_t fixed = 0;
         for (std::int64_t i = 0; i < length_; ++i) fixed += rule(i) == i;

@@ -417,6 +417,10 @@ std::vector<Planted> planted() {
        {40, 8, 16},
        moved(1, [](auto i) { return i % 2; }),
        {{"repeated", "belongs to i mod 2"}}},
+      {"the first head for the last",
+       {40, 8, 16},
+       moved(1, [](auto i) { return i % 7; }),
+       {{"repeated", "axis 1 at 7 holds what belongs to axis 1 at 0"}}},
       {"a view instead of a transposition",
        {2, 24, 6, 16},
        [](Array& a, const Array& e) {

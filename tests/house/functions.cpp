@@ -15,7 +15,6 @@ constexpr int kMost = 70;
 
 // Functions that are longer, and how long they are. None is added, none grows.
 const std::map<std::string, int> kLonger{
-    {"apps/ejk/commands/check.cpp: declare_check_group_metadata", 72},
     {"apps/ejk/commands/quantize.cpp: declare_quantize", 80},
     {"src/attention/arguments.cpp: check_arguments", 76},
     {"src/attention/decode.cpp: add_up", 154},

@@ -114,6 +114,13 @@ void count_duplicates(Request& r) {
       BufferedInput{"bias", log_counts(r.masks.indices, k[axis], is_wide ? DType::float64 : DType::float32)};
 }
 
+constexpr char kPagedMask[] = "causal(align=bottom-right)";
+
+// Paged caches without a mask of the command line.
+bool has_usual_mask(const AttentionFlags& words) {
+  return words.paged.any() && words.masks.array.empty() && words.masks.expressions.empty();
+}
+
 Request open_request(const AttentionFlags& words, Job& job) {
   Request r{{}, words.settings, {}, {}, {}};
   AttentionSettings& s = r.settings;
@@ -124,7 +131,10 @@ Request open_request(const AttentionFlags& words, Job& job) {
   if (packed && s.layout != AttentionLayout::thd)
     throw usage("{} for packed tokens, and --layout is {}",
                 words.paged.any() ? "the tables of a paged cache are" : "--cu-seqlens is", name_of(s.layout))
-        .hint("the layout thd takes (tokens, heads, size)");
+        .hint(words.paged.any()
+                  ? "without --layout Q is (tokens, heads, size): of one query for each request "
+                    "'REF[:,0]', of several q.reshape(-1, heads, size) with --cu-seqlens"
+                  : "the layout thd takes (tokens, heads, size)");
   if (!packed && s.layout == AttentionLayout::thd)
     throw usage("--layout thd is for packed tokens and needs --cu-seqlens")
         .hint("one sequence is cu_seqlens [0, tokens]");
@@ -151,8 +161,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
   OpenedPages pages;
   if (words.paged.any()) pages = open_paged(words.paged, *r.inputs.q, *r.inputs.k, r.inputs.v, s, job);
   MaskOptions masks = words.masks;
-  const bool has_usual_mask = words.paged.any() && masks.array.empty() && masks.expressions.empty();
-  if (has_usual_mask) masks.expressions.push_back(MaskExpression::parse("causal(align=bottom-right)"));
+  if (has_usual_mask(words)) masks.expressions.push_back(MaskExpression::parse(kPagedMask));
   r.masks = open_attention_masks(masks, job, words.duplicates);
   if (r.masks.indices) {
     count_duplicates(r);
@@ -160,7 +169,7 @@ Request open_request(const AttentionFlags& words, Job& job) {
   }
   s.masks = r.masks.parts;
   if (words.paged.any() && words.against.explain == Explain::yes)
-    r.page_faults = page_faults(pages, s.masks, has_usual_mask);
+    r.page_faults = page_faults(pages, s.masks, has_usual_mask(words));
   return r;
 }
 
@@ -531,6 +540,8 @@ Outcome run(const AttentionFlags& words, Job& job) {
         throw usage(fmt::format("{} is about arithmetic in float32, and an input is float64", option));
   Report report;
   for (std::string& remark : broadcast_remarks(plan.masks(), r.masks)) report.add(Remark{std::move(remark)});
+  if (words.paged.any() && !has_usual_mask(words))
+    report.add(Remark{fmt::format("The mask replaces '{}', that of paged caches.", kPagedMask)});
   append(report, describe(plan));
   if (words.conventions.exchanges_lse()) report_lse_layout(report);
   add_doubts(r, report);

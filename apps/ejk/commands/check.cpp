@@ -278,12 +278,59 @@ std::optional<std::int64_t> stated(std::optional<std::int64_t> given, const char
   return given || attribute == group.attributes.end() ? given : parse_integer(attribute->second);
 }
 
-std::int64_t alignment_of(GroupLayout layout, std::optional<std::int64_t> given) {
-  const std::int64_t align = given.value_or(default_alignment(layout));
-  if (align < 1)
+// The arrays of group metadata. A single array is that of its layout, whatever its name.
+ArrayGroup open_group_metadata(Job& job, const std::string& word, const GroupMetadataClaims& claims) {
+  std::vector<NamedInput> found = job.inputs.arrays_in(word);
+  if (found.size() == 1) {
+    ArrayGroup group{word, {}, job.inputs.attributes_in(word, found[0].reference.member)};
+    const auto layout = group_layout_of(group, claims);
+    const auto names = layout ? group_array_names(*layout) : std::vector<std::string>();
+    if (names.size() == 1) {
+      group.arrays[names[0]] = job.inputs.open(found[0]);
+      job.inputs.count_read(found[0].bytes);
+      job.provenance.input("group_metadata", word);
+      return group;
+    }
+  }
+  std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
+  for (const GroupLayout layout : kGroupLayouts)
+    for (std::string& name : group_array_names(layout, true))
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+  try {
+    ArrayGroup group = job.inputs.open_group("group_metadata", word, names);
+    for (const auto& [name, source] : group.arrays) job.inputs.count_read(type_of(*source).bytes());
+    return group;
+  } catch (Error& error) {
+    if (found.size() == 1)
+      error.hint("of one array --layout is needed: offsets, deepgemm, deepgemm-psum or deepgemm-masked");
+    throw;
+  }
+}
+
+// The check of another library's arrays. Where nothing states the alignment, a remark has one without an error.
+Findings check_layout(GroupLayout layout, const ArrayGroup& group, GroupMetadataClaims claims,
+                      std::optional<std::int64_t> alignment, const CheckOptions& options) {
+  constexpr std::int64_t kMostAlignment = 1024;
+  const bool has_sizes = claims.group_sizes || claims.topk_ids;
+  const std::int64_t own = alignment.value_or(default_alignment(layout));
+  const auto fitting = [&]() -> std::optional<std::int64_t> {
+    if (own < 1 && !has_sizes) return std::nullopt;  // most have no error
+    for (claims.align = kMostAlignment; claims.align > (has_sizes ? 0 : 1); claims.align /= 2)
+      if (check_group_arrays(layout, group, claims).errors() == 0) return claims.align;
+    return std::nullopt;
+  };
+  if (own < 1) {
+    const auto fit = fitting();
     throw usage("layout {} has blocks of rows, whose size is not given", name_of(layout))
-        .hint("--align N gives it");
-  return align;
+        .hint(fit ? fmt::format("with --align {} there is no error", *fit) : "--align N gives it");
+  }
+  claims.align = own;
+  Findings found = check_group_arrays(layout, group, claims, options);
+  if (found.errors() > 0 && !alignment)
+    if (const auto fit = fitting())
+      found.facts().warnings.push_back(
+          fmt::format("there is no error with --align {}; the file does not contain its alignment", *fit));
+  return found;
 }
 
 Run declare_check_group_metadata(OptionSet& set) {
@@ -292,7 +339,7 @@ Run declare_check_group_metadata(OptionSet& set) {
   add_word(
       set, "FILE", words->array, [](const std::string& word) { return word; }, "FILE",
       "the arrays that ejk group-metadata writes, in an HDF5 file or group, .npz, folder or safetensors\nThe layout "
-      "is that of the file's attributes, or by the names of the arrays.")
+      "is that of the file's attributes, or by the names of the arrays; one array alone may be that of --layout.")
       .required();
   Choices<std::optional<GroupLayout>> layouts;
   for (const GroupLayout layout : kGroupLayouts) layouts.emplace_back(name_of(layout), layout);
@@ -324,12 +371,8 @@ Run declare_check_group_metadata(OptionSet& set) {
                 "Only the first num_tiles entries of labels are checked; others are unused.");
   return [words, align](Job& job) {
     Inspection inspection(job, words->flags);
-    std::vector<std::string> names{"group_offsets", "group_ids", "m_tile_ids", "num_tiles"};
-    for (const GroupLayout layout : kGroupLayouts)
-      for (std::string& name : group_array_names(layout, true))
-        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
     const ArrayGroup group =
-        job.phase(Phase::read, [&] { return job.inputs.open_group("group_metadata", words->array, names); });
+        job.phase(Phase::read, [&] { return open_group_metadata(job, words->array, words->claims); });
     const std::optional<std::int64_t> alignment = stated(*align, "align", group);
     words->claims.align = std::max<std::int64_t>(alignment.value_or(default_alignment(GroupLayout::deepgemm)),
                                                  1);  // of layouts that values distinguish
@@ -341,19 +384,16 @@ Run declare_check_group_metadata(OptionSet& set) {
         throw;
       }
     }();
-    words->claims.align = layout ? alignment_of(*layout, alignment) : align->value_or(1);
+    words->claims.align = align->value_or(1);
     if (layout) words->claims.m = stated(words->claims.m, "m", group);
     const GroupMetadataArrays arrays =
         layout ? GroupMetadataArrays{} : group_metadata_in(group, words->claims);
-    for (const auto& [name, source] : group.arrays) {
-      job.inputs.count_read(type_of(*source).bytes());
-      inspection.add(name, source);
-    }
+    for (const auto& [name, source] : group.arrays) inspection.add(name, source);
     words->claims.group_sizes = inspection.open_groups(words->second, words->from);
     words->claims.topk_ids = inspection.open("topk_ids", words->third);
     if (layout)
-      return inspection.run(check_group_arrays_bytes(group, words->claims), ejk::check_group_arrays, *layout,
-                            group, words->claims);
+      return inspection.run(check_group_arrays_bytes(group, words->claims), check_layout, *layout, group,
+                            words->claims, alignment);
     return inspection.run(check_group_metadata_bytes(arrays, words->claims), ejk::check_group_metadata,
                           arrays, words->claims);
   };

@@ -206,6 +206,7 @@ class FaultModels {
     remember(all, list);
     if (!search.is_open() || !is_of_forward(array) || !search.is_enough_to_fit()) return all;
     list = {};
+    add_splits(array, search, list);
     add_operands_of_others(array, search, list);
     add_operand_scales(array, search, list);
     add_last_pages(array, search, list);
@@ -603,22 +604,155 @@ class FaultModels {
     list.add(std::move(fitted_model), change);
   }
 
-  // The mask of a problem without some keys, of (entry, key).
-  Mask mask_without(const Problem& p,
-                    const std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>& some) const {
+  // Sums over the first keys of a row: of its weights, and of its weighted values.
+  struct PrefixSums {
+    std::size_t columns = 0;
+    double sink = 0;
+    std::vector<double> weights{0}, values = {};  // (keys + 1), (keys + 1, columns)
+  };
+  PrefixSums prefix_sums(const Place& place) const {
+    const Problem p = setup_.problem(place.entry, place.head);
+    const ReferenceRow r = right_.row(p, place.row);
+    PrefixSums sums{.columns = r.out.size()};
+    sums.sink = std::exp(r.lse - r.most) - std::exp(r.lse_of_keys - r.most);
+    sums.values.resize(sums.columns);
+    std::vector<double> value(sums.columns);
+    for (std::int64_t j = 0; j < p.kv_length; ++j) {
+      const double weight = std::exp(r.scores[static_cast<std::size_t>(j)] - r.most),
+                   kept = p.dropout.factor_at(place.row, j);
+      load_row(p.v.at({j, j + 1}), 0, 0, std::ssize(value), value.data());
+      sums.weights.push_back(sums.weights.back() + weight);
+      for (const double v : value)
+        sums.values.push_back(sums.values[sums.values.size() - sums.columns] + weight * kept * v);
+    }
+    return sums;
+  }
+
+  // What becomes of parts of the keys: all of one length, or those before a key and the others.
+  struct KeySplit {
+    enum class Join { first_alone, lse_base_2, mean } how;
+    bool is_in_two;
+    const char* text;
+  };
+  static constexpr KeySplit kSplits[] = {
+      {KeySplit::Join::first_alone, true, "keys from {} on are not read"},
+      // Shared prefixes, and parts of whole blocks. sgl-project/sglang#40903, vllm-project/vllm#52796
+      {KeySplit::Join::lse_base_2, true,
+       "keys before {} and the others are joined with an lse to base 2 that is taken for base e"},
+      {KeySplit::Join::mean, true, "of the keys before {} and the others the mean is taken"},
+      {KeySplit::Join::lse_base_2, false,
+       "parts of {} keys are joined with an lse to base 2 that is taken for base e"},
+      {KeySplit::Join::mean, false, "of parts of {} keys the mean is taken"}};
+
+  // The square of the difference between a row and that of split keys, over the square of the row.
+  static double left_by(const KeySplit& split, std::size_t length, const PrefixSums& sums,
+                        const std::vector<double>& given) {
+    using Join = KeySplit::Join;
+    const std::size_t keys = sums.weights.size() - 1;
+    double all = split.how == Join::first_alone ? sums.sink : 0;
+    std::vector<double> out(sums.columns);
+    for (std::size_t begin = 0, end = 0; begin < keys; begin = end) {
+      end = begin > 0 && split.is_in_two ? keys : std::min(keys, begin + length);
+      const double own = sums.weights[end] - sums.weights[begin];
+      if (!(own > 0) || (begin > 0 && split.how == Join::first_alone)) continue;
+      const double joined = split.how == Join::mean         ? 1
+                            : split.how == Join::lse_base_2 ? std::exp(std::log2(own))
+                                                            : own;
+      all += joined;
+      for (std::size_t c = 0; c < out.size(); ++c)
+        out[c] += joined / own * (sums.values[end * out.size() + c] - sums.values[begin * out.size() + c]);
+    }
+    double left = 0, square = 0;
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      left += std::pow(given[c] - (all > 0 ? out[c] / all : 0), 2);
+      square += given[c] * given[c];
+    }
+    return left < square ? left / square : 1;
+  }
+
+  // Keys that end, or are split, where some rows are nearest.
+  void add_splits(const ActualArray& array, const verify::FaultSearch& search, Candidates& list) const {
+    constexpr std::int64_t kMostKeys = 1 << 16, kMostWork = 1 << 17;
+    constexpr double kMostLeft = 0.01;
+    const std::int64_t keys = setup_.longest_keys();
+    if (array.which != Result::out || keys < 3 || keys > kMostKeys) return;
+    std::vector<std::pair<PrefixSums, std::vector<double>>> rows;
+    for (const std::int64_t n :
+         search.some_rows(static_cast<std::size_t>(std::clamp<std::int64_t>(kMostWork / keys, 2, 16)))) {
+      rows.emplace_back(prefix_sums(it_.queries.at(n)),
+                        std::vector<double>(static_cast<std::size_t>(array.rows.columns)));
+      array.rows.given(n, rows.back().second.data());
+      if (std::isnan(rows.back().first.weights.back())) rows.pop_back();  // no key attends
+    }
+    for (const KeySplit& split : kSplits) {
+      double least = kMostLeft * static_cast<double>(rows.size());
+      std::int64_t best = 0;
+      for (std::int64_t length = 1; length < (split.is_in_two ? keys : (keys + 1) / 2); ++length) {
+        double left = 0;
+        for (const auto& [sums, given] : rows)
+          if (left < least) left += left_by(split, static_cast<std::size_t>(length), sums, given);
+        if (left < least) least = left, best = length;
+      }
+      if (best > 0) add_split(array, split, best, list);
+    }
+  }
+
+  void add_split(const ActualArray& array, const KeySplit& split, std::int64_t length,
+                 Candidates& list) const {
+    using Join = KeySplit::Join;
+    std::string text = fmt::format(fmt::runtime(split.text), length);
+    Change change{"tile", text,
+                  [split, length](Variation& v) {
+                    v.loop = split.how == Join::mean ? Variation::Loop::parts_by_mean
+                                                     : Variation::Loop::parts_by_lse_base_2;
+                    (split.is_in_two ? v.split : v.tile) = length;
+                  },
+                  split.how == Join::mean};
+    if (split.how == Join::first_alone)
+      change = with_more_masked(std::move(text), [length](const Problem& p) {
+        return prefix_mask(p.q_length, p.kv_length, std::min(length, p.kv_length));
+      });
+    FaultModel fitted = model(array, change, Pass::both);
+    fitted.is_subtle = true;
+    list.add(std::move(fitted), change);
+  }
+
+  // Numbers by entry and key.
+  using SomeKeys = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;
+
+  // All keys of a problem but some.
+  static Mask mask_without(const Problem& p, const SomeKeys& some) {
     std::vector<std::int64_t> queries(static_cast<std::size_t>(p.q_length), 1),
         keys(static_cast<std::size_t>(p.kv_length), 1);
     for (const auto& [key, count] : some)
       if (key.first == p.entry) keys[static_cast<std::size_t>(key.second)] = 2;
-    const Mask others = segments_mask(IntegerArray(std::move(queries)), IntegerArray(std::move(keys)));
-    const MaskTiles* const tiles = blocks_.of(p);
-    return tiles ? *tiles->mask & others : others;
+    return segments_mask(IntegerArray(std::move(queries)), IntegerArray(std::move(keys)));
+  }
+
+  // Pairs attend where the problem's mask and another one have them.
+  Change with_more_masked(std::string text, std::function<Mask(const Problem&)> other) const {
+    struct Masks {
+      std::map<std::pair<std::int64_t, std::int64_t>, Mask> made;  // by entry and distinct mask
+      std::mutex mutex;
+    };
+    return {"mask", std::move(text),
+            [this, other = std::move(other), masks = std::make_shared<Masks>()](Variation& v) {
+              v.mask = [=, this](const Problem& p) -> const Mask* {
+                if (p.q_length == 0 || p.kv_length == 0) return nullptr;
+                const std::scoped_lock lock(masks->mutex);
+                const auto [at, is_new] = masks->made.try_emplace(
+                    {p.entry, blocks_.index_of(p.entry, p.head)}, full_mask(p.q_length, p.kv_length));
+                const MaskTiles* const tiles = is_new ? blocks_.of(p) : nullptr;
+                if (is_new) at->second = tiles ? *tiles->mask & other(p) : other(p);
+                return &at->second;
+              };
+            }};
   }
 
   // Padding of a rank that begins too early: queries are not written, and none attends to their keys.
   // NVIDIA/TransformerEngine#1929, NVIDIA/TransformerEngine#1930
   void add_keys_of_unwritten(const ActualArray& array, Candidates& list) const {
-    std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> heads;  // without a row, by entry and key
+    SomeKeys heads;  // without a row
     for (std::int64_t n = 0; n < array.rows.rows; ++n) {
       const auto at = static_cast<std::size_t>(n);
       if (array.counts.beyond[at] == 0 || array.counts.zeros[at] != array.counts.beyond[at]) continue;
@@ -629,21 +763,8 @@ class FaultModels {
     std::erase_if(heads,
                   [&](const auto& key) { return key.second < setup_.shape.heads || key.first.second < 0; });
     if (heads.empty()) return;
-    struct Masks {
-      std::map<std::pair<std::int64_t, std::int64_t>, Mask> made;  // by entry and distinct mask
-      std::mutex mutex;
-    };
-    Change change{"mask", "the keys of the queries that were never written are left out",
-                  [this, heads, masks = std::make_shared<Masks>()](Variation& v) {
-                    v.mask = [=, this](const Problem& p) -> const Mask* {
-                      if (p.q_length == 0 || p.kv_length == 0) return nullptr;
-                      const std::scoped_lock lock(masks->mutex);
-                      const auto [at, is_new] = masks->made.try_emplace(
-                          {p.entry, blocks_.index_of(p.entry, p.head)}, full_mask(p.q_length, p.kv_length));
-                      if (is_new) at->second = mask_without(p, heads);
-                      return &at->second;
-                    };
-                  }};
+    const Change change = with_more_masked("the keys of the queries that were never written are left out",
+                                           [heads](const Problem& p) { return mask_without(p, heads); });
     list.add(model(array, change, Pass::both), change);
   }
 

@@ -243,7 +243,7 @@ Reference::Score Reference::score(const Problem& p, double product, std::int64_t
   const double s = variation_.scores(setup_.scale * variation_.scale * variation_.scores(product));
   const auto capped = [&](double x) {
     const double t = std::tanh(x / c);
-    return Score{c * t, 1 - t * t};
+    return Score{variation_.capped * c * t, variation_.capped * (1 - t * t)};
   };
   Score result{s + bias, 1};
   if (order == Cap::before_bias) {
@@ -271,6 +271,13 @@ void Reference::products(const Problem& problem, std::int64_t query, double* out
   for (std::int64_t j = 0; j < problem.kv_length; ++j) out[j] = dot(q.data(), keys.first(j), q.size());
 }
 
+// The query of a token of all entries; 0 after the last.
+std::vector<double> Reference::query_of_token(std::int64_t head, std::int64_t token) const {
+  const std::int64_t length = setup_.q.shape[2], entry = setup_.packed() ? 0 : token / length;
+  if (token >= length && setup_.packed()) return Row(static_cast<std::size_t>(setup_.shape.head_size));
+  return loaded(setup_.rows_of(setup_.q, entry, head, {0}), token - entry * length, setup_.shape.head_size);
+}
+
 // Rounds weights as a loop over tiles does: over the largest score so far.
 void Reference::round(const ReferenceRow& r, std::vector<double>& weights) const {
   const std::size_t n = weights.size(),
@@ -291,12 +298,14 @@ void Reference::join_parts(ReferenceRow& r, std::vector<double>& weights, std::i
   const auto parts = static_cast<std::size_t>(variation_.parts);
   const std::size_t length =
       parts > 0 ? (weights.size() + parts - 1) / parts : static_cast<std::size_t>(variation_.tile);
+  const std::int64_t split = variation_.is_split_at_query ? first_query : variation_.split;
+  const bool is_split = variation_.is_split_at_query || split > 0;
   const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
   for (std::size_t begin = 0, end = 0; begin < weights.size(); begin = end) {
-    end = !variation_.is_split_at_query   ? begin + length
-          : begin == 0 && first_query > 0 ? static_cast<std::size_t>(first_query)
-                                          : weights.size();
+    end = !is_split                 ? begin + length
+          : begin == 0 && split > 0 ? static_cast<std::size_t>(split)
+                                    : weights.size();
     const auto part = std::span(weights).subspan(begin, std::min(end, weights.size()) - begin);
     const double own = std::accumulate(part.begin(), part.end(), 0.0);
     if (own == 0) continue;
@@ -355,7 +364,8 @@ ReferenceRow Reference::row(const Problem& problem, std::int64_t query, Wanted w
   r.lse = with_sink(kNothing, sink);
   if (p.kv_length == 0) return r;
   const auto attends = allowed(p, {query, query + 1, 0, p.kv_length});
-  Row q = loaded(p.q, query, setup_.shape.head_size);
+  Row q = variation_.is_token_step ? query_of_token(p.head, p.entry + query)
+                                   : loaded(p.q, query, setup_.shape.head_size);
   HeadRows keys = keys_of(p);
   double most = kNothing;
   for (std::int64_t j = 0; j < p.kv_length; ++j) {

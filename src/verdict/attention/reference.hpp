@@ -28,6 +28,7 @@ struct Variation {
   double bias = 1;                               // times the bias
   std::int64_t bias_head = -1, bias_entry = -1;  // whose bias; −1: its own
   Cap cap = Cap::own;
+  double capped = 1;                    // times scores after the cap
   double alibi = 1;                     // times the slopes
   std::optional<AlibiForm> alibi_form;  // another one
   bool alibi_is_shifted = true;         // by keys − queries
@@ -50,6 +51,7 @@ struct Variation {
   std::int64_t key_head = -1, key_entry = -1;      // of a query head, whose keys; −1: its own
   std::int64_t value_head = -1, value_entry = -1;  // and values
   std::int64_t entry_step = 0;                     // of a later entry, whose keys and values
+  bool is_token_step = false;                      // queries of entry e begin at token e of all
   std::shared_ptr<const OtherKeys> other;          // keys and values in place of the arguments'
   bool reads_other_values() const { return other || value_head >= 0 || value_entry >= 0 || entry_step != 0; }
   std::int64_t zero_keys = 0;  // keys and values of zeros after the others, with a score of 0
@@ -70,6 +72,7 @@ struct Variation {
   Loop loop = Loop::right;
   std::int64_t tile = 0;           // keys of a tile, or of a part; of weights that are rounded in tiles
   std::int64_t parts = 0;          // of the keys of a sequence, in place of `tile`; 0: none
+  std::int64_t split = 0;          // parts: keys before this one, and the others; 0: none
   bool is_split_at_query = false;  // parts: keys before the first query, and the others
 
   double delta = 1;               // times δ
@@ -83,7 +86,7 @@ struct Variation {
   /// Products of queries and keys are those of the definition.
   bool has_own_products() const {
     return !inputs && !scaled_keys && !interleaved && !one_sequence && !other && key_head < 0 &&
-           key_entry < 0 && entry_step == 0;
+           key_entry < 0 && entry_step == 0 && !is_token_step;
   }
 };
 
@@ -202,6 +205,7 @@ class Reference {
   std::unique_ptr<bool[]> allowed(const Problem& problem, const mask::Rectangle& where) const;
   std::vector<double> loaded(const kernels::StridedMatrix& matrix, std::int64_t row,
                              std::int64_t columns) const;
+  std::vector<double> query_of_token(std::int64_t head, std::int64_t token) const;
   struct Score {
     double value, slope;
   };

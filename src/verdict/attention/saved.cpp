@@ -44,10 +44,10 @@ struct Varied {
 // Nothing where the kernels have no such variation.
 std::optional<Varied> varied_by_kernels(const CheckedArguments& setup, const MaskPlan& plan,
                                         const Variation& v) {
-  const bool has_other_operands = v.other || v.entry_step != 0 || v.key_head >= 0 || v.key_entry >= 0 ||
-                                  v.value_head >= 0 || v.value_entry >= 0 || v.zero_keys > 0 ||
-                                  v.value_scale != 1 || v.alibi_head >= 0 || v.sink_head >= 0 ||
-                                  !v.other_sinks.empty() || v.masked_score || v.masks_weights;
+  const bool has_other_operands =
+      v.other || v.entry_step != 0 || v.is_token_step || v.capped != 1 || v.key_head >= 0 ||
+      v.key_entry >= 0 || v.value_head >= 0 || v.value_entry >= 0 || v.zero_keys > 0 || v.value_scale != 1 ||
+      v.alibi_head >= 0 || v.sink_head >= 0 || !v.other_sinks.empty() || v.masked_score || v.masks_weights;
   const bool has_other_bias =
       setup.bias && ((v.bias != 0 && v.bias != 1) || v.bias_head >= 0 || v.bias_entry >= 0);
   using Cap = Variation::Cap;

@@ -367,6 +367,10 @@ void add_caps_and_biases(const CheckedArguments& setup, ChangeList& list) {
   };
   if (setup.softcap > 0) {
     cap(Cap::none, "the soft cap is left out");  // sgl-project/sglang#33915, sgl-project/sgl-kernel-xpu#491
+    list.push_back({"softcap", "the soft cap is applied to scores that are multiplied by log2(e)",
+                    [](Variation& v) { v.scale = 1 / kLn2, v.capped = kLn2; }});
+    list.push_back({"softcap", "powers of 2 are taken of capped scores that are meant for powers of e",
+                    set(&Variation::capped, kLn2)});
     const bool is_after = setup.softcap_order == SoftcapOrder::after_bias, has_bias = setup.bias.has_value();
     if (has_bias || !setup.slopes.empty())
       cap(is_after ? Cap::before_bias : Cap::after_bias,
@@ -467,7 +471,11 @@ void add_forward(const CheckedArguments& setup, ChangeList& list) {
   };
   // SKaiNET-developers/SKaiNET#860, huggingface/transformers#48818
   add("uniform", "all weights are equal", set(&Variation::scale, 0.0));
-  // flashinfer-ai/flashinfer#3800, vllm-project/flash-attention#176
+  // flashinfer-ai/flashinfer#3800
+  if (setup.shape.entries > 1 && setup.layout != AttentionLayout::bhsd)
+    add("operands", "queries of entry b begin at token b of all, not after those of the entries before it",
+        set(&Variation::is_token_step, true));
+  // vllm-project/flash-attention#176
   if (setup.packed() && setup.shape.entries > 1) {
     for (const std::int64_t by : {1, -1})
       add("operands",

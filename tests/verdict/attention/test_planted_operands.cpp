@@ -36,20 +36,24 @@ void set_slopes(Kernel& kernel, const std::function<double(Index h)>& slope) {
 }
 double number(Index h) { return static_cast<double>(kNumbers[static_cast<std::size_t>(h)]); }
 
-// The softmax of the keys up to `cut` and of the others, and what these are joined with.
-std::function<void(const Row&, Row&, Row&)> joined(Index cut,
-                                                   const std::function<double(double own)>& weight) {
+// The softmax of parts of `length` keys, or of the first and the others, and what these are joined with.
+std::function<void(const Row&, Row&, Row&)> joined(std::size_t length,
+                                                   const std::function<double(double own)>& weight,
+                                                   std::size_t parts = 2) {
   return [=](const Row& scores, Row& of_out, Row&) {
     const double most = *std::max_element(scores.begin(), scores.end());
-    double own[2] = {0, 0};
-    const auto part = [cut](std::size_t j) { return static_cast<Index>(j) < cut ? 0 : 1; };
+    Row own(parts);
+    const auto part = [=](std::size_t j) { return std::min(j / length, parts - 1); };
     for (std::size_t j = 0; j < scores.size(); ++j) own[part(j)] += std::exp(scores[j] - most);
     double all = 0;
     for (const double x : own) all += x > 0 ? weight(x) : 0;
+    const double sum = std::accumulate(own.begin(), own.end(), 0.0);
     for (std::size_t j = 0; j < scores.size(); ++j)
-      of_out[j] = (own[0] + own[1]) * weight(own[part(j)]) / own[part(j)] / all;
+      of_out[j] = sum * weight(own[part(j)]) / own[part(j)] / all;
   };
 }
+double by_lse_base_2(double own) { return std::exp(std::log2(own)); }
+double by_mean(double) { return 1; }
 
 double to_e4m3(double x) {
   return static_cast<double>(static_cast<float>(float8_e4m3fn(static_cast<float>(x))));
@@ -77,11 +81,47 @@ const std::vector<Planted>& planted() {
       {"heads 2-3 hold the ALiBi slope of the head 2 before them",
        [](Kernel& k) { set_slopes(k, [](Index h) { return 0.1 * number(h % 2); }); }, With::alibi},
       {"keys before the first query and the others are joined with an lse to base 2 that is taken for base e",
-       [](Kernel& k) { k.loop = joined(kKeys - kQueries, [](double x) { return std::exp(std::log2(x)); }); }},
+       [](Kernel& k) { k.loop = joined(kKeys - kQueries, by_lse_base_2); }},
       {"of the keys before the first query and the others the mean is taken",
-       [](Kernel& k) { k.loop = joined(kKeys - kQueries, [](double) { return 1.0; }); }},
-      {"of 2 parts of the keys the mean is taken",
-       [](Kernel& k) { k.loop = joined(kKeys / 2, [](double) { return 1.0; }); }, With::no_mask},
+       [](Kernel& k) { k.loop = joined(kKeys - kQueries, by_mean); }},
+      {"of 2 parts of the keys the mean is taken", [](Kernel& k) { k.loop = joined(kKeys / 2, by_mean); },
+       With::no_mask},
+      {"keys before 64 and the others are joined with an lse to base 2 that is taken for base e",
+       [](Kernel& k) { k.loop = joined(64, by_lse_base_2); }, With::no_mask},
+      {"keys before 23 and the others are joined with an lse to base 2 that is taken for base e",
+       [](Kernel& k) { k.loop = joined(23, by_lse_base_2); }},
+      {"of the keys before 64 and the others the mean is taken",
+       [](Kernel& k) { k.loop = joined(64, by_mean); }, With::no_mask},
+      {"parts of 34 keys are joined with an lse to base 2 that is taken for base e",
+       [](Kernel& k) { k.loop = joined(34, by_lse_base_2, 3); }, With::no_mask},
+      {"of parts of 34 keys the mean is taken", [](Kernel& k) { k.loop = joined(34, by_mean, 3); },
+       With::no_mask},
+      {"keys from 37 on are not read",
+       [](Kernel& k) { k.allowed = [](Index, Index, Index, Index j) { return j < 37; }; }, With::no_mask},
+      {"keys from 83 on are not read",
+       [](Kernel& k) {
+         k.allowed = [own = k.allowed](Index b, Index h, Index i, Index j) {
+           return j < 83 && own(b, h, i, j);
+         };
+       }},
+      {"the soft cap is applied to scores that are multiplied by log2(e)",
+       [](Kernel& k) {
+         k.score = [s = k.scale / std::log(2)](double dot, double) {
+           return 2 * std::tanh(s * dot / 2) * std::log(2);
+         };
+       },
+       With::softcap},
+      {"powers of 2 are taken of capped scores that are meant for powers of e",
+       [](Kernel& k) {
+         k.score = [s = k.scale](double dot, double) { return 2 * std::tanh(s * dot / 2) * std::log(2); };
+       },
+       With::softcap},
+      {"queries of entry b begin at token b of all, not after those of the entries before it",
+       [](Kernel& k) {  // of entry 1
+         const auto first = k.qs.begin(), token = first + kHeads * k.size;
+         const Row read(token, token + kQueries * kHeads * k.size);
+         std::copy(read.begin(), read.end(), first + kQueries * kHeads * k.size);
+       }},
       {"the keys before the first query are left out",
        [](Kernel& k) {
          k.allowed = [](Index, Index, Index i, Index j) {
@@ -150,6 +190,30 @@ TEST_CASE("faults of operands, masked pairs, sinks and parts are named in every 
         CHECK(found.explanations[0].text.starts_with(p.wanted));
         CHECK(found.explanations[0].share_explained > 0.98);
       }
+}
+
+TEST_CASE("factors of many heads are named as such, and the keys of one other head with its head") {
+  for (const DType type : {DType::float32, DType::bfloat16, DType::float16})
+    for (const Index heads : {6, 16}) {
+      CAPTURE(name_of(type));
+      CAPTURE(heads);
+      Kernel right;
+      right.heads = right.kv_heads = heads;
+      right.queries = right.keys = 64;
+      right.type = type;
+      right.make(27);
+      Row out = right.forward().out;
+      for (std::size_t n = 0; n < out.size(); ++n)
+        out[n] *= 1 + static_cast<double>(static_cast<Index>(n) / right.value_size % heads);
+      const Against factors = against(right, out);
+      REQUIRE(factors.explanations.size() == 1);
+      CHECK(factors.explanations[0].text.starts_with("each head has a factor of its own"));
+      Kernel wrong = right;
+      wrong.kv_head = [](Index h) { return h == 4 ? 2 : h; };
+      const Against one = against(right, wrong.forward().out);
+      REQUIRE(one.explanations.size() == 1);
+      CHECK(one.explanations[0].text == "head 4 holds the keys and values of head 2");
+    }
 }
 
 TEST_CASE("weights that a loop over tiles rounds to float8 are named with the tile") {
