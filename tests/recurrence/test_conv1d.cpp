@@ -293,7 +293,7 @@ TEST_CASE("NaN and infinities stay in their sequence and channel, and silu of th
     CHECK(std::isnan(at(2, 1)));  // -inf · 0
     CHECK(std::isnan(at(2, 2)));
     for (std::size_t d = 0; d < 3; ++d)
-      for (const std::size_t t : {0, 1, 3, 4, 5}) CHECK(std::isfinite(at(t, d)));
+      for (const std::size_t t : {0u, 1u, 3u, 4u, 5u}) CHECK(std::isfinite(at(t, d)));
   }
   ShortConvolution large;
   large.x = plain::array_of(DType::float32, {1, 4, 1}, {3e38, -3e38, -100, 100});

@@ -51,7 +51,7 @@ TEST_CASE("slots are read and written; the padding slot is neither") {
 }
 
 TEST_CASE("slots that do not fit are refused with the sequence and the slot") {
-  const auto why = [](Integers read, Integers write = {}) {
+  const auto why = [](const Integers& read, const Integers& write = {}) {
     StateSlots given;
     given.read = make_source(Array::from<std::int64_t>({std::ssize(read)}, read), "r.npy");
     if (!write.empty()) given.write = write;
