@@ -79,6 +79,10 @@ struct NoWorseThan {
   double reference_error = 0, allowed = 0;
 
   bool passes() const { return error && *error <= allowed; }
+  /// `epsilon`: of the actual type; `largest`: max |e|.
+  static double allowed_by(double factor, double reference_error, double epsilon, double largest) {
+    return factor * (reference_error + epsilon * largest);
+  }
 };
 
 /// When elements agree, and arrays are close.

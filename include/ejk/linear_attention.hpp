@@ -1,5 +1,5 @@
-// Linear attention: one recurrence with a matrix state, of which linear attention, retention, simple GLA, GLA,
-// Mamba-2, DeltaNet, Gated DeltaNet and KDA are settings; for padded batches and packed sequences.
+// Linear attention: a recurrence whose state is a matrix, for padded batches and packed sequences. Its settings are
+// those of linear attention, retention, simple GLA, GLA, Mamba-2, DeltaNet, Gated DeltaNet and KDA.
 //
 // For each sequence and head a state S (K × V), from the initial one or 0, and for each token in order:
 //   S ← D ∘ S               D = e^g: nothing, a number a head, or a number a channel (row of S)

@@ -7,10 +7,12 @@
 #include "core/elements.hpp"
 #include "ejk/dtype.hpp"
 #include "kernels/kernels.hpp"
+#include "matmul/packed.hpp"
 
 namespace ejk::attn {
 
 using core::load;
+using matmul::store;
 
 template <class Real>
 void load_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64_t first, std::int64_t count,
@@ -18,14 +20,6 @@ void load_row(const kernels::StridedMatrix& matrix, std::int64_t row, std::int64
   const auto* data = static_cast<const std::byte*>(matrix.data);
   load(matrix.dtype, data + row * matrix.row_stride + first * matrix.column_stride, matrix.column_stride,
        count, out);
-}
-
-/// `count` elements contiguous, rounded once; `out` may be null where there are none.
-inline void store(const float* from, std::int64_t count, DType dtype, void* out) {
-  if (count > 0) kernels::active().products.convert_f32(from, count, dtype, false, out);
-}
-inline void store(const double* from, std::int64_t count, DType dtype, void* out) {
-  if (count > 0) kernels::active().products.convert_f64(from, count, dtype, false, out);
 }
 
 /// The positive NaN for any.

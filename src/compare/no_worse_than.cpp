@@ -46,8 +46,8 @@ NoWorseThan no_worse_than(const Comparison& actual, const ArraySource& expected,
   const Statistics statistics = statistics_of(expected);
   const double largest = std::max(magnitude_of(statistics.minimum), magnitude_of(statistics.maximum));
   const bool has_step = is_float(actual.actual_dtype) && std::isfinite(largest);
-  const double step = has_step ? verify::float_type(actual.actual_dtype).epsilon() * largest : 0;
-  found.allowed = factor * (*error + step);
+  const double epsilon = has_step ? verify::float_type(actual.actual_dtype).epsilon() : 0;
+  found.allowed = NoWorseThan::allowed_by(factor, *error, epsilon, has_step ? largest : 0);
   return found;
 }
 

@@ -1,5 +1,5 @@
 // Packed factors of matrix products, in the forms of the micro-kernels (kernels/matmul.hpp), for computations that do
-// more than one product with a block while it is in a cache.
+// more than one product with a block while it is in a cache, and the kernels for what is between two of them.
 #pragma once
 
 #include <algorithm>
@@ -175,6 +175,14 @@ const kernels::Softmax<Real>& softmax_of() {
     return *kernels::active().products.softmax_f64;
   else
     return *kernels::active().products.softmax_f32;
+}
+
+/// `count` sums as contiguous elements of a float type, rounded once; `out` may be null where there are none.
+inline void store(const float* from, std::int64_t count, DType dtype, void* out) {
+  if (count > 0) kernels::active().products.convert_f32(from, count, dtype, false, out);
+}
+inline void store(const double* from, std::int64_t count, DType dtype, void* out) {
+  if (count > 0) kernels::active().products.convert_f64(from, count, dtype, false, out);
 }
 
 }  // namespace ejk::matmul

@@ -15,6 +15,7 @@
 #include "core/parallel.hpp"
 #include "core/workspace.hpp"
 #include "kernels/kernels.hpp"
+#include "matmul/packed.hpp"
 
 namespace ejk {
 
@@ -109,7 +110,7 @@ class Convolution {
   }
 
   void run() {
-    const bool by_channels = p_.types.layout == Conv1dLayout::bsd || p_.types.layout == Conv1dLayout::td;
+    const bool by_channels = !recurrence::has_tokens_last(p_.types.layout);
     const std::vector<Block> blocks = by_channels ? blocks_of(p_, 32, 512) : blocks_of(p_, 2048, 16);
     const double work = static_cast<double>(p_.types.tokens) * static_cast<double>(p_.types.channels) *
                         (0.5 + 0.2 * static_cast<double>(p_.types.width));
@@ -203,22 +204,15 @@ class Convolution {
 
   // The activation, and the elements at `to` unless the sums are there.
   void finish(Real* sums, std::int64_t n, Real* powers, std::byte* to) const {
-    const kernels::Products& products = kernels::active().products;
     if (p_.activation == Conv1dActivation::silu) {
       // By exp(−|x|), which does not overflow.
       for (std::int64_t i = 0; i < n; ++i) powers[i] = -std::abs(sums[i]);
-      if constexpr (std::is_same_v<Real, float>)
-        products.softmax_f32->weights(powers, n, 0, powers);
-      else
-        products.softmax_f64->weights(powers, n, 0, powers);
+      matmul::softmax_of<Real>().weights(powers, n, Real(0), powers);
       for (std::int64_t i = 0; i < n; ++i)
         sums[i] = sums[i] * where_negative(sums[i], powers[i], Real(1)) / (1 + powers[i]);
     }
     if (reinterpret_cast<std::byte*>(sums) == to) return;
-    if constexpr (std::is_same_v<Real, float>)
-      products.convert_f32(sums, n, out_.dtype, false, to);
-    else
-      products.convert_f64(sums, n, out_.dtype, false, to);
+    matmul::store(sums, n, out_.dtype, to);
   }
 
   const Conv1dProblem& p_;

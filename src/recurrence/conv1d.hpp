@@ -18,7 +18,7 @@ struct Conv1dProblem {
   std::optional<ArrayView> bias, state;  // (channels,); (states, channels, L)
   std::vector<Sequence> sequences;
   std::vector<Slot> slots;
-  bool has_pool = false;  // the final states are slots, of which some may keep what they have
+  bool has_pool = false;  // the final state is a copy of the pool with the slots that are written
   bool is_double = false;
 
   const std::byte* x_at(const Sequence& sequence, std::int64_t token, std::int64_t channel) const {
@@ -33,6 +33,9 @@ struct Conv1dProblem {
 
 /// Throws what types_of() throws. Only integers are read.
 Conv1dProblem conv1d_problem(const Conv1dOperands& operands, const Conv1dSettings& settings);
+
+bool is_packed(Conv1dLayout layout);
+bool has_tokens_last(Conv1dLayout layout);
 
 /// (entries, tokens, channels).
 ArrayView in_one_form(ArrayView x, Conv1dLayout layout);

@@ -8,8 +8,7 @@ namespace ejk {
 namespace {
 
 using core::invalid;
-
-bool is_packed(Conv1dLayout layout) { return layout == Conv1dLayout::td || layout == Conv1dLayout::dt; }
+using recurrence::is_packed;
 
 Conv1dLayout channels_elsewhere(Conv1dLayout layout) {
   switch (layout) {
@@ -124,12 +123,17 @@ std::string_view name_of(Conv1dStateLayout layout) { return layout == Conv1dStat
 
 namespace recurrence {
 
+bool is_packed(Conv1dLayout layout) { return layout == Conv1dLayout::td || layout == Conv1dLayout::dt; }
+bool has_tokens_last(Conv1dLayout layout) {
+  return layout == Conv1dLayout::bds || layout == Conv1dLayout::dt;
+}
+
 ArrayView in_one_form(ArrayView x, Conv1dLayout layout) {
   if (is_packed(layout)) {
     x.shape.insert(x.shape.begin(), 1);
     x.strides.insert(x.strides.begin(), 0);
   }
-  if (layout == Conv1dLayout::bds || layout == Conv1dLayout::dt) {
+  if (has_tokens_last(layout)) {
     std::swap(x.shape[1], x.shape[2]);
     std::swap(x.strides[1], x.strides[2]);
   }

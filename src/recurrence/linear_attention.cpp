@@ -25,22 +25,15 @@ namespace recurrence {
 
 namespace {
 
-void store_numbers(const float* from, std::int64_t count, DType dtype, std::byte* out) {
-  kernels::active().products.convert_f32(from, count, dtype, false, out);
-}
-void store_numbers(const double* from, std::int64_t count, DType dtype, std::byte* out) {
-  kernels::active().products.convert_f64(from, count, dtype, false, out);
-}
-
 // A state (K, V) as an element of an array of states of the layout.
 template <class Real>
 void store_state(const LinearPlan& plan, const Real* state, DType dtype, std::byte* out) {
   const std::int64_t keys = plan.key_size, values = plan.value_size;
-  if (plan.settings.state_layout == StateLayout::kv) return store_numbers(state, keys * values, dtype, out);
+  if (plan.settings.state_layout == StateLayout::kv) return matmul::store(state, keys * values, dtype, out);
   thread_local std::vector<Real> turned;
   turned.resize(static_cast<std::size_t>(keys * values));
   transpose(state, keys, values, turned.data());
-  store_numbers(turned.data(), keys * values, dtype, out);
+  matmul::store(turned.data(), keys * values, dtype, out);
 }
 
 double nanoseconds(const LinearPlan& plan) {
@@ -86,7 +79,7 @@ LinearAttentionWork run(const LinearPlan& plan, const LinearInputs& in, LinearAt
           std::byte* at = to.out.data() + s.entry * out.strides[0] + out_head * out.strides[1] +
                           (s.begin + token) * out.strides[2];
           for (std::int64_t t = 0; t < count; ++t, at += out.strides[2], rows += plan.value_size)
-            store_numbers(rows, plan.value_size, out.dtype, at);
+            matmul::store(rows, plan.value_size, out.dtype, at);
         };
         if (to.states)
           sink.chunk_state = [&](std::int64_t chunk, const Real* state) {
@@ -103,10 +96,7 @@ LinearAttentionWork run(const LinearPlan& plan, const LinearInputs& in, LinearAt
 
 // Half of a unit in the last place of a number of the type, and of its smallest.
 double half_unit(DType dtype, double value) {
-  const int digits = dtype == DType::bfloat16  ? 8
-                     : dtype == DType::float16 ? 11
-                     : dtype == DType::float32 ? 24
-                                               : 53;
+  const int digits = float_format(dtype).mantissa_bits + 1;
   const double least = dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0 : 0x1p-140;
   return std::max(least, std::ldexp(std::abs(value), -digits));
 }

@@ -69,7 +69,7 @@ void require_settings(const LinearAttentionTypes& t, const LinearAttentionSettin
   if (t.dt_bias && !t.a_log && !s.lower_bound && !t.dt)
     throw usage("dt_bias comes with a_log, a lower bound or dt");
   if (t.dt && !t.a_log) throw usage("dt comes with a_log: decays are -exp(a_log) dt");
-  if (t.dt && (t.decay || t.beta)) throw usage("dt stands for decay and beta, which exclude it");
+  if (t.dt && (t.decay || t.beta)) throw usage("dt gives decay and beta: neither is given beside it");
   if (t.dt && s.lower_bound) throw usage("a lower bound is one of raw decays, not of dt");
   if ((s.dt_softplus || s.dt_limit) && !t.dt) throw usage("softplus and limits of dt come with dt");
   if (s.dt_limit && !(s.dt_limit->first <= s.dt_limit->second))

@@ -236,7 +236,8 @@ void judge_beside(ResultRows& result, const std::function<void(std::int64_t row,
                      });
   if (all.is_other_wrong)
     throw core::invalid("its {} is not finite where it should be", result.name).about("other");
-  NoWorseThan rule{factor, all.error, all.of_other, factor * (all.of_other + type.epsilon() * all.expected)};
+  NoWorseThan rule{factor, all.error, all.of_other,
+                   NoWorseThan::allowed_by(factor, all.of_other, type.epsilon(), all.expected)};
   if (all.is_wrong) rule.error.reset();
   if (!against.no_worse_than || excess_of(rule) > excess_of(*against.no_worse_than))
     against.no_worse_than = rule;

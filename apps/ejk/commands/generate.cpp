@@ -64,6 +64,13 @@ void add_distribution(OptionSet& set, Distribution& into, Choices<Distribution> 
 
 using Make = std::function<std::vector<Output>(Report& report)>;
 
+// The first array, the last where it has another shape, and `bytes` of all.
+void add_arrays(Report& report, const ArrayType& first, const ArrayType& last, std::int64_t bytes) {
+  report.add("shape", "shape", first.shape);
+  if (last.shape != first.shape) report.add("kv_shape", "of key and value", last.shape);
+  report.add("dtype", "dtype", std::string(name_of(first.dtype))).add("size", "size", bytes, Unit::bytes);
+}
+
 // Small arrays are computed even for a dry run, large ones when they are written.
 Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, const char* remark = nullptr) {
   job.provenance.input("what", what);
@@ -73,12 +80,9 @@ Outcome run(const char* what, std::int64_t bytes, const Make& make, Job& job, co
   report.add("what", "generated", std::string(what));
   job.show_options(report);
   const std::vector<Output> outputs = job.phase(Phase::compute, [&] { return make(report); });
-  const ArraySource &first = *outputs.front().source, &last = *outputs.back().source;
   std::int64_t all = 0;
   for (const Output& output : outputs) all += type_of(*output.source).bytes();
-  report.add("shape", "shape", first.shape());
-  if (last.shape() != first.shape()) report.add("kv_shape", "of key and value", last.shape());
-  report.add("dtype", "dtype", std::string(name_of(first.dtype()))).add("size", "size", all, Unit::bytes);
+  add_arrays(report, type_of(*outputs.front().source), type_of(*outputs.back().source), all);
   if (remark) report.add(Remark{remark});
   if (job.plan(report, piece_buffers(2, all) + bytes)) return Outcome::passed;
   job.deliver(std::move(report), outputs);
@@ -204,11 +208,8 @@ Outcome run_revealing(const AttentionInputFlags& flags, Job& job) {
   options.progress = job.progress();
   const std::int64_t bytes = types.q->bytes() + 2 * types.k->bytes();
   Report report;
-  report.add("what", "generated", "attention-inputs")
-      .add("seed", "seed", sizes.seed)
-      .add("shape", "shape", types.q->shape);
-  if (types.k->shape != types.q->shape) report.add("kv_shape", "of key and value", types.k->shape);
-  report.add("dtype", "dtype", std::string(name_of(sizes.dtype))).add("size", "size", bytes, Unit::bytes);
+  report.add("what", "generated", "attention-inputs").add("seed", "seed", sizes.seed);
+  add_arrays(report, *types.q, *types.k, bytes);
   if (job.plan(report, bytes_to_audit(plan, options) + masks.resident_bytes + 2 * bytes))
     return Outcome::passed;
   Array value = job.phase(Phase::compute, [&] { return read_all(*normal.value); });

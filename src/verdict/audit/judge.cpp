@@ -113,7 +113,7 @@ double Judge::largest(const RuleScale& scale) const {
     return difference_ <= rule_.atol ? 0 : std::sqrt(dd_ / n) / (std::sqrt(ee_ / n) + 1e-8) / rule_.rtol;
   if (dd_ == 0) return 0;
   if (rule_.form == PassRule::Form::no_worse_than)
-    return difference_ / (rule_.factor * (scale.of_other + type_.epsilon() * scale.most));
+    return difference_ / NoWorseThan::allowed_by(rule_.factor, scale.of_other, type_.epsilon(), scale.most);
   if (rule_.form == PassRule::Form::flash_attn)
     return difference_ / ((scale.has_softcap ? 3 : 2) * scale.low + 2 * scale.rounding);
   const double limit = rule_.metric.limit;

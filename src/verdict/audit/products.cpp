@@ -13,7 +13,7 @@
 #include "core/require.hpp"
 #include "ejk/audit.hpp"
 #include "ejk/matmul_check.hpp"
-#include "kernels/kernels.hpp"
+#include "matmul/packed.hpp"
 #include "verdict/audit/found.hpp"
 #include "verdict/matmul/reference.hpp"
 
@@ -117,7 +117,7 @@ class ProductAudit {
       return;
     }
     const std::vector<double> values = audits::values_of(part);
-    kernels::active().products.convert_f64(values.data(), std::ssize(values), dtype, false, to);
+    matmul::store(values.data(), std::ssize(values), dtype, to);
   }
 
   void add(std::string_view name, const std::string& parameter, Array mutant, std::string remedy) {

@@ -256,7 +256,7 @@ void compare_and_explain(ComparedRows& it, Explain explain, Against& against) {
 ComparedRows rows_of_out(const Conv1dProblem& p, const ConvolutionReference& reference,
                          const ArrayView& given) {
   const Conv1dLayout layout = p.types.layout;
-  const bool packed = layout == Conv1dLayout::td || layout == Conv1dLayout::dt;
+  const bool packed = recurrence::is_packed(layout);
   const std::int64_t tokens = p.x.shape[1];
   ComparedRows it;
   verify::ResultRows& rows = it.rows;
@@ -274,7 +274,7 @@ ComparedRows rows_of_out(const Conv1dProblem& p, const ConvolutionReference& ref
   };
   rows.index = [=](std::int64_t row, std::int64_t channel) {
     Shape index{row / tokens, row % tokens, channel};
-    if (layout == Conv1dLayout::bds || layout == Conv1dLayout::dt) std::swap(index[1], index[2]);
+    if (recurrence::has_tokens_last(layout)) std::swap(index[1], index[2]);
     if (packed) index.erase(index.begin());
     return index;
   };
