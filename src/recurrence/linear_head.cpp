@@ -16,20 +16,14 @@
 #include <string>
 
 #include "core/checked.hpp"
-#include "core/elements.hpp"
 
 namespace ejk::recurrence {
 
 namespace {
 
-// e^-800 is 0, and sums of 64 such keep all digits.
-constexpr double kLeastGate = -800;
 constexpr double kMostInBlock = 80;
 // Packing the state takes longer than the steps of fewer tokens.
 constexpr std::int64_t kFewTokens = 4;
-
-double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 template <class Real>
 bool all_finite(const Real* x, std::int64_t count) {
@@ -58,16 +52,13 @@ void add_row(Real* to, Real factor, const Real* row, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += factor * row[i];
 }
 
-const std::byte* row_of(const ArrayView& array, std::int64_t entry, std::int64_t head, std::int64_t token) {
-  return array.data + entry * array.strides[0] + head * array.strides[1] + token * array.strides[2];
-}
-
 }  // namespace
 
 template <class Real>
 LinearHead<Real>::LinearHead(const LinearPlan& plan, const LinearInputs& inputs, LinearForm form)
     : plan_(plan),
       in_(inputs),
+      rows_(plan, inputs),
       form_(form),
       gemm_(matmul::gemm_of<Real>()),
       keys_(plan.key_size),
@@ -90,16 +81,16 @@ LinearHead<Real>::LinearHead(const LinearPlan& plan, const LinearInputs& inputs,
 
 template <class Real>
 void LinearHead<Real>::reserve() {
-  const auto add = [&](Rows& rows, std::int64_t count, std::int64_t size) {
+  const auto add = [&](Rows<Real>& rows, std::int64_t count, std::int64_t size) {
     rows.stride = size;
     memory_.add(rows.data, count * size);
   };
   constexpr std::int64_t kLanes = 64;  // rows begin at cache lines, and kernels write past the last element
   const std::int64_t size = core::round_up(keys_, kLanes), tokens = core::round_up(most_, kLanes);
   add(state_, keys_, values_);
-  if (plan_.settings.state_layout == StateLayout::vk) add(turned_, values_, keys_);
-  for (Rows* rows : {&k_, &q_}) add(*rows, most_, size);
-  for (Rows* rows : {&v_, &u_, &out_}) add(*rows, most_, values_);
+  if (plan_.settings.state_layout == StateLayout::vk) memory_.add(turned_, values_ * keys_);
+  for (Rows<Real>* rows : {&k_, &q_}) add(*rows, most_, size);
+  for (Rows<Real>* rows : {&v_, &u_, &out_}) add(*rows, most_, values_);
   add(work_rows_, most_, size);
   memory_.add(gates_, most_ * width_);
   memory_.add(sums_, most_ * width_);
@@ -107,8 +98,8 @@ void LinearHead<Real>::reserve() {
   memory_.add(total_, width_);
   add(steps_, most_, size);
   if (form_ == LinearForm::tokens) return;
-  for (Rows* rows : {&key_scores_, &scores_, &gamma_}) add(*rows, most_, tokens);
-  for (Rows* rows : {&growth_, &later_}) add(*rows, most_, size);
+  for (Rows<Real>* rows : {&key_scores_, &scores_, &gamma_}) add(*rows, most_, tokens);
+  for (Rows<Real>* rows : {&growth_, &later_}) add(*rows, most_, size);
   add(starts_, core::ceil_div(most_, block_) + 1, size);
   memory_.add(from_start_, tokens);
   memory_.add(to_end_, tokens);
@@ -123,157 +114,28 @@ void LinearHead<Real>::reserve() {
 // --- Inputs
 
 template <class Real>
-void LinearHead<Real>::load_state(std::int64_t slot) {
-  if (slot < 0) {
-    std::fill_n(state_.data, keys_ * values_, Real{0});
-    return;
-  }
-  const ArrayView& from = *in_.initial_state;
-  const bool is_turned = turned_.data != nullptr;
-  const Rows& to = is_turned ? turned_ : state_;
-  const std::byte* at =
-      from.data + slot * from.strides[0] + head_ * from.shape[1] / plan_.state_heads * from.strides[1];
-  const std::int64_t row = from.strides[is_turned ? 3 : 2], element = from.strides[is_turned ? 2 : 3];
-  for (std::int64_t r = 0; r < (is_turned ? values_ : keys_); ++r, at += row)
-    core::load(from.dtype, at, element, to.stride, to[r]);
-  if (is_turned) transpose(turned_.data, values_, keys_, state_.data);
-}
-
-template <class Real>
-void LinearHead<Real>::load_rows(const ArrayView& from, std::int64_t head, std::int64_t first,
-                                 std::int64_t count, Real factor, const Rows& to, std::int64_t size) const {
-  for (std::int64_t t = 0; t < count; ++t) {
-    core::load(from.dtype, row_of(from, sequence_.entry, head, sequence_.begin + first + t), from.strides[3],
-               size, to[t]);
-    if (factor != 1) std::transform(to[t], to[t] + size, to[t], [factor](Real x) { return factor * x; });
-  }
-}
-
-template <class Real>
-void LinearHead<Real>::normalize(const Rows& rows, std::int64_t count) const {
-  if (!plan_.settings.l2norm) return;
-  for (std::int64_t t = 0; t < count; ++t) {
-    double squares = 1e-6;
-    for (std::int64_t d = 0; d < keys_; ++d) squares += static_cast<double>(rows[t][d]) * rows[t][d];
-    const double factor = 1 / std::sqrt(squares);
-    for (std::int64_t d = 0; d < keys_; ++d) rows[t][d] = static_cast<Real>(rows[t][d] * factor);
-  }
-}
-
-template <class Real>
-void LinearHead<Real>::load_queries(std::int64_t out_head, std::int64_t first, std::int64_t count) {
-  load_rows(in_.q, out_head * in_.q.shape[1] / plan_.out_heads, first, count, 1, q_, keys_);
-  normalize(q_, count);
-  for (std::int64_t t = 0; t < count; ++t)
-    for (std::int64_t d = 0; d < keys_; ++d)
-      q_[t][d] = static_cast<Real>(static_cast<double>(q_[t][d]) * plan_.scale);
-}
-
-// A gate that is none, by its index in the array as it is given.
-template <class Real>
-void LinearHead<Real>::refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const {
-  const ArrayView& gates = is_beta ? *in_.beta : *in_.gate;
-  Shape index{head_ * gates.shape[1] / plan_.state_heads};
-  if (is_beta || plan_.decay != DecayKind::fixed) {
-    const bool heads_first = plan_.settings.layout == LinearAttentionLayout::bhsd;
-    index.insert(heads_first ? index.end() : index.begin(), sequence_.begin + token);
-    if (plan_.settings.layout != LinearAttentionLayout::thd || plan_.has_leading_axis)
-      index.insert(index.begin(), sequence_.entry);
-    if (!is_beta && plan_.decay == DecayKind::channel) index.push_back(channel);
-  }
-  const std::string at = (is_beta ? "beta" : plan_.has_dt ? "dt" : "decay") + to_string(index);
-  throw Error(Error::Kind::input, at + (value != value ? " is NaN" : " is below 0, and factors are not"),
-              value != value ? Error::Code::other : Error::Code::negative_factor)
-      .about(at.substr(0, at.find('(')));
-}
-
-// Gates as given become logarithms of decays; of dt they become beta, too.
-template <class Real>
-void LinearHead<Real>::activate(std::int64_t first, std::int64_t count) {
-  const LinearAttentionSettings& s = plan_.settings;
-  const double rate = in_.rate[static_cast<std::size_t>(head_)];
-  const double* const bias = in_.bias.data() + head_ * width_;
-  for (std::int64_t i = 0; i < count * width_; ++i) {
-    double& g = gates_[i];
-    if (g != g || (g < 0 && s.decay_space == DecaySpace::linear))
-      refuse(false, first + i / width_, i % width_, g);
-    if (plan_.has_dt) {
-      g += bias[0];
-      if (s.dt_softplus) g = softplus(g);
-      if (s.dt_limit) g = std::clamp(g, s.dt_limit->first, s.dt_limit->second);
-      work_.least_dt = std::min(work_.least_dt, g);
-      beta_[i] = g;
-      g *= -rate;
-    } else if (plan_.is_raw) {
-      g += bias[i % width_];
-      g = s.lower_bound ? *s.lower_bound * sigmoid(rate * g) : -rate * softplus(g);
-    } else {
-      if (s.decay_space == DecaySpace::linear) {
-        g = std::log(g);
-      } else {
-        work_.least_decay = std::min(work_.least_decay, g);
-        work_.largest_decay = std::max(work_.largest_decay, g);
-        if (s.decay_space == DecaySpace::log2) g *= 0.693147180559945309417232121458;
-      }
-    }
-    g = std::max(g, kLeastGate);
-  }
-}
-
-template <class Real>
-void LinearHead<Real>::load_beta(std::int64_t first, std::int64_t count) {
-  if (plan_.has_dt) return;
-  std::fill_n(beta_, count, 1.0);
-  if (!in_.beta) return;
-  const ArrayView& from = *in_.beta;
-  core::load(
-      from.dtype,
-      row_of(from, sequence_.entry, head_ * from.shape[1] / plan_.state_heads, sequence_.begin + first),
-      from.strides[2], count, beta_);
-  if (!plan_.settings.beta_sigmoid) return;
-  const double factor = *plan_.settings.beta_sigmoid;
-  std::transform(beta_, beta_ + count, beta_, [factor](double x) { return factor * sigmoid(x); });
-}
-
-template <class Real>
-void LinearHead<Real>::load_gates(std::int64_t first, std::int64_t count) {
-  load_beta(first, count);
-  if (!in_.gate) return;
-  const ArrayView& from = *in_.gate;
-  const std::byte* const at =
-      row_of(from, sequence_.entry, head_ * from.shape[1] / plan_.state_heads, sequence_.begin + first);
-  if (width_ == 1)
-    core::load(from.dtype, at, from.strides[2], count, gates_);
-  else
-    for (std::int64_t t = 0; t < count; ++t)
-      core::load(from.dtype, at + t * from.strides[2], from.strides[3], width_, gates_ + t * width_);
-  activate(first, count);
-}
-
-template <class Real>
 void LinearHead<Real>::note_keys(std::int64_t count) {
   if (!plan_.settings.delta) return;
   for (std::int64_t t = 0; t < count; ++t) {
     const double size = beta_[t] * static_cast<double>(dot_of(k_[t], k_[t], keys_));
     if (size < std::numeric_limits<double>::infinity())
-      work_.largest_beta_k = std::max(work_.largest_beta_k, size);
+      rows_.work().largest_beta_k = std::max(rows_.work().largest_beta_k, size);
   }
 }
 
 // Returns whether all of the tokens is finite.
 template <class Real>
 bool LinearHead<Real>::load(std::int64_t first, std::int64_t count) {
-  load_rows(in_.k, head_ * in_.k.shape[1] / plan_.state_heads, first, count, 1, k_, keys_);
-  load_rows(in_.v, head_ * in_.v.shape[1] / plan_.state_heads, first, count, 1, v_, values_);
-  normalize(k_, count);
-  load_gates(first, count);
+  rows_.keys(first, count, k_);
+  rows_.values(first, count, v_);
+  rows_.gates(first, count, gates_, beta_);
   note_keys(count);
   if (form_ == LinearForm::tokens || count < kFewTokens) return false;
   bool is_finite = all_finite(state_.data, keys_ * values_) && all_finite(v_.data, count * values_) &&
                    all_finite(beta_, count) && (!in_.gate || all_finite(gates_, count * width_));
   for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(k_[t], keys_);
   for (std::int64_t r = 0; r < heads_of_state() && is_finite; ++r) {
-    load_queries(head_ * heads_of_state() + r, first, count);
+    rows_.queries(rows_.head() * heads_of_state() + r, first, count, q_);
     for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(q_[t], keys_);
   }
   return is_finite;
@@ -283,7 +145,7 @@ bool LinearHead<Real>::load(std::int64_t first, std::int64_t count) {
 
 template <class Real>
 void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const LinearSink<Real>& sink) {
-  const std::int64_t first_head = head_ * heads_of_state();
+  const std::int64_t first_head = rows_.head() * heads_of_state();
   Real* const decay = steps_.data;
   for (std::int64_t t = 0; t < count; ++t) {
     for (std::int64_t d = 0; d < width_ && in_.gate; ++d)
@@ -302,7 +164,7 @@ void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const
     for (std::int64_t c = 0; c < values_; ++c) u[c] = beta * (v_[t][c] - u[c]);
     for (std::int64_t d = 0; d < keys_; ++d) add_row(state_[d], k_[t][d], u, values_);
     for (std::int64_t r = 0; r < heads_of_state(); ++r) {
-      load_queries(first_head + r, first + t, 1);
+      rows_.queries(first_head + r, first + t, 1, q_);
       Real* const out = out_[0];
       std::fill_n(out, values_, Real{0});
       for (std::int64_t d = 0; d < keys_; ++d) add_row(out, q_[0][d], state_[d], values_);
@@ -396,8 +258,8 @@ void LinearHead<Real>::decay_of_channels(std::int64_t count) {
 
 // Pairs of a block whose decays have no quotients: keys are multiplied by e^g, row by row.
 template <class Real>
-void LinearHead<Real>::exact_diagonal(const Rows& rows, std::int64_t begin, std::int64_t end,
-                                      const Rows& to) const {
+void LinearHead<Real>::exact_diagonal(const Rows<Real>& rows, std::int64_t begin, std::int64_t end,
+                                      const Rows<Real>& to) const {
   std::vector<Real> key(static_cast<std::size_t>(keys_));
   for (std::int64_t j = begin; j < end; ++j) {
     std::copy_n(k_[j], keys_, key.data());
@@ -411,7 +273,7 @@ void LinearHead<Real>::exact_diagonal(const Rows& rows, std::int64_t begin, std:
 
 // to[i][j] = Σ_d rows[i][d] k_j[d] e^(G_i − G_j) for j ≤ i, else 0. Leaves rows, or their growth, for times_state().
 template <class Real>
-void LinearHead<Real>::scores(const Rows& rows, std::int64_t count, const Rows& to) {
+void LinearHead<Real>::scores(const Rows<Real>& rows, std::int64_t count, const Rows<Real>& to) {
   const bool by_channel = plan_.decay == DecayKind::channel;
   if (by_channel)
     for (std::int64_t i = 0; i < count; ++i)
@@ -434,7 +296,7 @@ void LinearHead<Real>::scores(const Rows& rows, std::int64_t count, const Rows& 
 
 // to = the rows of scores() · e^G · S.
 template <class Real>
-void LinearHead<Real>::times_state(std::int64_t count, const Rows& to) {
+void LinearHead<Real>::times_state(std::int64_t count, const Rows<Real>& to) {
   if (plan_.decay == DecayKind::channel) {
     for (std::int64_t i = 0; i < count; ++i)
       std::transform(work_rows_[i], work_rows_[i] + keys_, starts_[i / block_], work_rows_[i],
@@ -519,8 +381,8 @@ void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const 
   }
   if (delta) solve(count);
   for (std::int64_t r = 0; r < heads_of_state(); ++r) {
-    const std::int64_t out_head = head_ * heads_of_state() + r;
-    if (heads_of_state() > 1) load_queries(out_head, first, count);
+    const std::int64_t out_head = rows_.head() * heads_of_state() + r;
+    if (heads_of_state() > 1) rows_.queries(out_head, first, count, q_);
     scores(q_, count, scores_);
     times_state(count, out_);
     lower_a_.pack(scores_.matrix(), count);
@@ -535,15 +397,14 @@ void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const 
 
 template <class Real>
 void LinearHead<Real>::run(std::int64_t sequence, std::int64_t head, const LinearSink<Real>& sink) {
-  sequence_ = plan_.sequences[static_cast<std::size_t>(sequence)];
-  head_ = head;
+  rows_.select(sequence, head);
   const Slot& slot = plan_.slots[static_cast<std::size_t>(sequence)];
-  load_state(slot.read);
+  rows_.state(slot.read, state_.data, turned_);
   const std::int64_t size = plan_.settings.chunk_size;
   std::int64_t chunk = plan_.first_chunks[static_cast<std::size_t>(sequence)];
-  for (std::int64_t begin = 0; begin < sequence_.length; begin += size, ++chunk) {
+  for (std::int64_t begin = 0; begin < rows_.sequence().length; begin += size, ++chunk) {
     if (sink.chunk_state) sink.chunk_state(chunk, state_.data);
-    const std::int64_t end = std::min(sequence_.length, begin + size);
+    const std::int64_t end = std::min(rows_.sequence().length, begin + size);
     for (std::int64_t first = begin; first < end; first += most_) {
       const std::int64_t count = std::min(most_, end - first);
       if (load(first, count))

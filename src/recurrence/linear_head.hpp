@@ -1,26 +1,15 @@
 // The recurrence of linear attention for one sequence and head of the state, in chunks or token by token.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "matmul/packed.hpp"
 #include "recurrence/linear_plan.hpp"
+#include "recurrence/linear_rows.hpp"
 
 namespace ejk::recurrence {
-
-/// to (columns × rows) = from (rows × columns) transposed, in blocks that stay in the first-level cache.
-template <class Real>
-void transpose(const Real* from, std::int64_t rows, std::int64_t columns, Real* to) {
-  constexpr std::int64_t kBlock = 16;
-  for (std::int64_t r = 0; r < rows; r += kBlock)
-    for (std::int64_t c = 0; c < columns; c += kBlock)
-      for (std::int64_t i = r; i < std::min(rows, r + kBlock); ++i)
-        for (std::int64_t j = c; j < std::min(columns, c + kBlock); ++j)
-          to[j * rows + i] = from[i * columns + j];
-}
 
 /// Receives results; rows of size V, states (K, V). Chunks are counted over all sequences. Empty ones are skipped.
 template <class Real>
@@ -43,30 +32,11 @@ class LinearHead {
   /// beta or dt, and for a factor below 0.
   void run(std::int64_t sequence, std::int64_t head, const LinearSink<Real>& sink);
 
-  const LinearAttentionWork& work() const { return work_; }
+  const LinearAttentionWork& work() const { return rows_.work(); }
   std::int64_t workspace_bytes() const { return memory_.bytes(); }
 
  private:
-  struct Rows {
-    Real* data = nullptr;
-    std::int64_t stride = 0;
-    Real* operator[](std::int64_t row) const { return data + row * stride; }
-    kernels::StridedMatrix matrix() const {
-      constexpr auto kSize = static_cast<std::int64_t>(sizeof(Real));
-      return {data, dtype_of<Real>(), stride * kSize, kSize};
-    }
-  };
-
   void reserve();
-  void load_state(std::int64_t slot);
-  void load_rows(const ArrayView& from, std::int64_t head, std::int64_t first, std::int64_t count,
-                 Real factor, const Rows& to, std::int64_t size) const;
-  void load_queries(std::int64_t out_head, std::int64_t first, std::int64_t count);
-  void load_gates(std::int64_t first, std::int64_t count);
-  void load_beta(std::int64_t first, std::int64_t count);
-  void activate(std::int64_t first, std::int64_t count);
-  [[noreturn]] void refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const;
-  void normalize(const Rows& rows, std::int64_t count) const;
   bool load(std::int64_t first, std::int64_t count);
   void note_keys(std::int64_t count);
 
@@ -75,9 +45,10 @@ class LinearHead {
   void decay_of_heads(std::int64_t count);
   void decay_of_channels(std::int64_t count);
   void block_of_channels(std::int64_t block, std::int64_t begin, std::int64_t end);
-  void scores(const Rows& rows, std::int64_t count, const Rows& to);
-  void exact_diagonal(const Rows& rows, std::int64_t begin, std::int64_t end, const Rows& to) const;
-  void times_state(std::int64_t count, const Rows& to);
+  void scores(const Rows<Real>& rows, std::int64_t count, const Rows<Real>& to);
+  void exact_diagonal(const Rows<Real>& rows, std::int64_t begin, std::int64_t end,
+                      const Rows<Real>& to) const;
+  void times_state(std::int64_t count, const Rows<Real>& to);
   void solve(std::int64_t count);
   void update_state(std::int64_t count);
   void add_skip(std::int64_t out_head, std::int64_t count) const;
@@ -91,17 +62,19 @@ class LinearHead {
 
   const LinearPlan& plan_;
   const LinearInputs& in_;
+  LinearRows<Real> rows_;
   LinearForm form_;
   const kernels::Gemm& gemm_;
   std::int64_t keys_, values_, width_, most_, block_;
   matmul::ScratchLayout memory_;
-  Rows state_, turned_;               // (K, V), and as it is stored where that is (V, K)
-  Rows k_, q_, v_, u_, out_;          // u also the right side of its system
-  Rows key_scores_, scores_, gamma_;  // (tokens, tokens); gamma is e^(G_i − G_j)
-  Rows growth_, later_,
-      work_rows_;  // (tokens, K): e^(G_i − G of the block's start), k e^(G of a later row − G_i)
-  Rows steps_;     // (tokens, K): e^g
-  Rows starts_;    // (blocks + 1, K): e^(G before each block), and of all
+  Rows<Real> state_;                        // (K, V)
+  Real* turned_ = nullptr;                  // as it is stored where that is (V, K)
+  Rows<Real> k_, q_, v_, u_, out_;          // u also the right side of its system
+  Rows<Real> key_scores_, scores_, gamma_;  // (tokens, tokens); gamma is e^(G_i − G_j)
+  Rows<Real> growth_, later_,
+      work_rows_;      // (tokens, K): e^(G_i − G of the block's start), k e^(G of a later row − G_i)
+  Rows<Real> steps_;   // (tokens, K): e^g
+  Rows<Real> starts_;  // (blocks + 1, K): e^(G before each block), and of all
   Real *from_start_ = nullptr, *to_end_ = nullptr;  // of heads: e^G, e^(G of the last − G)
   double *gates_ = nullptr, *sums_ = nullptr, *beta_ = nullptr,
          *total_ = nullptr;     // G of a chunk
@@ -109,9 +82,6 @@ class LinearHead {
   matmul::PackedA rows_a_, lower_a_, keys_a_;
   matmul::PackedB state_b_, u_b_;
   std::vector<matmul::PackedB> keys_b_;
-  Sequence sequence_;
-  std::int64_t head_ = 0;
-  LinearAttentionWork work_;
 };
 
 }  // namespace ejk::recurrence
