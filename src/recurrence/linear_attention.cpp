@@ -57,11 +57,6 @@ void for_each_head(const LinearPlan& plan, const LinearInputs& in, LinearForm fo
       join);
 }
 
-LinearAttentionWork joined(const LinearAttentionWork& a, const LinearAttentionWork& b) {
-  return {std::min(a.least_decay, b.least_decay), std::max(a.largest_decay, b.largest_decay),
-          std::min(a.least_dt, b.least_dt), std::max(a.largest_beta_k, b.largest_beta_k)};
-}
-
 template <class Real>
 LinearAttentionWork run(const LinearPlan& plan, const LinearInputs& in, LinearAttention& to) {
   const ArrayView out = plan.in_one_form(to.out.view(), plan.value_size);

@@ -3,6 +3,7 @@
 // tests: tests/recurrence/test_linear_attention.cpp
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "matmul/packed.hpp"
@@ -31,6 +32,11 @@ void transpose(const Real* from, std::int64_t rows, std::int64_t columns, Real* 
       for (std::int64_t i = r; i < std::min(rows, r + kBlock); ++i)
         for (std::int64_t j = c; j < std::min(columns, c + kBlock); ++j)
           to[j * rows + i] = from[i * columns + j];
+}
+
+inline LinearAttentionWork joined(const LinearAttentionWork& a, const LinearAttentionWork& b) {
+  return {std::min(a.least_decay, b.least_decay), std::max(a.largest_decay, b.largest_decay),
+          std::min(a.least_dt, b.least_dt), std::max(a.largest_beta_k, b.largest_beta_k)};
 }
 
 /// Tokens are counted from the begin of the sequence.

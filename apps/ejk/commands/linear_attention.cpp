@@ -4,10 +4,13 @@
 
 #include <optional>
 
+#include "against.hpp"
 #include "commands.hpp"
 #include "ejk/program/machine.hpp"
+#include "ejk/recurrence_check.hpp"
 #include "job.hpp"
 #include "options.hpp"
+#include "schema.hpp"
 #include "sources.hpp"
 #include "state_slots.hpp"
 
@@ -31,12 +34,14 @@ struct LinearFlags {
   std::optional<std::int64_t> beta_sigmoid;
   LinearAttentionSettings settings;  // without those above
   bool check = false;
+  AgainstOptions against;
+  std::optional<FactorType> factors;
 };
 
 using LinearBuffers = LinearAttentionOperands<BufferedInput>;
 
-std::vector<BufferedInput*> buffers_of(LinearBuffers& in) {
-  std::vector<BufferedInput*> all;
+std::vector<const BufferedInput*> buffers_of(const LinearBuffers& in) {
+  std::vector<const BufferedInput*> all;
   for_each_linear_operand(
       [&](const char*, auto& input) {
         if (input) all.push_back(&*input);
@@ -85,6 +90,53 @@ bool add_check(const LinearAttentionPlan& plan, const LinearAttentionArrays& arr
   return check.passed();
 }
 
+struct Computed {
+  std::vector<Output> outputs;
+  bool passed = true;  // --check
+};
+
+Computed compute(const LinearFlags& words, const LinearAttentionPlan& plan,
+                 const LinearAttentionArrays& arrays, const LinearBuffers& in, bool warns, Report& report,
+                 Job& job) {
+  Timer timer;
+  LinearAttention results =
+      naming(buffers_of(in), [&] { return job.phase(Phase::compute, [&] { return plan.run(arrays); }); });
+  report.add("forward_time", "computed in", timer.seconds(), Unit::seconds)
+      .add("instruction_set", "instruction set", instruction_set());
+  if (warns) append(report, describe(results.work));
+  Computed computed;
+  computed.passed = !words.check || add_check(plan, arrays, results, report, job);
+  computed.outputs = {{"out", make_source(std::move(results.out)), {}},
+                      {"final_state", make_source(std::move(results.final_state)), {}}};
+  if (results.states) computed.outputs.push_back({"states", make_source(std::move(*results.states)), {}});
+  return computed;
+}
+
+// The verdict on results of another program; whether they agree.
+bool add_verdict(const LinearFlags& words, const LinearAttentionSettings& settings,
+                 const LinearAttentionArrays& arrays, const LinearBuffers& in, ActualArrays& actual,
+                 Report& report, Job& job) {
+  ActualLinearAttention given;
+  job.phase(Phase::read, [&] {
+    if (actual.results[0].source) given.out = actual.results[0].view();
+    if (actual.results[1].source) given.final_state = actual.results[1].view();
+  });
+  LinearAttentionVerdict verdict = naming(buffers_of(in), [&] {
+    return job.phase(Phase::compute, [&] {
+      return compare_linear_attention(arrays, settings, given, words.factors, words.against.explain,
+                                      words.against.tiles);
+    });
+  });
+  const bool agrees = verdict.against.agrees();
+  add_against(report, words.against, std::move(verdict.against), actual.others,
+              "'ejk compare MINE RESULT --explain' compares the two arrays by themselves.", job);
+  append(report, describe(verdict.work));
+  if (!verdict.tests_recurrence)
+    report.warnings.emplace_back(
+        "the recurrence is hardly tested: no element shows more than its tolerance of the tokens before it");
+  return agrees;
+}
+
 Outcome run(const LinearFlags& words, Job& job) {
   LinearAttentionSettings settings = words.settings;
   set_defaults(words, settings);
@@ -101,10 +153,20 @@ Outcome run(const LinearFlags& words, Job& job) {
   const LinearAttentionPlan plan =
       naming(buffers_of(in), [&] { return LinearAttentionPlan(types, settings); });
   Report report = describe(plan);
-  std::int64_t peak = plan.work_bytes() + plan.out().bytes() + plan.final_state().bytes() +
-                      (plan.states() ? plan.states()->bytes() : 0);
+  ActualArrays actual = job.phase(Phase::read, [&] {
+    return open_actual(words.against, {{"out", plan.out()}, {"final_state", plan.final_state()}}, {}, job,
+                       report);
+  });
+  const bool compares = words.against.given(),
+             computes = job.outputs.has_target() || !compares || words.check;
+  std::int64_t peak = 0;
   for (const BufferedInput* input : buffers_of(in)) peak += input->bytes_to_buffer();
-  if (job.plan(report, peak + piece_buffers(2, peak))) return Outcome::passed;
+  for (const BufferedInput& given : actual.results) peak += given.bytes_to_buffer();
+  if (compares) peak += bytes_to_compare_linear_attention(plan, words.against.explain);
+  const std::int64_t results =
+      plan.out().bytes() + plan.final_state().bytes() + (plan.states() ? plan.states()->bytes() : 0);
+  if (computes) peak += results + piece_buffers(2, results);
+  if (job.plan(report, peak + plan.work_bytes())) return Outcome::passed;
 
   LinearAttentionArrays arrays;
   job.phase(Phase::read, [&] {
@@ -114,18 +176,11 @@ Outcome run(const LinearFlags& words, Job& job) {
         },
         in, arrays);
   });
-  Timer timer;
-  LinearAttention results =
-      naming(buffers_of(in), [&] { return job.phase(Phase::compute, [&] { return plan.run(arrays); }); });
-  report.add("forward_time", "computed in", timer.seconds(), Unit::seconds)
-      .add("instruction_set", "instruction set", instruction_set());
-  append(report, describe(results.work));
-  const bool passed = !words.check || add_check(plan, arrays, results, report, job);
-  std::vector<Output> outputs{{"out", make_source(std::move(results.out)), {}},
-                              {"final_state", make_source(std::move(results.final_state)), {}}};
-  if (results.states) outputs.push_back({"states", make_source(std::move(*results.states)), {}});
-  job.deliver(std::move(report), outputs);
-  return passed ? Outcome::passed : Outcome::failed;
+  Computed computed;
+  if (computes) computed = compute(words, plan, arrays, in, !compares, report, job);
+  const bool agrees = !compares || add_verdict(words, settings, arrays, in, actual, report, job);
+  job.deliver(std::move(report), computed.outputs);
+  return computed.passed && agrees ? Outcome::passed : Outcome::failed;
 }
 
 std::pair<double, double> read_limits(const std::string& word) {
@@ -256,6 +311,13 @@ Run declare_linear_attention(OptionSet& set) {
       .recorded();
   add_flag(set, "--check", words->check,
            "compare with float64, token by token; exit with 1 if it differs too much");
+  declare_against(set, words->against);
+  add_choice(set, "--weights", words->factors,
+             named_choices<std::optional<FactorType>>(
+                 {FactorType::f32, FactorType::tf32, FactorType::bf16, FactorType::f16}),
+             "TYPE", "type to which it rounds factors of products, by default that of 16-bit inputs")
+      .needs("--against")
+      .group(kAgainstGroup);
   set_footer(set,
              "For each token S <- e^g S, u = beta v (with --delta beta (v - S^T k)),\n"
              "S <- S + k u^T and out = scale S^T q. n heads serve m by blocks: h uses h n / m.\n"
@@ -264,7 +326,8 @@ Run declare_linear_attention(OptionSet& set) {
              "  Gated DeltaNet    --delta --beta --decay, or raw with --a-log --dt-bias\n"
              "  KDA               the same, decays with channels; safe gates --lower-bound=-5\n"
              "  Mamba-2           C B x --as mamba --dt --a-log --dt-bias --dt-softplus --skip");
-  set.set_outputs([words] {
+  set.set_outputs([words, &set] {
+    if (words->against.given() && set.shared().output.empty()) return std::vector<std::string>();
     std::vector<std::string> names{"out", "final_state"};
     if (words->settings.states) names.emplace_back("states");
     return names;
@@ -283,7 +346,7 @@ extern const Command linear_attention_command{
                 {"final_state", "(sequences, heads, K, V), or the pool", "the state after each sequence"},
                 {"states", "(chunks, heads, K, V)", "the state before each chunk, with --states"}},
     .use = R"(with h5py.File("out.h5") as f: out, s = f["out"][()], f["final_state"][()])",
-    .keys = R"(
+    .keys = joined({R"(
 layout | string | the layout of the inputs
 sequences | integer | sequences, of the batch or packed
 tokens | integer | tokens of all sequences
@@ -308,6 +371,9 @@ check | section | the comparison with float64, token by token | with --check
     size, allowed | number or null | the difference without the rounding of the type; its tolerance
     index | shape | sequence, head and token of out; sequence and head of final_state
 )",
+                    kAgainstKeys, kAgainstPartsKeys, R"(
+  not_given | string | results that were not given | where one was not given
+)"}),
     .declare = declare_linear_attention,
 };
 

@@ -1,0 +1,67 @@
+// The reference of a verdict on linear attention, and what right kernels may differ from it by.
+//
+// Right kernels compute in chunks and round factors of products. E is such a computation, of chunks of 16 and of 64
+// tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two neighbours, of a final state
+// over its matrix. The bound is
+//   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, 16 for float32,
+// with max over the sequence's head or the matrix and u the unit roundoff of the result's type; of inputs in float64,
+// where no type of factors is given, 2⁻³⁶ max |reference| + u |element|. Cost: four times the computation.
+// tests: tests/verdict/recurrence/test_linear.cpp
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ejk/recurrence_check.hpp"
+#include "recurrence/linear_plan.hpp"
+
+namespace ejk::recurrence_verdict {
+
+struct LinearTruth {
+  LinearTruth(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs,
+              std::optional<FactorType> factors);
+
+  const double* out_row(std::int64_t entry, std::int64_t head, std::int64_t token) const {
+    return out.data() + ((entry * heads + head) * tokens + token) * values;
+  }
+  const double* state(std::int64_t slot, std::int64_t head) const {
+    return final_state.data() + (slot * state_heads + head) * state_size;
+  }
+  /// The largest of the output heads that share the state, and of the final state.
+  double largest_of_out(std::int64_t sequence, std::int64_t head, std::int64_t shared) const {
+    const double* const from = largest_out.data() + sequence * heads + head * shared;
+    return *std::max_element(from, from + shared);
+  }
+  double largest_of_state(std::int64_t sequence, std::int64_t head) const {
+    return largest_state[static_cast<std::size_t>(sequence * state_heads + head)];
+  }
+  /// Without u |element|. `token` is counted in the sequence.
+  double out_allowed(std::int64_t sequence, std::int64_t head, std::int64_t token) const;
+  double state_allowed(std::int64_t sequence, std::int64_t head) const;
+
+  std::int64_t heads, state_heads, tokens, values, state_size;  // tokens of an entry
+  std::vector<double> out;                                      // (entries, heads, tokens, V)
+  std::vector<double> final_state;    // (states, HS, K, V); slots that no sequence writes as they are
+  std::vector<std::int64_t> writers;  // of states: the sequence; −1: none
+  std::vector<double> largest_out;    // (sequences, heads)
+  std::vector<double> largest_state;  // (sequences, HS)
+  LinearAttentionWork work;
+
+  /// The largest |o − o of the token alone| over the bound without u: at most 1 where nothing shows what came before.
+  double of_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;
+
+ private:
+  std::int64_t at_block(std::int64_t sequence, std::int64_t token) const;
+  void solve(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs);
+  void measure(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs,
+               FactorType factors);
+
+  double factor_ = 0, floor_ = 0x1p-36;
+  std::vector<std::int64_t> first_blocks_;  // of sequences
+  std::vector<double> out_error_;           // (heads, blocks of all sequences)
+  std::vector<double> state_error_;         // (sequences, HS)
+};
+
+}  // namespace ejk::recurrence_verdict
