@@ -27,7 +27,7 @@ inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   return matrix;
 }
 
-/// A thread's scratch memory: buffers are added first and allocated together, at cache lines.
+/// Scratch memory, a thread's or one's own: buffers are added first and allocated together, at cache lines.
 class ScratchLayout {
  public:
   template <class T>
@@ -36,8 +36,8 @@ class ScratchLayout {
     bytes_ += core::round_up(count * static_cast<std::int64_t>(sizeof(T)), kLine);
   }
   std::int64_t bytes() const { return bytes_; }
-  void take() {
-    std::byte* const memory = core::Workspace::of_this_thread().at_least(bytes_);
+  void take(core::Workspace& from = core::Workspace::of_this_thread()) {
+    std::byte* const memory = from.at_least(bytes_);
     for (std::size_t n = 0; n < count_; ++n) {
       const void* const at = memory + buffers_[n].at;
       std::memcpy(buffers_[n].to, &at, sizeof at);
