@@ -22,7 +22,7 @@ enum class FactorType : std::uint8_t { float32, tf32, bfloat16, float16 };
 /// q, k, v, T, βV, β e^G K, U = T βV, W = T β e^G K, the state as a chunk reads it, (QKᵀ) ∘ Γ, decayed keys and u.
 class RoundedChunks {
  public:
-  /// Chunks of `chunk` ≥ 1 tokens of each sequence.
+  /// Chunks of each sequence have `chunk` tokens: 1 to the longest contraction of a micro-kernel (kc, 256).
   RoundedChunks(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs,
                 FactorType factors, std::int64_t chunk);
 

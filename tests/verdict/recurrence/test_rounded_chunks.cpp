@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 
 #include "support/arrays.hpp"
 #include "support/instruction_sets.hpp"
@@ -141,10 +142,11 @@ TEST_CASE("without rounding the model is the recurrence, for all decays, with an
   std::mt19937_64 engine(3);
   for (const kernels::Kernels* row : test::instruction_sets()) {
     kernels::force(row);
-    CAPTURE(row->name);
+    const std::string name = row->name;
+    CAPTURE(name);
     for (const DecayKind decay : kDecays)
       for (const bool delta : {false, true})
-        for (const std::int64_t chunk : {16, 64}) {
+        for (const std::int64_t chunk : {16, 64, 100}) {
           CAPTURE(static_cast<int>(decay));
           CAPTURE(delta);
           CAPTURE(chunk);
