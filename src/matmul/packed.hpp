@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "core/checked.hpp"
 #include "core/workspace.hpp"
@@ -27,32 +28,30 @@ inline kernels::StridedMatrix transposed(kernels::StridedMatrix matrix) {
   return matrix;
 }
 
-/// A thread's scratch memory: buffers are added first and allocated together, at cache lines.
+/// Scratch memory, a thread's or one's own: buffers are added first and allocated together, at cache lines.
 class ScratchLayout {
  public:
   template <class T>
   void add(T*& to, std::int64_t count) {
-    buffers_[count_++] = {&to, bytes_};
+    buffers_.push_back({&to, bytes_});
     bytes_ += core::round_up(count * static_cast<std::int64_t>(sizeof(T)), kLine);
   }
   std::int64_t bytes() const { return bytes_; }
-  void take() {
-    std::byte* const memory = core::Workspace::of_this_thread().at_least(bytes_);
-    for (std::size_t n = 0; n < count_; ++n) {
-      const void* const at = memory + buffers_[n].at;
-      std::memcpy(buffers_[n].to, &at, sizeof at);
+  void take(core::Workspace& from = core::Workspace::of_this_thread()) {
+    std::byte* const memory = from.at_least(bytes_);
+    for (const Buffer& buffer : buffers_) {
+      const void* const at = memory + buffer.at;
+      std::memcpy(buffer.to, &at, sizeof at);
     }
   }
 
  private:
   static constexpr std::int64_t kLine = 64;
-  static constexpr std::size_t kMost = 32;
   struct Buffer {
     void* to;  // a pointer
     std::int64_t at;
   };
-  Buffer buffers_[kMost];
-  std::size_t count_ = 0;
+  std::vector<Buffer> buffers_;
   std::int64_t bytes_ = 0;
 };
 

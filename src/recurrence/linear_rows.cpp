@@ -74,10 +74,16 @@ void LinearRows<Real>::values(std::int64_t first, std::int64_t count, const Rows
 }
 
 template <class Real>
-void LinearRows<Real>::queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
-                               const Rows<Real>& to) const {
+void LinearRows<Real>::unscaled_queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
+                                        const Rows<Real>& to) const {
   load(in_.q, out_head * in_.q.shape[1] / plan_.out_heads, first, count, to, plan_.key_size);
   normalize(to, count);
+}
+
+template <class Real>
+void LinearRows<Real>::queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
+                               const Rows<Real>& to) const {
+  unscaled_queries(out_head, first, count, to);
   for (std::int64_t t = 0; t < count; ++t)
     for (std::int64_t d = 0; d < plan_.key_size; ++d)
       to[t][d] = static_cast<Real>(static_cast<double>(to[t][d]) * plan_.scale);

@@ -56,7 +56,9 @@ class LinearRows {
   void state(std::int64_t slot, Real* to, Real* turned) const;
   void keys(std::int64_t first, std::int64_t count, const Rows<Real>& to) const;  // normalised
   void values(std::int64_t first, std::int64_t count, const Rows<Real>& to) const;
-  /// Normalised and scaled, of a head of out.
+  /// Of a head of out: normalised, and scaled, too.
+  void unscaled_queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
+                        const Rows<Real>& to) const;
   void queries(std::int64_t out_head, std::int64_t first, std::int64_t count, const Rows<Real>& to) const;
   /// beta[t], 1 where there is none, and gates[t · width + d], logarithms of decays, which are left alone where there
   /// are none. Throws Error{input} for NaN in decay, beta or dt, and for a factor below 0.
