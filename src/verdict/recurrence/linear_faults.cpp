@@ -86,7 +86,7 @@ class Faults {
   void of_chunks() {
     std::int64_t longest = 0;
     for (const Sequence& sequence : plan_.sequences) longest = std::max(longest, sequence.length);
-    for (const std::int64_t size : {16, 32, 64, 128, 256}) {
+    for (const std::int64_t size : {64, 128, 256, 32, 16}) {
       if (size < longest)
         solved("chunk", fmt::format("the state is lost at every chunk of {} tokens", size),
                [size](const HeadProblem& p) { return solve_with_resets(p, size); });

@@ -22,7 +22,7 @@ using recurrence::LinearPlan;
 using recurrence::LinearSink;
 using recurrence::Sequence;
 
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kBlockOfBound = 64;
 
 // f(sequence, head) for all that are no padding.
 template <class F>
@@ -52,7 +52,7 @@ void see_size(double& largest, double value) {
   if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
 }
 
-std::int64_t blocks_of(const Sequence& sequence) { return core::ceil_div(sequence.length, kBlock); }
+std::int64_t blocks_of(const Sequence& sequence) { return core::ceil_div(sequence.length, kBlockOfBound); }
 
 }  // namespace
 
@@ -133,7 +133,7 @@ void LinearTruth::measure(const LinearPlan& plan, const LinearInputs& inputs, Fa
 }
 
 std::int64_t LinearTruth::at_block(std::int64_t sequence, std::int64_t token) const {
-  return first_blocks_[static_cast<std::size_t>(sequence)] + token / kBlock;
+  return first_blocks_[static_cast<std::size_t>(sequence)] + token / kBlockOfBound;
 }
 
 double LinearTruth::out_allowed(std::int64_t sequence, std::int64_t head, std::int64_t token) const {
