@@ -2,6 +2,7 @@
 #include "verdict/recurrence/linear_truth.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -151,33 +152,26 @@ double LinearTruth::state_allowed(std::int64_t sequence, std::int64_t head) cons
   return factor_ * at(state_error_, i) + floor_ * at(largest_state, i);
 }
 
-double LinearTruth::of_recurrence(const LinearPlan& plan, const LinearInputs& inputs) const {
-  double largest = 0;
-  std::mutex joining;
+bool LinearTruth::shows_recurrence(const LinearPlan& plan, const LinearInputs& inputs) const {
+  std::atomic<bool> shows = false;
   for_each_head(plan, [&](std::int64_t n, std::int64_t head) {
+    if (shows.load(std::memory_order_relaxed)) return;
     const Sequence& sequence = plan.sequences[static_cast<std::size_t>(n)];
     const HeadProblem p = load_head(plan, inputs, n, head);
-    double most = 0;
     for (std::int64_t h = 0; h < p.heads; ++h)
-      for (std::int64_t t = 0; t < p.tokens; ++t) {
+      for (std::int64_t t = 0; t < p.tokens && !shows.load(std::memory_order_relaxed); ++t) {
         const double* const row = out_row(sequence.entry, head * p.heads + h, sequence.begin + t);
-        const double allowed = out_allowed(n, head * p.heads + h, t);
         double product = 0, difference = 0;
         for (std::int64_t d = 0; d < p.keys; ++d)
-          product += p.q[static_cast<std::size_t>((h * p.tokens + t) * p.keys + d)] *
-                     p.k[static_cast<std::size_t>(t * p.keys + d)];
+          product += at(p.q, (h * p.tokens + t) * p.keys + d) * at(p.k, t * p.keys + d);
         for (std::int64_t c = 0; c < values; ++c) {
-          const double skip = p.skip.empty() ? 0 : at(p.skip, h * values + c);
-          difference = std::max(
-              difference, std::abs(row[c] - (product * at(p.beta, t) + skip) * at(p.v, t * values + c)));
+          const double alone = product * at(p.beta, t) + (p.skip.empty() ? 0 : at(p.skip, h * values + c));
+          difference = std::max(difference, std::abs(row[c] - alone * at(p.v, t * values + c)));
         }
-        if (difference > most * allowed)
-          most = allowed > 0 ? difference / allowed : std::numeric_limits<double>::infinity();
+        if (difference > out_allowed(n, head * p.heads + h, t)) shows = true;
       }
-    const std::scoped_lock lock(joining);
-    largest = std::max(largest, most);
   });
-  return largest;
+  return shows;
 }
 
 }  // namespace ejk::recurrence_verdict

@@ -49,8 +49,8 @@ struct LinearTruth {
   std::vector<double> largest_state;  // (sequences, HS)
   LinearAttentionWork work;
 
-  /// The largest |o − o of the token alone| over the bound without u: at most 1 where nothing shows what came before.
-  double of_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;
+  /// Whether an element of out differs by more than the bound, without u, from that of its token alone.
+  bool shows_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;
 
  private:
   std::int64_t at_block(std::int64_t sequence, std::int64_t token) const;
