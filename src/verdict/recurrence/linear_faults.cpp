@@ -74,8 +74,8 @@ class Faults {
     if (plan_.sequences.size() < 2) return;
     if (bad.size() == 1 && bad[0] > 0) add_carried_into(bad[0]);
     add_carried(plan_.settings.layout == LinearAttentionLayout::thd
-                    ? "states run on from each sequence into the next: cu_seqlens is ignored"
-                    : "states run on from each entry of the batch into the next");
+                    ? "the state of each sequence runs on into the next: cu_seqlens is ignored"
+                    : "the state of each entry of the batch runs on into the next");
     if (plan_.settings.layout != LinearAttentionLayout::thd) return;
     for (const std::int64_t step : {1, -1})
       reread("boundary", fmt::format("sequences begin one token {}", step > 0 ? "late" : "early"),
@@ -96,8 +96,8 @@ class Faults {
       for (const std::int64_t size : {64, 128, 256})
         if (size == 64 || size < longest) add_steps_of_chunks(size);
     if (!plan_.settings.delta) return;
-    stepped("chunk", "A is multiplied in the place of the inverse of 1 + A", {LinearStep::lower_for_inverse});
-    stepped("chunk", "the inverse of 1 + A is 1 - A, its first two terms", {LinearStep::first_order});
+    stepped("chunk", "the inverse of 1 + A is A: the system is not solved", {LinearStep::lower_for_inverse});
+    stepped("chunk", "the inverse of 1 + A is 1 - A: the system is not solved", {LinearStep::first_order});
   }
 
   // sgl-project/sglang#30860 and #31904, flashinfer-ai/flashinfer#2490
@@ -105,18 +105,20 @@ class Faults {
     if (!in_.gate) return;
     changed("decay", "decays are missing", [](HeadProblem& p) { p.gates.clear(); });
     changed("decay", "decays are applied twice", [](HeadProblem& p) { multiply(p.gates, 2); });
-    changed("decay", "powers of 2 are taken for powers of e",
+    changed("decay", "2 to the decay is taken for e to the decay",
             [](HeadProblem& p) { multiply(p.gates, kLn2); });
-    changed("decay", "logarithms of decays are to base 2 twice: divided by ln 2",
+    changed("decay", "logarithms of decays are divided by ln 2",
             [](HeadProblem& p) { multiply(p.gates, 1 / kLn2); });
     if (plan_.settings.decay_space == DecaySpace::linear)
-      changed("decay", "factors are taken for logarithms", [](HeadProblem& p) {
-        for (double& g : p.gates) g = std::exp(g);
-      });
+      changed("decay", "factors and logarithms are exchanged: factors are taken for logarithms",
+              [](HeadProblem& p) {
+                for (double& g : p.gates) g = std::exp(g);
+              });
     else
-      stepped("decay", "logarithms are taken for factors: the exponential is missing", {LinearStep::factors});
+      stepped("decay", "factors and logarithms are exchanged: the exponential is missing",
+              {LinearStep::factors});
     if (plan_.settings.delta)
-      stepped("decay", "the error is that of the state before its decay", {LinearStep::error_before_decay});
+      stepped("decay", "the decay comes after the error is computed", {LinearStep::error_before_decay});
     stepped("decay", "the decay comes after the update of the state", {LinearStep::decay_last});
     if (plan_.decay != DecayKind::fixed) {
       add_shifted_decays("each token has the decay of the next one", 1);
@@ -178,7 +180,7 @@ class Faults {
         reread("beta", "the sigmoid of beta has another factor", [](LinearPlan& plan, LinearInputs&) {
           plan.settings.beta_sigmoid = 3 - *plan.settings.beta_sigmoid;
         });
-      changed("beta", "beta is passed through a sigmoid once more", [](HeadProblem& p) {
+      changed("beta", "the sigmoid of beta is taken once more", [](HeadProblem& p) {
         for (double& beta : p.beta) beta = sigmoid(beta);
       });
       changed("beta", "beta is rounded to bfloat16", [](HeadProblem& p) {
@@ -200,11 +202,11 @@ class Faults {
       if (std::isfinite(factor) && std::abs(factor - 1) > 1e-9)
         changed("scale", text, [factor](HeadProblem& p) { multiply(p.q, factor); });
     };
-    scaled("the scale is missing", 1 / scale);
-    scaled("the scale is applied twice", scale);
-    scaled("the scale is 1/sqrt(K), and should not be", usual / scale);
+    scaled("the scale of the output is missing", 1 / scale);
+    scaled("the scale of the output is applied twice", scale);
+    scaled("the scale of the output is 1/sqrt(K), and should not be", usual / scale);
     if (plan_.value_size != plan_.key_size)
-      scaled("the scale is that of the values' size", of_values / scale);
+      scaled("the scale of the output is that of the values' size", of_values / scale);
     stepped("order", "the output is that of the state before its update", {LinearStep::out_before_update});
     if (in_.gate)
       stepped("order", "the output is that of the state before its decay", {LinearStep::out_before_decay});
@@ -222,9 +224,9 @@ class Faults {
       return;
     }
     const auto bare = [this](LinearPlan& plan, LinearInputs&) { plan.settings.l2norm = false; };
-    reread("norm", "queries and keys are not normalised", bare);
-    reread("norm", "queries are not normalised", bare, [this](HeadProblem& p) { normalize(p.k, 1, 1e-6); });
-    reread("norm", "keys are not normalised", bare,
+    reread("norm", "not normalised: queries and keys", bare);
+    reread("norm", "not normalised: queries", bare, [this](HeadProblem& p) { normalize(p.k, 1, 1e-6); });
+    reread("norm", "not normalised: keys", bare,
            [this](HeadProblem& p) { normalize(p.q, plan_.scale, 1e-6); });
     for (const double epsilon : {0.0, 1e-12, 1e-5, 1e-3})
       reread("norm", fmt::format("the norm has another epsilon, {:g}", epsilon), bare,
@@ -239,7 +241,7 @@ class Faults {
     const auto add = [&](const char* name, const ArrayView& array, std::int64_t all,
                          const std::function<void(LinearInputs&, std::int64_t head)>& set) {
       if (array.shape[1] == 1 || array.shape[1] == all) return;
-      all_.push_back({"heads", fmt::format("heads of {} are taken modulo, and not by blocks", name), right_,
+      all_.push_back({"heads", fmt::format("heads are taken modulo, and not by blocks: {}", name), right_,
                       [this, set](std::int64_t n, std::int64_t head, std::int64_t tokens) {
                         LinearInputs in = in_;
                         set(in, head);
@@ -323,11 +325,11 @@ class Faults {
       });
     };
     if (slots >= std::ssize(plan_.sequences))
-      moved("the number of a sequence is taken for its slot",
+      moved("another slot: the number of the sequence",
             [](std::int64_t sequence, std::int64_t) { return sequence; });
-    moved("the next slot is read and written", [](std::int64_t, std::int64_t slot) { return slot + 1; });
+    moved("another slot: the next one", [](std::int64_t, std::int64_t slot) { return slot + 1; });
     if (plan_.settings.slots.write)
-      reread("slots", "the state is written to the slot that it was read from",
+      reread("slots", "another slot: states are written where they were read",
              [](LinearPlan& plan, LinearInputs&) {
                for (recurrence::Slot& slot : plan.slots)
                  if (slot.read >= 0 && slot.write >= 0) slot.write = slot.read;
@@ -526,7 +528,7 @@ class Faults {
   // Grouped queries: output head h reads state h mod HS.
   void add_states_modulo() {
     all_.push_back(
-        {"heads", "states are taken modulo by the heads of queries, and not by blocks", right_,
+        {"heads", "heads are taken modulo, and not by blocks: states", right_,
          [this](std::int64_t n, std::int64_t head, std::int64_t tokens) {
            const HeadProblem own = load_head(plan_, in_, n, head, tokens);
            HeadResult result = recurrence_verdict::solve(own);
