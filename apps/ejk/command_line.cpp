@@ -159,6 +159,7 @@ std::string help_for(Arguments arguments) {
   }
   if (first == "json" && has_second) return at_most(2), keys_help(command_named(arguments[1]));
   if (first == "layouts" && has_second) return at_most(2), layout_help(arguments[1]);
+  if (first == "faults" && has_second) return at_most(2), fault_help(arguments[1]);
   if (std::find(topics().begin(), topics().end(), first) != topics().end())
     return at_most(1), topic_help(first);
   const Command& command = command_named(first, topics());

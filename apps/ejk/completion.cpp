@@ -70,6 +70,7 @@ void add_help(Candidates& candidates, const Position& at, bool is_first) {
   if (at.option == "--completion") return candidates.add_all(shells());
   if (at.typed.starts_with("-")) return candidates.add_all({"--completion", "--json", "--man"});
   if (at.option == "layouts") return candidates.add_all(layout_names());
+  if (at.option == "faults") return candidates.add_all(fault_pages());
   if (!is_first && !is_page) return;
   candidates.add("help", "all about a command or a topic");
   candidates.add_commands();

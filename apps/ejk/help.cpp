@@ -119,6 +119,7 @@ Each has public threads that show it. 'ejk audit' computes the result of a
 kernel with each fault that applies, and says which ones a test with these
 inputs and this tolerance would let pass; --explain of --against names them.
 'ejk generate attention-inputs --revealing' makes inputs that show them.
+'ejk help faults COMMAND' or NAME lists the threads.
 )";
 
 }  // namespace
@@ -280,9 +281,32 @@ std::string faults_help() {
   std::string_view kinds;
   for (const Fault& fault : fault_catalogue()) {
     if (fault.kinds != kinds) out += fmt::format("\n{}\n", fmt::join(split(kinds = fault.kinds, " "), ", "));
-    out += fmt::format("  {}: {}\n    {}\n", fault.name, fault.text, wrapped(fault.evidence, 4, 4));
+    out += "  " + wrapped(fmt::format("{}: {}", fault.name, fault.text), 2, 4) + "\n";
   }
   return out;
+}
+
+std::vector<std::string> fault_pages() {
+  std::vector<std::string> names;
+  for (const Fault& fault : fault_catalogue()) {
+    names.emplace_back(fault.name);
+    for (std::string& kind : split(fault.kinds, " "))
+      if (std::find(names.begin(), names.end(), kind) == names.end()) names.push_back(std::move(kind));
+  }
+  return names;
+}
+
+std::string fault_help(const std::string& name) {
+  std::string out;
+  for (const Fault& fault : fault_catalogue()) {
+    const std::vector<std::string> kinds = split(fault.kinds, " ");
+    if (fault.name == name || std::find(kinds.begin(), kinds.end(), name) != kinds.end())
+      out += fmt::format("{}: {}\n  {}\n", fault.name, fault.text, wrapped(fault.evidence, 2, 2));
+  }
+  if (!out.empty()) return out;
+  Error error = usage("no fault or command with faults is '{}'", printable(name));
+  const auto nearest = nearest_name(name, fault_pages());
+  throw error.hint(nearest ? fmt::format("did you mean '{}'?", *nearest) : "'ejk help faults' lists them");
 }
 
 std::string options_help() {

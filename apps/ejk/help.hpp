@@ -27,6 +27,10 @@ std::string options_help();
 std::string layouts_list();
 /// The arrays of a layout or a command. Throws Error{usage} for another name.
 std::string layout_help(const std::string& name);
+
+/// The faults of a command, or one, with their public threads. Throws Error{usage} for another name.
+std::string fault_help(const std::string& name);
+std::vector<std::string> fault_pages();
 std::vector<std::string> layout_names();
 
 /// The options under a heading, of all commands, in full.
