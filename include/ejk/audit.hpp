@@ -6,7 +6,7 @@
 // rounded, and rounded once to the type of the result. All elements count. With d = mutant − expected, both rounded,
 // `largest` is the test's measure over its limit; a fault is caught if it is above 1, NaN included, for each of
 // its variants. With e the expected element, a the mutant's:
-//   bound             d in bounds of attention_check.hpp and matmul_check.hpp
+//   bound             d in bounds of attention_check.hpp, matmul_check.hpp and recurrence_check.hpp
 //   rtol-atol         max |d| / (atol + rtol |e|); torch.testing and hf-kernels alike
 //   kernelbench       max |d| / (t + t |a|), t = 1e-4, of 16-bit types 1e-2
 //   max-ulp           units in the last place of the result's type, over the limit
@@ -35,6 +35,7 @@
 #include "ejk/attention_check.hpp"
 #include "ejk/compare.hpp"
 #include "ejk/grouped_matmul.hpp"
+#include "ejk/recurrence_check.hpp"
 #include "ejk/report.hpp"
 
 namespace ejk {
@@ -114,6 +115,11 @@ std::int64_t bytes_to_audit(const AttentionPlan& plan, const AuditOptions& optio
 /// Of a product that is not transposed.
 Audit audit(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& group_sizes,
             const GroupedMatmulSettings& settings, const AuditOptions& options);
+
+/// Of out and final_state. `factors` of a right kernel as in recurrence_check.hpp, whose bound is the rule `bound`.
+Audit audit(const LinearAttentionArrays& arrays, const LinearAttentionSettings& settings,
+            std::optional<FactorType> factors, const AuditOptions& options);
+std::int64_t bytes_to_audit(const LinearAttentionPlan& plan);
 
 /// Inputs (batch, sequence, heads, size) on which every fault that applies is out of tolerance, as far as the sizes admit
 /// it, and a right kernel is not, where the tolerance admits one; their audit says which are not.

@@ -9,9 +9,9 @@ namespace ejk {
 
 namespace {
 
-constexpr std::string_view kAll = "attention attention-grad grouped-matmul", kForward = "attention",
-                           kBackward = "attention-grad", kProduct = "grouped-matmul", kConvolution = "conv1d",
-                           kLinear = "linear-attention";
+constexpr std::string_view kAll = "attention attention-grad grouped-matmul linear-attention",
+                           kForward = "attention", kBackward = "attention-grad", kProduct = "grouped-matmul",
+                           kConvolution = "conv1d", kLinear = "linear-attention";
 
 constexpr Fault kFaults[] = {
     {"zeros", kAll, "every element is 0",

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "compare/float_type.hpp"
+#include "core/elements.hpp"
 
 namespace ejk::recurrence_verdict {
 
@@ -587,6 +588,72 @@ std::vector<LinearFault> linear_faults(const LinearPlan& plan, const LinearInput
   std::vector<LinearFault> all = faults->take();
   for (LinearFault& fault : all) fault.owner = faults;
   return all;
+}
+
+std::int64_t sequence_at(const LinearPlan& plan, std::int64_t entry, std::int64_t token) {
+  const auto after =
+      std::upper_bound(plan.sequences.begin(), plan.sequences.end(), std::pair(entry, token),
+                       [](const auto& at, const Sequence& s) { return at < std::pair(s.entry, s.begin); });
+  return after - plan.sequences.begin() - 1;
+}
+
+FaultyResult::FaultyResult(const LinearFault& fault, const LinearTruth& truth)
+    : fault_(fault),
+      truth_(truth),
+      plan_(fault.source->plan),
+      shared_(plan_.out_heads / plan_.state_heads),
+      cells_(plan_.sequences.size() * static_cast<std::size_t>(plan_.state_heads)),
+      writers_(writers_of(plan_)) {}
+
+double FaultyResult::out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns,
+                         double* values) {
+  const std::int64_t n = sequence_at(plan_, entry, token);
+  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
+  if (plan_.slots[static_cast<std::size_t>(n)].is_padding) {
+    std::fill_n(values, columns.size(), 0.0);
+    return 1;
+  }
+  const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
+  const Cell& cell = cell_of(n, head / shared_);
+  const double* const row =
+      cell.result.out.data() + ((head % shared_) * s.length + token - s.begin) * plan_.value_size;
+  for (std::size_t c = 0; c < columns.size(); ++c) values[c] = row[columns[c]];
+  return cell.growth;
+}
+
+double FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns,
+                           double* values) {
+  const std::int64_t n = writers_[static_cast<std::size_t>(slot)];
+  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
+  std::vector<double> whole(static_cast<std::size_t>(plan_.value_size));
+  if (n < 0) {
+    const ArrayView& pool = *fault_.source->inputs.initial_state;
+    core::load(pool.dtype,
+               pool.data + slot * pool.strides[0] +
+                   head * pool.shape[1] / plan_.state_heads * pool.strides[1] + row * pool.strides[2],
+               pool.strides[3], plan_.value_size, whole.data());
+  } else {
+    std::copy_n(cell_of(n, head).result.state.begin() + row * plan_.value_size, plan_.value_size,
+                whole.begin());
+  }
+  for (std::size_t c = 0; c < columns.size(); ++c) values[c] = whole[static_cast<std::size_t>(columns[c])];
+  return n < 0 ? 1 : cell_of(n, head).state_growth;
+}
+
+const FaultyResult::Cell& FaultyResult::cell_of(std::int64_t sequence, std::int64_t head) {
+  const auto growth_of = [](const std::vector<double>& numbers, double largest) {
+    double most = 0;
+    for (const double x : numbers)
+      if (std::isfinite(x)) most = std::max(most, std::abs(x));
+    return largest > 0 ? std::max(1.0, most / largest) : 1;
+  };
+  Cell& cell = cells_[static_cast<std::size_t>(sequence * plan_.state_heads + head)];
+  std::call_once(cell.computed, [&] {
+    cell.result = fault_.solve(sequence, head, kAllTokens);
+    cell.growth = growth_of(cell.result.out, truth_.largest_of_out(sequence, head, shared_));
+    cell.state_growth = growth_of(cell.result.state, truth_.largest_of_state(sequence, head));
+  });
+  return cell;
 }
 
 }  // namespace ejk::recurrence_verdict

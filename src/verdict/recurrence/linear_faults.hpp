@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,5 +37,37 @@ struct LinearFault {
 std::vector<LinearFault> linear_faults(const recurrence::LinearPlan& plan,
                                        const recurrence::LinearInputs& inputs, const LinearTruth& truth,
                                        const std::vector<std::int64_t>& bad);
+
+/// The last sequence that begins at a token of an entry, or before it.
+std::int64_t sequence_at(const recurrence::LinearPlan& plan, std::int64_t entry, std::int64_t token);
+
+using Columns = std::span<const std::int64_t>;
+
+/// All results of a kernel with a fault, computed by sequence and head where they are used, by several threads.
+class FaultyResult {
+ public:
+  /// Both outlive it.
+  FaultyResult(const LinearFault& fault, const LinearTruth& truth);
+
+  /// Elements of a row of out, and how much larger than the reference its head is; below 0: nothing is predicted.
+  double out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns, double* values);
+  /// The same for row `row` of a final state.
+  double state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns, double* values);
+
+ private:
+  struct Cell {
+    std::once_flag computed;
+    HeadResult result;
+    double growth = 1, state_growth = 1;
+  };
+  const Cell& cell_of(std::int64_t sequence, std::int64_t head);
+
+  const LinearFault& fault_;
+  const LinearTruth& truth_;
+  const recurrence::LinearPlan& plan_;
+  std::int64_t shared_;
+  std::vector<Cell> cells_;
+  std::vector<std::int64_t> writers_;
+};
 
 }  // namespace ejk::recurrence_verdict

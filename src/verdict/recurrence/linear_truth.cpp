@@ -57,8 +57,7 @@ std::int64_t blocks_of(const Sequence& sequence) { return core::ceil_div(sequenc
 
 }  // namespace
 
-LinearTruth::LinearTruth(const LinearPlan& plan, const LinearInputs& inputs,
-                         std::optional<FactorType> factors)
+LinearTruth::LinearTruth(const LinearPlan& plan, const LinearInputs& inputs, std::optional<FactorType> type)
     : heads(plan.out_heads),
       state_heads(plan.state_heads),
       tokens(plan.entries > 0 ? plan.tokens / plan.entries : 0),
@@ -67,23 +66,22 @@ LinearTruth::LinearTruth(const LinearPlan& plan, const LinearInputs& inputs,
       out(static_cast<std::size_t>(plan.tokens * heads * values)) {
   const std::int64_t sequences = std::ssize(plan.sequences), states = plan.final_state.shape[0];
   final_state.resize(static_cast<std::size_t>(states * state_heads * state_size));
-  writers.assign(static_cast<std::size_t>(states), -1);
+  writers = writers_of(plan);
   largest_out.resize(static_cast<std::size_t>(sequences * heads));
   largest_state.resize(static_cast<std::size_t>(sequences * state_heads));
   first_blocks_.push_back(0);
   for (std::int64_t n = 0; n < sequences; ++n) {
     const auto i = static_cast<std::size_t>(n);
     first_blocks_.push_back(first_blocks_.back() + blocks_of(plan.sequences[i]));
-    if (plan.slots[i].write >= 0) writers[static_cast<std::size_t>(plan.slots[i].write)] = n;
   }
   out_error_.resize(static_cast<std::size_t>(heads * first_blocks_.back()));
   state_error_.resize(largest_state.size());
   solve(plan, inputs);
-  if (!factors && plan.arithmetic == DType::float64) return;
-  const FactorType type = factors.value_or(FactorType::f32);
-  factor_ = type == FactorType::f32 ? 16 : 4;
+  if (!type && plan.arithmetic == DType::float64) return;
+  factors = type.value_or(FactorType::f32);
+  factor_ = factors == FactorType::f32 ? 16 : 4;
   floor_ = 0x1p-20;
-  measure(plan, inputs, type);
+  measure(plan, inputs);
 }
 
 void LinearTruth::solve(const LinearPlan& plan, const LinearInputs& inputs) {
@@ -114,7 +112,7 @@ void LinearTruth::solve(const LinearPlan& plan, const LinearInputs& inputs) {
   });
 }
 
-void LinearTruth::measure(const LinearPlan& plan, const LinearInputs& inputs, FactorType factors) {
+void LinearTruth::measure(const LinearPlan& plan, const LinearInputs& inputs) {
   for_each_head(plan, [&](std::int64_t n, std::int64_t head) {
     const Sequence& sequence = plan.sequences[static_cast<std::size_t>(n)];
     LinearSink<float> sink;

@@ -10,18 +10,46 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "compare/float_type.hpp"
 #include "ejk/recurrence_check.hpp"
 #include "recurrence/linear_plan.hpp"
 
 namespace ejk::recurrence_verdict {
 
+/// What the elements of a row may be off by: what is measured, and the rounding of the result's type.
+struct RowBound {
+  double absolute = 0, unit = 0, least = 0;
+
+  void operator()(std::span<const double> values, double growth, double* allowed) const {
+    for (std::size_t c = 0; c < values.size(); ++c)
+      allowed[c] = growth * absolute + unit * (std::isfinite(values[c]) ? std::abs(values[c]) : 0) + least;
+  }
+};
+
+/// Of the type alone.
+inline RowBound rounding_of(DType dtype) {
+  const verify::FloatType type = verify::float_type(dtype);
+  return {0, type.epsilon() / 2, type.spacing_at(0) / 2};
+}
+
+/// Of final states: the sequence that writes each; −1: none.
+inline std::vector<std::int64_t> writers_of(const recurrence::LinearPlan& plan) {
+  std::vector<std::int64_t> writers(static_cast<std::size_t>(plan.final_state.shape[0]), -1);
+  for (std::size_t n = 0; n < plan.slots.size(); ++n)
+    if (plan.slots[n].write >= 0)
+      writers[static_cast<std::size_t>(plan.slots[n].write)] = static_cast<std::int64_t>(n);
+  return writers;
+}
+
 struct LinearTruth {
   LinearTruth(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs,
-              std::optional<FactorType> factors);
+              std::optional<FactorType> type);
 
   const double* out_row(std::int64_t entry, std::int64_t head, std::int64_t token) const {
     return out.data() + ((entry * heads + head) * tokens + token) * values;
@@ -48,6 +76,7 @@ struct LinearTruth {
   std::vector<double> largest_out;    // (sequences, heads)
   std::vector<double> largest_state;  // (sequences, HS)
   LinearAttentionWork work;
+  FactorType factors = FactorType::f32;  // of the bound
 
   /// Whether an element of out differs by more than the bound, without u, from that of its token alone.
   bool shows_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;
@@ -55,8 +84,7 @@ struct LinearTruth {
  private:
   std::int64_t at_block(std::int64_t sequence, std::int64_t token) const;
   void solve(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs);
-  void measure(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs,
-               FactorType factors);
+  void measure(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs);
 
   double factor_ = 0, floor_ = 0x1p-36;
   std::vector<std::int64_t> first_blocks_;  // of sequences

@@ -12,7 +12,8 @@ using namespace ejk;
 
 TEST_CASE("each fault has a name of its own, kinds, a text and public threads") {
   const std::regex thread(R"([\w.-]+/[\w.-]+#\d+(, [\w.-]+/[\w.-]+#\d+)*)"),
-      kinds("(attention|attention-grad|grouped-matmul|conv1d|linear-attention)( (attention-grad|grouped-matmul))*");
+      kinds(
+          "(attention|attention-grad|grouped-matmul|conv1d|linear-attention)( (attention-grad|grouped-matmul|linear-attention))*");
   std::set<std::string_view> names;
   for (const Fault& fault : fault_catalogue()) {
     CAPTURE(fault.name);
