@@ -46,7 +46,7 @@ class ScratchLayout {
 
  private:
   static constexpr std::int64_t kLine = 64;
-  static constexpr std::size_t kMost = 32;
+  static constexpr std::size_t kMost = 64;
   struct Buffer {
     void* to;  // a pointer
     std::int64_t at;
