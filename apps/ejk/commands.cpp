@@ -17,7 +17,8 @@ namespace ejk::app {
   COMMAND(segment_ids) COMMAND(segment_mask) COMMAND(mask_info) COMMAND(sparsity) COMMAND(mask) \
   COMMAND(route) COMMAND(group_metadata) COMMAND(grouped_matmul) COMMAND(transposed_grouped_matmul) \
   COMMAND(combine) COMMAND(moe) COMMAND(attention) COMMAND(attention_grad) COMMAND(merge_states) \
-  COMMAND(linear_attention) COMMAND(conv1d) COMMAND(info) COMMAND(convert) COMMAND(quantize) COMMAND(compare) \
+  COMMAND(linear_attention) COMMAND(linear_attention_grad) COMMAND(conv1d) COMMAND(info) COMMAND(convert) \
+  COMMAND(quantize) COMMAND(compare) \
   COMMAND(check) COMMAND(audit) COMMAND(replay) COMMAND(generate) COMMAND(chunk) COMMAND(unchunk) COMMAND(log_sum_exp) \
   COMMAND(safe_divide) COMMAND(params) COMMAND(hash) COMMAND(sharding) COMMAND(fingerprint)
 // clang-format on

@@ -25,8 +25,10 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ejk/array.hpp"
 #include "ejk/report.hpp"
@@ -122,9 +124,31 @@ struct LinearAttentionCheck {
   bool passed() const { return out.size <= out.allowed && final_state.size <= final_state.allowed; }
 };
 
+/// What gradients begin with: of Σ out · dout + Σ final_state · dfinal_state.
+template <class T>
+struct LinearAttentionCotangents {
+  std::optional<T> dout = {};          // shaped as out
+  std::optional<T> dfinal_state = {};  // shaped as final_state; absent: 0
+};
+
+/// The largest differences of gradients from those in float64, token by token; `index` is of the element.
+struct LinearAttentionGradCheck {
+  struct Of {
+    std::string name;  // "dq"
+    LinearAttentionCheck::Difference difference;
+  };
+  std::vector<Of> differences;
+  bool passed() const {
+    for (const Of& d : differences)
+      if (!(d.difference.size <= d.difference.allowed)) return false;
+    return true;
+  }
+};
+
 namespace recurrence {
 struct LinearPlan;
-}
+struct LinearGradPlan;
+}  // namespace recurrence
 
 /// Plan from types, settings and the integer arrays.
 class LinearAttentionPlan {
@@ -152,15 +176,55 @@ class LinearAttentionPlan {
   std::shared_ptr<const recurrence::LinearPlan> plan_;
 };
 
+/// Plan of gradients, with respect to the operands as given. Arithmetic is float64 also where dout or dfinal_state is.
+class LinearAttentionGradPlan {
+ public:
+  /// Gradients have the types of their operands, or all `grad_dtype`. Settings of results have no effect. Throws
+  /// Error{usage} for slots, Error{input} about "dout" or "dfinal_state" for another shape.
+  LinearAttentionGradPlan(const LinearAttentionTypes& types,
+                          const LinearAttentionCotangents<ArrayType>& cotangents,
+                          const LinearAttentionSettings& settings, std::optional<DType> grad_dtype = {});
+
+  /// The types of the results, under the names of the operands that are given.
+  const LinearAttentionTypes& gradients() const;
+  /// Workspace of run(), for the current number of threads.
+  std::int64_t work_bytes() const;
+
+  /// Gradients in the shapes and layouts of the operands. In linear space those of factors; those of numbers that a
+  /// limit of dt clamps are 0. Throws what the forward pass throws.
+  LinearAttentionOperands<Array> run(const LinearAttentionArrays& arrays,
+                                     const LinearAttentionCotangents<ArrayView>& cotangents) const;
+
+  /// Each gradient within 2⁻¹⁵ (float64: 10⁻¹⁰) of its largest element, and half of a unit in the last place.
+  LinearAttentionGradCheck check(const LinearAttentionArrays& arrays,
+                                 const LinearAttentionCotangents<ArrayView>& cotangents,
+                                 const LinearAttentionOperands<Array>& gradients) const;
+
+  /// For the library's own modules.
+  const recurrence::LinearGradPlan& internal() const { return *plan_; }
+
+ private:
+  std::shared_ptr<const recurrence::LinearGradPlan> plan_;
+};
+
 LinearAttentionTypes types_of(const LinearAttentionArrays& arrays);
+LinearAttentionCotangents<ArrayType> types_of(const LinearAttentionCotangents<ArrayView>& arrays);
 
 /// A plan for these arrays, run. Errors are the plan's.
 LinearAttention linear_attention(const LinearAttentionArrays& arrays,
                                  const LinearAttentionSettings& settings = {});
 
+/// The same for gradients.
+LinearAttentionOperands<Array> linear_attention_grad(const LinearAttentionArrays& arrays,
+                                                     const LinearAttentionCotangents<ArrayView>& cotangents,
+                                                     const LinearAttentionSettings& settings = {},
+                                                     std::optional<DType> grad_dtype = {});
+
 Report describe(const LinearAttentionPlan& plan);
+Report describe(const LinearAttentionGradPlan& plan);
 /// Warnings alone.
 Report describe(const LinearAttentionWork& work);
 Report describe(const LinearAttentionCheck& check);
+Report describe(const LinearAttentionGradCheck& check);
 
 }  // namespace ejk

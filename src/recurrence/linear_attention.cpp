@@ -17,6 +17,7 @@
 #include "core/require.hpp"
 #include "ejk/program/text.hpp"
 #include "ejk/threads.hpp"
+#include "recurrence/differences.hpp"
 #include "recurrence/linear_head.hpp"
 
 namespace ejk {
@@ -88,35 +89,6 @@ LinearAttentionWork run(const LinearPlan& plan, const LinearInputs& in, LinearAt
       [&](const LinearHead<Real>& part) { work = joined(work, part.work()); });
   return work;
 }
-
-// Half of a unit in the last place of a number of the type, and of its smallest.
-double half_unit(DType dtype, double value) {
-  const int digits = float_format(dtype).mantissa_bits + 1;
-  const double least = dtype == DType::float16 ? 0x1p-25 : dtype == DType::float64 ? 0 : 0x1p-140;
-  return std::max(least, std::ldexp(std::abs(value), -digits));
-}
-
-// Errors of the elements of an array: those beyond their rounding beside the largest reference.
-struct Errors {
-  double largest = 0, size = 0;
-  Shape index;
-
-  void add(double actual, double expected, DType dtype, const Shape& at) {
-    if (actual == expected) return note(0, expected, at);
-    if (!std::isfinite(actual) || !std::isfinite(expected)) {
-      const bool overflows = std::abs(expected) > (dtype == DType::float16 ? 65519 : 0x1.fffffep127);
-      const bool agrees = !std::isfinite(actual) && (!std::isfinite(expected) || overflows);
-      return note(agrees ? 0 : std::numeric_limits<double>::infinity(), agrees ? 0 : expected, at);
-    }
-    note(std::max(0.0, std::abs(actual - expected) - half_unit(dtype, expected)), expected, at);
-  }
-
- private:
-  void note(double error, double expected, const Shape& at) {
-    if (std::isfinite(expected)) largest = std::max(largest, std::abs(expected));
-    if (error > size) size = error, index = at;
-  }
-};
 
 void keep_worst(const Errors& errors, double relative, LinearAttentionCheck::Difference& worst) {
   const double allowed = relative * errors.largest;
@@ -212,8 +184,7 @@ LinearAttention linear_attention(const LinearAttentionArrays& arrays,
   return LinearAttentionPlan(types_of(arrays), settings).run(arrays);
 }
 
-Report describe(const LinearAttentionPlan& plan) {
-  const recurrence::LinearPlan& p = plan.internal();
+Report recurrence::description_of(const LinearPlan& p) {
   constexpr const char* kDecays[] = {"none", "fixed", "head", "channel"};
   Report report;
   report.add("layout", "layout", std::string(name_of(p.settings.layout)))
@@ -229,8 +200,14 @@ Report describe(const LinearAttentionPlan& plan) {
       .add("chunk_size", "tokens of a chunk", p.settings.chunk_size, Unit::count)
       .add("chunks", "chunks", p.first_chunks.back(), Unit::count)
       .add("state_layout", "axes of states", std::string(name_of(p.settings.state_layout)))
-      .add("arithmetic", "arithmetic", std::string(name_of(p.arithmetic)))
-      .add("out", "out", p.out.shape)
+      .add("arithmetic", "arithmetic", std::string(name_of(p.arithmetic)));
+  return report;
+}
+
+Report describe(const LinearAttentionPlan& plan) {
+  const recurrence::LinearPlan& p = plan.internal();
+  Report report = description_of(p);
+  report.add("out", "out", p.out.shape)
       .add("out_dtype", "of dtype", std::string(name_of(p.out.dtype)))
       .add("final_state", "final state", p.final_state.shape)
       .add("final_state_dtype", "of dtype", std::string(name_of(p.final_state.dtype)));

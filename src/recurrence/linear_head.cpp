@@ -10,7 +10,6 @@
 #include "recurrence/linear_head.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -24,33 +23,6 @@ namespace {
 constexpr double kMostInBlock = 80;
 // Packing the state takes longer than the steps of fewer tokens.
 constexpr std::int64_t kFewTokens = 4;
-
-template <class Real>
-bool all_finite(const Real* x, std::int64_t count) {
-  using Word = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
-  constexpr auto kExponent = std::bit_cast<Word>(std::numeric_limits<Real>::infinity());
-  Word found = 0;
-  for (std::int64_t i = 0; i < count; ++i)
-    found |= static_cast<Word>((std::bit_cast<Word>(x[i]) & kExponent) == kExponent ? 1 : 0);
-  return found == 0;
-}
-
-template <class Real>
-Real dot_of(const Real* a, const Real* b, std::int64_t count) {
-  constexpr std::int64_t kLanes = 8;
-  Real sums[kLanes] = {};
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    for (std::int64_t l = 0; l < kLanes; ++l) sums[l] += a[i + l] * b[i + l];
-  for (; i < count; ++i) sums[0] += a[i] * b[i];
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
-// to += factor · row
-template <class Real>
-void add_row(Real* to, Real factor, const Real* row, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] += factor * row[i];
-}
 
 }  // namespace
 
@@ -179,18 +151,6 @@ void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const
 
 // --- In chunks
 
-template <class Real>
-void LinearHead<Real>::exponentials(const double* x, std::int64_t count, Real* to) const {
-  constexpr double kMost = sizeof(Real) == 4 ? 88 : 709;
-  double most = 0;
-  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, x[i]);
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(x[i]);
-  if (most <= kMost)
-    matmul::softmax_of<Real>().weights(to, count, Real{0}, to);
-  else
-    std::transform(x, x + count, to, [](double e) { return static_cast<Real>(std::exp(e)); });
-}
-
 // Decays of heads: Γ, e^G and e^(G of the last − G).
 template <class Real>
 void LinearHead<Real>::decay_of_heads(std::int64_t count) {
@@ -279,7 +239,7 @@ void LinearHead<Real>::scores(const Rows<Real>& rows, std::int64_t count, const 
     for (std::int64_t i = 0; i < count; ++i)
       std::transform(rows[i], rows[i] + keys_, growth_[i], work_rows_[i], std::multiplies<>());
   rows_a_.pack((by_channel ? work_rows_ : rows).matrix(), count);
-  for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+  for_groups(gemm_, count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
     const std::int64_t block = by_channel ? row / block_ : 0;
     const std::int64_t last =
         by_channel && is_exact_[static_cast<std::size_t>(block)] ? block * block_ : row + some;
@@ -303,7 +263,7 @@ void LinearHead<Real>::times_state(std::int64_t count, const Rows<Real>& to) {
                      std::multiplies<>());
     rows_a_.pack(work_rows_.matrix(), count);
   }
-  for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+  for_groups(gemm_, count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
     state_b_.times(rows_a_, group, some, 0, values_, to[row], to.stride);
   });
   if (plan_.decay == DecayKind::channel || !in_.gate) return;
@@ -348,7 +308,7 @@ void LinearHead<Real>::update_state(std::int64_t count) {
       for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] = k_[t][d] * to_end_[t];
   }
   keys_a_.pack(matmul::transposed((in_.gate ? later_ : k_).matrix()), keys_);
-  for_groups(keys_, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+  for_groups(gemm_, keys_, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
     u_b_.add_range(keys_a_.group(group), 0, count, some, 0, values_, state_[row], state_.stride);
   });
 }
@@ -386,7 +346,7 @@ void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const 
     scores(q_, count, scores_);
     times_state(count, out_);
     lower_a_.pack(scores_.matrix(), count);
-    for_groups(count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
+    for_groups(gemm_, count, [&](std::int64_t group, std::int64_t row, std::int64_t some) {
       u_b_.add_range(lower_a_.group(group), 0, row + some, some, 0, values_, out_[row], out_.stride);
     });
     add_skip(out_head, count);

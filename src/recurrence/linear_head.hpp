@@ -52,12 +52,6 @@ class LinearHead {
   void solve(std::int64_t count);
   void update_state(std::int64_t count);
   void add_skip(std::int64_t out_head, std::int64_t count) const;
-  void exponentials(const double* x, std::int64_t count, Real* to) const;
-
-  template <class F>
-  void for_groups(std::int64_t rows, F&& f) const {
-    for (std::int64_t r = 0, g = 0; r < rows; r += gemm_.mr, ++g) f(g, r, std::min(gemm_.mr, rows - r));
-  }
   std::int64_t heads_of_state() const { return plan_.out_heads / plan_.state_heads; }
 
   const LinearPlan& plan_;

@@ -190,11 +190,15 @@ struct Checked {
     require("skip", types.skip, plan.out_heads,
             types.skip && types.skip->rank() == 2 && types.skip->shape[1] == plan.value_size,
             "(heads,) or (heads, V)");
-    if (plan.decay == DecayKind::channel && types.dt_bias && types.dt_bias->rank() == 1 &&
-        types.dt_bias->shape[0] == heads(*types.decay) * plan.key_size)
+    if (!types.dt_bias) return;
+    plan.bias_heads = types.dt_bias->shape[0];
+    if (plan.decay == DecayKind::channel && types.dt_bias->rank() == 1 &&
+        plan.bias_heads == heads(*types.decay) * plan.key_size) {
+      plan.bias_heads = heads(*types.decay);
       return;
+    }
     require("dt_bias", types.dt_bias, plan.state_heads,
-            types.dt_bias && plan.decay == DecayKind::channel && types.dt_bias->rank() == 2 &&
+            plan.decay == DecayKind::channel && types.dt_bias->rank() == 2 &&
                 types.dt_bias->shape[1] == plan.key_size,
             "(heads,), or of decays by channel (heads, K)");
   }
@@ -353,12 +357,7 @@ LinearInputs::LinearInputs(const LinearPlan& plan, const LinearAttentionArrays& 
   if (arrays.a_log)
     std::transform(rate.begin(), rate.end(), rate.begin(), [](double a) { return std::exp(a); });
   bias.assign(static_cast<std::size_t>(heads * width), 0);
-  if (arrays.dt_bias) {
-    const std::int64_t n = arrays.dt_bias->shape[0];
-    const bool is_flat =
-        plan.decay == DecayKind::channel && arrays.dt_bias->rank() == 1 && n == gate->shape[1] * width;
-    bias = of_heads(*arrays.dt_bias, is_flat ? gate->shape[1] : n, heads, width);
-  }
+  if (arrays.dt_bias) bias = of_heads(*arrays.dt_bias, plan.bias_heads, heads, width);
   if (arrays.skip) skip = of_heads(*arrays.skip, arrays.skip->shape[0], plan.out_heads, plan.value_size);
 }
 

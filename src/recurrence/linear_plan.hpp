@@ -21,6 +21,7 @@ struct LinearPlan {
   std::int64_t entries = 0;       // of the batch
   std::int64_t tokens = 0;        // of all entries
   std::int64_t state_heads = 0, out_heads = 0, key_size = 0, value_size = 0;
+  std::int64_t bias_heads = 0;  // of dt_bias
   DecayKind decay = DecayKind::none;
   bool is_raw = false;  // decays are those of a_log or lower_bound
   bool has_dt = false;
@@ -40,6 +41,9 @@ struct LinearPlan {
   /// States as (n, HS, K, V).
   ArrayView state_form(ArrayView array) const;
 };
+
+/// The problem, without its results.
+Report description_of(const LinearPlan& plan);
 
 /// Operands in one form; parameters of heads as numbers of each.
 struct LinearInputs {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "core/elements.hpp"
 
@@ -13,6 +14,8 @@ namespace {
 
 // e^-800 is 0, and sums of 64 such keep all digits.
 constexpr double kLeastGate = -800;
+constexpr double kLn2 = 0.693147180559945309417232121458;
+constexpr double kNormFloor = 1e-6;
 
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -55,7 +58,7 @@ void LinearRows<Real>::normalize(const Rows<Real>& rows, std::int64_t count) con
   if (!plan_.settings.l2norm) return;
   const std::int64_t keys = plan_.key_size;
   for (std::int64_t t = 0; t < count; ++t) {
-    double squares = 1e-6;
+    double squares = kNormFloor;
     for (std::int64_t d = 0; d < keys; ++d) squares += static_cast<double>(rows[t][d]) * rows[t][d];
     const double factor = 1 / std::sqrt(squares);
     for (std::int64_t d = 0; d < keys; ++d) rows[t][d] = static_cast<Real>(rows[t][d] * factor);
@@ -134,7 +137,7 @@ void LinearRows<Real>::activate(std::int64_t first, std::int64_t count, double* 
       } else {
         work_.least_decay = std::min(work_.least_decay, g);
         work_.largest_decay = std::max(work_.largest_decay, g);
-        if (s.decay_space == DecaySpace::log2) g *= 0.693147180559945309417232121458;
+        if (s.decay_space == DecaySpace::log2) g *= kLn2;
       }
     }
     g = std::max(g, kLeastGate);
@@ -143,25 +146,15 @@ void LinearRows<Real>::activate(std::int64_t first, std::int64_t count, double* 
 
 template <class Real>
 void LinearRows<Real>::load_beta(std::int64_t first, std::int64_t count, double* beta) const {
-  if (plan_.has_dt) return;
-  std::fill_n(beta, count, 1.0);
-  if (!in_.beta) return;
   const ArrayView& from = *in_.beta;
   core::load(
       from.dtype,
       row_of(from, sequence_.entry, head_ * from.shape[1] / plan_.state_heads, sequence_.begin + first),
       from.strides[2], count, beta);
-  for (std::int64_t t = 0; t < count; ++t)
-    if (beta[t] != beta[t]) refuse(true, first + t, 0, beta[t]);
-  if (!plan_.settings.beta_sigmoid) return;
-  const double factor = *plan_.settings.beta_sigmoid;
-  std::transform(beta, beta + count, beta, [factor](double x) { return factor * sigmoid(x); });
 }
 
 template <class Real>
-void LinearRows<Real>::gates(std::int64_t first, std::int64_t count, double* gates, double* beta) {
-  load_beta(first, count, beta);
-  if (!in_.gate) return;
+void LinearRows<Real>::load_gates(std::int64_t first, std::int64_t count, double* gates) const {
   const ArrayView& from = *in_.gate;
   const std::int64_t width = plan_.decay_width();
   const std::byte* const at =
@@ -171,7 +164,82 @@ void LinearRows<Real>::gates(std::int64_t first, std::int64_t count, double* gat
   else
     for (std::int64_t t = 0; t < count; ++t)
       core::load(from.dtype, at + t * from.strides[2], from.strides[3], width, gates + t * width);
+}
+
+template <class Real>
+void LinearRows<Real>::gates(std::int64_t first, std::int64_t count, double* gates, double* beta) {
+  if (!plan_.has_dt) std::fill_n(beta, count, 1.0);
+  if (in_.beta) {
+    load_beta(first, count, beta);
+    for (std::int64_t t = 0; t < count; ++t)
+      if (beta[t] != beta[t]) refuse(true, first + t, 0, beta[t]);
+    if (plan_.settings.beta_sigmoid)
+      std::transform(beta, beta + count, beta,
+                     [factor = *plan_.settings.beta_sigmoid](double x) { return factor * sigmoid(x); });
+  }
+  if (!in_.gate) return;
+  load_gates(first, count, gates);
   activate(first, count, gates, beta);
+}
+
+template <class Real>
+double LinearRows<Real>::through_gates(std::int64_t first, std::int64_t count, double* gates,
+                                       double* beta) const {
+  const LinearAttentionSettings& s = plan_.settings;
+  const std::int64_t width = plan_.decay_width();
+  const double rate = in_.rate[static_cast<std::size_t>(head_)];
+  const double* const bias = in_.bias.data() + head_ * width;
+  std::vector<double> given(static_cast<std::size_t>(count * width));
+  double of_rate = 0;
+  if (s.beta_sigmoid) {
+    load_beta(first, count, given.data());
+    for (std::int64_t t = 0; t < count; ++t) {
+      const double x = given[static_cast<std::size_t>(t)];
+      beta[t] *= *s.beta_sigmoid * sigmoid(x) * sigmoid(-x);
+    }
+  }
+  if (!in_.gate || (!plan_.has_dt && !plan_.is_raw && s.decay_space != DecaySpace::log2)) return 0;
+  load_gates(first, count, given.data());
+  for (std::int64_t i = 0; i < count * width; ++i) {
+    const double x = given[static_cast<std::size_t>(i)] + bias[i % width];
+    double& g = gates[i];
+    if (plan_.has_dt) {
+      const double dt = s.dt_softplus ? softplus(x) : x;
+      const bool is_clamped = s.dt_limit && (dt < s.dt_limit->first || dt > s.dt_limit->second);
+      const double used = s.dt_limit ? std::clamp(dt, s.dt_limit->first, s.dt_limit->second) : dt;
+      if (g != 0) of_rate -= rate * used * g;
+      g = is_clamped ? 0 : (beta[i] - rate * g) * (s.dt_softplus ? sigmoid(x) : 1);
+    } else if (!plan_.is_raw) {
+      g *= kLn2;
+    } else if (s.lower_bound) {
+      const double slope = *s.lower_bound * sigmoid(rate * x) * sigmoid(-rate * x) * rate * g;
+      of_rate += slope * x;
+      g = slope;
+    } else {
+      if (g != 0) of_rate -= rate * softplus(x) * g;
+      g *= -rate * sigmoid(x);
+    }
+  }
+  return of_rate;
+}
+
+// Of x f with f = 1/√(Σ x² + ε): dx = f (d − x f² (x·d)).
+template <class Real>
+void LinearRows<Real>::through_norm(const ArrayView& of, std::int64_t head, std::int64_t first,
+                                    std::int64_t count, const Rows<Real>& gradients, Real* row) const {
+  if (!plan_.settings.l2norm) return;
+  const std::int64_t keys = plan_.key_size;
+  for (std::int64_t t = 0; t < count; ++t) {
+    load(of, head, first + t, 1, {row, keys}, keys);
+    double squares = kNormFloor, product = 0;
+    for (std::int64_t d = 0; d < keys; ++d) {
+      squares += static_cast<double>(row[d]) * row[d];
+      product += static_cast<double>(row[d]) * gradients[t][d];
+    }
+    const double factor = 1 / std::sqrt(squares);
+    for (std::int64_t d = 0; d < keys; ++d)
+      gradients[t][d] = static_cast<Real>(factor * (gradients[t][d] - row[d] * product / squares));
+  }
 }
 
 template class LinearRows<float>;

@@ -4,7 +4,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "matmul/packed.hpp"
 #include "recurrence/linear_plan.hpp"
@@ -39,6 +42,58 @@ inline LinearAttentionWork joined(const LinearAttentionWork& a, const LinearAtte
           std::min(a.least_dt, b.least_dt), std::max(a.largest_beta_k, b.largest_beta_k)};
 }
 
+template <class Real>
+bool all_finite(const Real* x, std::int64_t count) {
+  using Word = std::conditional_t<sizeof(Real) == 4, std::uint32_t, std::uint64_t>;
+  constexpr auto kExponent = std::bit_cast<Word>(std::numeric_limits<Real>::infinity());
+  Word found = 0;
+  for (std::int64_t i = 0; i < count; ++i)
+    found |= static_cast<Word>((std::bit_cast<Word>(x[i]) & kExponent) == kExponent ? 1 : 0);
+  return found == 0;
+}
+template <class Real>
+bool all_finite(const Rows<Real>& rows, std::int64_t count, std::int64_t size) {
+  bool is_finite = true;
+  for (std::int64_t r = 0; r < count && is_finite; ++r) is_finite = all_finite(rows[r], size);
+  return is_finite;
+}
+
+template <class Real>
+Real dot_of(const Real* a, const Real* b, std::int64_t count) {
+  constexpr std::int64_t kLanes = 8;
+  Real sums[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::int64_t l = 0; l < kLanes; ++l) sums[l] += a[i + l] * b[i + l];
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+/// to += factor · row
+template <class Real>
+void add_row(Real* to, Real factor, const Real* row, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += factor * row[i];
+}
+
+/// e^x
+template <class Real>
+void exponentials(const double* x, std::int64_t count, Real* to) {
+  constexpr double kMost = sizeof(Real) == 4 ? 88 : 709;
+  double most = 0;
+  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, x[i]);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<Real>(x[i]);
+  if (most <= kMost)
+    matmul::softmax_of<Real>().weights(to, count, Real{0}, to);
+  else
+    std::transform(x, x + count, to, [](double e) { return static_cast<Real>(std::exp(e)); });
+}
+
+/// f(group, first row, rows of the group) for the rows of a packed left factor.
+template <class F>
+void for_groups(const kernels::Gemm& gemm, std::int64_t rows, F&& f) {
+  for (std::int64_t r = 0, g = 0; r < rows; r += gemm.mr, ++g) f(g, r, std::min(gemm.mr, rows - r));
+}
+
 /// Tokens are counted from the begin of the sequence.
 template <class Real>
 class LinearRows {
@@ -64,15 +119,24 @@ class LinearRows {
   /// are none. Throws Error{input} for NaN in decay, beta or dt, and for a factor below 0.
   void gates(std::int64_t first, std::int64_t count, double* gates, double* beta);
 
+  /// Gradients of logarithms of decays (in linear space: of factors) and of beta become those of the gates as given;
+  /// both are as in gates(). Returns the sum of those of a_log. Those of biases are those of gates.
+  double through_gates(std::int64_t first, std::int64_t count, double* gates, double* beta) const;
+  /// Gradients of normalised rows of a head of q or k become those of the rows.
+  void through_norm(const ArrayView& of, std::int64_t head, std::int64_t first, std::int64_t count,
+                    const Rows<Real>& gradients, Real* row) const;
+  /// Rows of `size` of a head of an array in one form.
+  void load(const ArrayView& from, std::int64_t head, std::int64_t first, std::int64_t count,
+            const Rows<Real>& to, std::int64_t size) const;
+
   /// Of all gates that were read.
   LinearAttentionWork& work() { return work_; }
   const LinearAttentionWork& work() const { return work_; }
 
  private:
-  void load(const ArrayView& from, std::int64_t head, std::int64_t first, std::int64_t count,
-            const Rows<Real>& to, std::int64_t size) const;
   void normalize(const Rows<Real>& rows, std::int64_t count) const;
   void load_beta(std::int64_t first, std::int64_t count, double* beta) const;
+  void load_gates(std::int64_t first, std::int64_t count, double* gates) const;
   void activate(std::int64_t first, std::int64_t count, double* gates, double* beta);
   [[noreturn]] void refuse(bool is_beta, std::int64_t token, std::int64_t channel, double value) const;
 

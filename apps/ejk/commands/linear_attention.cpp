@@ -1,5 +1,6 @@
-// ejk linear-attention: reference results for kernels of linear attention and its relatives.
-// tests: tests/cli/linear-attention/
+// ejk linear-attention, linear-attention-grad: reference results for kernels of linear attention and its relatives,
+// forward and backward.
+// tests: tests/cli/linear-attention/, tests/cli/linear-attention-grad/
 #include "ejk/linear_attention.hpp"
 
 #include <optional>
@@ -24,7 +25,9 @@ using Layout = LinearAttentionLayout;
 constexpr const char *kGatesGroup = "Decays and strengths", *kStatesGroup = "States";
 
 struct LinearFlags {
-  LinearAttentionOperands<std::string> inputs;  // references; may be empty
+  LinearAttentionOperands<std::string> inputs;        // references; may be empty
+  LinearAttentionCotangents<std::string> cotangents;  // of gradients
+  std::optional<DType> grad_dtype;
   std::string cu_seqlens;
   SlotOptions slots;
   std::string library;  // fla, flashinfer, mamba; empty: none
@@ -38,15 +41,17 @@ struct LinearFlags {
   std::optional<FactorType> factors;
 };
 
-using LinearBuffers = LinearAttentionOperands<BufferedInput>;
+struct LinearBuffers : LinearAttentionOperands<BufferedInput> {
+  LinearAttentionCotangents<BufferedInput> cotangents;
+};
 
 std::vector<const BufferedInput*> buffers_of(const LinearBuffers& in) {
   std::vector<const BufferedInput*> all;
-  for_each_linear_operand(
-      [&](const char*, auto& input) {
-        if (input) all.push_back(&*input);
-      },
-      in);
+  const auto add = [&](const char*, auto& input) {
+    if (input) all.push_back(&*input);
+  };
+  for_each_linear_operand(add, in);
+  for (const auto* input : {&in.cotangents.dout, &in.cotangents.dfinal_state}) add("", *input);
   return all;
 }
 
@@ -71,23 +76,63 @@ void set_defaults(const LinearFlags& words, LinearAttentionSettings& s) {
 
 LinearBuffers open_inputs(const LinearFlags& words, LinearAttentionSettings& s, Job& job) {
   LinearBuffers in;
-  for_each_linear_operand(
-      [&](const char* name, const auto& reference, auto& input) {
-        if (!reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
-      },
-      words.inputs, in);
+  const auto open = [&](const char* name, const auto& reference, auto& input) {
+    if (reference && !reference->empty()) input = BufferedInput{name, job.open_operand(name, *reference)};
+  };
+  for_each_linear_operand(open, words.inputs, in);
+  open("dout", words.cotangents.dout, in.cotangents.dout);
+  open("dfinal_state", words.cotangents.dfinal_state, in.cotangents.dfinal_state);
   if (!words.cu_seqlens.empty()) s.cu_seqlens = job.open_integers("cu_seqlens", words.cu_seqlens);
   s.slots = open_state_slots(words.slots, job);
   return in;
 }
 
-bool add_check(const LinearAttentionPlan& plan, const LinearAttentionArrays& arrays,
-               const LinearAttention& results, Report& report, Job& job) {
-  const LinearAttentionCheck check = job.phase(Phase::compute, [&] { return plan.check(arrays, results); });
-  report.add(Section{"check", "check", std::make_shared<Report>(describe(check))});
-  if (!check.passed())
+// The inputs of a run after its options: settings, files, types.
+struct LinearProblem {
+  LinearAttentionSettings settings;
+  LinearBuffers in;
+  LinearAttentionTypes types;
+
+  LinearProblem(const LinearFlags& words, Job& job) : settings(words.settings) {
+    set_defaults(words, settings);
+    job.provenance.record("layout", std::string(name_of(settings.layout)));
+    job.provenance.record("decay_space", std::string(name_of(settings.decay_space)));
+    job.provenance.record("state_layout", std::string(name_of(settings.state_layout)));
+    in = job.phase(Phase::read, [&] { return open_inputs(words, settings, job); });
+    for_each_linear_operand(
+        [](const char*, const auto& input, auto& type) {
+          if (input) type = type_of(*input->source);
+        },
+        in, types);
+  }
+
+  std::int64_t bytes_to_buffer() {
+    std::int64_t all = 0;
+    for (const BufferedInput* input : buffers_of(in)) all += input->bytes_to_buffer();
+    return all;
+  }
+
+  LinearAttentionArrays read(Job& job) {
+    LinearAttentionArrays arrays;
+    job.phase(Phase::read, [&] {
+      for_each_linear_operand(
+          [](const char*, auto& input, auto& array) {
+            if (input) array = input->view();
+          },
+          in, arrays);
+    });
+    return arrays;
+  }
+};
+
+// `check` compares with float64.
+template <class Check>
+bool add_check(const Check& check, Report& report, Job& job) {
+  const auto result = job.phase(Phase::compute, check);
+  report.add(Section{"check", "check", std::make_shared<Report>(describe(result))});
+  if (!result.passed())
     report.warnings.emplace_back("the result differs from float64 by more than the tolerance");
-  return check.passed();
+  return result.passed();
 }
 
 struct Computed {
@@ -105,7 +150,7 @@ Computed compute(const LinearFlags& words, const LinearAttentionPlan& plan,
       .add("instruction_set", "instruction set", instruction_set());
   if (warns) append(report, describe(results.work));
   Computed computed;
-  computed.passed = !words.check || add_check(plan, arrays, results, report, job);
+  computed.passed = !words.check || add_check([&] { return plan.check(arrays, results); }, report, job);
   computed.outputs = {{"out", make_source(std::move(results.out)), {}},
                       {"final_state", make_source(std::move(results.final_state)), {}}};
   if (results.states) computed.outputs.push_back({"states", make_source(std::move(*results.states)), {}});
@@ -138,20 +183,9 @@ bool add_verdict(const LinearFlags& words, const LinearAttentionSettings& settin
 }
 
 Outcome run(const LinearFlags& words, Job& job) {
-  LinearAttentionSettings settings = words.settings;
-  set_defaults(words, settings);
-  job.provenance.record("layout", std::string(name_of(settings.layout)));
-  job.provenance.record("decay_space", std::string(name_of(settings.decay_space)));
-  job.provenance.record("state_layout", std::string(name_of(settings.state_layout)));
-  LinearBuffers in = job.phase(Phase::read, [&] { return open_inputs(words, settings, job); });
-  LinearAttentionTypes types;
-  for_each_linear_operand(
-      [](const char*, const auto& input, auto& type) {
-        if (input) type = type_of(*input->source);
-      },
-      in, types);
+  LinearProblem problem(words, job);
   const LinearAttentionPlan plan =
-      naming(buffers_of(in), [&] { return LinearAttentionPlan(types, settings); });
+      naming(buffers_of(problem.in), [&] { return LinearAttentionPlan(problem.types, problem.settings); });
   Report report = describe(plan);
   ActualArrays actual = job.phase(Phase::read, [&] {
     return open_actual(words.against, {{"out", plan.out()}, {"final_state", plan.final_state()}}, {}, job,
@@ -159,8 +193,7 @@ Outcome run(const LinearFlags& words, Job& job) {
   });
   const bool compares = words.against.given(),
              computes = job.outputs.has_target() || !compares || words.check;
-  std::int64_t peak = 0;
-  for (const BufferedInput* input : buffers_of(in)) peak += input->bytes_to_buffer();
+  std::int64_t peak = problem.bytes_to_buffer();
   for (const BufferedInput& given : actual.results) peak += given.bytes_to_buffer();
   if (compares) peak += bytes_to_compare_linear_attention(plan, words.against.explain);
   const std::int64_t results =
@@ -168,19 +201,65 @@ Outcome run(const LinearFlags& words, Job& job) {
   if (computes) peak += results + piece_buffers(2, results);
   if (job.plan(report, peak + plan.work_bytes())) return Outcome::passed;
 
-  LinearAttentionArrays arrays;
-  job.phase(Phase::read, [&] {
-    for_each_linear_operand(
-        [](const char*, auto& input, auto& array) {
-          if (input) array = input->view();
-        },
-        in, arrays);
-  });
+  const LinearAttentionArrays arrays = problem.read(job);
   Computed computed;
-  if (computes) computed = compute(words, plan, arrays, in, !compares, report, job);
-  const bool agrees = !compares || add_verdict(words, settings, arrays, in, actual, report, job);
+  if (computes) computed = compute(words, plan, arrays, problem.in, !compares, report, job);
+  const bool agrees =
+      !compares || add_verdict(words, problem.settings, arrays, problem.in, actual, report, job);
   job.deliver(std::move(report), computed.outputs);
   return computed.passed && agrees ? Outcome::passed : Outcome::failed;
+}
+
+std::vector<std::string> gradients_of(const LinearFlags& words) {
+  std::vector<std::string> names;
+  for_each_linear_operand(
+      [&](const std::string& name, const auto& reference) {
+        if (!reference->empty()) names.push_back("d" + name);
+      },
+      words.inputs);
+  return names;
+}
+
+Outcome run_grad(const LinearFlags& words, Job& job) {
+  LinearProblem problem(words, job);
+  LinearAttentionCotangents<ArrayType> types;
+  auto& given = problem.in.cotangents;
+  types.dout = type_of(*given.dout->source);
+  if (given.dfinal_state) types.dfinal_state = type_of(*given.dfinal_state->source);
+  const LinearAttentionGradPlan plan = naming(buffers_of(problem.in), [&] {
+    return LinearAttentionGradPlan(problem.types, types, problem.settings, words.grad_dtype);
+  });
+  Report report = describe(plan);
+  std::int64_t peak = plan.work_bytes() + problem.bytes_to_buffer();
+  for_each_linear_operand(
+      [&](const char*, const auto& type) {
+        if (type) peak += type->bytes();
+      },
+      plan.gradients());
+  if (job.plan(report, peak + piece_buffers(3, peak))) return Outcome::passed;
+
+  const LinearAttentionArrays arrays = problem.read(job);
+  LinearAttentionCotangents<ArrayView> cotangents;
+  job.phase(Phase::read, [&] {
+    cotangents.dout = given.dout->view();
+    if (given.dfinal_state) cotangents.dfinal_state = given.dfinal_state->view();
+  });
+  Timer timer;
+  LinearAttentionOperands<Array> gradients = naming(buffers_of(problem.in), [&] {
+    return job.phase(Phase::compute, [&] { return plan.run(arrays, cotangents); });
+  });
+  report.add("backward_time", "computed in", timer.seconds(), Unit::seconds)
+      .add("instruction_set", "instruction set", instruction_set());
+  const bool passed =
+      !words.check || add_check([&] { return plan.check(arrays, cotangents, gradients); }, report, job);
+  std::vector<Output> outputs;
+  for_each_linear_operand(
+      [&](const std::string& name, auto& gradient) {
+        if (gradient) outputs.push_back({"d" + name, make_source(std::move(*gradient)), {}});
+      },
+      gradients);
+  job.deliver(std::move(report), outputs);
+  return passed ? Outcome::passed : Outcome::failed;
 }
 
 std::pair<double, double> read_limits(const std::string& word) {
@@ -205,6 +284,9 @@ void add_inputs(OptionSet& set, LinearFlags& words) {
   add_reference(set, "K", words.inputs.k.emplace(), "keys, of any number of heads\nOf Mamba-2: B.")
       .required();
   add_reference(set, "V", words.inputs.v.emplace(), "values, of size V\nOf Mamba-2: x.").required();
+}
+
+void add_options(OptionSet& set, LinearFlags& words) {
   add_choice(set, "--layout", words.layout,
              named_choices<std::optional<Layout>>({Layout::bshd, Layout::bhsd, Layout::thd}), "LAYOUT",
              "axes of the inputs, bshd by default; thd is packed")
@@ -276,21 +358,26 @@ void add_gates(OptionSet& set, LinearFlags& words) {
       .group(kGatesGroup);
 }
 
-void add_states(OptionSet& set, LinearFlags& words) {
+void add_states(OptionSet& set, LinearFlags& words, bool of_results) {
   add_reference(set, "--initial-state", words.inputs.initial_state.emplace(),
-                "states (sequences, heads, K, V), or a pool of slots; by default 0")
+                of_results ? "states (sequences, heads, K, V), or a pool of slots; by default 0"
+                           : "states (sequences, heads, K, V); by default 0")
       .group(kStatesGroup);
   add_choice(set, "--state-layout", words.state_layout,
              named_choices<std::optional<StateLayout>>({StateLayout::kv, StateLayout::vk}), "LAYOUT",
              "the last axes of states, by default kv")
       .recorded_by_command()
       .group(kStatesGroup);
-  declare_state_slots(set, words.slots);
-  add_flag(set, "--states", words.settings.states, "also the state before each chunk: states")
+  add_word(set, "--chunk-size", words.settings.chunk_size, at_least(1), "C",
+           of_results ? "tokens of a chunk, 64 by default\nIt changes what --states writes, and rounding."
+                      : "tokens of a chunk, 64 by default; it changes rounding")
       .recorded()
       .group(kStatesGroup);
-  add_word(set, "--chunk-size", words.settings.chunk_size, at_least(1), "C",
-           "tokens of a chunk, 64 by default\nIt changes what --states writes, and rounding.")
+}
+
+void add_forward(OptionSet& set, LinearFlags& words) {
+  declare_state_slots(set, words.slots);
+  add_flag(set, "--states", words.settings.states, "also the state before each chunk: states")
       .recorded()
       .group(kStatesGroup);
   add_dtype(set, "--state-dtype", words.settings.state_dtype,
@@ -298,19 +385,48 @@ void add_states(OptionSet& set, LinearFlags& words) {
             float_dtypes())
       .recorded()
       .group(kStatesGroup);
+  add_dtype(set, "--dtype", words.settings.dtype,
+            "type of out, by default that of Q\nArithmetic is float32, or float64 with a float64 input.",
+            float_dtypes())
+      .recorded();
 }
+
+void add_backward(OptionSet& set, LinearFlags& words) {
+  add_reference(set, "--dfinal-state", words.cotangents.dfinal_state.emplace(),
+                "gradient of the final state, shaped as it; by default 0")
+      .group(kStatesGroup);
+  add_dtype(set, "--grad-dtype", words.grad_dtype,
+            "type of all gradients, by default that of each input\n"
+            "Arithmetic is float32, or float64 with a float64 input.",
+            float_dtypes())
+      .recorded();
+}
+
+constexpr const char* kProblemKeys = R"(
+layout | string | the layout of the inputs
+sequences | integer | sequences, of the batch or packed
+tokens | integer | tokens of all sequences
+state_heads | integer | heads of the state
+key_size, value_size | integer | sizes of keys and of values
+decay | string | none, fixed, head or channel
+decay_space | string | ln, log2 or linear
+delta | boolean | whether the delta rule is used
+scale | number | the scale of the output
+chunk_size, chunks | integer | tokens of a chunk; chunks of all sequences
+state_layout | string | kv or vk
+arithmetic | string | float32 or float64
+)";
+
+constexpr const char* kCheckHelp = "compare with float64, token by token; exit with 1 if it differs too much";
 
 Run declare_linear_attention(OptionSet& set) {
   const auto words = std::make_shared<LinearFlags>();
   add_inputs(set, *words);
+  add_options(set, *words);
   add_gates(set, *words);
-  add_states(set, *words);
-  add_dtype(set, "--dtype", words->settings.dtype,
-            "type of out, by default that of Q\nArithmetic is float32, or float64 with a float64 input.",
-            float_dtypes())
-      .recorded();
-  add_flag(set, "--check", words->check,
-           "compare with float64, token by token; exit with 1 if it differs too much");
+  add_states(set, *words, true);
+  add_forward(set, *words);
+  add_flag(set, "--check", words->check, kCheckHelp);
   declare_against(set, words->against);
   add_choice(set, "--weights", words->factors,
              named_choices<std::optional<FactorType>>(
@@ -335,6 +451,23 @@ Run declare_linear_attention(OptionSet& set) {
   return [words](Job& job) { return run(*words, job); };
 }
 
+Run declare_linear_attention_grad(OptionSet& set) {
+  const auto words = std::make_shared<LinearFlags>();
+  add_inputs(set, *words);
+  add_reference(set, "DOUT", words->cotangents.dout.emplace(), "gradient of the output, shaped as it")
+      .required();
+  add_options(set, *words);
+  add_gates(set, *words);
+  add_states(set, *words, false);
+  add_backward(set, *words);
+  add_flag(set, "--check", words->check, kCheckHelp);
+  set_footer(set,
+             "Of the sum of out * DOUT and final_state * DFINAL, with respect to the arrays as they\n"
+             "are given: logarithms, factors, raw gates, logits of beta, unnormalised keys.");
+  set.set_outputs([words] { return gradients_of(*words); });
+  return [words](Job& job) { return run_grad(*words, job); };
+}
+
 }  // namespace
 
 extern const Command linear_attention_command{
@@ -346,19 +479,7 @@ extern const Command linear_attention_command{
                 {"final_state", "(sequences, heads, K, V), or the pool", "the state after each sequence"},
                 {"states", "(chunks, heads, K, V)", "the state before each chunk, with --states"}},
     .use = R"(with h5py.File("out.h5") as f: out, s = f["out"][()], f["final_state"][()])",
-    .keys = joined({R"(
-layout | string | the layout of the inputs
-sequences | integer | sequences, of the batch or packed
-tokens | integer | tokens of all sequences
-state_heads | integer | heads of the state
-key_size, value_size | integer | sizes of keys and of values
-decay | string | none, fixed, head or channel
-decay_space | string | ln, log2 or linear
-delta | boolean | whether the delta rule is used
-scale | number | the scale of the output
-chunk_size, chunks | integer | tokens of a chunk; chunks of all sequences
-state_layout | string | kv or vk
-arithmetic | string | float32 or float64
+    .keys = joined({kProblemKeys, R"(
 out, final_state | shape | the shapes of the results
 out_dtype, final_state_dtype | string | their element types
 states | shape | the shape of the states before chunks | with --states
@@ -375,6 +496,36 @@ check | section | the comparison with float64, token by token | with --check
   not_given | string | results that were not given | where one was not given
 )"}),
     .declare = declare_linear_attention,
+};
+
+extern const Command linear_attention_grad_command{
+    .name = "linear-attention-grad",
+    .group = "Recurrences",
+    .summary = "the gradients of linear attention's inputs",
+    .example = "ejk linear-attention-grad q.npy k.npy v.npy dout.npy --decay g.npy --delta -o grads.h5",
+    .outputs = {{"dq", "the shape of Q", "the gradient of queries"},
+                {"dk, dv", "the shapes of K and V", "of keys and values, summed over heads that share them"},
+                {"ddecay, dbeta, ddt", "the shapes of the inputs", "of gates that are given"},
+                {"da_log, ddt_bias", "the shapes of the inputs", "of their parameters"},
+                {"dskip", "the shape of --skip", "of skip"},
+                {"dinitial_state", "the shape of --initial-state", "of the initial states"}},
+    .use = R"(with h5py.File("grads.h5") as f: dq = f["dq"][()])",
+    .keys = joined({kProblemKeys, R"(
+dq, dk, dv | shape | the shapes of the gradients
+dq_dtype, dk_dtype, dv_dtype | string | their element types
+ddecay, dbeta, ddt, da_log, ddt_bias, dskip, dinitial_state | shape | of inputs that are given | with the input
+ddecay_dtype, dbeta_dtype, ddt_dtype, da_log_dtype | string | their element types | with the input
+ddt_bias_dtype, dskip_dtype, dinitial_state_dtype | string | their element types | with the input
+backward_time_s | number | seconds of the computation | done
+instruction_set | string | of the kernels | done
+check | section | the comparison with float64, token by token | with --check
+  passed | boolean | whether no element is out of tolerance
+  differences | table | the largest difference of each gradient
+    array | string | dq, or another gradient
+    size, allowed | number or null | the difference without the rounding of the type; its tolerance
+    index | shape | its element
+)"}),
+    .declare = declare_linear_attention_grad,
 };
 
 }  // namespace ejk::app
