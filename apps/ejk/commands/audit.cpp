@@ -16,7 +16,8 @@
 
 namespace ejk::app {
 
-extern const Command audit_attention_command, audit_attention_grad_command, audit_grouped_matmul_command;
+extern const Command audit_attention_command, audit_attention_grad_command, audit_grouped_matmul_command,
+    audit_linear_attention_command;
 
 namespace {
 
@@ -128,7 +129,7 @@ Outcome run_audit(const TestFlags& test, DType dtype, AuditOptions options, Repo
 
 const std::string_view kAuditKeys = R"(
 verdict | string | how many faults are caught
-kind | string | attention, attention-grad or grouped-matmul
+kind | string | attention, attention-grad, grouped-matmul or linear-attention
 tolerance | section | when the test passes
   name | string | bound, rtol-atol, max-ulp, cos, snr, rel, no-worse-than, or the name of a library's
   text | string | what it is
@@ -164,7 +165,8 @@ extern const Command audit_command{
     .use = R"(mutants = np.load("mutants.npz")  # of -o: wrong results to feed to a test
 late = mutants["causal-late"])",
     .keys = joined({kAuditKeys, "dtype | string | the type of the result\n"}),
-    .actions = {&audit_attention_command, &audit_attention_grad_command, &audit_grouped_matmul_command},
+    .actions = {&audit_attention_command, &audit_attention_grad_command, &audit_grouped_matmul_command,
+                &audit_linear_attention_command},
 };
 
 }  // namespace ejk::app

@@ -7,6 +7,7 @@
 
 #include "against.hpp"
 #include "commands.hpp"
+#include "commands/audit.hpp"
 #include "ejk/program/machine.hpp"
 #include "ejk/recurrence_check.hpp"
 #include "job.hpp"
@@ -419,6 +420,50 @@ arithmetic | string | float32 or float64
 
 constexpr const char* kCheckHelp = "compare with float64, token by token; exit with 1 if it differs too much";
 
+Option& add_weights(OptionSet& set, LinearFlags& words, const std::string& help) {
+  return add_choice(set, "--weights", words.factors,
+                    named_choices<std::optional<FactorType>>(
+                        {FactorType::f32, FactorType::tf32, FactorType::bf16, FactorType::f16}),
+                    "TYPE", help);
+}
+
+// --- ejk audit linear-attention
+
+Outcome run_linear_audit(const LinearFlags& words, const TestFlags& test, Job& job) {
+  LinearProblem problem(words, job);
+  const LinearAttentionPlan plan =
+      naming(buffers_of(problem.in), [&] { return LinearAttentionPlan(problem.types, problem.settings); });
+  std::vector<BufferedInput> beside = job.phase(Phase::read, [&] {
+    return open_beside(test.words.other, {{"out", plan.out()}, {"final_state", plan.final_state()}}, job);
+  });
+  std::int64_t peak = plan.work_bytes() + problem.bytes_to_buffer() + bytes_to_audit(plan);
+  for (const BufferedInput& input : beside) peak += input.bytes_to_buffer();
+  Report head;
+  if (job.plan(head, peak)) return Outcome::passed;
+  const LinearAttentionArrays arrays = problem.read(job);
+  AuditOptions options;
+  options.other = job.phase(Phase::read, [&] { return read_beside(test.words.other, beside); });
+  return run_audit(test, plan.out().dtype, std::move(options), std::move(head), job,
+                   [&](const AuditOptions& how) {
+                     return naming(buffers_of(problem.in),
+                                   [&] { return audit(arrays, problem.settings, words.factors, how); });
+                   });
+}
+
+Run declare_linear_audit(OptionSet& set) {
+  const auto words = std::make_shared<LinearFlags>();
+  const auto test = std::make_shared<TestFlags>();
+  add_inputs(set, *words);
+  add_options(set, *words);
+  add_gates(set, *words);
+  add_states(set, *words, true);
+  add_dtype(set, "--dtype", words->settings.dtype, "type of the kernel's out, by default that of Q",
+            float_dtypes());
+  add_weights(set, *words, "type to which right kernels round factors, by default that of 16-bit inputs");
+  declare_test(set, *test);
+  return [words, test](Job& job) { return run_linear_audit(*words, *test, job); };
+}
+
 Run declare_linear_attention(OptionSet& set) {
   const auto words = std::make_shared<LinearFlags>();
   add_inputs(set, *words);
@@ -428,10 +473,7 @@ Run declare_linear_attention(OptionSet& set) {
   add_forward(set, *words);
   add_flag(set, "--check", words->check, kCheckHelp);
   declare_against(set, words->against);
-  add_choice(set, "--weights", words->factors,
-             named_choices<std::optional<FactorType>>(
-                 {FactorType::f32, FactorType::tf32, FactorType::bf16, FactorType::f16}),
-             "TYPE", "type to which it rounds factors of products, by default that of 16-bit inputs")
+  add_weights(set, *words, "type to which it rounds factors of products, by default that of 16-bit inputs")
       .needs("--against")
       .group(kAgainstGroup);
   set_footer(set,
@@ -496,6 +538,17 @@ check | section | the comparison with float64, token by token | with --check
   not_given | string | results that were not given | where one was not given
 )"}),
     .declare = declare_linear_attention,
+};
+
+extern const Command audit_linear_attention_command{
+    .name = "audit linear-attention",
+    .summary = "of a test of linear attention",
+    .example = "ejk audit linear-attention q.npy k.npy v.npy --decay g.npy --delta --tolerance fla",
+    .outputs = {{"expected.out, .final_state", "the layout of Q; (sequences, heads, K, V)",
+                 "the right results"},
+                {"FAULT.out, .final_state", "the same", "those of a kernel with that fault"},
+                {"FAULT-2.out, .final_state", "the same", "of its second variant"}},
+    .declare = declare_linear_audit,
 };
 
 extern const Command linear_attention_grad_command{
