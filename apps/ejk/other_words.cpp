@@ -27,6 +27,8 @@ constexpr OtherWords kOtherWords[] = {
     {"logsumexp lse softmax", "log-sum-exp"},
     {"gated-delta-rule gated-deltanet gdn deltanet delta-rule kda gla simple-gla retention lightning-attn mamba2 ssd",
      "linear-attention"},
+    {"gated-delta-rule-backward gated-delta-rule-bwd linear-attention-backward linear-attention-bwd",
+     "linear-attention-grad"},
     {"causal-conv1d causal-conv1d-fn causal-conv1d-update short-convolution short-conv conv", "conv1d"},
     {"merge-state merge-attn-states merge-attention-states", "merge-states"},
     {"show ls list cat head stats describe inspect dump print open view", "info"},

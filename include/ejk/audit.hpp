@@ -78,8 +78,8 @@ struct Audit {
   std::string kind;  // "attention"
   DType dtype = DType::float32;
   PassRule rule;
-  std::optional<double> right;         // `largest` of a right kernel; none of products
-  std::optional<DType> right_weights;  // the type to which it rounds its weights
+  std::optional<double> right;  // `largest` of a right kernel; none of products
+  std::string right_weights;    // the type to which it rounds its weights, or factors of products
   std::vector<AuditedFault> faults;
   struct NotTried {
     const Fault* fault = nullptr;

@@ -26,19 +26,21 @@ namespace {
 
 constexpr std::int64_t kParts = 8;  // of all groups, about: more use more threads and memory
 
+// `other_layout`: of states, the name of the layout that the shape may be of.
 void require_cotangent(const char* name, const ArrayType& type, const ArrayType& of, const char* result,
-                       bool is_state) {
+                       const char* other_layout = nullptr) {
   if (!is_wide_float(type.dtype))
     throw core::invalid("{} must be float16, bfloat16, float32 or float64, not {}", name, name_of(type.dtype))
         .about(name);
   if (type.shape == of.shape) return;
-  Shape turned = of.shape;
-  if (is_state) std::swap(turned[2], turned[3]);
-  const bool is_turned = is_state && type.shape == turned;
-  Error error(Error::Kind::input,
-              fmt::format("{} has the shape of {}, {}, not {}", name, result, to_string(of.shape),
-                          to_string(type.shape)),
-              is_turned ? Error::Code::state_layout : Error::Code::other);
+  Error error = core::invalid("{} has the shape of {}, {}, not {}", name, result, to_string(of.shape),
+                              to_string(type.shape));
+  if (other_layout != nullptr) {
+    Shape turned = of.shape;
+    std::swap(turned[2], turned[3]);
+    if (type.shape == turned) error = Error(Error::Kind::input, error.what(), Error::Code::state_layout);
+    if (type.shape == turned) error.hint(other_layout);
+  }
   throw std::move(error.about(name));
 }
 
@@ -52,12 +54,13 @@ std::int64_t heads_of(const LinearPlan& plan, const ArrayType& type, std::int64_
 LinearGradPlan::LinearGradPlan(const LinearAttentionTypes& types,
                                const LinearAttentionCotangents<ArrayType>& cotangents,
                                const LinearAttentionSettings& settings, std::optional<DType> grad_dtype)
-    : forward(types, settings), inputs(types), gradients(types) {
+    : forward(types, settings), gradients(types) {
   if (settings.slots.read) throw core::usage("gradients are not of states in slots");
   if (!cotangents.dout) throw core::usage("dout is missing");
-  require_cotangent("dout", *cotangents.dout, forward.out, "out", false);
+  require_cotangent("dout", *cotangents.dout, forward.out, "out");
   if (cotangents.dfinal_state)
-    require_cotangent("dfinal_state", *cotangents.dfinal_state, forward.final_state, "final_state", true);
+    require_cotangent("dfinal_state", *cotangents.dfinal_state, forward.final_state, "final_state",
+                      settings.state_layout == StateLayout::kv ? "vk" : "kv");
   if (grad_dtype && !is_wide_float(*grad_dtype))
     throw core::usage("gradients are of a float type, not {}", name_of(*grad_dtype));
   for (const auto* type : {&cotangents.dout, &cotangents.dfinal_state})

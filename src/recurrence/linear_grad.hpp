@@ -17,7 +17,7 @@ struct LinearGradPlan {
                  const LinearAttentionSettings& settings, std::optional<DType> grad_dtype);
 
   LinearPlan forward;  // its arithmetic is that of the gradients, too
-  LinearAttentionTypes inputs, gradients;
+  LinearAttentionTypes gradients;
   std::int64_t groups = 1;  // of state heads that share no operand with others
   std::int64_t parts = 1;   // of a group, whose sums are added last
 
@@ -114,6 +114,8 @@ class LinearGradHead {
   void backward_in_products();
 
   void add_skip(std::int64_t out_head, std::int64_t t, std::int64_t count);
+  void pass_norm(const Rows<Real>& gradients, const Rows<Real>& x, const double* norms,
+                 std::int64_t count) const;
   void emit_queries(std::int64_t out_head, std::int64_t first, std::int64_t count);
   void emit();
   void backward(std::int64_t block);
@@ -137,8 +139,8 @@ class LinearGradHead {
   std::int64_t sequence_ = 0, part_ = 0, first_ = 0, count_ = 0;  // first_ and count_: of the block
   matmul::ScratchLayout memory_;
 
-  Rows<Real> state_, dstate_;  // (K, V)
-  Real* turned_ = nullptr;
+  Rows<Real> state_, dstate_;  // (K, V); the state is the running one, or a kept one
+  Real *running_state_ = nullptr, *turned_ = nullptr;
   Rows<Real> k_, q_, v_, dout_;
   Rows<Real> e_, u_;               // v − δ Sᵀk, and β times that
   Rows<Real> du_, p_, dv_;         // p: −β du, which k reads with
@@ -152,6 +154,7 @@ class LinearGradHead {
   Rows<Real> reads_, writes_, ddecay_;              // of channels: x dx, k dk of states; gradients of e^g
   double *gates_ = nullptr, *beta_ = nullptr, *g_ = nullptr, *total_ = nullptr;
   double *dgates_ = nullptr, *dbeta_ = nullptr, *read_ = nullptr, *write_ = nullptr, *states_ = nullptr;
+  double *key_norms_ = nullptr, *query_norms_ = nullptr;
   matmul::PackedA rows_of_keys_, rows_of_values_, by_tokens_;
   matmul::PackedB state_b_, turned_state_b_, keys_b_, k_b_, x_b_, turned_u_b_, u_b_, y_b_;
   std::vector<Real> kept_states_, kept_rows_, checkpoints_, token_states_;

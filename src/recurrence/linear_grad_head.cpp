@@ -89,7 +89,9 @@ void LinearGradHead<Real>::reserve() {
   };
   constexpr std::int64_t kLanes = 64;  // rows begin at cache lines, and kernels write past the last element
   const std::int64_t size = core::round_up(keys_, kLanes), tokens = core::round_up(most_, kLanes);
-  add(keys_, values_, &state_, &dstate_);
+  add(keys_, values_, &dstate_);
+  state_.stride = values_;
+  memory_.add(running_state_, keys_ * values_);
   if (plan_.settings.state_layout == StateLayout::vk) memory_.add(turned_, values_ * keys_);
   add(most_, size, &k_, &q_, &dx_, &dk_, &work_);
   add(most_, values_, &v_, &dout_, &u_, &du_, &p_, &dv_);
@@ -100,7 +102,8 @@ void LinearGradHead<Real>::reserve() {
     add(most_ * (most_ + 1) / 2, size, &pairs_);
   }
   for (double** numbers : {&gates_, &g_, &dgates_}) memory_.add(*numbers, most_ * width_);
-  for (double** numbers : {&beta_, &dbeta_, &read_, &write_}) memory_.add(*numbers, most_);
+  for (double** numbers : {&beta_, &dbeta_, &read_, &write_, &key_norms_, &query_norms_})
+    memory_.add(*numbers, most_);
   for (double** numbers : {&total_, &states_}) memory_.add(*numbers, keys_);
   rows_of_keys_.reserve(memory_, most_);
   rows_of_values_.reserve(memory_, most_);
@@ -112,14 +115,13 @@ void LinearGradHead<Real>::reserve() {
 
 // --- Inputs
 
-// The keys, values and gates of a block. Returns whether they and the state suit products.
+// The keys and gates of a block, not its values. Returns whether they and the state suit products.
 template <class Real>
 bool LinearGradHead<Real>::load(std::int64_t block) {
   first_ = block * most_;
   count_ = std::min(most_, rows_.sequence().length - first_);
   e_ = {kept_rows_.data() + block % kept_ * most_ * values_, values_};
-  rows_.keys(first_, count_, k_);
-  rows_.values(first_, count_, v_);
+  rows_.keys(first_, count_, k_, key_norms_);
   rows_.gates(first_, count_, gates_, beta_);
   if (form_ == LinearForm::tokens || count_ < kFewest) return false;
   double growth = 0, least = 0;
@@ -129,15 +131,16 @@ bool LinearGradHead<Real>::load(std::int64_t block) {
   }
   if (!(growth <= kMostGrowth)) return false;
   if (plan_.settings.decay_space == DecaySpace::linear && !by_channel() && least < kLeastFactor) return false;
-  return all_finite(state_, keys_, values_) && all_finite(v_, count_, values_) && all_finite(beta_, count_) &&
+  return all_finite(state_, keys_, values_) && all_finite(beta_, count_) &&
          (!in_.gate || all_finite(gates_, count_ * width_)) && all_finite(k_, count_, keys_);
 }
 
-// Returns whether all are finite.
+// Normalised queries, and gradients of out by the scale. Returns whether all are finite.
 template <class Real>
 bool LinearGradHead<Real>::load_queries(std::int64_t out_head, std::int64_t first, std::int64_t count) {
-  rows_.queries(out_head, first, count, q_);
+  rows_.queries(out_head, first, count, 1, q_, query_norms_);
   rows_.load(from_.dout, out_head, first, count, dout_, values_);
+  for (std::int64_t t = 0; t < count; ++t) scale(dout_[t], static_cast<Real>(plan_.scale), values_);
   return all_finite(q_, count, keys_) && all_finite(dout_, count, values_);
 }
 
@@ -370,7 +373,9 @@ void LinearGradHead<Real>::solve_transposed() {
 // The state after a block, and e of its tokens; the state before it is kept.
 template <class Real>
 void LinearGradHead<Real>::advance(std::int64_t block, bool is_last) {
-  const bool fits = load(block);
+  const bool has_finite_gates = load(block);
+  rows_.values(first_, count_, v_);
+  const bool fits = has_finite_gates && all_finite(v_, count_, values_);
   std::copy_n(state_.data, keys_ * values_, kept_state(block));
   if (!fits) {
     for (std::int64_t t = 0; t < count_; ++t) step(t);
@@ -554,11 +559,13 @@ void LinearGradHead<Real>::backward_in_products() {
 
 // --- Results
 
+// Of `count` tokens from t of the block on.
 template <class Real>
 void LinearGradHead<Real>::add_skip(std::int64_t out_head, std::int64_t t, std::int64_t count) {
   if (in_.skip.empty()) return;
   const double* const skip = in_.skip.data() + out_head * values_;
   double* const sums = to_->skip.data() + (sequence_ * plan_.out_heads + out_head) * values_;
+  rows_.load(from_.dout, out_head, first_ + t, count, dout_, values_);
   for (std::int64_t i = 0; i < count; ++i)
     for (std::int64_t c = 0; c < values_; ++c) {
       dv_[t + i][c] += static_cast<Real>(skip[c]) * dout_[i][c];
@@ -566,11 +573,22 @@ void LinearGradHead<Real>::add_skip(std::int64_t out_head, std::int64_t t, std::
     }
 }
 
+// Gradients of rows from those of x = f · row with f = 1/√(Σ row² + ε): f (d − x (x·d)).
+template <class Real>
+void LinearGradHead<Real>::pass_norm(const Rows<Real>& gradients, const Rows<Real>& x, const double* norms,
+                                     std::int64_t count) const {
+  if (!plan_.settings.l2norm) return;
+  for (std::int64_t t = 0; t < count; ++t) {
+    const Real product = dot_of(x[t], gradients[t], keys_);
+    add_row(gradients[t], -product, x[t], keys_);
+    scale(gradients[t], static_cast<Real>(norms[t]), keys_);
+  }
+}
+
 template <class Real>
 void LinearGradHead<Real>::emit_queries(std::int64_t out_head, std::int64_t first, std::int64_t count) {
   const std::int64_t head = out_head * in_.q.shape[1] / plan_.out_heads;
-  for (std::int64_t t = 0; t < count; ++t) scale(dx_[t], static_cast<Real>(plan_.scale), keys_);
-  rows_.through_norm(in_.q, head, first, count, dx_, work_[0]);
+  pass_norm(dx_, q_, query_norms_, count);
   const Sequence& s = rows_.sequence();
   to_->q.add(part_, s.entry, head, s.begin + first, count, dx_.data, dx_.stride, keys_);
 }
@@ -585,7 +603,7 @@ void LinearGradHead<Real>::emit() {
   }
   to_->v.add(part_, s.entry, head * in_.v.shape[1] / heads, begin, count_, dv_.data, values_, values_);
   const std::int64_t k_head = head * in_.k.shape[1] / heads;
-  rows_.through_norm(in_.k, k_head, first_, count_, dk_, work_[0]);
+  pass_norm(dk_, k_, key_norms_, count_);
   to_->k.add(part_, s.entry, k_head, begin, count_, dk_.data, dk_.stride, keys_);
   const double of_rate = rows_.through_gates(first_, count_, dgates_, dbeta_);
   if (!to_->rate.empty()) to_->rate[static_cast<std::size_t>(sequence_ * heads + head)] += of_rate;
@@ -599,10 +617,11 @@ void LinearGradHead<Real>::emit() {
 
 template <class Real>
 void LinearGradHead<Real>::backward(std::int64_t block) {
-  std::copy_n(kept_state(block), keys_ * values_, state_.data);
-  bool fits = load(block) && all_finite(dstate_, keys_, values_);
+  state_.data = kept_state(block);
+  bool fits = load(block) && all_finite(e_, count_, values_) && all_finite(dstate_, keys_, values_);
   for (std::int64_t r = 0; r < heads_of_state() && fits; ++r)
     fits = load_queries(rows_.head() * heads_of_state() + r, first_, count_);
+  if (!fits || !in_.skip.empty()) rows_.values(first_, count_, v_);
   std::fill_n(dv_.data, count_ * values_, Real{0});
   if (fits)
     backward_in_products();
@@ -625,6 +644,7 @@ void LinearGradHead<Real>::run(std::int64_t sequence, std::int64_t head, LinearG
   grow(kept_states_, kept * size);
   grow(kept_rows_, kept * most_ * values_);
   grow(checkpoints_, stretches * size);
+  state_.data = running_state_;
   rows_.state(slot, state_.data, turned_);
   for (std::int64_t b = 0; b < blocks; ++b) {
     if (b % kept_ == 0) std::copy_n(state_.data, size, checkpoints_.data() + b / kept_ * size);
@@ -641,6 +661,7 @@ void LinearGradHead<Real>::run(std::int64_t sequence, std::int64_t head, LinearG
   for (std::int64_t s = stretches - 1; s >= 0; --s) {
     const std::int64_t begin = s * kept_, end = std::min(blocks, begin + kept_);
     if (s + 1 < stretches) {
+      state_.data = running_state_;
       std::copy_n(checkpoints_.data() + s * size, size, state_.data);
       for (std::int64_t b = begin; b < end; ++b) advance(b, b + 1 == end);
     }

@@ -107,7 +107,7 @@ bool LinearHead<Real>::load(std::int64_t first, std::int64_t count) {
                    all_finite(beta_, count) && (!in_.gate || all_finite(gates_, count * width_));
   for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(k_[t], keys_);
   for (std::int64_t r = 0; r < heads_of_state() && is_finite; ++r) {
-    rows_.queries(rows_.head() * heads_of_state() + r, first, count, q_);
+    rows_.queries(rows_.head() * heads_of_state() + r, first, count, plan_.scale, q_);
     for (std::int64_t t = 0; t < count && is_finite; ++t) is_finite = all_finite(q_[t], keys_);
   }
   return is_finite;
@@ -136,7 +136,7 @@ void LinearHead<Real>::step_tokens(std::int64_t first, std::int64_t count, const
     for (std::int64_t c = 0; c < values_; ++c) u[c] = beta * (v_[t][c] - u[c]);
     for (std::int64_t d = 0; d < keys_; ++d) add_row(state_[d], k_[t][d], u, values_);
     for (std::int64_t r = 0; r < heads_of_state(); ++r) {
-      rows_.queries(first_head + r, first + t, 1, q_);
+      rows_.queries(first_head + r, first + t, 1, plan_.scale, q_);
       Real* const out = out_[0];
       std::fill_n(out, values_, Real{0});
       for (std::int64_t d = 0; d < keys_; ++d) add_row(out, q_[0][d], state_[d], values_);
@@ -342,7 +342,7 @@ void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const 
   if (delta) solve(count);
   for (std::int64_t r = 0; r < heads_of_state(); ++r) {
     const std::int64_t out_head = rows_.head() * heads_of_state() + r;
-    if (heads_of_state() > 1) rows_.queries(out_head, first, count, q_);
+    if (heads_of_state() > 1) rows_.queries(out_head, first, count, plan_.scale, q_);
     scores(q_, count, scores_);
     times_state(count, out_);
     lower_a_.pack(scores_.matrix(), count);

@@ -54,21 +54,25 @@ void LinearRows<Real>::load(const ArrayView& from, std::int64_t head, std::int64
 }
 
 template <class Real>
-void LinearRows<Real>::normalize(const Rows<Real>& rows, std::int64_t count) const {
+void LinearRows<Real>::normalize(const Rows<Real>& rows, std::int64_t count, double* factors) const {
   if (!plan_.settings.l2norm) return;
+  constexpr std::int64_t kLanes = 4;
   const std::int64_t keys = plan_.key_size;
   for (std::int64_t t = 0; t < count; ++t) {
-    double squares = kNormFloor;
-    for (std::int64_t d = 0; d < keys; ++d) squares += static_cast<double>(rows[t][d]) * rows[t][d];
-    const double factor = 1 / std::sqrt(squares);
-    for (std::int64_t d = 0; d < keys; ++d) rows[t][d] = static_cast<Real>(rows[t][d] * factor);
+    Real* const row = rows[t];
+    double squares[kLanes] = {kNormFloor};
+    for (std::int64_t d = 0; d < keys; ++d) squares[d % kLanes] += static_cast<double>(row[d]) * row[d];
+    const double factor = 1 / std::sqrt((squares[0] + squares[1]) + (squares[2] + squares[3]));
+    for (std::int64_t d = 0; d < keys; ++d) row[d] = static_cast<Real>(row[d] * factor);
+    if (factors != nullptr) factors[t] = factor;
   }
 }
 
 template <class Real>
-void LinearRows<Real>::keys(std::int64_t first, std::int64_t count, const Rows<Real>& to) const {
+void LinearRows<Real>::keys(std::int64_t first, std::int64_t count, const Rows<Real>& to,
+                            double* factors) const {
   load(in_.k, head_ * in_.k.shape[1] / plan_.state_heads, first, count, to, plan_.key_size);
-  normalize(to, count);
+  normalize(to, count, factors);
 }
 
 template <class Real>
@@ -77,19 +81,14 @@ void LinearRows<Real>::values(std::int64_t first, std::int64_t count, const Rows
 }
 
 template <class Real>
-void LinearRows<Real>::unscaled_queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
-                                        const Rows<Real>& to) const {
+void LinearRows<Real>::queries(std::int64_t out_head, std::int64_t first, std::int64_t count, double scale,
+                               const Rows<Real>& to, double* factors) const {
   load(in_.q, out_head * in_.q.shape[1] / plan_.out_heads, first, count, to, plan_.key_size);
-  normalize(to, count);
-}
-
-template <class Real>
-void LinearRows<Real>::queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
-                               const Rows<Real>& to) const {
-  unscaled_queries(out_head, first, count, to);
+  normalize(to, count, factors);
+  if (scale == 1) return;
   for (std::int64_t t = 0; t < count; ++t)
     for (std::int64_t d = 0; d < plan_.key_size; ++d)
-      to[t][d] = static_cast<Real>(static_cast<double>(to[t][d]) * plan_.scale);
+      to[t][d] = static_cast<Real>(static_cast<double>(to[t][d]) * scale);
 }
 
 // A gate that is none, by its index in the array as it is given.
@@ -221,25 +220,6 @@ double LinearRows<Real>::through_gates(std::int64_t first, std::int64_t count, d
     }
   }
   return of_rate;
-}
-
-// Of x f with f = 1/√(Σ x² + ε): dx = f (d − x f² (x·d)).
-template <class Real>
-void LinearRows<Real>::through_norm(const ArrayView& of, std::int64_t head, std::int64_t first,
-                                    std::int64_t count, const Rows<Real>& gradients, Real* row) const {
-  if (!plan_.settings.l2norm) return;
-  const std::int64_t keys = plan_.key_size;
-  for (std::int64_t t = 0; t < count; ++t) {
-    load(of, head, first + t, 1, {row, keys}, keys);
-    double squares = kNormFloor, product = 0;
-    for (std::int64_t d = 0; d < keys; ++d) {
-      squares += static_cast<double>(row[d]) * row[d];
-      product += static_cast<double>(row[d]) * gradients[t][d];
-    }
-    const double factor = 1 / std::sqrt(squares);
-    for (std::int64_t d = 0; d < keys; ++d)
-      gradients[t][d] = static_cast<Real>(factor * (gradients[t][d] - row[d] * product / squares));
-  }
 }
 
 template class LinearRows<float>;

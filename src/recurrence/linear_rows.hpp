@@ -109,12 +109,12 @@ class LinearRows {
 
   /// (K, V) of a slot; below 0: zeros. `turned` is of the same size, for states that are stored as (V, K).
   void state(std::int64_t slot, Real* to, Real* turned) const;
-  void keys(std::int64_t first, std::int64_t count, const Rows<Real>& to) const;  // normalised
+  /// Normalised; 1/√(Σ x² + 10⁻⁶) of each row also goes to `factors`, where that is not null.
+  void keys(std::int64_t first, std::int64_t count, const Rows<Real>& to, double* factors = nullptr) const;
   void values(std::int64_t first, std::int64_t count, const Rows<Real>& to) const;
-  /// Of a head of out: normalised, and scaled, too.
-  void unscaled_queries(std::int64_t out_head, std::int64_t first, std::int64_t count,
-                        const Rows<Real>& to) const;
-  void queries(std::int64_t out_head, std::int64_t first, std::int64_t count, const Rows<Real>& to) const;
+  /// Normalised and multiplied by `scale`, of a head of out.
+  void queries(std::int64_t out_head, std::int64_t first, std::int64_t count, double scale,
+               const Rows<Real>& to, double* factors = nullptr) const;
   /// beta[t], 1 where there is none, and gates[t · width + d], logarithms of decays, which are left alone where there
   /// are none. Throws Error{input} for NaN in decay, beta or dt, and for a factor below 0.
   void gates(std::int64_t first, std::int64_t count, double* gates, double* beta);
@@ -122,9 +122,6 @@ class LinearRows {
   /// Gradients of logarithms of decays (in linear space: of factors) and of beta become those of the gates as given;
   /// both are as in gates(). Returns the sum of those of a_log. Those of biases are those of gates.
   double through_gates(std::int64_t first, std::int64_t count, double* gates, double* beta) const;
-  /// Gradients of normalised rows of a head of q or k become those of the rows.
-  void through_norm(const ArrayView& of, std::int64_t head, std::int64_t first, std::int64_t count,
-                    const Rows<Real>& gradients, Real* row) const;
   /// Rows of `size` of a head of an array in one form.
   void load(const ArrayView& from, std::int64_t head, std::int64_t first, std::int64_t count,
             const Rows<Real>& to, std::int64_t size) const;
@@ -134,7 +131,7 @@ class LinearRows {
   const LinearAttentionWork& work() const { return work_; }
 
  private:
-  void normalize(const Rows<Real>& rows, std::int64_t count) const;
+  void normalize(const Rows<Real>& rows, std::int64_t count, double* factors) const;
   void load_beta(std::int64_t first, std::int64_t count, double* beta) const;
   void load_gates(std::int64_t first, std::int64_t count, double* gates) const;
   void activate(std::int64_t first, std::int64_t count, double* gates, double* beta);

@@ -3,6 +3,7 @@
 // tests: tests/cli/linear-attention/, tests/cli/linear-attention-grad/
 #include "ejk/linear_attention.hpp"
 
+#include <algorithm>
 #include <optional>
 
 #include "against.hpp"
@@ -221,7 +222,21 @@ std::vector<std::string> gradients_of(const LinearFlags& words) {
   return names;
 }
 
+// --field of a gradient of an array that is not given.
+void require_field(const LinearFlags& words, const Job& job) {
+  for_each_linear_operand(
+      [&](const std::string& name, const auto& reference) {
+        if (!reference->empty() || !job.outputs.is_field("d" + name)) return;
+        std::string option = "--" + name;
+        std::replace(option.begin(), option.end(), '_', '-');
+        throw usage("there is no d{}: no {} is given", name, option)
+            .hint(fmt::format("{} REF, as in the forward pass", option));
+      },
+      words.inputs);
+}
+
 Outcome run_grad(const LinearFlags& words, Job& job) {
+  require_field(words, job);
   LinearProblem problem(words, job);
   LinearAttentionCotangents<ArrayType> types;
   auto& given = problem.in.cotangents;
@@ -504,8 +519,8 @@ Run declare_linear_attention_grad(OptionSet& set) {
   add_backward(set, *words);
   add_flag(set, "--check", words->check, kCheckHelp);
   set_footer(set,
-             "Of the sum of out * DOUT and final_state * DFINAL, with respect to the arrays as they\n"
-             "are given: logarithms, factors, raw gates, logits of beta, unnormalised keys.");
+             "Of the sum of out * DOUT and final_state * DFINAL, with respect to the arrays as\n"
+             "they are given: logarithms, factors, raw gates, logits of beta, any keys.");
   set.set_outputs([words] { return gradients_of(*words); });
   return [words](Job& job) { return run_grad(*words, job); };
 }
@@ -555,7 +570,7 @@ extern const Command linear_attention_grad_command{
     .name = "linear-attention-grad",
     .group = "Recurrences",
     .summary = "the gradients of linear attention's inputs",
-    .example = "ejk linear-attention-grad q.npy k.npy v.npy dout.npy --decay g.npy --delta -o grads.h5",
+    .example = "ejk linear-attention-grad q.npy k.npy v.npy dout.npy --decay g.npy -o grads.h5",
     .outputs = {{"dq", "the shape of Q", "the gradient of queries"},
                 {"dk, dv", "the shapes of K and V", "of keys and values, summed over heads that share them"},
                 {"ddecay, dbeta, ddt", "the shapes of the inputs", "of gates that are given"},

@@ -182,7 +182,7 @@ class ForwardAudit {
     audit.dtype = out_.dtype;
     audit.rule = options_.rule;
     audit.right = all.right.largest(all.scale);
-    audit.right_weights = types_.weights;
+    audit.right_weights = name_of(*types_.weights);
     audit.not_tried = std::move(faults_.not_tried);
     std::vector<Measured> found;
     for (std::size_t m = 0; m < mutants_.size(); ++m) {
@@ -379,7 +379,7 @@ class GradientAudit {
     audit.right = compared(rounded_gradients(plan_, Reference(setup_, plan_.blocks(), rounded_weights(types_))
                                                         .backward(*arrays_.dout, saved)))
                       .largest;
-    audit.right_weights = types_.weights;
+    audit.right_weights = name_of(*types_.weights);
     std::vector<Measured> found;
     for (const Variant& variant : faults.variants) {
       const std::int64_t delta = variant.variation.delta_entry;

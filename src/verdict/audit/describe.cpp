@@ -148,7 +148,7 @@ void add_json(const Audit& audit, AuditOf of, Report& report) {
                            out.key("largest");
                            std::isfinite(*audit.right) ? out.put(*audit.right) : out.null();
                            out.key("passes").put(*audit.right <= 1);
-                           out.key("weights").put(name_of(*audit.right_weights));
+                           out.key("weights").put(audit.right_weights);
                          })});
   report.add(JsonField{"tried", std::to_string(audit.faults.size())})
       .add(JsonField{"caught", std::to_string(audit.caught())})
@@ -171,11 +171,11 @@ Report describe(const Audit& audit, AuditOf of) {
     const bool passes = *audit.right <= 1;
     report.add("", "right kernel",
                fmt::format("{:.2g}, {}: weights rounded to {}", *audit.right, passes ? "passes" : "fails",
-                           name_of(*audit.right_weights)));
+                           audit.right_weights));
     if (!passes)
       report.warnings.push_back(fmt::format(
           "a right kernel, whose weights are rounded to {}, would fail: {:.3g} times the tolerance",
-          name_of(*audit.right_weights), *audit.right));
+          audit.right_weights, *audit.right));
   }
   add_json(audit, of, report);
   if (audit.caught() < std::ssize(audit.faults)) report.add(table_of(audit, false, of));

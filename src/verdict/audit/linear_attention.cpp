@@ -94,6 +94,7 @@ class LinearAudit {
     audit_.rule = options_.rule;
     set_expected();
     audit_.right = measured(rounded(in_chunks(of_.truth.factors))).largest;
+    audit_.right_weights = name_of(of_.truth.factors);
     add("zeros", "every element is 0", zeros());
     if (are_float32_) add("inputs-tf32", "factors are rounded to TF32", rounded(in_chunks(FactorType::tf32)));
     for (const LinearFault& fault : recurrence_verdict::linear_faults(of_.plan, of_.inputs, of_.truth, {}))

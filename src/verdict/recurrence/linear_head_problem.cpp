@@ -246,7 +246,7 @@ HeadProblem load_head(const LinearPlan& plan, const LinearInputs& inputs, std::i
   rows.keys(0, p.tokens, {p.k.data(), p.keys});
   rows.values(0, p.tokens, {p.v.data(), p.values});
   for (std::int64_t h = 0; h < p.heads; ++h)
-    rows.queries(head * p.heads + h, 0, p.tokens, {p.q.data() + h * p.tokens * p.keys, p.keys});
+    rows.queries(head * p.heads + h, 0, p.tokens, plan.scale, {p.q.data() + h * p.tokens * p.keys, p.keys});
   rows.gates(0, p.tokens, p.gates.data(), p.beta.data());
   std::vector<double> turned = zeros(p.keys * p.values);
   rows.state(plan.slots[static_cast<std::size_t>(sequence)].read, p.state.data(), turned.data());

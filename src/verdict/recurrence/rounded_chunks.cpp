@@ -287,7 +287,7 @@ void RoundedChunks::correct(std::int64_t count) {
 // --- A chunk
 
 void RoundedChunks::out_of_head(std::int64_t out_head, std::int64_t first, std::int64_t count) {
-  rows_.unscaled_queries(out_head, first, count, q_);
+  rows_.queries(out_head, first, count, 1, q_);
   round_rows(q_, count, keys_);
   scores(q_, count, scores_);
   if (by_channel()) {
