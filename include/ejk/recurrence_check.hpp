@@ -63,4 +63,17 @@ LinearAttentionVerdict compare_linear_attention(const LinearAttentionArrays& arr
                                                 const std::vector<std::string>& tiles = {});
 std::int64_t bytes_to_compare_linear_attention(const LinearAttentionPlan& plan, Explain explain);
 
+/// Gradients. D is the largest difference of those of three problems whose q, k, v and dout are multiplied by 1 ± the
+/// unit roundoff of `factors`, of random signs, in float64: over a block of 64 tokens and its neighbours, of one head
+/// for dq, dk, dv and a decay by channel and of all for other gates; over a matrix of states; else over the array. The
+/// bound is F D + 2⁻²⁰ max |array| + u |element|; of an input in float64 2⁻³² max |array| + u |element|. Cost: four
+/// float64 gradients, with explanations a dozen.
+Against compare_linear_attention_grad(const LinearAttentionArrays& arrays,
+                                      const LinearAttentionCotangents<ArrayView>& cotangents,
+                                      const LinearAttentionSettings& settings,
+                                      const LinearAttentionOperands<ArrayView>& given,
+                                      std::optional<FactorType> factors, Explain explain,
+                                      const std::vector<std::string>& tiles = {});
+std::int64_t bytes_to_compare_linear_attention_grad(const LinearAttentionGradPlan& plan, Explain explain);
+
 }  // namespace ejk

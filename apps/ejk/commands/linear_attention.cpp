@@ -212,6 +212,55 @@ Outcome run(const LinearFlags& words, Job& job) {
   return computed.passed && agrees ? Outcome::passed : Outcome::failed;
 }
 
+Computed compute_gradients(const LinearFlags& words, const LinearAttentionGradPlan& plan,
+                           const LinearAttentionArrays& arrays,
+                           const LinearAttentionCotangents<ArrayView>& cotangents, const LinearBuffers& in,
+                           Report& report, Job& job) {
+  Timer timer;
+  LinearAttentionOperands<Array> gradients = naming(buffers_of(in), [&] {
+    return job.phase(Phase::compute, [&] { return plan.run(arrays, cotangents); });
+  });
+  report.add("backward_time", "computed in", timer.seconds(), Unit::seconds)
+      .add("instruction_set", "instruction set", instruction_set());
+  Computed computed;
+  computed.passed =
+      !words.check || add_check([&] { return plan.check(arrays, cotangents, gradients); }, report, job);
+  for_each_linear_operand(
+      [&](const std::string& name, auto& gradient) {
+        if (gradient) computed.outputs.push_back({"d" + name, make_source(std::move(*gradient)), {}});
+      },
+      gradients);
+  return computed;
+}
+
+// As add_verdict().
+bool add_grad_verdict(const LinearFlags& words, const LinearProblem& problem,
+                      const LinearAttentionArrays& arrays,
+                      const LinearAttentionCotangents<ArrayView>& cotangents, ActualArrays& actual,
+                      Report& report, Job& job) {
+  LinearAttentionOperands<ArrayView> given;
+  std::size_t next = 0;
+  job.phase(Phase::read, [&] {
+    for_each_linear_operand(
+        [&](const char*, const auto& type, auto& mine) {
+          if (!type) return;
+          BufferedInput& input = actual.results[next++];
+          if (input.source) mine = input.view();
+        },
+        problem.types, given);
+  });
+  Against against = naming(buffers_of(problem.in), [&] {
+    return job.phase(Phase::compute, [&] {
+      return compare_linear_attention_grad(arrays, cotangents, problem.settings, given, words.factors,
+                                           words.against.explain, words.against.tiles);
+    });
+  });
+  const bool agrees = against.agrees();
+  add_against(report, words.against, std::move(against), actual.others,
+              "'ejk compare MINE RESULT --explain' compares the two arrays by themselves.", job);
+  return agrees;
+}
+
 std::vector<std::string> gradients_of(const LinearFlags& words) {
   std::vector<std::string> names;
   for_each_linear_operand(
@@ -252,6 +301,18 @@ Outcome run_grad(const LinearFlags& words, Job& job) {
         if (type) peak += type->bytes();
       },
       plan.gradients());
+  std::vector<PlannedArray> planned;
+  for_each_linear_operand(
+      [&](const std::string& name, const auto& type) {
+        if (type) planned.push_back({"d" + name, *type});
+      },
+      plan.gradients());
+  ActualArrays actual =
+      job.phase(Phase::read, [&] { return open_actual(words.against, planned, {}, job, report); });
+  const bool compares = words.against.given(),
+             computes = job.outputs.has_target() || !compares || words.check;
+  for (const BufferedInput& mine : actual.results) peak += mine.bytes_to_buffer();
+  if (compares) peak += bytes_to_compare_linear_attention_grad(plan, words.against.explain);
   if (job.plan(report, peak + piece_buffers(3, peak))) return Outcome::passed;
 
   const LinearAttentionArrays arrays = problem.read(job);
@@ -260,22 +321,11 @@ Outcome run_grad(const LinearFlags& words, Job& job) {
     cotangents.dout = given.dout->view();
     if (given.dfinal_state) cotangents.dfinal_state = given.dfinal_state->view();
   });
-  Timer timer;
-  LinearAttentionOperands<Array> gradients = naming(buffers_of(problem.in), [&] {
-    return job.phase(Phase::compute, [&] { return plan.run(arrays, cotangents); });
-  });
-  report.add("backward_time", "computed in", timer.seconds(), Unit::seconds)
-      .add("instruction_set", "instruction set", instruction_set());
-  const bool passed =
-      !words.check || add_check([&] { return plan.check(arrays, cotangents, gradients); }, report, job);
-  std::vector<Output> outputs;
-  for_each_linear_operand(
-      [&](const std::string& name, auto& gradient) {
-        if (gradient) outputs.push_back({"d" + name, make_source(std::move(*gradient)), {}});
-      },
-      gradients);
-  job.deliver(std::move(report), outputs);
-  return passed ? Outcome::passed : Outcome::failed;
+  Computed computed;
+  if (computes) computed = compute_gradients(words, plan, arrays, cotangents, problem.in, report, job);
+  const bool agrees = !compares || add_grad_verdict(words, problem, arrays, cotangents, actual, report, job);
+  job.deliver(std::move(report), computed.outputs);
+  return computed.passed && agrees ? Outcome::passed : Outcome::failed;
 }
 
 std::pair<double, double> read_limits(const std::string& word) {
@@ -442,6 +492,13 @@ Option& add_weights(OptionSet& set, LinearFlags& words, const std::string& help)
                     "TYPE", help);
 }
 
+void add_against_options(OptionSet& set, LinearFlags& words) {
+  declare_against(set, words.against);
+  add_weights(set, words, "type to which it rounds factors of products, by default that of 16-bit inputs")
+      .needs("--against")
+      .group(kAgainstGroup);
+}
+
 // --- ejk audit linear-attention
 
 Outcome run_linear_audit(const LinearFlags& words, const TestFlags& test, Job& job) {
@@ -487,10 +544,7 @@ Run declare_linear_attention(OptionSet& set) {
   add_states(set, *words, true);
   add_forward(set, *words);
   add_flag(set, "--check", words->check, kCheckHelp);
-  declare_against(set, words->against);
-  add_weights(set, *words, "type to which it rounds factors of products, by default that of 16-bit inputs")
-      .needs("--against")
-      .group(kAgainstGroup);
+  add_against_options(set, *words);
   set_footer(set,
              "For each token S <- e^g S, u = beta v (with --delta beta (v - S^T k)),\n"
              "S <- S + k u^T and out = scale S^T q. n heads serve m by blocks: h uses h n / m.\n"
@@ -518,10 +572,14 @@ Run declare_linear_attention_grad(OptionSet& set) {
   add_states(set, *words, false);
   add_backward(set, *words);
   add_flag(set, "--check", words->check, kCheckHelp);
+  add_against_options(set, *words);
   set_footer(set,
              "Of the sum of out * DOUT and final_state * DFINAL, with respect to the arrays as\n"
              "they are given: logarithms, factors, raw gates, logits of beta, any keys.");
-  set.set_outputs([words] { return gradients_of(*words); });
+  set.set_outputs([words, &set] {
+    const bool is_compared_alone = words->against.given() && set.shared().output.empty();
+    return is_compared_alone ? std::vector<std::string>() : gradients_of(*words);
+  });
   return [words](Job& job) { return run_grad(*words, job); };
 }
 
@@ -592,6 +650,9 @@ check | section | the comparison with float64, token by token | with --check
     array | string | dq, or another gradient
     size, allowed | number or null | the difference without the rounding of the type; its tolerance
     index | shape | its element
+)",
+                    kAgainstKeys, kAgainstPartsKeys, R"(
+  not_given | string | results that were not given | where one was not given
 )"}),
     .declare = declare_linear_attention_grad,
 };

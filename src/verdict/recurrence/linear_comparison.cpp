@@ -9,8 +9,6 @@
 
 namespace ejk::recurrence_verdict {
 
-namespace {
-
 using recurrence::Sequence;
 
 std::optional<FactorType> usual_factors(const LinearAttentionArrays& arrays) {
@@ -23,8 +21,6 @@ std::optional<FactorType> usual_factors(const LinearAttentionArrays& arrays) {
   }
   return is_narrow ? type : std::nullopt;
 }
-
-}  // namespace
 
 LinearComparison::LinearComparison(const LinearAttentionArrays& arrays,
                                    const LinearAttentionSettings& settings, std::optional<FactorType> factors)

@@ -29,9 +29,12 @@ struct LinearRowsCompared {
   bool has_tokens = false;  // rows are of tokens, and not of states
 };
 
+/// The type of q, k and v where all have 16 bits: bfloat16 where one is.
+std::optional<FactorType> usual_factors(const LinearAttentionArrays& arrays);
+
 class LinearComparison {
  public:
-  /// `factors`: absent, the type of q, k and v where all have 16 bits.
+  /// `factors`: absent, the usual ones.
   LinearComparison(const LinearAttentionArrays& arrays, const LinearAttentionSettings& settings,
                    std::optional<FactorType> factors);
 
