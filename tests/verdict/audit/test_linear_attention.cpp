@@ -14,13 +14,13 @@ using namespace ejk;
 namespace {
 
 // Gated DeltaNet: 2 x 96 tokens, 2 heads.
-struct Problem {
+struct Recurrence {
   std::mt19937_64 random{3};
   Array q, k, v, decay, beta;
   LinearAttentionArrays arrays;
   LinearAttentionSettings settings;
 
-  explicit Problem(DType dtype)
+  explicit Recurrence(DType dtype)
       : q(plain::random(dtype, {2, 96, 2, 16}, random)),
         k(plain::random(dtype, {2, 96, 2, 16}, random)),
         v(plain::random(dtype, {2, 96, 2, 16}, random)),
@@ -32,7 +32,7 @@ struct Problem {
   }
 };
 
-const AuditedFault& fault_of(const Audit& audit, std::string_view name) {
+const AuditedFault& audited_fault(const Audit& audit, std::string_view name) {
   const auto found = std::find_if(audit.faults.begin(), audit.faults.end(),
                                   [&](const AuditedFault& one) { return one.fault->name == name; });
   REQUIRE(found != audit.faults.end());
@@ -44,7 +44,7 @@ const AuditedFault& fault_of(const Audit& audit, std::string_view name) {
 TEST_CASE("an audit by the bound catches the faults that change a result, and right kernels pass") {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     CAPTURE(name_of(dtype));
-    const Problem p(dtype);
+    const Recurrence p(dtype);
     const Audit found = audit(p.arrays, p.settings, {}, {});
     REQUIRE(found.right);
     CHECK((*found.right > 0 && *found.right < 1));
@@ -52,10 +52,10 @@ TEST_CASE("an audit by the bound catches the faults that change a result, and ri
     for (const char* name :
          {"zeros", "linear-runs-on", "linear-chunk-lost", "linear-decay-missing", "linear-decay-log2",
           "linear-beta-missing", "linear-delta", "linear-norm", "linear-scale", "linear-final-transposed"})
-      CHECK(fault_of(found, name).caught);
+      CHECK(audited_fault(found, name).caught);
     // All decays are the same: those of head 0, of the next token, too.
-    CHECK_FALSE(fault_of(found, "linear-decay-head").caught);
-    CHECK(fault_of(found, "linear-decay-head").why == AuditedFault::Why::inert);
+    CHECK_FALSE(audited_fault(found, "linear-decay-head").caught);
+    CHECK(audited_fault(found, "linear-decay-head").why == AuditedFault::Why::inert);
     for (const Audit::NotTried& one : found.not_tried) {
       CAPTURE(one.fault->name);
       CHECK_FALSE(one.why.empty());
@@ -66,7 +66,7 @@ TEST_CASE("an audit by the bound catches the faults that change a result, and ri
 }
 
 TEST_CASE("mutants are the results of other arrays, and measures of a tolerance are theirs") {
-  const Problem p(DType::float32);
+  const Recurrence p(DType::float32);
   std::map<std::string, Array> mutants;
   AuditOptions options;
   options.rule.form = PassRule::Form::allclose, options.rule.rtol = 0, options.rule.atol = 1e-2;
@@ -84,7 +84,7 @@ TEST_CASE("mutants are the results of other arrays, and measures of a tolerance 
   };
   const auto agrees = [&](const char* name, const LinearAttention& other) {
     const double expected = largest_difference(other) / 1e-2;
-    CHECK(fault_of(found, name).largest == doctest::Approx(expected).epsilon(1e-3));
+    CHECK(audited_fault(found, name).largest == doctest::Approx(expected).epsilon(1e-3));
     const std::vector<double> a = plain::doubles(mutants.at(std::string(name) + ".out").view()),
                               b = plain::doubles(other.out.view());
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == doctest::Approx(b[i]).epsilon(1e-4));
