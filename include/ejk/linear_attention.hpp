@@ -13,7 +13,8 @@
 // An array of n heads serves m heads by blocks: head h uses ⌊h·n/m⌋. The state has HS heads, the most of k, v,
 // decay, beta, dt and the initial state; the output has the more of HS and the queries' heads.
 //
-// Arithmetic is float32, float64 where any array of floats is; sums of logs and activations are float64.
+// Arithmetic is float32, float64 where any array of floats is, where subnormal results may be 0; sums of logs and
+// activations are float64.
 // Chunks of tokens are products of blocks, one token and non-finite chunks are computed as written above.
 // Results depend on the instruction set, never on threads or on other sequences. Errors: Error{input} with the
 // array, an index and a hint; Error{usage} for settings that exclude each other. Cost: 10 · 64 · 128² flop for

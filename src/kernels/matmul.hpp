@@ -92,9 +92,22 @@ using TurnRows = void(const StridedMatrix& in, std::int64_t rows, std::int64_t k
 template <class Real>
 inline constexpr std::int64_t kPanelRows = 64 / static_cast<std::int64_t>(sizeof(Real));
 
+/// A row of a short convolution: element i is act(bias + Σ_j weight_j · rows[j][i]), j < width in order; silu(x) = x /
+/// (1 + exp(−x)). weight_j is weights[j · weight_stride], and bias bias[0], of the row; or, by channel, those of element
+/// i begin i further. An element's bits depend on its numbers and the instruction set alone.
+template <class Real>
+struct ConvolvedRow {
+  const Real *bias, *weights;
+  std::int64_t weight_stride, width;
+  bool by_channel, silu;
+  const Real* const* rows;
+};
+template <class Real>
+using Convolve = void(const ConvolvedRow<Real>& of, std::int64_t n, Real* out);
+
 using Convert = void(const void* sums, std::int64_t n, DType dtype, bool stream, void* out);
 
-/// What an instruction set has for products, and for what attention does between two of them.
+/// What an instruction set has for products, for what attention does between two of them, and for convolutions.
 struct Products {
   const Gemm* f32 = nullptr;
   const Gemm* f64 = nullptr;
@@ -104,6 +117,8 @@ struct Products {
   Convert* convert_f64 = nullptr;
   const Softmax<float>* softmax_f32 = nullptr;
   const Softmax<double>* softmax_f64 = nullptr;
+  Convolve<float>* convolve_f32 = nullptr;
+  Convolve<double>* convolve_f64 = nullptr;
   Dots<float>* dots_f32 = nullptr;
   Dots<double>* dots_f64 = nullptr;
   Dots<float>* panel_dots_f32 = nullptr;

@@ -202,6 +202,7 @@ void stream_line(void* to, const void* from) {
 #include "kernels/matmul.inl"
 #include "kernels/softmax.inl"
 
+#include "kernels/convolve.inl"
 #include "kernels/dots.inl"
 
 constinit const Gemm f32 = gemm<F32, 6, 2, 16>("f32");
@@ -210,7 +211,12 @@ constinit const Gemm f64 = gemm<F64, 6, 2, 16>("f64");
 }  // namespace
 
 extern const Products products_avx2;
-constinit const Products products_avx2{
-    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS, EJK_DOTS_KERNELS};
+constinit const Products products_avx2{.f32 = &f32,
+                                       .f64 = &f64,
+                                       .bf16 = nullptr,
+                                       EJK_CONVERT_KERNELS,
+                                       EJK_SOFTMAX_KERNELS,
+                                       EJK_CONVOLVE_KERNELS,
+                                       EJK_DOTS_KERNELS};
 
 }  // namespace ejk::kernels

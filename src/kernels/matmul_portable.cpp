@@ -27,6 +27,7 @@ void stream_line(void* to, const void* from) { std::memcpy(to, from, 64); }
 #include "kernels/matmul.inl"
 #include "kernels/softmax.inl"
 
+#include "kernels/convolve.inl"
 #include "kernels/dots.inl"
 
 constinit const Gemm f32 = gemm<F32, 4, 2, 16>("f32");
@@ -35,7 +36,12 @@ constinit const Gemm f64 = gemm<F64, 4, 2, 16>("f64");
 }  // namespace
 
 extern const Products products_portable;
-constinit const Products products_portable{
-    .f32 = &f32, .f64 = &f64, .bf16 = nullptr, EJK_CONVERT_KERNELS, EJK_SOFTMAX_KERNELS, EJK_DOTS_KERNELS};
+constinit const Products products_portable{.f32 = &f32,
+                                           .f64 = &f64,
+                                           .bf16 = nullptr,
+                                           EJK_CONVERT_KERNELS,
+                                           EJK_SOFTMAX_KERNELS,
+                                           EJK_CONVOLVE_KERNELS,
+                                           EJK_DOTS_KERNELS};
 
 }  // namespace ejk::kernels

@@ -5,9 +5,6 @@
 #include "recurrence/conv1d.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "core/checked.hpp"
@@ -24,39 +21,6 @@ namespace {
 using recurrence::Conv1dProblem;
 using recurrence::Sequence;
 using recurrence::Slot;
-
-// sum[i] += Σ_j w[j · apart + kStep · i] · rows[j][i], one after the other, j < kCount.
-template <int kCount, int kStep, class Real>
-void add_products(Real* __restrict sum, std::int64_t n, const Real* w, std::int64_t apart,
-                  const Real* const* rows) {
-  std::array<const Real*, kCount> weight, row;
-  for (int j = 0; j < kCount; ++j) {
-    weight[static_cast<std::size_t>(j)] = w + j * apart;
-    row[static_cast<std::size_t>(j)] = rows[j];
-  }
-  for (std::int64_t i = 0; i < n; ++i) {
-    Real all = sum[i];
-    for (std::size_t j = 0; j < kCount; ++j) all += weight[j][kStep * i] * row[j][i];
-    sum[i] = all;
-  }
-}
-
-template <int kStep, class Real>
-void add_all_products(Real* sum, std::int64_t n, const Real* w, std::int64_t apart, const Real* const* rows,
-                      std::int64_t count) {
-  for (; count >= 4; count -= 4, w += 4 * apart, rows += 4) add_products<4, kStep>(sum, n, w, apart, rows);
-  if (count == 3) add_products<3, kStep>(sum, n, w, apart, rows);
-  if (count == 2) add_products<2, kStep>(sum, n, w, apart, rows);
-  if (count == 1) add_products<1, kStep>(sum, n, w, apart, rows);
-}
-
-// `x` has its sign bit ? `then` : `otherwise`. GCC does not vectorise a choice that it moves a product into.
-template <class Real>
-Real where_negative(Real x, Real then, Real otherwise) {
-  using Bits = std::conditional_t<sizeof(Real) == 4, std::int32_t, std::int64_t>;
-  const Bits mask = std::bit_cast<Bits>(x) >> (8 * sizeof(Real) - 1);
-  return std::bit_cast<Real>((std::bit_cast<Bits>(then) & mask) | (std::bit_cast<Bits>(otherwise) & ~mask));
-}
 
 struct Block {
   std::size_t sequence;
@@ -86,6 +50,14 @@ std::vector<Real> loaded(const ArrayView& array, std::int64_t stride, std::int64
   std::vector<Real> values(static_cast<std::size_t>(count));
   load(array.dtype, array.data, stride, count, values.data());
   return values;
+}
+
+template <class Real>
+kernels::Convolve<Real>& convolve_of() {
+  if constexpr (sizeof(Real) == 8)
+    return *kernels::active().products.convolve_f64;
+  else
+    return *kernels::active().products.convolve_f32;
 }
 
 template <class Real>
@@ -125,46 +97,43 @@ class Convolution {
     return dtype == dtype_of<Real>() && stride == static_cast<std::int64_t>(sizeof(Real));
   }
 
-  // Sums, powers for the activation, then `count` elements.
+  // Sums, then `count` elements.
   struct Scratch {
-    Real *sums, *powers, *elements;
+    Real *sums, *elements;
 
     Scratch(std::int64_t row, std::int64_t count) {
       row = core::round_up(row, 64);
       sums = reinterpret_cast<Real*>(core::Workspace::of_this_thread().at_least(
-          (2 * row + count) * static_cast<std::int64_t>(sizeof(Real))));
-      powers = sums + row;
-      elements = powers + row;
+          (row + count) * static_cast<std::int64_t>(sizeof(Real))));
+      elements = sums + row;
     }
   };
 
-  void along_channels(const Block& b) const {
-    const Sequence& sequence = p_.sequences[b.sequence];
-    const Scratch scratch(b.channels, (history_ + b.tokens) * b.channels);
-    std::vector<const Real*> rows;
-    for (std::int64_t t = b.first - history_; t < b.first + b.tokens; ++t) {
-      Real* const buffer = scratch.elements + std::ssize(rows) * b.channels;
-      const std::byte* const from = t < 0 ? nullptr : p_.x_at(sequence, t, b.channel);
-      if (from != nullptr && is_in_place(p_.x.dtype, p_.x.strides[2])) {
-        rows.push_back(reinterpret_cast<const Real*>(from));
-        continue;
-      }
-      if (from != nullptr)
-        load(p_.x.dtype, from, p_.x.strides[2], b.channels, buffer);
-      else if (const std::int64_t state = p_.slots[b.sequence].read; state >= 0)
-        load(p_.state->dtype, p_.state_at(state, b.channel, p_.types.state_width + t), p_.state->strides[1],
-             b.channels, buffer);
-      else
-        std::fill_n(buffer, b.channels, Real(0));
-      rows.push_back(buffer);
+  // Token `t` of a block's channels, below 0 one of its state: in place, or in `buffer`.
+  const Real* token(const Block& b, std::int64_t t, Real* buffer) const {
+    if (t >= 0) {
+      const std::byte* const from = p_.x_at(p_.sequences[b.sequence], t, b.channel);
+      if (is_in_place(p_.x.dtype, p_.x.strides[2])) return reinterpret_cast<const Real*>(from);
+      load(p_.x.dtype, from, p_.x.strides[2], b.channels, buffer);
+    } else if (const std::int64_t state = p_.slots[b.sequence].read; state >= 0) {
+      load(p_.state->dtype, p_.state_at(state, b.channel, p_.types.state_width + t), p_.state->strides[1],
+           b.channels, buffer);
+    } else {
+      std::fill_n(buffer, b.channels, Real(0));
     }
-    for (std::int64_t t = 0; t < b.tokens; ++t) {
-      std::byte* const to = out_at(sequence, b.first + t, b.channel);
-      Real* const sums = is_in_place(out_.dtype, to_.strides[2]) ? reinterpret_cast<Real*>(to) : scratch.sums;
-      std::copy_n(bias_.data() + b.channel, b.channels, sums);
-      add_all_products<1>(sums, b.channels, weights_.data() + b.channel, p_.types.channels, rows.data() + t,
-                          p_.types.width);
-      finish(sums, b.channels, scratch.powers, to);
+    return buffer;
+  }
+
+  // The last W tokens are in buffers that take turns.
+  void along_channels(const Block& b) const {
+    const std::int64_t width = p_.types.width, size = core::round_up(b.channels, 64);
+    const Scratch scratch(b.channels, width * size);
+    std::vector<const Real*> rows;
+    for (std::int64_t t = 0; t < history_ + b.tokens; ++t) {
+      rows.push_back(token(b, b.first - history_ + t, scratch.elements + t % width * size));
+      if (t >= history_)
+        row(b.channel, true, rows.data() + t - history_, b.channels, to_.strides[2],
+            out_at(p_.sequences[b.sequence], b.first + t - history_, b.channel), scratch.sums);
     }
   }
 
@@ -188,12 +157,7 @@ class Convolution {
              history_ + b.tokens - from_state, scratch.elements + from_state);
       }
       for (std::size_t j = 0; j < rows.size(); ++j) rows[j] = line + j;
-      std::byte* const to = out_at(sequence, b.first, c);
-      Real* const sums = is_in_place(out_.dtype, to_.strides[1]) ? reinterpret_cast<Real*>(to) : scratch.sums;
-      std::fill_n(sums, b.tokens, bias_[static_cast<std::size_t>(c)]);
-      add_all_products<0>(sums, b.tokens, weights_.data() + c, p_.types.channels, rows.data(),
-                          p_.types.width);
-      finish(sums, b.tokens, scratch.powers, to);
+      row(c, false, rows.data(), b.tokens, to_.strides[1], out_at(sequence, b.first, c), scratch.sums);
     }
   }
 
@@ -202,17 +166,15 @@ class Convolution {
            channel * to_.strides[2];
   }
 
-  // The activation, and the elements at `to` unless the sums are there.
-  void finish(Real* sums, std::int64_t n, Real* powers, std::byte* to) const {
-    if (p_.activation == Conv1dActivation::silu) {
-      // By exp(−|x|), which does not overflow.
-      for (std::int64_t i = 0; i < n; ++i) powers[i] = -std::abs(sums[i]);
-      matmul::softmax_of<Real>().weights(powers, n, Real(0), powers);
-      for (std::int64_t i = 0; i < n; ++i)
-        sums[i] = sums[i] * where_negative(sums[i], powers[i], Real(1)) / (1 + powers[i]);
-    }
-    if (reinterpret_cast<std::byte*>(sums) == to) return;
-    matmul::store(sums, n, out_.dtype, to);
+  // `n` elements of out at `to`, from a channel on, or of it. `sums` is a buffer.
+  void row(std::int64_t channel, bool by_channel, const Real* const* rows, std::int64_t n,
+           std::int64_t stride, std::byte* to, Real* sums) const {
+    const bool in_place = is_in_place(out_.dtype, stride);
+    if (in_place) sums = reinterpret_cast<Real*>(to);
+    convolve_of<Real>()({bias_.data() + channel, weights_.data() + channel, p_.types.channels, p_.types.width,
+                         by_channel, p_.activation == Conv1dActivation::silu, rows},
+                        n, sums);
+    if (!in_place) matmul::store(sums, n, out_.dtype, to);
   }
 
   const Conv1dProblem& p_;

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "core/checked.hpp"
+#include "core/flush_subnormals.hpp"
 
 namespace ejk::recurrence {
 
@@ -357,6 +358,7 @@ void LinearHead<Real>::step_chunk(std::int64_t first, std::int64_t count, const 
 
 template <class Real>
 void LinearHead<Real>::run(std::int64_t sequence, std::int64_t head, const LinearSink<Real>& sink) {
+  const core::FlushSubnormals flush;  // products of decays
   rows_.select(sequence, head);
   const Slot& slot = plan_.slots[static_cast<std::size_t>(sequence)];
   rows_.state(slot.read, state_.data, turned_);

@@ -1,3 +1,4 @@
+// Tokens as rows of floats, and activations of gates.
 // tests: tests/recurrence/test_linear_attention.cpp
 #include "recurrence/linear_rows.hpp"
 

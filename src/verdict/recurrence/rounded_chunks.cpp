@@ -15,6 +15,7 @@
 #include <functional>
 
 #include "core/checked.hpp"
+#include "core/flush_subnormals.hpp"
 
 namespace ejk::recurrence_verdict {
 
@@ -346,6 +347,7 @@ void RoundedChunks::step(std::int64_t first, std::int64_t count, const recurrenc
 }
 
 void RoundedChunks::run(std::int64_t sequence, std::int64_t head, const recurrence::LinearSink<float>& sink) {
+  const core::FlushSubnormals flush;  // products of decays
   rows_.select(sequence, head);
   const recurrence::Slot& slot = plan_.slots[static_cast<std::size_t>(sequence)];
   rows_.state(slot.read, state_.data, turned_);
