@@ -1,3 +1,4 @@
+// Rows, gates and states of linear attention as its forms read them: activations, norms and their gradients.
 // tests: tests/recurrence/test_linear_attention.cpp
 #include "recurrence/linear_rows.hpp"
 
