@@ -198,9 +198,8 @@ How keys are written
 constexpr std::string_view kLayouts = R"(Layouts: the arrays that commands write
 
 Blocks of masks have a state: 0 empty (all pairs masked), 1 partial, 2 full.
-Packed sequences are concatenated; cu_seqlens is the first token of each. A
-group is a range of rows that share a matrix, such as the tokens of an expert.
-(tokens,) is one axis of that length, () a single number.
+Packed sequences are concatenated; cu_seqlens is the first token of each. The
+rows of a group share a matrix. (tokens,) is one axis, () a single number.
 
 'ejk help layouts NAME' describes the arrays of a layout or a command, 'ejk help
 arrays' where they are written.

@@ -7,10 +7,10 @@
 //
 // Linear attention: every element of out and of the final states is compared with float64, within a bound that is
 // measured on the problem. Kernels compute in chunks and round factors of products: E is such a computation, of chunks
-// of 16 and of 64 tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two
+// of 16 and of 128 tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two
 // neighbours; of a final state over its matrix. The bound is
 //   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, of factors in float32 16,
-// max over the sequence's head or the matrix, u the unit roundoff of the result's type. Of an input in float64 without
+// max over the sequence's head or the matrix, u the unit roundoffs of the result's type and of factors. Of an input in float64 without
 // a type of factors it is 2⁻³⁶ max |reference| + u |element|. Slots that no sequence writes must be equal.
 // Explanations have the kinds boundary, chunk, decay, beta, delta, scale, order, norm, heads, operands, state, slots
 // and empty.

@@ -62,7 +62,7 @@ class GradientRows {
 /// Gradients while they are computed. Numbers of heads are sums over tokens in float64.
 template <class Real>
 struct LinearGradients {
-  explicit LinearGradients(const LinearGradPlan& plan);
+  explicit LinearGradients(const LinearGradPlan& all);
   LinearAttentionOperands<Array> finish();
 
   const LinearGradPlan& plan;

@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::int64_t kFewest = 4;            // tokens of a block of products
 constexpr std::int64_t kKeptBytes = 16 << 20;  // of states before blocks
-constexpr double kMostGrowth = 80;
-constexpr double kLeastFactor = -60;
+constexpr double kMostGrowth = 80;             // of decays of heads: quotients of e^G are finite
+constexpr double kLeastFactor = -60;           // gradients of larger factors are quotients
 
 template <class Real>
 Real sum_of(const Real* x, std::int64_t count) {
@@ -124,13 +124,15 @@ bool LinearGradHead<Real>::load(std::int64_t block) {
   rows_.keys(first_, count_, k_, key_norms_);
   rows_.gates(first_, count_, gates_, beta_);
   if (form_ == LinearForm::tokens || count_ < kFewest) return false;
-  double growth = 0, least = 0;
-  for (std::int64_t i = 0; i < (in_.gate ? count_ * width_ : 0); ++i) {
-    growth += std::max(gates_[i], 0.0) / static_cast<double>(width_);
-    least = std::min(least, gates_[i]);
+  if (in_.gate && width_ == 1) {
+    double growth = 0, least = 0;
+    for (std::int64_t t = 0; t < count_; ++t) {
+      growth += std::max(gates_[t], 0.0);
+      least = std::min(least, gates_[t]);
+    }
+    const bool has_quotients = plan_.settings.decay_space == DecaySpace::linear;
+    if (!(growth <= kMostGrowth) || (has_quotients && least < kLeastFactor)) return false;
   }
-  if (!(growth <= kMostGrowth)) return false;
-  if (plan_.settings.decay_space == DecaySpace::linear && !by_channel() && least < kLeastFactor) return false;
   return all_finite(state_, keys_, values_) && all_finite(beta_, count_) &&
          (!in_.gate || all_finite(gates_, count_ * width_)) && all_finite(k_, count_, keys_);
 }

@@ -1,4 +1,4 @@
-// Tokens as rows of floats, and activations of gates.
+// Rows, gates and states of linear attention as its forms read them: activations, norms and their gradients.
 // tests: tests/recurrence/test_linear_attention.cpp
 #include "recurrence/linear_rows.hpp"
 

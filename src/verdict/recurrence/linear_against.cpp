@@ -98,13 +98,12 @@ double share_of(const LinearPlan& plan, const LinearRowsCompared& it, const Line
     const std::int64_t token = it.cell_of(r)[2] - late;
     if (it.has_tokens && (token < 0 || token >= tokens)) continue;
     const double* const values = it.row_in(result, tokens, token, r);
-    double growth = 1, size = 0, most = 0;
+    double size = 0, most = 0;
     for (std::size_t c = 0; c < row.value.size(); ++c) {
       size = std::max(size, std::abs(values[c]));
       most = std::max(most, std::abs(row.expected[c]));
     }
-    if (most > 0) growth = std::max(1.0, size / most);
-    it.bound_of(r)({values, row.value.size()}, growth, allowed.data());
+    it.bound_of(r)({values, row.value.size()}, recurrence_verdict::prediction_of(size, most), allowed.data());
     for (std::size_t c = 0; c < row.value.size(); ++c) {
       if (!(verify::in_bounds(row.result_of(type, c), row.allowed[c]) > 1)) continue;
       elements += 1;
@@ -154,10 +153,9 @@ verify::FaultModel model_of(const LinearTruth& truth, const LinearRowsCompared& 
   verify::FaultModel model{fault.kind, fault.text,
                            [&it, result = std::make_shared<FaultyResult>(fault, truth)](
                                std::int64_t r, Columns columns, double* values, double* allowed) {
-                             const double growth = it.predict(*result, r, columns, values);
-                             if (growth < 0) return false;
-                             it.bound_of(r)({values, columns.size()}, growth, allowed);
-                             return true;
+                             const auto predicted = it.predict(*result, r, columns, values);
+                             it.bound_of(r)({values, columns.size()}, predicted, allowed);
+                             return predicted.is_made;
                            }};
   model.is_subtle = fault.is_subtle;
   model.needs_numbers = fault.kind != "state" && fault.kind != "empty";

@@ -64,7 +64,7 @@ LinearRowsCompared LinearComparison::rows_of_out(const ArrayView& given) const {
                    token_of(row) * view.strides[2],
                view.strides[3], view.shape[3], values);
   };
-  it.bound_of = [=, this, rounding = rounding_of(given.dtype)](std::int64_t row) {
+  it.bound_of = [=, this, rounding = rounding_of(given.dtype, truth.unit)](std::int64_t row) {
     RowBound bound = rounding;
     const std::int64_t n = sequence_of(row);
     const Sequence& s = plan.sequences[static_cast<std::size_t>(n)];
@@ -73,7 +73,7 @@ LinearRowsCompared LinearComparison::rows_of_out(const ArrayView& given) const {
   };
   rows.expected = [=, this, bound_of = it.bound_of](std::int64_t row, double* values, double* allowed) {
     std::copy_n(truth.out_row(entry_of(row), row % heads, token_of(row)), plan.value_size, values);
-    bound_of(row)({values, static_cast<std::size_t>(plan.value_size)}, 1, allowed);
+    bound_of(row)({values, static_cast<std::size_t>(plan.value_size)}, {}, allowed);
   };
   it.predict = [=](FaultyResult& result, std::int64_t row, Columns columns, double* values) {
     return result.out(entry_of(row), token_of(row), row % heads, columns, values);
@@ -122,7 +122,7 @@ LinearRowsCompared LinearComparison::rows_of_final_state(const ArrayView& given)
                    row % keys * view.strides[2],
                view.strides[3], view.shape[3], values);
   };
-  it.bound_of = [=, this, rounding = rounding_of(given.dtype)](std::int64_t row) {
+  it.bound_of = [=, this, rounding = rounding_of(given.dtype, truth.unit)](std::int64_t row) {
     const std::int64_t n = truth.writers[static_cast<std::size_t>(slot_of(row))];
     if (n < 0) return given.dtype == plan.final_state.dtype ? RowBound{} : rounding;
     RowBound bound = rounding;
@@ -131,7 +131,7 @@ LinearRowsCompared LinearComparison::rows_of_final_state(const ArrayView& given)
   };
   rows.expected = [=, this, bound_of = it.bound_of](std::int64_t row, double* values, double* allowed) {
     std::copy_n(truth.state(slot_of(row), head_of(row)) + row % keys * values_size, values_size, values);
-    bound_of(row)({values, static_cast<std::size_t>(values_size)}, 1, allowed);
+    bound_of(row)({values, static_cast<std::size_t>(values_size)}, {}, allowed);
   };
   it.predict = [=](FaultyResult& result, std::int64_t row, Columns columns, double* values) {
     return result.state(slot_of(row), head_of(row), row % keys, columns, values);

@@ -475,12 +475,13 @@ class Faults {
              decay(p.state, decays_between(s.entry, s.begin / size * size, s.begin, head));
              return recurrence_verdict::solve(p);
            }});
-    solved("chunk", fmt::format("the tokens after whole chunks of {} are lost", size),
-           [size](const HeadProblem& p) {
-             HeadResult result = recurrence_verdict::solve(p);
-             result.state = recurrence_verdict::solve(part_of(p, 0, p.tokens / size * size, p.state)).state;
-             return result;
-           });
+    if (size <= longest)
+      solved("chunk", fmt::format("the tokens after whole chunks of {} are lost", size),
+             [size](const HeadProblem& p) {
+               HeadResult result = recurrence_verdict::solve(p);
+               result.state = recurrence_verdict::solve(part_of(p, 0, p.tokens / size * size, p.state)).state;
+               return result;
+             });
     if (!has_row || (size > 2 * longest && size > 64)) return;
     all_.push_back(
         {"chunk", fmt::format("decays behind the last token of a chunk of {} are applied to the state", size),
@@ -597,6 +598,12 @@ std::int64_t sequence_at(const LinearPlan& plan, std::int64_t entry, std::int64_
   return after - plan.sequences.begin() - 1;
 }
 
+Prediction prediction_of(double most, double largest) {
+  // Where the reference is 0 throughout, its tolerance says nothing: that of float32 arithmetic does.
+  return largest > 0 ? Prediction{true, std::max(1.0, most / largest), 0}
+                     : Prediction{true, 1, 0x1p-16 * most};
+}
+
 FaultyResult::FaultyResult(const LinearFault& fault, const LinearTruth& truth)
     : fault_(fault),
       truth_(truth),
@@ -605,26 +612,26 @@ FaultyResult::FaultyResult(const LinearFault& fault, const LinearTruth& truth)
       cells_(plan_.sequences.size() * static_cast<std::size_t>(plan_.state_heads)),
       writers_(writers_of(plan_)) {}
 
-double FaultyResult::out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns,
-                         double* values) {
+Prediction FaultyResult::out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns,
+                             double* values) {
   const std::int64_t n = sequence_at(plan_, entry, token);
-  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
+  if (fault_.sequence >= 0 && n != fault_.sequence) return {};
   if (plan_.slots[static_cast<std::size_t>(n)].is_padding) {
     std::fill_n(values, columns.size(), 0.0);
-    return 1;
+    return {true};
   }
   const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
   const Cell& cell = cell_of(n, head / shared_);
   const double* const row =
       cell.result.out.data() + ((head % shared_) * s.length + token - s.begin) * plan_.value_size;
   for (std::size_t c = 0; c < columns.size(); ++c) values[c] = row[columns[c]];
-  return cell.growth;
+  return cell.out;
 }
 
-double FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns,
-                           double* values) {
+Prediction FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns,
+                               double* values) {
   const std::int64_t n = writers_[static_cast<std::size_t>(slot)];
-  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
+  if (fault_.sequence >= 0 && n != fault_.sequence) return {};
   std::vector<double> whole(static_cast<std::size_t>(plan_.value_size));
   if (n < 0) {
     const ArrayView& pool = *fault_.source->inputs.initial_state;
@@ -637,21 +644,21 @@ double FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t ro
                 whole.begin());
   }
   for (std::size_t c = 0; c < columns.size(); ++c) values[c] = whole[static_cast<std::size_t>(columns[c])];
-  return n < 0 ? 1 : cell_of(n, head).state_growth;
+  return n < 0 ? Prediction{true} : cell_of(n, head).state;
 }
 
 const FaultyResult::Cell& FaultyResult::cell_of(std::int64_t sequence, std::int64_t head) {
-  const auto growth_of = [](const std::vector<double>& numbers, double largest) {
+  const auto prediction = [](const std::vector<double>& numbers, double largest) {
     double most = 0;
     for (const double x : numbers)
       if (std::isfinite(x)) most = std::max(most, std::abs(x));
-    return largest > 0 ? std::max(1.0, most / largest) : 1;
+    return prediction_of(most, largest);
   };
   Cell& cell = cells_[static_cast<std::size_t>(sequence * plan_.state_heads + head)];
   std::call_once(cell.computed, [&] {
     cell.result = fault_.solve(sequence, head, kAllTokens);
-    cell.growth = growth_of(cell.result.out, truth_.largest_of_out(sequence, head, shared_));
-    cell.state_growth = growth_of(cell.result.state, truth_.largest_of_state(sequence, head));
+    cell.out = prediction(cell.result.out, truth_.largest_of_out(sequence, head, shared_));
+    cell.state = prediction(cell.result.state, truth_.largest_of_state(sequence, head));
   });
   return cell;
 }

@@ -43,22 +43,25 @@ std::int64_t sequence_at(const recurrence::LinearPlan& plan, std::int64_t entry,
 
 using Columns = std::span<const std::int64_t>;
 
+/// `most`: of its head, `largest` of the reference's.
+Prediction prediction_of(double most, double largest);
+
 /// All results of a kernel with a fault, computed by sequence and head where they are used, by several threads.
 class FaultyResult {
  public:
   /// Both outlive it.
   FaultyResult(const LinearFault& fault, const LinearTruth& truth);
 
-  /// Elements of a row of out, and how much larger than the reference its head is; below 0: nothing is predicted.
-  double out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns, double* values);
+  /// Elements of a row of out.
+  Prediction out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns, double* values);
   /// The same for row `row` of a final state.
-  double state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns, double* values);
+  Prediction state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns, double* values);
 
  private:
   struct Cell {
     std::once_flag computed;
     HeadResult result;
-    double growth = 1, state_growth = 1;
+    Prediction out, state;
   };
   const Cell& cell_of(std::int64_t sequence, std::int64_t head);
 

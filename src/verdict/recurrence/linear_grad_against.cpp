@@ -237,7 +237,7 @@ class ComparedGradient {
   void allow(std::int64_t row, std::span<const double> values, double* allowed) const {
     RowBound bound = bound_;
     if (!errors_.empty()) bound.absolute += errors_[static_cast<std::size_t>(group_of(plan_, form_, row))];
-    bound(values, 1, allowed);
+    bound(values, {}, allowed);
   }
 
   verify::FaultModel model_of(const GradientFault& fault, const Array& gradient) const {
@@ -314,10 +314,9 @@ class GradientComparison {
     const std::optional<FactorType> type = factors ? factors : recurrence_verdict::usual_factors(arrays);
     is_wide_ = !type && (plan_.arithmetic == DType::float64 || given.dout->dtype == DType::float64);
     const FactorType of = type.value_or(FactorType::f32);
-    constexpr double kUnits[] = {0x1p-24, 0x1p-11, 0x1p-8, 0x1p-11};
     factor_ = is_wide_ ? 0 : of == FactorType::f32 ? 16 : 4;
     for (std::uint64_t seed = 1; seed <= 3 && !is_wide_; ++seed)
-      others_.push_back(wide_.rounded(kUnits[static_cast<std::size_t>(of)], seed).gradients());
+      others_.push_back(wide_.rounded(recurrence_verdict::unit_of(of), seed).gradients());
   }
 
   Against run(const LinearAttentionOperands<ArrayView>& given, Explain explain,

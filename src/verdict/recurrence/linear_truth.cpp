@@ -81,6 +81,7 @@ LinearTruth::LinearTruth(const LinearPlan& plan, const LinearInputs& inputs, std
   factors = type.value_or(FactorType::f32);
   factor_ = factors == FactorType::f32 ? 16 : 4;
   floor_ = 0x1p-20;
+  unit = unit_of(factors);
   measure(plan, inputs);
 }
 
@@ -127,7 +128,7 @@ void LinearTruth::measure(const LinearPlan& plan, const LinearInputs& inputs) {
       for (std::int64_t i = 0; i < state_size; ++i)
         see_error(at(state_error_, n * state_heads + head), states[i], state(slot, head)[i]);
     };
-    for (const std::int64_t chunk : {16, 64}) RoundedChunks(plan, inputs, factors, chunk).run(n, head, sink);
+    for (const std::int64_t chunk : {16, 128}) RoundedChunks(plan, inputs, factors, chunk).run(n, head, sink);
   });
 }
 

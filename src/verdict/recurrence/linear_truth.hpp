@@ -1,10 +1,11 @@
 // The reference of a verdict on linear attention, and what right kernels may differ from it by.
 //
-// Right kernels compute in chunks and round factors of products. E is such a computation, of chunks of 16 and of 64
+// Right kernels compute in chunks and round factors of products. E is such a computation, of chunks of 16 and of 128
 // tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two neighbours, of a final state
 // over its matrix. The bound is
 //   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, 16 for float32,
-// with max over the sequence's head or the matrix and u the unit roundoff of the result's type; of inputs in float64,
+// with max over the sequence's head or the matrix and u the unit roundoffs of the result's type and of factors: the only
+// factor of an element may be rounded further in one program than in E; of inputs in float64,
 // where no type of factors is given, 2⁻³⁶ max |reference| + u |element|. Cost: four times the computation.
 // tests: tests/verdict/recurrence/test_linear.cpp
 #pragma once
@@ -22,20 +23,33 @@
 
 namespace ejk::recurrence_verdict {
 
+/// The unit roundoff.
+constexpr double unit_of(FactorType type) {
+  constexpr double kUnits[] = {0x1p-24, 0x1p-11, 0x1p-8, 0x1p-11};
+  return kUnits[static_cast<std::size_t>(type)];
+}
+
+/// Of a predicted row: its tolerance is `growth` times that of the reference, and `floor`.
+struct Prediction {
+  bool is_made = false;
+  double growth = 1, floor = 0;
+};
+
 /// What the elements of a row may be off by: what is measured, and the rounding of the result's type.
 struct RowBound {
   double absolute = 0, unit = 0, least = 0;
 
-  void operator()(std::span<const double> values, double growth, double* allowed) const {
+  void operator()(std::span<const double> values, const Prediction& of, double* allowed) const {
     for (std::size_t c = 0; c < values.size(); ++c)
-      allowed[c] = growth * absolute + unit * (std::isfinite(values[c]) ? std::abs(values[c]) : 0) + least;
+      allowed[c] = of.growth * absolute + of.floor +
+                   unit * (std::isfinite(values[c]) ? std::abs(values[c]) : 0) + least;
   }
 };
 
-/// Of the type alone.
-inline RowBound rounding_of(DType dtype) {
+/// Of the type alone, and of elements with a relative error `unit` more.
+inline RowBound rounding_of(DType dtype, double unit = 0) {
   const verify::FloatType type = verify::float_type(dtype);
-  return {0, type.epsilon() / 2, type.spacing_at(0) / 2};
+  return {0, type.epsilon() / 2 + unit, type.spacing_at(0) / 2};
 }
 
 /// Of final states: the sequence that writes each; −1: none.
@@ -77,6 +91,7 @@ struct LinearTruth {
   std::vector<double> largest_state;  // (sequences, HS)
   LinearAttentionWork work;
   FactorType factors = FactorType::f32;  // of the bound
+  double unit = 0;                       // their unit roundoff
 
   /// Whether an element of out differs by more than the bound, without u, from that of its token alone.
   bool shows_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;

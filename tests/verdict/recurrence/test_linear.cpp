@@ -215,8 +215,7 @@ TEST_CASE("states that are dropped, transposed, late or not written are named") 
   wrong.final_state = Array::copy_of(right.final_state.view());
   std::fill_n(wrong.final_state.elements<float>().begin() + 2 * kHeads * kSize * kSize,
               kHeads * kSize * kSize, 0.F);
-  CHECK(p.explained(wrong) ==
-        "empty: the final state of an empty sequence is 0, and not its initial one in sequence 2; ");
+  CHECK(p.explained(wrong) == "empty: the final state of an empty sequence is 0, and not its initial one; ");
 }
 
 TEST_CASE("slots: stale ones, others and padding are named; those that nobody writes must be equal") {
