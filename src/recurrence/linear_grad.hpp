@@ -114,8 +114,8 @@ class LinearGradHead {
   void backward_in_products();
 
   void add_skip(std::int64_t out_head, std::int64_t t, std::int64_t count);
-  void pass_norm(const Rows<Real>& gradients, const Rows<Real>& x, const double* norms,
-                 std::int64_t count) const;
+  void pass_norm(const ArrayView& of, std::int64_t head, std::int64_t first, std::int64_t count,
+                 const double* norms, const Rows<Real>& gradients) const;
   void emit_queries(std::int64_t out_head, std::int64_t first, std::int64_t count);
   void emit();
   void backward(std::int64_t block);

@@ -575,22 +575,29 @@ void LinearGradHead<Real>::add_skip(std::int64_t out_head, std::int64_t t, std::
     }
 }
 
-// Gradients of rows from those of x = f · row with f = 1/√(Σ row² + ε): f (d − x (x·d)).
+// Gradients of rows x of q or k from those of f x with f = 1/√(Σ x² + ε): f (d − x f² (x·d)). Of one channel nearly
+// all cancels, so x are the rows as given, and sums float64.
 template <class Real>
-void LinearGradHead<Real>::pass_norm(const Rows<Real>& gradients, const Rows<Real>& x, const double* norms,
-                                     std::int64_t count) const {
+void LinearGradHead<Real>::pass_norm(const ArrayView& of, std::int64_t head, std::int64_t first,
+                                     std::int64_t count, const double* norms,
+                                     const Rows<Real>& gradients) const {
   if (!plan_.settings.l2norm) return;
+  constexpr std::int64_t kLanes = 4;
+  const Rows<Real> x{work_.data, keys_};
   for (std::int64_t t = 0; t < count; ++t) {
-    const Real product = dot_of(x[t], gradients[t], keys_);
-    add_row(gradients[t], -product, x[t], keys_);
-    scale(gradients[t], static_cast<Real>(norms[t]), keys_);
+    rows_.load(of, head, first + t, 1, x, keys_);
+    Real* const to = gradients[t];
+    double sums[kLanes] = {};
+    for (std::int64_t d = 0; d < keys_; ++d) sums[d % kLanes] += static_cast<double>(x[0][d]) * to[d];
+    const double f = norms[t], along = ((sums[0] + sums[1]) + (sums[2] + sums[3])) * f * f;
+    for (std::int64_t d = 0; d < keys_; ++d) to[d] = static_cast<Real>(f * (to[d] - x[0][d] * along));
   }
 }
 
 template <class Real>
 void LinearGradHead<Real>::emit_queries(std::int64_t out_head, std::int64_t first, std::int64_t count) {
   const std::int64_t head = out_head * in_.q.shape[1] / plan_.out_heads;
-  pass_norm(dx_, q_, query_norms_, count);
+  pass_norm(in_.q, head, first, count, query_norms_, dx_);
   const Sequence& s = rows_.sequence();
   to_->q.add(part_, s.entry, head, s.begin + first, count, dx_.data, dx_.stride, keys_);
 }
@@ -605,7 +612,7 @@ void LinearGradHead<Real>::emit() {
   }
   to_->v.add(part_, s.entry, head * in_.v.shape[1] / heads, begin, count_, dv_.data, values_, values_);
   const std::int64_t k_head = head * in_.k.shape[1] / heads;
-  pass_norm(dk_, k_, key_norms_, count_);
+  pass_norm(in_.k, k_head, first_, count_, key_norms_, dk_);
   to_->k.add(part_, s.entry, k_head, begin, count_, dk_.data, dk_.stride, keys_);
   const double of_rate = rows_.through_gates(first_, count_, dgates_, dbeta_);
   if (!to_->rate.empty()) to_->rate[static_cast<std::size_t>(sequence_ * heads + head)] += of_rate;

@@ -252,6 +252,19 @@ TEST_CASE("all decays strong: their gradients keep their digits, though they are
   }
 }
 
+TEST_CASE("the norm of one channel leaves little of its gradients, and that in all digits") {
+  std::mt19937_64 engine(46);
+  Problem p;
+  p.cu = {0, 50};
+  p.settings.layout = LinearAttentionLayout::thd;
+  p.settings.cu_seqlens = p.cu;
+  p.settings.l2norm = true;
+  const auto random = [&](Shape shape) { return plain::random(DType::float32, std::move(shape), engine); };
+  p.in.q = random({50, 1, 1}), p.in.k = random({50, 1, 1}), p.in.v = random({50, 1, 8});
+  const GradProblem all(std::move(p), DType::float32, engine);
+  CHECK(fault_of(all.plan().check(all.arrays(), all.cotangents(), all.run())) == "");
+}
+
 TEST_CASE("a sequence longer than the states that are kept begins again from checkpoints") {
   std::mt19937_64 engine(47);
   Problem p;
