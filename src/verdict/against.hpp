@@ -50,7 +50,8 @@ struct ResultRows {
 /// Error over tolerance; infinite where only one side is a number.
 inline double in_bounds(const ElementResult& judged, double allowed) {
   if (judged.right && !(judged.size > 0)) return 0;
-  return allowed > 0 ? judged.size / allowed : std::numeric_limits<double>::infinity();
+  return allowed > 0 && std::isfinite(judged.size) ? judged.size / allowed
+                                                   : std::numeric_limits<double>::infinity();
 }
 
 struct Row {
