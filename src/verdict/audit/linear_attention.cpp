@@ -157,7 +157,7 @@ class LinearAudit {
 
   Elements with(const LinearFault& fault) {
     Elements all = zeros();
-    FaultyResult result(fault, of_.truth);
+    FaultyResult result(fault);
     std::vector<std::int64_t> columns(static_cast<std::size_t>(of_.plan.value_size));
     std::iota(columns.begin(), columns.end(), 0);
     for_each_row([&](std::size_t r, std::int64_t row) {

@@ -30,7 +30,6 @@ using recurrence_verdict::HeadResult;
 using recurrence_verdict::LinearComparison;
 using recurrence_verdict::LinearFault;
 using recurrence_verdict::LinearRowsCompared;
-using recurrence_verdict::LinearTruth;
 
 constexpr std::size_t kMostWhole = 4;  // faults that are computed whole
 
@@ -88,7 +87,9 @@ double share_of(const LinearPlan& plan, const LinearRowsCompared& it, const Line
                  &other = source.sequences[static_cast<std::size_t>(cell.sequence)];
   const std::int64_t late = other.begin - own.begin, tokens = std::min(other.length, cell.tokens);
   if (fault.sequence >= 0 && fault.sequence != cell.sequence) return 0;
+  if (source.slots[static_cast<std::size_t>(cell.sequence)].is_padding) return 0;
   const HeadResult result = fault.solve(cell.sequence, cell.head, tokens);
+  const double most = recurrence_verdict::largest_of(it.has_tokens ? result.out : result.state);
   double agreeing = 0, elements = 0, left = 0, all = 0;
   verify::Row row(it.rows.columns);
   std::vector<double> allowed(row.value.size());
@@ -98,12 +99,7 @@ double share_of(const LinearPlan& plan, const LinearRowsCompared& it, const Line
     const std::int64_t token = it.cell_of(r)[2] - late;
     if (it.has_tokens && (token < 0 || token >= tokens)) continue;
     const double* const values = it.row_in(result, tokens, token, r);
-    double size = 0, most = 0;
-    for (std::size_t c = 0; c < row.value.size(); ++c) {
-      size = std::max(size, std::abs(values[c]));
-      most = std::max(most, std::abs(row.expected[c]));
-    }
-    it.bound_of(r)({values, row.value.size()}, recurrence_verdict::prediction_of(size, most), allowed.data());
+    it.bound_of(r)({values, row.value.size()}, most, allowed.data());
     for (std::size_t c = 0; c < row.value.size(); ++c) {
       if (!(verify::in_bounds(row.result_of(type, c), row.allowed[c]) > 1)) continue;
       elements += 1;
@@ -123,6 +119,12 @@ std::vector<std::vector<const LinearFault*>> likely(const LinearComparison& of, 
                                                     const verify::RowCounts& counts,
                                                     const std::vector<LinearFault>& faults) {
   const std::vector<SampledHead> heads = sampled_heads(it.rows, counts, of.plan, it.cell_of);
+  if (heads.empty()) {  // slots that no sequence writes
+    std::vector<const LinearFault*> of_slots;
+    for (const LinearFault& fault : faults)
+      if (fault.kind == "slots") of_slots.push_back(&fault);
+    return {of_slots};
+  }
   struct Score {
     double mean = 0, most = 0;
   };
@@ -148,14 +150,14 @@ std::vector<std::vector<const LinearFault*>> likely(const LinearComparison& of, 
   return all;
 }
 
-verify::FaultModel model_of(const LinearTruth& truth, const LinearRowsCompared& it,
-                            const LinearFault& fault) {
+verify::FaultModel model_of(const LinearRowsCompared& it, const LinearFault& fault) {
   verify::FaultModel model{fault.kind, fault.text,
-                           [&it, result = std::make_shared<FaultyResult>(fault, truth)](
+                           [&it, result = std::make_shared<FaultyResult>(fault)](
                                std::int64_t r, Columns columns, double* values, double* allowed) {
-                             const auto predicted = it.predict(*result, r, columns, values);
-                             it.bound_of(r)({values, columns.size()}, predicted, allowed);
-                             return predicted.is_made;
+                             const double most = it.predict(*result, r, columns, values);
+                             if (most < 0) return false;
+                             it.bound_of(r)({values, columns.size()}, most, allowed);
+                             return true;
                            }};
   model.is_subtle = fault.is_subtle;
   model.needs_numbers = fault.kind != "state" && fault.kind != "empty";
@@ -181,7 +183,7 @@ void compare(const LinearComparison& of, LinearRowsCompared& it, Explain explain
   std::vector<verify::Found> found;
   const auto run = [&](const std::vector<const LinearFault*>& some) {
     std::vector<verify::FaultModel> models;
-    for (const LinearFault* fault : some) models.push_back(model_of(of.truth, it, *fault));
+    for (const LinearFault* fault : some) models.push_back(model_of(it, *fault));
     if (!models.empty() && search.is_open())
       for (verify::Found& one : search.run(models)) found.push_back(std::move(one));
   };

@@ -64,16 +64,18 @@ LinearRowsCompared LinearComparison::rows_of_out(const ArrayView& given) const {
                    token_of(row) * view.strides[2],
                view.strides[3], view.shape[3], values);
   };
-  it.bound_of = [=, this, rounding = rounding_of(given.dtype, truth.unit)](std::int64_t row) {
+  it.bound_of = [=, this,
+                 rounding = rounding_of(given.dtype, truth.unit, truth.usual_of_out)](std::int64_t row) {
     RowBound bound = rounding;
     const std::int64_t n = sequence_of(row);
     const Sequence& s = plan.sequences[static_cast<std::size_t>(n)];
     bound.absolute = truth.out_allowed(n, row % heads, token_of(row) - s.begin);
+    bound.largest = truth.largest_of_out(n, row % heads / shared, shared);
     return bound;
   };
   rows.expected = [=, this, bound_of = it.bound_of](std::int64_t row, double* values, double* allowed) {
     std::copy_n(truth.out_row(entry_of(row), row % heads, token_of(row)), plan.value_size, values);
-    bound_of(row)({values, static_cast<std::size_t>(plan.value_size)}, {}, allowed);
+    bound_of(row)({values, static_cast<std::size_t>(plan.value_size)}, 0, allowed);
   };
   it.predict = [=](FaultyResult& result, std::int64_t row, Columns columns, double* values) {
     return result.out(entry_of(row), token_of(row), row % heads, columns, values);
@@ -122,16 +124,19 @@ LinearRowsCompared LinearComparison::rows_of_final_state(const ArrayView& given)
                    row % keys * view.strides[2],
                view.strides[3], view.shape[3], values);
   };
-  it.bound_of = [=, this, rounding = rounding_of(given.dtype, truth.unit)](std::int64_t row) {
-    const std::int64_t n = truth.writers[static_cast<std::size_t>(slot_of(row))];
-    if (n < 0) return given.dtype == plan.final_state.dtype ? RowBound{} : rounding;
+  it.bound_of = [=, this,
+                 rounding = rounding_of(given.dtype, truth.unit, truth.usual_of_state)](std::int64_t row) {
     RowBound bound = rounding;
+    const std::int64_t n = truth.writers[static_cast<std::size_t>(slot_of(row))];
+    bound.is_copy = n < 0 && given.dtype == plan.final_state.dtype;
+    if (n < 0) return bound;
     bound.absolute = truth.state_allowed(n, head_of(row));
+    bound.largest = truth.largest_of_state(n, head_of(row));
     return bound;
   };
   rows.expected = [=, this, bound_of = it.bound_of](std::int64_t row, double* values, double* allowed) {
     std::copy_n(truth.state(slot_of(row), head_of(row)) + row % keys * values_size, values_size, values);
-    bound_of(row)({values, static_cast<std::size_t>(values_size)}, {}, allowed);
+    bound_of(row)({values, static_cast<std::size_t>(values_size)}, 0, allowed);
   };
   it.predict = [=](FaultyResult& result, std::int64_t row, Columns columns, double* values) {
     return result.state(slot_of(row), head_of(row), row % keys, columns, values);

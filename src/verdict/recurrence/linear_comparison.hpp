@@ -18,7 +18,7 @@ struct LinearRowsCompared {
   verify::ResultRows rows;
   std::function<RowBound(std::int64_t row)> bound_of;
   /// What FaultyResult returns for the row.
-  std::function<Prediction(FaultyResult& result, std::int64_t row, Columns columns, double* values)> predict;
+  std::function<double(FaultyResult& result, std::int64_t row, Columns columns, double* values)> predict;
   /// The sequence and head of the state that a row is of, and its token: the last one for a final state. Sequence −1: a
   /// slot that none writes.
   std::function<std::array<std::int64_t, 3>(std::int64_t row)> cell_of;

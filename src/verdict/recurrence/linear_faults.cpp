@@ -294,6 +294,18 @@ class Faults {
         transpose_state(result.state, keys);
         return result;
       });
+    if (is_square && in_.initial_state) {
+      const bool is_kv = plan_.settings.state_layout == StateLayout::kv;
+      solved("state",
+             fmt::format("the initial state is read transposed, the final one written so: the layout is {}",
+                         is_kv ? "vk" : "kv"),
+             [keys](HeadProblem p) {
+               transpose_state(p.state, keys);
+               HeadResult result = recurrence_verdict::solve(p);
+               transpose_state(result.state, keys);
+               return result;
+             });
+    }
     solved("state", "the final state lacks the last token", [](const HeadProblem& p) {
       HeadResult result = recurrence_verdict::solve(p);
       if (p.tokens > 0) result.state = recurrence_verdict::solve(part_of(p, 0, p.tokens - 1, p.state)).state;
@@ -329,6 +341,8 @@ class Faults {
       moved("another slot: the number of the sequence",
             [](std::int64_t sequence, std::int64_t) { return sequence; });
     moved("another slot: the next one", [](std::int64_t, std::int64_t slot) { return slot + 1; });
+    moved("another slot: the one before",
+          [slots](std::int64_t, std::int64_t slot) { return slot + slots - 1; });
     if (plan_.settings.slots.write)
       reread("slots", "another slot: states are written where they were read",
              [](LinearPlan& plan, LinearInputs&) {
@@ -336,8 +350,10 @@ class Faults {
                  if (slot.read >= 0 && slot.write >= 0) slot.write = slot.read;
              });
     if (std::any_of(plan_.slots.begin(), plan_.slots.end(), [](const auto& slot) { return slot.is_padding; }))
-      for (const std::int64_t slot : {slots - 1, std::int64_t{0}})
-        reread("slots", fmt::format("padding is computed and written, to slot {}", slot),
+      for (const std::int64_t slot : {std::int64_t{-1}, slots - 1, std::int64_t{0}})
+        reread("slots",
+               slot < 0 ? "padding is computed"
+                        : fmt::format("padding is computed and written, to slot {}", slot),
                [slot](LinearPlan& plan, LinearInputs&) {
                  for (recurrence::Slot& one : plan.slots)
                    if (one.is_padding) one = {slot, slot, false};
@@ -598,40 +614,33 @@ std::int64_t sequence_at(const LinearPlan& plan, std::int64_t entry, std::int64_
   return after - plan.sequences.begin() - 1;
 }
 
-Prediction prediction_of(double most, double largest) {
-  // Where the reference is 0 throughout, its tolerance says nothing: that of float32 arithmetic does.
-  return largest > 0 ? Prediction{true, std::max(1.0, most / largest), 0}
-                     : Prediction{true, 1, 0x1p-16 * most};
-}
-
-FaultyResult::FaultyResult(const LinearFault& fault, const LinearTruth& truth)
+FaultyResult::FaultyResult(const LinearFault& fault)
     : fault_(fault),
-      truth_(truth),
       plan_(fault.source->plan),
       shared_(plan_.out_heads / plan_.state_heads),
       cells_(plan_.sequences.size() * static_cast<std::size_t>(plan_.state_heads)),
       writers_(writers_of(plan_)) {}
 
-Prediction FaultyResult::out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns,
-                             double* values) {
+double FaultyResult::out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns,
+                         double* values) {
   const std::int64_t n = sequence_at(plan_, entry, token);
-  if (fault_.sequence >= 0 && n != fault_.sequence) return {};
+  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
   if (plan_.slots[static_cast<std::size_t>(n)].is_padding) {
     std::fill_n(values, columns.size(), 0.0);
-    return {true};
+    return 0;
   }
   const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
   const Cell& cell = cell_of(n, head / shared_);
   const double* const row =
       cell.result.out.data() + ((head % shared_) * s.length + token - s.begin) * plan_.value_size;
   for (std::size_t c = 0; c < columns.size(); ++c) values[c] = row[columns[c]];
-  return cell.out;
+  return cell.largest;
 }
 
-Prediction FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns,
-                               double* values) {
+double FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns,
+                           double* values) {
   const std::int64_t n = writers_[static_cast<std::size_t>(slot)];
-  if (fault_.sequence >= 0 && n != fault_.sequence) return {};
+  if (fault_.sequence >= 0 && n != fault_.sequence) return -1;
   std::vector<double> whole(static_cast<std::size_t>(plan_.value_size));
   if (n < 0) {
     const ArrayView& pool = *fault_.source->inputs.initial_state;
@@ -644,21 +653,15 @@ Prediction FaultyResult::state(std::int64_t slot, std::int64_t head, std::int64_
                 whole.begin());
   }
   for (std::size_t c = 0; c < columns.size(); ++c) values[c] = whole[static_cast<std::size_t>(columns[c])];
-  return n < 0 ? Prediction{true} : cell_of(n, head).state;
+  return n < 0 ? 0 : cell_of(n, head).largest_state;
 }
 
 const FaultyResult::Cell& FaultyResult::cell_of(std::int64_t sequence, std::int64_t head) {
-  const auto prediction = [](const std::vector<double>& numbers, double largest) {
-    double most = 0;
-    for (const double x : numbers)
-      if (std::isfinite(x)) most = std::max(most, std::abs(x));
-    return prediction_of(most, largest);
-  };
   Cell& cell = cells_[static_cast<std::size_t>(sequence * plan_.state_heads + head)];
   std::call_once(cell.computed, [&] {
     cell.result = fault_.solve(sequence, head, kAllTokens);
-    cell.out = prediction(cell.result.out, truth_.largest_of_out(sequence, head, shared_));
-    cell.state = prediction(cell.result.state, truth_.largest_of_state(sequence, head));
+    cell.largest = largest_of(cell.result.out);
+    cell.largest_state = largest_of(cell.result.state);
   });
   return cell;
 }

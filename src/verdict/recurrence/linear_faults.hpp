@@ -43,30 +43,26 @@ std::int64_t sequence_at(const recurrence::LinearPlan& plan, std::int64_t entry,
 
 using Columns = std::span<const std::int64_t>;
 
-/// `most`: of its head, `largest` of the reference's.
-Prediction prediction_of(double most, double largest);
-
 /// All results of a kernel with a fault, computed by sequence and head where they are used, by several threads.
 class FaultyResult {
  public:
-  /// Both outlive it.
-  FaultyResult(const LinearFault& fault, const LinearTruth& truth);
+  /// `fault` outlives it.
+  explicit FaultyResult(const LinearFault& fault);
 
-  /// Elements of a row of out.
-  Prediction out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns, double* values);
+  /// Elements of a row of out, and the largest one of its head; below 0: nothing is predicted.
+  double out(std::int64_t entry, std::int64_t token, std::int64_t head, Columns columns, double* values);
   /// The same for row `row` of a final state.
-  Prediction state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns, double* values);
+  double state(std::int64_t slot, std::int64_t head, std::int64_t row, Columns columns, double* values);
 
  private:
   struct Cell {
     std::once_flag computed;
     HeadResult result;
-    Prediction out, state;
+    double largest = 0, largest_state = 0;
   };
   const Cell& cell_of(std::int64_t sequence, std::int64_t head);
 
   const LinearFault& fault_;
-  const LinearTruth& truth_;
   const recurrence::LinearPlan& plan_;
   std::int64_t shared_;
   std::vector<Cell> cells_;

@@ -237,7 +237,7 @@ class ComparedGradient {
   void allow(std::int64_t row, std::span<const double> values, double* allowed) const {
     RowBound bound = bound_;
     if (!errors_.empty()) bound.absolute += errors_[static_cast<std::size_t>(group_of(plan_, form_, row))];
-    bound(values, {}, allowed);
+    bound(values, 0, allowed);
   }
 
   verify::FaultModel model_of(const GradientFault& fault, const Array& gradient) const {

@@ -77,12 +77,31 @@ LinearTruth::LinearTruth(const LinearPlan& plan, const LinearInputs& inputs, std
   out_error_.resize(static_cast<std::size_t>(heads * first_blocks_.back()));
   state_error_.resize(largest_state.size());
   solve(plan, inputs);
-  if (!type && plan.arithmetic == DType::float64) return;
-  factors = type.value_or(FactorType::f32);
-  factor_ = factors == FactorType::f32 ? 16 : 4;
-  floor_ = 0x1p-20;
-  unit = unit_of(factors);
-  measure(plan, inputs);
+  if (type || plan.arithmetic != DType::float64) {
+    factors = type.value_or(FactorType::f32);
+    factor_ = factors == FactorType::f32 ? 16 : 4;
+    floor_ = 0x1p-20;
+    unit = unit_of(factors);
+    measure(plan, inputs);
+  }
+  see_usual(plan);
+}
+
+void LinearTruth::see_usual(const LinearPlan& plan) {
+  const auto median = [&](const std::vector<double>& largest, const auto& allowed_of) {
+    std::vector<double> shares;
+    for (std::int64_t i = 0; i < std::ssize(largest); ++i)
+      if (at(largest, i) > 0) shares.push_back(allowed_of(i) / at(largest, i));
+    if (shares.empty()) return 0x1p-16;
+    const auto middle = shares.begin() + std::ssize(shares) / 2;
+    std::nth_element(shares.begin(), middle, shares.end());
+    return *middle;
+  };
+  usual_of_out = median(largest_out, [&](std::int64_t i) {
+    return out_allowed(i / heads, i % heads, plan.sequences[static_cast<std::size_t>(i / heads)].length / 2);
+  });
+  usual_of_state =
+      median(largest_state, [&](std::int64_t i) { return state_allowed(i / state_heads, i % state_heads); });
 }
 
 void LinearTruth::solve(const LinearPlan& plan, const LinearInputs& inputs) {

@@ -29,27 +29,34 @@ constexpr double unit_of(FactorType type) {
   return kUnits[static_cast<std::size_t>(type)];
 }
 
-/// Of a predicted row: its tolerance is `growth` times that of the reference, and `floor`.
-struct Prediction {
-  bool is_made = false;
-  double growth = 1, floor = 0;
-};
-
 /// What the elements of a row may be off by: what is measured, and the rounding of the result's type.
 struct RowBound {
-  double absolute = 0, unit = 0, least = 0;
+  double unit = 0, least = 0;
+  double usual = 0;                  // of other heads, by their largest element
+  double absolute = 0, largest = 0;  // of the head; largest 0: none is measured, as of padding
+  bool is_copy = false;              // of a slot that no sequence writes
 
-  void operator()(std::span<const double> values, const Prediction& of, double* allowed) const {
+  /// `most`: of values with a fault the largest one of their head; of the reference 0.
+  void operator()(std::span<const double> values, double most, double* allowed) const {
+    const bool is_exact = is_copy && most == 0;
+    const double measured = largest > 0 ? absolute * std::max(1.0, most / largest) : absolute + usual * most;
     for (std::size_t c = 0; c < values.size(); ++c)
-      allowed[c] = of.growth * absolute + of.floor +
-                   unit * (std::isfinite(values[c]) ? std::abs(values[c]) : 0) + least;
+      allowed[c] =
+          is_exact ? 0 : measured + unit * (std::isfinite(values[c]) ? std::abs(values[c]) : 0) + least;
   }
 };
 
 /// Of the type alone, and of elements with a relative error `unit` more.
-inline RowBound rounding_of(DType dtype, double unit = 0) {
+inline RowBound rounding_of(DType dtype, double unit = 0, double usual = 0) {
   const verify::FloatType type = verify::float_type(dtype);
-  return {0, type.epsilon() / 2 + unit, type.spacing_at(0) / 2};
+  return {type.epsilon() / 2 + unit, type.spacing_at(0) / 2, usual};
+}
+
+inline double largest_of(std::span<const double> numbers) {
+  double most = 0;
+  for (const double x : numbers)
+    if (std::isfinite(x)) most = std::max(most, std::abs(x));
+  return most;
 }
 
 /// Of final states: the sequence that writes each; −1: none.
@@ -90,8 +97,9 @@ struct LinearTruth {
   std::vector<double> largest_out;    // (sequences, heads)
   std::vector<double> largest_state;  // (sequences, HS)
   LinearAttentionWork work;
-  FactorType factors = FactorType::f32;  // of the bound
-  double unit = 0;                       // their unit roundoff
+  FactorType factors = FactorType::f32;         // of the bound
+  double unit = 0;                              // their unit roundoff
+  double usual_of_out = 0, usual_of_state = 0;  // out_allowed() and state_allowed() by the largest: medians
 
   /// Whether an element of out differs by more than the bound, without u, from that of its token alone.
   bool shows_recurrence(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs) const;
@@ -99,6 +107,7 @@ struct LinearTruth {
  private:
   std::int64_t at_block(std::int64_t sequence, std::int64_t token) const;
   void solve(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs);
+  void see_usual(const recurrence::LinearPlan& plan);
   void measure(const recurrence::LinearPlan& plan, const recurrence::LinearInputs& inputs);
 
   double factor_ = 0, floor_ = 0x1p-36;
