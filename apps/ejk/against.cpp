@@ -33,7 +33,8 @@ void check_type(const BufferedInput& given, const PlannedArray& planned) {
       error.hint(planned.name == "lse"
                      ? "--lse-layout hn or nh says which of its axes has the heads; --layout bhsd is "
                        "for inputs with heads before positions"
-                     : "its axes are in another order than those of the inputs");
+                 : planned.name == "final_state" ? "--state-layout says in which order its last two axes are"
+                                                 : "its axes are in another order than those of the inputs");
     throw std::move(error);
   }
   if (is_integer(planned.type.dtype) ? is_integer(source.dtype()) : is_wide_float(source.dtype())) return;

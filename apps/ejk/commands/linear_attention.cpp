@@ -598,8 +598,8 @@ extern const Command linear_attention_command{
 out, final_state | shape | the shapes of the results
 out_dtype, final_state_dtype | string | their element types
 states | shape | the shape of the states before chunks | with --states
-forward_time_s | number | seconds of the computation | done
-instruction_set | string | of the kernels | done
+forward_time_s | number | seconds of the computation | where it is computed: not with --against alone
+instruction_set | string | of the kernels | where it is computed
 check | section | the comparison with float64, token by token | with --check
   passed | boolean | whether no element is out of tolerance
   differences | table | the largest differences
