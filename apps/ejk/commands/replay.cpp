@@ -25,9 +25,16 @@ namespace {
 
 using CommandWords = std::vector<std::string>;
 
-constexpr std::string_view kReplayable[] = {
-    "attention", "attention-grad", "grouped-matmul", "transposed-grouped-matmul",
-    "moe",       "compare",        "check",          "audit"};
+constexpr std::string_view kReplayable[] = {"attention",
+                                            "attention-grad",
+                                            "grouped-matmul",
+                                            "transposed-grouped-matmul",
+                                            "moe",
+                                            "linear-attention",
+                                            "conv1d",
+                                            "compare",
+                                            "check",
+                                            "audit"};
 
 // Options that write, or read what is no tensor.
 constexpr std::string_view kRefused[] = {"--output", "--html",         "--picture",

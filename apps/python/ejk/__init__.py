@@ -3,6 +3,7 @@
     import ejk
     ejk.assert_attention(out, q, k, v, mask="causal & documents(cu)", cu=cu)
     ejk.assert_grouped_matmul(out, tokens, experts, group_sizes)
+    ejk.assert_linear_attention((out, state), q, k, v, delta=True, decay=g, beta=beta, cu_seqlens=cu)
     info = ejk.run("mask-info", mask="causal", shape=(1, 4096, 4096), block=(128, 128), computable=False)
     info["block_mask"], info.report["result"]
 
@@ -64,8 +65,8 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, NamedTuple
 
 __all__ = ["Error", "Option", "Quantized", "Result", "assert_attention", "assert_attention_grad", "assert_close",
-           "assert_grouped_matmul", "assert_moe", "audit", "check", "fp8", "gptoss", "mx", "nvfp4", "options", "probe",
-           "probe_tokens", "program", "run"]
+           "assert_conv1d", "assert_grouped_matmul", "assert_linear_attention", "assert_moe", "audit", "check", "fp8",
+           "gptoss", "mx", "nvfp4", "options", "probe", "probe_tokens", "program", "run"]
 
 # Names of types in safetensors files; large elements first, the order of aligned arrays in a file.
 _TYPES = {"uint64": "U64", "int64": "I64", "float64": "F64", "float32": "F32", "uint32": "U32", "int32": "I32",
@@ -82,7 +83,7 @@ _FOLDER = re.compile(r"ejk-[0-9]+-")
 _FILE = re.compile(r"^(\w+)\.safetensors(:\1(?!\w))?")
 # Options and command lines in messages. A value of an option is quoted, a file, a number or a placeholder, or a word
 # that has a digit or a hyphen, ends a clause, or is one of these.
-_CHOICES = "additive|bhsd|bshd|causal|cos|count|drop|ends|hn|inf|keep|lens|mask|nan|nh|rel|saturate|sizes|split|thd|truncate"
+_CHOICES = "additive|bhsd|bshd|causal|cos|count|drop|ends|hn|inf|keep|kv|lens|linear|ln|mask|nan|nh|rel|saturate|sizes|split|thd|truncate|vk"
 _VALUE = (r"'[^']*'|[\w/-]+\.[\w/:.-]*\w|-?[A-Z0-9.][^\s;)']*(?<![.,:])|"
           r"(?:[a-z]+[\d-][\w-]*|" + _CHOICES + r")(?![\w-])|[a-z]\w*(?=[;:,.)']|$)")
 _OPTION = re.compile(rf"(?<![\w-])--([a-z][a-z0-9-]*)(?:[ =]({_VALUE}))?(?: (?=--))?", re.M)
@@ -90,8 +91,8 @@ _ARGUMENT = rf"(?:-o|--[a-z][a-z0-9-]*)(?:[ =](?:{_VALUE}))?|'[^']*'|\.\.\.|[A-Z
 _COMMAND = re.compile(rf"\bejk ((?:audit |check |generate )?[a-z][a-z-]*)((?: (?:{_ARGUMENT}))+)", re.M)
 _NO_ARRAYS = {"check", "compare", "fingerprint", "hash", "info", "params", "replay", "seq-info", "sharding",
               "sparsity"}
-_REPLAYED = {"attention", "attention-grad", "audit", "check", "compare", "grouped-matmul", "moe",
-             "transposed-grouped-matmul"}
+_REPLAYED = {"attention", "attention-grad", "audit", "check", "compare", "conv1d", "grouped-matmul",
+             "linear-attention", "moe", "transposed-grouped-matmul"}
 _AGAINST = {"explain": True, "brief": True}
 
 
@@ -474,7 +475,7 @@ def options(command: str) -> Mapping[str, Option]:
     for option in declared:
         name, _, flag = _option_in_python(option["name"][2:], None, "=True").partition("=")
         value = re.sub(r"[A-Z]\w*?(?:x[A-Z]\w*?)+\b", lambda sizes: f"({sizes[0].replace('x', ', ')})", option["type"])
-        value = value.replace("REF[,REF]", "array or (array, array)").replace("REF", "array")
+        value = re.sub(r"REF\[,REF\]|READ\[,WRITE\]", "array or (array, array)", value).replace("REF", "array")
         found[name] = Option(value or flag, tuple(option["choices"]), _in_python(option["summary"]))
     return found
 
@@ -514,6 +515,8 @@ def _option(name: str, value: Any) -> Any:
     """The value of an option, of types that other libraries have for it."""
     if isinstance(value, list) and name in _TUPLES:
         return tuple(value)
+    if name == "dt_limit" and isinstance(value, (list, tuple)):  # no sizes
+        return ",".join(str(_number(limit)) for limit in value)
     value = _type_name(_number(value))
     is_no_cap = name == "softcap" and isinstance(value, (int, float)) and value == 0  # flash attention's default
     return None if is_no_cap else value
@@ -684,19 +687,19 @@ def run(command: str, *inputs: Any, **options: Any) -> Result:
     return _run(name, {f"input{i}": value for i, value in enumerate([*action, *inputs])}, options)
 
 
-def _results_of(out: Any, lse: Any) -> Mapping[str, Any]:
-    """The arrays that a kernel returned: out, (out, lse), or a dict of several."""
+def _results_of(out: Any, second: Any, name: str = "lse", command: str = "attention") -> Mapping[str, Any]:
+    """The arrays that a kernel returned: out, (out, second), or a dict of several; `name` is that of the second."""
     if isinstance(out, Mapping):
-        return {**out} if lse is None else {**out, "lse": lse}
+        return {**out} if second is None else {**out, name: second}
     if isinstance(out, (tuple, list)) and not _is_array(out):
         results = list(out)
         while len(results) > 1 and results[-1] is None:
             results.pop()
-        if len(results) > 2 or (len(results) == 2 and lse is not None):
-            raise TypeError(f"out is a tuple of {len(out)} results; give out, lse and others that ejk attention has by "
-                            "name: {'out': ..., 'lse': ...}")
-        out, lse = results if len(results) == 2 else (results[0], lse)
-    return {"out": out} if lse is None else {"out": out, "lse": lse}
+        if len(results) > 2 or (len(results) == 2 and second is not None):
+            raise TypeError(f"out is a tuple of {len(out)} results; give out, {name} and others that ejk {command} has "
+                            f"by name: {{'out': ..., '{name}': ...}}")
+        out, second = results if len(results) == 2 else (results[0], second)
+    return {"out": out} if second is None else {"out": out, name: second}
 
 
 def assert_attention(out: Any, q: Any, k: Any, v: Any, *, lse: Any = None, **options: Any) -> Result:
@@ -739,6 +742,34 @@ def assert_moe(out: Any, x: Any, gate_up: Any, down: Any, topk_ids: Any = None, 
     __tracebackhide__ = True
     inputs = {"x": x, "gate": gate_up, "down": down} | ({} if topk_ids is None else {"topk_ids": topk_ids})
     return _run("moe", inputs, _AGAINST | {"weights": weights} | options | {"against": out})
+
+
+def assert_linear_attention(out: Any, q: Any, k: Any, v: Any, *, final_state: Any = None, **options: Any) -> Result:
+    """Asserts that `out`, and `final_state` if given, are those of linear attention, Gated DeltaNet, KDA, Mamba-2 or a
+    relative: every element within the error bound of a kernel that computes in chunks and rounds factors of products to
+    the type of q, k and v. `out` may be what a kernel returns: (out, final_state), or a dict of results by name.
+
+    The recurrence is what `options` say, those of ejk.options("linear-attention"). Arrays: decay, beta, dt, a_log,
+    dt_bias, skip, cu_seqlens, initial_state, has_initial_state, and state_indices, one or (READ, WRITE). Others:
+    delta=True, l2norm=True, beta_sigmoid=2, lower_bound=-5, decay_space="linear", layout="bhsd", state_layout="vk",
+    as_="mamba", weights="tf32", ...
+
+        ejk.assert_linear_attention(chunk_gated_delta_rule(q, k, v, g, beta), q, k, v, decay=g, beta=beta, delta=True)
+        ejk.assert_linear_attention(y, C, B, x, as_="mamba", dt=dt, a_log=A_log, dt_bias=bias, dt_softplus=True, skip=D)
+
+    The AssertionError begins with the verdict: which array is wrong, in which share of its elements, and why.
+    """
+    __tracebackhide__ = True
+    actual = _results_of(out, final_state, "final_state", "linear-attention")
+    return _run("linear-attention", {"q": q, "k": k, "v": v}, _AGAINST | options | {"against": actual})
+
+
+def assert_conv1d(out: Any, x: Any, weight: Any, *, final_state: Any = None, **options: Any) -> Result:
+    """The same for a short causal convolution of x (batch, sequence, channels) with weight (channels, width). Options,
+    those of ejk.options("conv1d"): bias, activation="silu", layout="bds", cu_seqlens, initial_state, ..."""
+    __tracebackhide__ = True
+    actual = _results_of(out, final_state, "final_state", "conv1d")
+    return _run("conv1d", {"x": x, "weight": weight}, _AGAINST | options | {"against": actual})
 
 
 def assert_close(actual: Any, expected: Any, **options: Any) -> Result:

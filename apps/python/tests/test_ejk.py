@@ -115,6 +115,109 @@ def test_layers_of_experts(dtype):
         ejk.assert_moe(layer(weights**2), x, gate_up, down, ids, weights, transpose_weights=True)
 
 
+def gated_delta_rule(torch, q, k, v, g, beta, cu, state, *, boundaries=True):
+    """Gated DeltaNet by its formula, in float64: out in the type of q, and the final states."""
+    out, finals = torch.zeros(v.shape, dtype=torch.float64), []
+    heads = [h * k.shape[1] // v.shape[1] for h in range(v.shape[1])]
+    q, k, v, g, beta, s = (x.double() for x in (q[:, heads] * q.shape[2]**-0.5, k[:, heads], v, g, beta, state[0]))
+    for n, (begin, end) in enumerate(zip(cu[:-1], cu[1:])):
+        s = state[n].double() if boundaries or n == 0 else s
+        for t in range(begin, end):
+            s = s * g[t].exp()[:, None, None]
+            u = beta[t][:, None] * (v[t] - torch.einsum("hkv,hk->hv", s, k[t]))
+            s = s + k[t][:, :, None] * u[:, None]
+            out[t] = torch.einsum("hkv,hk->hv", s, q[t])
+        finals.append(s)
+    return out, torch.stack(finals).float()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_linear_attention(dtype):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    dtype, cu = getattr(torch, dtype), [0, 37, 37, 96]
+    q, v = torch.randn(96, 2, 16).to(dtype), torch.randn(96, 4, 16).to(dtype)
+    k = torch.nn.functional.normalize(torch.randn(96, 2, 16), dim=-1).to(dtype)
+    g, beta = -torch.rand(96, 4) / 4, torch.rand(96, 4)
+    state = torch.randn(3, 4, 16, 16)
+    out, final = gated_delta_rule(torch, q, k, v, g, beta, cu, state)
+    out = out.to(dtype)
+    options = {"delta": True, "decay": g, "beta": beta, "cu_seqlens": torch.tensor(cu), "initial_state": state}
+    report = ejk.assert_linear_attention(out, q, k, v, final_state=final, **options).report["result"]
+    assert [row["array"] for row in report["against"]["arrays"]] == ["out", "final_state"]
+    for results in ((out, final), (out, None), {"out": out}):  # as fla's functions return them
+        ejk.assert_linear_attention(results, q, k, v, **options)
+
+    # With a batch axis of 1, as fla has it, and logits of beta.
+    ejk.assert_linear_attention(out[None], q[None], k[None], v[None], final_state=final, **options | {
+        "decay": g[None], "beta": beta.logit()[None], "beta_sigmoid": True})
+
+    def first_line(out, final, **others):
+        with pytest.raises(AssertionError) as failure:
+            ejk.assert_linear_attention(out, q, k, v, final_state=final, **options | others)
+        return str(failure.value).splitlines()[0]
+
+    assert first_line(out, final.mT).endswith("the final state is transposed; out is right")
+    carried, last = gated_delta_rule(torch, q, k, v, g, beta, cu, state, boundaries=False)
+    assert "cu_seqlens is ignored" in first_line(carried.to(dtype), last)
+    assert "the initial state is dropped" in first_line(
+        gated_delta_rule(torch, q, k, v, g, beta, cu, 0 * state)[0].to(dtype), None)
+    plain, last = gated_delta_rule(torch, q, k, v, 0 * g, beta, cu, state)
+    assert first_line(plain.to(dtype), last).endswith(": decays are missing")
+    assert first_line(out * 4, final).endswith(": the scale of the output is missing; final_state is right")
+    with pytest.raises(TypeError, match="give out, final_state and others that ejk linear-attention has"):
+        ejk.assert_linear_attention((out, final, final), q, k, v)
+
+
+def test_linear_attention_in_slots():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    cu, slots = [0, 20, 50], torch.tensor([3, 1])
+    q, k, v = (torch.randn(50, 4, 8) / 4 for _ in range(3))
+    g, beta, pool = -torch.rand(50, 4), torch.rand(50, 4), torch.randn(5, 4, 8, 8)
+    options = {"delta": True, "decay": g, "beta": beta, "cu_seqlens": cu, "initial_state": pool}
+    fresh = torch.tensor([True, False])
+    out, final = gated_delta_rule(torch, q, k, v, g, beta, cu, pool[slots] * fresh[:, None, None, None])
+    written = pool.index_copy(0, slots, final)
+    ejk.assert_linear_attention(out.float(), q, k, v, final_state=written, state_indices=slots, has_initial_state=fresh,
+                                **options)
+    apart = pool.index_copy(0, torch.tensor([0, 4]), final)
+    ejk.assert_linear_attention((out.float(), apart), q, k, v, state_indices=(slots, [0, 4]), has_initial_state=[1, 0],
+                                **options)
+    stale, final = gated_delta_rule(torch, q, k, v, g, beta, cu, pool[slots])
+    with pytest.raises(AssertionError, match="^out and final_state are wrong in .*: a stale slot is read"):
+        ejk.assert_linear_attention((stale.float(), pool.index_copy(0, slots, final)), q, k, v, state_indices=slots,
+                                    has_initial_state=fresh, **options)
+    with pytest.raises(ejk.Error, match=r"^ejk linear-attention: state_indices.*"):
+        ejk.assert_linear_attention(out, q, k, v, state_indices=[3, 9], **options)
+
+
+def test_mamba2_and_short_convolutions():
+    np = pytest.importorskip("numpy")
+    rng = np.random.default_rng(0)
+    x, b, c = (rng.standard_normal((1, 70, heads, 8), np.float32) for heads in (4, 1, 1))
+    dt, a_log, bias, skip = (rng.standard_normal(shape, np.float32) for shape in ((1, 70, 4), 4, 4, 4))
+    step = np.clip(np.logaddexp(0, dt + bias), 0, 1)
+    out, s = np.zeros_like(x), np.zeros((4, 8, 8))
+    for t in range(70):
+        s = s * np.exp(-np.exp(a_log) * step[0, t])[:, None, None] + step[0, t][:, None, None] * x[0, t][:, :, None] * b[0, t]
+        out[0, t] = s @ c[0, t, 0] + skip[:, None] * x[0, t]
+    options = {"as_": "mamba", "dt": dt, "a_log": a_log, "dt_bias": bias, "dt_softplus": True, "skip": skip}
+    ejk.assert_linear_attention((out, s[None].astype(np.float32)), c, b, x, dt_limit=(0, 1), **options)
+    with pytest.raises(AssertionError, match="the skip is missing; not compared: final_state"):
+        ejk.assert_linear_attention(out - skip[:, None] * x, c, b, x, dt_limit=[0.0, 1], **options)
+    with pytest.raises(ejk.Error, match='hint: state_layout="vk"'):
+        ejk.assert_linear_attention(out, c, b, x[..., :5], initial_state=np.zeros((1, 4, 5, 8)), dt=dt, a_log=a_log)
+
+    x, weight = rng.standard_normal((2, 30, 6), np.float32), rng.standard_normal((6, 4), np.float32)
+    padded = np.concatenate([np.zeros((2, 3, 6), np.float32), x], 1)
+    out = sum(padded[:, j:j + 30] * weight[:, j] for j in range(4))
+    ejk.assert_conv1d((out, x[:, -3:].swapaxes(1, 2)), x, weight)
+    ejk.assert_conv1d(out / (1 + np.exp(-out)), x, weight[:, None], activation="silu")
+    with pytest.raises(AssertionError, match="^out is wrong in .*: the activation of sums is left out"):
+        ejk.assert_conv1d(out, x, weight, activation="silu")
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
                                    "float16", "float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (5, 4)])
@@ -179,6 +282,9 @@ def test_jax_arrays():
     ejk.assert_close(x, x)
     with pytest.raises(AssertionError):
         ejk.assert_close({"a": x, "b": x}, {"a": x, "b": x + 1})
+    key, g = jnp.eye(16, dtype=jnp.bfloat16).reshape(1, 16, 1, 16), jnp.full((1, 16, 1), -0.5)
+    out = jnp.ones((1, 16, 1, 16), jnp.bfloat16)  # of each key once
+    ejk.assert_linear_attention(out, key, key, out, decay=g, scale=1)
 
 
 def test_arrays_are_named_in_expressions_and_messages():
@@ -531,8 +637,11 @@ def test_options_of_a_command_are_listed_as_keyword_arguments():
     assert "\nsoftcap=C: scores s become C tanh(s / C)\n" in repr(options)
     assert ejk.options("mask-info")["computable"].value == "False"
     assert "tokens" in ejk.options("check cu-seqlens")
+    linear = ejk.options("linear-attention")
+    assert {"decay", "a_log", "cu_seqlens", "as_", "weights", "tiles"} <= set(linear) and linear["delta"].value == "True"
+    assert linear["state_indices"].value == "array or (array, array)"
     for function in (ejk.assert_attention, ejk.assert_attention_grad, ejk.assert_grouped_matmul, ejk.assert_moe,
-                     ejk.assert_close, ejk.check):
+                     ejk.assert_linear_attention, ejk.assert_conv1d, ejk.assert_close, ejk.check):
         assert "ejk.options(" in function.__doc__
     for wrong in ("check", "nothing", ""):
         with pytest.raises(ValueError, match="is no command"):
