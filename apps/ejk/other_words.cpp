@@ -63,6 +63,9 @@ constexpr OtherWords kOtherWords[] = {
     {"--kv-last-page-len --paged-kv-last-page-len", "--last-page-len"},
     {"--initial-states --conv-state --conv-states", "--initial-state"},
     {"--conv-state-indices --cache-indices --ssm-state-indices", "--state-indices"},
+    {"--g --gk --gate --gates --alpha", "--decay"},
+    {"--use-qk-l2norm-in-kernel --use-qk-l2norm --qk-l2norm", "--l2norm"},
+    {"--state-v-first --transpose-state-layout", "--state-layout"},
     {"--kv-layout", "--cache-layout"},
     {"--expected --reference --ref --golden --target --actual --other", "--against"},
     {"--format --qkv-format --qkv-layout --input-layout --tensor-layout", "--layout"},
@@ -157,6 +160,7 @@ constexpr OtherWords kOtherWords[] = {
 constexpr NeedlessOptions kNeedless[] = {
     {"--return-lse --return-softmax-lse --return-attn-probs --output-lse --need-weights", "--max-logits",
      "lse is always a result: -o OUT.npz has out and lse, --field lse is lse alone"},
+    {"--output-final-state --return-final-states", "--state-indices", "final_state is always a result"},
     {"--enable-gqa --gqa --mqa --num-kv-groups", "--sinks",
      "query heads are grouped by the counts of heads of Q and K, which may differ: no option is needed"},
     {"--num-heads --num-kv-heads --head-dim --head-size --seqlen --seq-len --batch-size --max-seqlen-q "
