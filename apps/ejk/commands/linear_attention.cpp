@@ -642,8 +642,8 @@ dq_dtype, dk_dtype, dv_dtype | string | their element types
 ddecay, dbeta, ddt, da_log, ddt_bias, dskip, dinitial_state | shape | of inputs that are given | with the input
 ddecay_dtype, dbeta_dtype, ddt_dtype, da_log_dtype | string | their element types | with the input
 ddt_bias_dtype, dskip_dtype, dinitial_state_dtype | string | their element types | with the input
-backward_time_s | number | seconds of the computation | done
-instruction_set | string | of the kernels | done
+backward_time_s | number | seconds of the computation | where it is computed: not with --against alone
+instruction_set | string | of the kernels | where it is computed: not with --against alone
 check | section | the comparison with float64, token by token | with --check
   passed | boolean | whether no element is out of tolerance
   differences | table | the largest difference of each gradient

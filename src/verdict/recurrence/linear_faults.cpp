@@ -594,7 +594,6 @@ std::vector<LinearFault> linear_faults(const LinearPlan& plan, const LinearInput
                                        const LinearTruth& truth, const std::vector<std::int64_t>& bad) {
   const auto faults = std::make_shared<Faults>(plan, inputs, truth);
   faults->of_boundaries(bad);
-  faults->of_chunks();
   faults->of_decays();
   faults->of_strengths();
   faults->of_out();
@@ -602,6 +601,7 @@ std::vector<LinearFault> linear_faults(const LinearPlan& plan, const LinearInput
   faults->of_heads();
   faults->of_states();
   faults->of_slots();
+  faults->of_chunks();
   std::vector<LinearFault> all = faults->take();
   for (LinearFault& fault : all) fault.owner = faults;
   return all;

@@ -131,8 +131,10 @@ TEST_CASE("faults of gradients are named, in float32 and bfloat16") {
     const Array zeros(DType::float32, {3, 2, kOf, kOf});
     arrays.initial_state = zeros.view();
     CHECK(of(arrays, p.settings) == "the initial state is dropped; ");
-    CHECK(p.explained(linear_attention_grad(p.operands, {p.dout.view(), {}}, p.settings)) ==
-          "the gradient of the final state is left out; ");
+    // Gradients of some operands of a sequence's last tokens are then 0 altogether.
+    const LinearAttentionCotangents<ArrayView> dout{p.dout.view(), {}};
+    CHECK(p.explained(linear_attention_grad(p.operands, dout, p.settings))
+              .starts_with("the gradient of the final state is left out; "));
 
     LinearAttentionSettings settings = p.settings;
     settings.delta = false;
