@@ -24,10 +24,11 @@ template <class U, bool ByChannel, int N, class Load, class Store>
 #pragma GCC unroll 4
   for (int v = 0; v < N; ++v) sum[v] = along(of.bias, v);
   const typename U::Sum* weight = of.weights;
-  for (std::int64_t j = 0; j < of.width; ++j, weight += of.weight_stride)
+  for (std::int64_t j = 0; j < of.width; ++j, weight += of.weight_stride) {
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v)
       sum[v] = U::mac(sum[v], along(weight, v), load(of.rows[j] + i + v * U::kLanes));
+  }
 #pragma GCC unroll 4
   for (int v = 0; v < N; ++v) store(out + i + v * U::kLanes, of.silu ? silu_of<U>(sum[v]) : sum[v]);
 }

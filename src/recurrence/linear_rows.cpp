@@ -112,6 +112,7 @@ void LinearRows<Real>::refuse(bool is_beta, std::int64_t token, std::int64_t cha
 
 // Gates as given become logarithms of decays; of dt they become beta, too.
 template <class Real>
+// NOLINTNEXTLINE(readability-non-const-parameter): written by a reference
 void LinearRows<Real>::activate(std::int64_t first, std::int64_t count, double* gates, double* beta) {
   const LinearAttentionSettings& s = plan_.settings;
   const std::int64_t width = plan_.decay_width();
@@ -183,6 +184,7 @@ void LinearRows<Real>::gates(std::int64_t first, std::int64_t count, double* gat
 }
 
 template <class Real>
+// NOLINTNEXTLINE(readability-non-const-parameter): written by a reference
 double LinearRows<Real>::through_gates(std::int64_t first, std::int64_t count, double* gates,
                                        double* beta) const {
   const LinearAttentionSettings& s = plan_.settings;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
@@ -300,7 +299,7 @@ TEST_CASE("gradients have the same bits on any number of threads and for any str
     arrays.q = q.view(), arrays.v = v.view(), arrays.initial_state = state.view();
     cotangents.dout = dout.view(), cotangents.dfinal_state = dstate.view();
     all.push_back(linear_attention_grad(arrays, cotangents, p.settings));
-    for (std::size_t other : {1, 2})
+    for (const std::size_t other : {std::size_t{1}, std::size_t{2}})
       for_each_linear_operand(
           [](const std::string& name, const auto& one, const auto& two) {
             CAPTURE(name);
@@ -337,8 +336,8 @@ TEST_CASE("NaN and infinities flow as the formula has them, and stay in their se
               if (!before || before->shape()[0] != 140) return;
               CAPTURE(one);
               const std::int64_t begin = before->bytes() / 140 * 100;
-              CHECK(std::memcmp(before->data() + begin, after->data() + begin,
-                                static_cast<std::size_t>(before->bytes() - begin)) == 0);
+              CHECK(std::equal(before->data() + begin, before->data() + before->bytes(),
+                               after->data() + begin));
             },
             clean, got);
       }

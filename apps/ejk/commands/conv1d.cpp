@@ -170,7 +170,7 @@ extern const Command conv1d_command{
     .outputs = {{"out", "the shape of X, of --dtype", "act(bias + sum of weights times tokens)"},
                 {"final_state", "(sequences, channels, L), or the pool of --state-indices",
                  "the last L tokens of each sequence, and of its initial state before them"}},
-    .use = R"(with h5py.File("out.h5") as f: out, state = f["out"][()], f["final_state"][()])",
+    .use = R"(with h5py.File("out.h5") as f: out, s = f["out"][()], f["final_state"][()])",
     .keys = joined({R"(
 layout | string | axes of X and out
 sequences, tokens, channels | integer | sequences; tokens of all; channels

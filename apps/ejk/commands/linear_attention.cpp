@@ -108,7 +108,7 @@ struct LinearProblem {
         in, types);
   }
 
-  std::int64_t bytes_to_buffer() {
+  std::int64_t bytes_to_buffer() const {
     std::int64_t all = 0;
     for (const BufferedInput* input : buffers_of(in)) all += input->bytes_to_buffer();
     return all;
@@ -344,7 +344,7 @@ double read_lower_bound(const std::string& word) {
 
 void add_inputs(OptionSet& set, LinearFlags& words) {
   add_reference(set, "Q", words.inputs.q.emplace(),
-                "queries (batch, sequence, heads, K), or as --layout says\n"
+                "queries (batch, sequence, heads, K), or --layout\n"
                 "Inputs are float16, bfloat16, float32 or float64. Of Mamba-2: C.")
       .required();
   add_reference(set, "K", words.inputs.k.emplace(), "keys, of any number of heads\nOf Mamba-2: B.")
@@ -434,14 +434,17 @@ void add_states(OptionSet& set, LinearFlags& words, bool of_results) {
              "the last axes of states, by default kv")
       .recorded_by_command()
       .group(kStatesGroup);
-  add_word(set, "--chunk-size", words.settings.chunk_size, at_least(1), "C",
-           of_results ? "tokens of a chunk, 64 by default\nIt changes what --states writes, and rounding."
-                      : "tokens of a chunk, 64 by default; it changes rounding")
+}
+
+void add_chunk_size(OptionSet& set, LinearFlags& words, const char* help) {
+  add_word(set, "--chunk-size", words.settings.chunk_size, at_least(1), "C", help)
       .recorded()
       .group(kStatesGroup);
 }
 
 void add_forward(OptionSet& set, LinearFlags& words) {
+  add_chunk_size(set, words,
+                 "tokens of a chunk, 64 by default\nIt changes what --states writes, and rounding.");
   declare_state_slots(set, words.slots);
   add_flag(set, "--states", words.settings.states, "also the state before each chunk: states")
       .recorded()
@@ -458,6 +461,7 @@ void add_forward(OptionSet& set, LinearFlags& words) {
 }
 
 void add_backward(OptionSet& set, LinearFlags& words) {
+  add_chunk_size(set, words, "tokens of a chunk, 64 by default; it changes rounding");
   add_reference(set, "--dfinal-state", words.cotangents.dfinal_state.emplace(),
                 "gradient of the final state, shaped as it; by default 0")
       .group(kStatesGroup);
@@ -494,9 +498,8 @@ Option& add_weights(OptionSet& set, LinearFlags& words, const std::string& help)
 
 void add_against_options(OptionSet& set, LinearFlags& words) {
   declare_against(set, words.against);
-  add_weights(set, words, "type to which it rounds factors of products, by default that of 16-bit inputs")
-      .needs("--against")
-      .group(kAgainstGroup);
+  add_weights(set, words, "type to which MINE's program rounds factors, by default that of 16-bit inputs")
+      .needs("--against");
 }
 
 // --- ejk audit linear-attention
@@ -528,10 +531,10 @@ Run declare_linear_audit(OptionSet& set) {
   add_inputs(set, *words);
   add_options(set, *words);
   add_gates(set, *words);
-  add_states(set, *words, true);
+  add_states(set, *words, false);
   add_dtype(set, "--dtype", words->settings.dtype, "type of the kernel's out, by default that of Q",
             float_dtypes());
-  add_weights(set, *words, "type to which right kernels round factors, by default that of 16-bit inputs");
+  add_weights(set, *words, "type of factors in right kernels");
   declare_test(set, *test);
   return [words, test](Job& job) { return run_linear_audit(*words, *test, job); };
 }
@@ -616,11 +619,9 @@ check | section | the comparison with float64, token by token | with --check
 extern const Command audit_linear_attention_command{
     .name = "audit linear-attention",
     .summary = "of a test of linear attention",
-    .example = "ejk audit linear-attention q.npy k.npy v.npy --decay g.npy --delta --tolerance fla",
-    .outputs = {{"expected.out, .final_state", "the layout of Q; (sequences, heads, K, V)",
-                 "the right results"},
-                {"FAULT.out, .final_state", "the same", "those of a kernel with that fault"},
-                {"FAULT-2.out, .final_state", "the same", "of its second variant"}},
+    .example = "ejk audit linear-attention q.npy k.npy v.npy --decay g.npy --tolerance fla",
+    .outputs = {{"expected.NAME", "the shapes of out and final_state", "the right results"},
+                {"FAULT.NAME", "the same", "of a kernel with that fault; FAULT-2 is its second variant"}},
     .declare = declare_linear_audit,
 };
 

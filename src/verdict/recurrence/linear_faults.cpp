@@ -224,7 +224,7 @@ class Faults {
               [this](HeadProblem& p) { normalize(p.k, 1, 1e-6), normalize(p.q, plan_.scale, 1e-6); });
       return;
     }
-    const auto bare = [this](LinearPlan& plan, LinearInputs&) { plan.settings.l2norm = false; };
+    const auto bare = [](LinearPlan& plan, LinearInputs&) { plan.settings.l2norm = false; };
     reread("norm", "not normalised: queries and keys", bare);
     reread("norm", "not normalised: queries", bare, [this](HeadProblem& p) { normalize(p.k, 1, 1e-6); });
     reread("norm", "not normalised: keys", bare,
