@@ -7,7 +7,7 @@
 //
 // Linear attention: every element of out and of the final states is compared with float64, within a bound that is
 // measured on the problem. Kernels compute in chunks and round factors of products: E is such a computation, of chunks
-// of 16 and of 128 tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two
+// of 16, 128 and 256 tokens, D the largest |E − reference| of them over a head's block of 64 tokens and its two
 // neighbours; of a final state over its matrix. The bound is
 //   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, of factors in float32 16,
 // max over the sequence's head or the matrix, u the unit roundoffs of the result's type and of factors. Of an input in float64 without
@@ -54,7 +54,7 @@ struct LinearAttentionVerdict {
   bool tests_recurrence = true;  // some element shows what came before its token
 };
 
-/// `factors`: absent, the type of inputs of 16 bits, else float32. Throws as compare_conv1d() does. Cost: five times
+/// `factors`: absent, the type of inputs of 16 bits, else float32. Throws as compare_conv1d() does. Cost: seven times
 /// the computation, 40 times with explanations.
 LinearAttentionVerdict compare_linear_attention(const LinearAttentionArrays& arrays,
                                                 const LinearAttentionSettings& settings,

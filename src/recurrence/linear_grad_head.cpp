@@ -273,15 +273,10 @@ const Rows<Real>& LinearGradHead<Real>::weakened(const Rows<Real>& rows) {
   return work_;
 }
 
-// The rounding of a factor near 1 would add up over the blocks of a long sequence: that of its distance does not.
 template <class Real>
 void LinearGradHead<Real>::decay_state(const Rows<Real>& state) {
   if (!in_.gate) return;
-  auto change = static_cast<Real>(std::expm1(total_[0]));
-  for (std::int64_t d = 0; d < keys_; ++d) {
-    if (by_channel()) change = static_cast<Real>(std::expm1(total_[d]));
-    for (std::int64_t c = 0; c < values_; ++c) state[d][c] += change * state[d][c];
-  }
+  for (std::int64_t d = 0; d < keys_; ++d) decay_row(state[d], total_[by_channel() ? d : 0], values_);
 }
 
 // --- In products

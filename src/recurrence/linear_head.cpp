@@ -299,12 +299,7 @@ template <class Real>
 void LinearHead<Real>::update_state(std::int64_t count) {
   const bool by_channel = plan_.decay == DecayKind::channel;
   if (in_.gate) {
-    // The rounding of a factor near 1 would add up over the chunks of a long sequence: that of its distance does not.
-    auto change = static_cast<Real>(std::expm1(total_[0]));
-    for (std::int64_t d = 0; d < keys_; ++d) {
-      if (by_channel) change = static_cast<Real>(std::expm1(total_[d]));
-      for (std::int64_t c = 0; c < values_; ++c) state_[d][c] += change * state_[d][c];
-    }
+    for (std::int64_t d = 0; d < keys_; ++d) decay_row(state_[d], total_[by_channel ? d : 0], values_);
     for (std::int64_t t = 0; t < count && !by_channel; ++t)
       for (std::int64_t d = 0; d < keys_; ++d) later_[t][d] = k_[t][d] * to_end_[t];
   }

@@ -191,9 +191,8 @@ struct Checked {
             types.skip && types.skip->rank() == 2 && types.skip->shape[1] == plan.value_size,
             "(heads,) or (heads, V)");
     if (!types.dt_bias) return;
-    plan.bias_heads = types.dt_bias->shape[0];
     if (plan.decay == DecayKind::channel && types.dt_bias->rank() == 1 &&
-        plan.bias_heads == heads(*types.decay) * plan.key_size) {
+        types.dt_bias->shape[0] == heads(*types.decay) * plan.key_size) {
       plan.bias_heads = heads(*types.decay);
       return;
     }
@@ -201,6 +200,7 @@ struct Checked {
             plan.decay == DecayKind::channel && types.dt_bias->rank() == 2 &&
                 types.dt_bias->shape[1] == plan.key_size,
             "(heads,), or of decays by channel (heads, K)");
+    plan.bias_heads = types.dt_bias->shape[0];
   }
 
   void require_state() const {
@@ -336,6 +336,11 @@ std::vector<double> of_heads(const ArrayView& array, std::int64_t rows, std::int
   return all;
 }
 
+void require_numbers(const std::vector<double>& numbers, const char* name) {
+  if (std::any_of(numbers.begin(), numbers.end(), [](double x) { return x != x; }))
+    throw invalid("{} holds NaN", name).about(name);
+}
+
 }  // namespace
 
 LinearInputs::LinearInputs(const LinearPlan& plan, const LinearAttentionArrays& arrays)
@@ -353,11 +358,14 @@ LinearInputs::LinearInputs(const LinearPlan& plan, const LinearAttentionArrays& 
   if (arrays.initial_state) initial_state = plan.state_form(*arrays.initial_state);
   const std::int64_t heads = plan.state_heads, width = plan.decay_width();
   rate.assign(static_cast<std::size_t>(heads), 1);
-  if (arrays.a_log) rate = of_heads(*arrays.a_log, arrays.a_log->shape[0], heads, 1);
-  if (arrays.a_log)
+  if (arrays.a_log) {
+    rate = of_heads(*arrays.a_log, arrays.a_log->shape[0], heads, 1);
+    require_numbers(rate, "a_log");
     std::transform(rate.begin(), rate.end(), rate.begin(), [](double a) { return std::exp(a); });
+  }
   bias.assign(static_cast<std::size_t>(heads * width), 0);
   if (arrays.dt_bias) bias = of_heads(*arrays.dt_bias, plan.bias_heads, heads, width);
+  require_numbers(bias, "dt_bias");
   if (arrays.skip) skip = of_heads(*arrays.skip, arrays.skip->shape[0], plan.out_heads, plan.value_size);
 }
 

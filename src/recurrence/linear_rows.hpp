@@ -75,6 +75,15 @@ void add_row(Real* to, Real factor, const Real* row, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += factor * row[i];
 }
 
+/// row ← e^decay · row. The rounding of a factor near 1 would add up over the chunks of a long sequence: that of its
+/// distance does not; of a small factor that of the distance would be larger than the result.
+template <class Real>
+void decay_row(Real* row, double decay, std::int64_t count) {
+  const bool is_near = decay > -0.5 && decay < 0.5;
+  const auto factor = static_cast<Real>(is_near ? std::expm1(decay) : std::exp(decay));
+  for (std::int64_t i = 0; i < count; ++i) row[i] = factor * row[i] + (is_near ? row[i] : Real{0});
+}
+
 /// e^x
 template <class Real>
 void exponentials(const double* x, std::int64_t count, Real* to) {

@@ -349,6 +349,34 @@ TEST_CASE("the rounding of decays near 1 does not add up over a long sequence") 
   }
 }
 
+TEST_CASE("a state that decays by much in a block keeps its digits, in results and gradients") {
+  // Values and keys are small beside the state, so that what is left of it is most of the results.
+  std::mt19937_64 engine(7);
+  for (const bool by_channel : {false, true})
+    for (const double decay : {-0.2, -0.5, -1.0}) {
+      CAPTURE(by_channel);
+      CAPTURE(decay);
+      const auto small = [&](Shape shape) {
+        Array array = plain::random(DType::float32, std::move(shape), engine);
+        for (float& x : array.elements<float>()) x *= 1e-8F;
+        return array;
+      };
+      const Array q = plain::random(DType::float32, {1, 64, 1, 16}, engine), k = small({1, 64, 1, 16}),
+                  v = small({1, 64, 1, 16}), state = plain::random(DType::float32, {1, 1, 16, 16}, engine),
+                  g = plain::filled(DType::float32, by_channel ? Shape{1, 64, 1, 16} : Shape{1, 64, 1},
+                                    decay);
+      LinearAttentionArrays arrays{.q = q.view(), .k = k.view(), .v = v.view(), .decay = g.view()};
+      arrays.initial_state = state.view();
+      const LinearAttentionPlan plan(types_of(arrays), {});
+      CHECK(plan.check(arrays, plan.run(arrays)).passed());
+      const Array dout = small({1, 64, 1, 16}),
+                  dstate = plain::random(DType::float32, {1, 1, 16, 16}, engine);
+      const LinearAttentionCotangents<ArrayView> cotangents{dout.view(), dstate.view()};
+      const LinearAttentionGradPlan backward(types_of(arrays), types_of(cotangents), {});
+      CHECK(backward.check(arrays, cotangents, backward.run(arrays, cotangents)).passed());
+    }
+}
+
 TEST_CASE("linear attention names the array and the index at fault") {
   std::mt19937_64 engine(23);
   const auto array = [&](Shape shape) { return plain::random(DType::float32, std::move(shape), engine); };
@@ -381,6 +409,15 @@ TEST_CASE("linear attention names the array and the index at fault") {
   Array nan = array({2, 6, 4});
   nan.elements<float>()[29] = std::numeric_limits<float>::quiet_NaN();
   CHECK(fault([&](auto& a, auto&) { a.decay = nan.view(); }) == "decay(1, 1, 1) is NaN");
+  const Array one = array({}), few = plain::filled(DType::float32, {4}, std::nan(""));
+  CHECK(fault([&](auto& a, auto&) { a.decay = gate.view(), a.a_log = few.view(); }) == "a_log holds NaN");
+  const Array rates = plain::filled(DType::float32, {4}, 0);
+  CHECK(fault([&](auto& a, auto&) {
+          a.decay = gate.view(), a.a_log = rates.view(), a.dt_bias = few.view();
+        }) == "dt_bias holds NaN");
+  CHECK(fault([&](auto& a, auto&) {
+          a.decay = gate.view(), a.a_log = rates.view(), a.dt_bias = one.view();
+        }).starts_with("dt_bias is (heads,)"));
   CHECK(fault([&](auto& a, auto&) { a.dt = gate.view(); }) ==
         "dt comes with a_log: decays are -exp(a_log) dt");
   CHECK(fault([&](auto&, auto& s) { s.chunk_size = 0; }) == "chunks have at least 1 token, not 0");

@@ -168,12 +168,20 @@ bool add_verdict(const LinearFlags& words, const LinearAttentionSettings& settin
     if (actual.results[0].source) given.out = actual.results[0].view();
     if (actual.results[1].source) given.final_state = actual.results[1].view();
   });
-  LinearAttentionVerdict verdict = naming(buffers_of(in), [&] {
+  const auto compared = [&](std::optional<FactorType> factors, Explain explain) {
     return job.phase(Phase::compute, [&] {
-      return compare_linear_attention(arrays, settings, given, words.factors, words.against.explain,
-                                      words.against.tiles);
+      return compare_linear_attention(arrays, settings, given, factors, explain, words.against.tiles);
     });
-  });
+  };
+  LinearAttentionVerdict verdict =
+      naming(buffers_of(in), [&] { return compared(words.factors, Explain::no); });
+  const bool is_explained = words.against.explain == Explain::yes && !verdict.against.agrees();
+  if (is_explained && !words.factors && size_of(arrays.q->dtype) == 4)
+    for (const FactorType type : {FactorType::tf32, FactorType::bf16})
+      if (verdict.against.agrees_with.empty() && compared(type, Explain::no).against.agrees())
+        verdict.against.agrees_with = fmt::format("--weights {}", name_of(type));
+  if (is_explained && verdict.against.agrees_with.empty())
+    verdict = naming(buffers_of(in), [&] { return compared(words.factors, Explain::yes); });
   const bool agrees = verdict.against.agrees();
   add_against(report, words.against, std::move(verdict.against), actual.others,
               "'ejk compare MINE RESULT --explain' compares the two arrays by themselves.", job);
@@ -364,7 +372,7 @@ void add_options(OptionSet& set, LinearFlags& words) {
              "LIBRARY",
              "the defaults of a library\nfla: ln, kv. flashinfer: linear decays, vk. mamba: scale 1, vk.")
       .recorded();
-  add_flag(set, "--delta", words.settings.delta, "the delta rule: u = beta (v - S k)").recorded();
+  add_flag(set, "--delta", words.settings.delta, "the delta rule: u = beta (v - S^T k)").recorded();
   add_word(set, "--scale", words.settings.scale, read_finite, "S", "of the output; by default 1/sqrt(K)")
       .recorded();
   add_flag(set, "--l2norm", words.settings.l2norm, "q and k become x / sqrt(sum x^2 + 1e-6)").recorded();
@@ -413,7 +421,7 @@ void add_gates(OptionSet& set, LinearFlags& words) {
       .group(kGatesGroup);
   take_word(
       set, "--dt-limit", [&words](const std::string& word) { words.settings.dt_limit = read_limits(word); },
-      "LO,HI", "then dt is clamped to them")
+      "LO,HI", "LO and HI, to which dt is clamped")
       .recorded("",
                 [&words]() -> ReportValue {
                   const auto& limit = words.settings.dt_limit;
@@ -612,6 +620,7 @@ check | section | the comparison with float64, token by token | with --check
 )",
                     kAgainstKeys, kAgainstPartsKeys, R"(
   not_given | string | results that were not given | where one was not given
+  agrees_with | string | the type of factors with which it agrees | with --explain, where it was found
 )"}),
     .declare = declare_linear_attention,
 };

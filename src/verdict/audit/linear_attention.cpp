@@ -38,7 +38,8 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"linear-boundary", "there are no packed sequences"},
     {"linear-chunk-lost", "no sequence is longer than a chunk"},
     {"linear-row-chunks", "there are no packed sequences with decays and initial states"},
-    {"linear-tail", "there is no decay by token"},
+    {"linear-tail-decay", "no chunk is followed by tokens of its row, or there is no decay by token"},
+    {"linear-tail", "all sequences are whole chunks, or shorter than one"},
     {"linear-score", "there is no decay"},
     {"linear-key", "there is no decay, or no delta rule"},
     {"linear-w-", "there is no decay, or no delta rule"},
@@ -57,6 +58,8 @@ constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
     {"linear-final-transposed", "K and V differ"},
     {"linear-slot-padding", "no sequence is padding"},
     {"linear-slot", "there are no slots"},
+    {"linear-norm", "q and k are not normalised"},
+    {"linear-empty", "no sequence is empty, or there is no initial state"},
     {"linear-", "there is no initial state"},
 };
 

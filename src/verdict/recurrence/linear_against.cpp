@@ -119,12 +119,11 @@ std::vector<std::vector<const LinearFault*>> likely(const LinearComparison& of, 
                                                     const verify::RowCounts& counts,
                                                     const std::vector<LinearFault>& faults) {
   const std::vector<SampledHead> heads = sampled_heads(it.rows, counts, of.plan, it.cell_of);
-  if (heads.empty()) {  // slots that no sequence writes
-    std::vector<const LinearFault*> of_slots;
-    for (const LinearFault& fault : faults)
-      if (fault.kind == "slots") of_slots.push_back(&fault);
-    return {of_slots};
-  }
+  // A slot that another sequence writes, or none, does not hold the result of its own.
+  std::vector<const LinearFault*> of_slots;
+  for (const LinearFault& fault : faults)
+    if (!it.has_tokens && fault.kind == "slots") of_slots.push_back(&fault);
+  if (heads.empty()) return {of_slots};
   struct Score {
     double mean = 0, most = 0;
   };
@@ -142,10 +141,11 @@ std::vector<std::vector<const LinearFault*>> likely(const LinearComparison& of, 
   for (std::size_t f = 0; f < order.size(); ++f) order[f] = f;
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return scores[a].mean > scores[b].mean; });
-  std::vector<std::vector<const LinearFault*>> all(2);
+  std::vector<std::vector<const LinearFault*>> all(3);
+  all[0] = std::move(of_slots);
   for (const std::size_t f : order) {
-    if (scores[f].most < kLeastShare || all[0].size() + all[1].size() == kMostWhole) continue;
-    all[scores[f].mean > 0.95 * scores[order[0]].mean ? 0 : 1].push_back(&faults[f]);
+    if (scores[f].most < kLeastShare || all[1].size() + all[2].size() == kMostWhole) continue;
+    all[scores[f].mean > 0.95 * scores[order[0]].mean ? 1 : 2].push_back(&faults[f]);
   }
   return all;
 }

@@ -264,6 +264,18 @@ class Faults {
         add("queries and keys", in_.k, heads,
             [=](LinearInputs& in, std::int64_t head) { keys(in, head), queries(in, head); });
     }
+    const auto gates = [](LinearInputs& in, std::int64_t head) {
+      if (in.gate) in.gate = head_of(*in.gate, head % in.gate->shape[1]);
+    };
+    const auto strengths = [](LinearInputs& in, std::int64_t head) {
+      if (in.beta) in.beta = head_of(*in.beta, head % in.beta->shape[1]);
+    };
+    if (in_.gate) add("decays", *in_.gate, heads, gates);
+    if (in_.beta) add("beta", *in_.beta, heads, strengths);
+    const ArrayView& fewest = in_.k.shape[1] < in_.v.shape[1] ? in_.k : in_.v;
+    add("all arrays", fewest, heads, [=](LinearInputs& in, std::int64_t head) {
+      keys(in, head), values(in, head), gates(in, head), strengths(in, head);
+    });
     if (heads < plan_.out_heads && heads > 1) add_states_modulo();
   }
 
@@ -272,12 +284,13 @@ class Faults {
     const bool is_square = plan_.key_size == plan_.value_size;
     const std::int64_t keys = plan_.key_size;
     if (in_.initial_state) {
-      solved("empty", "the final state of an empty sequence is 0, and not its initial one",
-             [](const HeadProblem& p) {
-               HeadResult result = recurrence_verdict::solve(p);
-               if (p.tokens == 0) std::fill(result.state.begin(), result.state.end(), 0.0);
-               return result;
-             });
+      if (has_empty())
+        solved("empty", "the final state of an empty sequence is 0, and not its initial one",
+               [](const HeadProblem& p) {
+                 HeadResult result = recurrence_verdict::solve(p);
+                 if (p.tokens == 0) std::fill(result.state.begin(), result.state.end(), 0.0);
+                 return result;
+               });
       changed("state", "the initial state is dropped",
               [](HeadProblem& p) { std::fill(p.state.begin(), p.state.end(), 0.0); });
       if (is_square)
@@ -473,6 +486,21 @@ class Faults {
     }
   }
 
+  bool has_empty() const {
+    return std::any_of(plan_.sequences.begin(), plan_.sequences.end(),
+                       [](const Sequence& s) { return s.length == 0; });
+  }
+  bool has_tail(std::int64_t size) const {
+    return std::any_of(plan_.sequences.begin(), plan_.sequences.end(),
+                       [size](const Sequence& s) { return s.length % size > 0; });
+  }
+  // Whether the last chunk of a sequence is followed by tokens of its row.
+  bool has_tokens_behind(std::int64_t size) const {
+    return std::any_of(plan_.sequences.begin(), plan_.sequences.end(), [&](const Sequence& s) {
+      return s.length % size > 0 && s.begin + s.length < truth_.tokens;
+    });
+  }
+
   // Chunks of the packed row: what stands before the sequence in its first one, and behind it in the last.
   void add_partial_chunks(std::int64_t size, std::int64_t longest) {
     const auto decay = [](std::vector<double>& state, const std::vector<double>& sums) {
@@ -491,14 +519,14 @@ class Faults {
              decay(p.state, decays_between(s.entry, s.begin / size * size, s.begin, head));
              return recurrence_verdict::solve(p);
            }});
-    if (size <= longest)
+    if (size <= longest && has_tail(size))
       solved("chunk", fmt::format("the tokens after whole chunks of {} are lost", size),
              [size](const HeadProblem& p) {
                HeadResult result = recurrence_verdict::solve(p);
                result.state = recurrence_verdict::solve(part_of(p, 0, p.tokens / size * size, p.state)).state;
                return result;
              });
-    if (!has_row || (size > 2 * longest && size > 64)) return;
+    if (!has_row || !has_tokens_behind(size) || (size > 2 * longest && size > 64)) return;
     all_.push_back(
         {"chunk", fmt::format("decays behind the last token of a chunk of {} are applied to the state", size),
          right_, [=, this](std::int64_t n, std::int64_t head, std::int64_t tokens) {

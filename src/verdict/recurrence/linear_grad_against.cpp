@@ -137,8 +137,9 @@ std::vector<GradientFault> faults_of(const LinearPlan& plan) {
   }
   if (has_decay && s.decay_space == DecaySpace::log2)
     scaled_decay("the gradient of decays lacks the factor ln 2", 1 / kLn2);
-  if (plan.decay != DecayKind::none && has_decay && s.decay_space != DecaySpace::linear)
-    changed("decay", "decays are missing", [](WideProblem& p) { multiply(*p.operands.decay, 0); });
+  if (has_decay && s.decay_space != DecaySpace::linear)
+    changed("decay", "decays are missing",
+            [](WideProblem& p) { std::ranges::fill(p.operands.decay->elements<double>(), 0.0); });
   changed("delta",
           s.delta ? "the correction of the delta rule is missing"
                   : "the correction of the delta rule is made, and there should be none",
@@ -173,7 +174,7 @@ struct GradientForm {
   std::string name;
   std::function<ArrayView(ArrayView array)>
       view;  // (entries, heads, tokens, size), (N, heads, K, V), (1, 1, n, size)
-  std::int64_t parts = 0, heads = 0, rows = 0,
+  std::int64_t parts = 0, heads = 0, length = 0, rows = 0,
                columns = 0;  // of the view; of Of::tokens heads are the columns
 };
 
@@ -263,7 +264,7 @@ class ComparedGradient {
     if (form_.of != Of::tokens) rows.column = "column", rows.columns_name = "columns";
     const verify::RowAxis sequences{"sequence", "sequences", std::ssize(plan_.sequences), Kind::part},
         heads{"head", "heads", form_.of == Of::numbers ? form_.rows : form_.heads, Kind::part},
-        tokens{"token", "tokens", form_.rows / form_.parts, Kind::position};
+        tokens{"token", "tokens", form_.length, Kind::position};
     rows.axes = form_.of == Of::heads    ? std::vector{sequences, tokens, heads}
                 : form_.of == Of::tokens ? std::vector{sequences, tokens}
                 : form_.of == Of::states ? std::vector{sequences, heads}
@@ -371,7 +372,7 @@ GradientForm GradientComparison::form_of(const std::string& name) const {
     };
   }
   const ArrayView view = form.view(of_name(truth_, name).view());
-  form.parts = view.shape[0], form.heads = view.shape[1];
+  form.parts = view.shape[0], form.heads = view.shape[1], form.length = view.shape[2];
   if (form.of == Of::tokens) {
     form.columns = form.heads;
     form.rows = form.parts * view.shape[2];

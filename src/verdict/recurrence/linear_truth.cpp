@@ -147,7 +147,8 @@ void LinearTruth::measure(const LinearPlan& plan, const LinearInputs& inputs) {
       for (std::int64_t i = 0; i < state_size; ++i)
         see_error(at(state_error_, n * state_heads + head), states[i], state(slot, head)[i]);
     };
-    for (const std::int64_t chunk : {16, 128}) RoundedChunks(plan, inputs, factors, chunk).run(n, head, sink);
+    for (const std::int64_t chunk : {16, 128, 256})
+      RoundedChunks(plan, inputs, factors, chunk).run(n, head, sink);
   });
 }
 

@@ -1,12 +1,12 @@
 // The reference of a verdict on linear attention, and what right kernels may differ from it by.
 //
-// Right kernels compute in chunks and round factors of products. E is such a computation, of chunks of 16 and of 128
-// tokens, D the largest |E − reference| of both over a head's block of 64 tokens and its two neighbours, of a final state
+// Right kernels compute in chunks and round factors of products. E is such a computation, of chunks of 16, 128
+// and 256 tokens, D the largest |E − reference| of them over a head's block of 64 tokens and its two neighbours, of a final state
 // over its matrix. The bound is
 //   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, 16 for float32,
 // with max over the sequence's head or the matrix and u the unit roundoffs of the result's type and of factors: the only
 // factor of an element may be rounded further in one program than in E; of inputs in float64,
-// where no type of factors is given, 2⁻³⁶ max |reference| + u |element|. Cost: four times the computation.
+// where no type of factors is given, 2⁻³⁶ max |reference| + u |element|. Cost: six times the computation.
 // tests: tests/verdict/recurrence/test_linear.cpp
 #pragma once
 

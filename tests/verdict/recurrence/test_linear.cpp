@@ -197,6 +197,47 @@ TEST_CASE("heads that are taken modulo are named") {
   CHECK(p.explained(arrays) == "heads: heads are taken modulo, and not by blocks: keys; ");
 }
 
+TEST_CASE("heads of gates, and those of all arrays, that are taken modulo are named") {
+  const auto of_heads = [](const Array& array, bool is_modulo) {
+    const std::int64_t tokens = array.shape()[0], heads = array.shape()[1];
+    const std::vector<double> from = plain::doubles(array.view());
+    const std::size_t size = from.size() / static_cast<std::size_t>(tokens * heads);
+    std::vector<double> to;
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t h = 0; h < kHeads; ++h) {
+        const std::int64_t one = is_modulo ? h % heads : h * heads / kHeads;
+        const auto at = from.begin() + (t * heads + one) * static_cast<std::int64_t>(size);
+        to.insert(to.end(), at, at + static_cast<std::int64_t>(size));
+      }
+    Shape shape = array.shape();
+    shape[1] = kHeads;
+    return plain::array_of(array.dtype(), shape, to);
+  };
+  Packed p(DType::float32);
+  p.add("decay", Packed::changed(plain::random(DType::float32, {kTokens, 2}, p.random),
+                                 [](double x) { return -0.2 * std::abs(x); }));
+  LinearAttentionArrays arrays = p.operands;
+  const Array decay = of_heads(p.arrays.at("decay"), true);
+  arrays.decay = decay.view();
+  CHECK(p.explained(arrays) == "heads: heads are taken modulo, and not by blocks: decays; ");
+}
+
+TEST_CASE("slots that another sequence writes are named by the final states alone") {
+  Packed p(DType::float32);
+  p.add("initial_state", plain::random(DType::float32, {9, kHeads, kSize, kSize}, p.random));
+  p.settings.slots.read = std::vector<std::int64_t>{3, 1, 7, 8, 5};
+  LinearAttentionSettings settings = p.settings;
+  settings.slots.write = std::vector<std::int64_t>{4, 2, 8, 0, 6};
+  settings.slots.read = std::vector<std::int64_t>{4, 2, 8, 0, 6};
+  const LinearAttention wrong = linear_attention(p.operands, settings);
+  const Against against =
+      compare_linear_attention(p.operands, p.settings, {{}, wrong.final_state.view()}, {}, Explain::yes)
+          .against;
+  REQUIRE(against.explanations.size() == 1);
+  CHECK(against.explanations[0].text == "another slot: the next one");
+  CHECK(against.explanations[0].share_explained > 0.99);
+}
+
 TEST_CASE("states that are dropped, transposed, late or not written are named") {
   const Packed p(DType::float32);
   const LinearAttention right = linear_attention(p.operands, p.settings);
