@@ -119,7 +119,7 @@ Audit audit(const ArrayView& lhs, const ArrayView& rhs, const IntegerArray& grou
 /// Of out and final_state. `factors` of a right kernel as in recurrence_check.hpp, whose bound is the rule `bound`.
 Audit audit(const LinearAttentionArrays& arrays, const LinearAttentionSettings& settings,
             std::optional<FactorType> factors, const AuditOptions& options);
-std::int64_t bytes_to_audit(const LinearAttentionPlan& plan);
+std::int64_t bytes_to_audit(const LinearAttentionPlan& plan, bool keeps_mutants);
 
 /// Inputs (batch, sequence, heads, size) on which every fault that applies is out of tolerance, as far as the sizes admit
 /// it, and a right kernel is not, where the tolerance admits one; their audit says which are not.

@@ -166,7 +166,7 @@ LinearGradients<Real>::LinearGradients(const LinearGradPlan& all)
         rows_of<Real>(all, *gate_type, p.decay == DecayKind::channel ? p.key_size : 0, p.state_heads));
   if (all.gradients.beta) beta.emplace(rows_of<Real>(all, *all.gradients.beta, 0, p.state_heads));
   if (all.gradients.initial_state)
-    initial_state.emplace(*all.gradients.initial_state, all.parts, true,
+    initial_state.emplace(*all.gradients.initial_state, 1, true,
                           [&](const ArrayView& view) { return p.state_form(view); });
   if (all.gradients.dt_bias || p.decay == DecayKind::fixed) bias = sums(p.state_heads, p.decay_width());
   if (all.gradients.a_log) rate = sums(p.state_heads, 1);

@@ -672,7 +672,7 @@ void LinearGradHead<Real>::run(std::int64_t sequence, std::int64_t head, LinearG
     for (std::int64_t b = end - 1; b >= begin; --b) backward(b);
   }
   if (to.initial_state)
-    to.initial_state->add(part_, slot, head * in_.initial_state->shape[1] / plan_.state_heads, 0, keys_,
+    to.initial_state->add(0, slot, head * in_.initial_state->shape[1] / plan_.state_heads, 0, keys_,
                           dstate_.data, values_, values_);
 }
 

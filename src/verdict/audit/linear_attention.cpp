@@ -273,10 +273,12 @@ Audit audit(const LinearAttentionArrays& arrays, const LinearAttentionSettings& 
   return LinearAudit(arrays, settings, factors, options).run();
 }
 
-std::int64_t bytes_to_audit(const LinearAttentionPlan& plan) {
+std::int64_t bytes_to_audit(const LinearAttentionPlan& plan, bool keeps_mutants) {
   constexpr std::int64_t kCopies =
       8;  // the reference twice, rounded, tolerances, a mutant twice, rounded, of a fault
-  return kCopies * 8 * (element_count(plan.out().shape) + element_count(plan.final_state().shape));
+  constexpr std::int64_t kMutants = 80;
+  return kCopies * 8 * (element_count(plan.out().shape) + element_count(plan.final_state().shape)) +
+         (keeps_mutants ? kMutants * (plan.out().bytes() + plan.final_state().bytes()) : 0);
 }
 
 }  // namespace ejk

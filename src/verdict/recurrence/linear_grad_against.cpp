@@ -30,6 +30,7 @@ using recurrence::Sequence;
 using recurrence_verdict::RowBound;
 using Gradients = LinearAttentionOperands<Array>;
 using Columns = std::span<const std::int64_t>;
+using Axes = std::vector<std::size_t>;
 
 constexpr std::int64_t kBlock = 64;
 constexpr double kLn2 = 0.693147180559945309417232121458;
@@ -122,7 +123,16 @@ std::vector<GradientFault> faults_of(const LinearPlan& plan) {
   if (plan.sequences.size() > 1 && s.layout == LinearAttentionLayout::thd)
     changed("boundary", "the state of each sequence runs on into the next: cu_seqlens is ignored",
             [tokens = plan.tokens](WideProblem& p) {
-              if (p.operands.initial_state || p.cotangents.dfinal_state) return;
+              const auto keep = [](std::optional<Array>& states, std::int64_t index) {
+                if (!states) return;
+                ArrayView one = states->view()[index];
+                one.shape.insert(one.shape.begin(), 1);
+                one.strides.insert(one.strides.begin(), 0);
+                states = Array::copy_of(one);
+              };
+              keep(p.operands.initial_state, 0);
+              if (p.cotangents.dfinal_state)
+                keep(p.cotangents.dfinal_state, p.cotangents.dfinal_state->shape()[0] - 1);
               p.settings.cu_seqlens = std::vector<std::int64_t>{0, tokens};
             });
   if (has_decay && s.decay_space == DecaySpace::ln) {
@@ -261,18 +271,23 @@ class ComparedGradient {
     rows.name = form_.name;
     rows.dtype = given_.dtype;
     rows.rows = form_.rows, rows.columns = form_.columns;
-    if (form_.of != Of::tokens) rows.column = "column", rows.columns_name = "columns";
+    rows.column = form_.of == Of::tokens ? "head" : "column";
+    rows.columns_name = form_.of == Of::tokens ? "heads" : "columns";
     const verify::RowAxis sequences{"sequence", "sequences", std::ssize(plan_.sequences), Kind::part},
         heads{"head", "heads", form_.of == Of::numbers ? form_.rows : form_.heads, Kind::part},
-        tokens{"token", "tokens", form_.length, Kind::position};
+        tokens{"token", "tokens", form_.length, Kind::position},
+        channels{"key channel", "key channels", form_.length, Kind::position};
+    const bool is_packed = plan_.settings.layout == LinearAttentionLayout::thd;
+    if (form_.of == Of::heads) rows.array_axes = is_packed ? Axes{1, 2} : Axes{0, 1, 2};
+    if (form_.of == Of::states) rows.array_axes = {0, 1, 2};
     rows.axes = form_.of == Of::heads    ? std::vector{sequences, tokens, heads}
                 : form_.of == Of::tokens ? std::vector{sequences, tokens}
-                : form_.of == Of::states ? std::vector{sequences, heads}
+                : form_.of == Of::states ? std::vector{sequences, heads, channels}
                                          : std::vector{heads};
     rows.place = [this](std::int64_t row, std::int64_t* at) {
       const RowPlace place = place_of(form_, row);
       if (form_.of == Of::numbers) return at[0] = row, void();
-      if (form_.of == Of::states) return at[0] = place.part, at[1] = place.head, void();
+      if (form_.of == Of::states) return at[0] = place.part, at[1] = place.head, at[2] = place.row, void();
       at[0] = recurrence_verdict::sequence_at(plan_, place.part, place.row), at[1] = place.row;
       if (form_.of == Of::heads) at[2] = place.head;
     };

@@ -136,7 +136,22 @@ TEST_CASE("faults of gradients are named, in float32 and bfloat16") {
     CHECK(p.explained(linear_attention_grad(p.operands, dout, p.settings))
               .starts_with("the gradient of the final state is left out; "));
 
+    // Sequence 0's state and the last gradient of a final state are those of the row.
     LinearAttentionSettings settings = p.settings;
+    settings.cu_seqlens = std::vector<std::int64_t>{0, kLength};
+    const auto state = [](const Array& all, std::ptrdiff_t index) {
+      std::vector<double> values = plain::doubles(all.view());
+      values = {values.begin() + index * 2 * kOf * kOf, values.begin() + (index + 1) * 2 * kOf * kOf};
+      return plain::array_of(DType::float32, {1, 2, kOf, kOf}, values);
+    };
+    const Array first = state(p.arrays.at("initial_state"), 0), last = state(p.dfinal_state, 2);
+    arrays = p.operands;
+    arrays.initial_state = first.view();
+    wrong = linear_attention_grad(arrays, {p.dout.view(), last.view()}, settings);
+    wrong.initial_state.reset();
+    CHECK(p.explained(wrong) == "the state of each sequence runs on into the next: cu_seqlens is ignored; ");
+
+    settings = p.settings;
     settings.delta = false;
     CHECK(of(p.operands, settings) == "the correction of the delta rule is missing; ");
     settings = p.settings;
