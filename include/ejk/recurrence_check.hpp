@@ -10,8 +10,8 @@
 // of 16, 128 and 256 tokens, D the largest |E − reference| of them over a head's block of 64 tokens and its two
 // neighbours; of a final state over its matrix. The bound is
 //   F D + 2⁻²⁰ max |reference| + u |element|,  F = 4, of factors in float32 16,
-// max over the sequence's head or the matrix, u the unit roundoffs of the result's type and of factors. Of an input in float64 without
-// a type of factors it is 2⁻³⁶ max |reference| + u |element|. Slots that no sequence writes must be equal.
+// max over the sequence's head or the matrix, u the unit roundoffs of the result's type and of factors. Of an input in
+// float64 without a type of factors it is 2⁻³⁶ max |reference| + u |element|. Slots that no sequence writes must be equal.
 // Explanations have the kinds boundary, chunk, decay, beta, delta, scale, order, norm, heads, operands, state, slots
 // and empty.
 #pragma once

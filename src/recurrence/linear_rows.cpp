@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,6 @@ namespace {
 
 // e^-800 is 0, and sums of 64 such keep all digits.
 constexpr double kLeastGate = -800;
-constexpr double kLn2 = 0.693147180559945309417232121458;
 constexpr double kNormFloor = 1e-6;
 
 double softplus(double x) { return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x)); }
@@ -138,7 +138,7 @@ void LinearRows<Real>::activate(std::int64_t first, std::int64_t count, double* 
       } else {
         work_.least_decay = std::min(work_.least_decay, g);
         work_.largest_decay = std::max(work_.largest_decay, g);
-        if (s.decay_space == DecaySpace::log2) g *= kLn2;
+        if (s.decay_space == DecaySpace::log2) g *= std::numbers::ln2;
       }
     }
     g = std::max(g, kLeastGate);
@@ -212,7 +212,7 @@ double LinearRows<Real>::through_gates(std::int64_t first, std::int64_t count, d
       if (g != 0) of_rate -= rate * used * g;
       g = is_clamped ? 0 : (beta[i] - rate * g) * (s.dt_softplus ? sigmoid(x) : 1);
     } else if (!plan_.is_raw) {
-      g *= kLn2;
+      g *= std::numbers::ln2;
     } else if (s.lower_bound) {
       const double slope = *s.lower_bound * sigmoid(rate * x) * sigmoid(-rate * x) * rate * g;
       of_rate += slope * x;

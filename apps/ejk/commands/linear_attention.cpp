@@ -250,10 +250,10 @@ bool add_grad_verdict(const LinearFlags& words, const LinearProblem& problem,
   std::size_t next = 0;
   job.phase(Phase::read, [&] {
     for_each_linear_operand(
-        [&](const char*, const auto& type, auto& mine) {
+        [&](const char*, const auto& type, auto& result) {
           if (!type) return;
           BufferedInput& input = actual.results[next++];
-          if (input.source) mine = input.view();
+          if (input.source) result = input.view();
         },
         problem.types, given);
   });
@@ -319,7 +319,7 @@ Outcome run_grad(const LinearFlags& words, Job& job) {
       job.phase(Phase::read, [&] { return open_actual(words.against, planned, {}, job, report); });
   const bool compares = words.against.given(),
              computes = job.outputs.has_target() || !compares || words.check;
-  for (const BufferedInput& mine : actual.results) peak += mine.bytes_to_buffer();
+  for (const BufferedInput& result : actual.results) peak += result.bytes_to_buffer();
   if (compares) peak += bytes_to_compare_linear_attention_grad(plan, words.against.explain);
   if (job.plan(report, peak + piece_buffers(3, peak))) return Outcome::passed;
 

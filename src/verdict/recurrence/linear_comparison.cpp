@@ -1,3 +1,4 @@
+// Results of linear attention as rows beside their reference.
 // tests: tests/verdict/recurrence/test_linear.cpp
 #include "verdict/recurrence/linear_comparison.hpp"
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <numbers>
 #include <utility>
 
 #include "compare/float_type.hpp"
@@ -23,8 +24,6 @@ using recurrence::LinearPlan;
 using recurrence::Sequence;
 using Change = std::function<void(HeadProblem&)>;
 using Reads = std::function<void(LinearPlan&, LinearInputs&)>;
-
-constexpr double kLn2 = 0.693147180559945309417232121458;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
@@ -97,8 +96,10 @@ class Faults {
       for (const std::int64_t size : {64, 128, 256})
         if (size == 64 || size < longest) add_steps_of_chunks(size);
     if (!plan_.settings.delta) return;
-    stepped("chunk", "the inverse of 1 + A is A: the system is not solved", {LinearStep::lower_for_inverse});
-    stepped("chunk", "the inverse of 1 + A is 1 - A: the system is not solved", {LinearStep::first_order});
+    stepped("chunk", "the triangular system of a chunk is not solved: its matrix is for the inverse",
+            {LinearStep::lower_for_inverse});
+    stepped("chunk", "the triangular system of a chunk is not solved: 1 - A is for the inverse of 1 + A",
+            {LinearStep::first_order});
   }
 
   // sgl-project/sglang#30860 and #31904, flashinfer-ai/flashinfer#2490
@@ -107,9 +108,9 @@ class Faults {
     changed("decay", "decays are missing", [](HeadProblem& p) { p.gates.clear(); });
     changed("decay", "decays are applied twice", [](HeadProblem& p) { multiply(p.gates, 2); });
     changed("decay", "2 to the decay is taken for e to the decay",
-            [](HeadProblem& p) { multiply(p.gates, kLn2); });
+            [](HeadProblem& p) { multiply(p.gates, std::numbers::ln2); });
     changed("decay", "logarithms of decays are divided by ln 2",
-            [](HeadProblem& p) { multiply(p.gates, 1 / kLn2); });
+            [](HeadProblem& p) { multiply(p.gates, 1 / std::numbers::ln2); });
     if (plan_.settings.decay_space == DecaySpace::linear)
       changed("decay", "factors and logarithms are exchanged: factors are taken for logarithms",
               [](HeadProblem& p) {
@@ -545,9 +546,9 @@ class Faults {
     };
     add_step("scores have no decay between tokens", LinearStep::mask_for_scores);
     if (!plan_.settings.delta) return;
-    add_step("A has no decay between tokens", LinearStep::mask_for_keys);
-    add_step("A and the scores have no decay between tokens", LinearStep::mask_for_both);
-    add_step("W has no decay from the first token on", LinearStep::plain_w);
+    add_step("scores of keys have no decay between tokens", LinearStep::mask_for_keys);
+    add_step("scores of keys and of queries have no decay between tokens", LinearStep::mask_for_both);
+    add_step("what is subtracted of the state has no decay from the first token", LinearStep::plain_w);
   }
 
   // −e^A (G + bias) in the place of −e^A softplus(G + bias).

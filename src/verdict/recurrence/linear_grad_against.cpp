@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <random>
 #include <utility>
 
@@ -33,8 +34,6 @@ using Columns = std::span<const std::int64_t>;
 using Axes = std::vector<std::size_t>;
 
 constexpr std::int64_t kBlock = 64;
-constexpr double kLn2 = 0.693147180559945309417232121458;
-
 Array in_float64(const ArrayView& view) {
   const Array copy = Array::copy_of(view);
   Array wide(DType::float64, view.shape);
@@ -102,6 +101,36 @@ struct GradientFault {
   std::function<Gradients(WideProblem problem)> gradients;
 };
 
+void add_faults_of_decays(const LinearPlan& plan, std::vector<GradientFault>& all) {
+  const DecaySpace space = plan.settings.decay_space;
+  if (plan.decay == DecayKind::none || plan.has_dt || plan.is_raw) return;
+  // A factor of the gradient of decays alone.
+  const auto scaled_decay = [&](std::string text, double factor) {
+    all.push_back({"decay", std::move(text), [factor](const WideProblem& problem) {
+                     Gradients gradients = problem.gradients();
+                     multiply(*gradients.decay, factor);
+                     return gradients;
+                   }});
+  };
+  if (space == DecaySpace::ln) {
+    all.push_back({"decay", "2 to the decay is taken for e to the decay", [](WideProblem problem) {
+                     multiply(*problem.operands.decay, std::numbers::ln2);
+                     Gradients gradients = problem.gradients();
+                     multiply(*gradients.decay, std::numbers::ln2);
+                     return gradients;
+                   }});
+    scaled_decay("logarithms of decays are divided by ln 2 in their gradient", 1 / std::numbers::ln2);
+    scaled_decay("the gradient of decays has a factor ln 2 too much", std::numbers::ln2);
+  }
+  if (space == DecaySpace::log2)
+    scaled_decay("the gradient of decays lacks the factor ln 2", 1 / std::numbers::ln2);
+  if (space != DecaySpace::linear)
+    all.push_back({"decay", "decays are missing", [](WideProblem problem) {
+                     std::ranges::fill(problem.operands.decay->elements<double>(), 0.0);
+                     return problem.gradients();
+                   }});
+}
+
 std::vector<GradientFault> faults_of(const LinearPlan& plan) {
   std::vector<GradientFault> all;
   const LinearAttentionSettings& s = plan.settings;
@@ -109,15 +138,6 @@ std::vector<GradientFault> faults_of(const LinearPlan& plan) {
     all.push_back({std::move(kind), std::move(text), [change = std::move(change)](WideProblem problem) {
                      change(problem);
                      return problem.gradients();
-                   }});
-  };
-  const bool has_decay = plan.decay != DecayKind::none && !plan.has_dt && !plan.is_raw;
-  // A factor of the gradient of decays alone.
-  const auto scaled_decay = [&](std::string text, double factor) {
-    all.push_back({"decay", std::move(text), [factor](const WideProblem& problem) {
-                     Gradients gradients = problem.gradients();
-                     multiply(*gradients.decay, factor);
-                     return gradients;
                    }});
   };
   if (plan.sequences.size() > 1 && s.layout == LinearAttentionLayout::thd)
@@ -135,21 +155,7 @@ std::vector<GradientFault> faults_of(const LinearPlan& plan) {
                 keep(p.cotangents.dfinal_state, p.cotangents.dfinal_state->shape()[0] - 1);
               p.settings.cu_seqlens = std::vector<std::int64_t>{0, tokens};
             });
-  if (has_decay && s.decay_space == DecaySpace::ln) {
-    all.push_back({"decay", "2 to the decay is taken for e to the decay", [](WideProblem problem) {
-                     multiply(*problem.operands.decay, kLn2);
-                     Gradients gradients = problem.gradients();
-                     multiply(*gradients.decay, kLn2);
-                     return gradients;
-                   }});
-    scaled_decay("logarithms of decays are divided by ln 2 in their gradient", 1 / kLn2);
-    scaled_decay("the gradient of decays has a factor ln 2 too much", kLn2);
-  }
-  if (has_decay && s.decay_space == DecaySpace::log2)
-    scaled_decay("the gradient of decays lacks the factor ln 2", 1 / kLn2);
-  if (has_decay && s.decay_space != DecaySpace::linear)
-    changed("decay", "decays are missing",
-            [](WideProblem& p) { std::ranges::fill(p.operands.decay->elements<double>(), 0.0); });
+  add_faults_of_decays(plan, all);
   changed("delta",
           s.delta ? "the correction of the delta rule is missing"
                   : "the correction of the delta rule is made, and there should be none",
@@ -436,15 +442,15 @@ Against GradientComparison::run(const LinearAttentionOperands<ArrayView>& given,
   std::vector<std::unique_ptr<ComparedGradient>> all;
   std::vector<const verify::ResultRows*> results;
   for_each_linear_operand(
-      [&](const std::string& name, const auto& mine, const auto& truth) {
+      [&](const std::string& name, const auto& actual, const auto& truth) {
         if (!truth) return;
         const std::string array = "d" + name;
-        if (!mine) return against.not_given.push_back(array);
-        verify::require_given(*mine, truth->shape(), array, array);
+        if (!actual) return against.not_given.push_back(array);
+        verify::require_given(*actual, truth->shape(), array, array);
         GradientForm form = form_of(name);
         std::vector<double> errors = errors_of(form);
         for (double& error : errors) error *= factor_;
-        all.push_back(std::make_unique<ComparedGradient>(plan_, std::move(form), *mine, *truth,
+        all.push_back(std::make_unique<ComparedGradient>(plan_, std::move(form), *actual, *truth,
                                                          is_wide_ ? 0x1p-32 : 0x1p-20, std::move(errors)));
         all.back()->rows.tiles = tiles;
         results.push_back(&all.back()->rows);

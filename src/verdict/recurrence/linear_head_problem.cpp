@@ -1,3 +1,4 @@
+// A head of linear attention in float64: the chunk form of the library, and by the letter token by token or in chunks.
 // tests: tests/verdict/recurrence/test_linear.cpp
 #include "verdict/recurrence/linear_head_problem.hpp"
 
@@ -13,21 +14,12 @@ namespace ejk::recurrence_verdict {
 
 namespace {
 
-using recurrence::DecayKind;
+using recurrence::add_row;
+using recurrence::dot_of;
 using recurrence::LinearInputs;
 using recurrence::LinearPlan;
 
 std::vector<double> zeros(std::int64_t count) { return std::vector<double>(static_cast<std::size_t>(count)); }
-
-double dot(const double* a, const double* b, std::int64_t count) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void add(double* to, double factor, const double* from, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
-}
 
 void add_skip(const HeadProblem& p, HeadResult& result) {
   if (p.skip.empty()) return;
@@ -97,14 +89,15 @@ class Tokens {
   bool is(LinearStep step) const { return steps_.step == step; }
 
   void product(const double* k, double* error) const {
-    for (std::int64_t d = 0; p_.delta && d < p_.keys; ++d) add(error, k[d], s_ + d * p_.values, p_.values);
+    for (std::int64_t d = 0; p_.delta && d < p_.keys; ++d)
+      add_row(error, k[d], s_ + d * p_.values, p_.values);
   }
   void update(std::int64_t t, const double* k, double* u) {
     const double beta = p_.beta[static_cast<std::size_t>(t)],
                  of_error = is(LinearStep::beta_on_values) ? 1 : beta;
     const double* const v = p_.v.data() + t * p_.values;
     for (std::int64_t c = 0; c < p_.values; ++c) u[c] = beta * v[c] - of_error * u[c];
-    for (std::int64_t d = 0; d < p_.keys; ++d) add(s_ + d * p_.values, k[d], u, p_.values);
+    for (std::int64_t d = 0; d < p_.keys; ++d) add_row(s_ + d * p_.values, k[d], u, p_.values);
   }
   void decay(std::int64_t t) {
     if (p_.gates.empty()) return;
@@ -120,8 +113,9 @@ class Tokens {
   void write_out(std::int64_t t) {
     for (std::int64_t h = 0; h < p_.heads; ++h)
       for (std::int64_t d = 0; d < p_.keys; ++d)
-        add(result_.out.data() + (h * p_.tokens + t) * p_.values,
-            p_.q[static_cast<std::size_t>((h * p_.tokens + t) * p_.keys + d)], s_ + d * p_.values, p_.values);
+        add_row(result_.out.data() + (h * p_.tokens + t) * p_.values,
+                p_.q[static_cast<std::size_t>((h * p_.tokens + t) * p_.keys + d)], s_ + d * p_.values,
+                p_.values);
   }
 
   const HeadProblem& p_;
@@ -161,8 +155,8 @@ class Chunk {
   double beta(std::int64_t i) const { return p_.beta[static_cast<std::size_t>(begin_ + i)]; }
   // Σ_d x_d k_jd e^(G_id − G_jd), or without decays.
   double score(const double* x, std::int64_t i, std::int64_t j, bool is_plain) const {
-    if (is_plain) return dot(x, key(j), p_.keys);
-    if (p_.width == 1) return std::exp(sums_[index(i, 0)] - sums_[index(j, 0)]) * dot(x, key(j), p_.keys);
+    if (is_plain) return dot_of(x, key(j), p_.keys);
+    if (p_.width == 1) return std::exp(sums_[index(i, 0)] - sums_[index(j, 0)]) * dot_of(x, key(j), p_.keys);
     double sum = 0;
     for (std::int64_t d = 0; d < p_.keys; ++d)
       sum += x[d] * key(j)[d] * std::exp(sums_[index(i, d)] - sums_[index(j, d)]);
@@ -170,8 +164,8 @@ class Chunk {
   }
   void times_state(const double* x, std::int64_t i, bool is_plain, double* to) const {
     for (std::int64_t d = 0; d < p_.keys; ++d)
-      add(to, x[d] * (is_plain ? 1 : std::exp(sums_[index(i, d)])), result_.state.data() + d * p_.values,
-          p_.values);
+      add_row(to, x[d] * (is_plain ? 1 : std::exp(sums_[index(i, d)])), result_.state.data() + d * p_.values,
+              p_.values);
   }
 
   // u of each token, (count, V).
@@ -192,8 +186,8 @@ class Chunk {
       double* const row = u.data() + i * p_.values;
       if (step_ == LinearStep::lower_for_inverse) std::fill_n(row, p_.values, 0.0);
       for (std::int64_t j = 0; j < i; ++j)
-        add(row, sign * beta(i) * score(key(i), i, j, is_plain), (solves ? u : right).data() + j * p_.values,
-            p_.values);
+        add_row(row, sign * beta(i) * score(key(i), i, j, is_plain),
+                (solves ? u : right).data() + j * p_.values, p_.values);
     }
     return u;
   }
@@ -206,7 +200,7 @@ class Chunk {
         double* const out = result_.out.data() + row * p_.values;
         times_state(q, i, false, out);
         for (std::int64_t j = 0; j <= i; ++j)
-          add(out, score(q, i, j, is_plain), u.data() + j * p_.values, p_.values);
+          add_row(out, score(q, i, j, is_plain), u.data() + j * p_.values, p_.values);
       }
   }
   void update(const std::vector<double>& u) {
@@ -215,8 +209,8 @@ class Chunk {
       const double last = sums_[index(count_ - 1, d)], factor = std::exp(last);
       for (std::int64_t c = 0; c < p_.values; ++c) s[d * p_.values + c] *= factor;
       for (std::int64_t j = 0; j < count_; ++j)
-        add(s + d * p_.values, key(j)[d] * std::exp(last - sums_[index(j, d)]), u.data() + j * p_.values,
-            p_.values);
+        add_row(s + d * p_.values, key(j)[d] * std::exp(last - sums_[index(j, d)]), u.data() + j * p_.values,
+                p_.values);
     }
   }
 

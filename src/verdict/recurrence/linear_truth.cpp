@@ -1,3 +1,4 @@
+// The reference of linear attention, and bounds measured by chunk forms with rounded factors.
 // tests: tests/verdict/recurrence/test_linear.cpp
 #include "verdict/recurrence/linear_truth.hpp"
 

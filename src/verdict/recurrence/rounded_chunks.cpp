@@ -19,6 +19,8 @@
 
 namespace ejk::recurrence_verdict {
 
+using recurrence::for_groups;
+
 namespace {
 
 constexpr std::int64_t kBlock = 16;                         // rows, of decays by channel
@@ -45,11 +47,6 @@ DType dtype_of(FactorType factors) {
   return factors == FactorType::bf16  ? DType::bfloat16
          : factors == FactorType::f16 ? DType::float16
                                       : DType::float32;
-}
-
-template <class F>
-void for_groups(const kernels::Gemm& gemm, std::int64_t rows, F&& f) {
-  for (std::int64_t r = 0, g = 0; r < rows; r += gemm.mr, ++g) f(g, r, std::min(gemm.mr, rows - r));
 }
 
 }  // namespace
