@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ejk/array.hpp"
+#include "ejk/linear_attention.hpp"
+#include "ejk/report.hpp"
 
 namespace ejk::recurrence {
 
@@ -37,5 +40,22 @@ struct Errors {
     if (error > size) size = error, index = at;
   }
 };
+
+/// `index`: the heading of the column.
+inline Report report_of(bool passed, const std::vector<LinearAttentionGradCheck::Of>& all,
+                        const char* index) {
+  Report report;
+  report.add("passed", "passed", passed);
+  Table table{"differences",
+              "largest differences from float64",
+              {{"array", "array"},
+               {"size", "difference", Unit::value},
+               {"allowed", "allowed", Unit::value},
+               {"index", index}},
+              {}};
+  for (const auto& [name, d] : all) table.rows.push_back({name, d.size, d.allowed, d.index});
+  report.add(std::move(table));
+  return report;
+}
 
 }  // namespace ejk::recurrence

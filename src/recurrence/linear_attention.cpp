@@ -233,19 +233,8 @@ Report describe(const LinearAttentionWork& work) {
 }
 
 Report describe(const LinearAttentionCheck& check) {
-  Report report;
-  report.add("passed", "passed", check.passed());
-  Table table{"differences",
-              "largest differences from float64",
-              {{"array", "array"},
-               {"size", "difference", Unit::value},
-               {"allowed", "allowed", Unit::value},
-               {"index", "sequence, head, token"}},
-              {}};
-  for (const auto& [name, d] : {std::pair("out", &check.out), {"final_state", &check.final_state}})
-    table.rows.push_back({std::string(name), d->size, d->allowed, d->index});
-  report.add(std::move(table));
-  return report;
+  return recurrence::report_of(check.passed(), {{"out", check.out}, {"final_state", check.final_state}},
+                               "sequence, head, token");
 }
 
 }  // namespace ejk

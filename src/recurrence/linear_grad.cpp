@@ -315,18 +315,7 @@ Report describe(const LinearAttentionGradPlan& plan) {
 }
 
 Report describe(const LinearAttentionGradCheck& check) {
-  Report report;
-  report.add("passed", "passed", check.passed());
-  Table table{"differences",
-              "largest differences from float64",
-              {{"array", "array"},
-               {"size", "difference", Unit::value},
-               {"allowed", "allowed", Unit::value},
-               {"index", "index"}},
-              {}};
-  for (const auto& [name, d] : check.differences) table.rows.push_back({name, d.size, d.allowed, d.index});
-  report.add(std::move(table));
-  return report;
+  return recurrence::report_of(check.passed(), check.differences, "index");
 }
 
 }  // namespace ejk

@@ -219,17 +219,7 @@ void LinearGradHead<Real>::set_decays() {
   if (by_channel()) return set_decays_of_channels();
   keys_b_.pack(matmul::transposed(k_.matrix()), keys_, count_);
   if (!in_.gate) return;
-  double sum = 0;
-  for (std::int64_t t = 0; t < count_; ++t) g_[t] = sum += gates_[t];
-  double* const differences = read_;
-  for (std::int64_t i = 0; i < count_; ++i) {
-    for (std::int64_t j = 0; j <= i; ++j) differences[j] = g_[i] - g_[j];
-    exponentials(differences, i + 1, gamma_[i]);
-  }
-  total_[0] = sum;
-  exponentials(g_, count_, from_start_);
-  for (std::int64_t i = 0; i < count_; ++i) differences[i] = sum - g_[i];
-  exponentials(differences, count_, to_end_);
+  total_[0] = decays_of_heads(gates_, count_, g_, read_, gamma_, from_start_, to_end_);
 }
 
 template <class Real>

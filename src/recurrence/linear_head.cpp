@@ -157,17 +157,7 @@ template <class Real>
 void LinearHead<Real>::decay_of_heads(std::int64_t count) {
   keys_b_[0].pack(matmul::transposed(k_.matrix()), keys_, count);
   if (!in_.gate) return;
-  double sum = 0;
-  for (std::int64_t t = 0; t < count; ++t) sums_[t] = sum += gates_[t];
-  double* const differences = gates_;
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (std::int64_t j = 0; j <= i; ++j) differences[j] = sums_[i] - sums_[j];
-    exponentials(differences, i + 1, gamma_[i]);
-  }
-  total_[0] = sum;
-  exponentials(sums_, count, from_start_);
-  for (std::int64_t i = 0; i < count; ++i) differences[i] = sum - sums_[i];
-  exponentials(differences, count, to_end_);
+  total_[0] = decays_of_heads(gates_, count, sums_, gates_, gamma_, from_start_, to_end_);
 }
 
 // Decays of channels in rows [begin, end): growth, and keys as all later rows read them.

@@ -97,6 +97,23 @@ void exponentials(const double* x, std::int64_t count, Real* to) {
     std::transform(x, x + count, to, [](double e) { return static_cast<Real>(std::exp(e)); });
 }
 
+/// Decays of heads in a chunk of `count` tokens: the running sums G of gates, e^(G_i − G_j) for i ≥ j, e^G, e^(G of the
+/// last − G). Returns the last sum. `scratch` is of `count` numbers, and may be the gates.
+template <class Real>
+double decays_of_heads(const double* gates, std::int64_t count, double* sums, double* scratch,
+                       const Rows<Real>& between, Real* from_start, Real* to_end) {
+  double sum = 0;
+  for (std::int64_t t = 0; t < count; ++t) sums[t] = sum += gates[t];
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t j = 0; j <= i; ++j) scratch[j] = sums[i] - sums[j];
+    exponentials(scratch, i + 1, between[i]);
+  }
+  exponentials(sums, count, from_start);
+  for (std::int64_t i = 0; i < count; ++i) scratch[i] = sum - sums[i];
+  exponentials(scratch, count, to_end);
+  return sum;
+}
+
 /// f(group, first row, rows of the group) for the rows of a packed left factor.
 template <class F>
 void for_groups(const kernels::Gemm& gemm, std::int64_t rows, F&& f) {
@@ -110,9 +127,10 @@ class LinearRows {
   LinearRows(const LinearPlan& plan, const LinearInputs& inputs) : plan_(plan), in_(inputs) {}
 
   void select(std::int64_t sequence, std::int64_t head) {
-    sequence_ = plan_.sequences[static_cast<std::size_t>(sequence)];
-    head_ = head;
+    select(plan_.sequences[static_cast<std::size_t>(sequence)], head);
   }
+  /// Any tokens of an entry.
+  void select(const Sequence& tokens, std::int64_t head) { sequence_ = tokens, head_ = head; }
   const Sequence& sequence() const { return sequence_; }
   std::int64_t head() const { return head_; }
 

@@ -59,6 +59,14 @@ inline Array array_of(DType dtype, Shape shape, const std::vector<double>& value
   return out;
 }
 
+/// f of each element.
+template <class F>
+Array mapped(const Array& array, F&& f) {
+  std::vector<double> values = doubles(array.view());
+  std::transform(values.begin(), values.end(), values.begin(), f);
+  return array_of(array.dtype(), array.shape(), values);
+}
+
 inline Array filled(DType dtype, Shape shape, double value) {
   const auto n = static_cast<std::size_t>(ejk::element_count(shape));
   return array_of(dtype, std::move(shape), std::vector<double>(n, value));

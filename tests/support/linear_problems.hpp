@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -17,6 +18,21 @@ namespace plain {
 using namespace ejk;
 using Doubles = std::vector<double>;
 using Layout = LinearAttentionLayout;
+
+/// Operands by name, and their arrays.
+struct NamedOperands {
+  std::map<std::string, Array> arrays;
+  LinearAttentionArrays operands;
+
+  void add(const std::string& name, Array array) {
+    arrays[name] = std::move(array);
+    for_each_linear_operand(
+        [&](const std::string& one, auto& operand) {
+          if (one == name) operand = arrays[name].view();
+        },
+        operands);
+  }
+};
 
 inline LinearAttentionSettings settings_of(const golden::Case& c) {
   LinearAttentionSettings s;

@@ -304,15 +304,10 @@ Outcome run_grad(const LinearFlags& words, Job& job) {
   });
   Report report = describe(plan);
   std::int64_t peak = plan.work_bytes() + problem.bytes_to_buffer();
-  for_each_linear_operand(
-      [&](const char*, const auto& type) {
-        if (type) peak += type->bytes();
-      },
-      plan.gradients());
   std::vector<PlannedArray> planned;
   for_each_linear_operand(
       [&](const std::string& name, const auto& type) {
-        if (type) planned.push_back({"d" + name, *type});
+        if (type) planned.push_back({"d" + name, *type}), peak += type->bytes();
       },
       plan.gradients());
   ActualArrays actual =

@@ -174,25 +174,21 @@ class LinearAudit {
     Elements all{results_[0].truth, results_[1].truth};
     const recurrence::LinearPlan& plan = of_.plan;
     const std::int64_t values = plan.value_size, heads = plan.state_heads, tokens = of_.truth.tokens;
-    core::parallel_for(
-        std::ssize(plan.sequences) * heads, static_cast<double>(plan.tokens * heads * values * plan.key_size),
-        [&](std::int64_t i) {
-          const std::int64_t n = i / heads, head = i % heads;
-          const recurrence::Sequence& s = plan.sequences[static_cast<std::size_t>(n)];
-          if (plan.slots[static_cast<std::size_t>(n)].is_padding) return;
-          recurrence::LinearSink<float> sink;
-          sink.out = [&](std::int64_t h, std::int64_t token, std::int64_t count, const float* rows) {
-            for (std::int64_t t = 0; t < count; ++t, rows += values)
-              std::copy_n(
-                  rows, values,
-                  all[0].data() + ((s.entry * tokens + s.begin + token + t) * plan.out_heads + h) * values);
-          };
-          sink.final_state = [&](std::int64_t slot, const float* state) {
-            const std::int64_t size = plan.key_size * values;
-            std::copy_n(state, size, all[1].data() + (slot * heads + head) * size);
-          };
-          RoundedChunks(plan, of_.inputs, factors, 64).run(n, head, sink);
-        });
+    recurrence_verdict::for_each_head(plan, [&](std::int64_t n, std::int64_t head) {
+      const recurrence::Sequence& s = plan.sequences[static_cast<std::size_t>(n)];
+      recurrence::LinearSink<float> sink;
+      sink.out = [&](std::int64_t h, std::int64_t token, std::int64_t count, const float* rows) {
+        for (std::int64_t t = 0; t < count; ++t, rows += values)
+          std::copy_n(
+              rows, values,
+              all[0].data() + ((s.entry * tokens + s.begin + token + t) * plan.out_heads + h) * values);
+      };
+      sink.final_state = [&](std::int64_t slot, const float* state) {
+        const std::int64_t size = plan.key_size * values;
+        std::copy_n(state, size, all[1].data() + (slot * heads + head) * size);
+      };
+      RoundedChunks(plan, of_.inputs, factors, 64).run(n, head, sink);
+    });
     return all;
   }
 

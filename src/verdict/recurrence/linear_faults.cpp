@@ -13,6 +13,7 @@
 
 #include "compare/float_type.hpp"
 #include "core/elements.hpp"
+#include "recurrence/linear_rows.hpp"
 
 namespace ejk::recurrence_verdict {
 
@@ -23,6 +24,7 @@ using recurrence::LinearInputs;
 using recurrence::LinearPlan;
 using recurrence::Sequence;
 using Change = std::function<void(HeadProblem&)>;
+using PlacedChange = std::function<void(HeadProblem&, std::int64_t sequence, std::int64_t head)>;
 using Reads = std::function<void(LinearPlan&, LinearInputs&)>;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
@@ -127,12 +129,10 @@ class Faults {
       add_shifted_decays("each token has the decay of the one before", -1);
     }
     if (in_.gate->shape[1] > 1)
-      all_.push_back({"decay", "all heads have the decays of head 0", right_,
-                      [this](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-                        HeadProblem p = load_head(plan_, in_, n, head, tokens);
-                        p.gates = load_head(plan_, in_, n, 0, tokens).gates;
-                        return recurrence_verdict::solve(p);
-                      }});
+      placed("decay", "all heads have the decays of head 0",
+             [this](HeadProblem& p, std::int64_t n, std::int64_t) {
+               p.gates = load_head(plan_, in_, n, 0, p.tokens).gates;
+             });
     if (plan_.decay == DecayKind::channel && plan_.key_size == plan_.value_size)
       stepped("decay", "decays are along the values and not the keys", {LinearStep::decay_of_values});
     of_raw_gates();
@@ -406,19 +406,28 @@ class Faults {
     return all_.back();
   }
 
+  // A change that depends on the sequence and the head.
+  LinearFault& placed(std::string kind, std::string text, const PlacedChange& change) {
+    all_.push_back({std::move(kind), std::move(text), right_,
+                    [this, change](std::int64_t n, std::int64_t head, std::int64_t tokens) {
+                      HeadProblem p = load_head(plan_, in_, n, head, tokens);
+                      change(p, n, head);
+                      return recurrence_verdict::solve(p);
+                    }});
+    return all_.back();
+  }
+
   std::vector<double> final_state_of(std::int64_t sequence, std::int64_t head) const {
     return recurrence_verdict::solve(load_head(plan_, in_, sequence, head)).state;
   }
 
   void add_carried_into(std::int64_t sequence) {
-    all_.push_back({"boundary",
-                    fmt::format("the state of sequence {} runs on into sequence {}", sequence - 1, sequence),
-                    right_, [this](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-                      HeadProblem p = load_head(plan_, in_, n, head, tokens);
-                      if (n > 0) p.state = final_state_of(n - 1, head);
-                      return recurrence_verdict::solve(p);
-                    }});
-    all_.back().sequence = sequence;
+    placed("boundary",
+           fmt::format("the state of sequence {} runs on into sequence {}", sequence - 1, sequence),
+           [this](HeadProblem& p, std::int64_t n, std::int64_t head) {
+             if (n > 0) p.state = final_state_of(n - 1, head);
+           })
+        .sequence = sequence;
   }
 
   // The final states of a head's sequences as they are carried on, computed in order and kept.
@@ -428,54 +437,49 @@ class Faults {
   };
 
   void add_carried(std::string text) {
-    auto carried = std::make_shared<Carried>();
-    all_.push_back({"boundary", std::move(text), right_,
-                    [this, carried](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-                      HeadProblem p = load_head(plan_, in_, n, head, tokens);
-                      if (n > 0) {
-                        const std::scoped_lock lock(carried->adding);
-                        std::vector<std::vector<double>>& states = carried->states[head];
-                        for (auto before = std::ssize(states); before < n; ++before) {
-                          HeadProblem one = load_head(plan_, in_, before, head);
-                          if (before > 0) one.state = states.back();
-                          states.push_back(recurrence_verdict::solve(one).state);
-                        }
-                        p.state = states[static_cast<std::size_t>(n - 1)];
-                      }
-                      return recurrence_verdict::solve(p);
-                    }});
+    placed("boundary", std::move(text),
+           [this, carried = std::make_shared<Carried>()](HeadProblem& p, std::int64_t n, std::int64_t head) {
+             if (n == 0) return;
+             const std::scoped_lock lock(carried->adding);
+             std::vector<std::vector<double>>& states = carried->states[head];
+             for (auto before = std::ssize(states); before < n; ++before) {
+               HeadProblem one = load_head(plan_, in_, before, head);
+               if (before > 0) one.state = states.back();
+               states.push_back(recurrence_verdict::solve(one).state);
+             }
+             p.state = states[static_cast<std::size_t>(n - 1)];
+           });
   }
 
-  // Gates of tokens of the row, of whatever sequence.
-  HeadProblem tokens_of_row(std::int64_t entry, std::int64_t begin, std::int64_t end,
-                            std::int64_t head) const {
-    LinearPlan plan = plan_;
-    plan.sequences = {{entry, begin, std::max<std::int64_t>(0, end - begin)}};
-    plan.slots = {{}};
-    return load_head(plan, in_, 0, head);
+  // Logarithms of decays of tokens of a row, of whatever sequences.
+  std::vector<double> gates_of_row(std::int64_t entry, std::int64_t begin, std::int64_t end,
+                                   std::int64_t head) const {
+    const std::int64_t count = std::max<std::int64_t>(0, end - begin);
+    std::vector<double> gates(static_cast<std::size_t>(count * plan_.decay_width())),
+        beta(static_cast<std::size_t>(count));
+    recurrence::LinearRows<double> rows(plan_, in_);
+    rows.select({entry, begin, count}, head);
+    rows.gates(0, count, gates.data(), beta.data());
+    return gates;
   }
   std::vector<double> decays_between(std::int64_t entry, std::int64_t begin, std::int64_t end,
                                      std::int64_t head) const {
-    const HeadProblem p = tokens_of_row(entry, begin, end, head);
-    std::vector<double> sums(static_cast<std::size_t>(p.width));
-    for (std::int64_t t = 0; t < p.tokens; ++t)
-      for (std::int64_t d = 0; d < p.width; ++d) sums[static_cast<std::size_t>(d)] += p.gates_at(t)[d];
+    const std::vector<double> gates = gates_of_row(entry, begin, end, head);
+    std::vector<double> sums(static_cast<std::size_t>(plan_.decay_width()));
+    for (std::size_t i = 0; i < gates.size(); ++i) sums[i % sums.size()] += gates[i];
     return sums;
   }
 
   // Of the row: the last token of a sequence has the decay of the next one. Outside of the row there is none.
   void add_shifted_decays(const char* text, std::int64_t step) {
-    all_.push_back(
-        {"decay", text, right_, [this, step](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-           HeadProblem p = load_head(plan_, in_, n, head, tokens);
-           const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
-           const std::int64_t begin = s.begin + step;
-           const HeadProblem row = tokens_of_row(s.entry, std::max<std::int64_t>(begin, 0),
-                                                 std::min(begin + p.tokens, truth_.tokens), head);
-           std::fill(p.gates.begin(), p.gates.end(), 0.0);
-           std::copy(row.gates.begin(), row.gates.end(), p.gates.begin() + (begin < 0 ? p.width : 0));
-           return recurrence_verdict::solve(p);
-         }});
+    placed("decay", text, [this, step](HeadProblem& p, std::int64_t n, std::int64_t head) {
+      const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
+      const std::int64_t begin = s.begin + step;
+      const std::vector<double> gates = gates_of_row(s.entry, std::max<std::int64_t>(begin, 0),
+                                                     std::min(begin + p.tokens, truth_.tokens), head);
+      std::fill(p.gates.begin(), p.gates.end(), 0.0);
+      std::copy(gates.begin(), gates.end(), p.gates.begin() + (begin < 0 ? p.width : 0));
+    });
   }
 
   static void shift_boundaries(LinearPlan& plan, std::int64_t step) {
@@ -502,7 +506,7 @@ class Faults {
     });
   }
 
-  // Chunks of the packed row: what stands before the sequence in its first one, and behind it in the last.
+  // The first and the last chunk of a sequence: tokens of others that share them, and tokens that are lost.
   void add_partial_chunks(std::int64_t size, std::int64_t longest) {
     const auto decay = [](std::vector<double>& state, const std::vector<double>& sums) {
       const std::size_t row = state.size() / (sums.size() == 1 ? 1 : sums.size());
@@ -510,16 +514,13 @@ class Faults {
     };
     const bool has_row = in_.gate && plan_.decay != DecayKind::fixed;
     if (has_row && in_.initial_state && plan_.sequences.size() > 1)
-      all_.push_back(
-          {"chunk",
-           fmt::format("chunks of {} tokens are those of the packed row: decays count from their begin",
-                       size),
-           right_, [=, this](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-             const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
-             HeadProblem p = load_head(plan_, in_, n, head, tokens);
-             decay(p.state, decays_between(s.entry, s.begin / size * size, s.begin, head));
-             return recurrence_verdict::solve(p);
-           }});
+      placed(
+          "chunk",
+          fmt::format("chunks of {} tokens are those of the packed row: decays count from their begin", size),
+          [=, this](HeadProblem& p, std::int64_t n, std::int64_t head) {
+            const Sequence& s = plan_.sequences[static_cast<std::size_t>(n)];
+            decay(p.state, decays_between(s.entry, s.begin / size * size, s.begin, head));
+          });
     if (size <= longest && has_tail(size))
       solved("chunk", fmt::format("the tokens after whole chunks of {} are lost", size),
              [size](const HeadProblem& p) {
@@ -553,13 +554,11 @@ class Faults {
 
   // −e^A (G + bias) in the place of −e^A softplus(G + bias).
   void add_without_softplus() {
-    changed("decay", "the softplus of decays is missing", {});
-    all_.back().solve = [this](std::int64_t n, std::int64_t head, std::int64_t tokens) {
-      HeadProblem p = load_head(plan_, in_, n, head, tokens);
-      const double rate = in_.rate[static_cast<std::size_t>(head)];
-      for (double& g : p.gates) g = -rate * std::log(std::expm1(-g / rate));
-      return recurrence_verdict::solve(p);
-    };
+    placed("decay", "the softplus of decays is missing",
+           [this](HeadProblem& p, std::int64_t, std::int64_t head) {
+             const double rate = in_.rate[static_cast<std::size_t>(head)];
+             for (double& g : p.gates) g = -rate * std::log(std::expm1(-g / rate));
+           });
   }
 
   void normalize(std::vector<double>& rows, double scale, double epsilon) const {

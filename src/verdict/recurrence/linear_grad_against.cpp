@@ -241,10 +241,7 @@ class ComparedGradient {
         truth_(form_.view(expected.view())),
         errors_(std::move(errors)),
         bound_(recurrence_verdict::rounding_of(given.dtype)) {
-    double largest = 0;
-    for (const double x : expected.elements<double>())
-      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-    bound_.absolute = floor * largest;
+    bound_.absolute = floor * recurrence_verdict::largest_of(expected.elements<double>());
     set_rows();
   }
   ComparedGradient(const ComparedGradient&) = delete;

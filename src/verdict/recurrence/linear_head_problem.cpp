@@ -253,20 +253,20 @@ HeadProblem load_head(const LinearPlan& plan, const LinearInputs& inputs, std::i
 
 HeadProblem part_of(const HeadProblem& problem, std::int64_t begin, std::int64_t end,
                     std::vector<double> state) {
-  HeadProblem part = problem;
+  HeadProblem part;
   part.tokens = end - begin;
+  part.keys = problem.keys, part.values = problem.values, part.heads = problem.heads;
+  part.width = problem.width, part.delta = problem.delta, part.skip = problem.skip;
   part.state = std::move(state);
-  const auto cut = [&](std::vector<double>& rows, std::int64_t size) {
-    if (rows.empty()) return;
-    rows.erase(rows.begin() + end * size, rows.end());
-    rows.erase(rows.begin(), rows.begin() + begin * size);
+  const auto add = [&](const std::vector<double>& from, std::int64_t first, std::int64_t size,
+                       std::vector<double>& to) {
+    if (from.empty()) return;
+    const auto rows = from.begin() + (first + begin) * size;
+    to.insert(to.end(), rows, rows + part.tokens * size);
   };
-  cut(part.k, part.keys), cut(part.v, part.values), cut(part.gates, part.width), cut(part.beta, 1);
-  part.q.clear();
-  for (std::int64_t h = 0; h < problem.heads; ++h) {
-    const auto first = problem.q.begin() + (h * problem.tokens + begin) * problem.keys;
-    part.q.insert(part.q.end(), first, first + part.tokens * problem.keys);
-  }
+  add(problem.k, 0, part.keys, part.k), add(problem.v, 0, part.values, part.v);
+  add(problem.gates, 0, part.width, part.gates), add(problem.beta, 0, 1, part.beta);
+  for (std::int64_t h = 0; h < problem.heads; ++h) add(problem.q, h * problem.tokens, part.keys, part.q);
   return part;
 }
 

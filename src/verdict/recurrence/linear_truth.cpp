@@ -26,18 +26,6 @@ using recurrence::Sequence;
 
 constexpr std::int64_t kBlockOfBound = 64;
 
-// f(sequence, head) for all that are no padding.
-template <class F>
-void for_each_head(const LinearPlan& plan, F&& f) {
-  const std::int64_t all = std::ssize(plan.sequences) * plan.state_heads;
-  const double nanoseconds = 0.4 * static_cast<double>(plan.tokens * plan.state_heads) *
-                             static_cast<double>(plan.key_size * plan.value_size);
-  core::parallel_for(all, nanoseconds, [&](std::int64_t i) {
-    const std::int64_t sequence = i / plan.state_heads;
-    if (!plan.slots[static_cast<std::size_t>(sequence)].is_padding) f(sequence, i % plan.state_heads);
-  });
-}
-
 double& at(std::vector<double>& array, std::int64_t index) { return array[static_cast<std::size_t>(index)]; }
 double at(const std::vector<double>& array, std::int64_t index) {
   return array[static_cast<std::size_t>(index)];

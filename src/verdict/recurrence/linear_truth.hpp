@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "compare/float_type.hpp"
+#include "core/parallel.hpp"
 #include "ejk/recurrence_check.hpp"
 #include "recurrence/linear_plan.hpp"
 
@@ -66,6 +67,18 @@ inline std::vector<std::int64_t> writers_of(const recurrence::LinearPlan& plan) 
     if (plan.slots[n].write >= 0)
       writers[static_cast<std::size_t>(plan.slots[n].write)] = static_cast<std::int64_t>(n);
   return writers;
+}
+
+/// f(sequence, head) for all that are no padding, on several threads.
+template <class F>
+void for_each_head(const recurrence::LinearPlan& plan, F&& f) {
+  const std::int64_t all = std::ssize(plan.sequences) * plan.state_heads;
+  const double nanoseconds = 0.4 * static_cast<double>(plan.tokens * plan.state_heads) *
+                             static_cast<double>(plan.key_size * plan.value_size);
+  core::parallel_for(all, nanoseconds, [&](std::int64_t i) {
+    const std::int64_t sequence = i / plan.state_heads;
+    if (!plan.slots[static_cast<std::size_t>(sequence)].is_padding) f(sequence, i % plan.state_heads);
+  });
 }
 
 struct LinearTruth {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 
 #include "ejk/recurrence_check.hpp"
 #include "support/arrays.hpp"
 #include "support/failure.hpp"
+#include "support/linear_problems.hpp"
 
 using namespace ejk;
 
@@ -18,39 +18,23 @@ namespace {
 constexpr std::int64_t kTokens = 230, kHeads = 4, kSize = 16;
 
 // Gated DeltaNet of packed sequences of 70, 1, 0, 97 and 62 tokens, two heads of queries and keys, four of values.
-struct Packed {
+struct Packed : plain::NamedOperands {
   std::mt19937_64 random{11};
   std::vector<std::int64_t> cu_seqlens{0, 70, 71, 71, 168, kTokens};
-  std::map<std::string, Array> arrays;
-  LinearAttentionArrays operands;
   LinearAttentionSettings settings;
 
   explicit Packed(DType dtype) {
     add("q", plain::random(dtype, {kTokens, 2, kSize}, random));
     add("k", plain::random(dtype, {kTokens, 2, kSize}, random));
     add("v", plain::random(dtype, {kTokens, kHeads, kSize}, random));
-    add("decay", changed(plain::random(DType::float32, {kTokens, kHeads}, random),
-                         [](double x) { return -0.2 * std::abs(x); }));
-    add("beta", changed(plain::random(DType::float32, {kTokens, kHeads}, random),
-                        [](double x) { return 1 / (1 + std::exp(-x)); }));
+    add("decay", plain::mapped(plain::random(DType::float32, {kTokens, kHeads}, random),
+                               [](double x) { return -0.2 * std::abs(x); }));
+    add("beta", plain::mapped(plain::random(DType::float32, {kTokens, kHeads}, random),
+                              [](double x) { return 1 / (1 + std::exp(-x)); }));
     add("initial_state", plain::random(DType::float32, {5, kHeads, kSize, kSize}, random));
     settings.layout = LinearAttentionLayout::thd;
     settings.cu_seqlens = cu_seqlens;
     settings.delta = settings.l2norm = true;
-  }
-
-  static Array changed(const Array& array, const std::function<double(double)>& f) {
-    std::vector<double> values = plain::doubles(array.view());
-    std::transform(values.begin(), values.end(), values.begin(), f);
-    return plain::array_of(array.dtype(), array.shape(), values);
-  }
-  void add(const std::string& name, Array array) {
-    arrays[name] = std::move(array);
-    for_each_linear_operand(
-        [&](const std::string& one, auto& operand) {
-          if (one == name) operand = arrays[name].view();
-        },
-        operands);
   }
 
   Against judged(const LinearAttention& result, Explain explain = Explain::yes) const {
@@ -110,7 +94,7 @@ TEST_CASE(
     const double relative = dtype == DType::float64 ? 1e-9 : dtype == DType::float32 ? 1e-4 : 0.2;
     const auto grown = [&](double factor) {
       LinearAttention other = linear_attention(p.operands, p.settings);
-      other.out = Packed::changed(result.out, [&](double x) { return x * (1 + factor); });
+      other.out = plain::mapped(result.out, [&](double x) { return x * (1 + factor); });
       return p.judged(other, Explain::no).agrees();
     };
     CHECK_FALSE(grown(relative));
@@ -157,7 +141,7 @@ TEST_CASE("decays, strengths, scales and norms of another meaning are named") {
     CAPTURE(name_of(dtype));
     const Packed p(dtype);
     const auto with = [&](auto LinearAttentionArrays::*operand, const std::function<double(double)>& f) {
-      const Array other = Packed::changed(Array::copy_of(*(p.operands.*operand)), f);
+      const Array other = plain::mapped(Array::copy_of(*(p.operands.*operand)), f);
       LinearAttentionArrays arrays = p.operands;
       arrays.*operand = other.view();
       return p.explained(arrays);
@@ -214,8 +198,8 @@ TEST_CASE("heads of gates, and those of all arrays, that are taken modulo are na
     return plain::array_of(array.dtype(), shape, to);
   };
   Packed p(DType::float32);
-  p.add("decay", Packed::changed(plain::random(DType::float32, {kTokens, 2}, p.random),
-                                 [](double x) { return -0.2 * std::abs(x); }));
+  p.add("decay", plain::mapped(plain::random(DType::float32, {kTokens, 2}, p.random),
+                               [](double x) { return -0.2 * std::abs(x); }));
   LinearAttentionArrays arrays = p.operands;
   const Array decay = of_heads(p.arrays.at("decay"), true);
   arrays.decay = decay.view();

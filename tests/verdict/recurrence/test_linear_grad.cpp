@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 
 #include "ejk/recurrence_check.hpp"
 #include "support/arrays.hpp"
+#include "support/linear_problems.hpp"
 
 using namespace ejk;
 
@@ -17,11 +17,9 @@ namespace {
 constexpr std::int64_t kLength = 150, kOf = 16;
 
 // Gated DeltaNet of packed sequences of 70, 0 and 80 tokens, a head of queries and keys, two of values.
-struct PackedGradients {
+struct PackedGradients : plain::NamedOperands {
   std::mt19937_64 random{17};
   std::vector<std::int64_t> cu_seqlens{0, 70, 70, kLength};
-  std::map<std::string, Array> arrays;
-  LinearAttentionArrays operands;
   Array dout, dfinal_state;
   LinearAttentionCotangents<ArrayView> cotangents;
   LinearAttentionSettings settings;
@@ -32,8 +30,8 @@ struct PackedGradients {
     add("q", plain::random(dtype, {kLength, 1, kOf}, random));
     add("k", plain::random(dtype, {kLength, 1, kOf}, random));
     add("v", plain::random(dtype, {kLength, 2, kOf}, random));
-    add("decay", with(plain::random(DType::float32, {kLength, 2}, random),
-                      [](double x) { return -0.2 * std::abs(x); }));
+    add("decay", plain::mapped(plain::random(DType::float32, {kLength, 2}, random),
+                               [](double x) { return -0.2 * std::abs(x); }));
     add("beta", plain::random(DType::float32, {kLength, 2}, random));
     add("initial_state", plain::random(DType::float32, {3, 2, kOf, kOf}, random));
     cotangents = {dout.view(), dfinal_state.view()};
@@ -41,20 +39,6 @@ struct PackedGradients {
     settings.cu_seqlens = cu_seqlens;
     settings.delta = settings.l2norm = true;
     settings.beta_sigmoid = 1;
-  }
-
-  static Array with(const Array& array, const std::function<double(double)>& f) {
-    std::vector<double> values = plain::doubles(array.view());
-    std::transform(values.begin(), values.end(), values.begin(), f);
-    return plain::array_of(array.dtype(), array.shape(), values);
-  }
-  void add(const std::string& name, Array array) {
-    arrays[name] = std::move(array);
-    for_each_linear_operand(
-        [&](const std::string& one, auto& operand) {
-          if (one == name) operand = arrays[name].view();
-        },
-        operands);
   }
 
   Against judged(const LinearAttentionOperands<Array>& gradients, Explain explain = Explain::yes) const {
@@ -104,7 +88,7 @@ TEST_CASE("gradients of 16 bits and of float32 have bounds in proportion to thei
     const double relative = dtype == DType::float64 ? 1e-7 : dtype == DType::float32 ? 1e-3 : 0.5;
     const auto grown = [&](double factor) {
       LinearAttentionOperands<Array> other = p.gradients();
-      other.v = PackedGradients::with(*other.v, [&](double x) { return x * (1 + factor); });
+      other.v = plain::mapped(*other.v, [&](double x) { return x * (1 + factor); });
       return p.judged(other, Explain::no).agrees();
     };
     CHECK_FALSE(grown(relative));
@@ -120,7 +104,7 @@ TEST_CASE("faults of gradients are named, in float32 and bfloat16") {
       return p.explained(linear_attention_grad(arrays, p.cotangents, settings));
     };
     LinearAttentionOperands<Array> wrong = p.gradients();
-    wrong.decay = PackedGradients::with(*wrong.decay, [](double x) { return x / std::log(2); });
+    wrong.decay = plain::mapped(*wrong.decay, [](double x) { return x / std::log(2); });
     CHECK(p.explained(wrong) == "logarithms of decays are divided by ln 2 in their gradient; ");
 
     LinearAttentionArrays arrays = p.operands;
@@ -160,7 +144,7 @@ TEST_CASE("faults of gradients are named, in float32 and bfloat16") {
     wrong = p.gradients();
     const std::vector<double> logits = plain::doubles(p.operands.beta.value());
     std::size_t i = 0;
-    wrong.beta = PackedGradients::with(*wrong.beta, [&](double x) {
+    wrong.beta = plain::mapped(*wrong.beta, [&](double x) {
       const double beta = 1 / (1 + std::exp(-logits[i++]));
       return x / (beta * (1 - beta));
     });
